@@ -1,0 +1,135 @@
+//! The arena: the physical memory of a manager.
+//!
+//! One private anonymous reservation, populated block by block as frames are first needed and never beyond its size. With
+//! [`crate::Mover::Move`] a populated block is registered with the userfaultfd, because the way home of a page is a MOVE whose
+//! destination must be registered; so nobody may touch the home of a page that is away.
+
+use crate::buddy::Buddy;
+use crate::uffd::{Protection, Uffd};
+use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::{LockClass, LockStats, Mutex};
+use rustix::io::Errno;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use std::ops::Range;
+
+/// Pages populated at a time: 2 MiB.
+const BLOCK_PAGES: usize = 512;
+
+pub(crate) struct Arena {
+    base: usize,
+    frames: usize,
+    state: Mutex<State>,
+    populated: AtomicUsize,
+}
+
+struct State {
+    buddy: Buddy,
+    /// Frames below this one are populated or being populated.
+    claimed: usize,
+}
+
+impl Arena {
+    /// Reserves address space for `frames` frames; no memory yet.
+    pub(crate) fn new(frames: usize, locks: &LockStats) -> Result<Self, Errno> {
+        let base = reserve(frames << PAGE_SHIFT)?;
+        let state = State { buddy: Buddy::default(), claimed: 0 };
+        let state = locks.mutex(LockClass::Frames, state);
+        Ok(Self { base, frames, state, populated: AtomicUsize::new(0) })
+    }
+
+    /// A run of 2^`order` frames, or `None` if no such run is free and the arena has reached its size.
+    pub(crate) fn alloc(&self, order: u8, register: Option<&Uffd>) -> Option<Extent> {
+        loop {
+            let block = {
+                let mut state = self.state.lock();
+                if let Some(first) = state.buddy.take(order) {
+                    return Some(Extent::new(self.base + ((first as usize) << PAGE_SHIFT), order));
+                }
+                let start = state.claimed;
+                state.claimed = (start + BLOCK_PAGES).min(self.frames);
+                start..state.claimed
+            };
+            if block.is_empty() {
+                return None;
+            }
+            self.populate(&block, register).ok()?;
+            self.state.lock().buddy.add(block.start as u32, block.end as u32);
+        }
+    }
+
+    /// Gives an extent's frames back.
+    ///
+    /// # Panics
+    /// If a page of it is away.
+    pub(crate) fn free(&self, extent: Extent) {
+        assert!(extent.is_home(), "an extent is freed with pages in a window");
+        let first = (extent.home - self.base) >> PAGE_SHIFT;
+        self.state.lock().buddy.release(first as u32, extent.order);
+    }
+
+    /// Frames that can be allocated now or after populating.
+    pub(crate) fn free_frames(&self) -> usize {
+        let state = self.state.lock();
+        state.buddy.free_frames() + (self.frames - state.claimed)
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// Frames that have memory: they are never given back to the kernel.
+    pub(crate) fn populated_frames(&self) -> usize {
+        self.populated.load(Ordering::Relaxed)
+    }
+
+    /// Gives the block memory, then registers it (in this order: populating a registered range would be a fault for us to serve).
+    fn populate(&self, block: &Range<usize>, register: Option<&Uffd>) -> Result<(), Errno> {
+        let start = self.base + (block.start << PAGE_SHIFT);
+        let len = block.len() << PAGE_SHIFT;
+        // SAFETY: the block is part of our own reservation, and nobody has used it yet.
+        unsafe { mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) }.or_else(|e| match e {
+            // Kernels before 5.14: touch each page.
+            Errno::INVAL => {
+                for page in (start..start + len).step_by(PAGE_SIZE) {
+                    // SAFETY: as above; the byte is ours and unused.
+                    unsafe { (page as *mut u8).write_volatile(0) };
+                }
+                Ok(())
+            }
+            e => Err(e),
+        })?;
+        if let Some(uffd) = register {
+            uffd.register(start..start + len, Protection::Writable)?;
+        }
+        self.populated.fetch_add(block.len(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // An extent that outlives the arena keeps the memory it points to: leaking is safe, unmapping would not be.
+        if self.free_frames() == self.frames {
+            // SAFETY: no extent is out, so nobody can reach this memory.
+            let _ = unsafe { mm::munmap(self.base as *mut _, self.frames << PAGE_SHIFT) };
+        }
+    }
+}
+
+/// Reserves `len` bytes of private anonymous address space that is inherited by no child and in no core dump, and whose pages
+/// stay 4 KiB pages (a part of a huge page cannot be moved without splitting it).
+pub(crate) fn reserve(len: usize) -> Result<usize, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
+    let base =
+        unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+    for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
+        // SAFETY: the advice concerns only the mapping made above. A kernel without huge pages refuses the last.
+        let result = unsafe { mm::madvise(base, len, advice) };
+        if let (Err(e), Advice::LinuxDontFork) = (result, advice) {
+            return Err(e);
+        }
+    }
+    Ok(base as usize)
+}

@@ -1,0 +1,92 @@
+//! An owned run of arena frames.
+//!
+//! # Invariants
+//! 1. The frames of two live extents are disjoint: the arena hands a run out once until it is given back.
+//! 2. A page that is not in `away` is at home: present in the arena at `home + index * PAGE_SIZE`, and nobody but the extent's
+//!    owner reads or writes it there.
+//! 3. A page in `away` is present in a window at `base + index * PAGE_SIZE`, and its home is empty: touching it there
+//!    would be a fault of our own. So every access to bytes checks that all pages are at home.
+
+use crate::{PAGE_SHIFT, PageSet};
+
+/// 2^order frames, naturally aligned in the arena, each of them at home or away in a window.
+#[derive(Debug)]
+pub struct Extent {
+    pub(crate) home: usize,
+    pub(crate) order: u8,
+    /// Where page 0 is, or would be, in a window; meaningful while `away` is not empty.
+    pub(crate) base: usize,
+    pub(crate) away: PageSet,
+}
+
+impl Extent {
+    /// An extent whose frames are all at home at `home`, and owned by nobody else.
+    pub(crate) fn new(home: usize, order: u8) -> Self {
+        Self { home, order, base: 0, away: PageSet::new(order) }
+    }
+
+    /// log2 of the number of pages, 0 to 9.
+    pub fn order(&self) -> u8 {
+        self.order
+    }
+
+    /// How many pages it has: 1 to 512.
+    pub fn pages(&self) -> usize {
+        1 << self.order
+    }
+
+    /// How many bytes it has.
+    pub fn len_bytes(&self) -> usize {
+        self.pages() << PAGE_SHIFT
+    }
+
+    /// Whether all its pages are at home, so that their bytes may be used.
+    pub fn is_home(&self) -> bool {
+        self.away.is_empty()
+    }
+
+    /// The pages that are in a window.
+    pub fn away(&self) -> &PageSet {
+        &self.away
+    }
+
+    /// The window address of its page 0, if any page is away.
+    pub fn base(&self) -> Option<usize> {
+        (!self.is_home()).then_some(self.base)
+    }
+
+    /// The address of its first byte at home, page-aligned, for I/O engines, which own the extent while they use it.
+    ///
+    /// # Panics
+    /// If a page is away.
+    pub fn home_ptr(&self) -> *mut u8 {
+        assert!(self.is_home(), "a page of the extent is away");
+        self.home as *mut u8
+    }
+
+    /// Its bytes.
+    ///
+    /// # Panics
+    /// If a page is away.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: (1) all pages are at home (home_ptr checks), so by invariant 2 the range is mapped, readable memory of the
+        // arena that only this extent's owner uses; (2) writes need `&mut self`, so none happens while the slice lives.
+        unsafe { std::slice::from_raw_parts(self.home_ptr(), self.len_bytes()) }
+    }
+
+    /// Its bytes, to be written.
+    ///
+    /// # Panics
+    /// If a page is away.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` makes this the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.home_ptr(), self.len_bytes()) }
+    }
+
+    /// An extent in fresh anonymous memory that is never freed, for tests of I/O engines.
+    pub fn for_tests(order: u8) -> Extent {
+        let len = 1 << (u32::from(order) + PAGE_SHIFT);
+        let memory = Box::leak(vec![0_u8; len + crate::PAGE_SIZE].into_boxed_slice());
+        Extent::new((memory.as_mut_ptr() as usize).next_multiple_of(crate::PAGE_SIZE), order)
+    }
+}

@@ -1,0 +1,409 @@
+//! The host MMU: real pointers, by userfaultfd.
+//!
+//! # Invariants
+//! 1. A page that is present in a window is writable exactly if it was mapped with [`Access::Write`] or passed to
+//!    [`HostMmu::make_writable`] (docs/decisions/0003).
+//! 2. Each page of an extent is at home or in a window, never both, except inside a call of this module.
+//!
+//! Synchronization: an extent's owner serializes calls for it (`&mut Extent`). Requests to the kernel take its per-VMA
+//! locks, not mmap_lock; [`HostMmu::deny`] and its like change the kernel's layout and take it.
+
+use crate::arena::Arena;
+use crate::layout::Layout;
+use crate::pageset::Membership;
+use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Protection, Uffd, Wake};
+use crate::{Extent, PAGE_SHIFT, PAGE_SIZE, WindowTable};
+use elbowroom_sync::{LockStats, thread, time::Duration};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::io::Errno;
+use rustix::mm::{self, Advice};
+use std::ops::Range;
+
+pub use crate::layout::Denial;
+
+/// How pages get into windows and out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mover {
+    /// UFFDIO_MOVE: zero-copy. Linux 6.8 and later.
+    Move,
+    /// UFFDIO_COPY in, a copy and MADV_DONTNEED out.
+    Copy,
+}
+
+/// What a host MMU is made with.
+#[derive(Debug, Clone, Copy)]
+pub struct HostConfig {
+    /// Size of the arena, in frames (pages), at least 1.
+    pub arena_frames: usize,
+    /// The mover; `None`: the best that the kernel has.
+    pub mover: Option<Mover>,
+}
+
+/// Why no host MMU can be had here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SetupError {
+    /// The kernel gives no userfaultfd that serves faults of system calls.
+    #[error(
+        "userfaultfd is not permitted here ({0}): run as root or with CAP_SYS_PTRACE, give access to /dev/userfaultfd, \
+         or set vm.unprivileged_userfaultfd=1 (see `elbowroom doctor`)"
+    )]
+    Userfaultfd(Errno),
+    /// [`Mover::Move`] was asked for.
+    #[error("this kernel has no UFFDIO_MOVE (it came with Linux 6.8): use --mmu copy")]
+    NoMove,
+    /// No room for the arena.
+    #[error("cannot reserve memory for the budget ({0}): choose a smaller one, or raise `ulimit -v`")]
+    Memory(Errno),
+}
+
+/// What the program may do with pages that are mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Only read; the mapping has no right to write.
+    ReadOnly,
+    /// Read; the mapping has the right to write, and the first store must be seen.
+    ReadTracked,
+    /// Write; the pages are dirty already.
+    Write,
+}
+
+/// Why pages could not be taken out of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnmapError {
+    /// The kernel has pinned one (direct I/O into it is under way): try again later. The rest may be home.
+    Busy,
+    /// One was no longer there: somebody unmapped it behind our back. All are home now, and the bytes of the lost ones are zero.
+    Lost,
+}
+
+/// A fault that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultEvent {
+    /// The address, rounded down to its page.
+    pub addr: usize,
+    /// The faulting thread.
+    pub thread: u32,
+    /// Whether it stores.
+    pub write: bool,
+    /// Whether the page is there but write-protected.
+    pub present: bool,
+}
+
+/// Arena, windows and the way between them.
+pub struct HostMmu {
+    uffd: Uffd,
+    arena: Arena,
+    layout: Layout,
+    mover: Mover,
+}
+
+/// How often a request that meets a page in transit is tried again: about 2 ms in all.
+const BUSY_TRIES: u32 = 64;
+
+/// The most messages taken in one read.
+const EVENT_BATCH: usize = 64;
+
+impl HostMmu {
+    /// Sets up a userfaultfd and an arena.
+    ///
+    /// # Errors
+    /// What is missing, and what to do.
+    pub fn new(config: HostConfig, locks: &LockStats) -> Result<Self, SetupError> {
+        let uffd = Uffd::open().map_err(SetupError::Userfaultfd)?;
+        let mover = match (config.mover, uffd.has_move) {
+            (None | Some(Mover::Move), true) => Mover::Move,
+            (Some(Mover::Move), false) => return Err(SetupError::NoMove),
+            (None | Some(Mover::Copy), _) => Mover::Copy,
+        };
+        let arena = Arena::new(config.arena_frames, locks).map_err(SetupError::Memory)?;
+        let layout = Layout::new(locks).map_err(SetupError::Memory)?;
+        Ok(Self { uffd, arena, layout, mover })
+    }
+
+    /// Which mover is used.
+    pub fn mover(&self) -> Mover {
+        self.mover
+    }
+
+    /// The userfaultfd, for an event loop to watch; nonblocking.
+    pub fn event_fd(&self) -> RawFd {
+        self.uffd.fd().as_raw_fd()
+    }
+
+    /// Which addresses are ours.
+    pub fn windows(&self) -> &WindowTable {
+        &self.layout.windows
+    }
+
+    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free.
+    pub fn alloc(&self, order: u8) -> Option<Extent> {
+        let register = (self.mover == Mover::Move).then_some(&self.uffd);
+        self.arena.alloc(order, register)
+    }
+
+    /// Gives an extent back.
+    ///
+    /// # Panics
+    /// If a page of it is away.
+    pub fn free(&self, extent: Extent) {
+        self.arena.free(extent);
+    }
+
+    /// Frames that can still be allocated.
+    pub fn free_frames(&self) -> usize {
+        self.arena.free_frames()
+    }
+
+    /// All frames.
+    pub fn frames(&self) -> usize {
+        self.arena.frames()
+    }
+
+    /// Frames that have had memory so far.
+    pub fn populated_frames(&self) -> usize {
+        self.arena.populated_frames()
+    }
+
+    /// Takes the faults that wait, adding them to `out`. Does not wait for any.
+    pub fn take_faults(&self, out: &mut Vec<FaultEvent>) -> Result<(), Errno> {
+        let mut buffer = [Message::EMPTY; EVENT_BATCH];
+        loop {
+            let n = self.uffd.read(&mut buffer)?;
+            out.extend(buffer[..n].iter().filter(|m| m.is_pagefault()).map(|m| FaultEvent {
+                addr: m.address as usize & !(PAGE_SIZE - 1),
+                thread: m.thread,
+                write: m.flags & (FAULT_WRITE | FAULT_WP) != 0,
+                present: m.flags & FAULT_WP != 0,
+            }));
+            if n < EVENT_BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`. Nobody is woken.
+    ///
+    /// # Errors
+    /// The kernel's. Some of the pages may be mapped then; the extent knows which.
+    ///
+    /// # Panics
+    /// If pages of the extent are away at another base.
+    pub fn map(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        pages: Range<usize>,
+        access: Access,
+    ) -> Result<(), Errno> {
+        assert!(extent.is_home() || extent.base == base, "an extent is in two places");
+        extent.base = base;
+        let mut rest = pages;
+        while let Some(run) = extent.away.first_run(rest.clone(), Membership::Out) {
+            self.layout
+                .allow(&self.uffd, base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT))?;
+            match (self.mover, access) {
+                (Mover::Move, Access::ReadOnly | Access::Write) => self.move_in(extent, run.clone())?,
+                _ => self.copy_in(extent, run.clone(), access)?,
+            }
+            if (self.mover, access) == (Mover::Move, Access::ReadOnly) {
+                let start = base + (run.start << PAGE_SHIFT);
+                self.retry(|| self.uffd.write_protect(start..start + (run.len() << PAGE_SHIFT)))?;
+            }
+            rest.start = run.end;
+        }
+        Ok(())
+    }
+
+    fn move_in(&self, extent: &mut Extent, run: Range<usize>) -> Result<(), Errno> {
+        let mut at = run.start;
+        let mut tries = 0;
+        while at < run.end {
+            let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
+            // SAFETY: (1) the pages are at home and the extent is ours (`&mut`); (2) the manager maps the extent's bytes there.
+            let (moved, result) =
+                unsafe { self.uffd.move_pages(dst, src, (run.end - at) << PAGE_SHIFT, Wake::Later) };
+            extent.away.insert(at..at + (moved >> PAGE_SHIFT));
+            at += moved >> PAGE_SHIFT;
+            if moved == 0
+                && let Err(e) = result
+            {
+                again(e, &mut tries)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_in(&self, extent: &mut Extent, run: Range<usize>, access: Access) -> Result<(), Errno> {
+        let protection =
+            if access == Access::Write { Protection::Writable } else { Protection::WriteProtected };
+        let mut at = run.start;
+        let mut tries = 0;
+        while at < run.end {
+            let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
+            let len = (run.end - at) << PAGE_SHIFT;
+            // SAFETY: (1) the pages are at home, where only we use them; (2) the manager maps the extent's bytes there.
+            let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, Wake::Later) };
+            if copied > 0 {
+                extent.away.insert(at..at + (copied >> PAGE_SHIFT));
+                // SAFETY: the pages' bytes are in the window now; their homes are ours to empty.
+                unsafe { mm::madvise(src as *mut _, copied, Advice::LinuxDontNeed)? };
+                at += copied >> PAGE_SHIFT;
+            } else if let Err(e) = result {
+                again(e, &mut tries)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all pages of the extent home. Whoever touches them in the window from now on faults.
+    ///
+    /// # Errors
+    /// [`UnmapError`]. After `Busy` the extent knows which pages are still away.
+    pub fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
+        let (all, base) = (0..extent.pages(), extent.base);
+        let mut lost = false;
+        while let Some(run) = extent.away.first_run(all.clone(), Membership::In) {
+            let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
+            self.layout.allow(&self.uffd, window).map_err(|_| UnmapError::Busy)?;
+            match self.mover {
+                Mover::Move => self.move_out(extent, run, &mut lost)?,
+                Mover::Copy => self.copy_out(extent, run, &mut lost)?,
+            }
+        }
+        if lost { Err(UnmapError::Lost) } else { Ok(()) }
+    }
+
+    fn move_out(&self, extent: &mut Extent, run: Range<usize>, lost: &mut bool) -> Result<(), UnmapError> {
+        let mut at = run.start;
+        let mut tries = 0;
+        while at < run.end {
+            let (dst, src) = (extent.home + (at << PAGE_SHIFT), extent.base + (at << PAGE_SHIFT));
+            // SAFETY: (1) the pages in the window are the extent's, whose owner takes them back; (2) nobody touches their homes
+            // while they are away.
+            let (moved, result) =
+                unsafe { self.uffd.move_pages(dst, src, (run.end - at) << PAGE_SHIFT, Wake::Now) };
+            extent.away.remove(at..at + (moved >> PAGE_SHIFT));
+            at += moved >> PAGE_SHIFT;
+            match result {
+                Err(Errno::NOENT | Errno::INVAL) if moved == 0 => {
+                    self.refill(dst);
+                    extent.away.remove(at..at + 1);
+                    *lost = true;
+                    at += 1;
+                }
+                Err(e) if moved == 0 => again(e, &mut tries).map_err(|_| UnmapError::Busy)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an empty home a page of zeros.
+    fn refill(&self, home: usize) {
+        static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+        // SAFETY: (1) the source is a constant; (2) the home is empty and belongs to the extent at hand. If it is not empty after
+        // all, the kernel refuses and nothing is needed.
+        let _ = unsafe {
+            self.uffd.copy(home, ZEROS.as_ptr() as usize, PAGE_SIZE, Protection::Writable, Wake::Now)
+        };
+    }
+
+    fn copy_out(&self, extent: &mut Extent, run: Range<usize>, lost: &mut bool) -> Result<(), UnmapError> {
+        let (home, window) =
+            (extent.home + (run.start << PAGE_SHIFT), extent.base + (run.start << PAGE_SHIFT));
+        let len = run.len() << PAGE_SHIFT;
+        match self.retry(|| self.uffd.write_protect(window..window + len)) {
+            Ok(()) => {
+                // SAFETY: (1) the pages are present in the window and stay: only their extent's owner removes them; stores
+                // wait, since they are write-protected, and loads do no harm; (2) the homes are ours and apart from it.
+                unsafe { std::ptr::copy_nonoverlapping(window as *const u8, home as *mut u8, len) };
+                // SAFETY: the bytes are home; the window's copies are ours to drop.
+                let _ = unsafe { mm::madvise(window as *mut _, len, Advice::LinuxDontNeed) };
+            }
+            Err(Errno::NOENT) => *lost = true,
+            Err(_) => return Err(UnmapError::Busy),
+        }
+        extent.away.remove(run);
+        self.wake(window..window + len);
+        Ok(())
+    }
+
+    /// Lets stores to the present pages of `range` through and wakes whoever waits there. The pages are dirty from now on.
+    pub fn make_writable(&self, range: Range<usize>) -> Result<(), Errno> {
+        self.layout.allow(&self.uffd, range.clone())?;
+        self.retry(|| self.uffd.write_unprotect(range.clone()))
+    }
+
+    /// Wakes whoever waits for a page of `range`; they fault again if it is not there.
+    pub fn wake(&self, range: Range<usize>) {
+        // It can only fail for a range outside all windows, where nobody waits.
+        let _ = self.uffd.wake(range);
+    }
+
+    fn retry(&self, mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+        let mut tries = 0;
+        loop {
+            match request() {
+                Ok(()) => return Ok(()),
+                Err(e) => again(e, &mut tries)?,
+            }
+        }
+    }
+
+    /// Reserves and registers a window of at least `min_len` bytes.
+    pub fn add_window(&self, min_len: usize) -> Result<Range<usize>, Errno> {
+        self.layout.add_window(&self.uffd, min_len)
+    }
+
+    /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes whoever waits there.
+    pub fn deny(&self, addr: usize, denial: Denial) -> Result<(), Errno> {
+        self.layout.deny(addr, denial)?;
+        self.wake(crate::surrounding_pages(addr, 1));
+        Ok(())
+    }
+
+    /// Undoes the denials in `range`.
+    pub fn allow(&self, range: Range<usize>) -> Result<(), Errno> {
+        self.layout.allow(&self.uffd, range)
+    }
+
+    /// Unmaps `range` for good, so that an access gets SIGSEGV with SEGV_MAPERR, and wakes whoever waits there.
+    pub fn punch(&self, range: Range<usize>) -> Result<(), Errno> {
+        self.layout.punch(range.clone())?;
+        self.wake(range);
+        Ok(())
+    }
+
+    /// Gives `range`, with no page of ours in it, to whoever maps something over it. Whoever waits there goes on waiting
+    /// until [`HostMmu::wake`].
+    pub fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
+        self.layout.give_away(range)
+    }
+
+    /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, with PROT_* bits `prot`.
+    pub fn map_file(
+        &self,
+        range: Range<usize>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        prot: u32,
+        private: bool,
+    ) -> Result<(), Errno> {
+        self.layout.map_file(range.clone(), file, offset, prot, private)?;
+        self.wake(range);
+        Ok(())
+    }
+}
+
+/// Passes on an error that trying again does not help, or that was met too often; else waits a moment.
+fn again(error: Errno, tries: &mut u32) -> Result<(), Errno> {
+    if !matches!(error, Errno::AGAIN | Errno::BUSY | Errno::INTR) || *tries == BUSY_TRIES {
+        return Err(error);
+    }
+    *tries += 1;
+    match *tries {
+        0..16 => thread::yield_now(),
+        _ => thread::sleep(Duration::from_micros(40)),
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! What memory is made of: the arena and its frames, windows, and the host MMU that moves pages between them.
+//!
+//! * [`Extent`]: an owned run of arena frames; knows which of its pages are away, and where.
+//! * [`HostMmu`]: maps and unmaps extents in windows (`UFFDIO_MOVE`, or `UFFDIO_COPY` where that is missing),
+//!   delivers fault events, and makes wrong accesses fail as the kernel's own do.
+//! * [`WindowTable`]: which addresses are ours; readable from anywhere without a lock.
+//! * [`probe`]: what this machine allows.
+//!
+//! Nothing here knows of files, mappings or policies. Nothing here waits for I/O.
+//!
+//! Synchronization: an extent is changed through `&mut`; the frame allocator and the record of the kernel's layout
+//! have a leaf lock each (`frames`, `window`).
+//!
+//! Unsafe code is confined to `arena`, `extent`, `uffd`, `host`, `layout` and `probe`; docs/unsafe.md lists the invariants.
+
+mod arena;
+mod buddy;
+mod extent;
+mod host;
+mod layout;
+mod pageset;
+pub mod probe;
+mod uffd;
+mod window;
+
+pub use extent::Extent;
+pub use host::{Access, Denial, FaultEvent, HostConfig, HostMmu, Mover, SetupError, UnmapError};
+pub use pageset::{Membership, PageSet};
+pub use rustix::io::Errno;
+pub use window::{WindowTable, surrounding_pages};
+
+/// Bytes in a page.
+pub const PAGE_SIZE: usize = 4096;
+
+/// log2 of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+
+/// The largest order of an extent: 2^9 pages are 2 MiB.
+pub const MAX_ORDER: u8 = 9;

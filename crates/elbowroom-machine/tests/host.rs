@@ -1,0 +1,71 @@
+//! The host MMU against the real kernel: pages keep their bytes on the way into a window and home again.
+
+use elbowroom_machine::{Access, HostConfig, HostMmu, Mover, PAGE_SIZE, SetupError};
+use elbowroom_sync::LockStats;
+
+fn mmu(mover: Mover) -> Option<HostMmu> {
+    let config = HostConfig { arena_frames: 1500, mover: Some(mover) };
+    match HostMmu::new(config, &LockStats::new()) {
+        Ok(mmu) => Some(mmu),
+        Err(e @ (SetupError::Userfaultfd(_) | SetupError::NoMove)) => {
+            eprintln!("SKIPPED ({mover:?}): {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn round_trip(mover: Mover, access: Access, order: u8) {
+    let Some(mmu) = mmu(mover) else { return };
+    let window = mmu.add_window(64 << 20).unwrap();
+    let base = window.start + (8 << 20);
+    let mut extent = mmu.alloc(order).unwrap();
+    let stamp = |i: usize, round: usize| (i * 31 + round * 7 + 1) as u8;
+    for round in 0..3 {
+        extent.bytes_mut().iter_mut().enumerate().for_each(|(i, b)| *b = stamp(i / 97, round));
+        let n = extent.pages();
+        mmu.map(&mut extent, base, n / 2..n, access).unwrap();
+        mmu.map(&mut extent, base, 0..n, access).unwrap();
+        assert_eq!((extent.away().count(), extent.base()), (n, Some(base)));
+        for i in (0..n * PAGE_SIZE).step_by(61) {
+            // SAFETY: the page was mapped above.
+            let byte = unsafe { ((base + i) as *const u8).read_volatile() };
+            assert_eq!(byte, stamp(i / 97, round), "byte {i}");
+        }
+        if access == Access::Write {
+            // SAFETY: as above, and writable.
+            unsafe { (base as *mut u8).write_volatile(0xEE) };
+        }
+        mmu.unmap(&mut extent).unwrap();
+        assert!(extent.is_home());
+        if access == Access::Write {
+            assert_eq!(extent.bytes()[0], 0xEE);
+        }
+        assert_eq!(extent.bytes()[1000], stamp(1000 / 97, round));
+    }
+    mmu.free(extent);
+    assert_eq!(mmu.free_frames(), 1500);
+}
+
+#[test]
+fn pages_keep_their_bytes() {
+    for mover in [Mover::Move, Mover::Copy] {
+        for access in [Access::ReadOnly, Access::ReadTracked, Access::Write] {
+            for order in [0, 4, 9] {
+                round_trip(mover, access, order);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_arena_ends_where_it_was_told_to() {
+    let Some(mmu) = mmu(Mover::Copy) else { return };
+    let mut held = Vec::new();
+    while let Some(extent) = mmu.alloc(3) {
+        held.push(extent);
+    }
+    // 1500 is 187 runs of 8 and a rest of 4.
+    assert_eq!((held.len(), mmu.free_frames(), mmu.populated_frames()), (187, 4, 1500));
+    assert!(mmu.alloc(2).is_some());
+}

@@ -1,0 +1,365 @@
+//! A regular file whose pages are managed: how it is opened, written, and read through the kernel's cache.
+//!
+//! A [`StoreFile`] has two descriptors: one with O_DIRECT, where the file system allows it, and one without. What is
+//! aligned goes through the first; the rest (a tail cut at the end of the file, and all if O_DIRECT is refused) goes
+//! through the second, and the kernel is then asked to drop what it cached, because these pages are held in the arena
+//! and would otherwise be in memory twice. The kernel keeps the two coherent: direct I/O first writes back, and
+//! after a write drops, what it has cached of the range.
+//!
+//! Some file systems accept O_DIRECT when a file is opened and refuse it (EINVAL) when it is used. That is remembered
+//! for the file, for reads and writes apart, and the buffered descriptor takes over.
+//!
+//! Neighbours: the reactors read through [`StoreFile::route`]; `inject.rs` decides which operations fail on purpose.
+//!
+//! Synchronization: everything takes `&self`; the two flags are atomics that only ever go from true to false, and a
+//! stale true costs one more EINVAL. Writes to overlapping ranges must be ordered by the caller.
+
+use crate::calls::{Descriptor, check_span, first_end, refuses_direct, retry, whole_pages};
+use crate::inject::{Inject, Operation, Verdict};
+use elbowroom_machine::{Errno, Extent, PAGE_SIZE};
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use elbowroom_sync::{Arc, thread};
+use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+/// A file's identity: device and inode number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// The device that holds the file system.
+    pub device: u64,
+    /// The inode number in it.
+    pub inode: u64,
+}
+
+/// What fstat says that we use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileStat {
+    /// Bytes.
+    pub size: u64,
+    /// When the contents last changed, in nanoseconds since the epoch.
+    pub mtime_ns: i128,
+    /// When the contents or the inode last changed, in nanoseconds since the epoch.
+    pub ctime_ns: i128,
+    /// How many names it has; 0: it was deleted.
+    pub links: u64,
+}
+
+/// An open regular file whose pages are managed.
+#[derive(Debug)]
+pub struct StoreFile {
+    buffered: Descriptor,
+    direct: Option<Direct>,
+    id: FileId,
+    writable: bool,
+    inject: Option<Injected>,
+}
+
+/// The descriptor with O_DIRECT and what the file system asks of its users.
+#[derive(Debug)]
+struct Direct {
+    fd: Descriptor,
+    /// Offsets and lengths must be multiples of this many bytes: a power of two, at most a page.
+    align: u64,
+    reads: AtomicBool,
+    writes: AtomicBool,
+}
+
+/// Faults, and the path that their conditions look at.
+#[derive(Debug)]
+struct Injected {
+    rules: Arc<Inject>,
+    path: String,
+}
+
+/// Through which descriptor an operation goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    Direct,
+    Buffered,
+}
+
+impl StoreFile {
+    /// Opens `path` (a real path or `/proc/<tid>/fd/<n>`, also of a deleted file) to read, and if `writable` also to
+    /// write. Tries O_DIRECT and falls back to buffered I/O; then the kernel's cache of what was read or written is
+    /// dropped with posix_fadvise. Needs `/proc`. The descriptors belong to the calling thread's file table.
+    ///
+    /// `inject` holds for all operations of this file, and for reads through a reactor that has no faults of its own.
+    ///
+    /// # Errors
+    /// [`Errno::INVAL`] if it is not a regular file (nothing is opened then, so that a FIFO or a device does not
+    /// notice); else what open(2) and fstat(2) say.
+    pub fn open(path: &Path, writable: bool, inject: Option<Arc<Inject>>) -> Result<StoreFile, Errno> {
+        let place = open_at(path, OFlags::PATH)?;
+        let stat = fs::fstat(&place)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Errno::INVAL);
+        }
+        // Opening the place, not the path again, makes sure that both descriptors are of the same file.
+        let place_path = place.proc_path();
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let reopen = |flags: OFlags| open_at(Path::new(&place_path), access | flags);
+        let buffered = reopen(OFlags::empty())?;
+        // Who asks reads ahead himself; what the kernel read ahead would stay in its cache. A hint, so it may fail.
+        let _ = fs::fadvise(&buffered, 0, None, Advice::Random);
+        let inject = match inject {
+            Some(rules) => Some(Injected { rules, path: resolved_path(&buffered)? }),
+            None => None,
+        };
+        let mut file = StoreFile {
+            buffered,
+            direct: None,
+            id: FileId { device: stat.st_dev, inode: stat.st_ino },
+            writable,
+            inject,
+        };
+        let refused = file.judge(Operation::Open, 0, 0).no_direct;
+        if let Some(align) = direct_align(&file.buffered).filter(|_| !refused)
+            && let Ok(fd) = reopen(OFlags::DIRECT)
+        {
+            let (reads, writes) = (AtomicBool::new(true), AtomicBool::new(true));
+            file.direct = Some(Direct { fd, align, reads, writes });
+        }
+        Ok(file)
+    }
+
+    /// Device and inode.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Whether it can be written.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether reads bypass the kernel's page cache, as far as is known: it can turn false at the first read.
+    pub fn direct(&self) -> bool {
+        self.direct.as_ref().is_some_and(|d| d.reads.load(Ordering::Relaxed))
+    }
+
+    /// Size and times now.
+    ///
+    /// # Errors
+    /// What fstat(2) says.
+    pub fn stat(&self) -> Result<FileStat, Errno> {
+        let stat = fs::fstat(&self.buffered)?;
+        let ns = |seconds: i128, ns: i128| seconds * 1_000_000_000 + ns;
+        Ok(FileStat {
+            size: stat.st_size as u64,
+            mtime_ns: ns(stat.st_mtime.into(), stat.st_mtime_nsec.into()),
+            ctime_ns: ns(stat.st_ctime.into(), stat.st_ctime_nsec.into()),
+            links: stat.st_nlink,
+        })
+    }
+
+    /// Blocking buffered read, through the kernel's page cache, of `buf.len()` bytes at `offset`; returns the bytes
+    /// read, fewer only at the end of the file. The kernel's cache of the range is dropped afterwards.
+    ///
+    /// # Errors
+    /// What pread(2) says; `buf` may be written in part then.
+    pub fn read_buffered(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        let verdict = self.judge(Operation::Read, offset, buf.len() as u64);
+        thread_delay(verdict);
+        if let Some(error) = verdict.error {
+            return Err(error);
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let end = first_end(done, buf.len(), verdict.short);
+            match retry(|| io::pread(&self.buffered, &mut buf[done..end], offset + done as u64))? {
+                0 => break,
+                n => done += n,
+            }
+        }
+        self.drop_cache(offset, done as u64);
+        Ok(done)
+    }
+
+    /// Blocking write of the bytes `range` of `extent` (whose pages are all at home) to `offset`, where the first of
+    /// these bytes goes. O_DIRECT for the aligned part, buffered for the rest, which is an unaligned tail if `offset`
+    /// is page-aligned. Writes all or gives the error; never writes outside `offset..offset + range.len()`.
+    ///
+    /// # Errors
+    /// [`Errno::INVAL`] if `range` is not inside the extent, a page of it is away, or the file would end beyond 2^63
+    /// bytes; [`Errno::BADF`] if the file is not writable; else what pwrite(2) says. After an error any part of the
+    /// range may be written.
+    pub fn write(&self, extent: &Extent, range: Range<usize>, offset: u64) -> Result<(), Errno> {
+        if !extent.is_home() {
+            return Err(Errno::INVAL);
+        }
+        let bytes = extent.bytes().get(range).ok_or(Errno::INVAL)?;
+        check_span(offset, bytes.len())?;
+        let verdict = self.judge(Operation::Write, offset, bytes.len() as u64);
+        thread_delay(verdict);
+        if let Some(error) = verdict.error {
+            return Err(error);
+        }
+        let direct_done = match &self.direct {
+            Some(direct) if direct.writes.load(Ordering::Relaxed) => direct.write(bytes, offset, verdict)?,
+            _ => 0,
+        };
+        if direct_done < bytes.len() {
+            let (rest, rest_offset) = (&bytes[direct_done..], offset + direct_done as u64);
+            let (written, result) = write_loop(&self.buffered, rest, rest_offset, verdict.short);
+            self.drop_cache(rest_offset, written as u64);
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Frees the bytes of the range, which read as zeros afterwards. The size stays.
+    ///
+    /// # Errors
+    /// What fallocate(2) says; EOPNOTSUPP where the filesystem has no holes.
+    pub fn punch_hole(&self, range: Range<u64>) -> Result<(), Errno> {
+        let flags = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
+        retry(|| fs::fallocate(&self.buffered, flags, range.start, range.end - range.start))
+    }
+
+    /// fdatasync: returns when what was written before is on the disk.
+    ///
+    /// # Errors
+    /// What fdatasync(2) says. The kernel reports a failed write-back once; what was dirty then is lost to it.
+    pub fn sync_data(&self) -> Result<(), Errno> {
+        let verdict = self.judge(Operation::Sync, 0, 0);
+        thread_delay(verdict);
+        match verdict.error {
+            Some(error) => Err(error),
+            None => retry(|| fs::fdatasync(&self.buffered)),
+        }
+    }
+
+    /// The descriptor without O_DIRECT, for mmap by the thread that owns this file table.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.buffered.as_fd()
+    }
+
+    /// The way for a read of `len` bytes at `offset`.
+    pub(crate) fn route(&self, offset: u64, len: usize) -> Route {
+        match &self.direct {
+            Some(d) if (offset | len as u64) & (d.align - 1) == 0 && d.reads.load(Ordering::Relaxed) => {
+                Route::Direct
+            }
+            _ => Route::Buffered,
+        }
+    }
+
+    /// The descriptor of a way.
+    pub(crate) fn fd_of(&self, route: Route) -> BorrowedFd<'_> {
+        match (route, &self.direct) {
+            (Route::Direct, Some(direct)) => direct.fd.as_fd(),
+            _ => self.buffered.as_fd(),
+        }
+    }
+
+    /// Remembers that the file system refuses direct reads of this file.
+    pub(crate) fn refuse_direct_reads(&self) {
+        if let Some(direct) = &self.direct {
+            direct.reads.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// What the file's own faults say about an operation.
+    pub(crate) fn judge(&self, operation: Operation, offset: u64, len: u64) -> Verdict {
+        match &self.inject {
+            Some(injected) => injected.rules.judge(operation, &injected.path, offset, len),
+            None => Verdict::default(),
+        }
+    }
+
+    /// The path that conditions of faults look at; made at each call if the file was opened without faults.
+    pub(crate) fn fault_path(&self) -> String {
+        match &self.inject {
+            Some(injected) => injected.path.clone(),
+            None => resolved_path(&self.buffered).unwrap_or_default(),
+        }
+    }
+
+    /// Asks the kernel to drop its cache of a range. A hint: what is dirty is only sent on its way to the disk.
+    pub(crate) fn drop_cache(&self, offset: u64, len: u64) {
+        let (start, len) = whole_pages(offset, len);
+        if let Some(len) = NonZeroU64::new(len) {
+            let _ = fs::fadvise(&self.buffered, start, Some(len), Advice::DontNeed);
+        }
+    }
+}
+
+impl Direct {
+    /// Writes the aligned part of `bytes` and returns how much was written: less than the aligned part only if O_DIRECT
+    /// is refused or a partial write ended off the alignment; the caller goes on from there with buffered writes.
+    fn write(&self, bytes: &[u8], offset: u64, verdict: Verdict) -> Result<usize, Errno> {
+        let mask = self.align - 1;
+        if offset & mask != 0 || bytes.as_ptr() as u64 & mask != 0 {
+            return Ok(0);
+        }
+        let aligned = bytes.len() & !(mask as usize);
+        let mut done = 0;
+        while done < aligned && done as u64 & mask == 0 {
+            let end = first_end(done, aligned, verdict.short) as u64;
+            let end = (end & !mask) as usize;
+            let end = if end > done { end } else { aligned };
+            let wrote = if verdict.no_direct {
+                Err(Errno::INVAL)
+            } else {
+                retry(|| io::pwrite(&self.fd, &bytes[done..end], offset + done as u64))
+            };
+            match wrote {
+                Ok(0) => return Err(Errno::IO),
+                Ok(n) => done += n,
+                Err(error) if refuses_direct(error) => {
+                    self.writes.store(false, Ordering::Relaxed);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Writes all of `bytes`; returns how much was written and what stopped it.
+fn write_loop(fd: &Descriptor, bytes: &[u8], offset: u64, short: bool) -> (usize, Result<(), Errno>) {
+    let mut done = 0;
+    while done < bytes.len() {
+        let end = first_end(done, bytes.len(), short);
+        match retry(|| io::pwrite(fd, &bytes[done..end], offset + done as u64)) {
+            Ok(0) => return (done, Err(Errno::IO)),
+            Ok(n) => done += n,
+            Err(error) => return (done, Err(error)),
+        }
+    }
+    (done, Ok(()))
+}
+
+/// What O_DIRECT asks of offsets and lengths in this file; `None` if it is not possible or asks for more than pages.
+fn direct_align(fd: &Descriptor) -> Option<u64> {
+    let Ok(stat) = fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return Some(PAGE_SIZE as u64);
+    };
+    if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        // The file system does not say. Pages satisfy every one that is known, and the first read will tell.
+        return Some(PAGE_SIZE as u64);
+    }
+    let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+    let possible = memory != 0 && offset.is_power_of_two() && memory.max(offset) as usize <= PAGE_SIZE;
+    // One number for both keeps the arithmetic simple: buffers are pages, so memory never asks for more.
+    possible.then_some(u64::from(offset.max(memory)).next_power_of_two())
+}
+
+fn open_at(path: &Path, flags: OFlags) -> Result<Descriptor, Errno> {
+    retry(|| fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())).map(Descriptor::from)
+}
+
+fn resolved_path(fd: &Descriptor) -> Result<String, Errno> {
+    Ok(fs::readlink(fd.proc_path(), Vec::new())?.to_string_lossy().into_owned())
+}
+
+fn thread_delay(verdict: Verdict) {
+    if !verdict.delay.is_zero() {
+        thread::sleep(verdict.delay);
+    }
+}

@@ -1,0 +1,178 @@
+//! The interface of an event loop, and what both kinds share.
+
+use crate::calls::{Descriptor, retry};
+use crate::file::StoreFile;
+use crate::inject::Inject;
+use crate::threads::Threads;
+use crate::uring::{RingMode, Uring};
+use elbowroom_machine::{Errno, Extent};
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use elbowroom_sync::time::Duration;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+
+/// A read of `len` bytes at `offset` of `file` into the start of `buf`.
+#[derive(Debug)]
+pub struct Read {
+    /// The source.
+    pub file: Arc<StoreFile>,
+    /// Where in the file, in bytes. Page-aligned, or the read goes through the kernel's page cache.
+    pub offset: u64,
+    /// Bytes: a multiple of the page size, at most the extent's length.
+    pub len: usize,
+    /// The destination, with all pages at home. Comes back with the completion.
+    pub buf: Extent,
+    /// The caller's own name for the read.
+    pub token: u64,
+}
+
+/// A finished read.
+#[derive(Debug)]
+pub struct ReadDone {
+    /// The caller's name for it.
+    pub token: u64,
+    /// The destination, given back. What is in it beyond the bytes read is unspecified, and so is all of it after
+    /// an error.
+    pub buf: Extent,
+    /// Bytes read (fewer than asked only at the end of the file), or why not. [`Errno::INVAL`] if the read was not inside
+    /// its extent, a page of the extent was away, or the range ends beyond 2^63 bytes.
+    pub result: Result<usize, Errno>,
+}
+
+/// Why [`Reactor::wait`] returned, besides completions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Woken {
+    /// The watched descriptor is readable, or has an error or hang-up to be read from it.
+    pub readable: bool,
+    /// Somebody called [`Kicker::kick`].
+    pub kicked: bool,
+}
+
+/// How reads are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineKind {
+    /// io_uring, and threads where it is refused.
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// Blocking threads.
+    Threads,
+}
+
+/// One handler thread's event loop: its reads, one watched descriptor (the userfaultfd), and kicks from other threads.
+///
+/// It may be made on one thread and used on another, but from the first [`wait`](Reactor::wait) on it belongs to the
+/// thread that waits: io_uring knows its submitter. Drop it there too, best when nothing is in flight: an extent whose
+/// read is not given back is dropped with the reactor.
+pub trait Reactor: Send {
+    /// Queues a read; it is submitted at the latest by the next [`Reactor::wait`]. Never blocks, never fails: what is
+    /// wrong is said by the completion.
+    fn read(&mut self, read: Read);
+
+    /// Submits what is queued; waits until a read is done, the descriptor is readable, somebody kicked, or `timeout` (none
+    /// means no bound). Completions are appended to `done`. After a timeout it returns with nothing.
+    ///
+    /// `readable` is said once for what has become readable: read the descriptor until EAGAIN before the next wait.
+    ///
+    /// # Errors
+    /// What io_uring_enter(2) or poll(2) says, after retries, when there is nothing else to return; reads stay in
+    /// flight. [`Errno::EXIST`]: this is not the thread that waited first.
+    fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<ReadDone>) -> Result<Woken, Errno>;
+
+    /// A handle that ends a wait from any thread.
+    fn kicker(&self) -> Kicker;
+
+    /// Reads that are queued or submitted and not yet given back.
+    fn in_flight(&self) -> usize;
+}
+
+/// Makes a reactor that watches `watch` (not owned; must stay open until the reactor is dropped; nonblocking).
+///
+/// `inject` holds for all reads through this reactor, instead of the faults of the file that is read.
+///
+/// # Errors
+/// [`Errno::BADF`] if `watch` is negative; with [`EngineKind::Uring`] what io_uring_setup(2) says: [`Errno::PERM`] or
+/// [`Errno::NOSYS`] where io_uring is not allowed; else what eventfd(2) says.
+pub fn reactor(
+    kind: EngineKind,
+    watch: RawFd,
+    inject: Option<Arc<Inject>>,
+) -> Result<Box<dyn Reactor>, Errno> {
+    if watch < 0 {
+        return Err(Errno::BADF);
+    }
+    let uring = |inject| -> Result<Box<dyn Reactor>, Errno> {
+        Ok(match Uring::new(RingMode::Deferred, watch, Clone::clone(&inject)) {
+            Err(Errno::INVAL) => Box::new(Uring::new(RingMode::Plain, watch, inject)?),
+            ring => Box::new(ring?),
+        })
+    };
+    match kind {
+        EngineKind::Uring => uring(inject),
+        EngineKind::Threads => Ok(Box::new(Threads::new(watch, inject)?)),
+        EngineKind::Auto => match uring(inject.clone()) {
+            Ok(ring) => Ok(ring),
+            Err(_) => Ok(Box::new(Threads::new(watch, inject)?)),
+        },
+    }
+}
+
+/// Ends a reactor's wait, now or the next one. Cloneable, for any thread of the same file table.
+#[derive(Debug, Clone)]
+pub struct Kicker {
+    bell: Arc<Bell>,
+}
+
+impl Kicker {
+    pub(crate) fn new(bell: &Arc<Bell>) -> Self {
+        Self { bell: bell.clone() }
+    }
+
+    /// Does it. What this thread wrote before is visible to the thread whose wait says `kicked`. Kicks that nobody has
+    /// seen yet count as one, and all but the first of them cost no system call.
+    pub fn kick(&self) {
+        self.bell.kick();
+    }
+}
+
+/// An eventfd that ends a reactor's wait.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    fd: Descriptor,
+    /// Somebody kicked and the reactor has not said so yet.
+    kicked: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Arc::new(Self { fd: fd.into(), kicked: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Ends the wait without a word why. The only error is a counter at its end, which is a bell that rings already.
+    pub(crate) fn ring(&self) {
+        let _ = retry(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes()));
+    }
+
+    fn kick(&self) {
+        if !self.kicked.swap(true, Ordering::AcqRel) {
+            self.ring();
+        }
+    }
+
+    /// Whether somebody kicked since the last call. The flag is cleared before the caller looks for what it was kicked
+    /// for, so whatever comes later kicks again.
+    pub(crate) fn take_kick(&self) -> bool {
+        self.kicked.load(Ordering::Acquire) && self.kicked.swap(false, Ordering::AcqRel)
+    }
+
+    /// Silences the bell, for a poll that would otherwise see it again.
+    pub(crate) fn drain(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+    }
+}

@@ -1,0 +1,220 @@
+//! The reactor without io_uring: `poll` on the watched descriptor and a bell, and a pool of threads that block in pread.
+//!
+//! The handler thread queues requests; pool threads, started as they are needed, take one at a time, read, put the
+//! completion on a list and ring the bell if the list was empty. Idle threads sleep on a futex that counts requests,
+//! so that each request wakes one of them.
+//!
+//! Synchronization: two locks of class `io`, one for the requests and one for the completions, each held for a push or
+//! a pop and never together. `stop` ends the pool: the drop of the reactor waits for its threads, each of which
+//! finishes the read that it is in (invariant 1 of the crate).
+
+use crate::calls::is_transient;
+use crate::file::{Route, StoreFile};
+use crate::inject::Inject;
+use crate::reactor::{Bell, Kicker, Reactor, Read, ReadDone, Woken};
+use crate::request::{Request, Step};
+use elbowroom_machine::Errno;
+use elbowroom_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, thread};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::futex;
+use std::collections::VecDeque;
+use std::os::fd::{BorrowedFd, RawFd};
+
+/// Threads in a pool. Enough to keep a disk busy with random reads, few enough to be started on need.
+const THREADS_MAX: usize = 16;
+
+pub(crate) struct Threads {
+    shared: Arc<Shared>,
+    workers: Vec<thread::JoinHandle<()>>,
+    watch: RawFd,
+    inject: Option<Arc<Inject>>,
+    in_flight: usize,
+}
+
+struct Shared {
+    requests: Mutex<VecDeque<(Request, Step)>>,
+    finished: Mutex<Vec<ReadDone>>,
+    bell: Arc<Bell>,
+    /// Counts requests queued. What idle threads sleep on.
+    queued: AtomicU32,
+    sleeping: AtomicU32,
+    stop: AtomicBool,
+}
+
+impl Threads {
+    pub(crate) fn new(watch: RawFd, inject: Option<Arc<Inject>>) -> Result<Self, Errno> {
+        let locks = LockStats::new();
+        let shared = Arc::new(Shared {
+            requests: locks.mutex(LockClass::Io, VecDeque::new()),
+            finished: locks.mutex(LockClass::Io, Vec::new()),
+            bell: Bell::new()?,
+            queued: AtomicU32::new(0),
+            sleeping: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        });
+        Ok(Self { shared, workers: Vec::new(), watch, inject, in_flight: 0 })
+    }
+
+    /// Starts a thread if the requests could use one more. If not even the first can be started, the handler thread does
+    /// the read itself: slow, but it goes on.
+    fn grow(&mut self) {
+        if self.workers.len() < THREADS_MAX && self.workers.len() < self.in_flight {
+            let shared = self.shared.clone();
+            if let Ok(worker) = thread::spawn("elbowroom-io", move || shared.work()) {
+                self.workers.push(worker);
+            }
+        }
+        if self.workers.is_empty() {
+            self.shared.work_once();
+        }
+    }
+
+    /// Moves completions to `done`; whether there were any.
+    fn collect(&mut self, done: &mut Vec<ReadDone>) -> bool {
+        let mut finished = self.shared.finished.lock();
+        self.in_flight -= finished.len();
+        let any = !finished.is_empty();
+        done.append(&mut finished);
+        any
+    }
+
+    /// Waits in poll(2); whether the watched descriptor is readable.
+    fn poll(&self, timeout: Option<Duration>) -> Result<bool, Errno> {
+        // SAFETY: whoever made the reactor keeps the descriptor open until the reactor is dropped (see `reactor`).
+        let watch = unsafe { BorrowedFd::borrow_raw(self.watch) };
+        let mut fds = [
+            PollFd::from_borrowed_fd(watch, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.shared.bell.fd(), PollFlags::IN),
+        ];
+        // A duration that does not fit is 292 billion years: no bound.
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(error) if is_transient(error) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        let [watched, bell] = [fds[0].revents(), fds[1].revents()];
+        if !bell.is_empty() {
+            self.shared.bell.drain();
+        }
+        if watched.contains(PollFlags::NVAL) { Err(Errno::BADF) } else { Ok(!watched.is_empty()) }
+    }
+}
+
+impl Reactor for Threads {
+    fn read(&mut self, read: Read) {
+        let request = Request::new(read, self.inject.as_deref());
+        self.in_flight += 1;
+        self.shared.requests.lock().push_back(request);
+        self.shared.wake(1);
+        self.grow();
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<ReadDone>) -> Result<Woken, Errno> {
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut any = self.collect(done);
+        loop {
+            let left = if any {
+                Some(Duration::ZERO)
+            } else {
+                deadline.map(|end| end.saturating_duration_since(Instant::now()))
+            };
+            let readable = match self.poll(left) {
+                Err(error) if !any => return Err(error),
+                readable => readable.unwrap_or(false),
+            };
+            any |= self.collect(done);
+            let kicked = self.shared.bell.take_kick();
+            if any || readable || kicked || left == Some(Duration::ZERO) {
+                return Ok(Woken { readable, kicked });
+            }
+        }
+    }
+
+    fn kicker(&self) -> Kicker {
+        Kicker::new(&self.shared.bell)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake(i32::MAX as u32);
+        for worker in self.workers.drain(..) {
+            // A worker that panicked has nothing that we need.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Tells up to `count` idle threads to look again. A thread that is about to sleep either sees the new count, and does
+    /// not, or is seen here as sleeping: both sides write first and read then, sequentially consistent.
+    fn wake(&self, count: u32) {
+        self.queued.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.load(Ordering::SeqCst) > 0 {
+            let _ = futex::wake(&self.queued, futex::Flags::PRIVATE, count);
+        }
+    }
+
+    /// A pool thread's life.
+    fn work(&self) {
+        loop {
+            let seen = self.queued.load(Ordering::SeqCst);
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            if !self.work_once() {
+                self.sleeping.fetch_add(1, Ordering::SeqCst);
+                let _ = futex::wait(&self.queued, futex::Flags::PRIVATE, seen, None);
+                self.sleeping.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Does one request, if there is one.
+    fn work_once(&self) -> bool {
+        let Some((request, step)) = self.requests.lock().pop_front() else { return false };
+        let done = perform(request, step);
+        let mut finished = self.finished.lock();
+        let first = finished.is_empty();
+        finished.push(done);
+        drop(finished);
+        if first {
+            self.bell.ring();
+        }
+        true
+    }
+}
+
+/// Does a read, blocking.
+fn perform(mut request: Request, mut step: Step) -> ReadDone {
+    let result = loop {
+        match step {
+            Step::Finish(result) => break result,
+            Step::Again => {
+                let attempt = request.attempt();
+                let into = &mut request.buf.bytes_mut()[attempt.at..attempt.at + attempt.asked];
+                let read = pread(&request.file, attempt.route, into, attempt.offset);
+                step = request.advance(read);
+            }
+        }
+    };
+    if request.cached() {
+        request.file.drop_cache(request.offset, request.len as u64);
+    }
+    if !request.delay().is_zero() {
+        thread::sleep(request.delay());
+    }
+    request.finish(result)
+}
+
+fn pread(file: &StoreFile, route: Route, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    rustix::io::pread(file.fd_of(route), into, offset)
+}

@@ -1,0 +1,306 @@
+//! Locks with a class: counted in every build, checked for their order in debug builds.
+//!
+//! A class is a level in the lock order: a thread that holds a lock may only take locks of a later class. The order
+//! is the order of [`LockClass`]'s variants; docs/locking.md says what each one guards.
+
+use crate::atomic::{AtomicU64, Ordering};
+use crate::{Arc, Histogram, HistogramSnapshot};
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+/// What a lock is for, outermost first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum LockClass {
+    /// The threads of a manager, for joining them.
+    Threads,
+    /// One space's list of mappings and free addresses. Linux: `mmap_lock`. Never taken to serve a fault.
+    Layout,
+    /// The table of open file objects, by device and inode number.
+    Objects,
+    /// One file's store and size changes (truncation, growth).
+    Resize,
+    /// One file's page cache and dirty set. Linux: the xarray lock of `i_pages`.
+    Cache,
+    /// The LRU lists. Linux: the `lruvec` lock.
+    Lru,
+    /// One folio's frames and where they are mapped.
+    Folio,
+    /// One bucket of the table of faults and threads that wait for a folio.
+    Wait,
+    /// The record of what the kernel's layout of a window really is.
+    Window,
+    /// The frame allocator.
+    Frames,
+    /// A queue of work for another thread.
+    Queue,
+    /// The table of access streams, for readahead.
+    Streams,
+    /// The submission side of an I/O engine.
+    Io,
+}
+
+impl LockClass {
+    /// All classes, outermost first.
+    pub const ALL: [LockClass; 13] = [
+        LockClass::Threads,
+        LockClass::Layout,
+        LockClass::Objects,
+        LockClass::Resize,
+        LockClass::Cache,
+        LockClass::Lru,
+        LockClass::Folio,
+        LockClass::Wait,
+        LockClass::Window,
+        LockClass::Frames,
+        LockClass::Queue,
+        LockClass::Streams,
+        LockClass::Io,
+    ];
+
+    /// The class's name as reports and docs/locking.md give it.
+    pub fn name(self) -> &'static str {
+        match self {
+            LockClass::Threads => "threads",
+            LockClass::Layout => "layout",
+            LockClass::Objects => "objects",
+            LockClass::Resize => "resize",
+            LockClass::Cache => "cache",
+            LockClass::Lru => "lru",
+            LockClass::Folio => "folio",
+            LockClass::Wait => "wait",
+            LockClass::Window => "window",
+            LockClass::Frames => "frames",
+            LockClass::Queue => "queue",
+            LockClass::Streams => "streams",
+            LockClass::Io => "io",
+        }
+    }
+}
+
+#[derive(Default)]
+struct ClassCells {
+    acquisitions: AtomicU64,
+    contended: AtomicU64,
+    wait_ns: AtomicU64,
+    waits: Histogram,
+}
+
+/// The lock statistics of one manager. Cloning shares them.
+#[derive(Clone)]
+pub struct LockStats {
+    classes: Arc<[ClassCells; LockClass::ALL.len()]>,
+}
+
+impl Default for LockStats {
+    fn default() -> Self {
+        Self { classes: Arc::new(std::array::from_fn(|_| ClassCells::default())) }
+    }
+}
+
+/// What the locks of one class have seen.
+#[derive(Debug, Clone)]
+pub struct ClassStats {
+    /// Which class.
+    pub class: LockClass,
+    /// How often a lock of it was taken.
+    pub acquisitions: u64,
+    /// How often its taker had to wait.
+    pub contended: u64,
+    /// Sum of the waits, in nanoseconds.
+    pub wait_ns: u64,
+    /// The waits.
+    pub waits: HistogramSnapshot,
+}
+
+impl LockStats {
+    /// Statistics at zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A lock of `class` around `value`, counted here.
+    pub fn mutex<T>(&self, class: LockClass, value: T) -> Mutex<T> {
+        Mutex { class, stats: self.clone(), inner: sys::Mutex::new(value) }
+    }
+
+    /// What the locks of `class` have seen so far.
+    pub fn class(&self, class: LockClass) -> ClassStats {
+        let cells = &self.classes[class as usize];
+        ClassStats {
+            class,
+            acquisitions: cells.acquisitions.load(Ordering::Relaxed),
+            contended: cells.contended.load(Ordering::Relaxed),
+            wait_ns: cells.wait_ns.load(Ordering::Relaxed),
+            waits: cells.waits.snapshot(),
+        }
+    }
+}
+
+#[cfg(not(loom))]
+use std::sync as sys;
+
+#[cfg(loom)]
+use loom::sync as sys;
+
+/// A mutual-exclusion lock of a class. A panic while it is held does not poison it.
+pub struct Mutex<T> {
+    class: LockClass,
+    stats: LockStats,
+    inner: sys::Mutex<T>,
+}
+
+impl<T> Mutex<T> {
+    /// Takes the lock, waiting for it if need be.
+    ///
+    /// # Panics
+    /// In debug builds, if this thread holds a lock of the same or a later class.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        order::before_lock(self.class);
+        let cells = &self.stats.classes[self.class as usize];
+        cells.acquisitions.fetch_add(1, Ordering::Relaxed);
+        let guard = match self.inner.try_lock() {
+            Ok(guard) => guard,
+            Err(_) => {
+                let start = Instant::now();
+                let guard = match self.inner.lock() {
+                    Ok(guard) => guard,
+                    Err(poisoned) => poisoned.into_inner(),
+                };
+                let waited_ns = start.elapsed().as_nanos() as u64;
+                cells.contended.fetch_add(1, Ordering::Relaxed);
+                cells.wait_ns.fetch_add(waited_ns, Ordering::Relaxed);
+                cells.waits.record(waited_ns);
+                guard
+            }
+        };
+        order::locked(self.class);
+        MutexGuard { guard: Some(guard), class: self.class }
+    }
+}
+
+/// The right to use what a [`Mutex`] guards.
+pub struct MutexGuard<'a, T> {
+    /// Some except inside [`Condvar::wait_timeout`].
+    guard: Option<sys::MutexGuard<'a, T>>,
+    class: LockClass,
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.guard.as_deref().expect("the guard holds its lock")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.guard.as_deref_mut().expect("the guard holds its lock")
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        order::unlocked(self.class);
+    }
+}
+
+/// A condition to wait for under a [`Mutex`].
+#[derive(Default)]
+pub struct Condvar(sys::Condvar);
+
+impl Condvar {
+    /// A condition nobody waits for.
+    pub fn new() -> Self {
+        Self(sys::Condvar::new())
+    }
+
+    /// Waits until notified, at most `bound`; may wake without cause, so the caller checks its condition again.
+    pub fn wait_timeout<T>(&self, guard: &mut MutexGuard<'_, T>, bound: Duration) {
+        let inner = guard.guard.take().expect("the guard holds its lock");
+        let inner = match self.0.wait_timeout(inner, bound) {
+            Ok((inner, _)) => inner,
+            Err(poisoned) => poisoned.into_inner().0,
+        };
+        guard.guard = Some(inner);
+    }
+
+    /// Wakes everybody who waits.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// The order check: a stack of held classes per thread, in debug builds only.
+mod order {
+    use super::LockClass;
+
+    #[cfg(all(debug_assertions, not(loom)))]
+    std::thread_local! {
+        static HELD: std::cell::RefCell<Vec<LockClass>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn before_lock(class: LockClass) {
+        #[cfg(all(debug_assertions, not(loom)))]
+        HELD.with_borrow(|held| {
+            if let Some(inner) = held.iter().copied().max()
+                && inner >= class
+            {
+                panic!("lock order: {} is taken while {} is held", class.name(), inner.name());
+            }
+        });
+        let _ = class;
+    }
+
+    pub(super) fn locked(class: LockClass) {
+        #[cfg(all(debug_assertions, not(loom)))]
+        HELD.with_borrow_mut(|held| held.push(class));
+        let _ = class;
+    }
+
+    pub(super) fn unlocked(class: LockClass) {
+        #[cfg(all(debug_assertions, not(loom)))]
+        HELD.with_borrow_mut(|held| {
+            if let Some(at) = held.iter().rposition(|&c| c == class) {
+                held.remove(at);
+            }
+        });
+        let _ = class;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_classes_is_the_order_of_the_table() {
+        assert!(LockClass::ALL.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "lock order: layout is taken while cache is held")]
+    fn a_wrong_order_panics() {
+        let stats = LockStats::new();
+        let (inner, outer) = (stats.mutex(LockClass::Cache, ()), stats.mutex(LockClass::Layout, ()));
+        let _inner = inner.lock();
+        let _outer = outer.lock();
+    }
+
+    #[test]
+    fn acquisitions_and_waits_are_counted() {
+        let stats = LockStats::new();
+        let lock = stats.mutex(LockClass::Cache, 0);
+        std::thread::scope(|scope| {
+            let mut held = lock.lock();
+            scope.spawn(|| *lock.lock() += 1);
+            std::thread::sleep(Duration::from_millis(20));
+            *held += 1;
+        });
+        assert_eq!(*lock.lock(), 2);
+        let seen = stats.class(LockClass::Cache);
+        assert_eq!((seen.acquisitions, seen.contended), (3, 1));
+        assert!(seen.wait_ns > 1_000_000 && seen.waits.count() == 1, "{seen:?}");
+    }
+}

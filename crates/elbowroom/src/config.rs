@@ -1,0 +1,119 @@
+//! What a manager is made with, and every bound it keeps.
+
+use elbowroom_store::EngineKind;
+use elbowroom_sync::time::Duration;
+
+/// How pages get into windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MoverKind {
+    /// UFFDIO_MOVE where the kernel has it, else UFFDIO_COPY.
+    Auto,
+    /// UFFDIO_MOVE or an error.
+    Move,
+    /// UFFDIO_COPY.
+    Copy,
+}
+
+/// What a manager is made with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The budget in bytes, at least [`Config::MIN_MEMORY`]: resident managed memory and what describes it.
+    pub memory: u64,
+    /// How files are read.
+    pub engine: EngineKind,
+    /// How pages get into windows.
+    pub mover: MoverKind,
+    /// Fault handler threads, 1 to [`MAX_HANDLERS`]; 0 lets the manager choose by the number of processors.
+    pub handlers: usize,
+    /// A dirty page is written back at the latest after this.
+    pub writeback_interval: Duration,
+    /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
+    pub inject: Option<String>,
+    /// Called first by every thread that the manager starts.
+    pub on_thread_start: Option<fn()>,
+}
+
+impl Config {
+    /// The smallest budget that works, in bytes.
+    pub const MIN_MEMORY: u64 = 16 << 20;
+
+    /// A configuration with a budget of `memory` bytes and the defaults for everything else.
+    pub fn with_memory(memory: u64) -> Self {
+        Self {
+            memory,
+            engine: EngineKind::Auto,
+            mover: MoverKind::Auto,
+            handlers: 0,
+            writeback_interval: Duration::from_secs(1),
+            inject: None,
+            on_thread_start: None,
+        }
+    }
+
+    /// Frames of the arena: the budget less the reserve for what describes the frames.
+    ///
+    /// The reserve is 1 MiB + 1/16 of the budget: 256 bytes for each 4 KiB. A folio, its place in the cache, the LRU queue and
+    /// the dirty index, its shadow entry and its frame in the allocator weigh about 200 bytes, and there are at most as many folios
+    /// as frames.
+    pub fn arena_frames(&self) -> usize {
+        let reserve = (1 << 20) + self.memory / 16;
+        ((self.memory - reserve) / elbowroom_machine::PAGE_SIZE as u64) as usize
+    }
+}
+
+/// The most fault handler threads.
+pub const MAX_HANDLERS: usize = 16;
+
+/// The largest folio, in pages: 2 MiB.
+pub const MAX_FOLIO_PAGES: u64 = 512;
+
+/// How many pages the first read of a stream that nothing is known of takes.
+pub const FIRST_READ_PAGES: u64 = 4;
+
+/// By how much a read of a sequential stream is larger than the one before.
+pub const READ_GROWTH: u64 = 4;
+
+/// The waiting faults may hold at most one part in this many of the arena.
+pub const WAITING_SHARE: u64 = 4;
+
+/// How many pages around a read fault in a writable shared mapping are copied in.
+pub const TRACKED_AROUND_PAGES: usize = 16;
+
+/// Pages that reclaim frees at a time, at least.
+pub const RECLAIM_BATCH_PAGES: usize = 64;
+
+/// Folios that one reclaim looks at, at most, per page that it wants (a second look at each is its second chance).
+pub const RECLAIM_SCAN_FACTOR: usize = 8;
+
+/// One refault in so many is activated although it came later than the active list is long.
+pub const BIMODAL_ONE_IN: u64 = 16;
+
+/// Optimistic lookups of a fault before it takes the layout lock.
+pub const OPTIMISTIC_LOOKUPS: u32 = 8;
+
+/// Writers are throttled while more than one page in this many of the arena is dirty.
+pub const DIRTY_SHARE: usize = 3;
+
+/// A throttled writer goes on after this, whatever is dirty: memory runs out for it as for everybody.
+pub const THROTTLE_BOUND: Duration = Duration::from_millis(200);
+
+/// How long a handler waits before it tries again what found no memory or a pinned page.
+pub const DELAY: Duration = Duration::from_millis(1);
+
+/// How long a fault waits for memory before it fails with SIGBUS rather than hang.
+pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
+
+/// How long dirty pages that could not be written are kept while others wait for memory.
+pub const FAILED_DIRTY_KEEP: Duration = Duration::from_secs(5);
+
+/// How long munmap waits for a page that the kernel has pinned.
+pub const PINNED_BOUND: Duration = Duration::from_secs(10);
+
+/// A file that nobody maps is closed, and its pages dropped, after this.
+pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);
+
+/// Slots of the table of access streams: threads that read at once, times the files each reads.
+pub const STREAM_SLOTS: usize = 4096;
+
+/// With more faults waiting than this, sequential streams are not read ahead of their readers.
+pub const READ_ON_MAX_WAITING: usize = 16;

@@ -1,0 +1,125 @@
+//! What all parts of a manager share.
+//!
+//! Layers inside the manager, each using only what stands before it: `config, error, stats` < `vma, page, readahead` < `object` <
+//! `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread over these by what they do.
+
+use crate::config::{Config, WAITING_SHARE};
+use crate::object::{FileObject, ObjectTable};
+use crate::page::{Folio, Parked, WaitTable};
+use crate::readahead::Streams;
+use crate::reclaim::{Lru, Shadows};
+use crate::stats::Counters;
+use crate::vma::{Gaps, VmaList};
+use elbowroom_machine::{HostMmu, PAGE_SIZE};
+use elbowroom_store::Kicker;
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, Condvar, LockStats, Mutex};
+use std::ops::Range;
+
+/// The shared state of one manager.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) mmu: HostMmu,
+    pub(crate) locks: LockStats,
+    pub(crate) counters: Counters,
+    pub(crate) waits: WaitTable,
+    pub(crate) objects: ObjectTable,
+    pub(crate) lru: Mutex<Lru>,
+    pub(crate) shadows: Shadows,
+    pub(crate) lottery: AtomicU64,
+    pub(crate) streams: Mutex<Streams>,
+    pub(crate) vmas: VmaList,
+    pub(crate) layout: Mutex<LayoutState>,
+    pub(crate) flush: FlushQueue,
+    pub(crate) inboxes: Vec<Inbox>,
+    /// Pages that differ from their file.
+    pub(crate) dirty_pages: AtomicUsize,
+    /// Faults that wait for I/O.
+    pub(crate) waiting: AtomicUsize,
+    /// Folios that have frames.
+    pub(crate) folios: AtomicUsize,
+    pub(crate) folios_peak: AtomicUsize,
+    /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none waits.
+    pub(crate) starving_since: AtomicU64,
+    pub(crate) born: Instant,
+    pub(crate) stop: AtomicBool,
+}
+
+/// What the layout lock guards: the addresses of a space.
+#[derive(Default)]
+pub(crate) struct LayoutState {
+    pub(crate) gaps: Gaps,
+    /// Ranges whose mappings are gone from the list and whose pages are being taken out. Faults there wait.
+    pub(crate) changing: Vec<Range<usize>>,
+    /// The faults that wait for a change to end.
+    pub(crate) stalled: Vec<Parked>,
+}
+
+/// Work for the flusher.
+pub(crate) struct FlushQueue {
+    pub(crate) state: Mutex<FlushState>,
+    pub(crate) changed: Condvar,
+}
+
+#[derive(Default)]
+pub(crate) struct FlushState {
+    pub(crate) folios: Vec<(Arc<FileObject>, Arc<Folio>)>,
+    /// Writers that wait for less to be dirty: where to wake, and until when at the latest.
+    pub(crate) throttled: Vec<(Range<usize>, Instant)>,
+    /// Something wants all that is dirty written soon.
+    pub(crate) all: bool,
+}
+
+/// Work for one handler thread.
+pub(crate) struct Inbox {
+    pub(crate) kicker: Kicker,
+    pub(crate) jobs: Mutex<Vec<Job>>,
+}
+
+/// What other threads ask of a handler.
+pub(crate) enum Job {
+    /// Run these faults again.
+    Retry(Vec<Parked>),
+    /// Read these pages of the file ahead.
+    Prefetch(Arc<FileObject>, Range<u64>),
+}
+
+impl Core {
+    /// Hands faults that became ready to a handler. For threads that are not handlers.
+    pub(crate) fn dispatch(&self, ready: Vec<Parked>) {
+        if !ready.is_empty() {
+            self.post(Job::Retry(ready));
+        }
+    }
+
+    /// Gives a handler something to do.
+    pub(crate) fn post(&self, job: Job) {
+        let turn = self.lottery.fetch_add(1, Ordering::Relaxed) as usize;
+        let inbox = &self.inboxes[turn % self.inboxes.len()];
+        inbox.jobs.lock().push(job);
+        inbox.kicker.kick();
+    }
+
+    /// The most pages one read may take now, a power of two: what waiting faults hold together stays a small part of the arena.
+    pub(crate) fn read_cap(&self) -> u64 {
+        let waiting = self.waiting.load(Ordering::Relaxed) as u64 + 1;
+        let cap = (self.mmu.frames() as u64 / (WAITING_SHARE * waiting)).max(1);
+        1 << cap.ilog2()
+    }
+
+    /// For how long faults have waited for memory without any getting some.
+    pub(crate) fn memory_wait(&self) -> Duration {
+        match self.starving_since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => self.born.elapsed().saturating_sub(Duration::from_nanos(since)),
+        }
+    }
+
+    /// Bytes of frames and of what describes them, at their most.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
+        let folios = self.folios_peak.load(Ordering::Relaxed) * FOLIO_BYTES;
+        (self.mmu.populated_frames() * PAGE_SIZE + folios + self.mmu.frames() * 8) as u64
+    }
+}

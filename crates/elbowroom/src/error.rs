@@ -1,0 +1,23 @@
+//! Why a manager cannot start. The errors of its verbs are errno values ([`crate::Errno`]), as Linux's are.
+
+use elbowroom_machine::{Errno, SetupError};
+
+/// Why a manager could not start; says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The budget is below [`crate::Config::MIN_MEMORY`].
+    #[error("a budget of {0} bytes is too small: at least 16 MiB (16M) are needed")]
+    TooSmall(u64),
+    /// No host MMU.
+    #[error(transparent)]
+    Mmu(#[from] SetupError),
+    /// No I/O engine of the kind asked for.
+    #[error("no I/O engine ({0}): io_uring is refused here? use --io threads (see `elbowroom doctor`)")]
+    Engine(Errno),
+    /// The fault-injection text.
+    #[error("--inject: {0}")]
+    Inject(String),
+    /// No thread.
+    #[error("cannot start a thread ({0}): raise `ulimit -u` or the pids limit of the control group")]
+    Thread(std::io::Error),
+}

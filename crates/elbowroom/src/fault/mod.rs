@@ -1,0 +1,217 @@
+//! The fault driver: handler threads that serve faults and never wait for one.
+//!
+//! A fault's way (design: "the way of a fault"): find the VMA under RCU and enter it; find or make the folio; if its bytes or its lock are not to be had
+//! now, park the fault on the folio, holding it so that reclaim cannot take it, and serve the next; whoever unlocks the folio makes the
+//! fault ready, and it starts again from the top. No step takes an address-space-wide lock, except to tell a
+//! wrong access from a mapping in change.
+//!
+//! [`step`] has the decisions, this file the loop: what to do when a step says that it must wait.
+
+mod io;
+mod step;
+
+use crate::config::{DELAY, MEMORY_WAIT_BOUND};
+use crate::core::{Core, Job};
+use crate::object::FileObject;
+use crate::page::{Flag, Folio, Parked};
+use elbowroom_machine::{Denial, FaultEvent, PAGE_SIZE};
+use elbowroom_store::{Reactor, ReadDone};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, thread};
+use std::collections::VecDeque;
+
+/// How one look at a fault ended.
+pub(crate) enum Step {
+    /// Served: wake the thread.
+    Done,
+    /// Served by making the access fail; the thread is awake.
+    Denied,
+    /// Served, but the writer is throttled: it is woken later.
+    Throttled,
+    /// Wait for the folio's lock.
+    Wait(Arc<Folio>),
+    /// Something changed meanwhile: look again.
+    Again,
+    /// No frames can be had now.
+    NoMemory,
+    /// The kernel is busy with a page: look again in a moment.
+    Later,
+    /// The address is no longer ours: let the kernel decide, in a moment.
+    Foreign,
+    /// It waits for a change of the layout to end.
+    Stalled,
+}
+
+/// One fault handler thread.
+pub(crate) struct Handler {
+    pub(crate) core: Arc<Core>,
+    number: usize,
+    reactor: Box<dyn Reactor>,
+    /// Reads under way, by token.
+    reads: Vec<Option<(Arc<FileObject>, Arc<Folio>)>>,
+    free_tokens: Vec<usize>,
+    ready: Vec<Parked>,
+    starved: VecDeque<Parked>,
+    delayed: VecDeque<(Instant, Parked, Delayed)>,
+}
+
+/// What becomes of a fault after its delay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Delayed {
+    ServeAgain,
+    WakeOnly,
+}
+
+impl Handler {
+    pub(crate) fn new(core: Arc<Core>, number: usize, reactor: Box<dyn Reactor>) -> Self {
+        Self {
+            core,
+            number,
+            reactor,
+            reads: Vec::new(),
+            free_tokens: Vec::new(),
+            ready: Vec::new(),
+            starved: VecDeque::new(),
+            delayed: VecDeque::new(),
+        }
+    }
+
+    /// Serves faults until the manager stops.
+    pub(crate) fn run(mut self) {
+        let mut done: Vec<ReadDone> = Vec::with_capacity(256);
+        let mut events: Vec<FaultEvent> = Vec::with_capacity(256);
+        while !self.core.stop.load(Ordering::Acquire) {
+            let pending = !self.starved.is_empty() || !self.delayed.is_empty();
+            let woken = match self.reactor.wait(pending.then_some(DELAY), &mut done) {
+                Ok(woken) => woken,
+                Err(_) => {
+                    // It cannot fail in a way that lasts; if it does all the same, do not spin.
+                    thread::sleep(DELAY);
+                    continue;
+                }
+            };
+            done.drain(..).for_each(|read| self.complete(read));
+            if woken.readable && self.core.mmu.take_faults(&mut events).is_ok() {
+                events.drain(..).for_each(|event| self.serve(Parked::new(event)));
+            }
+            if woken.kicked {
+                self.take_jobs();
+            }
+            self.run_delayed();
+            self.run_ready();
+            self.run_starved();
+        }
+    }
+
+    fn take_jobs(&mut self) {
+        let jobs = std::mem::take(&mut *self.core.inboxes[self.number].jobs.lock());
+        for job in jobs {
+            match job {
+                Job::Retry(faults) => self.ready.extend(faults),
+                Job::Prefetch(object, pages) => {
+                    let cap = self.core.read_cap();
+                    self.prefetch(&object, pages, cap);
+                }
+            }
+        }
+    }
+
+    fn run_ready(&mut self) {
+        while let Some(fault) = self.ready.pop() {
+            self.serve(fault);
+        }
+    }
+
+    fn run_delayed(&mut self) {
+        let now = Instant::now();
+        while self.delayed.front().is_some_and(|(due, ..)| *due <= now) {
+            let Some((_, fault, what)) = self.delayed.pop_front() else { return };
+            match what {
+                Delayed::ServeAgain => self.serve(fault),
+                Delayed::WakeOnly => self.finish(fault, Finish::Wake),
+            }
+        }
+    }
+
+    /// Tries those that found no memory again, oldest first, until one finds none again.
+    fn run_starved(&mut self) {
+        let mut left = self.starved.len();
+        while left > 0 {
+            let Some(fault) = self.starved.pop_front() else { return };
+            if fault.since.elapsed() > MEMORY_WAIT_BOUND {
+                let _ = self.core.mmu.deny(fault.event.addr, Denial::Bus);
+                self.finish(fault, Finish::Denied);
+                continue;
+            }
+            let before = self.starved.len();
+            self.serve(fault);
+            if self.starved.len() > before {
+                // It went to the back, but it is the oldest: put it in front again.
+                self.starved.rotate_right(1);
+                let now_ns = self.core.born.elapsed().as_nanos() as u64;
+                let starving = &self.core.starving_since;
+                let _ = starving.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
+                return;
+            }
+            self.core.starving_since.store(0, Ordering::Relaxed);
+            left -= 1;
+        }
+    }
+
+    /// Serves a fault as far as it gets without waiting.
+    pub(crate) fn serve(&mut self, mut fault: Parked) {
+        loop {
+            match self.step(&mut fault) {
+                Step::Again => {}
+                Step::Done => return self.finish(fault, Finish::Wake),
+                Step::Denied => return self.finish(fault, Finish::Denied),
+                Step::Throttled => return self.finish(fault, Finish::Throttle),
+                Step::Wait(folio) => {
+                    if !fault.major && !folio.state.test(Flag::Uptodate) {
+                        fault.major = true;
+                        self.core.waiting.fetch_add(1, Ordering::Relaxed);
+                    }
+                    match self.core.waits.park(&folio, fault) {
+                        None => return,
+                        Some(back) => fault = back,
+                    }
+                }
+                Step::NoMemory => return self.starved.push_back(fault),
+                Step::Later => return self.delay(fault, Delayed::ServeAgain, DELAY),
+                Step::Foreign => return self.delay(fault, Delayed::WakeOnly, DELAY),
+                Step::Stalled => return self.core.stall(fault),
+            }
+        }
+    }
+
+    fn delay(&mut self, fault: Parked, what: Delayed, delay: Duration) {
+        self.delayed.push_back((Instant::now() + delay, fault, what));
+    }
+
+    fn finish(&mut self, mut fault: Parked, how: Finish) {
+        let counters = &self.core.counters;
+        fault.let_go();
+        if fault.major {
+            self.core.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
+        match how {
+            Finish::Wake => self.core.mmu.wake(page),
+            Finish::Denied => counters.faults_denied.add(1),
+            Finish::Throttle => self.core.throttle(page),
+        }
+        if how != Finish::Denied {
+            let served = if fault.major { &counters.faults_major } else { &counters.faults_minor };
+            served.add(1);
+        }
+        counters.fault_latency.record(fault.since.elapsed().as_nanos() as u64);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finish {
+    Wake,
+    Denied,
+    Throttle,
+}

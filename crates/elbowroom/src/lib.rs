@@ -1,0 +1,33 @@
+//! Elbowroom's manager: virtual memory as a library.
+//!
+//! A [`Manager`] has a hard budget and serves the faults of the mappings made under it. Programs that are not written for it get one through
+//! `elbowroom run`, whose preloaded library calls the verbs here.
+//!
+//! What is where: `fault` serves faults, `space` has the mmap family, `object` and `page` the page cache of files, `reclaim` and
+//! `writeback` make memory free, `vma` has the mappings, `core` what they share. The order of these layers is in `core`; it is checked by the
+//! tidy test. Locks: docs/locking.md.
+#![forbid(unsafe_code)]
+
+mod config;
+mod core;
+mod error;
+mod fault;
+mod manager;
+mod object;
+mod page;
+mod readahead;
+mod reclaim;
+mod space;
+mod stats;
+mod vma;
+mod writeback;
+
+pub use config::{Config, MAX_HANDLERS, MoverKind};
+pub use elbowroom_machine::{Errno, WindowTable};
+pub use elbowroom_store::{EngineKind, FileId};
+pub use error::StartError;
+pub use manager::Manager;
+pub use object::{FileObject, WriteTicket};
+pub use space::{Advice, MapRequest, Place, Remap};
+pub use stats::Stats;
+pub use vma::{Prot, Sharing};

@@ -1,0 +1,263 @@
+//! A manager: its threads, and its verbs.
+
+use crate::config::{Config, MAX_HANDLERS, MoverKind};
+use crate::core::{Core, FlushQueue, FlushState, Inbox, LayoutState};
+use crate::error::StartError;
+use crate::fault::Handler;
+use crate::object::{FileObject, ObjectTable, WriteTicket};
+use crate::page::WaitTable;
+use crate::readahead::Streams;
+use crate::reclaim::{Lru, Shadows};
+use crate::space::{Advice, MapRequest, Remap};
+use crate::stats::{Counters, Stats};
+use crate::vma::{Prot, VmaList};
+use crate::writeback::Obstacle;
+use elbowroom_machine::{Errno, HostConfig, HostMmu, Mover, WindowTable};
+use elbowroom_store::{FileId, Inject, Reactor, reactor};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
+use std::ops::Range;
+use std::path::Path;
+
+/// Virtual memory: a budget, and what is mapped under it.
+///
+/// Its methods may be called from any thread that shares the file table of the thread that called [`Manager::start`]; those marked "any
+/// thread" from any thread at all, in a signal handler too. Verbs may wait for I/O. Errors are the errno values that Linux gives.
+///
+/// Dropping it stops its threads after everything dirty was written back. Its windows stay registered until the process
+/// ends; do not touch mappings of a dropped manager.
+pub struct Manager {
+    core: Arc<Core>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+}
+
+impl Manager {
+    /// Starts a manager.
+    ///
+    /// # Errors
+    /// What is missing here, and what to do about it.
+    pub fn start(config: Config) -> Result<Arc<Manager>, StartError> {
+        if config.memory < Config::MIN_MEMORY {
+            return Err(StartError::TooSmall(config.memory));
+        }
+        let locks = LockStats::new();
+        let inject = match &config.inject {
+            Some(text) => Some(Arc::new(Inject::parse(text).map_err(StartError::Inject)?)),
+            None => None,
+        };
+        let mover = match config.mover {
+            MoverKind::Auto => None,
+            MoverKind::Move => Some(Mover::Move),
+            MoverKind::Copy => Some(Mover::Copy),
+        };
+        let frames = config.arena_frames();
+        let mmu = HostMmu::new(HostConfig { arena_frames: frames, mover }, &locks)?;
+        let handlers = match config.handlers {
+            0 => thread::parallelism().div_ceil(2).clamp(1, MAX_HANDLERS),
+            n => n.min(MAX_HANDLERS),
+        };
+        let mut reactors: Vec<Box<dyn Reactor>> = Vec::new();
+        for _ in 0..handlers {
+            let made = reactor(config.engine, mmu.event_fd(), inject.clone());
+            reactors.push(made.map_err(StartError::Engine)?);
+        }
+        let inboxes = reactors
+            .iter()
+            .map(|r| Inbox { kicker: r.kicker(), jobs: locks.mutex(LockClass::Queue, Vec::new()) })
+            .collect();
+        let core = Arc::new(Core {
+            waits: WaitTable::new(&locks),
+            objects: ObjectTable::new(inject, &locks),
+            lru: locks.mutex(LockClass::Lru, Lru::default()),
+            shadows: Shadows::new(frames),
+            lottery: AtomicU64::new(0),
+            streams: locks.mutex(LockClass::Streams, Streams::new()),
+            vmas: VmaList::new(),
+            layout: locks.mutex(LockClass::Layout, LayoutState::default()),
+            flush: FlushQueue {
+                state: locks.mutex(LockClass::Queue, FlushState::default()),
+                changed: Condvar::new(),
+            },
+            inboxes,
+            counters: Counters::default(),
+            dirty_pages: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            folios: AtomicUsize::new(0),
+            folios_peak: AtomicUsize::new(0),
+            starving_since: AtomicU64::new(0),
+            born: Instant::now(),
+            stop: AtomicBool::new(false),
+            config,
+            mmu,
+            locks: locks.clone(),
+        });
+        let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Vec::new()) };
+        manager.start_threads(reactors).map_err(StartError::Thread)?;
+        Ok(Arc::new(manager))
+    }
+
+    fn start_threads(&self, reactors: Vec<Box<dyn Reactor>>) -> std::io::Result<()> {
+        let begin = self.core.config.on_thread_start.unwrap_or(|| ());
+        let mut threads = self.threads.lock();
+        for (number, reactor) in reactors.into_iter().enumerate() {
+            let handler = Handler::new(self.core.clone(), number, reactor);
+            threads.push(thread::spawn("elbowroom-fault", move || {
+                begin();
+                handler.run();
+            })?);
+        }
+        let core = self.core.clone();
+        threads.push(thread::spawn("elbowroom-flush", move || {
+            begin();
+            core.run_flusher();
+        })?);
+        Ok(())
+    }
+
+    /// Which addresses are managed. Any thread.
+    pub fn windows(&self) -> &WindowTable {
+        self.core.mmu.windows()
+    }
+
+    /// How many files are open. Any thread.
+    pub fn managed_files(&self) -> usize {
+        self.core.objects.len()
+    }
+
+    /// How many pages are dirty. Any thread.
+    pub fn dirty_pages(&self) -> usize {
+        self.core.dirty_pages.load(Ordering::Acquire)
+    }
+
+    /// The object of the regular file at `path`, which may be `/proc/<tid>/fd/<n>`, opened if need be. `writable`: pages will be written back.
+    pub fn open(&self, path: &Path, writable: bool) -> Result<Arc<FileObject>, Errno> {
+        self.core.objects.open(path, writable)
+    }
+
+    /// The object of an open file.
+    pub fn find(&self, id: FileId) -> Option<Arc<FileObject>> {
+        self.core.objects.find(id)
+    }
+
+    /// Maps a file; returns the address.
+    pub fn map(&self, request: MapRequest) -> Result<usize, Errno> {
+        self.core.map(request)
+    }
+
+    /// Unmaps our mappings in the range.
+    pub fn unmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.core.unmap(addr, len)
+    }
+
+    /// Changes access rights. `Ok(false)`: nothing was changed, because private pages would become writable: hand the range back.
+    pub fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<bool, Errno> {
+        self.core.protect(addr, len, prot)
+    }
+
+    /// Shrinks, grows or moves a mapping; returns its address.
+    pub fn remap(&self, addr: usize, old_len: usize, new_len: usize, how: Remap) -> Result<usize, Errno> {
+        self.core.remap(addr, old_len, new_len, how)
+    }
+
+    /// Writes dirty pages of the range back, and makes them durable if `durable`.
+    pub fn sync(&self, addr: usize, len: usize, durable: bool) -> Result<(), Errno> {
+        self.core.sync(addr, len, durable)
+    }
+
+    /// Acts on advice.
+    pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+        self.core.advise(addr, len, advice)
+    }
+
+    /// Which pages are in memory: bit 0 of each byte of `out`, one per page.
+    pub fn resident(&self, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
+        self.core.resident(addr, out)
+    }
+
+    /// Replaces our mappings in the range by the kernel's, in place, with the same bytes.
+    pub fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
+        self.core.hand_back(addr, len, prot)
+    }
+
+    /// Unmaps our mappings in the range and leaves the addresses to whoever maps something over them.
+    pub fn surrender(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.core.surrender(addr, len)
+    }
+
+    /// Announces a write(2) to the bytes `range`: write-back of their pages waits until [`Manager::write_end`].
+    pub fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
+        self.core.write_begin(object, range)
+    }
+
+    /// The write was made and covered `written`, nothing if it failed.
+    pub fn write_end(&self, ticket: WriteTicket, written: Range<u64>) {
+        self.core.write_end(ticket, written);
+    }
+
+    /// The file's size was changed, and the bytes `changed` perhaps.
+    pub fn resized(&self, object: &Arc<FileObject>, changed: Range<u64>) {
+        self.core.resized(object, changed);
+    }
+
+    /// Writes back the dirty pages with bytes of `range`, without waiting for durability.
+    pub fn write_back(&self, object: &Arc<FileObject>, range: Range<u64>) -> Result<(), Errno> {
+        self.core.before_read(object, range)
+    }
+
+    /// Writes back everything. The first error, after all was tried.
+    pub fn flush_all(&self) -> Result<(), Errno> {
+        self.core.write_all(Obstacle::Wait)
+    }
+
+    /// The lock statistics.
+    pub fn locks(&self) -> &LockStats {
+        &self.core.locks
+    }
+
+    /// A summary of what happened so far.
+    pub fn stats(&self) -> Stats {
+        let (core, c) = (&self.core, &self.core.counters);
+        let latency = c.fault_latency.snapshot();
+        Stats {
+            budget_bytes: core.config.memory,
+            peak_bytes: core.peak_bytes(),
+            faults_minor: c.faults_minor.get(),
+            faults_major: c.faults_major.get(),
+            faults_denied: c.faults_denied.get(),
+            fault_p50_ns: latency.quantile_ns(0.5),
+            fault_p99_ns: latency.quantile_ns(0.99),
+            fault_max_ns: latency.max_ns(),
+            read_bytes: c.read_bytes.get(),
+            reads: c.reads.get(),
+            written_bytes: c.written_bytes.get(),
+            read_errors: c.read_errors.get(),
+            write_errors: c.write_errors.get(),
+            lost_dirty_pages: c.lost_dirty_pages.get(),
+            layout_lock_faults: c.layout_lock_faults.get(),
+            retry_io_misses: c.retry_io_miss.get(),
+            evicted_pages: c.evicted_pages.get(),
+            refault_pages: c.refault_pages.get(),
+            second_chances: c.second_chances.get(),
+            throttled_writers: c.throttled.get(),
+            foreign_changes: c.foreign_changes.get(),
+            mmu: match core.mmu.mover() {
+                Mover::Move => "move",
+                Mover::Copy => "copy",
+            },
+        }
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // Errors were recorded with their files; there is nobody left to tell.
+        let _ = self.flush_all();
+        self.core.stop.store(true, Ordering::Release);
+        self.core.flush.changed.notify_all();
+        self.core.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

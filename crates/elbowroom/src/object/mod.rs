@@ -1,0 +1,251 @@
+//! Files: what mappings map. One object per device and inode, with the page cache that all its mappings share.
+//!
+//! Synchronization: the cache and the index of dirty folios are under the `cache` lock (a leaf as far as folios' locks go: it is never
+//! taken while a folio's body is locked, and a folio's lock bit is never waited for under it). Sizes are atomics: a size is stored
+//! before pages beyond it are dropped, and checked again by a fault that has locked the folio.
+
+mod table;
+mod writers;
+
+pub use table::ObjectTable;
+pub use writers::{WriteTicket, Writers};
+
+use crate::page::{Flag, Folio};
+use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_store::{FileId, FileStat, StoreFile};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// A managed file.
+pub struct FileObject {
+    /// Device and inode number.
+    pub(crate) id: FileId,
+    /// A number that no other object of this manager has had.
+    pub(crate) serial: u64,
+    file: RcuCell<Arc<StoreFile>>,
+    size: AtomicU64,
+    cache: Mutex<Cache>,
+    /// Writes through descriptors that are being made.
+    pub(crate) writers: Writers,
+    /// How many mappings there are.
+    pub(crate) mappings: AtomicUsize,
+    /// What fstat said last, as far as we caused it.
+    seen: Mutex<Seen>,
+    dirty: AtomicBool,
+}
+
+#[derive(Default)]
+struct Cache {
+    folios: BTreeMap<u64, Arc<Folio>>,
+    /// The indices of folios with dirty pages.
+    dirty: BTreeSet<u64>,
+    /// It was closed: nothing may be inserted any more.
+    closed: bool,
+}
+
+struct Seen {
+    stat: FileStat,
+    error: Option<Errno>,
+    unmapped_since: Option<Instant>,
+}
+
+/// Why a folio was not inserted.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum InsertError {
+    /// The cache has a folio in its range already.
+    Exists,
+    /// The object was closed; open the file anew.
+    Closed,
+}
+
+impl FileObject {
+    pub(crate) fn new(serial: u64, file: StoreFile, locks: &LockStats) -> Result<Self, Errno> {
+        let stat = file.stat()?;
+        let seen = Seen { stat, error: None, unmapped_since: Some(Instant::now()) };
+        Ok(Self {
+            id: file.id(),
+            serial,
+            file: RcuCell::new(Arc::new(file)),
+            size: AtomicU64::new(stat.size),
+            cache: locks.mutex(LockClass::Cache, Cache::default()),
+            writers: Writers::new(locks),
+            mappings: AtomicUsize::new(0),
+            seen: locks.mutex(LockClass::Resize, seen),
+            dirty: AtomicBool::new(false),
+        })
+    }
+
+    /// Device and inode number.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Whether pages of it differ from the file. May be late by one store that is under way.
+    pub fn has_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// The first write-back error since the last call: msync, fsync and close report it once.
+    pub fn take_error(&self) -> Option<Errno> {
+        self.seen.lock().error.take()
+    }
+
+    pub(crate) fn record_error(&self, error: Errno) {
+        self.seen.lock().error.get_or_insert(error);
+    }
+
+    pub(crate) fn file(&self) -> Arc<StoreFile> {
+        Arc::clone(&*self.file.load())
+    }
+
+    pub(crate) fn replace_file(&self, file: StoreFile) {
+        self.file.store(Arc::new(file));
+    }
+
+    /// The file's size in bytes, as far as known.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// The number of pages with bytes of the file.
+    pub(crate) fn size_pages(&self) -> u64 {
+        self.size().div_ceil(PAGE_SIZE as u64)
+    }
+
+    /// Looks the size up again and stores it. What the file looks like now is taken as ours.
+    pub(crate) fn refresh(&self) -> Result<FileStat, Errno> {
+        let stat = self.file().stat()?;
+        self.size.store(stat.size, Ordering::Release);
+        self.seen.lock().stat = stat;
+        Ok(stat)
+    }
+
+    /// Whether the file was changed by somebody else since we last looked; looks the size up again.
+    pub(crate) fn changed_by_others(&self) -> Result<bool, Errno> {
+        let stat = self.file().stat()?;
+        let mut seen = self.seen.lock();
+        let changed = stat != seen.stat;
+        seen.stat = stat;
+        self.size.store(stat.size, Ordering::Release);
+        Ok(changed)
+    }
+
+    /// The folio that has page `index`.
+    pub(crate) fn lookup(&self, index: u64) -> Option<Arc<Folio>> {
+        let cache = self.cache.lock();
+        let (_, folio) = cache.folios.range(..=index).next_back()?;
+        folio.range().contains(&index).then(|| folio.clone())
+    }
+
+    /// The largest order, at most `order`, of a folio that has page `index` and would overlap nothing in the cache nor reach
+    /// beyond page `end`.
+    pub(crate) fn free_order(&self, index: u64, order: u8, end: u64) -> u8 {
+        let cache = self.cache.lock();
+        let below = cache.folios.range(..=index).next_back().map_or(0, |(_, f)| f.range().end);
+        let above = cache.folios.range(index..).next().map_or(u64::MAX, |(&i, _)| i).min(end);
+        let fits = |order: &u8| {
+            let start = index >> order << order;
+            start >= below && start + (1 << order) <= above
+        };
+        (1..=order).rev().find(fits).unwrap_or(0)
+    }
+
+    pub(crate) fn insert(&self, folio: &Arc<Folio>) -> Result<(), InsertError> {
+        let mut cache = self.cache.lock();
+        if cache.closed {
+            return Err(InsertError::Closed);
+        }
+        let range = folio.range();
+        if let Some((_, before)) = cache.folios.range(..range.end).next_back()
+            && before.range().end > range.start
+        {
+            return Err(InsertError::Exists);
+        }
+        cache.folios.insert(range.start, folio.clone());
+        Ok(())
+    }
+
+    /// Takes the folio out of the cache. The caller has its lock, so that nobody finds it half gone.
+    pub(crate) fn remove(&self, folio: &Folio) {
+        folio.state.set(Flag::Dead);
+        let mut cache = self.cache.lock();
+        cache.folios.remove(&folio.index);
+        cache.dirty.remove(&folio.index);
+        self.dirty.store(!cache.dirty.is_empty(), Ordering::Release);
+    }
+
+    /// The folios with pages in `pages`.
+    pub(crate) fn folios_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
+        let cache = self.cache.lock();
+        let first = cache.folios.range(..=pages.start).next_back().map_or(pages.start, |(&i, _)| i);
+        let found = cache.folios.range(first..pages.end.max(first)).map(|(_, f)| f);
+        found.filter(|f| f.range().end > pages.start).cloned().collect()
+    }
+
+    /// The dirty folios with pages in `pages`.
+    pub(crate) fn dirty_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
+        if !self.has_dirty() {
+            return Vec::new();
+        }
+        let cache = self.cache.lock();
+        let dirty = cache.dirty.range(..pages.end).filter_map(|i| cache.folios.get(i));
+        dirty.filter(|f| f.range().end > pages.start).cloned().collect()
+    }
+
+    /// Puts the folio into the index of dirty ones. The caller has the folio's lock.
+    pub(crate) fn index_dirty(&self, folio: &Folio) {
+        let mut cache = self.cache.lock();
+        cache.dirty.insert(folio.index);
+        self.dirty.store(true, Ordering::Release);
+    }
+
+    /// Takes it out. The caller has the folio's lock.
+    pub(crate) fn index_clean(&self, folio: &Folio) {
+        let mut cache = self.cache.lock();
+        cache.dirty.remove(&folio.index);
+        self.dirty.store(!cache.dirty.is_empty(), Ordering::Release);
+    }
+
+    /// Closes the object if its cache is empty and nobody maps it.
+    pub(crate) fn close_if_unused(&self) -> bool {
+        let mut cache = self.cache.lock();
+        cache.closed |= cache.folios.is_empty() && self.mappings.load(Ordering::Acquire) == 0;
+        cache.closed
+    }
+
+    /// Notes that a mapping was made; [`FileObject::is_closed`] tells afterwards whether that was in time.
+    pub(crate) fn mapped(&self) {
+        // Under the cache lock, as the closing is: one of the two sees the other.
+        let _cache = self.cache.lock();
+        self.mappings.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether it was closed: the file must be opened anew.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.cache.lock().closed
+    }
+
+    /// Notes that a mapping went away.
+    pub(crate) fn unmapped(&self) {
+        if self.mappings.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.seen.lock().unmapped_since = Some(Instant::now());
+        }
+    }
+
+    /// Since when nobody maps it; `None` while somebody does.
+    pub(crate) fn unmapped_since(&self) -> Option<Instant> {
+        if self.mappings.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        self.seen.lock().unmapped_since
+    }
+
+    /// The byte range of the file that the pages cover, up to its end.
+    pub(crate) fn bytes_of(&self, pages: Range<u64>) -> Range<u64> {
+        let size = self.size();
+        (pages.start << PAGE_SHIFT).min(size)..(pages.end << PAGE_SHIFT).min(size)
+    }
+}

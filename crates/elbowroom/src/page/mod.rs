@@ -1,0 +1,70 @@
+//! Folios: the units of a file's page cache.
+//!
+//! A [`Folio`] is 2^order pages of one file, naturally aligned in it, with frames of its own. Whoever has its lock
+//! ([`StateWord::try_lock`]) owns its frames; the mutex around [`Body`] exists only because the lock bit is no proof to the
+//! compiler, and is never waited for long. Neighbours: `object` (the cache that finds folios), `reclaim` (their queues),
+//! `wait` (who waits for their lock).
+
+mod state;
+mod wait;
+
+pub use state::{Flag, StateWord};
+pub use wait::{Parked, WaitTable};
+
+use elbowroom_machine::{Extent, PageSet};
+use elbowroom_sync::{LockClass, LockStats, Mutex, MutexGuard};
+use std::ops::Range;
+
+/// 2^order pages of a file.
+pub struct Folio {
+    /// Lock, flags and holds.
+    pub state: StateWord,
+    /// The page number in the file of its first page.
+    pub index: u64,
+    /// log2 of its pages.
+    pub order: u8,
+    /// The object's serial number.
+    pub object: u64,
+    body: Mutex<Body>,
+}
+
+/// What the owner of a folio's lock may change.
+pub struct Body {
+    /// The frames; `None` while a device has them.
+    pub extent: Option<Extent>,
+    /// The pages that differ from the file.
+    pub dirty: PageSet,
+}
+
+impl Folio {
+    /// A locked folio whose frames are being filled.
+    pub fn new(object: u64, index: u64, order: u8, locks: &LockStats) -> Self {
+        let body = Body { extent: None, dirty: PageSet::new(order) };
+        Self { state: StateWord::locked(), index, order, object, body: locks.mutex(LockClass::Folio, body) }
+    }
+
+    /// How many pages it has.
+    pub fn pages(&self) -> u64 {
+        1 << self.order
+    }
+
+    /// Its page numbers in the file.
+    pub fn range(&self) -> Range<u64> {
+        self.index..self.index + self.pages()
+    }
+
+    /// Its frames and dirty pages. The caller has the folio's lock, or only looks.
+    pub fn body(&self) -> MutexGuard<'_, Body> {
+        self.body.lock()
+    }
+}
+
+impl Body {
+    /// The frames.
+    ///
+    /// # Panics
+    /// If a device has them: the folio's lock is then held by the I/O, so nobody else may be here.
+    pub fn extent(&mut self) -> &mut Extent {
+        self.extent.as_mut().expect("the owner of a folio's lock has its frames")
+    }
+}

@@ -1,0 +1,111 @@
+//! Who waits for a folio's lock: faults, parked without a thread, and threads.
+//!
+//! A hashed table as Linux's `folio_wait_table`. The bucket lock and the waiters bit together lose no wake-up: a waiter is
+//! announced and queued under the bucket lock; the unlocker, who saw the bit, takes the bucket lock before it looks.
+
+use crate::page::Folio;
+use elbowroom_machine::FaultEvent;
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
+
+const BUCKETS: usize = 64;
+
+/// How long a thread sleeps at most before it looks at the lock again: a bound, not a poll.
+const THREAD_WAIT: Duration = Duration::from_millis(200);
+
+/// A fault that waits for something.
+pub struct Parked {
+    /// The fault.
+    pub event: FaultEvent,
+    /// When its event was read.
+    pub since: Instant,
+    /// The folio that it keeps from reclaim.
+    pub held: Option<Arc<Folio>>,
+    /// Whether it has waited for I/O.
+    pub major: bool,
+    /// A larger read around this page failed: read the page alone.
+    pub alone: bool,
+    /// The page cannot be read.
+    pub failed: bool,
+    /// Lookups that met a mapping in change.
+    pub lookups: u32,
+}
+
+impl Parked {
+    /// A fault whose event has just been read.
+    pub fn new(event: FaultEvent) -> Self {
+        let since = Instant::now();
+        Self { event, since, held: None, major: false, alone: false, failed: false, lookups: 0 }
+    }
+
+    /// Keeps `folio` from reclaim until the fault is served; lets go of the one before.
+    pub fn hold(&mut self, folio: &Arc<Folio>) {
+        folio.state.hold();
+        self.let_go();
+        self.held = Some(folio.clone());
+    }
+
+    /// Lets reclaim have the folio again.
+    pub fn let_go(&mut self) {
+        if let Some(folio) = self.held.take() {
+            folio.state.release();
+        }
+    }
+}
+
+struct Bucket {
+    faults: Mutex<Vec<(Arc<Folio>, Parked)>>,
+    threads: Condvar,
+}
+
+/// The table of waiters of one manager.
+pub struct WaitTable {
+    buckets: Vec<Bucket>,
+}
+
+impl WaitTable {
+    /// An empty table.
+    pub fn new(locks: &LockStats) -> Self {
+        let bucket = |_| Bucket { faults: locks.mutex(LockClass::Wait, Vec::new()), threads: Condvar::new() };
+        Self { buckets: (0..BUCKETS).map(bucket).collect() }
+    }
+
+    fn bucket(&self, folio: &Folio) -> &Bucket {
+        let hash = (folio.index >> folio.order).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ folio.object;
+        &self.buckets[(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % BUCKETS]
+    }
+
+    /// Parks `fault` until `folio` is unlocked; gives it back if that has happened already.
+    pub fn park(&self, folio: &Arc<Folio>, mut fault: Parked) -> Option<Parked> {
+        let bucket = self.bucket(folio);
+        fault.hold(folio);
+        let mut faults = bucket.faults.lock();
+        if !folio.state.announce_waiter() {
+            return Some(fault);
+        }
+        faults.push((folio.clone(), fault));
+        None
+    }
+
+    /// Unlocks the folio and adds the faults that waited for it to `ready`.
+    pub fn unlock(&self, folio: &Arc<Folio>, ready: &mut Vec<Parked>) {
+        if !folio.state.unlock() {
+            return;
+        }
+        let bucket = self.bucket(folio);
+        let mut faults = bucket.faults.lock();
+        ready.extend(faults.extract_if(.., |(f, _)| Arc::ptr_eq(f, folio)).map(|(_, fault)| fault));
+        bucket.threads.notify_all();
+    }
+
+    /// Takes the folio's lock, waiting for it. Not for handler threads.
+    pub fn lock(&self, folio: &Arc<Folio>) {
+        while !folio.state.try_lock() {
+            let bucket = self.bucket(folio);
+            let mut faults = bucket.faults.lock();
+            if folio.state.announce_waiter() {
+                bucket.threads.wait_timeout(&mut faults, THREAD_WAIT);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! How much to read at a fault that must wait for I/O. Plain data.
+//!
+//! Streams are found per thread and file, so that many threads reading one file do not look random. A read that continues where the
+//! last one ended is larger by a factor; anything else starts small. Linux: mm/readahead.c (per open file there).
+
+use crate::config::{FIRST_READ_PAGES, MAX_FOLIO_PAGES, READ_GROWTH, STREAM_SLOTS};
+use crate::vma::Pattern;
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    thread: u32,
+    object: u64,
+    /// The page after the last read.
+    next: u64,
+    /// The first page of the last read.
+    start: u64,
+    /// Pages of the last read.
+    pages: u64,
+}
+
+/// The streams seen last, by a hash of thread and file. Two that collide forget each other, which costs small reads.
+pub(crate) struct Streams {
+    slots: Vec<Stream>,
+}
+
+impl Streams {
+    pub(crate) fn new() -> Self {
+        Self { slots: vec![Stream::default(); STREAM_SLOTS] }
+    }
+
+    fn slot(&mut self, thread: u32, object: u64) -> &mut Stream {
+        let hash = (object << 32 ^ u64::from(thread)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &mut self.slots[(hash >> 40) as usize % STREAM_SLOTS]
+    }
+
+    /// How many pages to read for a fault of `thread` at page `index` of `object`: 1 to `cap`, a power of two if `cap` is one.
+    pub(crate) fn plan(&mut self, thread: u32, object: u64, index: u64, pattern: Pattern, cap: u64) -> u64 {
+        let cap = cap.clamp(1, MAX_FOLIO_PAGES);
+        let stream = *self.slot(thread, object);
+        let known = stream.pages > 0 && (stream.thread, stream.object) == (thread, object);
+        let forward = known && index >= stream.start && index.saturating_sub(stream.next) < stream.pages;
+        let backward = known && index < stream.start && stream.start - index <= stream.pages;
+        let pages = match pattern {
+            Pattern::Random => 1,
+            Pattern::Sequential => cap,
+            Pattern::Detect if forward || backward => stream.pages * READ_GROWTH,
+            Pattern::Detect if known => 1,
+            Pattern::Detect => FIRST_READ_PAGES,
+        };
+        pages.min(cap)
+    }
+
+    /// Notes what was read for it.
+    pub(crate) fn note(&mut self, thread: u32, object: u64, start: u64, pages: u64) {
+        *self.slot(thread, object) = Stream { thread, object, next: start + pages, start, pages };
+    }
+
+    /// If `thread` is reading `object` in sequence and has just come to the end of what was read, where to read on and how much.
+    pub(crate) fn read_on(&mut self, thread: u32, object: u64, reached: u64, cap: u64) -> Option<(u64, u64)> {
+        let stream = *self.slot(thread, object);
+        let same = (stream.thread, stream.object) == (thread, object);
+        let sequential = same && stream.pages >= FIRST_READ_PAGES * READ_GROWTH && stream.next == reached;
+        sequential.then(|| (stream.next, (stream.pages * READ_GROWTH).min(cap.clamp(1, MAX_FOLIO_PAGES))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequential_stream_grows_and_a_random_one_stays_small() {
+        let mut streams = Streams::new();
+        let mut index = 0;
+        let mut sizes = Vec::new();
+        for _ in 0..6 {
+            let pages = streams.plan(1, 1, index, Pattern::Detect, 512);
+            streams.note(1, 1, index, pages);
+            sizes.push(pages);
+            index += pages;
+        }
+        assert_eq!(sizes, [4, 16, 64, 256, 512, 512]);
+        for i in 0..100_u64 {
+            let index = i * 7919 % 100_003 + 10_000;
+            let pages = streams.plan(2, 1, index, Pattern::Detect, 512);
+            assert!(pages <= if i == 0 { 4 } else { 1 }, "{pages} at {i}");
+            streams.note(2, 1, index, pages);
+        }
+        assert_eq!(
+            streams.plan(1, 1, index, Pattern::Detect, 128),
+            128,
+            "the other thread's stream is its own"
+        );
+    }
+
+    #[test]
+    fn advice_wins() {
+        let mut streams = Streams::new();
+        assert_eq!(streams.plan(1, 1, 0, Pattern::Sequential, 256), 256);
+        streams.note(1, 1, 0, 256);
+        assert_eq!(streams.plan(1, 1, 256, Pattern::Random, 256), 1);
+    }
+
+    #[test]
+    fn a_stream_whose_readahead_was_lost_goes_on() {
+        let mut streams = Streams::new();
+        streams.note(1, 1, 128, 128);
+        assert_eq!(streams.plan(1, 1, 128, Pattern::Detect, 512), 512);
+    }
+
+    #[test]
+    fn backward_streams_grow_too() {
+        let mut streams = Streams::new();
+        streams.note(1, 1, 1000, 4);
+        assert_eq!(streams.plan(1, 1, 999, Pattern::Detect, 512), 16);
+    }
+
+    #[test]
+    fn reading_on_starts_only_in_a_stream() {
+        let mut streams = Streams::new();
+        streams.note(1, 1, 0, 4);
+        assert_eq!(streams.read_on(1, 1, 4, 512), None);
+        streams.note(1, 1, 64, 64);
+        assert_eq!(streams.read_on(1, 1, 128, 512), Some((128, 256)));
+        assert_eq!(streams.read_on(1, 1, 64, 512), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! The queues of folios that reclaim walks. Plain data under the `lru` lock.
+//!
+//! ```text
+//!   new --> inactive --(taken out of its window)--> standby --(clean, untouched)--> free
+//!              ^                                       |
+//!              |            touched again since        |
+//!   active <---+---------------------------------------+
+//!      |       ^
+//!      +-------+ too many active, and not touched since the last look
+//! ```
+//! Moves are lazy, as in a clock: a fault only sets a flag, and reclaim moves the folio when it meets it.
+
+use crate::object::FileObject;
+use crate::page::Folio;
+use elbowroom_sync::Arc;
+use std::collections::VecDeque;
+
+/// A folio in a queue, with the object whose cache it is in.
+pub(crate) struct Entry {
+    pub(crate) object: Arc<FileObject>,
+    pub(crate) folio: Arc<Folio>,
+}
+
+/// A queue that knows how many pages it has.
+#[derive(Default)]
+pub(crate) struct Queue {
+    entries: VecDeque<Entry>,
+    pages: usize,
+}
+
+impl Queue {
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.pages += entry.folio.pages() as usize;
+        self.entries.push_back(entry);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
+        let entry = self.entries.pop_front()?;
+        self.pages -= entry.folio.pages() as usize;
+        Some(entry)
+    }
+
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+/// The three queues.
+#[derive(Default)]
+pub(crate) struct Lru {
+    pub(crate) inactive: Queue,
+    pub(crate) standby: Queue,
+    pub(crate) active: Queue,
+}

@@ -1,0 +1,119 @@
+//! Coherence with reads, writes and size changes through descriptors.
+
+use crate::core::Core;
+use crate::object::{FileObject, WriteTicket};
+use crate::page::{Flag, Folio};
+use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_sync::{Arc, thread};
+use std::ops::Range;
+
+impl Core {
+    /// Announces a write(2) to the bytes `range`.
+    pub(crate) fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
+        let number = object.writers.begin(range);
+        WriteTicket { object: object.clone(), number }
+    }
+
+    /// Takes the bytes that a write(2) has put into the file into the cached pages, and lets write-back have them again.
+    pub(crate) fn write_end(&self, ticket: WriteTicket, written: Range<u64>) {
+        if !written.is_empty() {
+            self.reread(&ticket.object, written);
+        }
+        // A file that cannot be asked keeps the size it had.
+        let _ = ticket.object.refresh();
+        ticket.object.writers.end(ticket.number);
+    }
+
+    /// The size was changed, and the bytes `changed` perhaps: pages beyond the end are dropped, and the rest of the last page is zeroed.
+    pub(crate) fn resized(&self, object: &Arc<FileObject>, changed: Range<u64>) {
+        let Ok(stat) = object.refresh() else { return };
+        let end = stat.size.div_ceil(PAGE_SIZE as u64);
+        for folio in object.folios_in(stat.size >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT) {
+            self.with_home(object, &folio, |core, folio| {
+                let kept = end.saturating_sub(folio.index).min(folio.pages()) as usize;
+                if kept == 0 {
+                    core.forget_dirty(folio, 0);
+                    core.evict(object, folio);
+                } else {
+                    core.forget_dirty(folio, kept);
+                    let from = stat.size.saturating_sub(folio.index << PAGE_SHIFT) as usize;
+                    let mut body = folio.body();
+                    let extent = body.extent();
+                    let len = extent.len_bytes();
+                    extent.bytes_mut()[from.min(len)..].fill(0);
+                }
+            });
+        }
+        let changed = changed.start..changed.end.min(stat.size);
+        if !changed.is_empty() {
+            self.reread(object, changed);
+        }
+    }
+
+    /// Drops the dirty marks of pages that have no place in the file any more, from `first` on.
+    fn forget_dirty(&self, folio: &Folio, first: usize) {
+        let mut body = folio.body();
+        let beyond = first..folio.pages() as usize;
+        let gone = body.dirty.count_in(beyond.clone());
+        body.dirty.remove(beyond);
+        self.dirty_pages.fetch_sub(gone, elbowroom_sync::atomic::Ordering::AcqRel);
+    }
+
+    /// Reads bytes that changed in the file into the cached pages that have them.
+    fn reread(&self, object: &Arc<FileObject>, bytes: Range<u64>) {
+        let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
+        let file = object.file();
+        for folio in object.folios_in(pages) {
+            self.with_home(object, &folio, |core, folio| {
+                let start = folio.index << PAGE_SHIFT;
+                let end = folio.range().end << PAGE_SHIFT;
+                let part = bytes.start.max(start)..bytes.end.min(end);
+                let Some(mut extent) = folio.body().extent.take() else { return };
+                let buffer =
+                    &mut extent.bytes_mut()[(part.start - start) as usize..(part.end - start) as usize];
+                let result = file.read_buffered(buffer, part.start);
+                if let Ok(n) = result {
+                    buffer[n..].fill(0);
+                }
+                folio.body().extent = Some(extent);
+                if result.is_err() {
+                    // The file's bytes are not to be had now: read the page again when somebody wants it.
+                    core.counters.read_errors.add(1);
+                    core.evict(object, folio);
+                }
+            });
+        }
+    }
+
+    /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches them.
+    fn with_home(&self, object: &Arc<FileObject>, folio: &Arc<Folio>, f: impl Fn(&Core, &Folio)) {
+        loop {
+            self.waits.lock(folio);
+            let mut result = Ok(());
+            if !folio.state.test(Flag::Dead) {
+                result = self.mmu.unmap(folio.body().extent());
+                match result {
+                    Ok(()) => f(self, folio),
+                    Err(UnmapError::Lost) => {
+                        self.evict(object, folio);
+                    }
+                    Err(UnmapError::Busy) => {}
+                }
+            }
+            let mut ready = Vec::new();
+            self.waits.unlock(folio, &mut ready);
+            self.dispatch(ready);
+            if result != Err(UnmapError::Busy) {
+                return;
+            }
+            // Pinned by direct I/O of the program into this very page; that ends.
+            thread::sleep(crate::config::DELAY);
+        }
+    }
+
+    /// Writes back what a read(2) of the bytes would otherwise miss.
+    pub(crate) fn before_read(&self, object: &Arc<FileObject>, bytes: Range<u64>) -> Result<(), Errno> {
+        let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
+        self.write_back(object, pages, crate::writeback::Obstacle::Wait)
+    }
+}

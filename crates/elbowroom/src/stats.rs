@@ -1,0 +1,91 @@
+//! What happened: written everywhere, read by nothing in the core.
+
+use elbowroom_sync::{Counter, Histogram};
+
+/// The counters of one manager.
+#[derive(Default)]
+pub struct Counters {
+    /// Faults served without I/O.
+    pub faults_minor: Counter,
+    /// Faults that waited for I/O.
+    pub faults_major: Counter,
+    /// Faults that ended in a signal or EFAULT.
+    pub faults_denied: Counter,
+    /// Lookups in the fault path that took the layout lock.
+    pub layout_lock_faults: Counter,
+    /// Retries after I/O that did not find the folio any more. By design 0.
+    pub retry_io_miss: Counter,
+    /// Time from reading a fault's event to its wake-up.
+    pub fault_latency: Histogram,
+    /// Bytes read from stores.
+    pub read_bytes: Counter,
+    /// Reads from stores.
+    pub reads: Counter,
+    /// Bytes written to stores.
+    pub written_bytes: Counter,
+    /// Reads that failed.
+    pub read_errors: Counter,
+    /// Writes that failed.
+    pub write_errors: Counter,
+    /// Dirty pages that were dropped because they could not be written and memory ran out.
+    pub lost_dirty_pages: Counter,
+    /// Pages evicted.
+    pub evicted_pages: Counter,
+    /// Evicted pages read again.
+    pub refault_pages: Counter,
+    /// Folios taken out of their window by reclaim.
+    pub second_chances: Counter,
+    /// Writers made to wait because too much was dirty.
+    pub throttled: Counter,
+    /// Files found changed by somebody else.
+    pub foreign_changes: Counter,
+}
+
+/// A summary of a manager's life so far. Serializes to the JSON that `--stats` writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Stats {
+    /// The budget, in bytes.
+    pub budget_bytes: u64,
+    /// The most memory that frames and what describes them have taken, in bytes.
+    pub peak_bytes: u64,
+    /// Faults served without I/O.
+    pub faults_minor: u64,
+    /// Faults that waited for I/O.
+    pub faults_major: u64,
+    /// Faults that ended in a signal or EFAULT.
+    pub faults_denied: u64,
+    /// Median time from reading a fault's event to its wake-up, in nanoseconds.
+    pub fault_p50_ns: u64,
+    /// 99th percentile of the same.
+    pub fault_p99_ns: u64,
+    /// Maximum of the same.
+    pub fault_max_ns: u64,
+    /// Bytes read from files.
+    pub read_bytes: u64,
+    /// Reads from files.
+    pub reads: u64,
+    /// Bytes written to files.
+    pub written_bytes: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// Dirty pages given up because they could not be written and memory ran out.
+    pub lost_dirty_pages: u64,
+    /// Lookups in the fault path that took the layout lock.
+    pub layout_lock_faults: u64,
+    /// Retries after I/O that did not find the folio any more.
+    pub retry_io_misses: u64,
+    /// Pages evicted.
+    pub evicted_pages: u64,
+    /// Evicted pages that were read again.
+    pub refault_pages: u64,
+    /// Folios that reclaim took out of their window, to see whether they are touched again.
+    pub second_chances: u64,
+    /// Writers that waited because too much was dirty.
+    pub throttled_writers: u64,
+    /// Files found changed by another process.
+    pub foreign_changes: u64,
+    /// How pages get into windows: `move` or `copy`.
+    pub mmu: &'static str,
+}

@@ -1,0 +1,255 @@
+//! Writing dirty folios back.
+//!
+//! A folio that is written is locked and out of its window, so its bytes are stable; its frames are with the write until it ends. Only the flusher and
+//! threads that called a verb do this: both may wait. Errors stay with the file until somebody asks (msync, fsync, close); the pages stay
+//! dirty and are tried again.
+
+use crate::config::{DELAY, DIRTY_SHARE, IDLE_FILE_KEEP, PINNED_BOUND};
+use crate::core::Core;
+use crate::object::FileObject;
+use crate::page::{Flag, Folio};
+use elbowroom_machine::{Errno, Extent, Membership, PAGE_SHIFT, PageSet, UnmapError};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, thread};
+use std::ops::Range;
+
+/// What to do about a folio that cannot be written now: a write(2) to it is under way, or the kernel has pinned it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// Leave it for the next time.
+    Skip,
+    /// Wait, with a bound.
+    Wait,
+}
+
+impl Core {
+    /// Asks the flusher to write a folio soon.
+    pub(crate) fn flush_soon(&self, object: Arc<FileObject>, folio: Arc<Folio>) {
+        if !folio.state.set(Flag::Queued) {
+            self.flush.state.lock().folios.push((object, folio));
+            self.flush.changed.notify_all();
+        }
+    }
+
+    /// Whether writers must wait.
+    pub(crate) fn too_dirty(&self) -> bool {
+        self.dirty_pages.load(Ordering::Relaxed) > self.mmu.frames() / DIRTY_SHARE
+    }
+
+    /// Marks a page dirty, before a store to it can happen. The caller has the folio's lock. Tells whether it was clean.
+    pub(crate) fn mark_dirty(&self, object: &FileObject, folio: &Folio, page: usize) -> bool {
+        {
+            let mut body = folio.body();
+            if body.dirty.contains(page) {
+                return false;
+            }
+            body.dirty.insert(page..page + 1);
+        }
+        self.dirty_pages.fetch_add(1, Ordering::AcqRel);
+        object.index_dirty(folio);
+        true
+    }
+
+    /// Writes back the dirty folios of the file with pages in `pages`. The first error, after all were tried.
+    pub(crate) fn write_back(
+        &self,
+        object: &Arc<FileObject>,
+        pages: Range<u64>,
+        obstacle: Obstacle,
+    ) -> Result<(), Errno> {
+        let folios = object.dirty_in(pages);
+        if folios.is_empty() {
+            return Ok(());
+        }
+        let mut first = Ok(());
+        for folio in folios {
+            first = first.and(self.write_folio(object, &folio, obstacle));
+        }
+        // What our own writes did to the file's times is no change by others.
+        first.and(object.refresh().map(|_| ()))
+    }
+
+    /// Writes one folio back.
+    pub(crate) fn write_folio(
+        &self,
+        object: &Arc<FileObject>,
+        folio: &Arc<Folio>,
+        obstacle: Obstacle,
+    ) -> Result<(), Errno> {
+        let started = Instant::now();
+        loop {
+            self.waits.lock(folio);
+            let result = self.write_locked(object, folio);
+            let mut ready = Vec::new();
+            self.waits.unlock(folio, &mut ready);
+            self.dispatch(ready);
+            match result {
+                Err(Errno::BUSY) if obstacle == Obstacle::Wait && started.elapsed() < PINNED_BOUND => {
+                    thread::sleep(DELAY);
+                }
+                Err(Errno::BUSY) if obstacle == Obstacle::Skip => return Ok(()),
+                result => return result,
+            }
+        }
+    }
+
+    /// EBUSY: an obstacle.
+    fn write_locked(&self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> Result<(), Errno> {
+        if folio.state.test(Flag::Dead) {
+            return Ok(());
+        }
+        let bytes = folio.range().start << PAGE_SHIFT..folio.range().end << PAGE_SHIFT;
+        if object.writers.overlap(&bytes) {
+            return Err(Errno::BUSY);
+        }
+        let (extent, dirty) = {
+            let mut body = folio.body();
+            match self.mmu.unmap(body.extent()) {
+                Ok(()) => {}
+                Err(UnmapError::Busy) => return Err(Errno::BUSY),
+                Err(UnmapError::Lost) => {
+                    drop(body);
+                    self.evict(object, folio);
+                    return Err(Errno::IO);
+                }
+            }
+            if body.dirty.is_empty() {
+                return Ok(());
+            }
+            (body.extent.take().expect("just unmapped"), body.dirty.clone())
+        };
+        let result = self.write_runs(object, folio, &extent, &dirty);
+        let mut body = folio.body();
+        body.extent = Some(extent);
+        match result {
+            Ok(()) => {
+                self.dirty_pages.fetch_sub(dirty.count(), Ordering::AcqRel);
+                body.dirty.clear();
+                drop(body);
+                folio.state.clear(Flag::WriteFailed);
+                object.index_clean(folio);
+            }
+            Err(e) => {
+                drop(body);
+                folio.state.set(Flag::WriteFailed);
+                self.counters.write_errors.add(1);
+                object.record_error(e);
+            }
+        }
+        result
+    }
+
+    fn write_runs(
+        &self,
+        object: &FileObject,
+        folio: &Folio,
+        extent: &Extent,
+        dirty: &PageSet,
+    ) -> Result<(), Errno> {
+        let file = object.file();
+        let mut pages = 0..extent.pages();
+        while let Some(run) = dirty.first_run(pages.clone(), Membership::In) {
+            pages.start = run.end;
+            let wanted = object.bytes_of(folio.index + run.start as u64..folio.index + run.end as u64);
+            let start = run.start << PAGE_SHIFT;
+            let len = (wanted.end - wanted.start) as usize;
+            // Pages beyond the end of the file have no place in it, and the tail of its last page is not written.
+            if len > 0 {
+                file.write(extent, start..start + len, wanted.start)?;
+                self.counters.written_bytes.add(len as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes back everything. The first error, after all was tried.
+    pub(crate) fn write_all(&self, obstacle: Obstacle) -> Result<(), Errno> {
+        let mut first = Ok(());
+        for object in self.objects.all() {
+            first = first.and(self.write_back(&object, 0..u64::MAX >> PAGE_SHIFT, obstacle));
+        }
+        first
+    }
+
+    /// Drops the clean folios of a file that have pages in `pages`.
+    pub(crate) fn drop_clean(&self, object: &Arc<FileObject>, pages: Range<u64>) {
+        for folio in object.folios_in(pages) {
+            self.waits.lock(&folio);
+            if !folio.state.test(Flag::Dead) {
+                let unmapped = {
+                    let mut body = folio.body();
+                    body.dirty.is_empty() && self.mmu.unmap(body.extent()) != Err(UnmapError::Busy)
+                };
+                if unmapped {
+                    self.evict(object, &folio);
+                }
+            }
+            let mut ready = Vec::new();
+            self.waits.unlock(&folio, &mut ready);
+            self.dispatch(ready);
+        }
+    }
+
+    /// The flusher: writes what it is asked to, and everything at the latest after the interval.
+    pub(crate) fn run_flusher(&self) {
+        let interval = self.config.writeback_interval;
+        let mut due = Instant::now() + interval;
+        while !self.stop.load(Ordering::Acquire) {
+            let (folios, all) = {
+                let mut state = self.flush.state.lock();
+                if state.folios.is_empty() && !state.all {
+                    let now = Instant::now();
+                    let first = state.throttled.iter().map(|t| t.1).chain([due]).min().unwrap_or(due);
+                    self.flush.changed.wait_timeout(&mut state, first.saturating_duration_since(now));
+                }
+                (std::mem::take(&mut state.folios), std::mem::take(&mut state.all))
+            };
+            for (object, folio) in folios {
+                folio.state.clear(Flag::Queued);
+                // An error stays with the file; the folio stays dirty.
+                let _ = self.write_folio(&object, &folio, Obstacle::Skip);
+                self.wake_throttled();
+            }
+            if all || Instant::now() >= due {
+                self.tick();
+                due = Instant::now() + interval;
+            }
+            self.wake_throttled();
+        }
+    }
+
+    /// Once an interval: what others changed is dropped, what we changed is written, what nobody uses is closed.
+    fn tick(&self) {
+        for object in self.objects.all() {
+            if object.changed_by_others() == Ok(true) {
+                self.counters.foreign_changes.add(1);
+                self.drop_clean(&object, 0..u64::MAX >> PAGE_SHIFT);
+            }
+            let _ = self.write_back(&object, 0..u64::MAX >> PAGE_SHIFT, Obstacle::Skip);
+            self.wake_throttled();
+            self.close_if_idle(&object);
+        }
+    }
+
+    fn close_if_idle(&self, object: &Arc<FileObject>) {
+        let Some(since) = object.unmapped_since() else { return };
+        // A deleted file that nobody maps only takes up room on its disk.
+        let deleted = object.file().stat().is_ok_and(|s| s.links == 0);
+        if object.has_dirty() || !(deleted || since.elapsed() > IDLE_FILE_KEEP) {
+            return;
+        }
+        self.drop_clean(object, 0..u64::MAX >> PAGE_SHIFT);
+        self.objects.forget_if_unused(object);
+    }
+
+    fn wake_throttled(&self) {
+        let relieved = !self.too_dirty();
+        let now = Instant::now();
+        let mut state = self.flush.state.lock();
+        let ready: Vec<_> =
+            state.throttled.extract_if(.., |(_, until)| relieved || *until <= now).map(|t| t.0).collect();
+        drop(state);
+        ready.into_iter().for_each(|range| self.mmu.wake(range));
+    }
+}
