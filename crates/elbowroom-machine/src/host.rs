@@ -9,17 +9,19 @@
 //! locks, not mmap_lock; [`HostMmu::deny`] and its like change the kernel's layout and take it.
 
 use crate::arena::Arena;
+use crate::batch::Batch;
 use crate::layout::Layout;
 use crate::pageset::Membership;
-use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Protection, Uffd, Wake};
+use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Protection, Uffd};
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE, WindowTable};
-use elbowroom_sync::{LockStats, thread, time::Duration};
+use elbowroom_sync::{LockClass, LockStats, Mutex, thread, time::Duration};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
 use std::ops::Range;
 
 pub use crate::layout::Denial;
+pub use crate::uffd::Wake;
 
 /// How pages get into windows and out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +97,17 @@ pub struct HostMmu {
     arena: Arena,
     layout: Layout,
     mover: Mover,
+    /// Homes of pages that were copied into a window: to be emptied, many at a time.
+    vacating: Mutex<Vec<usize>>,
+    batch: Batch,
 }
+
+/// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one page but no TLB shootdown, which in a
+/// virtual machine costs several times the copy; what it leaves behind is emptied many pages at a time, with one shootdown.
+const COPY_MAX_PAGES: usize = 2;
+
+/// Homes that wait to be emptied, at most. They are counted in the reserve of the budget.
+const VACATE_BATCH: usize = 32;
 
 /// How often a request that meets a page in transit is tried again: about 2 ms in all.
 const BUSY_TRIES: u32 = 64;
@@ -117,7 +129,8 @@ impl HostMmu {
         };
         let arena = Arena::new(config.arena_frames, locks).map_err(SetupError::Memory)?;
         let layout = Layout::new(locks).map_err(SetupError::Memory)?;
-        Ok(Self { uffd, arena, layout, mover })
+        let vacating = locks.mutex(LockClass::Vacating, Vec::with_capacity(VACATE_BATCH));
+        Ok(Self { uffd, arena, layout, mover, vacating, batch: Batch::new() })
     }
 
     /// Which mover is used.
@@ -181,7 +194,8 @@ impl HostMmu {
         }
     }
 
-    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`. Nobody is woken.
+    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes whoever waits for them,
+    /// if told to.
     ///
     /// # Errors
     /// The kernel's. Some of the pages may be mapped then; the extent knows which.
@@ -194,20 +208,25 @@ impl HostMmu {
         base: usize,
         pages: Range<usize>,
         access: Access,
+        wake: Wake,
     ) -> Result<(), Errno> {
         assert!(extent.is_home() || extent.base == base, "an extent is in two places");
         extent.base = base;
         let mut rest = pages;
         while let Some(run) = extent.away.first_run(rest.clone(), Membership::Out) {
-            self.layout
-                .allow(&self.uffd, base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT))?;
-            match (self.mover, access) {
-                (Mover::Move, Access::ReadOnly | Access::Write) => self.move_in(extent, run.clone())?,
-                _ => self.copy_in(extent, run.clone(), access)?,
-            }
-            if (self.mover, access) == (Mover::Move, Access::ReadOnly) {
-                let start = base + (run.start << PAGE_SHIFT);
-                self.retry(|| self.uffd.write_protect(start..start + (run.len() << PAGE_SHIFT)))?;
+            let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
+            self.layout.allow(&self.uffd, window.clone())?;
+            let short = run.len() <= COPY_MAX_PAGES;
+            if short || self.mover == Mover::Copy || access == Access::ReadTracked {
+                self.copy_in(extent, run.clone(), access, wake)?;
+            } else {
+                self.move_in(extent, run.clone())?;
+                if access == Access::ReadOnly {
+                    self.retry(|| self.uffd.write_protect(window.clone()))?;
+                }
+                if wake == Wake::Now {
+                    self.wake(window);
+                }
             }
             rest.start = run.end;
         }
@@ -233,7 +252,13 @@ impl HostMmu {
         Ok(())
     }
 
-    fn copy_in(&self, extent: &mut Extent, run: Range<usize>, access: Access) -> Result<(), Errno> {
+    fn copy_in(
+        &self,
+        extent: &mut Extent,
+        run: Range<usize>,
+        access: Access,
+        wake: Wake,
+    ) -> Result<(), Errno> {
         let protection =
             if access == Access::Write { Protection::Writable } else { Protection::WriteProtected };
         let mut at = run.start;
@@ -242,17 +267,89 @@ impl HostMmu {
             let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
             let len = (run.end - at) << PAGE_SHIFT;
             // SAFETY: (1) the pages are at home, where only we use them; (2) the manager maps the extent's bytes there.
-            let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, Wake::Later) };
+            let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, wake) };
             if copied > 0 {
                 extent.away.insert(at..at + (copied >> PAGE_SHIFT));
-                // SAFETY: the pages' bytes are in the window now; their homes are ours to empty.
-                unsafe { mm::madvise(src as *mut _, copied, Advice::LinuxDontNeed)? };
+                self.vacate(src, copied);
                 at += copied >> PAGE_SHIFT;
             } else if let Err(e) = result {
                 again(e, &mut tries)?;
             }
         }
         Ok(())
+    }
+
+    /// Empties the homes of pages that were just copied into a window; a few at once, or together with others later.
+    fn vacate(&self, home: usize, len: usize) {
+        if len > COPY_MAX_PAGES * PAGE_SIZE {
+            // SAFETY: the pages' bytes are in the window now; their homes are ours to empty.
+            let _ = unsafe { mm::madvise(home as *mut _, len, Advice::LinuxDontNeed) };
+            return;
+        }
+        let mut vacating = self.vacating.lock();
+        vacating.extend((home..home + len).step_by(PAGE_SIZE));
+        if vacating.len() >= VACATE_BATCH {
+            self.empty_homes(&mut vacating);
+        }
+    }
+
+    fn empty_homes(&self, vacating: &mut Vec<usize>) {
+        // SAFETY: each is the home of a page that is away, which only the MMU touches, and it does so under this lock.
+        unsafe { self.batch.drop_pages(vacating) };
+        vacating.clear();
+    }
+
+    /// Empties the homes that wait for it: before a page may come home, its home must be empty.
+    fn empty_all_homes(&self) {
+        let mut vacating = self.vacating.lock();
+        if !vacating.is_empty() {
+            self.empty_homes(&mut vacating);
+        }
+    }
+
+    /// Takes home what is away of extents of one page each, all clean (so that their bytes do not change meanwhile), with
+    /// one TLB shootdown for all. The extents tell afterwards which are home; [`HostMmu::unmap`] does the others.
+    ///
+    /// # Panics
+    /// If an extent has several pages.
+    pub fn unmap_clean(&self, extents: &mut [Extent]) {
+        self.empty_all_homes();
+        let mut gone = Vec::with_capacity(extents.len());
+        for extent in extents.iter_mut().filter(|e| !e.is_home()) {
+            assert_eq!(extent.order, 0, "unmap_clean is for single pages");
+            let window = extent.base..extent.base + PAGE_SIZE;
+            if self.layout.allow(&self.uffd, window).is_ok() && self.copy_home(extent) {
+                gone.push(extent.base);
+                extent.away.clear();
+            }
+        }
+        // SAFETY: the bytes are home; the window's copies are ours to drop.
+        unsafe { self.batch.drop_pages(&gone) };
+    }
+
+    /// Fills the empty home of a single page with its bytes.
+    fn copy_home(&self, extent: &Extent) -> bool {
+        match self.mover {
+            Mover::Move => {
+                // SAFETY: (1) the page is present in the window and write-protected, so nobody writes it; (2) only the
+                // extent's owner uses its home.
+                let (copied, _) = unsafe {
+                    self.uffd.copy(extent.home, extent.base, PAGE_SIZE, Protection::Writable, Wake::Now)
+                };
+                copied == PAGE_SIZE
+            }
+            Mover::Copy => {
+                // SAFETY: as above, and the home is memory that the kernel fills when it is touched.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        extent.base as *const u8,
+                        extent.home as *mut u8,
+                        PAGE_SIZE,
+                    );
+                }
+                true
+            }
+        }
     }
 
     /// Takes all pages of the extent home. Whoever touches them in the window from now on faults.
@@ -262,6 +359,9 @@ impl HostMmu {
     pub fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
         let (all, base) = (0..extent.pages(), extent.base);
         let mut lost = false;
+        if !extent.is_home() {
+            self.empty_all_homes();
+        }
         while let Some(run) = extent.away.first_run(all.clone(), Membership::In) {
             let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
             self.layout.allow(&self.uffd, window).map_err(|_| UnmapError::Busy)?;
@@ -328,10 +428,11 @@ impl HostMmu {
         Ok(())
     }
 
-    /// Lets stores to the present pages of `range` through and wakes whoever waits there. The pages are dirty from now on.
-    pub fn make_writable(&self, range: Range<usize>) -> Result<(), Errno> {
+    /// Lets stores to the present pages of `range` through, and wakes whoever waits there, if told to. The pages are dirty
+    /// from now on.
+    pub fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
         self.layout.allow(&self.uffd, range.clone())?;
-        self.retry(|| self.uffd.write_unprotect(range.clone()))
+        self.retry(|| self.uffd.write_unprotect(range.clone(), wake))
     }
 
     /// Wakes whoever waits for a page of `range`; they fault again if it is not there.

@@ -14,6 +14,7 @@
 //! Unsafe code is confined to `arena`, `extent`, `uffd`, `host`, `layout` and `probe`; docs/unsafe.md lists the invariants.
 
 mod arena;
+mod batch;
 mod buddy;
 mod extent;
 mod host;
@@ -24,7 +25,7 @@ mod uffd;
 mod window;
 
 pub use extent::Extent;
-pub use host::{Access, Denial, FaultEvent, HostConfig, HostMmu, Mover, SetupError, UnmapError};
+pub use host::{Access, Denial, FaultEvent, HostConfig, HostMmu, Mover, SetupError, UnmapError, Wake};
 pub use pageset::{Membership, PageSet};
 pub use rustix::io::Errno;
 pub use window::{WindowTable, surrounding_pages};

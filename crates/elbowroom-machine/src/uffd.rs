@@ -21,6 +21,7 @@ const REGISTER_WP: u64 = 1 << 1;
 const DONTWAKE: u64 = 1 << 0;
 const COPY_WP: u64 = 1 << 1;
 const WRITEPROTECT_ON: u64 = 1 << 0;
+const WRITEPROTECT_DONTWAKE: u64 = 1 << 1;
 const EVENT_PAGEFAULT: u8 = 0x12;
 
 const API: u32 = 0xc018_aa3f;
@@ -33,8 +34,10 @@ const DEV_NEW: u32 = 0x0000_aa00;
 
 /// Whether whoever waits for the range is woken by the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wake {
+pub enum Wake {
+    /// They are.
     Now,
+    /// The caller does that later.
     Later,
 }
 
@@ -154,9 +157,10 @@ impl Uffd {
         self.request::<WRITEPROTECT, _>(&mut [range.start as u64, range.len() as u64, WRITEPROTECT_ON])
     }
 
-    /// Takes write protection off the range and wakes whoever waits there.
-    pub(crate) fn write_unprotect(&self, range: Range<usize>) -> Result<(), Errno> {
-        self.request::<WRITEPROTECT, _>(&mut [range.start as u64, range.len() as u64, 0])
+    /// Takes write protection off the range.
+    pub(crate) fn write_unprotect(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
+        let mode = if wake == Wake::Later { WRITEPROTECT_DONTWAKE } else { 0 };
+        self.request::<WRITEPROTECT, _>(&mut [range.start as u64, range.len() as u64, mode])
     }
 
     /// Reads as many waiting messages as there are, at most `buffer.len()`; 0 if there is none.

@@ -1,6 +1,6 @@
 //! The host MMU against the real kernel: pages keep their bytes on the way into a window and home again.
 
-use elbowroom_machine::{Access, HostConfig, HostMmu, Mover, PAGE_SIZE, SetupError};
+use elbowroom_machine::{Access, HostConfig, HostMmu, Mover, PAGE_SIZE, SetupError, Wake};
 use elbowroom_sync::LockStats;
 
 fn mmu(mover: Mover) -> Option<HostMmu> {
@@ -24,8 +24,8 @@ fn round_trip(mover: Mover, access: Access, order: u8) {
     for round in 0..3 {
         extent.bytes_mut().iter_mut().enumerate().for_each(|(i, b)| *b = stamp(i / 97, round));
         let n = extent.pages();
-        mmu.map(&mut extent, base, n / 2..n, access).unwrap();
-        mmu.map(&mut extent, base, 0..n, access).unwrap();
+        mmu.map(&mut extent, base, n / 2..n, access, Wake::Later).unwrap();
+        mmu.map(&mut extent, base, 0..n, access, Wake::Now).unwrap();
         assert_eq!((extent.away().count(), extent.base()), (n, Some(base)));
         for i in (0..n * PAGE_SIZE).step_by(61) {
             // SAFETY: the page was mapped above.
@@ -68,4 +68,27 @@ fn the_arena_ends_where_it_was_told_to() {
     // 1500 is 187 runs of 8 and a rest of 4.
     assert_eq!((held.len(), mmu.free_frames(), mmu.populated_frames()), (187, 4, 1500));
     assert!(mmu.alloc(2).is_some());
+}
+
+#[test]
+fn many_clean_pages_come_home_together() {
+    for mover in [Mover::Move, Mover::Copy] {
+        let Some(mmu) = mmu(mover) else { return };
+        let base = mmu.add_window(64 << 20).unwrap().start;
+        let mut extents: Vec<_> = (0..200).map(|_| mmu.alloc(0).unwrap()).collect();
+        for round in 1..4_u8 {
+            for (i, extent) in extents.iter_mut().enumerate() {
+                extent.bytes_mut().fill(round.wrapping_mul(i as u8 + 1));
+                let access = if i % 3 == 0 { Access::ReadTracked } else { Access::ReadOnly };
+                mmu.map(extent, base + i * 3 * PAGE_SIZE, 0..1, access, Wake::Now).unwrap();
+            }
+            mmu.unmap_clean(&mut extents[..150]);
+            extents[150..].iter_mut().for_each(|extent| mmu.unmap(extent).unwrap());
+            for (i, extent) in extents.iter().enumerate() {
+                assert!(extent.is_home());
+                assert!(extent.bytes().iter().all(|&b| b == round.wrapping_mul(i as u8 + 1)), "page {i}");
+            }
+        }
+        extents.into_iter().for_each(|extent| mmu.free(extent));
+    }
 }

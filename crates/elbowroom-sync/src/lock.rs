@@ -28,6 +28,8 @@ pub enum LockClass {
     Folio,
     /// One bucket of the table of faults and threads that wait for a folio.
     Wait,
+    /// The homes that are to be emptied together.
+    Vacating,
     /// The record of what the kernel's layout of a window really is.
     Window,
     /// The frame allocator.
@@ -42,7 +44,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 13] = [
+    pub const ALL: [LockClass; 14] = [
         LockClass::Threads,
         LockClass::Layout,
         LockClass::Objects,
@@ -51,6 +53,7 @@ impl LockClass {
         LockClass::Lru,
         LockClass::Folio,
         LockClass::Wait,
+        LockClass::Vacating,
         LockClass::Window,
         LockClass::Frames,
         LockClass::Queue,
@@ -69,6 +72,7 @@ impl LockClass {
             LockClass::Lru => "lru",
             LockClass::Folio => "folio",
             LockClass::Wait => "wait",
+            LockClass::Vacating => "vacating",
             LockClass::Window => "window",
             LockClass::Frames => "frames",
             LockClass::Queue => "queue",

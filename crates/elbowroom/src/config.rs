@@ -117,3 +117,12 @@ pub const STREAM_SLOTS: usize = 4096;
 
 /// With more faults waiting than this, sequential streams are not read ahead of their readers.
 pub const READ_ON_MAX_WAITING: usize = 16;
+
+/// Folios that reclaim takes out of their windows together, at most.
+pub const RECLAIM_BATCH_FOLIOS: usize = 64;
+
+/// One part in this many of the arena waits, unmapped, to be touched again or freed.
+pub const STANDBY_SHARE: usize = 16;
+
+/// How much of the arena the active queue may have, in percent.
+pub const ACTIVE_PERCENT: usize = 60;

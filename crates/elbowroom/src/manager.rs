@@ -240,6 +240,7 @@ impl Manager {
             refault_pages: c.refault_pages.get(),
             second_chances: c.second_chances.get(),
             throttled_writers: c.throttled.get(),
+            memory_waits: c.memory_waits.get(),
             foreign_changes: c.foreign_changes.get(),
             mmu: match core.mmu.mover() {
                 Mover::Move => "move",

@@ -39,6 +39,8 @@ pub struct Counters {
     pub throttled: Counter,
     /// Files found changed by somebody else.
     pub foreign_changes: Counter,
+    /// Faults that found no frame to be had, and waited for one.
+    pub memory_waits: Counter,
 }
 
 /// A summary of a manager's life so far. Serializes to the JSON that `--stats` writes.
@@ -84,6 +86,8 @@ pub struct Stats {
     pub second_chances: u64,
     /// Writers that waited because too much was dirty.
     pub throttled_writers: u64,
+    /// Times that a fault found no free memory and waited for some.
+    pub memory_waits: u64,
     /// Files found changed by another process.
     pub foreign_changes: u64,
     /// How pages get into windows: `move` or `copy`.

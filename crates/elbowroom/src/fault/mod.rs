@@ -23,8 +23,10 @@ use std::collections::VecDeque;
 
 /// How one look at a fault ended.
 pub(crate) enum Step {
-    /// Served: wake the thread.
+    /// Served, and the thread is awake.
     Done,
+    /// There was nothing to do: the page was mapped meanwhile. Wake the thread.
+    Spurious,
     /// Served by making the access fail; the thread is awake.
     Denied,
     /// Served, but the writer is throttled: it is woken later.
@@ -164,7 +166,8 @@ impl Handler {
         loop {
             match self.step(&mut fault) {
                 Step::Again => {}
-                Step::Done => return self.finish(fault, Finish::Wake),
+                Step::Done => return self.finish(fault, Finish::Awake),
+                Step::Spurious => return self.finish(fault, Finish::Wake),
                 Step::Denied => return self.finish(fault, Finish::Denied),
                 Step::Throttled => return self.finish(fault, Finish::Throttle),
                 Step::Wait(folio) => {
@@ -177,7 +180,10 @@ impl Handler {
                         Some(back) => fault = back,
                     }
                 }
-                Step::NoMemory => return self.starved.push_back(fault),
+                Step::NoMemory => {
+                    self.core.counters.memory_waits.add(1);
+                    return self.starved.push_back(fault);
+                }
                 Step::Later => return self.delay(fault, Delayed::ServeAgain, DELAY),
                 Step::Foreign => return self.delay(fault, Delayed::WakeOnly, DELAY),
                 Step::Stalled => return self.core.stall(fault),
@@ -197,6 +203,7 @@ impl Handler {
         }
         let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
         match how {
+            Finish::Awake => {}
             Finish::Wake => self.core.mmu.wake(page),
             Finish::Denied => counters.faults_denied.add(1),
             Finish::Throttle => self.core.throttle(page),
@@ -211,6 +218,7 @@ impl Handler {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Finish {
+    Awake,
     Wake,
     Denied,
     Throttle,

@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
 use crate::vma::{Prot, Sharing, VmaGuard};
-use elbowroom_machine::{Access, Denial, Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_machine::{Access, Denial, Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
@@ -195,7 +195,8 @@ impl Core {
         let object = &vma.spec.object;
         let (base, page, write) =
             (vma.address_of(folio.index), (index - folio.index) as usize, fault.event.write);
-        let dirtied = write && self.mark_dirty(object, folio, page);
+        let throttle = write && self.mark_dirty(object, folio, page) && self.too_dirty();
+        let wake = if throttle { Wake::Later } else { Wake::Now };
         let mut body = folio.body();
         let extent = body.extent();
         if extent.base().is_some_and(|b| b != base) {
@@ -210,18 +211,20 @@ impl Core {
             }
         }
         let was_home = extent.is_home();
+        let spurious = !write && extent.away().contains(page);
         let mapped = if extent.away().contains(page) {
-            if write { self.mmu.make_writable(page_at(base, page)) } else { Ok(()) }
+            if write { self.mmu.make_writable(page_at(base, page), wake) } else { Ok(()) }
         } else {
             let (pages, access) = around(vma, folio, object, page, write);
-            self.mmu.map(extent, base, pages, access)
+            self.mmu.map(extent, base, pages, access, wake)
         };
         drop(body);
         if folio.state.set(Flag::Used) && was_home {
             folio.state.set(Flag::Referenced);
         }
         match mapped {
-            Ok(()) if dirtied && self.too_dirty() => Step::Throttled,
+            Ok(()) if throttle => Step::Throttled,
+            Ok(()) if spurious => Step::Spurious,
             Ok(()) => Step::Done,
             // The way is blocked by what the program mapped behind our back: the address is not ours any more.
             Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) => Step::Foreign,

@@ -30,8 +30,10 @@ pub struct Folio {
 
 /// What the owner of a folio's lock may change.
 pub struct Body {
-    /// The frames; `None` while a device has them.
+    /// The frames; `None` while a device has them (then all pages are at home), or while reclaim takes them home.
     pub extent: Option<Extent>,
+    /// Whether reclaim has the frames: pages may still be in a window.
+    pub leaving: bool,
     /// The pages that differ from the file.
     pub dirty: PageSet,
 }
@@ -39,7 +41,7 @@ pub struct Body {
 impl Folio {
     /// A locked folio whose frames are being filled.
     pub fn new(object: u64, index: u64, order: u8, locks: &LockStats) -> Self {
-        let body = Body { extent: None, dirty: PageSet::new(order) };
+        let body = Body { extent: None, leaving: false, dirty: PageSet::new(order) };
         Self { state: StateWord::locked(), index, order, object, body: locks.mutex(LockClass::Folio, body) }
     }
 

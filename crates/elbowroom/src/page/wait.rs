@@ -54,8 +54,14 @@ impl Parked {
 }
 
 struct Bucket {
-    faults: Mutex<Vec<(Arc<Folio>, Parked)>>,
-    threads: Condvar,
+    waiters: Mutex<Waiters>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiters {
+    faults: Vec<(Arc<Folio>, Parked)>,
+    threads: usize,
 }
 
 /// The table of waiters of one manager.
@@ -66,7 +72,8 @@ pub struct WaitTable {
 impl WaitTable {
     /// An empty table.
     pub fn new(locks: &LockStats) -> Self {
-        let bucket = |_| Bucket { faults: locks.mutex(LockClass::Wait, Vec::new()), threads: Condvar::new() };
+        let bucket =
+            |_| Bucket { waiters: locks.mutex(LockClass::Wait, Waiters::default()), changed: Condvar::new() };
         Self { buckets: (0..BUCKETS).map(bucket).collect() }
     }
 
@@ -79,11 +86,11 @@ impl WaitTable {
     pub fn park(&self, folio: &Arc<Folio>, mut fault: Parked) -> Option<Parked> {
         let bucket = self.bucket(folio);
         fault.hold(folio);
-        let mut faults = bucket.faults.lock();
+        let mut waiters = bucket.waiters.lock();
         if !folio.state.announce_waiter() {
             return Some(fault);
         }
-        faults.push((folio.clone(), fault));
+        waiters.faults.push((folio.clone(), fault));
         None
     }
 
@@ -93,18 +100,23 @@ impl WaitTable {
             return;
         }
         let bucket = self.bucket(folio);
-        let mut faults = bucket.faults.lock();
-        ready.extend(faults.extract_if(.., |(f, _)| Arc::ptr_eq(f, folio)).map(|(_, fault)| fault));
-        bucket.threads.notify_all();
+        let mut waiters = bucket.waiters.lock();
+        ready.extend(waiters.faults.extract_if(.., |(f, _)| Arc::ptr_eq(f, folio)).map(|(_, fault)| fault));
+        // Notifying is a system call even if nobody listens.
+        if waiters.threads > 0 {
+            bucket.changed.notify_all();
+        }
     }
 
     /// Takes the folio's lock, waiting for it. Not for handler threads.
     pub fn lock(&self, folio: &Arc<Folio>) {
         while !folio.state.try_lock() {
             let bucket = self.bucket(folio);
-            let mut faults = bucket.faults.lock();
+            let mut waiters = bucket.waiters.lock();
             if folio.state.announce_waiter() {
-                bucket.threads.wait_timeout(&mut faults, THREAD_WAIT);
+                waiters.threads += 1;
+                bucket.changed.wait_timeout(&mut waiters, THREAD_WAIT);
+                waiters.threads -= 1;
             }
         }
     }

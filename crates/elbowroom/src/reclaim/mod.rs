@@ -9,7 +9,10 @@ mod shadow;
 pub(crate) use lru::{Entry, Lru};
 pub(crate) use shadow::Shadows;
 
-use crate::config::{BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, RECLAIM_BATCH_PAGES, RECLAIM_SCAN_FACTOR};
+use crate::config::{
+    ACTIVE_PERCENT, BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES,
+    RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
+};
 use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, Parked};
@@ -17,15 +20,19 @@ use elbowroom_machine::{Extent, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 
-/// What reclaim did with a folio that it met.
+/// Where a folio that reclaim met goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It is gone or going.
-    Gone {
-        freed: usize,
-    },
+    Gone,
     Inactive,
     Standby,
     Active,
+}
+
+/// A folio that reclaim has locked, or why it did not.
+enum Met {
+    Locked,
+    Not(Fate),
 }
 
 impl Core {
@@ -51,32 +58,32 @@ impl Core {
     pub(crate) fn shrink(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
+        let keep_standby = self.mmu.frames() / STANDBY_SHARE;
         while freed < want && looks > 0 {
-            looks -= 1;
-            let (entry, from_standby) = {
-                let mut lru = self.lru.lock();
-                self.balance(&mut lru);
-                let keep_standby = self.mmu.frames() / 8;
-                if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 {
-                    (lru.standby.pop(), true)
-                } else {
-                    (lru.inactive.pop(), false)
-                }
-            };
-            let Some(entry) = entry else { break };
-            let fate = self.visit(&entry, from_standby, ready);
             let mut lru = self.lru.lock();
-            match fate {
-                Fate::Gone { freed: n } => freed += n,
-                Fate::Inactive => lru.inactive.push(entry),
-                Fate::Standby => lru.standby.push(entry),
-                Fate::Active => lru.active.push(entry),
+            self.balance(&mut lru);
+            if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 {
+                let Some(entry) = lru.standby.pop() else { break };
+                drop(lru);
+                looks -= 1;
+                freed += self.visit_standby(entry, ready);
+            } else {
+                let mut batch = Vec::with_capacity(RECLAIM_BATCH_FOLIOS);
+                let mut pages = 0;
+                while pages < want.max(RECLAIM_BATCH_PAGES) && batch.len() < RECLAIM_BATCH_FOLIOS {
+                    let Some(entry) = lru.inactive.pop() else { break };
+                    pages += entry.folio.pages() as usize;
+                    batch.push(entry);
+                }
+                drop(lru);
+                looks = looks.saturating_sub(batch.len());
+                self.age(batch, ready);
             }
         }
         freed
     }
 
-    /// Keeps at least half of the folios' pages outside the active queue.
+    /// Keeps the active queue within its share.
     fn balance(&self, lru: &mut Lru) {
         let mut looks = 16;
         while looks > 0 && lru.active.pages() > self.active_limit() {
@@ -92,54 +99,112 @@ impl Core {
     }
 
     fn active_limit(&self) -> usize {
-        self.mmu.frames() / 2
+        self.mmu.frames() * ACTIVE_PERCENT / 100
     }
 
-    fn visit(&self, entry: &Entry, from_standby: bool, ready: &mut Vec<Parked>) -> Fate {
-        let folio = &entry.folio;
+    /// Locks a folio that reclaim may touch.
+    fn meet(&self, folio: &Arc<Folio>, ready: &mut Vec<Parked>) -> Met {
         if folio.state.test(Flag::Dead) {
-            return Fate::Gone { freed: 0 };
+            return Met::Not(Fate::Gone);
         }
         if folio.state.is_held() || !folio.state.try_lock() {
-            return Fate::Inactive;
+            return Met::Not(Fate::Inactive);
         }
         let fate = if folio.state.test(Flag::Dead) {
-            Fate::Gone { freed: 0 }
+            Fate::Gone
         } else if folio.state.is_held() {
             Fate::Inactive
         } else if folio.state.clear(Flag::Referenced) {
             folio.state.set(Flag::Active);
             Fate::Active
         } else {
-            self.age(entry, from_standby)
+            return Met::Locked;
         };
         self.waits.unlock(folio, ready);
-        fate
+        Met::Not(fate)
     }
 
-    /// One step of a locked folio on its way out.
-    fn age(&self, entry: &Entry, from_standby: bool) -> Fate {
-        let folio = &entry.folio;
-        let (unmapped, dirty) = {
-            let mut body = folio.body();
-            let was_home = body.extent().is_home();
-            let unmapped = self.mmu.unmap(body.extent());
-            if !was_home && unmapped.is_ok() {
-                self.counters.second_chances.add(1);
-            }
-            (unmapped, !body.dirty.is_empty())
-        };
-        match unmapped {
-            Err(UnmapError::Busy) => Fate::Inactive,
-            // Whatever was in the lost pages is gone; the rest is read again.
-            Err(UnmapError::Lost) => Fate::Gone { freed: self.evict(&entry.object, folio) },
-            Ok(()) if !from_standby => Fate::Standby,
-            Ok(()) if dirty && !self.may_drop_dirty(folio) => {
-                self.flush_soon(entry.object.clone(), folio.clone());
-                Fate::Inactive
-            }
-            Ok(()) => Fate::Gone { freed: self.evict(&entry.object, folio) },
+    fn requeue(&self, entry: Entry, fate: Fate) {
+        let mut lru = self.lru.lock();
+        match fate {
+            Fate::Gone => {}
+            Fate::Inactive => lru.inactive.push(entry),
+            Fate::Standby => lru.standby.push(entry),
+            Fate::Active => lru.active.push(entry),
         }
+    }
+
+    /// Takes inactive folios out of their windows: those of a single clean page all together.
+    fn age(&self, batch: Vec<Entry>, ready: &mut Vec<Parked>) {
+        let mut singles = Vec::with_capacity(batch.len());
+        let mut extents = Vec::with_capacity(batch.len());
+        for entry in batch {
+            if let Met::Not(fate) = self.meet(&entry.folio, ready) {
+                self.requeue(entry, fate);
+                continue;
+            }
+            let mut body = entry.folio.body();
+            let single = entry.folio.order == 0 && body.dirty.is_empty() && !body.extent().is_home();
+            if single && let Some(extent) = body.extent.take() {
+                body.leaving = true;
+                drop(body);
+                singles.push(entry);
+                extents.push(extent);
+            } else {
+                drop(body);
+                self.age_one(entry, ready);
+            }
+        }
+        self.mmu.unmap_clean(&mut extents);
+        for (entry, extent) in singles.into_iter().zip(extents) {
+            let mut body = entry.folio.body();
+            body.leaving = false;
+            body.extent = Some(extent);
+            drop(body);
+            self.age_one(entry, ready);
+        }
+    }
+
+    /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance.
+    fn age_one(&self, entry: Entry, ready: &mut Vec<Parked>) {
+        let unmapped = self.mmu.unmap(entry.folio.body().extent());
+        let fate = match unmapped {
+            Ok(()) => {
+                self.counters.second_chances.add(1);
+                Fate::Standby
+            }
+            Err(UnmapError::Busy) => Fate::Inactive,
+            Err(UnmapError::Lost) => {
+                // Whatever was in the lost pages is gone; the rest is read again.
+                self.evict(&entry.object, &entry.folio);
+                Fate::Gone
+            }
+        };
+        self.waits.unlock(&entry.folio, ready);
+        self.requeue(entry, fate);
+    }
+
+    /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.
+    fn visit_standby(&self, entry: Entry, ready: &mut Vec<Parked>) -> usize {
+        if let Met::Not(fate) = self.meet(&entry.folio, ready) {
+            self.requeue(entry, fate);
+            return 0;
+        }
+        let (home, dirty) = {
+            let mut body = entry.folio.body();
+            (body.extent().is_home(), !body.dirty.is_empty())
+        };
+        let (fate, freed) = if !home {
+            (Fate::Inactive, 0)
+        } else if dirty && !self.may_drop_dirty(&entry.folio) {
+            self.flush_soon(entry.object.clone(), entry.folio.clone());
+            (Fate::Inactive, 0)
+        } else {
+            (Fate::Gone, self.evict(&entry.object, &entry.folio))
+        };
+        self.waits.unlock(&entry.folio, ready);
+        self.requeue(entry, fate);
+        freed
     }
 
     /// Whether a dirty folio may be given up: its write-back failed, and faults have waited for memory too long.
@@ -171,14 +236,12 @@ impl Core {
     pub(crate) fn enqueue(&self, object: Arc<FileObject>, folio: Arc<Folio>) {
         let activate = self.shadows.refault(object.serial, folio.index).is_some_and(|distance| {
             self.counters.refault_pages.add(folio.pages());
-            let mut lottery = self.lottery.load(Ordering::Relaxed);
             let active = self.lru.lock().active.pages();
             if distance <= active as u64 {
                 return true;
             }
             // Beyond what a larger active list would have kept: a cycle longer than memory, perhaps. Keep a part of it.
-            lottery += 1;
-            self.lottery.store(lottery, Ordering::Relaxed);
+            let lottery = self.lottery.fetch_add(1, Ordering::Relaxed);
             lottery.is_multiple_of(BIMODAL_ONE_IN) && active < self.active_limit()
         });
         let mut lru = self.lru.lock();

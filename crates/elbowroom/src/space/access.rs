@@ -10,7 +10,16 @@ use std::ops::Range;
 impl Core {
     /// Announces a write(2) to the bytes `range`.
     pub(crate) fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
+        let pages = range.start >> PAGE_SHIFT..range.end.div_ceil(PAGE_SIZE as u64);
         let number = object.writers.begin(range);
+        // A write-back that began before would put the old bytes over the new ones: it must end first. One that begins now sees
+        // the announcement.
+        for folio in object.dirty_in(pages) {
+            self.waits.lock(&folio);
+            let mut ready = Vec::new();
+            self.waits.unlock(&folio, &mut ready);
+            self.dispatch(ready);
+        }
         WriteTicket { object: object.clone(), number }
     }
 

@@ -124,7 +124,10 @@ impl Core {
         };
         for folio in object.folios_in(part.pages()) {
             let base = at(folio.index);
-            let is_here = || folio.body().extent.as_ref().is_some_and(|e| e.base() == Some(base));
+            let is_here = || {
+                let body = folio.body();
+                body.leaving || body.extent.as_ref().is_some_and(|e| e.base() == Some(base))
+            };
             let started = Instant::now();
             // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not here, and nobody
             // can bring it here any more.

@@ -1,0 +1,270 @@
+//! `elbowroom doctor`: what this machine allows, which mode `run` will use, and what to change to get a
+//! better one.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use elbowroom::Config;
+use elbowroom_machine::probe::{Probe, Trial, probe};
+use serde::Serialize;
+
+use crate::options::{Io, Mmu};
+use crate::plan::{self, Mode};
+use crate::size::show_size;
+
+/// Say what this machine or container allows, and what to change
+///
+/// Everything is tried, not looked up: a page is really moved, a ring is really made. Nothing is left behind.
+/// Exits with 0 if `elbowroom run` would work here, else with 1.
+#[derive(Args)]
+#[command(after_long_help = KEYS)]
+pub struct DoctorArgs {
+    /// Print a JSON object instead; `--help` describes it
+    #[arg(long)]
+    json: bool,
+}
+
+const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
+  elbowroom_version        text
+  can_run                  whether `elbowroom run` would work
+  mode                     {userfaultfd: device|syscall, mmu: move|copy, io: uring|threads}; null if it cannot run
+  default_memory_bytes     the budget of a run without --memory
+  advice                   [{about, required, text}]; required: without it `run` cannot work
+  probe                    what was found:
+    kernel_release, page_bytes
+    userfaultfd            device, syscall, user_mode_only (trials), sysctl_unprivileged, feature_bits, features,
+                           move_page, copy_page, write_protect, poison (trials)
+    io_uring               ring (trial), feature_bits, sysctl_disabled
+    huge_pages             mode: always|madvise|never, huge_page_bytes
+    memory                 total_bytes, available_bytes, overcommit_mode
+    limits                 max_map_count, rlimit_memlock_bytes, rlimit_nofile, rlimit_address_space_bytes
+                           (null: no limit)
+    memory_cgroup          version: 1|2, path, limit_bytes (null: none), used_bytes, can_make_child (trial); or null
+    security               effective_uid, cap_sys_ptrace, seccomp_mode: 0|1|2, no_new_privs
+A trial is {works, error, errno}; what could not be found out is null.";
+
+/// One line of advice.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Advice {
+    about: &'static str,
+    required: bool,
+    text: String,
+}
+
+/// The JSON object.
+#[derive(Serialize)]
+struct Report<'a> {
+    elbowroom_version: &'static str,
+    can_run: bool,
+    mode: Option<&'a Mode>,
+    default_memory_bytes: u64,
+    advice: &'a [Advice],
+    probe: &'a Probe,
+}
+
+/// Looks, and says what was found.
+pub fn doctor(args: DoctorArgs) -> ExitCode {
+    let found = probe();
+    let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
+    let advice = advise(&found);
+    let report = Report {
+        elbowroom_version: env!("CARGO_PKG_VERSION"),
+        can_run: mode.is_ok(),
+        mode: mode.as_ref().ok(),
+        default_memory_bytes: default_memory_bytes(&found),
+        advice: &advice,
+        probe: &found,
+    };
+    let text = if args.json {
+        // Plain data with text keys always serializes.
+        serde_json::to_string_pretty(&report).map_or_else(|error| error.to_string(), |json| json + "\n")
+    } else {
+        render(&report)
+    };
+    // Whoever closed the pipe does not want to read it; the exit code still tells.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if report.can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn default_memory_bytes(found: &Probe) -> u64 {
+    plan::default_memory_bytes(&found.memory, found.memory_cgroup.as_ref(), Config::MIN_MEMORY)
+}
+
+/// One line for everything that is missing, the necessary first.
+fn advise(found: &Probe) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    let mut add = |about, required, text| advice.push(Advice { about, required, text });
+    let userfaultfd = plan::userfaultfd_obstacle(&found.userfaultfd);
+    let works = userfaultfd.is_none();
+    if let Some(text) = userfaultfd {
+        add("userfaultfd", true, text);
+    }
+    if works && !found.userfaultfd.move_page.works {
+        let why = reason(&found.userfaultfd.move_page);
+        add("move", false, format!("pages are copied, which costs more CPU ({why}): use Linux 6.8 or newer"));
+    }
+    if !found.io_uring.ring.works {
+        add("io_uring", false, plan::ring_advice(&found.io_uring));
+    }
+    match found.huge_pages.mode.as_deref() {
+        Some("never") => add(
+            "huge pages",
+            false,
+            "they are off: as root, `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`".to_owned(),
+        ),
+        None => add(
+            "huge pages",
+            false,
+            "this kernel has none: use one with CONFIG_TRANSPARENT_HUGEPAGE".to_owned(),
+        ),
+        Some(_) => {}
+    }
+    advise_on_limits(found, &mut add);
+    match &found.memory_cgroup {
+        None => add(
+            "memory cgroup",
+            false,
+            "none is visible, and only the lab's comparison needs one: mount cgroup2 at /sys/fs/cgroup"
+                .to_owned(),
+        ),
+        Some(group) if !group.can_make_child.works => add(
+            "memory cgroup",
+            false,
+            format!(
+                "no group can be made in it ({}), and only the lab's comparison needs that: run the lab as root, or \
+                 under `systemd-run --user --scope -p Delegate=yes`",
+                reason(&group.can_make_child)
+            ),
+        ),
+        Some(_) => {}
+    }
+    advice
+}
+
+fn advise_on_limits(found: &Probe, add: &mut impl FnMut(&'static str, bool, String)) {
+    /// What Linux has by default, and what a program with many mappings gets near to.
+    const USUAL_MAPS: u64 = 65_530;
+    const USUAL_FILES: u64 = 1024;
+    if let Some(maps) = found.limits.max_map_count.filter(|&maps| maps < USUAL_MAPS) {
+        let text =
+            format!("{maps} mappings are few: as root, `sysctl vm.max_map_count={USUAL_MAPS}` or more");
+        add("max_map_count", false, text);
+    }
+    if let Some(files) = found.limits.rlimit_nofile.filter(|&files| files < USUAL_FILES) {
+        let text = format!(
+            "{files} open files are few, and a managed file takes one: `ulimit -n {USUAL_FILES}` or more"
+        );
+        add("open files", false, text);
+    }
+    if let Some(bytes) = found.limits.rlimit_address_space_bytes {
+        let text = format!(
+            "address space is limited to {}, and windows are large: `ulimit -v unlimited`",
+            show_size(bytes)
+        );
+        add("address space", false, text);
+    }
+    if found.memory.overcommit_mode == Some(2) {
+        let text = "reservations count as memory in mode 2, so large windows may fail: as root, \
+                    `sysctl vm.overcommit_memory=0`";
+        add("overcommit", false, text.to_owned());
+    }
+}
+
+fn reason(trial: &Trial) -> &str {
+    trial.error.as_deref().unwrap_or("not tried")
+}
+
+/// The report for people: a table, the mode, the advice.
+fn render(report: &Report<'_>) -> String {
+    let rows = rows(report.probe);
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, value) in rows {
+        text.push_str(&format!("{name:width$}  {value}\n"));
+    }
+    let verdict = match report.mode {
+        Some(Mode { userfaultfd, mmu, io }) => format!(
+            "elbowroom run works here: userfaultfd by {userfaultfd}, --mmu {mmu}, --io {io}, --memory {} by default",
+            show_size(report.default_memory_bytes)
+        ),
+        None => "elbowroom run cannot work here; `elbowroom run --fallback kernel` runs programs unmanaged"
+            .to_owned(),
+    };
+    text.push_str(&format!("\n{verdict}\n"));
+    for (required, title) in [(true, "What must change:"), (false, "What could be better:")] {
+        let lines: Vec<_> = report.advice.iter().filter(|advice| advice.required == required).collect();
+        if !lines.is_empty() {
+            text.push_str(&format!("\n{title}\n"));
+        }
+        for Advice { about, text: line, .. } in lines {
+            text.push_str(&format!("  {about}: {line}\n"));
+        }
+    }
+    text
+}
+
+fn rows(found: &Probe) -> Vec<(&'static str, String)> {
+    let uffd = &found.userfaultfd;
+    let mut rows = vec![
+        ("kernel", format!("Linux {}", found.kernel_release)),
+        ("userfaultfd, device", show_trial(&uffd.device)),
+        ("userfaultfd, system call", show_trial(&uffd.syscall)),
+        ("userfaultfd, user mode only", show_trial(&uffd.user_mode_only)),
+        ("  moves pages", show_trial(&uffd.move_page)),
+        ("  copies pages", show_trial(&uffd.copy_page)),
+        ("  write-protects pages", show_trial(&uffd.write_protect)),
+        ("  poisons pages", show_trial(&uffd.poison)),
+        ("  vm.unprivileged_userfaultfd", show_number(uffd.sysctl_unprivileged)),
+        ("io_uring", show_trial(&found.io_uring.ring)),
+        ("  kernel.io_uring_disabled", show_number(found.io_uring.sysctl_disabled)),
+        ("huge pages", found.huge_pages.mode.clone().unwrap_or_else(|| "none".to_owned())),
+        ("memory", show_memory(found)),
+        ("vm.overcommit_memory", show_number(found.memory.overcommit_mode)),
+        ("vm.max_map_count", show_number(found.limits.max_map_count)),
+        ("limit of locked memory", found.limits.rlimit_memlock_bytes.map_or_else(unlimited, show_size)),
+        ("limit of open files", found.limits.rlimit_nofile.map_or_else(unlimited, |files| files.to_string())),
+        ("limit of address space", found.limits.rlimit_address_space_bytes.map_or_else(unlimited, show_size)),
+    ];
+    match &found.memory_cgroup {
+        None => rows.push(("memory cgroup", "none".to_owned())),
+        Some(group) => {
+            let limit = group.limit_bytes.map_or_else(unlimited, show_size);
+            rows.push(("memory cgroup", format!("version {}, {}", group.version, group.path.display())));
+            rows.push(("  limit", limit));
+            rows.push(("  can make a group in it", show_trial(&group.can_make_child)));
+        }
+    }
+    let seccomp = match found.security.seccomp_mode {
+        Some(0) => "none",
+        Some(1) => "strict",
+        Some(2) => "filters",
+        _ => "unknown",
+    };
+    rows.push(("seccomp", seccomp.to_owned()));
+    rows
+}
+
+fn show_memory(found: &Probe) -> String {
+    let size = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), show_size);
+    format!("{}, {} available", size(found.memory.total_bytes), size(found.memory.available_bytes))
+}
+
+fn show_trial(trial: &Trial) -> String {
+    match (&trial.error, trial.works) {
+        (_, true) => "yes".to_owned(),
+        (Some(why), false) => format!("no: {why}"),
+        (None, false) => "no".to_owned(),
+    }
+}
+
+fn show_number(number: Option<u64>) -> String {
+    number.map_or_else(|| "not there".to_owned(), |number| number.to_string())
+}
+
+fn unlimited() -> String {
+    "unlimited".to_owned()
+}
+
+#[cfg(test)]
+mod tests;

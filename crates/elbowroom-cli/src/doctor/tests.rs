@@ -1,0 +1,110 @@
+//! Advice on probes that are made up, so that what is missing elsewhere is tested here.
+
+use elbowroom_machine::probe::MemoryCgroup;
+
+use super::*;
+
+fn refused() -> Trial {
+    Trial { works: false, error: Some("Operation not permitted".to_owned()), errno: Some(1) }
+}
+
+/// A machine on which nothing is missing.
+fn perfect() -> Probe {
+    let mut found = probe();
+    let yes = Trial { works: true, error: None, errno: None };
+    let uffd = &mut found.userfaultfd;
+    uffd.features = vec!["pagefault_flag_wp", "thread_id", "poison", "move"];
+    for trial in [
+        &mut uffd.device,
+        &mut uffd.syscall,
+        &mut uffd.move_page,
+        &mut uffd.copy_page,
+        &mut uffd.write_protect,
+        &mut uffd.poison,
+        &mut found.io_uring.ring,
+    ] {
+        *trial = yes.clone();
+    }
+    found.huge_pages.mode = Some("madvise".to_owned());
+    found.limits.max_map_count = Some(65_530);
+    found.limits.rlimit_nofile = None;
+    found.limits.rlimit_address_space_bytes = None;
+    found.memory.overcommit_mode = Some(0);
+    found.memory_cgroup = Some(MemoryCgroup {
+        version: 2,
+        path: "/sys/fs/cgroup/x".into(),
+        limit_bytes: None,
+        used_bytes: Some(1),
+        can_make_child: yes,
+    });
+    found
+}
+
+fn report_of(found: &Probe) -> String {
+    let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto).ok();
+    let advice = advise(found);
+    render(&Report {
+        elbowroom_version: "0",
+        can_run: mode.is_some(),
+        mode: mode.as_ref(),
+        default_memory_bytes: 64 << 20,
+        advice: &advice,
+        probe: found,
+    })
+}
+
+#[test]
+fn nothing_missing_no_advice() {
+    let found = perfect();
+    assert_eq!(advise(&found), []);
+    let text = report_of(&found);
+    assert!(
+        text.contains("works here: userfaultfd by device, --mmu move, --io uring, --memory 64 MiB"),
+        "{text}"
+    );
+    assert!(!text.contains("What "), "{text}");
+}
+
+#[test]
+fn everything_missing_has_one_line() {
+    type Change = (&'static str, bool, fn(&mut Probe));
+    let changes: [Change; 9] = [
+        ("userfaultfd", true, |found| {
+            (found.userfaultfd.device, found.userfaultfd.syscall) = (refused(), refused());
+        }),
+        ("move", false, |found| found.userfaultfd.move_page = refused()),
+        ("io_uring", false, |found| found.io_uring.ring = refused()),
+        ("huge pages", false, |found| found.huge_pages.mode = Some("never".to_owned())),
+        ("max_map_count", false, |found| found.limits.max_map_count = Some(1000)),
+        ("open files", false, |found| found.limits.rlimit_nofile = Some(256)),
+        ("address space", false, |found| found.limits.rlimit_address_space_bytes = Some(1 << 30)),
+        ("overcommit", false, |found| found.memory.overcommit_mode = Some(2)),
+        ("memory cgroup", false, |found| found.memory_cgroup = None),
+    ];
+    let mut all = perfect();
+    for (about, required, change) in changes {
+        let mut found = perfect();
+        change(&mut found);
+        change(&mut all);
+        let advice = advise(&found);
+        assert_eq!(advice.len(), 1, "{about}: {advice:?}");
+        assert_eq!((advice[0].about, advice[0].required), (about, required));
+        assert!(!advice[0].text.contains('\n'), "{about}");
+    }
+    // Whether pages would be moved or copied matters only where there is a userfaultfd.
+    assert_eq!(advise(&all).len(), changes.len() - 1);
+    let text = report_of(&all);
+    assert!(text.contains("cannot work here") && text.contains("--fallback kernel"), "{text}");
+    assert!(text.contains("What must change:\n  userfaultfd:"), "{text}");
+}
+
+#[test]
+fn values_are_aligned() {
+    let text = report_of(&perfect());
+    let table = text.split("\n\n").next().unwrap();
+    let column = table.lines().next().unwrap().find("Linux").unwrap();
+    for line in table.lines() {
+        let (name, value) = line.split_at(column);
+        assert!(name.ends_with("  ") && !value.starts_with(' '), "{line:?}");
+    }
+}

@@ -1,0 +1,186 @@
+//! The options that `elbowroom run` hands to the preloaded library, in the variable `ELBOWROOM_OPTIONS`.
+//!
+//! The format is `key=value` pairs separated by `;`. No value contains a `;` but that of `stats`, which is a
+//! path and therefore last: it ends where the variable ends.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// The variable's name.
+pub const VARIABLE: &str = "ELBOWROOM_OPTIONS";
+
+/// How bytes move between files and memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Io {
+    /// io_uring where it works, else threads
+    Auto,
+    /// Linux's io_uring
+    Uring,
+    /// Blocking reads and writes in a pool of threads
+    Threads,
+}
+
+/// How pages get into the program's mappings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mmu {
+    /// Moving where the kernel can (Linux 6.8), else copying
+    Auto,
+    /// Moving pages, without copying their bytes
+    Move,
+    /// Copying pages
+    Copy,
+}
+
+/// What to do where memory cannot be managed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Fallback {
+    /// Say why, and do not start the program
+    None,
+    /// Warn, and run the program without Elbowroom
+    Kernel,
+}
+
+/// All options of the preloaded library.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The budget, in bytes.
+    pub memory_bytes: u64,
+    /// Smaller file mappings stay with the kernel; in bytes.
+    pub min_size_bytes: u64,
+    /// The I/O engine.
+    pub io: Io,
+    /// The way of pages.
+    pub mmu: Mmu,
+    /// Fault handler threads; 0 lets the library choose.
+    pub handlers: u8,
+    /// How long a page stays dirty at most.
+    pub writeback_interval: Duration,
+    /// No summary at the end.
+    pub quiet: bool,
+    /// What the library does if it cannot work although the checks before said it could.
+    pub fallback: Fallback,
+    /// Faults to inject, for tests; contains no `;`.
+    pub inject: Option<String>,
+    /// The process that `run` becomes.
+    pub main_pid: u32,
+    /// Where the statistics go; absolute.
+    pub stats: Option<PathBuf>,
+}
+
+impl Options {
+    /// The value of the variable.
+    pub fn encode(&self) -> OsString {
+        let Options { memory_bytes, min_size_bytes, handlers, main_pid, .. } = self;
+        let mut text = OsString::from(format!(
+            "memory={memory_bytes};min_size={min_size_bytes};io={};mmu={};handlers={handlers};writeback_ms={};\
+             quiet={};fallback={}",
+            name(self.io),
+            name(self.mmu),
+            self.writeback_interval.as_millis(),
+            u8::from(self.quiet),
+            name(self.fallback),
+        ));
+        if let Some(inject) = &self.inject {
+            text.push(format!(";inject={inject}"));
+        }
+        text.push(format!(";main_pid={main_pid}"));
+        if let Some(path) = &self.stats {
+            text.push(";stats=");
+            text.push(path);
+        }
+        text
+    }
+}
+
+/// The value as it is written on the command line.
+fn name(value: impl ValueEnum) -> String {
+    // No value is hidden, so each has a name.
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Makes the path of the statistics absolute and checks that the file could be written, without making it:
+/// the program may run for hours before it is.
+///
+/// # Errors
+/// Says why the file cannot be written.
+pub fn check_stats_path(path: &OsStr) -> Result<PathBuf, String> {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    let path = std::path::absolute(Path::new(path)).map_err(|error| format!("--stats: {error}"))?;
+    let shown = path.display();
+    if path.is_dir() {
+        return Err(format!("--stats: {shown} is a directory; name a file"));
+    }
+    let (to_check, access) = if path.exists() {
+        (path.as_path(), Access::WRITE_OK)
+    } else {
+        (path.parent().unwrap_or(Path::new("/")), Access::WRITE_OK | Access::EXEC_OK)
+    };
+    match accessat(CWD, to_check, access, AtFlags::EACCESS) {
+        Ok(()) => Ok(path),
+        Err(error) => {
+            let error = std::io::Error::from(error);
+            Err(format!("--stats: {shown} cannot be written: {}: {error}", to_check.display()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Options {
+        Options {
+            memory_bytes: 240 << 20,
+            min_size_bytes: 1 << 20,
+            io: Io::Auto,
+            mmu: Mmu::Move,
+            handlers: 0,
+            writeback_interval: Duration::from_secs(1),
+            quiet: false,
+            fallback: Fallback::None,
+            inject: None,
+            main_pid: 77,
+            stats: None,
+        }
+    }
+
+    #[test]
+    fn every_option_is_there_once() {
+        assert_eq!(
+            sample().encode(),
+            "memory=251658240;min_size=1048576;io=auto;mmu=move;handlers=0;writeback_ms=1000;quiet=0;\
+             fallback=none;main_pid=77"
+        );
+    }
+
+    #[test]
+    fn stats_are_last_and_may_hold_anything() {
+        let mut options = sample();
+        options.quiet = true;
+        options.io = Io::Threads;
+        options.fallback = Fallback::Kernel;
+        options.inject = Some("read:eio@3".to_owned());
+        options.stats = Some("/tmp/a;quiet=0 b".into());
+        let text = options.encode().into_string().unwrap();
+        assert!(text.contains(";io=threads;"), "{text}");
+        assert!(text.contains(";quiet=1;fallback=kernel;inject=read:eio@3;main_pid=77;"), "{text}");
+        assert!(text.ends_with(";stats=/tmp/a;quiet=0 b"), "{text}");
+    }
+
+    #[test]
+    fn stats_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("s.json");
+        assert_eq!(check_stats_path(file.as_os_str()), Ok(file.clone()));
+        assert!(!file.exists(), "checking must not make the file");
+        std::fs::write(&file, "{}").unwrap();
+        assert_eq!(check_stats_path(file.as_os_str()), Ok(file.clone()));
+        assert!(check_stats_path(dir.path().as_os_str()).unwrap_err().contains("is a directory"));
+        assert!(check_stats_path(file.join("x").as_os_str()).unwrap_err().contains("cannot be written"));
+        assert!(check_stats_path(dir.path().join("no/s").as_os_str()).unwrap_err().contains("No such file"));
+        assert!(check_stats_path(OsStr::new("s.json")).unwrap().is_absolute());
+    }
+}

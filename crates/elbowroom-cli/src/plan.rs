@@ -1,0 +1,195 @@
+//! What the facts of a probe mean: whether `run` can work, in which mode, and what stands in the way.
+
+use elbowroom_machine::probe::{IoUring, Memory, MemoryCgroup, Userfaultfd};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::options::{Io, Mmu};
+
+/// How `run` will work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mode {
+    /// Where the userfaultfd comes from: `device` or `syscall`.
+    pub userfaultfd: &'static str,
+    /// `move` or `copy`.
+    pub mmu: &'static str,
+    /// `uring` or `threads`.
+    pub io: &'static str,
+}
+
+const ENOSYS: i32 = Errno::NOSYS.raw_os_error();
+
+/// The mode that `run` will use for what was asked for.
+///
+/// # Errors
+/// What is missing and what to do about it, in one line.
+pub fn mode(found: &Userfaultfd, ring: &IoUring, mmu: Mmu, io: Io) -> Result<Mode, String> {
+    if let Some(obstacle) = userfaultfd_obstacle(found) {
+        return Err(obstacle);
+    }
+    let userfaultfd = if found.device.works { "device" } else { "syscall" };
+    let mmu = match (mmu, found.move_page.works) {
+        (Mmu::Auto | Mmu::Move, true) => "move",
+        (Mmu::Auto, false) | (Mmu::Copy, _) => "copy",
+        (Mmu::Move, false) => {
+            return Err(
+                "--mmu move: this kernel cannot move pages; use Linux 6.8 or newer, or --mmu auto".to_owned()
+            );
+        }
+    };
+    let io = match (io, ring.ring.works) {
+        (Io::Auto | Io::Uring, true) => "uring",
+        (Io::Auto, false) | (Io::Threads, _) => "threads",
+        (Io::Uring, false) => return Err(format!("--io uring: {}, or use --io auto", ring_advice(ring))),
+    };
+    Ok(Mode { userfaultfd, mmu, io })
+}
+
+/// Why there is no userfaultfd that `run` could use, and what to do; `None` if there is one.
+pub fn userfaultfd_obstacle(found: &Userfaultfd) -> Option<String> {
+    const PERMIT: &str = "as root, `setfacl -m u:NAME:rw /dev/userfaultfd` (or chmod 666 it), or \
+                          `sysctl vm.unprivileged_userfaultfd=1`; in a container, add `--device /dev/userfaultfd`, or \
+                          allow the system call in its seccomp profile and add CAP_SYS_PTRACE";
+    if !found.device.works && !found.syscall.works {
+        return Some(if found.user_mode_only.works {
+            format!(
+                "userfaultfd is permitted for faults in user mode only, so that system calls on managed memory would \
+                 fail: {PERMIT}"
+            )
+        } else if found.syscall.errno == Some(ENOSYS) {
+            "this kernel has no userfaultfd: use one built with CONFIG_USERFAULTFD (in a sandbox that is not Linux, \
+             such as gVisor, there is none)"
+                .to_owned()
+        } else {
+            let why = found.syscall.error.as_deref().unwrap_or("unknown");
+            format!("userfaultfd is not permitted ({why}): {PERMIT}")
+        });
+    }
+    if !found.features.contains(&"thread_id") {
+        return Some("userfaultfd does not tell threads apart: use Linux 5.7 or newer".to_owned());
+    }
+    if !found.write_protect.works {
+        return Some(
+            "userfaultfd cannot write-protect pages, so changes would go unseen: use Linux 5.7 or newer, on a machine \
+             whose kernel has CONFIG_HAVE_ARCH_USERFAULTFD_WP (x86-64, aarch64, risc-v)"
+                .to_owned(),
+        );
+    }
+    if !found.copy_page.works {
+        let why = found.copy_page.error.as_deref().unwrap_or("unknown");
+        return Some(format!(
+            "userfaultfd cannot copy pages ({why}): this is not a usual Linux; use another machine"
+        ));
+    }
+    None
+}
+
+/// What to do about io_uring that does not work.
+pub fn ring_advice(found: &IoUring) -> String {
+    let why = found.ring.error.as_deref().unwrap_or("unknown");
+    match found.sysctl_disabled {
+        Some(1 | 2) => {
+            format!("io_uring is switched off ({why}): as root, `sysctl kernel.io_uring_disabled=0`")
+        }
+        _ if found.ring.errno == Some(ENOSYS) => {
+            format!("there is no io_uring here ({why}): use Linux 5.6 or newer with CONFIG_IO_URING")
+        }
+        _ => format!(
+            "io_uring does not work ({why}): allow it in the container's seccomp profile; `ulimit -l` may be low"
+        ),
+    }
+}
+
+/// The budget where none is given: half of what is available, or of the memory group's limit if that is
+/// smaller, in whole MiB, and at least `least_bytes`.
+pub fn default_memory_bytes(memory: &Memory, group: Option<&MemoryCgroup>, least_bytes: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    let limit = group.and_then(|group| group.limit_bytes);
+    let half = memory.available_bytes.into_iter().chain(limit).min().unwrap_or(0) / 2;
+    (half / MIB * MIB).max(least_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use elbowroom_machine::probe::Trial;
+
+    use super::*;
+
+    fn yes() -> Trial {
+        Trial { works: true, error: None, errno: None }
+    }
+
+    fn no(errno: i32) -> Trial {
+        Trial {
+            works: false,
+            error: Some(std::io::Error::from_raw_os_error(errno).to_string()),
+            errno: Some(errno),
+        }
+    }
+
+    fn good() -> (Userfaultfd, IoUring) {
+        let mut found = Userfaultfd {
+            features: vec!["pagefault_flag_wp", "thread_id", "move"],
+            ..Userfaultfd::default()
+        };
+        for trial in [&mut found.device, &mut found.syscall, &mut found.user_mode_only, &mut found.move_page]
+        {
+            *trial = yes();
+        }
+        (found.copy_page, found.write_protect) = (yes(), yes());
+        (found, IoUring { ring: yes(), feature_bits: 1, sysctl_disabled: Some(0) })
+    }
+
+    #[test]
+    fn the_best_that_works_and_what_was_asked_for() {
+        let (mut found, mut ring) = good();
+        let names = |mode: Mode| (mode.userfaultfd, mode.mmu, mode.io);
+        assert_eq!(mode(&found, &ring, Mmu::Auto, Io::Auto).map(names), Ok(("device", "move", "uring")));
+        assert_eq!(mode(&found, &ring, Mmu::Copy, Io::Threads).map(names), Ok(("device", "copy", "threads")));
+        found.device = no(2);
+        found.move_page = no(95);
+        ring.ring = no(1);
+        ring.sysctl_disabled = Some(2);
+        assert_eq!(mode(&found, &ring, Mmu::Auto, Io::Auto).map(names), Ok(("syscall", "copy", "threads")));
+        assert!(mode(&found, &ring, Mmu::Move, Io::Auto).unwrap_err().contains("6.8"));
+        assert!(mode(&found, &ring, Mmu::Auto, Io::Uring).unwrap_err().contains("io_uring_disabled"));
+    }
+
+    #[test]
+    fn obstacles_say_what_to_do() {
+        let obstacle = |change: fn(&mut Userfaultfd)| {
+            let mut found = good().0;
+            (found.device, found.syscall) = (no(13), no(1));
+            change(&mut found);
+            userfaultfd_obstacle(&found).unwrap()
+        };
+        assert!(obstacle(|_| ()).contains("user mode only"));
+        assert!(obstacle(|found| found.user_mode_only = no(1)).contains("not permitted (Operation"));
+        assert!(obstacle(|found| found.syscall = no(1)).contains("sysctl vm.unprivileged_userfaultfd=1"));
+        let missing =
+            |found: &mut Userfaultfd| (found.syscall, found.user_mode_only) = (no(ENOSYS), no(ENOSYS));
+        assert!(obstacle(missing).contains("CONFIG_USERFAULTFD"));
+        let old = |found: &mut Userfaultfd| (found.device, found.write_protect) = (yes(), no(95));
+        assert!(obstacle(old).contains("5.7"));
+        assert_eq!(userfaultfd_obstacle(&good().0), None);
+    }
+
+    #[test]
+    fn default_memory_is_half_of_the_smaller() {
+        const MIB: u64 = 1 << 20;
+        let memory = Memory { available_bytes: Some(1001 * MIB), ..Memory::default() };
+        let group = |limit_bytes| MemoryCgroup {
+            version: 2,
+            path: "/g".into(),
+            limit_bytes,
+            used_bytes: None,
+            can_make_child: Trial::default(),
+        };
+        let bytes = |group: Option<MemoryCgroup>| default_memory_bytes(&memory, group.as_ref(), 16 * MIB);
+        assert_eq!(bytes(None), 500 * MIB);
+        assert_eq!(bytes(Some(group(None))), 500 * MIB);
+        assert_eq!(bytes(Some(group(Some(300 * MIB)))), 150 * MIB);
+        assert_eq!(bytes(Some(group(Some(20 * MIB)))), 16 * MIB);
+        assert_eq!(default_memory_bytes(&Memory::default(), None, 16 * MIB), 16 * MIB);
+    }
+}

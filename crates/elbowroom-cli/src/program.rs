@@ -1,0 +1,303 @@
+//! Finding the program, and whether the loader will preload a library into it.
+//!
+//! A program that the loader does not preload into would run unmanaged without a word, so everything that the
+//! loader and the kernel decide about it is decided here first: dynamic or static, which machine, which libc,
+//! which rights.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use elbowroom_machine::probe;
+use object::Endianness;
+use object::elf;
+use object::read::ReadCache;
+use object::read::elf::{FileHeader, ProgramHeader};
+use rustix::fs::{Access, AtFlags, CWD};
+
+use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND};
+
+/// Why a program cannot be run as it was asked for.
+#[derive(Debug)]
+pub enum Obstacle {
+    /// It can be run, but its memory cannot be managed. The text says why.
+    Unmanageable(String),
+    /// It cannot be run at all.
+    Broken(Failure),
+}
+
+/// What the header of an ELF file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elf {
+    /// The machine it is for: class, byte order and instruction set.
+    pub target: Target,
+    /// The loader it asks for (PT_INTERP).
+    pub interpreter: Option<PathBuf>,
+    /// Whether it has a dynamic section.
+    pub dynamic: bool,
+}
+
+/// What must be the same for a program and a library that is loaded into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// 32 or 64.
+    pub bits: u8,
+    little_endian: bool,
+    machine: elf::Machine,
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self.machine {
+            elf::EM_X86_64 => "x86-64",
+            elf::EM_386 => "x86",
+            elf::EM_AARCH64 => "aarch64",
+            elf::EM_ARM => "arm",
+            elf::EM_RISCV => "risc-v",
+            elf::EM_PPC64 => "powerpc64",
+            elf::EM_S390 => "s390",
+            _ => "another machine",
+        };
+        let order = if self.little_endian { "little" } else { "big" };
+        write!(f, "{name}, {} bits, {order}-endian", self.bits)
+    }
+}
+
+/// Finds `name` as execvp does: itself if it has a slash, else in the directories of `search` (the value of
+/// PATH).
+///
+/// # Errors
+/// 127 if there is no such file, 126 if there is one that may not be executed.
+pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Failure> {
+    let shown = name.to_string_lossy();
+    if name.as_bytes().contains(&b'/') {
+        return match examine(Path::new(name)) {
+            Found::Executable => Ok(name.into()),
+            Found::Refused(why) => Err(Failure::new(CANNOT_RUN, format!("cannot execute {shown}: {why}"))),
+            Found::Nothing(why) => Err(Failure::new(NOT_FOUND, format!("{shown}: {why}"))),
+        };
+    }
+    let search = search.unwrap_or(OsStr::new("/bin:/usr/bin"));
+    let mut refused = None;
+    for directory in search.as_bytes().split(|&byte| byte == b':').filter(|_| !name.is_empty()) {
+        // An empty directory is the current one; the "./" keeps the path from being searched for again.
+        let directory =
+            if directory.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(directory)) };
+        let path = directory.join(name);
+        match examine(&path) {
+            Found::Executable => return Ok(path),
+            Found::Refused(why) => refused = refused.or(Some((path, why))),
+            Found::Nothing(_) => {}
+        }
+    }
+    match refused {
+        Some((path, why)) => {
+            Err(Failure::new(CANNOT_RUN, format!("cannot execute {}: {why}", path.display())))
+        }
+        None => Err(Failure::new(
+            NOT_FOUND,
+            format!("program '{shown}' not found in PATH; for a file here, write ./{shown}"),
+        )),
+    }
+}
+
+enum Found {
+    Executable,
+    Refused(String),
+    Nothing(String),
+}
+
+fn examine(path: &Path) -> Found {
+    let metadata = match path.metadata() {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Found::Refused(error.to_string());
+        }
+        Err(error) => return Found::Nothing(error.to_string()),
+    };
+    if metadata.is_dir() {
+        return Found::Refused("it is a directory".to_owned());
+    }
+    match rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS) {
+        Ok(()) => Found::Executable,
+        Err(error) => Found::Refused(std::io::Error::from(error).to_string()),
+    }
+}
+
+/// Whether the loader will preload a library for `target` into the program at `path`; scripts are followed.
+///
+/// # Errors
+/// What stands in the way. A program that may be executed but not read is given the benefit of the doubt.
+pub fn check(path: &Path, target: Target) -> Result<(), Obstacle> {
+    // The kernel gives up after about as many.
+    const MOST_INTERPRETERS: usize = 5;
+    let mut path = path.to_owned();
+    for _ in 0..=MOST_INTERPRETERS {
+        let Ok(mut file) = File::open(&path) else { return Ok(()) };
+        match kind(&mut file).map_err(|error| broken(&path, &error.to_string()))? {
+            Kind::Elf => return check_elf(&path, file, target),
+            Kind::Unknown => return Ok(()),
+            Kind::Script(interpreter) => {
+                find_interpreter(&path, &interpreter)?;
+                path = interpreter;
+            }
+        }
+    }
+    Err(broken(&path, "too many interpreters of interpreters"))
+}
+
+fn broken(path: &Path, why: &str) -> Obstacle {
+    Obstacle::Broken(Failure::new(CANNOT_RUN, format!("cannot run {}: {why}", path.display())))
+}
+
+fn find_interpreter(script: &Path, interpreter: &Path) -> Result<(), Obstacle> {
+    let (code, why) = match examine(interpreter) {
+        Found::Executable => return Ok(()),
+        Found::Refused(why) => (CANNOT_RUN, why),
+        Found::Nothing(why) => (NOT_FOUND, why),
+    };
+    let message =
+        format!("cannot run {}: its interpreter {}: {why}", script.display(), interpreter.display());
+    Err(Obstacle::Broken(Failure::new(code, message)))
+}
+
+enum Kind {
+    Elf,
+    /// With its interpreter; a text that names none is for the shell, as execvp has it.
+    Script(PathBuf),
+    /// Perhaps something for the kernel's binfmt_misc.
+    Unknown,
+}
+
+fn kind(file: &mut File) -> std::io::Result<Kind> {
+    // As much as the kernel looks at.
+    const HEAD_BYTES: u64 = 256;
+    let mut head = Vec::new();
+    file.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
+    if head.starts_with(&elf::ELFMAG) {
+        return Ok(Kind::Elf);
+    }
+    let shell = || Kind::Script(PathBuf::from("/bin/sh"));
+    if let Some(rest) = head.strip_prefix(b"#!") {
+        let line = rest.split(|&byte| byte == b'\n' || byte == 0).next().unwrap_or_default();
+        let mut words = line.split(|byte| b" \t".contains(byte)).filter(|word| !word.is_empty());
+        return Ok(words
+            .next()
+            .map_or_else(shell, |word| Kind::Script(OsString::from_vec(word.to_vec()).into())));
+    }
+    Ok(if head.contains(&0) { Kind::Unknown } else { shell() })
+}
+
+fn check_elf(path: &Path, file: File, target: Target) -> Result<(), Obstacle> {
+    let shown = path.display();
+    let metadata = file.metadata().map_err(|error| broken(path, &error.to_string()))?;
+    let found = read_elf(file).map_err(|why| broken(path, &format!("not a usable ELF file: {why}")))?;
+    let refuse = |why: String| Err(Obstacle::Unmanageable(why));
+    if found.target != target {
+        let is_for = found.target;
+        return refuse(format!(
+            "{shown} is for {is_for}, but this Elbowroom is for {target}; use one built for it"
+        ));
+    }
+    if found.interpreter.is_none() && !(found.dynamic && is_loader(path)) {
+        return refuse(format!(
+            "{shown} is statically linked: the loader, which would preload Elbowroom's library, has no part in it, so its \
+             memory cannot be managed; use a dynamically linked build"
+        ));
+    }
+    let musl = found.interpreter.as_deref().is_some_and(|loader| file_name(loader).starts_with("ld-musl"));
+    if musl != cfg!(target_env = "musl") {
+        let libc = if musl { "musl" } else { "another libc than musl" };
+        return refuse(format!(
+            "{shown} is linked with {libc}, this Elbowroom is not; use one built with the same libc"
+        ));
+    }
+    match gains_rights(path, &metadata) {
+        Some(how) => refuse(format!(
+            "{shown} {how}, and the loader preloads nothing into programs that gain rights; run it as the user whose \
+             rights it needs"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether it is the loader itself, which preloads although it asks for no other loader: `ld.so PROGRAM`.
+fn is_loader(path: &Path) -> bool {
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    [path, &target].into_iter().any(|path| {
+        let name = file_name(path);
+        name == "ld.so" || name.starts_with("ld-")
+    })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// By what the program would gain rights that its caller does not have, so that the kernel sets AT_SECURE.
+fn gains_rights(path: &Path, metadata: &Metadata) -> Option<&'static str> {
+    const SETUID: u32 = 0o4000;
+    const SETGID_AND_GROUP_EXECUTES: u32 = 0o2010;
+    let user = rustix::process::getuid();
+    let mode = metadata.mode();
+    let setuid = mode & SETUID != 0 && metadata.uid() != user.as_raw();
+    let setgid = mode & SETGID_AND_GROUP_EXECUTES == SETGID_AND_GROUP_EXECUTES
+        && metadata.gid() != rustix::process::getgid().as_raw();
+    // Root has all capabilities anyway, so files give it none.
+    let capable =
+        !user.is_root() && rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
+    if !(setuid || setgid || capable) || rights_are_ignored(path) {
+        return None;
+    }
+    Some(match (setuid, setgid) {
+        (true, _) => "is setuid",
+        (_, true) => "is setgid",
+        _ => "has file capabilities",
+    })
+}
+
+fn rights_are_ignored(path: &Path) -> bool {
+    let nosuid = rustix::fs::statvfs(path)
+        .is_ok_and(|filesystem| filesystem.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID));
+    nosuid || probe::security().no_new_privs
+}
+
+/// Reads what matters of an ELF file; only its headers are read.
+///
+/// # Errors
+/// Says what is wrong with the file.
+pub fn read_elf(file: File) -> Result<Elf, String> {
+    let cache = ReadCache::new(file);
+    match object::FileKind::parse(&cache) {
+        Ok(object::FileKind::Elf64) => read_headers::<elf::FileHeader64<Endianness>>(&cache, 64),
+        Ok(object::FileKind::Elf32) => read_headers::<elf::FileHeader32<Endianness>>(&cache, 32),
+        Ok(_) => return Err("it is of another format".to_owned()),
+        Err(error) => Err(error),
+    }
+    .map_err(|error| error.to_string())
+}
+
+fn read_headers<H: FileHeader<Endian = Endianness>>(
+    cache: &ReadCache<File>,
+    bits: u8,
+) -> object::Result<Elf> {
+    let header = H::parse(cache)?;
+    let endian = header.endian()?;
+    let mut interpreter = None;
+    let mut dynamic = false;
+    for segment in header.program_headers(endian, cache)? {
+        dynamic |= segment.p_type(endian) == elf::PT_DYNAMIC;
+        if let Some(path) = segment.interpreter(endian, cache)? {
+            interpreter = Some(PathBuf::from(OsStr::from_bytes(path)));
+        }
+    }
+    let little_endian = header.is_little_endian();
+    let target = Target { bits, little_endian, machine: header.e_machine(endian) };
+    Ok(Elf { target, interpreter, dynamic })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! `elbowroom run`: checks everything, then becomes the program.
+//!
+//! The program is executed in the place of this process, so it keeps the process id, the streams, the signal
+//! mask and the parent, and its exit status is nobody else's. Two things that the standard library changes
+//! before `main` are not put back by its `exec`: SIGPIPE has its default action even where it was ignored,
+//! and a descriptor 0, 1 or 2 that was closed is open on /dev/null.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::Args;
+use elbowroom::Config;
+use elbowroom_machine::probe;
+
+use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
+use crate::options::{self, Fallback, Io, Mmu, Options};
+use crate::plan;
+use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
+use crate::program::{self, Obstacle};
+use crate::size::{parse_interval, parse_size, show_size};
+
+/// Run a program with its file mappings managed under a memory budget
+///
+/// The program runs in the place of this command: same process, same streams, its own exit status. What it
+/// maps of regular files is paged by Elbowroom and never takes more memory than the budget; everything else
+/// is left to the kernel. A short summary goes to standard error at the end.
+#[derive(Args)]
+#[command(after_help = MORE, override_usage = "elbowroom run [OPTIONS] [--] PROGRAM [ARGS]...")]
+pub struct RunArgs {
+    /// The budget: a hard limit on managed memory, at least 16M [default: half of the memory that is
+    /// available, or of the memory group's limit if that is smaller]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory: Option<u64>,
+    /// Leave mappings of less than this to the kernel
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
+    min_size: u64,
+    /// How bytes move between files and memory
+    #[arg(long, value_name = "ENGINE", value_enum, default_value = "auto")]
+    io: Io,
+    /// How pages get into the program's mappings
+    #[arg(long, value_name = "HOW", value_enum, default_value = "auto")]
+    mmu: Mmu,
+    /// Threads that serve page faults, up to 16; 0 chooses by the processors there are
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=16))]
+    handlers: u8,
+    /// Write changed pages back to their file at the latest after this, 10ms to 60m
+    #[arg(long, value_name = "DURATION", value_parser = parse_interval, default_value = "1s")]
+    writeback_interval: Duration,
+    /// Write statistics to this file at the end, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats: Option<OsString>,
+    /// Print no summary at the end
+    #[arg(long)]
+    quiet: bool,
+    /// What to do where memory cannot be managed (userfaultfd not permitted, program statically linked, ...)
+    #[arg(long, value_name = "HOW", value_enum, default_value = "none")]
+    fallback: Fallback,
+    /// Make the store fail, for tests
+    #[arg(long, value_name = "TEXT", hide = true, value_parser = parse_inject)]
+    inject: Option<String>,
+    /// The program, looked up in PATH, and its arguments, which are passed on as they are
+    // No hyphen is allowed in front: an unknown option of ours must not become the name of a program.
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+const MORE: &str = "SIZE is in bytes or has a unit: K, M, G, T, also written KB or KiB and so on. All units are binary:
+240M, 240MB and 240MiB are 240 * 1048576 bytes. Fractions are allowed: 1.5G. DURATION has a unit: 500ms, 2s, 1m.
+
+Exit status: the program's own; or 2 if the command line is wrong, 125 if Elbowroom cannot work here (see
+`elbowroom doctor`), 126 if the program cannot be run or not be managed, 127 if it is not found.
+
+Environment: ELBOWROOM_PRELOAD names another preloaded library than the one beside this command.
+
+Examples:
+  elbowroom run --memory 512M -- python3 train.py
+  elbowroom run --memory 2G --stats stats.json --quiet -- ./search index/ 'some words'
+  elbowroom run --fallback kernel -- ./program        run it in any case, managed if possible";
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes < Config::MIN_MEMORY {
+        return Err(format!("a budget must be at least {}; less cannot work", show_size(Config::MIN_MEMORY)));
+    }
+    Ok(bytes)
+}
+
+fn parse_inject(text: &str) -> Result<String, String> {
+    if text.contains(';') { Err("it must not contain ';'".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// Becomes the program; returns only if that failed, with the exit code, after it has said why.
+pub fn run(args: RunArgs) -> ExitCode {
+    match start(&args) {
+        Ok(never) => match never {},
+        Err(failure) => failure.report(),
+    }
+}
+
+/// What [`start`] returns when it succeeds: nothing, because then this process is the program.
+enum Never {}
+
+fn start(args: &RunArgs) -> Result<Never, Failure> {
+    let stats = args.stats.as_deref().map(options::check_stats_path).transpose();
+    let stats = stats.map_err(|why| Failure::new(USAGE, why))?;
+    // clap has seen to it that there is a program.
+    let (name, arguments) =
+        args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;
+    let program = program::find(name, env::var_os("PATH").as_deref())?;
+    let exe = env::current_exe().map_err(|error| {
+        Failure::new(CANNOT_WORK, format!("cannot find out where this command is: {error}"))
+    })?;
+    let library = preload::find(env::var_os(OVERRIDE_VARIABLE).as_deref(), &exe)?;
+
+    let mut command = Command::new(&program);
+    command.arg0(name).args(arguments);
+    match obstacle(args, &program, &library)? {
+        None => {
+            let options = Options {
+                memory_bytes: budget(args),
+                min_size_bytes: args.min_size,
+                io: args.io,
+                mmu: args.mmu,
+                handlers: args.handlers,
+                writeback_interval: args.writeback_interval,
+                quiet: args.quiet,
+                fallback: args.fallback,
+                inject: args.inject.clone(),
+                main_pid: std::process::id(),
+                stats,
+            };
+            let before = env::var_os(LOADER_VARIABLE);
+            command.env(options::VARIABLE, options.encode());
+            command.env(LOADER_VARIABLE, preload::loader_value(&library.path, before.as_deref()));
+        }
+        Some(failure) if args.fallback == Fallback::Kernel => {
+            say(&format!("warning: running unmanaged: {failure}"));
+            unmanaged(&mut command, &library);
+        }
+        Some(failure) => return Err(failure),
+    }
+    Err(execute(command, name))
+}
+
+/// Why the program's memory cannot be managed, if so.
+fn obstacle(args: &RunArgs, program: &Path, library: &Library) -> Result<Option<Failure>, Failure> {
+    match program::check(program, library.target) {
+        Ok(()) => {}
+        Err(Obstacle::Unmanageable(why)) => return Ok(Some(Failure::new(CANNOT_RUN, why))),
+        Err(Obstacle::Broken(failure)) => return Err(failure),
+    }
+    let mode = plan::mode(&probe::userfaultfd(), &probe::io_uring(), args.mmu, args.io);
+    Ok(mode.err().map(|why| Failure::new(CANNOT_WORK, why)))
+}
+
+/// The budget that is asked for, or the default. Says so if it is more than there can be.
+fn budget(args: &RunArgs) -> u64 {
+    let memory = probe::memory();
+    match (args.memory, memory.total_bytes) {
+        (Some(asked), Some(total)) => {
+            if asked > total && !args.quiet {
+                let (asked, total) = (show_size(asked), show_size(total));
+                say(&format!("warning: --memory {asked} is more than this machine has ({total})"));
+            }
+            asked
+        }
+        (Some(asked), None) => asked,
+        (None, _) => plan::default_memory_bytes(&memory, probe::memory_cgroup().as_ref(), Config::MIN_MEMORY),
+    }
+}
+
+/// Takes out of the environment what a run around this one has put there.
+fn unmanaged(command: &mut Command, library: &Library) {
+    command.env_remove(options::VARIABLE);
+    let Some(before) = env::var_os(LOADER_VARIABLE) else { return };
+    match preload::loader_value_without(&library.path, &before) {
+        Some(rest) => command.env(LOADER_VARIABLE, rest),
+        None => command.env_remove(LOADER_VARIABLE),
+    };
+}
+
+fn execute(mut command: Command, name: &OsStr) -> Failure {
+    let error = command.exec();
+    let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
+    Failure::new(code, format!("cannot execute {}: {error}", name.to_string_lossy()))
+}

@@ -1,0 +1,325 @@
+//! `elbowroom run` and `doctor` from outside: bad input, exit codes, and that the program gets this process
+//! as it was.
+//!
+//! The preloaded library is an empty one, compiled here: these tests are about what happens before the
+//! program starts. Tests that need a C compiler or a userfaultfd and have none say so and pass.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const ELBOWROOM: &str = env!("CARGO_BIN_EXE_elbowroom");
+
+/// A directory with an empty library to preload.
+struct Bench {
+    dir: TempDir,
+}
+
+impl Bench {
+    /// `None`, said aloud, without a C compiler.
+    fn new() -> Option<Bench> {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("empty.c");
+        std::fs::write(&source, "int elbowroom_empty_library;\n").unwrap();
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([dir.path().join("empty.so"), source])
+            .status();
+        if built.is_ok_and(|status| status.success()) {
+            Some(Bench { dir })
+        } else {
+            eprintln!("skipped: there is no C compiler");
+            None
+        }
+    }
+
+    fn library(&self) -> PathBuf {
+        self.dir.path().join("empty.so")
+    }
+
+    /// `elbowroom` with the empty library.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(ELBOWROOM);
+        command.args(arguments).env("ELBOWROOM_PRELOAD", self.library()).env_remove("LD_PRELOAD");
+        command
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Writes an executable file.
+    fn script(&self, name: &str, text: &str) -> String {
+        let (draft, path) = (self.dir.path().join("draft"), self.dir.path().join(name));
+        std::fs::write(&draft, text).unwrap();
+        copy(&draft, &path);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    }
+}
+
+/// Copies a file that is going to be executed, in another process: a descriptor that this process had open for
+/// writing could be inherited for a moment by a program that another test starts, and nobody could execute the
+/// file then (ETXTBSY).
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
+}
+
+/// A bench where programs can run managed; `None`, said aloud, where doctor says they cannot.
+fn managed_bench() -> Option<Bench> {
+    let bench = Bench::new()?;
+    if bench.output(&["doctor"]).status.success() {
+        return Some(bench);
+    }
+    eprintln!("skipped: elbowroom doctor says that run cannot work here");
+    None
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Checks the exit code, that nothing was printed, and that the error has the prefix and says `expected`.
+fn assert_refused(output: &Output, code: i32, expected: &str) {
+    let error = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{error}");
+    assert!(error.starts_with("elbowroom: "), "{error}");
+    assert!(error.contains(expected), "no '{expected}' in: {error}");
+    assert!(!error.contains("panicked"), "{error}");
+    assert_eq!(stdout(output), "");
+}
+
+#[test]
+fn bad_options_are_errors_of_usage_before_the_program_starts() {
+    let Some(bench) = Bench::new() else { return };
+    let started = bench.dir.path().join("started");
+    let program = bench.script("program", &format!("#!/bin/sh\ntouch {}\n", started.display()));
+    for (options, expected) in [
+        (&["--memory", "0"][..], "more than 0"),
+        (&["--memory", "lots"], "not a"),
+        (&["--memory", ""], "not a size"),
+        (&["--memory", "15M"], "at least 16 MiB"),
+        (&["--memory", "1023"], "at least 16 MiB"),
+        (&["--memory", "99999999T"], "too large"),
+        (&["--memory=-5M"], "not a size"),
+        (&["--memory"], "--memory"),
+        (&["--min-size", "0"], "more than 0"),
+        (&["--min-size", "1 furlong"], "'furlong' is not a unit"),
+        (&["--io", "aio"], "[possible values: auto, uring, threads]"),
+        (&["--mmu", "soft"], "[possible values: auto, move, copy]"),
+        (&["--fallback", "yes"], "[possible values: none, kernel]"),
+        (&["--handlers", "17"], "17 is not in 0..=16"),
+        (&["--writeback-interval", "5"], "needs a unit"),
+        (&["--writeback-interval", "1ms"], "from 10ms to 60m"),
+        (&["--inject", "a;b"], "must not contain ';'"),
+        (&["--stats", "/no/such/directory/s.json"], "cannot be written"),
+        (&["--stats", "/"], "is a directory"),
+        (&["--frobnicate"], "unexpected argument '--frobnicate'"),
+        (&["-x"], "unexpected argument '-x'"),
+    ] {
+        let arguments = [&["run"], options, &["--", &program]].concat();
+        assert_refused(&bench.output(&arguments), 2, expected);
+        assert!(!started.exists(), "{options:?} started the program");
+    }
+    assert_refused(&bench.output(&["run"]), 2, "PROGRAM");
+    assert_refused(&bench.output(&["walk"]), 2, "walk");
+}
+
+#[test]
+fn programs_that_cannot_be_run() {
+    let Some(bench) = Bench::new() else { return };
+    let dir = bench.dir.path();
+    assert_refused(&bench.output(&["run", "--", "no-such-program-here"]), 127, "not found in PATH");
+    assert_refused(&bench.output(&["run", "--", "./no/such"]), 127, "No such file");
+    assert_refused(&bench.output(&["run", "--", &dir.display().to_string()]), 126, "is a directory");
+    let plain = bench.script("plain", "#!/bin/sh\n");
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_refused(&bench.output(&["run", "--", &plain]), 126, "Permission denied");
+    let orphan = bench.script("orphan", "#!/no/such/interpreter\n");
+    assert_refused(&bench.output(&["run", "--", &orphan]), 127, "/no/such/interpreter");
+}
+
+#[test]
+fn a_static_program_is_refused_or_run_unmanaged() {
+    let Some(bench) = Bench::new() else { return };
+    let source =
+        bench.script("hello.c", "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 7; }\n");
+    let program = bench.dir.path().join("hello").display().to_string();
+    if !Command::new("cc").args(["-static", "-o", &program, &source]).output().unwrap().status.success() {
+        eprintln!("skipped: there is no static libc");
+        return;
+    }
+    assert_refused(&bench.output(&["run", "--", &program]), 126, "statically linked");
+    let output = bench.output(&["run", "--fallback", "kernel", "--", &program]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(7), "hello\n"));
+    assert_eq!(stderr(&output).lines().count(), 1);
+    assert!(stderr(&output).starts_with("elbowroom: warning: running unmanaged: "));
+}
+
+#[test]
+fn a_library_that_is_missing_or_cannot_be_named() {
+    let Some(bench) = Bench::new() else { return };
+    let with = |library: &Path| {
+        let mut command = bench.command(&["run", "--", "true"]);
+        command.env("ELBOWROOM_PRELOAD", library).output().unwrap()
+    };
+    assert_refused(&with(&bench.dir.path().join("none.so")), 125, "cannot open the library");
+    assert_refused(&with(Path::new("/bin/sh -x")), 125, "cannot hold");
+    assert_refused(&with(&bench.dir.path().join("empty.c")), 125, "not a shared library");
+
+    // A copy of the command far from any library; a copy, because the path of a link is that of its target.
+    let lonely = bench.dir.path().join("elbowroom");
+    copy(Path::new(ELBOWROOM), &lonely);
+    let output =
+        Command::new(lonely).args(["run", "--", "true"]).env_remove("ELBOWROOM_PRELOAD").output().unwrap();
+    assert_refused(&output, 125, "cargo build --release");
+    assert!(stderr(&output).contains(&bench.dir.path().display().to_string()));
+}
+
+#[test]
+fn the_program_has_our_process_id_and_our_parent() {
+    let Some(bench) = managed_bench() else { return };
+    let mut command = bench.command(&["run", "--", "sh", "-c", "echo $$ $PPID"]);
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(stdout(&output), format!("{id} {}\n", std::process::id()));
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn exit_status_and_signals_are_the_programs() {
+    let Some(bench) = managed_bench() else { return };
+    for code in [0, 1, 2, 42, 125, 127, 255] {
+        let output = bench.output(&["run", "--", "sh", "-c", &format!("exit {code}")]);
+        assert_eq!(output.status.code(), Some(code));
+        assert_eq!(stderr(&output), "");
+    }
+    for signal in [2, 9, 13, 15] {
+        let output = bench.output(&["run", "--", "sh", "-c", &format!("kill -{signal} $$")]);
+        assert_eq!(output.status.signal(), Some(signal));
+    }
+}
+
+#[test]
+fn signal_dispositions_are_the_usual() {
+    let Some(bench) = managed_bench() else { return };
+    let lines = |output: Output| -> Vec<String> {
+        let wanted = |line: &&str| ["SigIgn", "SigBlk", "SigCgt"].iter().any(|key| line.starts_with(key));
+        stdout(&output).lines().filter(wanted).map(str::to_owned).collect()
+    };
+    let direct = lines(Command::new("cat").arg("/proc/self/status").output().unwrap());
+    assert_eq!(direct.len(), 3);
+    assert_eq!(lines(bench.output(&["run", "--", "cat", "/proc/self/status"])), direct);
+}
+
+#[test]
+fn streams_and_descriptors_are_untouched() {
+    let Some(bench) = managed_bench() else { return };
+    let mut command = bench.command(&["run", "--", "sh", "-c", "cat; echo done >&2"]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // More than a pipe holds and not text, so that anything that read or changed a part of it would be seen.
+    let sent: Vec<u8> = (0..300_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut stdin = child.stdin.take().unwrap();
+    let bytes = sent.clone();
+    let writer = std::thread::spawn(move || stdin.write_all(&bytes).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.stdout == sent, "{} bytes came back", output.stdout.len());
+    assert_eq!(stderr(&output), "done\n");
+
+    // `ls` lists the descriptors it has, its own for the directory included.
+    let direct = Command::new("ls").arg("/proc/self/fd").output().unwrap();
+    assert_eq!(stdout(&bench.output(&["run", "--", "ls", "/proc/self/fd"])), stdout(&direct));
+}
+
+#[test]
+fn arguments_and_name_are_passed_unchanged() {
+    let Some(bench) = managed_bench() else { return };
+    let script = bench.script("show", "#!/bin/sh\nfor a; do echo \"[$a]\"; done\n");
+    for separator in [&["--"][..], &[]] {
+        let arguments =
+            [&["run", "--memory", "64M"], separator, &[&script, "--memory", "", "a  b", "--", "-h"]];
+        let output = bench.output(&arguments.concat());
+        assert_eq!(stdout(&output), "[--memory]\n[]\n[a  b]\n[--]\n[-h]\n");
+    }
+    let output = bench.output(&["run", "--", "sh", "-c", "echo $0"]);
+    assert_eq!(stdout(&output), "sh\n");
+}
+
+#[test]
+fn the_environment_tells_the_library_everything() {
+    let Some(bench) = managed_bench() else { return };
+    let show = "echo \"$ELBOWROOM_OPTIONS\"; echo \"$LD_PRELOAD\"";
+    let stats = bench.dir.path().join("a;b.json").display().to_string();
+    let mut command = bench.command(&["run", "--memory", "240MB", "--min-size", "2M", "--io", "threads"]);
+    command.args(["--mmu", "copy", "--handlers", "3", "--writeback-interval", "250ms", "--quiet"]);
+    command.args(["--inject", "read:eio", "--stats", &stats, "--", "sh", "-c", show]);
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    let expected = format!(
+        "memory=251658240;min_size=2097152;io=threads;mmu=copy;handlers=3;writeback_ms=250;quiet=1;fallback=none;\
+         inject=read:eio;main_pid={id};stats={stats}\n{}\n",
+        bench.library().display()
+    );
+    assert_eq!(stdout(&output), expected);
+
+    let other = bench.dir.path().join("other.so");
+    std::fs::copy(bench.library(), &other).unwrap();
+    let output =
+        bench.command(&["run", "--", "sh", "-c", "echo $LD_PRELOAD"]).env("LD_PRELOAD", &other).output();
+    let expected = format!("{}:{}\n", bench.library().display(), other.display());
+    assert_eq!(stdout(&output.unwrap()), expected);
+}
+
+#[test]
+fn the_default_budget_is_at_least_the_minimum() {
+    let Some(bench) = managed_bench() else { return };
+    let output = stdout(&bench.output(&["run", "--", "sh", "-c", "echo $ELBOWROOM_OPTIONS"]));
+    let memory: u64 = output.strip_prefix("memory=").unwrap().split(';').next().unwrap().parse().unwrap();
+    assert!(memory >= 16 << 20 && memory.is_multiple_of(1 << 20), "{memory}");
+}
+
+#[test]
+fn doctor_prints_a_table_and_an_object_that_agree() {
+    let text = Command::new(ELBOWROOM).arg("doctor").output().unwrap();
+    let json = Command::new(ELBOWROOM).args(["doctor", "--json"]).output().unwrap();
+    assert_eq!((stderr(&text).as_str(), stderr(&json).as_str()), ("", ""));
+    assert_eq!(text.status, json.status);
+    let object: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(object["can_run"].as_bool(), Some(json.status.success()));
+    assert_eq!(object["mode"].is_null(), !json.status.success());
+    let required = object["advice"].as_array().unwrap().iter().any(|line| line["required"] == true);
+    assert_eq!(required, !json.status.success(), "what must change is said exactly if something must");
+    assert_eq!(stdout(&text).contains("works here"), json.status.success());
+    let release = object["probe"]["kernel_release"].as_str().unwrap();
+    assert!(!release.is_empty() && stdout(&text).contains(release));
+    let help = stdout(&Command::new(ELBOWROOM).args(["doctor", "--help"]).output().unwrap());
+    for key in object.as_object().unwrap().keys().chain(object["probe"].as_object().unwrap().keys()) {
+        assert!(help.contains(key.as_str()), "{key} is not documented");
+    }
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    for (arguments, expected) in [
+        (&["--help"][..], "Examples:"),
+        (&["--version"], "elbowroom "),
+        (&["run", "--help"], "240 * 1048576"),
+    ] {
+        let output = Command::new(ELBOWROOM).args(arguments).output().unwrap();
+        assert!(output.status.success());
+        assert!(stdout(&output).contains(expected), "{arguments:?}: {}", stdout(&output));
+        assert!(!stdout(&output).contains("--inject"));
+    }
+}

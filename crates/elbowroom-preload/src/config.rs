@@ -1,0 +1,205 @@
+//! What `elbowroom run` asks of the library: the text of the environment variable [`VARIABLE`].
+//!
+//! The text is `key=value` pairs separated by `;`. `stats`, if present, is the last one, because a path may
+//! contain `;`. The command line has checked everything before; what is wrong here is still said, since the
+//! variable can be set by hand.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// The environment variable that carries the options.
+pub const VARIABLE: &str = "ELBOWROOM_OPTIONS";
+
+/// How reads are done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Io {
+    /// io_uring where it is permitted, else threads.
+    Auto,
+    /// io_uring.
+    Uring,
+    /// Blocking threads.
+    Threads,
+}
+
+/// How pages get into windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mmu {
+    /// Moving where the kernel can, else copying.
+    Auto,
+    /// UFFDIO_MOVE.
+    Move,
+    /// UFFDIO_COPY.
+    Copy,
+}
+
+/// What to do when the manager cannot start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallback {
+    /// Say why and end the program.
+    None,
+    /// Leave everything to the kernel.
+    Kernel,
+}
+
+/// The options of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// The budget in bytes.
+    pub memory_bytes: u64,
+    /// The smallest mapping that is managed, in bytes.
+    pub min_size_bytes: u64,
+    /// How reads are done.
+    pub io: Io,
+    /// How pages get into windows.
+    pub mmu: Mmu,
+    /// Fault handler threads; 0 lets the manager choose.
+    pub handlers: usize,
+    /// A dirty page is written back at the latest after this, in milliseconds.
+    pub writeback_ms: u64,
+    /// Where the statistics go at the end, an absolute path.
+    pub stats: Option<PathBuf>,
+    /// No summary on standard error.
+    pub quiet: bool,
+    /// What to do when the manager cannot start.
+    pub fallback: Fallback,
+    /// Faults to inject, for tests.
+    pub inject: Option<String>,
+    /// The process that `elbowroom run` became.
+    pub main_pid: u32,
+}
+
+impl Options {
+    /// Parses the variable's text.
+    ///
+    /// # Errors
+    /// One line that says which part is wrong and what it may be.
+    pub fn parse(text: &OsStr) -> Result<Self, String> {
+        let mut options = Self {
+            memory_bytes: 0,
+            min_size_bytes: 1 << 20,
+            io: Io::Auto,
+            mmu: Mmu::Auto,
+            handlers: 0,
+            writeback_ms: 1000,
+            stats: None,
+            quiet: false,
+            fallback: Fallback::None,
+            inject: None,
+            main_pid: 0,
+        };
+        let bytes = text.as_bytes();
+        let stats =
+            if bytes.starts_with(b"stats=") { Some(0) } else { find(bytes, b";stats=").map(|at| at + 1) };
+        if let Some(at) = stats {
+            options.stats = Some(PathBuf::from(OsStr::from_bytes(&bytes[at + b"stats=".len()..])));
+        }
+        let pairs = std::str::from_utf8(&bytes[..stats.unwrap_or(bytes.len())])
+            .map_err(|_| format!("{VARIABLE}: not UTF-8 before stats"))?;
+        for pair in pairs.split(';').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("{VARIABLE}: \"{pair}\" is not of the form key=value"))?;
+            options.set(key, value)?;
+        }
+        if options.memory_bytes == 0 {
+            return Err(format!("{VARIABLE}: memory is missing or 0; use `elbowroom run`, which sets it"));
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "memory" => self.memory_bytes = number(key, value)?,
+            "min_size" => self.min_size_bytes = number(key, value)?,
+            "io" => {
+                self.io = choice(
+                    key,
+                    value,
+                    &[("auto", Io::Auto), ("uring", Io::Uring), ("threads", Io::Threads)],
+                )?;
+            }
+            "mmu" => {
+                self.mmu =
+                    choice(key, value, &[("auto", Mmu::Auto), ("move", Mmu::Move), ("copy", Mmu::Copy)])?;
+            }
+            "handlers" => self.handlers = number(key, value)?,
+            "writeback_ms" => self.writeback_ms = number(key, value)?,
+            "quiet" => self.quiet = choice(key, value, &[("0", false), ("1", true)])?,
+            "fallback" => {
+                self.fallback =
+                    choice(key, value, &[("none", Fallback::None), ("kernel", Fallback::Kernel)])?;
+            }
+            "inject" => self.inject = (!value.is_empty()).then(|| value.to_owned()),
+            "main_pid" => self.main_pid = number(key, value)?,
+            _ => return Err(format!("{VARIABLE}: there is no option \"{key}\"")),
+        }
+        Ok(())
+    }
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|part| part == what)
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
+    value.parse().map_err(|_| format!("{VARIABLE}: {key}=\"{value}\" is not a number in range"))
+}
+
+fn choice<T: Copy>(key: &str, value: &str, allowed: &[(&str, T)]) -> Result<T, String> {
+    allowed.iter().find(|(name, _)| *name == value).map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<&str> = allowed.iter().map(|(name, _)| *name).collect();
+        format!("{VARIABLE}: {key}=\"{value}\" is not one of {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options, String> {
+        Options::parse(OsStr::new(text))
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_manual() {
+        let options = parse("memory=16777216;main_pid=7").unwrap();
+        assert_eq!(options.memory_bytes, 16 << 20);
+        assert_eq!(options.min_size_bytes, 1 << 20);
+        assert_eq!(options.writeback_ms, 1000);
+        assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
+        assert_eq!((options.quiet, options.main_pid, options.stats), (false, 7, None));
+    }
+
+    #[test]
+    fn stats_path_keeps_separators() {
+        let options = parse("memory=1;quiet=1;inject=read:eio,write:short;stats=/a;b=c/d").unwrap();
+        assert_eq!(options.stats, Some(PathBuf::from("/a;b=c/d")));
+        assert_eq!(options.inject.as_deref(), Some("read:eio,write:short"));
+        assert!(options.quiet);
+    }
+
+    #[test]
+    fn stats_path_may_be_any_bytes() {
+        let path = OsStr::from_bytes(b"/\xff");
+        let options = Options::parse(OsStr::from_bytes(b"memory=1;stats=/\xff")).unwrap();
+        assert_eq!(options.stats, Some(PathBuf::from(path)));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, word) in [
+            ("", "memory"),
+            ("memory=0", "memory"),
+            ("memory=lots", "lots"),
+            ("memory=1;io=fast", "uring"),
+            ("memory=1;quiet=yes", "quiet"),
+            ("memory=1;colour=red", "colour"),
+            ("memory", "key=value"),
+            ("memory=1;handlers=-1", "handlers"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

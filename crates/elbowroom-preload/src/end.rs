@@ -1,0 +1,189 @@
+//! The end of the process: dirty pages are written back, then the summary is written, once, whichever end
+//! comes first.
+//!
+//! With a manager, a service thread collects the figures and writes the statistics file; the ending thread
+//! only writes text to standard error, which the service threads do not have. Nothing is allocated on the
+//! ending thread: it may be in a signal handler.
+
+use crate::request::{self, Op};
+use crate::state::{self, Process};
+use crate::summary::{Buffer, Report};
+use crate::sys;
+use elbowroom::{Manager, Stats};
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static STDERR_DEVICE: AtomicU64 = AtomicU64::new(0);
+static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
+
+/// Remembers what standard error is. Called by the constructor.
+pub fn remember_stderr() {
+    if let Some(stat) = sys::fstat(2) {
+        STDERR_DEVICE.store(stat.st_dev, Ordering::Relaxed);
+        STDERR_INODE.store(stat.st_ino, Ordering::Relaxed);
+    }
+}
+
+/// Whether descriptor 2 is still what it was: a program may have put a file of its own there.
+fn stderr_is_unchanged() -> bool {
+    let (device, inode) = (STDERR_DEVICE.load(Ordering::Relaxed), STDERR_INODE.load(Ordering::Relaxed));
+    inode != 0 && sys::fstat(2).is_some_and(|stat| (stat.st_dev, stat.st_ino) == (device, inode))
+}
+
+/// Writes dirty pages back, as far as there are any. Also for children that share the memory: they may be
+/// about to run something that reads the files.
+pub fn flush() {
+    let Some((process, manager)) = state::alive() else { return };
+    if manager.dirty_pages() == 0 {
+        return;
+    }
+    if let Err(errno) = request::submit(process, Op::FlushAll)
+        && stderr_is_unchanged()
+    {
+        let mut text = Buffer::<128>::new();
+        let _ = writeln!(text, "elbowroom: stores to mapped files could not be written back: errno {errno}");
+        sys::write_stderr(text.as_bytes());
+    }
+}
+
+/// The process ends now.
+pub fn process_ends() {
+    flush();
+    report(Always::ForMainProcess);
+}
+
+/// The process is about to become another program, which may fail: the next end then reports again.
+pub fn process_is_replaced() {
+    flush();
+    report(Always::No);
+}
+
+/// The process did not become another program.
+pub fn process_goes_on() {
+    if let Some(process) = state::for_program().filter(|process| process.is_home()) {
+        process.ended.store(false, Ordering::Release);
+    }
+}
+
+/// Whether a process without a manager reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Always {
+    /// If it is the one that `elbowroom run` became.
+    ForMainProcess,
+    /// It does not.
+    No,
+}
+
+fn report(always: Always) {
+    let Some(process) = state::for_program().filter(|process| process.is_home()) else { return };
+    let Some(options) = state::options() else { return };
+    let is_main = options.main_pid == sys::getpid();
+    let manager = process.manager();
+    if manager.is_none() && !(is_main && always == Always::ForMainProcess) {
+        return;
+    }
+    if process.ended.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let quiet = options.quiet || !stderr_is_unchanged();
+    match manager {
+        Some(_) => {
+            if let Ok(text) = request::submit(process, Op::Report)
+                && !quiet
+            {
+                // SAFETY: the service thread leaked it for us, once per report.
+                let text = unsafe { &*(text as *const String) };
+                sys::write_stderr(text.as_bytes());
+            }
+        }
+        None => report_unmanaged(process, options.stats.as_deref(), quiet),
+    }
+}
+
+/// On a service thread: writes the statistics file, and gives the text for standard error.
+pub fn collect(process: &Process, manager: &Manager) -> String {
+    let report = report_of(process, Some(manager.stats()));
+    let mut text = report.to_string();
+    let options = state::options();
+    if let Some(path) = options.and_then(|options| options.stats.as_deref()) {
+        let is_main = options.is_some_and(|options| options.main_pid == report.pid);
+        let mut path = path.as_os_str().to_owned();
+        if !is_main {
+            path.push(format!(".{}", report.pid));
+        }
+        let path = PathBuf::from(path);
+        if let Err(error) = write_file(&path, &report) {
+            let _ = writeln!(text, "elbowroom: cannot write the statistics to {}: {error}", path.display());
+        }
+    }
+    text
+}
+
+fn write_file(path: &Path, report: &Report<'_>) -> std::io::Result<()> {
+    let mut out = Vec::new();
+    report.json(&mut out)?;
+    std::fs::write(path, out)
+}
+
+fn report_of(process: &Process, stats: Option<Stats>) -> Report<'_> {
+    let managed = stats.is_some();
+    let budget_bytes = state::options().map_or(0, |options| options.memory_bytes);
+    let stats = stats.unwrap_or(Stats { budget_bytes, ..Stats::default() });
+    Report { stats, left_to_kernel: &process.left, pid: sys::getpid(), program: program_name(), managed }
+}
+
+/// Without a manager there is no service thread either: by hand, and only ever for the main process.
+fn report_unmanaged(process: &Process, stats_path: Option<&Path>, quiet: bool) {
+    let report = report_of(process, None);
+    if !quiet {
+        let mut text = Buffer::<2048>::new();
+        let _ = write!(text, "{report}");
+        sys::write_stderr(text.as_bytes());
+    }
+    let Some(path) = stats_path else { return };
+    let mut json = Buffer::<4096>::new();
+    let mut path_text = [0u8; libc::PATH_MAX as usize];
+    let bytes = path.as_os_str().as_bytes();
+    let written = bytes.len() < path_text.len() && report.json(&mut json).is_ok() && {
+        path_text[..bytes.len()].copy_from_slice(bytes);
+        write_raw(&path_text, json.as_bytes())
+    };
+    if !written && !quiet {
+        sys::write_stderr(b"elbowroom: cannot write the statistics to ");
+        sys::write_stderr(bytes);
+        sys::write_stderr(b"\n");
+    }
+}
+
+/// Writes a file with nothing but system calls; `path` ends with a 0 byte.
+fn write_raw(path: &[u8], bytes: &[u8]) -> bool {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+    // SAFETY: `path` is terminated, `bytes` is valid, and the descriptor is closed by who opened it.
+    unsafe {
+        let dir = libc::AT_FDCWD as libc::c_long;
+        let fd =
+            libc::syscall(libc::SYS_openat, dir, path.as_ptr(), flags as libc::c_long, 0o666 as libc::c_long);
+        if fd < 0 {
+            return false;
+        }
+        let n = libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len());
+        libc::syscall(libc::SYS_close, fd);
+        n == bytes.len() as libc::c_long
+    }
+}
+
+fn program_name() -> &'static str {
+    unsafe extern "C" {
+        static program_invocation_short_name: *const libc::c_char;
+    }
+    // SAFETY: libc sets it before any of our code can end the process, to a string that is never freed.
+    let name = unsafe {
+        if program_invocation_short_name.is_null() {
+            return "?";
+        }
+        std::ffi::CStr::from_ptr(program_invocation_short_name)
+    };
+    name.to_str().unwrap_or("?")
+}

@@ -1,0 +1,77 @@
+//! The read family: stores through mappings must be seen by it.
+
+use crate::coherence::{self, At};
+use crate::real;
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+
+export! {
+    read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t = read_cursor;
+    __read_chk(fd: c_int, to: *mut c_void, len: size_t, room: size_t) -> ssize_t = read_checked;
+    pread(fd: c_int, to: *mut c_void, len: size_t, offset: off_t) -> ssize_t = read_at;
+    pread64(fd: c_int, to: *mut c_void, len: size_t, offset: off_t) -> ssize_t = read_at;
+    __pread_chk(fd: c_int, to: *mut c_void, len: size_t, offset: off_t, room: size_t) -> ssize_t
+        = read_at_checked;
+    __pread64_chk(fd: c_int, to: *mut c_void, len: size_t, offset: off_t, room: size_t) -> ssize_t
+        = read_at_checked;
+    readv(fd: c_int, to: *const iovec, n: c_int) -> ssize_t = read_parts;
+    preadv(fd: c_int, to: *const iovec, n: c_int, offset: off_t) -> ssize_t = read_parts_at;
+    preadv64(fd: c_int, to: *const iovec, n: c_int, offset: off_t) -> ssize_t = read_parts_at;
+    preadv2(fd: c_int, to: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t = read_parts_with;
+    preadv64v2(fd: c_int, to: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t
+        = read_parts_with;
+}
+
+unsafe fn read_cursor(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    let part = iovec { iov_base: to, iov_len: len };
+    // SAFETY: the caller's promise.
+    coherence::read(fd, &[part], At::Cursor, 0).unwrap_or_else(|| unsafe { real::read(fd, to, len) })
+}
+
+unsafe fn read_checked(fd: c_int, to: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    if len > room {
+        // SAFETY: libc ends the program.
+        return unsafe { real::__read_chk(fd, to, len, room) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { read_cursor(fd, to, len) }
+}
+
+unsafe fn read_at(fd: c_int, to: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
+    let part = iovec { iov_base: to, iov_len: len };
+    let done = At::offset(offset).and_then(|at| coherence::read(fd, &[part], at, 0));
+    // SAFETY: the caller's promise.
+    done.unwrap_or_else(|| unsafe { real::pread64(fd, to, len, offset) })
+}
+
+unsafe fn read_at_checked(fd: c_int, to: *mut c_void, len: size_t, offset: off_t, room: size_t) -> ssize_t {
+    if len > room {
+        // SAFETY: libc ends the program.
+        return unsafe { real::__pread64_chk(fd, to, len, offset, room) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { read_at(fd, to, len, offset) }
+}
+
+unsafe fn read_parts(fd: c_int, to: *const iovec, n: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let parts = unsafe { coherence::parts(to, n) };
+    // SAFETY: the caller's promise.
+    coherence::read(fd, parts, At::Cursor, 0).unwrap_or_else(|| unsafe { real::readv(fd, to, n) })
+}
+
+unsafe fn read_parts_at(fd: c_int, to: *const iovec, n: c_int, offset: off_t) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let parts = unsafe { coherence::parts(to, n) };
+    let done = At::offset(offset).and_then(|at| coherence::read(fd, parts, at, 0));
+    // SAFETY: the caller's promise.
+    done.unwrap_or_else(|| unsafe { real::preadv64(fd, to, n, offset) })
+}
+
+unsafe fn read_parts_with(fd: c_int, to: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's promise.
+    let parts = unsafe { coherence::parts(to, n) };
+    let at = if offset == -1 { Some(At::Cursor) } else { At::offset(offset) };
+    // SAFETY: the caller's promise.
+    at.and_then(|at| coherence::read(fd, parts, at, flags))
+        .unwrap_or_else(|| unsafe { real::preadv64v2(fd, to, n, offset, flags) })
+}

@@ -1,0 +1,111 @@
+//! The library that `elbowroom run` preloads into a program.
+//!
+//! It stands before libc's functions that map, read, write, sync and resize files, that end or replace the
+//! process, and that set signal dispositions. Mappings that qualify (policy.rs) are made by the manager;
+//! everything else goes to the kernel unchanged and is counted by reason. Without the environment variable
+//! [`config::VARIABLE`], everything does.
+//!
+//! # What is interposed, and why
+//! * mmap, munmap, mremap, mprotect, msync, madvise, mincore, mlock and relatives: they act on managed
+//!   memory.
+//! * the write family, truncate, fallocate, open with O_TRUNC, copy_file_range, sendfile, splice: mappings
+//!   must see what they store.
+//! * the read family: it must see what was stored through mappings.
+//! * fsync and relatives, close: they report the file's write-back error.
+//! * fflush, fclose, fwrite, fputs: stdio writes with an internal write that cannot be interposed.
+//! * _exit, the exec family, posix_spawn, system, popen; exit, quick_exit and fork by libc's own hooks: dirty
+//!   pages are written back first.
+//! * sigaction and relatives: see [`signals`].
+//!
+//! # What is not covered
+//! Raw system calls (`syscall(2)`, Go programs) on managed memory or files; reads and writes of managed files
+//! by io_uring and aio (transfers of other files into and out of managed memory are fine); what stdio pushes
+//! out of its buffers in functions other than the above; execl and relatives write back, but make no report;
+//! vfork followed by anything but exec or _exit.
+//!
+//! # Concurrency
+//! A thread of the program that calls in takes no lock and allocates nothing; it blocks its signals while a
+//! service thread works for it (request.rs). So all of this may be called in signal handlers, except that the
+//! first mapping that qualifies starts threads. Service threads (service.rs) have a file table of their own,
+//! block all signals but libc's two, never touch the program's memory, and their own calls of interposed
+//! functions go straight to the kernel. State that a forked child must not inherit is wiped by the kernel
+//! (state.rs).
+
+mod coherence;
+mod config;
+mod end;
+mod fork;
+mod ids;
+mod interpose;
+mod policy;
+mod real;
+mod reason;
+mod request;
+mod serve;
+mod service;
+mod signals;
+mod split;
+mod state;
+mod summary;
+mod sys;
+
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+
+/// The library's own heap: its threads must not allocate from a heap whose lock a faulting thread may hold.
+#[global_allocator]
+static HEAP: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: unsafe extern "C" fn() = construct;
+
+/// Runs when the library is loaded, before the program's main and before its threads.
+#[cfg_attr(test, allow(dead_code))]
+unsafe extern "C" fn construct() {
+    real::resolve();
+    // SAFETY: the name is a string; no other thread exists.
+    let text = unsafe { libc::getenv(CStr::as_ptr(c"ELBOWROOM_OPTIONS")) };
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: the environment holds strings.
+    let text = unsafe { CStr::from_ptr(text) };
+    match config::Options::parse(OsStr::from_bytes(text.to_bytes())) {
+        Ok(options) => {
+            end::remember_stderr();
+            state::set_up(options);
+            fork::set_up();
+            register_ends();
+        }
+        Err(error) => {
+            sys::write_stderr(format!("elbowroom: {error}\n").as_bytes());
+            sys::exit_group(service::CANNOT_RUN_STATUS);
+        }
+    }
+}
+
+/// Asks libc to call us at exit and quick_exit. Registered by no library, and before the program registers
+/// anything, they run after all exit handlers and destructors, which may still store to mapped files.
+fn register_ends() {
+    unsafe extern "C" {
+        fn __cxa_atexit(
+            handler: unsafe extern "C" fn(*mut libc::c_void),
+            argument: *mut libc::c_void,
+            dso: *mut libc::c_void,
+        ) -> libc::c_int;
+        fn __cxa_at_quick_exit(
+            handler: unsafe extern "C" fn(*mut libc::c_void),
+            dso: *mut libc::c_void,
+        ) -> libc::c_int;
+    }
+    unsafe extern "C" fn at_end(_: *mut libc::c_void) {
+        end::process_ends();
+    }
+    // SAFETY: the handler stays valid: this library is never unloaded.
+    unsafe {
+        __cxa_atexit(at_end, std::ptr::null_mut(), std::ptr::null_mut());
+        __cxa_at_quick_exit(at_end, std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,165 @@
+//! libc's own functions behind the names that this library stands before.
+//!
+//! Some are cancellation points or keep state of libc, so that a bare system call would not do. They are
+//! looked up by the constructor. Until then (other libraries' constructors, the program's malloc) the system
+//! call stands in, where there is one that does the same.
+//!
+//! Synchronization: each pointer is written once with the same value, whoever writes it.
+
+use libc::{FILE, c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off_t, size_t, ssize_t};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A value that fits a register.
+trait Word {
+    fn word(self) -> c_long;
+}
+
+macro_rules! words {
+    ($($t:ty),*) => { $(impl Word for $t { fn word(self) -> c_long { self as c_long } })* };
+}
+words!(c_int, c_uint, off_t, size_t);
+
+impl<T> Word for *const T {
+    fn word(self) -> c_long {
+        self as c_long
+    }
+}
+
+impl<T> Word for *mut T {
+    fn word(self) -> c_long {
+        self as c_long
+    }
+}
+
+fn look_up(name: &CStr) -> *mut c_void {
+    // SAFETY: the name is a valid string.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// # Safety
+/// As the system call with these parameters.
+unsafe fn by_system_call(call: c_long, words: &[c_long]) -> c_long {
+    let mut all = [0; 6];
+    all[..words.len()].copy_from_slice(words);
+    let [a, b, c, d, e, f] = all;
+    // SAFETY: the caller's promise; parameters that a call does not have are ignored.
+    unsafe { libc::syscall(call, a, b, c, d, e, f) }
+}
+
+macro_rules! real {
+    ($($name:ident($($a:ident: $t:ty),*) -> $r:ty $(= $call:ident)?;)*) => {
+        /// Looks all of them up.
+        pub fn resolve() {
+            $(pointers::$name.store(look_up(names::$name), Ordering::Release);)*
+        }
+
+        #[allow(non_upper_case_globals)]
+        mod pointers {
+            use super::*;
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)*
+        }
+
+        #[allow(non_upper_case_globals)]
+        mod names {
+            use super::CStr;
+            $(pub const $name: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name with a 0 byte"),
+            };)*
+        }
+
+        $(
+            /// libc's function of this name.
+            ///
+            /// # Safety
+            /// As that function.
+            pub unsafe fn $name($($a: $t),*) -> $r {
+                #[allow(unused_mut)]
+                let mut pointer = pointers::$name.load(Ordering::Acquire);
+                if pointer.is_null() {
+                    let _words = [$($a.word()),*];
+                    $(
+                        // SAFETY: the system call has the same parameters; the caller's promise.
+                        return unsafe { by_system_call(libc::$call, &_words) as $r };
+                    )?
+                    #[allow(unreachable_code)]
+                    {
+                        pointer = look_up(names::$name);
+                        if pointer.is_null() {
+                            crate::sys::write_stderr(
+                                concat!("elbowroom: libc has no ", stringify!($name), "\n").as_bytes(),
+                            );
+                            crate::sys::exit_group(125);
+                        }
+                        pointers::$name.store(pointer, Ordering::Release);
+                    }
+                }
+                // SAFETY: libc's function of this name has this type.
+                let function: unsafe extern "C-unwind" fn($($t),*) -> $r = unsafe { std::mem::transmute(pointer) };
+                // SAFETY: the caller's promise.
+                unsafe { function($($a),*) }
+            }
+        )*
+    };
+}
+
+type Handler = usize;
+
+real! {
+    read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t = SYS_read;
+    pread64(fd: c_int, to: *mut c_void, len: size_t, offset: off_t) -> ssize_t = SYS_pread64;
+    readv(fd: c_int, to: *const iovec, n: c_int) -> ssize_t = SYS_readv;
+    preadv64(fd: c_int, to: *const iovec, n: c_int, offset: off_t) -> ssize_t = SYS_preadv;
+    preadv64v2(fd: c_int, to: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    __read_chk(fd: c_int, to: *mut c_void, len: size_t, room: size_t) -> ssize_t;
+    __pread64_chk(fd: c_int, to: *mut c_void, len: size_t, offset: off_t, room: size_t) -> ssize_t;
+    write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t = SYS_write;
+    pwrite64(fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t = SYS_pwrite64;
+    writev(fd: c_int, from: *const iovec, n: c_int) -> ssize_t = SYS_writev;
+    pwritev64(fd: c_int, from: *const iovec, n: c_int, offset: off_t) -> ssize_t = SYS_pwritev;
+    pwritev64v2(fd: c_int, from: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    ftruncate64(fd: c_int, len: off_t) -> c_int = SYS_ftruncate;
+    truncate64(path: *const c_char, len: off_t) -> c_int = SYS_truncate;
+    fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int = SYS_fallocate;
+    posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> c_int;
+    copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
+        -> ssize_t = SYS_copy_file_range;
+    sendfile64(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t = SYS_sendfile;
+    splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
+        -> ssize_t = SYS_splice;
+    open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = SYS_openat;
+    creat64(path: *const c_char, mode: mode_t) -> c_int;
+    close(fd: c_int) -> c_int = SYS_close;
+    fsync(fd: c_int) -> c_int = SYS_fsync;
+    fdatasync(fd: c_int) -> c_int = SYS_fdatasync;
+    sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int = SYS_sync_file_range;
+    fflush(file: *mut FILE) -> c_int;
+    fclose(file: *mut FILE) -> c_int;
+    fwrite(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
+    fwrite_unlocked(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
+    fputs(text: *const c_char, file: *mut FILE) -> c_int;
+    fputs_unlocked(text: *const c_char, file: *mut FILE) -> c_int;
+    _exit(status: c_int) -> c_int = SYS_exit_group;
+    execve(path: *const c_char, args: *const *const c_char, env: *const *const c_char) -> c_int = SYS_execve;
+    execv(path: *const c_char, args: *const *const c_char) -> c_int;
+    execvp(name: *const c_char, args: *const *const c_char) -> c_int;
+    execvpe(name: *const c_char, args: *const *const c_char, env: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, args: *const *const c_char, env: *const *const c_char) -> c_int;
+    execveat(dir: c_int, path: *const c_char, args: *const *const c_char, env: *const *const c_char, flags: c_int)
+        -> c_int = SYS_execveat;
+    posix_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        args: *const *const c_char, env: *const *const c_char) -> c_int;
+    posix_spawnp(pid: *mut c_int, name: *const c_char, actions: *const c_void, attributes: *const c_void,
+        args: *const *const c_char, env: *const *const c_char) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    signal(signal: c_int, handler: Handler) -> Handler;
+    bsd_signal(signal: c_int, handler: Handler) -> Handler;
+    ssignal(signal: c_int, handler: Handler) -> Handler;
+    sysv_signal(signal: c_int, handler: Handler) -> Handler;
+    __sysv_signal(signal: c_int, handler: Handler) -> Handler;
+    sigset(signal: c_int, handler: Handler) -> Handler;
+}

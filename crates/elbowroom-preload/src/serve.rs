@@ -1,0 +1,206 @@
+//! What a service thread does for a request: the manager's verbs, and the answers as plain numbers.
+
+use crate::end;
+use crate::policy::MapArgs;
+use crate::request::{Durable, Flush, Op, RESIDENT_PAGES, Reply, Request};
+use crate::state::Process;
+use crate::sys::PAGE;
+use elbowroom::{Errno, FileId, FileObject, Manager, MapRequest, Place, Prot, Sharing, WriteTicket};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// [`Op::Map`]'s answer when the manager could not open the file; not an errno.
+pub const OPEN_FAILED: i32 = -1;
+/// [`Op::Map`]'s answer when the kernel still maps the file for shared writing; not an errno.
+pub const MAPPED_BY_KERNEL: i32 = -2;
+
+/// A write that has begun: what the number that [`Op::WriteBegin`] gives points to.
+struct Begun {
+    object: Arc<FileObject>,
+    ticket: WriteTicket,
+}
+
+/// Serves it. A panic of the manager becomes EIO for this request; the panic hook has said what happened.
+pub fn serve(process: &Process, manager: &Manager, request: &mut Request) {
+    let op = request.op.clone();
+    let resident = &mut request.resident;
+    let served = catch_unwind(AssertUnwindSafe(|| perform(process, manager, op, resident)));
+    request.reply = served.unwrap_or_else(|_| {
+        process.panics.fetch_add(1, Ordering::Relaxed);
+        Err(libc::EIO)
+    });
+}
+
+fn perform(process: &Process, manager: &Manager, op: Op, resident: &mut [u8; RESIDENT_PAGES]) -> Reply {
+    let done = match op {
+        Op::Map { args, id, tid, writable, kernel_mapped } => {
+            return map(process, manager, &args, id, tid, writable, kernel_mapped);
+        }
+        Op::Unmap(range) => manager.unmap(range.start, range.len()),
+        Op::Protect(range, prot) => {
+            return manager.protect(range.start, range.len(), prot).map(usize::from).map_err(number);
+        }
+        Op::Remap { old, new_len, how } => {
+            return manager.remap(old.start, old.len(), new_len, how).map_err(number);
+        }
+        Op::Sync(range, durable) => manager.sync(range.start, range.len(), durable == Durable::Yes),
+        Op::Advise(range, advice) => manager.advise(range.start, range.len(), advice),
+        Op::Resident(range) => {
+            let pages = (range.len() / PAGE).min(RESIDENT_PAGES);
+            manager.resident(range.start, &mut resident[..pages])
+        }
+        Op::HandBack(range, prot) => manager.hand_back(range.start, range.len(), prot),
+        Op::Surrender(range) => manager.surrender(range.start, range.len()),
+        Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
+        Op::WriteEnd { ticket, written } => {
+            let Begun { ticket, .. } = *begun(ticket);
+            manager.write_end(ticket, written);
+            Ok(())
+        }
+        Op::Resized { ticket, changed } => {
+            // The pages beyond the new end go before write-back may run again: it would make the file longer.
+            let Begun { object, ticket } = *begun(ticket);
+            let at = changed.start;
+            manager.resized(&object, changed);
+            manager.write_end(ticket, at..at);
+            Ok(())
+        }
+        Op::WriteBack(id, range) => match manager.find(id) {
+            Some(object) => manager.write_back(&object, range),
+            None => Ok(()),
+        },
+        Op::TakeError(id) => match manager.find(id).and_then(|object| object.take_error()) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        },
+        Op::FlushAll => manager.flush_all(),
+        Op::Report => return Ok(Box::into_raw(Box::new(end::collect(process, manager))) as usize),
+    };
+    done.map(|()| 0).map_err(number)
+}
+
+fn number(error: Errno) -> i32 {
+    error.raw_os_error()
+}
+
+fn write_begin(manager: &Manager, id: FileId, range: Range<u64>, flush: Flush) -> Reply {
+    let Some(object) = manager.find(id) else { return Ok(0) };
+    if flush == Flush::First {
+        manager.write_back(&object, 0..u64::MAX).map_err(number)?;
+    }
+    let ticket = manager.write_begin(&object, range);
+    Ok(Box::into_raw(Box::new(Begun { object, ticket })) as usize)
+}
+
+/// Takes the write back out of its number.
+fn begun(ticket: usize) -> Box<Begun> {
+    // SAFETY: a caller ends each write that began exactly once, with the number it was given.
+    unsafe { Box::from_raw(ticket as *mut Begun) }
+}
+
+fn map(
+    process: &Process,
+    manager: &Manager,
+    args: &MapArgs,
+    id: FileId,
+    tid: u32,
+    writable: bool,
+    kernel_mapped: bool,
+) -> Reply {
+    if kernel_mapped && still_mapped_by_kernel(id.inode, writable) {
+        return Err(MAPPED_BY_KERNEL);
+    }
+    // Before the file is managed, so that no read or write of it is missed afterwards.
+    process.managed.add(id.device, id.inode);
+    let path = format!("/proc/{tid}/fd/{}", args.fd);
+    let object = manager.open(Path::new(&path), writable).map_err(|_| OPEN_FAILED)?;
+    if object.id() != id {
+        // Another thread has closed the descriptor and opened something else under its number: as if it had
+        // come first.
+        return Err(OPEN_FAILED);
+    }
+    let nonblocking = args.flags & libc::MAP_NONBLOCK != 0;
+    let request = MapRequest {
+        place: place(args),
+        len: args.rounded(),
+        prot: prot(args.prot),
+        sharing: if args.shared() == Some(true) { Sharing::Shared } else { Sharing::Private },
+        object,
+        offset: args.offset as u64,
+        may_write: writable,
+        populate: args.flags & libc::MAP_POPULATE != 0 && !nonblocking,
+    };
+    manager.map(request).map_err(number)
+}
+
+fn place(args: &MapArgs) -> Place {
+    match args.addr {
+        at if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => Place::FixedNoReplace(at),
+        at if args.flags & libc::MAP_FIXED != 0 => Place::Fixed(at),
+        0 => Place::Anywhere,
+        hint => Place::Hint(hint.saturating_add(PAGE - 1) & !(PAGE - 1)),
+    }
+}
+
+/// The rights that PROT_* bits give. A mapping that can be written can be read, as on the machines we run on.
+pub fn prot(bits: libc::c_int) -> Prot {
+    if bits & libc::PROT_WRITE != 0 {
+        Prot::READ | Prot::WRITE
+    } else if bits & libc::PROT_READ != 0 {
+        Prot::READ
+    } else {
+        Prot::empty()
+    }
+}
+
+/// Whether the kernel maps the file shared, and one of the two sides may be written. By inode number alone:
+/// the device that /proc shows is not always the one that fstat(2) gives, and a wrong "yes" costs only this
+/// mapping.
+fn still_mapped_by_kernel(inode: u64, writable: bool) -> bool {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
+    maps.lines().any(|line| maps_shared(line, inode, writable))
+}
+
+fn maps_shared(line: &str, inode: u64, writable: bool) -> bool {
+    let mut fields = line.split_ascii_whitespace();
+    let rights = fields.nth(1).unwrap_or_default().as_bytes();
+    let same = fields.nth(2).and_then(|field| field.parse().ok()) == Some(inode);
+    same && rights.get(3) == Some(&b's') && (writable || rights.get(1) == Some(&b'w'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_mappings_are_found_in_the_kernels_list() {
+        let line = "7f00-7f01 rw-s 00001000 fe:00 4711    /srv/data 4712";
+        assert!(maps_shared(line, 4711, false));
+        assert!(!maps_shared(line, 4712, true));
+        let read_only = "7f00-7f01 r--s 00001000 fe:00 4711    /srv/data";
+        assert!(!maps_shared(read_only, 4711, false));
+        assert!(maps_shared(read_only, 4711, true));
+        assert!(!maps_shared("7f00-7f01 rw-p 00001000 fe:00 4711    /srv/data", 4711, true));
+        assert!(!maps_shared("7f00-7f01 rw-p 0 00:00 0", 0, true));
+    }
+
+    #[test]
+    fn writable_means_readable() {
+        assert_eq!(prot(libc::PROT_WRITE), Prot::READ | Prot::WRITE);
+        assert_eq!(prot(libc::PROT_READ), Prot::READ);
+        assert_eq!(prot(libc::PROT_NONE), Prot::empty());
+    }
+
+    #[test]
+    fn hints_are_rounded_up_and_fixed_places_kept() {
+        let args = MapArgs { addr: 4097, len: 1, prot: 0, flags: libc::MAP_SHARED, fd: 0, offset: 0 };
+        assert_eq!(place(&args), Place::Hint(8192));
+        let fixed = MapArgs { addr: 4096, flags: libc::MAP_SHARED | libc::MAP_FIXED, ..args };
+        assert_eq!(place(&fixed), Place::Fixed(4096));
+        let careful = MapArgs { flags: libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE, ..fixed };
+        assert_eq!(place(&careful), Place::FixedNoReplace(4096));
+    }
+}

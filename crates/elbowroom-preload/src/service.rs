@@ -1,0 +1,321 @@
+//! The service threads: they start the manager, serve requests, and watch for the end of the program.
+//!
+//! The first service thread gives itself an empty file table (docs/decisions/0002) and starts the manager;
+//! all others, the manager's included, are its children and share that table. One worker of a lane is always
+//! free: a worker that takes a request while no other waits starts another, up to a bound.
+//!
+//! One thread more, the watcher, stays in the program's file table. It sleeps until the program's last thread
+//! has ended after its main thread left by pthread_exit: libc counts our threads and would wait for them for
+//! ever, so the watcher calls exit(0), with the program's descriptors there for stdio to flush to.
+//!
+//! Synchronization: requests come over the lanes (request.rs); between a lane and its workers stands a queue
+//! under a mutex that only service threads take.
+
+use crate::config::{Fallback, Io, Mmu, Options};
+use crate::reason::Reason;
+use crate::request::Request;
+use crate::serve;
+use crate::state::{self, ALIVE, FAILED, LaneKind, NONE, Process, STARTING};
+use crate::sys::{self, Except, SignalsBlocked};
+use elbowroom::{Config, EngineKind, Manager, MoverKind};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The status of a program that could not be started as asked.
+pub const CANNOT_RUN_STATUS: libc::c_int = 125;
+/// Workers per lane, by [`LaneKind`].
+const MAX_WORKERS: [u32; 2] = [64, 8];
+/// Bytes of stack of a service thread.
+const STACK_BYTES: usize = 512 << 10;
+/// How often the end of the main thread is looked for.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The manager of this process, started if need be; `None` if it cannot be had (counted).
+///
+/// The first call of a process starts threads, which is more than a signal handler may do; later calls only
+/// wait.
+pub fn manager(process: &'static Process) -> Option<&'static Manager> {
+    if process.phase.compare_exchange(NONE, STARTING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        start(process);
+    }
+    loop {
+        match process.phase.load(Ordering::Acquire) {
+            ALIVE => return process.manager(),
+            STARTING => sys::futex_wait(&process.phase, STARTING, None),
+            _ => {
+                process.count(Reason::ManagerUnavailable);
+                return None;
+            }
+        }
+    }
+}
+
+fn start(process: &'static Process) {
+    let kept = sys::errno();
+    // What libc and std call on this thread while it makes threads goes straight to the kernel.
+    state::set_service_thread(true);
+    let blocked = SignalsBlocked::new(Except::LibcInternal);
+    let spawned = spawn("elbowroom-watch", move || watch(process))
+        .and_then(|()| spawn("elbowroom-svc", move || first_thread(process)));
+    if let Err(error) = spawned {
+        fail(process, format!("cannot start a thread: {error}"));
+    }
+    while process.phase.load(Ordering::Acquire) == STARTING {
+        sys::futex_wait(&process.phase, STARTING, None);
+    }
+    drop(blocked);
+    state::set_service_thread(false);
+    sys::set_errno(kept);
+    if process.phase.load(Ordering::Acquire) == FAILED {
+        report_failure(process);
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let body = move || {
+        state::enter_service_thread();
+        body();
+    };
+    std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body).map(drop)
+}
+
+fn fail(process: &Process, why: String) {
+    process.error.store(Box::into_raw(Box::new(why)), Ordering::Release);
+    set_phase(process, FAILED);
+}
+
+fn set_phase(process: &Process, phase: u32) {
+    process.phase.store(phase, Ordering::Release);
+    sys::futex_wake(process.phase.as_ptr(), i32::MAX);
+}
+
+/// Says why the manager did not start and ends the program, unless it was asked to go on without.
+fn report_failure(process: &Process) {
+    // SAFETY: leaked by `fail` before the phase was set.
+    let why = unsafe { process.error.load(Ordering::Acquire).as_ref() };
+    let why = why.map_or("unknown reason", String::as_str);
+    let options = state::options();
+    if options.is_some_and(|options| options.fallback == Fallback::Kernel) {
+        if options.is_some_and(|options| !options.quiet) {
+            sys::write_stderr(format!("elbowroom: running without a manager: {why}\n").as_bytes());
+        }
+        return;
+    }
+    let text = format!(
+        "elbowroom: cannot manage memory: {why}\n\
+         elbowroom: `elbowroom doctor` says what to change; `elbowroom run --fallback kernel` runs unmanaged\n"
+    );
+    sys::write_stderr(text.as_bytes());
+    sys::exit_group(CANNOT_RUN_STATUS);
+}
+
+fn first_thread(process: &'static Process) {
+    let Some(options) = state::options() else { return fail(process, "no options".to_owned()) };
+    if let Err(error) = own_file_table() {
+        return fail(
+            process,
+            format!("cannot get a file table of its own (Linux 5.9 or later has it): {error}"),
+        );
+    }
+    report_panics();
+    let manager = match Manager::start(config(options)) {
+        Ok(manager) => manager,
+        Err(error) => return fail(process, error.to_string()),
+    };
+    // It lives as long as the process: pointers to it are read without locks, by forked children too.
+    // SAFETY: the count that `into_raw` keeps is never given up.
+    let manager: &'static Manager = unsafe { &*Arc::into_raw(manager) };
+    let pool = Arc::new(Pool { process, manager, queues: Default::default() });
+    let ending = pool.clone();
+    let spawned = pool
+        .spawn_worker(LaneKind::Ordinary)
+        .and_then(|()| ending.spawn_worker(LaneKind::Ending))
+        .and_then(|()| spawn("elbowroom-house", move || keep_house(process)));
+    if let Err(error) = spawned {
+        return fail(process, format!("cannot start a thread: {error}"));
+    }
+    process.set_manager(manager);
+    set_phase(process, ALIVE);
+}
+
+/// An empty file table for this thread and the threads it starts. The standard descriptors are taken by
+/// something that cannot be read or written, so that nothing of ours ever gets their numbers.
+fn own_file_table() -> std::io::Result<()> {
+    const CLOSE_RANGE_UNSHARE: libc::c_long = 1 << 1;
+    // SAFETY: integers only; the table that is emptied is this thread's own copy.
+    let r = unsafe {
+        libc::syscall(libc::SYS_close_range, 0 as libc::c_long, u32::MAX as libc::c_long, CLOSE_RANGE_UNSHARE)
+    };
+    if r != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    for _ in 0..3 {
+        let flags = libc::O_PATH | libc::O_CLOEXEC;
+        // SAFETY: the path is a valid string.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_openat,
+                libc::AT_FDCWD as libc::c_long,
+                c"/".as_ptr(),
+                flags as libc::c_long,
+            )
+        };
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+fn config(options: &Options) -> Config {
+    Config {
+        memory: options.memory_bytes,
+        engine: match options.io {
+            Io::Auto => EngineKind::Auto,
+            Io::Uring => EngineKind::Uring,
+            Io::Threads => EngineKind::Threads,
+        },
+        mover: match options.mmu {
+            Mmu::Auto => MoverKind::Auto,
+            Mmu::Move => MoverKind::Move,
+            Mmu::Copy => MoverKind::Copy,
+        },
+        handlers: options.handlers,
+        writeback_interval: Duration::from_millis(options.writeback_ms),
+        inject: options.inject.clone(),
+        on_thread_start: Some(state::enter_service_thread),
+    }
+}
+
+/// A panic of the manager is a bug that the user must see; the service threads' own descriptor 2 leads
+/// nowhere, so the text goes to the program's.
+fn report_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let text = format!("elbowroom: internal error: {info}\n");
+        let path = format!("/proc/{}/fd/2", sys::getpid());
+        if let Ok(mut stderr) = std::fs::OpenOptions::new().append(true).open(path) {
+            let _ = std::io::Write::write_all(&mut stderr, text.as_bytes());
+        }
+    }));
+}
+
+/// The workers' side of the lanes.
+struct Pool {
+    process: &'static Process,
+    manager: &'static Manager,
+    queues: [Mutex<VecDeque<Taken>>; 2],
+}
+
+/// A request that was taken off its lane.
+struct Taken(*mut Request);
+
+// SAFETY: the request's caller waits until it is completed, and exactly one thread holds the `Taken`.
+unsafe impl Send for Taken {}
+
+impl Pool {
+    fn spawn_worker(self: &Arc<Self>, kind: LaneKind) -> std::io::Result<()> {
+        let lane = &self.process.lanes[kind as usize];
+        if lane.workers.fetch_add(1, Ordering::AcqRel) >= MAX_WORKERS[kind as usize] {
+            lane.workers.fetch_sub(1, Ordering::AcqRel);
+            return Ok(());
+        }
+        let pool = self.clone();
+        spawn("elbowroom-svc", move || pool.work(kind)).inspect_err(|_| {
+            lane.workers.fetch_sub(1, Ordering::AcqRel);
+        })
+    }
+
+    fn work(self: Arc<Self>, kind: LaneKind) {
+        let lane = &self.process.lanes[kind as usize];
+        loop {
+            let bell = lane.doorbell.load(Ordering::Acquire);
+            let Some(Taken(request)) = self.next(kind) else {
+                lane.idle.fetch_add(1, Ordering::AcqRel);
+                sys::futex_wait(&lane.doorbell, bell, None);
+                lane.idle.fetch_sub(1, Ordering::AcqRel);
+                continue;
+            };
+            if lane.idle.load(Ordering::Acquire) == 0 {
+                // Without another thread this one serves alone, later: no reason to refuse the request.
+                let _ = self.spawn_worker(kind);
+            }
+            // SAFETY: taken off the lane by this thread.
+            let asked = unsafe { &mut *request };
+            serve::serve(self.process, self.manager, asked);
+            // SAFETY: as above; `asked` is not used any more.
+            unsafe { Request::complete(request) };
+        }
+    }
+
+    /// The oldest request that waits.
+    fn next(&self, kind: LaneKind) -> Option<Taken> {
+        let mut queue = self.queues[kind as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        self.process.lanes[kind as usize].drain(|request| queue.push_back(Taken(request)));
+        queue.pop_front()
+    }
+}
+
+/// Sleeps until the program is only our threads, then ends it as libc would have.
+fn watch(process: &'static Process) {
+    while process.exit_now.load(Ordering::Acquire) == 0 {
+        sys::futex_wait(&process.exit_now, 0, None);
+    }
+    // From here on this is the program's last thread: what its exit handlers call is managed like all the
+    // rest.
+    state::set_service_thread(false);
+    // SAFETY: this is how libc ends a process whose last thread has ended.
+    unsafe { libc::exit(0) }
+}
+
+fn keep_house(process: &'static Process) {
+    let pid = sys::getpid();
+    loop {
+        std::thread::sleep(WATCH_INTERVAL);
+        if main_thread_ended(pid) && only_our_threads(process, pid) {
+            process.exit_now.store(1, Ordering::Release);
+            sys::futex_wake(process.exit_now.as_ptr(), 1);
+            return;
+        }
+    }
+}
+
+fn main_thread_ended(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/self/task/{pid}/stat")).is_ok_and(|stat| is_zombie(&stat))
+}
+
+/// The state follows the command name, which is in parentheses and may contain any character.
+fn is_zombie(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+fn only_our_threads(process: &Process, pid: u32) -> bool {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+    tasks
+        .flatten()
+        .filter_map(|task| task.file_name().to_str()?.parse().ok())
+        .all(|tid: u32| tid == pid || process.is_our_thread(tid) || is_kernel_worker(tid))
+}
+
+/// The kernel's io_uring workers appear among our threads.
+fn is_kernel_worker(tid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/self/task/{tid}/comm")).is_ok_and(|name| name.starts_with("iou-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_read_behind_any_name() {
+        assert!(is_zombie("12 (a) Z b) Z 1 1"));
+        assert!(!is_zombie("12 (a) Z b) S 1 1"));
+        assert!(!is_zombie(""));
+    }
+
+    #[test]
+    fn this_process_runs() {
+        assert!(!main_thread_ended(sys::getpid()));
+    }
+}

@@ -1,0 +1,197 @@
+//! What this process knows about its manager, in memory that a forked child finds wiped.
+//!
+//! [`Process`] lives on pages with MADV_WIPEONFORK: a child made by fork, or by a raw clone without CLONE_VM,
+//! sees zeros, which mean "no manager", and can start its own. A child that shares the memory (vfork,
+//! posix_spawn) sees its parent's, which serves it. What must survive a fork (options, signal dispositions,
+//! files that the kernel maps) lives in ordinary statics beside it.
+//!
+//! Synchronization: atomics only. `manager` is set once, before `phase` becomes [`ALIVE`], and never freed.
+
+use crate::config::Options;
+use crate::ids::IdSet;
+use crate::reason::{Counts, Reason};
+use crate::request::Lane;
+use crate::sys;
+use elbowroom::Manager;
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// No manager was needed yet.
+pub const NONE: u32 = 0;
+/// A thread is starting it.
+pub const STARTING: u32 = 1;
+/// It serves.
+pub const ALIVE: u32 = 2;
+/// It could not start, for the rest of this process' life.
+pub const FAILED: u32 = 3;
+
+/// How many threads of ours are remembered: the service threads and the manager's.
+const MAX_OUR_THREADS: usize = 256;
+
+/// Lanes for requests. The two kinds never wait for each other's workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneKind {
+    /// Requests that may wait for I/O, or for a write of the program to end.
+    Ordinary,
+    /// Requests that end a write of the program: what ordinary ones wait for.
+    Ending,
+}
+
+/// Everything about one process. All zero is the start.
+#[repr(C)]
+pub struct Process {
+    /// The process that this memory was set up by; 0 in a child of a raw clone until it is first needed.
+    home_pid: AtomicU32,
+    /// A futex: [`NONE`], [`STARTING`], [`ALIVE`] or [`FAILED`].
+    pub phase: AtomicU32,
+    manager: AtomicPtr<Manager>,
+    /// Why it failed (leaked), for the thread that started it.
+    pub error: AtomicPtr<String>,
+    /// The end of the process was reported.
+    pub ended: AtomicBool,
+    /// A futex: 1 when the watcher is to call exit(0).
+    pub exit_now: AtomicU32,
+    /// Requests by [`LaneKind`].
+    pub lanes: [Lane; 2],
+    /// Files that are or were managed.
+    pub managed: IdSet,
+    /// Mappings and calls that were left to the kernel.
+    pub left: Counts,
+    /// Calls whose delivery to the manager ended in a panic of the manager.
+    pub panics: AtomicU64,
+    our_threads: [AtomicU32; MAX_OUR_THREADS],
+    our_thread_count: AtomicU32,
+}
+
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+/// Files that the kernel maps shared because of us, the parent's included: its mappings are inherited.
+pub static KERNEL_MAPPED: IdSet = IdSet::new();
+/// The manager of this process or of the nearest ancestor that had one: where its windows were must be known
+/// after fork.
+static LAST_MANAGER: AtomicPtr<Manager> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether any managed mapping was ever given to the kernel: it may then map any file.
+pub static HANDED_BACK: AtomicBool = AtomicBool::new(false);
+/// Set by mlockall(MCL_FUTURE): windows must not be locked in memory.
+pub static LOCKS_FUTURE_MEMORY: AtomicBool = AtomicBool::new(false);
+static OPTIONS: OnceLock<Options> = OnceLock::new();
+
+thread_local! {
+    static SERVICE_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes the wiped pages. Called once, by the constructor, before any thread but the first exists.
+pub fn set_up(options: Options) {
+    let len = size_of::<Process>().next_multiple_of(sys::PAGE);
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, wherever the kernel puts it.
+    let at = unsafe { sys::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    let wiped = at != libc::MAP_FAILED && {
+        let advice = libc::MADV_WIPEONFORK as libc::c_long;
+        // SAFETY: the pages were just made and are ours.
+        unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) == 0 }
+    };
+    if !wiped {
+        sys::write_stderr(
+            b"elbowroom: no memory for the library's own state; everything is left to the kernel\n",
+        );
+        return;
+    }
+    let process: *mut Process = at.cast();
+    // SAFETY: the pages are zeroed, all zero is a valid `Process`, and they are never unmapped.
+    unsafe { &*process }.home_pid.store(sys::getpid(), Ordering::Relaxed);
+    if OPTIONS.set(options).is_ok() {
+        PROCESS.store(process, Ordering::Release);
+    }
+}
+
+/// The state, once the constructor ran and if there are options.
+pub fn process() -> Option<&'static Process> {
+    // SAFETY: null, or made by `set_up` and never unmapped; all of it is atomics.
+    unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+}
+
+/// The options. Only after [`process`] gave something.
+pub fn options() -> Option<&'static Options> {
+    OPTIONS.get()
+}
+
+/// The state, if the caller is a thread of the program (the manager's own calls go straight to the kernel).
+pub fn for_program() -> Option<&'static Process> {
+    process().filter(|_| !is_service_thread())
+}
+
+/// The state and the manager, if it is alive and the caller is a thread of the program. What every interposed
+/// function asks first.
+pub fn alive() -> Option<(&'static Process, &'static Manager)> {
+    let process = process()?;
+    let manager = process.manager()?;
+    (!is_service_thread()).then_some((process, manager))
+}
+
+/// As [`alive`], if any file is managed.
+pub fn alive_with_files() -> Option<(&'static Process, &'static Manager)> {
+    alive().filter(|(_, manager)| manager.managed_files() > 0)
+}
+
+/// The manager whose windows this process or an ancestor had.
+pub fn last_manager() -> Option<&'static Manager> {
+    // SAFETY: as in `Process::manager`; a forked child has its own copy of the memory behind it.
+    unsafe { LAST_MANAGER.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether the calling thread is one of ours.
+pub fn is_service_thread() -> bool {
+    SERVICE_THREAD.get()
+}
+
+/// Marks or unmarks the calling thread, without remembering it: for the time in which a program's thread
+/// starts the manager.
+pub fn set_service_thread(value: bool) {
+    SERVICE_THREAD.set(value);
+}
+
+/// Marks the calling thread as one of ours, for good. The manager's threads call it first.
+pub fn enter_service_thread() {
+    set_service_thread(true);
+    if let Some(process) = process() {
+        let index = process.our_thread_count.fetch_add(1, Ordering::AcqRel) as usize;
+        if let Some(slot) = process.our_threads.get(index) {
+            slot.store(sys::gettid(), Ordering::Release);
+        }
+    }
+}
+
+impl Process {
+    /// The manager, if alive.
+    pub fn manager(&self) -> Option<&'static Manager> {
+        // SAFETY: null, or leaked by `set_manager`.
+        unsafe { self.manager.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Sets it, once.
+    pub fn set_manager(&self, manager: &'static Manager) {
+        let pointer = std::ptr::from_ref(manager).cast_mut();
+        LAST_MANAGER.store(pointer, Ordering::Release);
+        self.manager.store(pointer, Ordering::Release);
+    }
+
+    /// Whether the caller is the process that this memory belongs to, and not a child that borrows it.
+    pub fn is_home(&self) -> bool {
+        let pid = sys::getpid();
+        match self.home_pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(home) => home == pid,
+        }
+    }
+
+    /// Counts something left to the kernel.
+    pub fn count(&self, reason: Reason) {
+        self.left.count(reason);
+    }
+
+    /// Whether `tid` is a thread of ours.
+    pub fn is_our_thread(&self, tid: u32) -> bool {
+        self.our_threads.iter().any(|slot| slot.load(Ordering::Acquire) == tid)
+    }
+}

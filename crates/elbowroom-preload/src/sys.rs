@@ -1,0 +1,236 @@
+//! System calls made directly, `errno`, futexes and signal masks.
+//!
+//! The interposed functions must not call the libc functions they stand before, so what they need from the
+//! kernel is asked for here with `syscall(2)`, which sets `errno` as libc's own wrappers do. Everything here
+//! is async-signal-safe and allocates nothing.
+
+use libc::{c_int, c_long, c_void, off_t, size_t, ssize_t};
+use std::sync::atomic::AtomicU32;
+
+/// Bytes in a page.
+pub const PAGE: usize = 4096;
+
+/// Sets the calling thread's `errno`.
+pub fn set_errno(errno: c_int) {
+    // SAFETY: libc gives every thread a valid errno for as long as the thread runs.
+    unsafe { *libc::__errno_location() = errno }
+}
+
+/// The calling thread's `errno`.
+pub fn errno() -> c_int {
+    // SAFETY: as in `set_errno`.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets `errno` and gives -1, which is how most of libc's functions say that they failed.
+pub fn fail(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}
+
+/// The process id, asked of the kernel: a vfork child's own.
+pub fn getpid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+/// The thread id, asked of the kernel.
+pub fn gettid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// mmap(2), unchanged.
+///
+/// # Safety
+/// As mmap(2): with MAP_FIXED the caller owns what is replaced.
+pub unsafe fn mmap(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe {
+        libc::syscall(libc::SYS_mmap, addr, len, prot as c_long, flags as c_long, fd as c_long, offset)
+            as *mut c_void
+    }
+}
+
+/// munmap(2), unchanged.
+///
+/// # Safety
+/// The caller owns the range.
+pub unsafe fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_munmap, addr, len) as c_int }
+}
+
+/// Ends the process at once, without any of libc's or our work.
+pub fn exit_group(status: c_int) -> ! {
+    loop {
+        // SAFETY: does not return; the loop is for the type only.
+        unsafe { libc::syscall(libc::SYS_exit_group, status as c_long) };
+    }
+}
+
+/// Writes all of `text` to descriptor 2 as far as it goes; errors are of no use to anybody here.
+pub fn write_stderr(mut text: &[u8]) {
+    while !text.is_empty() {
+        // SAFETY: the buffer is valid for its length.
+        let n = unsafe { libc::syscall(libc::SYS_write, 2 as c_long, text.as_ptr(), text.len()) };
+        if n > 0 {
+            text = &text[n as usize..];
+        } else if n == 0 || errno() != libc::EINTR {
+            return;
+        }
+    }
+}
+
+/// fstat(2) of a descriptor, or `None` with `errno` as it was before.
+pub fn fstat(fd: c_int) -> Option<libc::stat> {
+    stat_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH)
+}
+
+/// newfstatat(2), or `None` with `errno` as it was before. `path` may be any pointer: the kernel checks it.
+pub fn stat_at(dir: c_int, path: *const libc::c_char, flags: c_int) -> Option<libc::stat> {
+    let before = errno();
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel checks `path` and writes at most one `stat`, whose layout is libc's on 64-bit
+    // machines.
+    let r = unsafe {
+        libc::syscall(libc::SYS_newfstatat, dir as c_long, path, stat.as_mut_ptr(), flags as c_long)
+    };
+    if r == 0 {
+        // SAFETY: the kernel filled it.
+        return Some(unsafe { stat.assume_init() });
+    }
+    set_errno(before);
+    None
+}
+
+/// The magic number of the filesystem that `fd` is on.
+pub fn filesystem(fd: c_int) -> Option<u64> {
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the kernel writes at most one `statfs`.
+    let r = unsafe { libc::syscall(libc::SYS_fstatfs, fd as c_long, stat.as_mut_ptr()) };
+    // SAFETY: it is filled if the call succeeded.
+    (r == 0).then(|| unsafe { stat.assume_init() }.f_type as u64)
+}
+
+/// The open flags of a descriptor (O_ACCMODE, O_APPEND, O_PATH, ...).
+pub fn open_flags(fd: c_int) -> Option<c_int> {
+    // SAFETY: takes integers only.
+    let r = unsafe { libc::syscall(libc::SYS_fcntl, fd as c_long, libc::F_GETFL as c_long) };
+    (r >= 0).then_some(r as c_int)
+}
+
+/// The file position of a descriptor.
+pub fn position(fd: c_int) -> Option<u64> {
+    // SAFETY: takes integers only; SEEK_CUR by 0 changes nothing.
+    let r = unsafe { libc::syscall(libc::SYS_lseek, fd as c_long, 0 as c_long, libc::SEEK_CUR as c_long) };
+    (r >= 0).then_some(r as u64)
+}
+
+/// Copies between this process' own ranges without ever raising a signal: `(copied, errno)`; a bad address on
+/// either side ends the copy with EFAULT.
+pub fn copy_checked(from: usize, to: usize, len: usize) -> ssize_t {
+    let local = libc::iovec { iov_base: to as *mut c_void, iov_len: len };
+    let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: len };
+    // SAFETY: the kernel checks both ranges; `to` is given by the caller for writing.
+    unsafe {
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            getpid() as c_long,
+            &raw const local,
+            1 as c_long,
+            &raw const remote,
+            1 as c_long,
+            0 as c_long,
+        ) as ssize_t
+    }
+}
+
+/// Waits until `word` is not `seen`, a wake, a signal, or `timeout_ms` (`None`: no limit).
+pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_ms: Option<u32>) {
+    let timeout = timeout_ms
+        .map(|ms| libc::timespec { tv_sec: (ms / 1000).into(), tv_nsec: (ms % 1000 * 1_000_000).into() });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word outlives the call and the timeout is null or valid.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as c_long,
+            seen as c_long,
+            timeout,
+        )
+    };
+}
+
+/// Wakes up to `count` waiters of the word at this address. The word need not exist any more: waking looks at
+/// the address only.
+pub fn futex_wake(word: *const u32, count: i32) {
+    // SAFETY: FUTEX_WAKE does not access the word.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word,
+            (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as c_long,
+            count as c_long,
+        )
+    };
+}
+
+/// Which signals [`SignalsBlocked`] leaves alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Except {
+    /// None: for program threads, for the time of a request. A cancellation must not take the stack that the
+    /// request lives on.
+    Nothing,
+    /// The two that libc uses between its threads: for threads that live long. setuid(2) waits until every
+    /// thread has taken one of them.
+    LibcInternal,
+}
+
+/// All signals are blocked for this thread until it is dropped. `errno` is kept.
+pub struct SignalsBlocked {
+    before: u64,
+}
+
+impl SignalsBlocked {
+    /// Blocks.
+    pub fn new(except: Except) -> Self {
+        let mask: u64 = match except {
+            Except::Nothing => !0,
+            Except::LibcInternal => !(0b11 << 31),
+        };
+        Self { before: set_mask(mask) }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        set_mask(self.before);
+    }
+}
+
+/// Sets the thread's signal mask (bit n-1 for signal n) and gives the one before.
+fn set_mask(mask: u64) -> u64 {
+    let kept = errno();
+    let mut before = 0u64;
+    // SAFETY: both point to 8 bytes, the size of the kernel's signal set.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK as c_long,
+            &raw const mask,
+            &raw mut before,
+            8 as c_long,
+        )
+    };
+    set_errno(kept);
+    before
+}

@@ -1,0 +1,86 @@
+//! The engines that are compared: how each is told to run the worker.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::cgroup::Cgroup;
+use crate::size::Size;
+
+/// Who pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Linux, in a memory control group
+    Kernel,
+    /// Linux, in a memory control group, told by MADV_RANDOM that access is random
+    KernelRandom,
+    /// Elbowroom, by `elbowroom run`
+    Elbowroom,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Kernel => "kernel",
+            Self::KernelRandom => "kernel-random",
+            Self::Elbowroom => "elbowroom",
+        })
+    }
+}
+
+impl Engine {
+    /// Whether the kernel pages.
+    pub fn is_kernel(self) -> bool {
+        matches!(self, Self::Kernel | Self::KernelRandom)
+    }
+}
+
+/// The programs that the lab starts.
+#[derive(Debug)]
+pub struct Programs {
+    worker: PathBuf,
+    elbowroom: PathBuf,
+}
+
+impl Programs {
+    /// Finds them: Elbowroom is this program unless `ELBOWROOM_EXE` names another, the worker is beside this
+    /// program.
+    ///
+    /// # Errors
+    /// If the worker is not there.
+    pub fn find() -> Result<Self> {
+        let this = env::current_exe().context("cannot tell where this program is")?;
+        let elbowroom = env::var_os("ELBOWROOM_EXE").filter(|exe| !exe.is_empty()).map(PathBuf::from);
+        let worker = this.with_file_name("elbowroom-lab-worker");
+        ensure!(
+            worker.is_file(),
+            "{} is missing; cargo build --release builds it, and it must stay beside this program",
+            worker.display()
+        );
+        Ok(Self { worker, elbowroom: elbowroom.unwrap_or(this) })
+    }
+
+    /// The worker in a control group.
+    pub fn in_cgroup(&self, group: &Cgroup, worker_args: &[OsString]) -> Vec<OsString> {
+        let mut line: Vec<OsString> = vec![self.worker.clone().into(), "enter".into(), group.procs().into()];
+        line.push("--".into());
+        line.push(self.worker.clone().into());
+        line.extend_from_slice(worker_args);
+        line
+    }
+
+    /// The worker under `elbowroom run`, which writes its statistics to `stats`.
+    pub fn under_elbowroom(&self, memory: Size, stats: &Path, worker_args: &[OsString]) -> Vec<OsString> {
+        let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
+        line.extend(["run", "--memory", &memory.to_string(), "--quiet", "--stats"].map(OsString::from));
+        line.extend([stats.into(), "--".into(), self.worker.clone().into()]);
+        line.extend_from_slice(worker_args);
+        line
+    }
+}

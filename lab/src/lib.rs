@@ -1,0 +1,72 @@
+//! The reference workloads of Elbowroom, measured beside the Linux kernel in one run.
+//!
+//! The lab makes files of known content, runs one worker program over them in each engine in turn, and
+//! compares. The worker (`elbowroom-lab-worker`) is the same program with the same arguments everywhere: the
+//! kernel runs it in a memory control group with the budget as its limit, Elbowroom runs it by `elbowroom run
+//! --memory`.
+//!
+//! From here down: [`cli`] says what can be asked for; `session` makes the files and runs the engines in
+//! turn; `watch` runs one worker and samples it; `record` is what was seen of it and the figures that follow;
+//! `report` computes medians and ratios and prints them. [`board`], [`content`] and [`histogram`] are what
+//! the lab and the worker must agree on. There is no unsafe code here; the worker's is in its `memory`
+//! module.
+//!
+//! Everything that is changed outside of the lab's own files (the device's readahead, control groups) is
+//! undone by a guard's `Drop`, so that it is undone on every way out: signals only raise a flag
+//! (`interrupt`), and all waits look at it. Only SIGKILL leaves them behind; the worker then dies with the
+//! lab.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+pub mod board;
+mod cgroup;
+pub mod cli;
+pub mod content;
+mod device;
+mod engine;
+mod files;
+pub mod histogram;
+mod interrupt;
+mod procfs;
+mod progress;
+mod record;
+mod report;
+mod session;
+pub mod size;
+mod watch;
+
+/// The granularity of everything in the lab, in bytes. Files are whole pages.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// The worker's exit status when a page was not what it must be.
+pub const WRONG_CONTENT_STATUS: u8 = 3;
+
+/// What a shell gives for a program that SIGINT has ended.
+const INTERRUPTED_STATUS: u8 = 130;
+
+/// Does what the command line says, and prints the result.
+///
+/// # Errors
+/// If the arguments make no sense together, if this machine does not allow what they ask for, if a worker
+/// fails or reads wrong content. All changes to the machine are undone by then. A signal that ends the run is
+/// no error but exit status 130, after everything is undone.
+pub fn run(args: cli::LabArgs) -> Result<ExitCode> {
+    match args.command {
+        cli::LabCommand::List => {
+            print!("{}", cli::LIST);
+            Ok(ExitCode::SUCCESS)
+        }
+        cli::LabCommand::Run { workload } => match session::run(&workload) {
+            Err(error) if error.chain().any(|cause| cause.is::<interrupt::Interrupted>()) => {
+                eprintln!(
+                    "interrupted: the worker is killed, and files, control groups and readahead are put back"
+                );
+                Ok(ExitCode::from(INTERRUPTED_STATUS))
+            }
+            result => result.map(|()| ExitCode::SUCCESS),
+        },
+    }
+}

@@ -1,0 +1,139 @@
+//! What the kernel says about processes and about the machine, out of /proc.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// Resident memory of a process, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// VmRSS: all of it.
+    pub total_bytes: u64,
+    /// RssAnon: private memory.
+    pub anon_bytes: u64,
+    /// RssFile: mapped pages of files.
+    pub file_bytes: u64,
+}
+
+/// Resident memory of a process; `None` if it is gone or has no memory any more.
+pub fn resident(pid: u64) -> Option<Resident> {
+    parse_resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn parse_resident(status: &str) -> Option<Resident> {
+    let field = |name: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+    };
+    Some(Resident {
+        total_bytes: field("VmRSS")?,
+        anon_bytes: field("RssAnon")?,
+        file_bytes: field("RssFile")?,
+    })
+}
+
+/// User and system time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cpu {
+    /// In the program.
+    pub user: Duration,
+    /// In the kernel on its behalf.
+    pub system: Duration,
+}
+
+impl Cpu {
+    /// Both together.
+    pub fn total(self) -> Duration {
+        self.user + self.system
+    }
+}
+
+/// What a process and the children it has waited for have used so far. Also tells it of a process that has
+/// ended but is not yet waited for.
+pub fn cpu(pid: u64) -> Result<Cpu> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    parse_cpu(&stat).with_context(|| format!("{path} is not understood: {stat:?}"))
+}
+
+/// What this process has used so far, without its children.
+pub fn cpu_of_this_process() -> Result<Duration> {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::try_from(used).context("the clock of this process's CPU time is wrong")
+}
+
+fn parse_cpu(stat: &str) -> Option<Cpu> {
+    // The name in parentheses may hold anything, so fields are counted from its end; the first of them is
+    // field 3.
+    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    let ticks = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some(Cpu { user: of_ticks(ticks(14)? + ticks(16)?), system: of_ticks(ticks(15)? + ticks(17)?) })
+}
+
+/// How long all processors together have been busy since the machine started: everything but idle, waiting
+/// for I/O, and time taken by other machines.
+pub fn machine_busy() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+    parse_busy(&stat).context("/proc/stat is not understood")
+}
+
+fn parse_busy(stat: &str) -> Option<Duration> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
+    // user nice system idle iowait irq softirq steal; guest time is part of user.
+    let busy = [0, 1, 2, 5, 6].iter().map(|column| ticks.get(*column)).sum::<Option<u64>>()?;
+    Some(of_ticks(busy))
+}
+
+fn of_ticks(ticks: u64) -> Duration {
+    Duration::from_nanos(ticks.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)))
+}
+
+/// The machine that the figures are of.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// Name and release of the kernel.
+    pub kernel: String,
+    /// Processors that can be used.
+    pub cpus: usize,
+    /// Memory of the machine.
+    pub memory_bytes: u64,
+}
+
+/// Looks at this machine.
+pub fn machine() -> Result<Machine> {
+    let release =
+        fs::read_to_string("/proc/sys/kernel/osrelease").context("cannot read the kernel's release")?;
+    let meminfo = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let kib: u64 = total.and_then(|kib| kib.parse().ok()).context("/proc/meminfo has no MemTotal")?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(Machine { kernel: format!("Linux {}", release.trim()), cpus, memory_bytes: kib << 10 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_do_not_shift_the_fields() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 10 0 0 0 100 200 3 4 20 0 1 0 5 6 7";
+        let cpu = parse_cpu(stat).unwrap();
+        assert_eq!((cpu.user, cpu.system), (of_ticks(103), of_ticks(204)));
+    }
+
+    #[test]
+    fn busy_leaves_out_idle_iowait_and_steal() {
+        assert_eq!(parse_busy("cpu  1 2 4 1000 1000 8 16 1000 0 0\ncpu0 1"), Some(of_ticks(31)));
+    }
+
+    #[test]
+    fn this_process_is_resident_and_has_used_something() {
+        let resident = resident(u64::from(std::process::id())).unwrap();
+        assert!(resident.total_bytes >= resident.anon_bytes && resident.anon_bytes > 0);
+        assert!(cpu(u64::from(std::process::id())).is_ok() && machine_busy().unwrap() > Duration::ZERO);
+        assert!(machine().unwrap().memory_bytes > 0);
+    }
+}

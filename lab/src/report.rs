@@ -1,0 +1,321 @@
+//! Medians and ratios of records; the table and the JSON object.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::cli::{Workload, option_name};
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::procfs::{self, Machine};
+use crate::record::{Metric, Record, metrics};
+use crate::size::Size;
+
+/// An engine that this machine cannot run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Skipped {
+    pub engine: Engine,
+    pub reason: String,
+}
+
+/// All that is known at the end of a session.
+pub struct Report {
+    workload: &'static str,
+    parameters: Value,
+    description: String,
+    machine: Machine,
+    device: Option<(String, Option<Size>)>,
+    kernel_readahead: Option<Size>,
+    engines: Vec<Engine>,
+    skipped: Vec<Skipped>,
+    runs: Vec<Record>,
+}
+
+impl Report {
+    /// A report without records.
+    pub fn new(
+        workload: &Workload,
+        engines: &[Engine],
+        skipped: Vec<Skipped>,
+        device: Option<&Device>,
+    ) -> Result<Self> {
+        let mut parameters = serde_json::to_value(workload)?;
+        // The size of a scan's file may be a default.
+        parameters["file_bytes"] = workload.file_size().bytes().into();
+        Ok(Self {
+            workload: workload.name(),
+            parameters,
+            description: describe(workload),
+            machine: procfs::machine()?,
+            device: device.map(|device| (device.name().to_owned(), device.readahead().ok())),
+            kernel_readahead: workload.common().kernel_readahead,
+            engines: engines.to_vec(),
+            skipped,
+            runs: Vec::new(),
+        })
+    }
+
+    /// Adds a record.
+    pub fn push(&mut self, record: Record) {
+        self.runs.push(record);
+    }
+
+    fn metrics(&self) -> impl Iterator<Item = &'static Metric> {
+        metrics(self.workload)
+    }
+
+    /// One line about one run.
+    pub fn line(&self, record: &Record) -> String {
+        let shown = |key: &str| {
+            let metric = self.metrics().find(|metric| metric.key == key)?;
+            Some(format!("{} {}", metric.label, metric.unit.show((metric.of)(record)?)))
+        };
+        let first = self.metrics().next().map_or("", |metric| metric.key);
+        let keys =
+            [first, "cyclic_gigabytes_per_second", "cpu_ns_per_page", "bystander_p99_ns", "peak_rss_bytes"];
+        let mut line = keys.into_iter().filter_map(shown).collect::<Vec<_>>().join(", ");
+        if record.killed_at_bound {
+            line.push_str(", killed at the bound");
+        }
+        line
+    }
+
+    fn median(&self, engine: Engine, metric: &Metric) -> Option<f64> {
+        let of_engine = self.runs.iter().filter(|record| record.engine == engine);
+        median(of_engine.filter_map(metric.of).collect())
+    }
+
+    /// Of each run in which both engines have a figure, the ratio; of these the median.
+    fn median_of_pairs(&self, engine: Engine, base: Engine, metric: &Metric) -> Option<f64> {
+        let value = |engine, run| {
+            let record = self.runs.iter().find(|record| record.engine == engine && record.run == run)?;
+            (metric.of)(record)
+        };
+        let runs = self.runs.iter().map(|record| record.run).max().unwrap_or(0);
+        median((1..=runs).filter_map(|run| ratio(value(engine, run)?, value(base, run)?)).collect())
+    }
+
+    /// Who is compared with whom: Elbowroom, or else the last engine, with each of the others.
+    fn comparisons(&self) -> Vec<(Engine, Engine)> {
+        let elbowroom = self.engines.iter().find(|engine| **engine == Engine::Elbowroom);
+        let Some(subject) = elbowroom.or(self.engines.last()).copied() else { return Vec::new() };
+        self.engines.iter().filter(|base| **base != subject).map(|base| (subject, *base)).collect()
+    }
+
+    /// The table, with the machine above it and what needs to be known to read it below.
+    pub fn table(&self) -> String {
+        let mut rows = vec![vec![String::from("median")]];
+        rows[0].extend(self.engines.iter().map(Engine::to_string));
+        for (engine, base) in self.comparisons() {
+            rows[0].extend([format!("{engine}/{base}"), "of pairs".into()]);
+        }
+        let dash = || String::from("-");
+        for metric in self.metrics() {
+            let medians: Vec<_> = self.engines.iter().map(|engine| self.median(*engine, metric)).collect();
+            if medians.iter().all(Option::is_none) {
+                continue;
+            }
+            let mut row = vec![metric.label.to_owned()];
+            row.extend(medians.iter().map(|value| value.map_or_else(dash, |value| metric.unit.show(value))));
+            for (engine, base) in self.comparisons() {
+                let of_medians = || ratio(self.median(engine, metric)?, self.median(base, metric)?);
+                let both = [of_medians(), self.median_of_pairs(engine, base, metric)];
+                row.extend(both.map(|value| value.map_or_else(dash, |value| format!("{value:.2}"))));
+            }
+            rows.push(row);
+        }
+        let mut text = self.heading();
+        align(&rows, &mut text);
+        text.push_str(self.notes().as_str());
+        text
+    }
+
+    fn heading(&self) -> String {
+        let readahead = match (&self.device, self.kernel_readahead) {
+            (Some((name, Some(own))), Some(set)) => {
+                format!("{name}, readahead {own}, set to {set} for the kernel's runs")
+            }
+            (Some((name, Some(own))), None) => format!("{name}, readahead {own} as the machine has it"),
+            (Some((name, None)), _) => format!("{name}, readahead unknown"),
+            (None, _) => "unknown, so its reads are not counted".into(),
+        };
+        let Machine { kernel, cpus, memory_bytes } = &self.machine;
+        let runs = self.runs.iter().map(|record| record.run).max().unwrap_or(0);
+        format!(
+            "{}; {runs} runs\nmachine: {kernel}, {cpus} CPUs, {} MiB; device: {readahead}\n\n",
+            self.description,
+            memory_bytes >> 20
+        )
+    }
+
+    fn notes(&self) -> String {
+        let mut notes = String::from("\n");
+        if self.workload == "io-retry" {
+            notes.push_str(
+                "A round reads every page of a file; rounds that were not finished count by their pages.\n",
+            );
+        }
+        notes.push_str(
+            "Every page that was read was verified. CPU of the machine includes kernel threads and everybody else; the \
+             lab itself is left out.\n\"of pairs\" is the median of the ratios run by run.\n",
+        );
+        if self.runs.iter().any(Record::seems_unmanaged) {
+            notes.push_str(
+                "WARNING: under elbowroom the worker's files were mapped by the kernel, without a limit. This is no \
+                 comparison; are they smaller than the smallest mapping that is managed?\n",
+            );
+        }
+        for Skipped { engine, reason } in &self.skipped {
+            let _ = writeln!(notes, "{engine} was left out: {reason}");
+        }
+        notes
+    }
+
+    /// The same as an object, with all runs.
+    pub fn json(&self) -> Result<Value> {
+        let mut medians = BTreeMap::new();
+        for engine in &self.engines {
+            let of_engine: BTreeMap<_, _> =
+                self.metrics().map(|m| (m.key, self.median(*engine, m))).collect();
+            medians.insert(engine.to_string(), of_engine);
+        }
+        let mut ratios = BTreeMap::new();
+        for (engine, base) in self.comparisons() {
+            let mut of_pair = BTreeMap::new();
+            for metric in self.metrics() {
+                let of_medians = self.median(engine, metric).zip(self.median(base, metric));
+                let of_medians = of_medians.and_then(|(value, base)| ratio(value, base));
+                let of_pairs = self.median_of_pairs(engine, base, metric);
+                of_pair.insert(metric.key, json!({ "of_medians": of_medians, "median_of_pairs": of_pairs }));
+            }
+            ratios.insert(format!("{engine}/{base}"), of_pair);
+        }
+        let runs: serde_json::Result<Vec<Value>> =
+            self.runs.iter().map(|run| run.to_json(self.workload)).collect();
+        let of_device = |(name, readahead): &(String, Option<Size>)| json!({ "name": name, "readahead_bytes": readahead });
+        let device = self.device.as_ref().map(of_device);
+        Ok(json!({
+            "workload": self.workload,
+            "parameters": self.parameters,
+            "machine": self.machine,
+            "device": device,
+            "engines": self.engines,
+            "skipped": self.skipped,
+            "runs": runs?,
+            "medians": medians,
+            "ratios": ratios,
+        }))
+    }
+}
+
+/// What is run, in one line.
+fn describe(workload: &Workload) -> String {
+    let how = match workload {
+        Workload::IoRetry(args) => format!(", pattern {}", option_name(args.pattern)),
+        Workload::RandomRead(args) => format!(", advice {}", option_name(args.advice)),
+        Workload::Scan(_) => String::new(),
+    };
+    let common = workload.common();
+    format!(
+        "{}: {} threads, {} x {}{how}, {} s, budget {}",
+        workload.name(),
+        workload.threads(),
+        workload.files(),
+        workload.file_size(),
+        common.seconds,
+        common.memory
+    )
+}
+
+fn ratio(value: f64, base: f64) -> Option<f64> {
+    (base != 0.0).then(|| value / base)
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Writes rows with the first column to the left and the others to the right.
+fn align(rows: &[Vec<String>], text: &mut String) {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in rows {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ =
+                if column == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+        }
+        text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(rates: &[(Engine, usize, u64)], engines: &[Engine]) -> Report {
+        let machine = Machine { kernel: "Linux 1.2".into(), cpus: 2, memory_bytes: 1 << 30 };
+        let run = |(engine, run, pages): &(Engine, usize, u64)| Record::of_pages(*engine, *run, *pages, 1.0);
+        Report {
+            workload: "io-retry",
+            parameters: json!({}),
+            description: "io-retry".into(),
+            machine,
+            device: None,
+            kernel_readahead: None,
+            engines: engines.to_vec(),
+            skipped: Vec::new(),
+            runs: rates.iter().map(run).collect(),
+        }
+    }
+
+    #[test]
+    fn ratios_are_of_medians_and_of_pairs() {
+        use Engine::{Elbowroom, Kernel};
+        let runs = [
+            (Kernel, 1, 10),
+            (Elbowroom, 1, 40),
+            (Kernel, 2, 20),
+            (Elbowroom, 2, 100),
+            (Kernel, 3, 80),
+            (Elbowroom, 3, 90),
+        ];
+        let report = report(&runs, &[Kernel, Elbowroom]);
+        let json = report.json().unwrap();
+        assert_eq!(json["medians"]["kernel"]["rounds_per_second"], json!(2.0));
+        let ratio = &json["ratios"]["elbowroom/kernel"]["rounds_per_second"];
+        assert_eq!((&ratio["of_medians"], &ratio["median_of_pairs"]), (&json!(4.5), &json!(4.0)));
+        assert_eq!(json["runs"].as_array().map(Vec::len), Some(6));
+        let table = report.table();
+        let row = table.lines().find(|line| line.starts_with("rounds/s")).unwrap();
+        assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["rounds/s", "2.00", "9.00", "4.50", "4.00"]);
+    }
+
+    #[test]
+    fn rows_without_a_figure_are_left_out_and_nothing_is_divided_by_zero() {
+        let table = report(
+            &[(Engine::Kernel, 1, 0), (Engine::Elbowroom, 1, 5)],
+            &[Engine::Kernel, Engine::Elbowroom],
+        )
+        .table();
+        assert!(!table.contains("bystander") && !table.contains("inf") && !table.contains("NaN"), "{table}");
+        let row = table.lines().find(|line| line.starts_with("CPU per page, worker")).unwrap();
+        assert!(row.contains(" - "), "{row}");
+    }
+
+    #[test]
+    fn medians_of_even_and_odd_counts() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+}

@@ -1,0 +1,333 @@
+//! One call of `lab run`: makes the files, lets the engines take turns, and hands the records to the report.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::WRONG_CONTENT_STATUS;
+use crate::board::{Board, BoardReading, SLOT_FIRST_PASS_NS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS, now_ns};
+use crate::cgroup::Cgroup;
+use crate::cli::{Advice, Workload, option_name};
+use crate::device::Device;
+use crate::engine::{Engine, Programs};
+use crate::files::DataFiles;
+use crate::interrupt::Interrupt;
+use crate::procfs::{self, Resident};
+use crate::progress::Progress;
+use crate::record::Record;
+use crate::report::{Report, Skipped};
+use crate::watch::{self, Task, Watched};
+
+/// Everything that the runs of one session share.
+struct Session<'a> {
+    workload: &'a Workload,
+    programs: Programs,
+    files: DataFiles,
+    /// The board and what workers write about themselves. Not on the measured disk where that can be avoided.
+    scratch: TempDir,
+    device: Option<Device>,
+    interrupt: Interrupt,
+}
+
+/// Runs a workload in its engines, prints the table and writes the JSON file.
+pub fn run(workload: &Workload) -> Result<()> {
+    workload.check()?;
+    let common = workload.common();
+    let json = common.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let programs = Programs::find()?;
+    let interrupt = Interrupt::install()?;
+    let (engines, skipped) = usable_engines(workload)?;
+
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let files = DataFiles::prepare(common.dir.as_deref(), workload.files(), workload.file_size(), seed)?;
+    let device = usable_device(files.dir(), workload, &engines)?;
+    let mut progress = Progress::new();
+    for Skipped { engine, reason } in &skipped {
+        progress.keep(&format!("{engine} is left out: {reason}"));
+    }
+    files.write(&interrupt, &mut progress)?;
+
+    let scratch = scratch_dir(files.dir())?;
+    let session = Session { workload, programs, files, scratch, device, interrupt };
+    let mut report = Report::new(workload, &engines, skipped, session.device.as_ref())?;
+    for run in 1..=common.runs {
+        for engine in &engines {
+            let label = format!("run {run}/{} {engine}", common.runs);
+            let record =
+                session.run_one(*engine, run, &label, &mut progress).with_context(|| label.clone())?;
+            progress.keep(&format!("{label}: {}", report.line(&record)));
+            report.push(record);
+        }
+    }
+    drop(progress);
+    drop(session);
+    print!("{}", report.table());
+    if let Some(json) = json {
+        json.write(&report.json()?)?;
+    }
+    Ok(())
+}
+
+/// Finds out which engines this machine can run, before anything long begins.
+fn usable_engines(workload: &Workload) -> Result<(Vec<Engine>, Vec<Skipped>)> {
+    let engines = workload.engines();
+    if !engines.iter().any(|engine| engine.is_kernel()) {
+        return Ok((engines.to_vec(), Vec::new()));
+    }
+    let Err(error) = Cgroup::create(workload.common().memory) else {
+        return Ok((engines.to_vec(), Vec::new()));
+    };
+    let (kernels, others): (Vec<Engine>, Vec<Engine>) = engines.iter().partition(|engine| engine.is_kernel());
+    if others.is_empty() {
+        return Err(error.context("the kernel cannot be measured under the budget"));
+    }
+    let skip = |engine| Skipped { engine, reason: format!("{error:#}") };
+    Ok((others, kernels.into_iter().map(skip).collect()))
+}
+
+/// The device under the files. Without one only its statistics are missing, unless its readahead is to be
+/// set.
+fn usable_device(dir: &Path, workload: &Workload, engines: &[Engine]) -> Result<Option<Device>> {
+    let device = Device::under(dir);
+    match workload.common().kernel_readahead.filter(|_| engines.iter().any(|engine| engine.is_kernel())) {
+        None => Ok(device.ok()),
+        Some(readahead) => {
+            let device = device.context("--kernel-readahead needs a device to set it on")?;
+            // Tried now, so that it does not fail after the files are made.
+            drop(device.with_readahead(readahead)?);
+            Ok(Some(device))
+        }
+    }
+}
+
+fn scratch_dir(fallback: &Path) -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("elbowroom-lab-");
+    builder
+        .tempdir_in("/dev/shm")
+        .or_else(|_| builder.tempdir_in(fallback))
+        .context("cannot make a directory for the board")
+}
+
+impl Session<'_> {
+    /// Runs the worker once in one engine, with a cold cache.
+    fn run_one(&self, engine: Engine, run: usize, label: &str, progress: &mut Progress) -> Result<Record> {
+        let common = self.workload.common();
+        progress.update(|| format!("{label}: making the page cache cold"));
+        self.files.make_cold(&self.interrupt)?;
+        // What the making of files and the previous worker left for the disk to do should not count for this
+        // one.
+        self.interrupt.sleep_until(std::time::Instant::now() + Duration::from_millis(200))?;
+
+        let stats_path = self.scratch.path().join("stats.json");
+        let board_path = self.scratch.path().join("board");
+        for path in [&stats_path, &board_path] {
+            remove_if_there(path)?;
+        }
+        let board = Board::create(&board_path, self.workload.threads())?;
+        let arguments = self.worker_arguments(engine, &board_path);
+        let group = if engine.is_kernel() { Some(Cgroup::create(common.memory)?) } else { None };
+        let readahead = common.kernel_readahead.filter(|_| engine.is_kernel()).zip(self.device.as_ref());
+        let _readahead = readahead.map(|(size, device)| device.with_readahead(size)).transpose()?;
+        let line = match &group {
+            Some(group) => self.programs.in_cgroup(group, &arguments),
+            None => self.programs.under_elbowroom(common.memory, &stats_path, &arguments),
+        };
+
+        let mut stderr =
+            tempfile::tempfile_in(self.scratch.path()).context("cannot make a file for standard error")?;
+        let task = Task {
+            line: &line,
+            board: &board,
+            time: Duration::from_secs_f64(common.seconds),
+            grace: Duration::from_secs_f64(common.grace_seconds),
+            stderr: &mut stderr,
+        };
+        let meters = Meters::read(self.device.as_ref())?;
+        let tick = |board: &BoardReading, resident| {
+            progress.update(|| format!("{label}: {}", live_line(board, resident)))
+        };
+        let watched = watch::watch(task, &self.interrupt, tick)?;
+        let used = Meters::read(self.device.as_ref())?.since(&meters, watched.cpu.total());
+        judge(&watched, group.as_ref(), &mut stderr)?;
+        let peak_engine_bytes = group.as_ref().and_then(Cgroup::peak_bytes);
+        let stats = if engine.is_kernel() || watched.killed { None } else { Some(read_stats(&stats_path)?) };
+        Ok(self.record(engine, run, &watched, used, peak_engine_bytes, stats))
+    }
+
+    fn worker_arguments(&self, engine: Engine, board: &Path) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec![self.workload.name().into()];
+        let mut option = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        option("--dir", self.files.dir().into());
+        option("--board", board.into());
+        option("--threads", self.workload.threads().to_string().into());
+        option("--seconds", self.workload.common().seconds.to_string().into());
+        option("--file-bytes", self.workload.file_size().bytes().to_string().into());
+        option("--seed", self.files.seed().to_string().into());
+        match self.workload {
+            Workload::IoRetry(args) => option("--pattern", option_name(args.pattern).into()),
+            Workload::RandomRead(args) => {
+                let advice = if engine == Engine::KernelRandom { Advice::Random } else { args.advice };
+                option("--advice", option_name(advice).into());
+            }
+            Workload::Scan(_) => {}
+        }
+        arguments
+    }
+
+    fn record(
+        &self,
+        engine: Engine,
+        run: usize,
+        watched: &Watched,
+        used: Meters,
+        group_peak_bytes: Option<u64>,
+        stats: Option<serde_json::Value>,
+    ) -> Record {
+        let board = &watched.board;
+        let of_stats = |key: &str| stats.as_ref().and_then(|stats| stats.get(key)?.as_u64());
+        Record {
+            engine,
+            run,
+            killed_at_bound: watched.killed,
+            measured_seconds: watched.time.as_secs_f64(),
+            pages_in_time: watched.pages_in_time,
+            pages_per_round: self.workload.file_size().pages(),
+            pages_total: board.total(SLOT_PAGES),
+            rounds_completed: board.total(SLOT_ROUNDS),
+            first_pass_seconds: board
+                .latest(SLOT_FIRST_PASS_NS)
+                .zip(board.header(STARTED_NS))
+                .map(|(end, start)| Duration::from_nanos(end.saturating_sub(start)).as_secs_f64()),
+            cpu_user_ns: watched.cpu.user.as_nanos() as u64,
+            cpu_system_ns: watched.cpu.system.as_nanos() as u64,
+            machine_cpu_ns: used.busy.as_nanos() as u64,
+            device_read_bytes: used.read_bytes,
+            device_readahead_bytes: match engine.is_kernel() {
+                true => {
+                    self.workload.common().kernel_readahead.or_else(|| self.device.as_ref()?.readahead().ok())
+                }
+                false => None,
+            },
+            peak_rss_bytes: watched.peak.total_bytes,
+            peak_rss_anon_bytes: watched.peak.anon_bytes,
+            peak_rss_file_bytes: watched.peak.file_bytes,
+            peak_engine_bytes: group_peak_bytes.or_else(|| of_stats("peak_bytes")),
+            layout_lock_faults: of_stats("layout_lock_faults"),
+            bystander: board.bystander(),
+            reads: board.reads(),
+            engine_stats: stats,
+        }
+    }
+}
+
+fn live_line(board: &BoardReading, resident: Resident) -> String {
+    let seconds =
+        board.header(STARTED_NS).map_or(0.0, |started| now_ns().saturating_sub(started) as f64 / 1e9);
+    let pages = board.total(SLOT_PAGES);
+    format!(
+        "{seconds:.1} s, {} MiB read, resident {} MiB",
+        (pages * crate::PAGE_BYTES) >> 20,
+        resident.total_bytes >> 20
+    )
+}
+
+/// Fails if the worker came to an end that is none.
+fn judge(watched: &Watched, group: Option<&Cgroup>, stderr: &mut File) -> Result<()> {
+    let end = watch::describe(watched.status);
+    if watched.status.code() == Some(i32::from(WRONG_CONTENT_STATUS)) {
+        bail!(
+            "the worker read wrong content, so no figure of this session is worth anything{}",
+            watch::tail(stderr)
+        );
+    }
+    if let Some(kills @ 1..) = group.map(Cgroup::oom_kills) {
+        bail!(
+            "the worker cannot run in this budget ({kills} out-of-memory kills by the kernel); raise --memory"
+        );
+    }
+    if !watched.killed && !watched.status.success() {
+        bail!("the worker ended with {end}{}", watch::tail(stderr));
+    }
+    if watched.board.header(STARTED_NS).is_none() {
+        bail!("the worker ended with {end} before it began{}", watch::tail(stderr));
+    }
+    Ok(())
+}
+
+fn read_stats(path: &Path) -> Result<serde_json::Value> {
+    let context = || format!("elbowroom run wrote no statistics that can be read to {}", path.display());
+    let text = fs::read_to_string(path).with_context(context)?;
+    serde_json::from_str(&text).with_context(context)
+}
+
+fn remove_if_there(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the whole machine has used.
+#[derive(Debug, Clone, Copy)]
+struct Meters {
+    busy: Duration,
+    lab: Duration,
+    read_bytes: Option<u64>,
+}
+
+impl Meters {
+    fn read(device: Option<&Device>) -> Result<Self> {
+        let busy = procfs::machine_busy()?;
+        let lab = procfs::cpu_of_this_process()?;
+        Ok(Self { busy, lab, read_bytes: device.map(Device::read_bytes).transpose()? })
+    }
+
+    /// What was used since `before`, the lab's own share left out. At least the worker's own share, whatever
+    /// the clock ticks say.
+    fn since(&self, before: &Self, worker: Duration) -> Self {
+        let lab = self.lab.saturating_sub(before.lab);
+        let busy = self.busy.saturating_sub(before.busy).saturating_sub(lab).max(worker);
+        let read_bytes = self.read_bytes.zip(before.read_bytes).map(|(now, then)| now.saturating_sub(then));
+        Self { busy, lab, read_bytes }
+    }
+}
+
+/// The file for the results: what is wrong with it should be known before the runs, and it appears whole or
+/// not at all.
+#[derive(Debug)]
+struct JsonFile {
+    path: PathBuf,
+    temporary: NamedTempFile,
+}
+
+impl JsonFile {
+    fn prepare(path: &Path) -> Result<Self> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if path.is_dir() {
+            bail!("--json {} is a directory; name a file", path.display());
+        }
+        let temporary = tempfile::Builder::new().prefix(".elbowroom-lab-").tempfile_in(parent);
+        let temporary = temporary.with_context(|| format!("cannot write --json {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), temporary })
+    }
+
+    fn write(mut self, json: &serde_json::Value) -> Result<()> {
+        let context = || format!("cannot write --json {}", self.path.display());
+        let text = serde_json::to_string_pretty(json).with_context(context)?;
+        writeln!(self.temporary, "{text}").with_context(context)?;
+        // Temporary files are private; a result is as readable as any file that is not secret.
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        fs::set_permissions(self.temporary.path(), permissions).with_context(context)?;
+        let path = self.path.clone();
+        self.temporary.persist(&path).with_context(|| format!("cannot write --json {}", path.display()))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! What the behaviour tests share: a place on a real disk, C programs compiled once, and runs of real programs under
+//! the plain kernel and under `elbowroom run`.
+//!
+//! A behaviour test is a program that checks itself, run in several variants ([`Variant`]). The plain kernel is one of
+//! them and validates the test: what holds there must hold under every other. [`behaviour!`] makes one `#[test]` of
+//! each program and variant, so that a failure is named.
+//!
+//! Nothing here hangs: a run has a time limit, after which its whole process group is killed and the panic shows what
+//! each of its threads was doing.
+//!
+//! * [`place`]: scratch directories, and the binary under test
+//! * [`program`]: the C programs of `tests/programs`
+//! * [`run`]: processes, their output, and how they ended
+//! * [`source`]: the source files, for the tidy test
+//! * [`variant`]: the ways in which a program is run
+
+pub mod place;
+pub mod program;
+pub mod run;
+pub mod source;
+pub mod variant;
+
+pub use place::{Scratch, elbowroom_exe};
+pub use program::{Pattern, program};
+pub use run::{Command, Outcome};
+pub use variant::Variant;
+
+/// One `#[test]` for each named variant of a behaviour: `behaviour!(name: plain, m64, m16);` calls
+/// `fn name(variant: Variant)` as the tests `name::plain`, `name::m64` and `name::m16`.
+#[macro_export]
+macro_rules! behaviour {
+    ($name:ident: $($variant:ident),+ $(,)?) => {
+        mod $name {
+            $(
+                #[test]
+                fn $variant() {
+                    super::$name($crate::Variant::$variant());
+                }
+            )+
+        }
+    };
+}

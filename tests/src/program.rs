@@ -1,0 +1,98 @@
+//! The C programs of `tests/programs`, compiled when they are first needed and kept for later runs.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use crate::place::{root, workspace};
+use crate::run::Command;
+
+const FLAGS: [&str; 6] = ["-O2", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"];
+
+/// The compiled program `name`, from `tests/programs/name.c`.
+///
+/// # Panics
+/// If it does not compile.
+pub fn program(name: &str) -> PathBuf {
+    static COMPILED: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+    // A test that panicked while it compiled leaves a map that is still right.
+    let mut compiled = COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    compiled.get_or_insert_default().entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
+}
+
+fn compile(name: &str) -> PathBuf {
+    let sources = workspace().join("tests/programs");
+    let source = sources.join(format!("{name}.c"));
+    let mut hash = DefaultHasher::new();
+    for path in [&source, &sources.join("common.h")] {
+        std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).hash(&mut hash);
+    }
+    FLAGS.hash(&mut hash);
+    // The name ends in the program's name, so that what argv[0] says about it does not change with the source.
+    let directory = root().join("programs").join(format!("{:016x}", hash.finish()));
+    let compiled = directory.join(name);
+    if compiled.is_file() {
+        return compiled;
+    }
+    std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    // Another test binary may do the same at this moment: a rename makes the program whole or absent.
+    let partial = directory.join(format!("{name}.{}", std::process::id()));
+    let output = std::process::Command::new("cc")
+        .args(FLAGS)
+        .arg(&source)
+        .arg("-o")
+        .arg(&partial)
+        .output()
+        .unwrap_or_else(|error| panic!("the tests need a C compiler: cc: {error}"));
+    assert!(output.status.success(), "{name}.c:\n{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(&partial, &compiled).unwrap_or_else(|error| panic!("{}: {error}", compiled.display()));
+    compiled
+}
+
+/// Files whose every byte follows from a seed and its offset, made and checked by plain writes and reads.
+pub struct Pattern;
+
+impl Pattern {
+    /// Makes a file of the pattern, on the disk.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn create(path: &str, bytes: u64, seed: u64) {
+        Command::new(program("pattern")).args(["create", path]).args([bytes, seed]).run().success();
+    }
+
+    /// Makes `count` files `prefix0`, `prefix1`, ..., whose seeds are 0, 1, ...
+    ///
+    /// # Panics
+    /// If they cannot be made.
+    pub fn create_many(prefix: &str, count: u64, bytes: u64) {
+        Command::new(program("pattern")).args(["many", prefix]).args([count, bytes]).run().success();
+    }
+
+    /// The file is exactly that of this seed.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn check(path: &str, bytes: u64, seed: u64) {
+        Command::new(program("pattern")).args(["check", path]).args([bytes, seed]).run().success();
+    }
+
+    /// The file's size and checksum, as text.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    pub fn sum(path: &str) -> String {
+        Command::new(program("pattern")).args(["sum", path]).run().success().stdout
+    }
+
+    /// A file of `bytes` zeros (a hole).
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn zeros(path: &str, bytes: u64) {
+        let file = std::fs::File::create(Path::new(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        file.set_len(bytes).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+}

@@ -1,0 +1,50 @@
+//! The ways in which a program is run: under the plain kernel, and under `elbowroom run` with various options.
+
+/// How a program is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variant {
+    /// Its name in messages.
+    pub name: &'static str,
+    /// The options of `elbowroom run`; `None` for the plain kernel.
+    pub options: Option<&'static [&'static str]>,
+    /// The budget in MiB; 0 for the plain kernel.
+    pub memory_mib: u64,
+}
+
+/// The table of variants: a constructor each.
+macro_rules! variants {
+    ($($(#[$doc:meta])* $name:ident: $memory_mib:literal $options:expr;)+) => {
+        impl Variant {
+            $(
+                $(#[$doc])*
+                pub fn $name() -> Self {
+                    Self { name: stringify!($name), options: $options, memory_mib: $memory_mib }
+                }
+            )+
+        }
+    };
+}
+
+variants! {
+    /// No Elbowroom: this validates the test.
+    plain: 0 None;
+    /// A budget of 64 MiB.
+    m64: 64 Some(&["--memory", "64M"]);
+    /// The smallest budget.
+    m16: 16 Some(&["--memory", "16M"]);
+    /// Pages are copied instead of moved.
+    copy: 16 Some(&["--memory", "16M", "--mmu", "copy"]);
+    /// Blocking threads instead of io_uring.
+    threads: 16 Some(&["--memory", "16M", "--io", "threads"]);
+    /// One handler thread.
+    handlers1: 16 Some(&["--memory", "16M", "--handlers", "1"]);
+    /// Four handler threads.
+    handlers4: 16 Some(&["--memory", "16M", "--handlers", "4"]);
+}
+
+impl Variant {
+    /// Whether the program runs under the plain kernel.
+    pub fn is_plain(self) -> bool {
+        self.options.is_none()
+    }
+}

@@ -1,0 +1,47 @@
+//! System calls on managed memory, and descriptors and mappings of the same file.
+
+use elbowroom_tests::{Command, Pattern, Scratch, Variant, behaviour, program};
+use rustix::process::Signal;
+
+fn buffers(variant: Variant) {
+    let scratch = Scratch::new();
+    let file = scratch.file("data");
+    Pattern::create(&file, 32 * 1024 * 1024, 7);
+    let outcome = Command::new(program("syscalls")).args([&file, "7"]).variant(variant).run().success();
+    assert_eq!(outcome.stdout.lines().count(), 9, "{}", outcome.report());
+}
+behaviour!(buffers: plain, m64, m16, copy, threads, handlers1);
+
+fn coherence(variant: Variant) {
+    let scratch = Scratch::new();
+    let command = Command::new(program("coherence")).args([&scratch.file("data"), "5", "3000"]);
+    let outcome = command.variant(variant).run().success();
+    assert_eq!(outcome.stdout, "ok random_operations\nok races\n");
+}
+behaviour!(coherence: plain, m64, m16, copy, threads, handlers4);
+
+/// Another process writes the file: who maps it afterwards sees that.
+fn foreign_writes(variant: Variant) {
+    let scratch = Scratch::new();
+    let file = scratch.file("data");
+    for (bytes, bytes_after) in [(20_000_000, 20_000_000), (8_000_000, 9_000_000)] {
+        Pattern::create(&file, bytes, 5);
+        let mut running = Command::new(program("foreign")).args([&file, "5"]).variant(variant).start();
+        running.wait_for_line("ready");
+        let inode =
+            |path: &str| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).expect("it is there"));
+        let before = inode(&file);
+        let other = scratch.file("other");
+        Pattern::create(&other, bytes_after, 6);
+        // In place, and without a moment in which the file is shorter: that would be truncation, not a write.
+        std::io::copy(
+            &mut std::fs::File::open(&other).expect("it is there"),
+            &mut std::fs::OpenOptions::new().write(true).open(&file).expect("it is there"),
+        )
+        .expect("the file can be written");
+        assert_eq!(inode(&file), before);
+        running.signal(Signal::USR1);
+        running.finish().success();
+    }
+}
+behaviour!(foreign_writes: plain, m64, m16);

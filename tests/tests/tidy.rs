@@ -1,0 +1,289 @@
+//! What the project promises about its own source: layers, the home of unsafe code, locks, and plain tidiness.
+
+use std::collections::BTreeSet;
+
+use elbowroom_tests::source::{Source, has_word};
+
+/// The crates, each of which may use only those before it, by directory.
+const CRATES: [(&str, &str); 8] = [
+    ("crates/elbowroom-sync", "elbowroom-sync"),
+    ("crates/elbowroom-machine", "elbowroom-machine"),
+    ("crates/elbowroom-store", "elbowroom-store"),
+    ("crates/elbowroom", "elbowroom"),
+    ("crates/elbowroom-preload", "elbowroom-preload"),
+    ("lab", "elbowroom-lab"),
+    ("crates/elbowroom-cli", "elbowroom-cli"),
+    ("tests", "elbowroom-tests"),
+];
+
+/// The modules of the manager in layers, lowest first. A module may use the layers below its own, and its own layer.
+const MODULES: [&[&str]; 11] = [
+    &["config", "error", "stats"],
+    &["page"],
+    &["object"],
+    &["vma", "readahead"],
+    &["core"],
+    &["reclaim"],
+    &["writeback"],
+    &["fault"],
+    &["space"],
+    &["manager"],
+    &["lib"],
+];
+
+const MAX_LINES: usize = 900;
+
+/// All problems at once, so that one run shows what is to do.
+fn report(problems: Vec<String>) {
+    assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
+}
+
+fn rust() -> Vec<Source> {
+    Source::all("", &[".rs"])
+}
+
+/// The names of dependencies in all sections of a manifest.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut inside = false;
+    let mut names = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            inside = section.ends_with("dependencies");
+            // [dependencies.name]
+            if let Some((before, name)) = section.rsplit_once('.')
+                && before.ends_with("dependencies")
+            {
+                names.push(name.to_owned());
+            }
+        } else if inside && let Some((key, _)) = line.split_once('=') {
+            names.push(key.trim().split('.').next().unwrap_or("").trim_matches('"').to_owned());
+        }
+    }
+    names
+}
+
+#[test]
+fn crates_use_only_the_crates_below_them() {
+    let mut problems = Vec::new();
+    for (rank, (directory, _)) in CRATES.iter().enumerate() {
+        for name in dependencies(&Source::read(&format!("{directory}/Cargo.toml")).text) {
+            let used = CRATES.iter().position(|(_, known)| *known == name);
+            match used {
+                Some(used) if used >= rank => {
+                    problems.push(format!("{directory} uses {name}, which is not below it"))
+                }
+                None if name.starts_with("elbowroom") => {
+                    problems
+                        .push(format!("{directory} uses {name}, which the table of crates does not have"));
+                }
+                _ => {}
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn every_crate_is_in_the_table() {
+    let found: BTreeSet<String> = Source::all("", &["/Cargo.toml"])
+        .iter()
+        .map(|manifest| manifest.path.trim_end_matches("/Cargo.toml").to_owned())
+        .collect();
+    let known: BTreeSet<String> = CRATES.iter().map(|(directory, _)| (*directory).to_owned()).collect();
+    assert_eq!(found, known);
+}
+
+#[test]
+fn the_manager_has_no_unsafe_code() {
+    let mut problems = Vec::new();
+    for source in Source::all("crates/elbowroom/src", &[".rs"]) {
+        if has_word(&source.code(), "unsafe") {
+            problems.push(format!("{} has unsafe code", source.path));
+        }
+    }
+    let root = Source::read("crates/elbowroom/src/lib.rs");
+    if !root.code().contains("#![forbid(unsafe_code)]") {
+        problems.push(format!("{} does not forbid it", root.path));
+    }
+    report(problems);
+}
+
+#[test]
+fn only_the_facade_names_the_standard_librarys_threads() {
+    let mut problems = Vec::new();
+    for directory in ["crates/elbowroom", "crates/elbowroom-machine", "crates/elbowroom-store"] {
+        for source in Source::all(&format!("{directory}/src"), &[".rs"]) {
+            let code: String = source.code_without_tests().split_whitespace().collect();
+            for module in ["sync", "thread", "time"] {
+                let names = code.contains(&format!("std::{module}::"))
+                    || code.contains(&format!("std::{module};"))
+                    || code.contains(&format!("core::{module}::"))
+                    || code.contains(&format!("alloc::{module}::"))
+                    || grouped_use(&code, module);
+                if names {
+                    problems.push(format!("{} names std::{module}: elbowroom-sync has it", source.path));
+                }
+            }
+        }
+    }
+    report(problems);
+}
+
+/// `std::{..., module...}`, in code without blanks.
+fn grouped_use(code: &str, module: &str) -> bool {
+    code.match_indices("std::{").any(|(at, opening)| {
+        let group = &code[at + opening.len()..];
+        let group = &group[..group.find(';').unwrap_or(group.len())];
+        group.split([',', '{', '}']).any(|part| part == module || part.starts_with(&format!("{module}::")))
+    })
+}
+
+#[test]
+fn the_locking_document_lists_the_lock_classes_in_order() {
+    let code = Source::read("crates/elbowroom-sync/src/lock.rs").text;
+    let all = code.split("ALL: [LockClass;").nth(1).expect("the array of all classes is there");
+    let all = &all[..all.find("];").expect("the array ends")];
+    let order = all.split("LockClass::").skip(1).map(|rest| rest.split(',').next().unwrap_or("").trim());
+    let names: Vec<String> = order
+        .map(|class| {
+            let arm = format!("LockClass::{class} => \"");
+            let rest = code.split(&arm).nth(1).unwrap_or_else(|| panic!("{class} has no name"));
+            rest.split('"').next().unwrap_or("").to_owned()
+        })
+        .collect();
+    assert!(names.len() > 3, "{names:?}");
+    let document = Source::read("docs/locking.md").text;
+    let rows: Vec<String> = document
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|rest| rest.split_once("` |").map(|(name, _)| name.to_owned()))
+        .collect();
+    assert_eq!(rows, names, "docs/locking.md and lock.rs differ");
+}
+
+#[test]
+fn the_unsafe_document_names_every_file_with_unsafe_code() {
+    let document = Source::read("docs/unsafe.md").text;
+    let mut problems = Vec::new();
+    for source in rust() {
+        let has = has_word(&source.code(), "unsafe");
+        match (has, document.contains(&source.path)) {
+            (true, false) => {
+                problems.push(format!("{} has unsafe code that docs/unsafe.md does not name", source.path))
+            }
+            (false, true) => {
+                problems.push(format!("{} is in docs/unsafe.md, but has no unsafe code", source.path))
+            }
+            _ => {}
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn files_are_short_documented_and_finished() {
+    let unfinished = ["todo!(", "unimplemented!(", "#[ignore"];
+    let mut problems = Vec::new();
+    for source in rust() {
+        if !source.text.starts_with("//!") {
+            problems.push(format!("{} does not begin with what it is for (//!)", source.path));
+        }
+        let code = source.code();
+        for mark in unfinished {
+            if code.contains(mark) {
+                problems.push(format!("{} has {mark}", source.path));
+            }
+        }
+    }
+    for source in Source::all("", &[".rs", ".c", ".h", ".py"]) {
+        let lines = source.text.lines().count();
+        if lines > MAX_LINES {
+            problems.push(format!("{} has {lines} lines, more than {MAX_LINES}", source.path));
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn no_file_names_a_place_on_somebodys_machine() {
+    let places =
+        [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/tmp/", "target-")];
+    let mut problems = Vec::new();
+    for source in Source::all("", &[".rs", ".c", ".h", ".py", ".toml", ".md", "ci/run", ".sh"]) {
+        for place in places {
+            for (number, line) in source.text.lines().enumerate().filter(|(_, line)| line.contains(place)) {
+                problems.push(format!("{}:{} names {place}: {line}", source.path, number + 1));
+            }
+        }
+    }
+    report(problems);
+}
+
+/// The first part of a path inside the manager's `src`: a module's name.
+fn module_of(path: &str) -> &str {
+    let inside = path.strip_prefix("crates/elbowroom/src/").expect("it was found there");
+    inside.split('/').next().unwrap_or("").trim_end_matches(".rs")
+}
+
+fn layer_of(module: &str) -> Option<usize> {
+    MODULES.iter().position(|layer| layer.contains(&module))
+}
+
+/// The modules that code names as `crate::module` or `crate::{module, ...}`.
+fn used_modules(code: &str) -> BTreeSet<String> {
+    let code: String = code.split_whitespace().collect();
+    let name = |text: &str| text.chars().take_while(|c| c.is_lowercase() || *c == '_').collect::<String>();
+    let mut used = BTreeSet::new();
+    for (at, path) in code.match_indices("crate::") {
+        let rest = &code[at + path.len()..];
+        match rest.strip_prefix('{') {
+            Some(group) => {
+                let mut depth = 0_i32;
+                for (at, c) in group.char_indices() {
+                    depth += i32::from(c == '{') - i32::from(c == '}');
+                    if depth < 0 {
+                        break;
+                    }
+                    if at == 0 || (depth == 0 && c == ',') {
+                        used.insert(name(group[at..].trim_start_matches(',')));
+                    }
+                }
+            }
+            None => {
+                used.insert(name(rest));
+            }
+        }
+    }
+    used.remove("");
+    used
+}
+
+#[test]
+fn modules_of_the_manager_use_only_the_layers_below_them() {
+    let mut problems = Vec::new();
+    for source in Source::all("crates/elbowroom/src", &[".rs"]) {
+        let module = module_of(&source.path);
+        let Some(layer) = layer_of(module) else {
+            problems.push(format!("{} is in no layer: add {module} to the table", source.path));
+            continue;
+        };
+        for used in used_modules(&source.code_without_tests()) {
+            if layer_of(&used).is_some_and(|below| below > layer) {
+                problems.push(format!("{} uses crate::{used}, which is above {module}", source.path));
+            }
+        }
+    }
+    report(problems);
+}
+
+#[test]
+fn the_checks_see_what_they_look_for() {
+    let used = used_modules(
+        "use crate::page::State;\nuse crate::{fault, object::{File, x}, Errno};\ncrate::reclaim::run()",
+    );
+    assert_eq!(used, ["fault", "object", "page", "reclaim"].map(str::to_owned).into());
+    let manifest = "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\n\"c\" = \"1\"\n[dev-dependencies.d]\npath = \"x\"\n[lints]\ne = 1";
+    assert_eq!(dependencies(manifest), ["b", "c", "d"]);
+    assert!(grouped_use("usestd::{fmt,sync::Arc};", "sync") && !grouped_use("usestd::{fmt,io};sync", "sync"));
+}
