@@ -16,6 +16,8 @@ use std::ops::Range;
 /// Pages populated at a time: 2 MiB.
 const BLOCK_PAGES: usize = 512;
 
+const BLOCK_BYTES: usize = BLOCK_PAGES << PAGE_SHIFT;
+
 pub(crate) struct Arena {
     base: usize,
     frames: usize,
@@ -32,7 +34,9 @@ struct State {
 impl Arena {
     /// Reserves address space for `frames` frames; no memory yet.
     pub(crate) fn new(frames: usize, locks: &LockStats) -> Result<Self, Errno> {
-        let base = reserve(frames << PAGE_SHIFT)?;
+        // Aligned as blocks are, so that each can be one huge page; the rest of the reservation is never used.
+        let start = reserve((frames << PAGE_SHIFT) + BLOCK_BYTES)?;
+        let base = start.next_multiple_of(BLOCK_BYTES);
         let state = State { buddy: Buddy::default(), claimed: 0 };
         let state = locks.mutex(LockClass::Frames, state);
         Ok(Self { base, frames, state, populated: AtomicUsize::new(0) })
@@ -83,10 +87,17 @@ impl Arena {
         self.populated.load(Ordering::Relaxed)
     }
 
-    /// Gives the block memory, then registers it (in this order: populating a registered range would be a fault for us to serve).
+    /// Gives the block memory, then registers it (in this order: populating a registered range would be a fault for us to
+    /// serve).
+    ///
+    /// The block is populated as a huge page where the kernel has one, and told to be none afterwards: the first MOVE of a part
+    /// of it splits it, but its frames stay neighbours in physical memory, and a read into a run of them is one segment
+    /// for the device instead of one for each page.
     fn populate(&self, block: &Range<usize>, register: Option<&Uffd>) -> Result<(), Errno> {
         let start = self.base + (block.start << PAGE_SHIFT);
         let len = block.len() << PAGE_SHIFT;
+        // SAFETY: the advice concerns only our own, unused block. A kernel without huge pages refuses it.
+        let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxHugepage) };
         // SAFETY: the block is part of our own reservation, and nobody has used it yet.
         unsafe { mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) }.or_else(|e| match e {
             // Kernels before 5.14: touch each page.
@@ -99,6 +110,8 @@ impl Arena {
             }
             e => Err(e),
         })?;
+        // SAFETY: as above.
+        let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
         if let Some(uffd) = register {
             uffd.register(start..start + len, Protection::Writable)?;
         }

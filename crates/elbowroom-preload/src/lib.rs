@@ -54,7 +54,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The library's own heap: its threads must not allocate from a heap whose lock a faulting thread may hold.
 #[global_allocator]
-static HEAP: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static HEAP: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 #[cfg(not(test))]
 #[used]
@@ -70,6 +70,9 @@ unsafe extern "C" fn construct() {
     if text.is_null() {
         return;
     }
+    // Registered before our own fork handlers, so that the heap is locked after they have run, and usable again in the child before they do.
+    // SAFETY: nothing was allocated yet, and it is called once.
+    unsafe { dlmalloc::enable_alloc_after_fork() };
     // SAFETY: the environment holds strings.
     let text = unsafe { CStr::from_ptr(text) };
     match config::Options::parse(OsStr::from_bytes(text.to_bytes())) {

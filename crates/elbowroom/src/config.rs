@@ -126,3 +126,6 @@ pub const STANDBY_SHARE: usize = 16;
 
 /// How much of the arena the active queue may have, in percent.
 pub const ACTIVE_PERCENT: usize = 60;
+
+/// How often an allocation frees a batch before it makes do with a smaller run.
+pub const RECLAIM_ROUNDS: usize = 4;

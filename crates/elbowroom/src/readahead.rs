@@ -5,6 +5,7 @@
 
 use crate::config::{FIRST_READ_PAGES, MAX_FOLIO_PAGES, READ_GROWTH, STREAM_SLOTS};
 use crate::vma::Pattern;
+use std::ops::Range;
 
 #[derive(Clone, Copy, Default)]
 struct Stream {
@@ -44,10 +45,21 @@ impl Streams {
             Pattern::Random => 1,
             Pattern::Sequential => cap,
             Pattern::Detect if forward || backward => stream.pages * READ_GROWTH,
+            // Whoever begins at the beginning probably goes on.
+            Pattern::Detect if index == 0 => FIRST_READ_PAGES * READ_GROWTH,
             Pattern::Detect if known => 1,
             Pattern::Detect => FIRST_READ_PAGES,
         };
         pages.min(cap)
+    }
+
+    /// Notes that `thread` has reached pages that were in memory already: a stream goes on behind them.
+    pub(crate) fn reached(&mut self, thread: u32, object: u64, pages: Range<u64>) {
+        let stream = self.slot(thread, object);
+        let same = (stream.thread, stream.object) == (thread, object);
+        if same && pages.start >= stream.start && pages.start <= stream.next + stream.pages {
+            stream.next = stream.next.max(pages.end);
+        }
     }
 
     /// Notes what was read for it.
@@ -79,7 +91,7 @@ mod tests {
             sizes.push(pages);
             index += pages;
         }
-        assert_eq!(sizes, [4, 16, 64, 256, 512, 512]);
+        assert_eq!(sizes, [16, 64, 256, 512, 512, 512]);
         for i in 0..100_u64 {
             let index = i * 7919 % 100_003 + 10_000;
             let pages = streams.plan(2, 1, index, Pattern::Detect, 512);
@@ -106,6 +118,17 @@ mod tests {
         let mut streams = Streams::new();
         streams.note(1, 1, 128, 128);
         assert_eq!(streams.plan(1, 1, 128, Pattern::Detect, 512), 512);
+    }
+
+    #[test]
+    fn a_stream_goes_on_behind_what_was_in_memory() {
+        let mut streams = Streams::new();
+        streams.note(1, 1, 128, 128);
+        streams.reached(1, 1, 256..384);
+        streams.reached(1, 1, 384..512);
+        assert_eq!(streams.plan(1, 1, 512, Pattern::Detect, 128), 128);
+        streams.reached(1, 1, 5000..5001);
+        assert_eq!(streams.plan(1, 1, 5001, Pattern::Detect, 128), 1);
     }
 
     #[test]

@@ -49,6 +49,9 @@ impl Handler {
             core.map_folio(&vma, &folio, index, fault)
         };
         core.waits.unlock(&folio, &mut self.ready);
+        if matches!(step, Step::Done) && !fault.major {
+            core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
+        }
         if matches!(step, Step::Done) && !fault.event.write {
             self.read_on(&vma, &folio, fault);
         }

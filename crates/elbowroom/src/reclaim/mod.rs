@@ -11,7 +11,7 @@ pub(crate) use shadow::Shadows;
 
 use crate::config::{
     ACTIVE_PERCENT, BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES,
-    RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
+    RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
 };
 use crate::core::Core;
 use crate::object::FileObject;
@@ -38,15 +38,12 @@ enum Met {
 impl Core {
     /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be freed now.
     pub(crate) fn frames(&self, order: u8, ready: &mut Vec<Parked>) -> Option<Extent> {
-        let wanted = 1 << order;
-        for _ in 0..4 {
+        let wanted: usize = 1 << order;
+        for _ in 0..RECLAIM_ROUNDS {
             if let Some(extent) = self.mmu.alloc(order) {
                 return Some(extent);
             }
-            if self.mmu.free_frames() >= wanted + RECLAIM_BATCH_PAGES {
-                // Free, but in pieces: freeing more would not help soon.
-                break;
-            }
+            // What is free may be in pieces. Folios of the same size free runs of it, so go on for a while.
             if self.shrink(wanted.max(RECLAIM_BATCH_PAGES), ready) == 0 {
                 break;
             }
