@@ -163,6 +163,29 @@ static void random_operations(unsigned operations)
         agree(at, size - at < MOST ? size - at : MOST, "everything");
 }
 
+/* A new mapping of any kind and size shows the stores that were made before it, and a private one keeps its own. */
+static void new_mappings(void)
+{
+    static const size_t LENGTHS[] = {4096, 200000, 4 * 1024 * 1024};
+    static uint8_t bytes[MOST];
+    for (unsigned i = 0; i < 60; i++) {
+        size_t len = LENGTHS[i % 3], offset = rng_below(&rng, (LEN - len) / PAGE) * PAGE;
+        int prot = i / 3 % 2 ? PROT_READ : PROT_READ | PROT_WRITE, flags = i / 6 % 2 ? MAP_SHARED : MAP_PRIVATE;
+        size_t n = 1 + rng_below(&rng, len < MOST ? len : MOST), at = offset + rng_below(&rng, len - n + 1);
+        pattern_fill(seed + 1000 + i, at, bytes, n);
+        store(at, n, bytes);
+        uint8_t *fresh = map_file(fd, len, prot, flags, offset);
+        CHECK(!memcmp(fresh, shadow + offset, len), "mapping %u (%zu bytes, rights %d, flags %d) differs", i, len, prot, flags);
+        if (prot & PROT_WRITE) {
+            memset(fresh + len / 2, 0x42, 100);
+            if (flags == MAP_SHARED)
+                memset(shadow + offset + len / 2, 0x42, 100);
+            agree(offset + len / 2, 100, "a store to a new mapping");
+        }
+        SYS(munmap(fresh, len));
+    }
+}
+
 /* ---- races on the same pages ---- */
 
 enum { THREADS = 6, SLOTS = 8192, ROUNDS = 60 };
@@ -242,6 +265,9 @@ int main(int argc, char **argv)
     readable = map_file(fd, LEN, PROT_READ, MAP_SHARED, 0);
     PART(random_operations, (unsigned)atoi(argv[3]));
     SYS(ftruncate(fd, (off_t)LEN));
+    memset(shadow + size, 0, LEN - size);
+    size = LEN;
+    PART(new_mappings);
     PART(races);
     return 0;
 }

@@ -248,6 +248,25 @@ static void remap(void)
     pwrite_all(other, "", 1, 2 * LEN);
 }
 
+/* Parts of one mapping with the same rights are one again: mremap takes them as such. */
+static void remap_of_joined_parts(void)
+{
+    uint8_t *base = map_shared(PROT_READ | PROT_WRITE, 0);
+    SYS(mprotect(base + LEN / 4, LEN / 4, PROT_READ));
+    SYS(mprotect(base + LEN / 2, LEN / 4, PROT_NONE));
+    SYS(mprotect(base + LEN / 4, LEN / 2, PROT_READ | PROT_WRITE));
+    uint8_t *moved = mremap(base, LEN, LEN + LEN / 4, MREMAP_MAYMOVE);
+    CHECK(moved != MAP_FAILED, "mremap of parts that were joined: %s", strerror(errno));
+    is_file(moved, 0, LEN + LEN / 4, 0);
+    /* What has grown in place is one mapping, too. */
+    uint8_t *grown = mremap(moved, LEN + LEN / 4, LEN + LEN / 2, MREMAP_MAYMOVE);
+    CHECK(grown != MAP_FAILED, "mremap to more, again: %s", strerror(errno));
+    is_file(grown, 0, LEN + LEN / 2, 0);
+    uint8_t *small = mremap(grown, LEN + LEN / 2, LEN / 2, 0);
+    CHECK(small == grown, "mremap to less of what has grown: %s", strerror(errno));
+    SYS(munmap(small, LEN / 2));
+}
+
 static void hints_and_offsets(void)
 {
     uint8_t *first = map_shared(PROT_READ, 0);
@@ -352,5 +371,6 @@ int main(int argc, char **argv)
     PART(errors, argv[1]);
     PART(over_and_over);
     PART(remap);
+    PART(remap_of_joined_parts);
     return 0;
 }

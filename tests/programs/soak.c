@@ -143,8 +143,9 @@ static void compare(struct worker *w, const struct region *region, size_t offset
     if (memcmp(seen, right, n) == 0)
         return;
     for (size_t i = 0; i < n; i++)
-        EXPECT(seen[i] == right[i], "at file offset %#zx (size %#zx), address %p, there is %#x instead of %#x",
-               file_offset + i, w->size, seen + i, seen[i], right[i]);
+        EXPECT(seen[i] == right[i], "at file offset %#zx (size %#zx), address %p of %p + %zu pages, rights %#x, "
+                                    "there is %#x instead of %#x",
+               file_offset + i, w->size, seen + i, region->at, region->pages, region->prot, seen[i], right[i]);
     EXPECT(false, "the bytes at file offset %#zx changed while they were compared", file_offset);
 }
 
@@ -255,8 +256,7 @@ static void do_map(struct worker *w)
     size_t pages = below(w, 3) ? 256 + below(w, w->most / PAGE) : 1 + below(w, 600);
     size_t file_page = below(w, 2) ? 0 : below(w, w->most / PAGE);
     int prot = any_prot(w);
-    /* What is private is never writable here: its bytes stay the file's, also when the file changes. */
-    int flags = prot == PROT_READ && below(w, 4) == 0 ? MAP_PRIVATE : MAP_SHARED;
+    int flags = MAP_SHARED;
     if (file_page + pages > w->most / PAGE)
         pages = w->most / PAGE - file_page;
     if (below(w, 8) == 0)
@@ -270,6 +270,10 @@ static void do_map(struct worker *w)
         pages = room < pages ? room : pages;
         flags |= MAP_FIXED;
     }
+    /* What is private is not writable here, so that its bytes are the file's, also when the file changes. That is more than
+     * POSIX promises, and holds for mappings that are large enough to be managed. */
+    if (prot == PROT_READ && pages > 256 && below(w, 3) == 0)
+        flags ^= MAP_SHARED ^ MAP_PRIVATE;
     uint8_t *got = mmap(at, pages * PAGE, prot, flags, w->fd, (off_t)(file_page * PAGE));
     EXPECT(got != MAP_FAILED && (!at || got == at), "mmap of %zu pages gave %p: %s", pages, got, strerror(errno));
     if (at)

