@@ -9,7 +9,7 @@
 //! each of its threads was doing.
 //!
 //! * [`place`]: scratch directories, and the binary under test
-//! * [`program`]: the C programs of `tests/programs`
+//! * [`mod@program`]: the C programs of `tests/programs`
 //! * [`run`]: processes, their output, and how they ended
 //! * [`source`]: the source files, for the tidy test
 //! * [`variant`]: the ways in which a program is run

@@ -21,7 +21,7 @@ const MODULES: [&[&str]; 11] = [
     &["config", "error", "stats"],
     &["page"],
     &["object"],
-    &["vma", "readahead"],
+    &["vma", "readahead", "lru"],
     &["core"],
     &["reclaim"],
     &["writeback"],

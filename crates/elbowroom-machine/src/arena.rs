@@ -57,7 +57,14 @@ impl Arena {
             if block.is_empty() {
                 return None;
             }
-            self.populate(&block, register).ok()?;
+            if self.populate(&block, register).is_err() {
+                let mut state = self.state.lock();
+                // Nobody has claimed beyond: the next allocation tries this block again.
+                if state.claimed == block.end {
+                    state.claimed = block.start;
+                }
+                return None;
+            }
             self.state.lock().buddy.add(block.start as u32, block.end as u32);
         }
     }

@@ -456,11 +456,22 @@ impl HostMmu {
         self.layout.add_window(&self.uffd, min_len)
     }
 
-    /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes whoever waits there.
-    pub fn deny(&self, addr: usize, denial: Denial) -> Result<(), Errno> {
-        self.layout.deny(addr, denial)?;
-        self.wake(crate::surrounding_pages(addr, 1));
-        Ok(())
+    /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes whoever waits there; unless `wanted`, asked once
+    /// all who would map the page can see the denial, says no. Tells what it said.
+    ///
+    /// # Errors
+    /// The kernel's: no memory for another mapping.
+    pub fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
+        let denied = self.layout.deny(addr, denial, wanted)?;
+        if denied {
+            self.wake(crate::surrounding_pages(addr, 1));
+        }
+        Ok(denied)
+    }
+
+    /// Whether so many more ranges can be given to the kernel.
+    pub fn can_give_away(&self, ranges: usize) -> bool {
+        self.layout.windows.room() >= ranges
     }
 
     /// Undoes the denials in `range`.

@@ -8,7 +8,7 @@
 use crate::arena::reserve;
 use crate::uffd::{Protection, Uffd};
 use crate::{PAGE_SIZE, WindowTable};
-use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -25,6 +25,8 @@ pub enum Denial {
     NoWrite,
     /// SIGBUS with BUS_ADRERR: beyond the end of the file, or its bytes cannot be read.
     Bus,
+    /// The same for a load; SIGSEGV with SEGV_ACCERR on a store.
+    BusReadOnly,
 }
 
 pub(crate) struct Layout {
@@ -55,6 +57,7 @@ impl Layout {
             match reserve(len) {
                 Ok(start) => {
                     uffd.register(start..start + len, Protection::WriteProtected)?;
+                    let _denials = self.denials.lock();
                     self.windows.add_window(start..start + len)?;
                     return Ok(start..start + len);
                 }
@@ -64,36 +67,53 @@ impl Layout {
         Err(last)
     }
 
-    /// Makes the next access to the page that `addr` is in fail. The caller wakes whoever waits there.
-    pub(crate) fn deny(&self, addr: usize, denial: Denial) -> Result<(), Errno> {
+    /// Makes the next access to the page that `addr` is in fail, if it is still `wanted` after the denial can be seen; tells whether it was.
+    /// The caller wakes whoever waits there.
+    ///
+    /// A thread that finds the page accessible after all looks for denials before it maps it ([`Layout::allow`]): with both sides
+    /// sequentially consistent, either this call sees what that thread knows, or that thread sees the denial.
+    pub(crate) fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut denials = self.denials.lock();
-        match denial {
-            // SAFETY: the page is inside a window, which this crate mapped; fewer rights cannot break our own code, which never
-            // touches windows without calling `allow` first.
-            Denial::NoAccess => unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, MprotectFlags::empty())? },
-            // SAFETY: as above.
-            Denial::NoWrite => unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, MprotectFlags::READ)? },
-            Denial::Bus => {
-                let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-                // SAFETY: the page is inside a window and nothing of ours is there (the caller unmapped it).
-                unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, 0)? };
-            }
+        self.denied.store(denials.len() + 1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let result = if wanted() { self.install(page, denial).map(|()| true) } else { Ok(false) };
+        if result == Ok(true) {
+            denials.insert(page, denial);
         }
-        denials.insert(page, denial);
-        self.denied.store(denials.len(), Ordering::Release);
-        Ok(())
+        self.denied.store(denials.len(), Ordering::SeqCst);
+        result
+    }
+
+    fn install(&self, page: usize, denial: Denial) -> Result<(), Errno> {
+        let prot = match denial {
+            Denial::NoAccess => {
+                // SAFETY: the page is inside a window, which this crate mapped; fewer rights cannot break our own code, which
+                // never touches windows without calling `allow` first.
+                return unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, MprotectFlags::empty()) };
+            }
+            Denial::NoWrite => {
+                // SAFETY: as above.
+                return unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, MprotectFlags::READ) };
+            }
+            Denial::Bus => ProtFlags::READ | ProtFlags::WRITE,
+            Denial::BusReadOnly => ProtFlags::READ,
+        };
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the page is inside a window and nothing of ours is there (the caller unmapped it).
+        unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, 0).map(|_| ()) }
     }
 
     /// Undoes the denials in the range.
     pub(crate) fn allow(&self, uffd: &Uffd, range: Range<usize>) -> Result<(), Errno> {
-        if self.denied.load(Ordering::Acquire) == 0 {
+        fence(Ordering::SeqCst);
+        if self.denied.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }
         let mut denials = self.denials.lock();
         let pages: Vec<_> = denials.range(range).map(|(&page, &denial)| (page, denial)).collect();
         for (page, denial) in pages {
-            if denial == Denial::Bus {
+            if matches!(denial, Denial::Bus | Denial::BusReadOnly) {
                 restore_page(uffd, page)?;
             }
             // SAFETY: the page is our own window's again.
@@ -104,26 +124,21 @@ impl Layout {
         Ok(())
     }
 
-    /// Forgets the denials in the range, which is the kernel's from now on.
-    fn forget(&self, range: Range<usize>) {
+    /// Gives the range to the kernel as it is, for somebody to map over it.
+    pub(crate) fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
+        // The lock also serializes the writers of the window table.
         let mut denials = self.denials.lock();
+        self.windows.give_away(range.clone())?;
         denials.retain(|page, _| !range.contains(page));
-        self.denied.store(denials.len(), Ordering::Release);
+        self.denied.store(denials.len(), Ordering::SeqCst);
+        Ok(())
     }
 
     /// Gives the range to the kernel, with nothing mapped there.
     pub(crate) fn punch(&self, range: Range<usize>) -> Result<(), Errno> {
-        self.windows.give_away(range.clone())?;
-        self.forget(range.clone());
+        self.give_away(range.clone())?;
         // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
         unsafe { mm::munmap(range.start as *mut _, range.len()) }
-    }
-
-    /// Gives the range to the kernel as it is, for somebody to map over it.
-    pub(crate) fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
-        self.windows.give_away(range.clone())?;
-        self.forget(range);
-        Ok(())
     }
 
     /// Gives the range to the kernel as its own mapping of a file.
@@ -137,8 +152,7 @@ impl Layout {
     ) -> Result<(), Errno> {
         let sharing = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
         let prot = ProtFlags::from_bits_retain(prot);
-        self.windows.give_away(range.clone())?;
-        self.forget(range.clone());
+        self.give_away(range.clone())?;
         // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
         unsafe {
             mm::mmap(range.start as *mut _, range.len(), prot, sharing | MapFlags::FIXED, file, offset)?;

@@ -114,6 +114,11 @@ impl WindowTable {
         self.windows.push(range)
     }
 
+    /// How many more ranges can be given away.
+    pub(crate) fn room(&self) -> usize {
+        MAX_FOREIGN - self.foreign.used.load(Ordering::Acquire)
+    }
+
     pub(crate) fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
         self.foreign.push(range)
     }

@@ -1,13 +1,14 @@
 //! What all parts of a manager share.
 //!
-//! Layers inside the manager, each using only what stands before it: `config, error, stats` < `vma, page, readahead` < `object` <
-//! `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread over these by what they do.
+//! Layers inside the manager, each using only what stands before it: `config, error, stats` < `page` < `object` <
+//! `vma, readahead, lru` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
+//! over these by what they do.
 
 use crate::config::{Config, WAITING_SHARE};
+use crate::lru::{Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Folio, Parked, WaitTable};
 use crate::readahead::Streams;
-use crate::reclaim::{Lru, Shadows};
 use crate::stats::Counters;
 use crate::vma::{Gaps, VmaList};
 use elbowroom_machine::{HostMmu, PAGE_SIZE};
@@ -44,6 +45,8 @@ pub(crate) struct Core {
     pub(crate) starving_since: AtomicU64,
     pub(crate) born: Instant,
     pub(crate) stop: AtomicBool,
+    /// Folios that left their caches without reclaim since the queues were last purged.
+    pub(crate) dead: AtomicUsize,
 }
 
 /// What the layout lock guards: the addresses of a space.
@@ -86,6 +89,13 @@ pub(crate) enum Job {
 }
 
 impl Core {
+    /// Unlocks a folio and lets the faults that waited for it run. For threads that are not handlers.
+    pub(crate) fn unlock(&self, folio: &Arc<Folio>) {
+        let mut ready = Vec::new();
+        self.waits.unlock(folio, &mut ready);
+        self.dispatch(ready);
+    }
+
     /// Hands faults that became ready to a handler. For threads that are not handlers.
     pub(crate) fn dispatch(&self, ready: Vec<Parked>) {
         if !ready.is_empty() {

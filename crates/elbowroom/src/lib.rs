@@ -12,6 +12,7 @@ mod config;
 mod core;
 mod error;
 mod fault;
+mod lru;
 mod manager;
 mod object;
 mod page;

@@ -4,10 +4,10 @@ use crate::config::{Config, MAX_HANDLERS, MoverKind};
 use crate::core::{Core, FlushQueue, FlushState, Inbox, LayoutState};
 use crate::error::StartError;
 use crate::fault::Handler;
+use crate::lru::{Lru, Shadows};
 use crate::object::{FileObject, ObjectTable, WriteTicket};
 use crate::page::WaitTable;
 use crate::readahead::Streams;
-use crate::reclaim::{Lru, Shadows};
 use crate::space::{Advice, MapRequest, Remap};
 use crate::stats::{Counters, Stats};
 use crate::vma::{Prot, VmaList};
@@ -88,6 +88,7 @@ impl Manager {
             starving_since: AtomicU64::new(0),
             born: Instant::now(),
             stop: AtomicBool::new(false),
+            dead: AtomicUsize::new(0),
             config,
             mmu,
             locks: locks.clone(),
@@ -132,7 +133,10 @@ impl Manager {
 
     /// The object of the regular file at `path`, which may be `/proc/<tid>/fd/<n>`, opened if need be. `writable`: pages will be written back.
     pub fn open(&self, path: &Path, writable: bool) -> Result<Arc<FileObject>, Errno> {
-        self.core.objects.open(path, writable)
+        let object = self.core.objects.open(path, writable)?;
+        // Whoever maps a file expects its bytes as they are now.
+        self.core.check_foreign(&object);
+        Ok(object)
     }
 
     /// The object of an open file.
@@ -254,8 +258,12 @@ impl Drop for Manager {
     fn drop(&mut self) {
         // Errors were recorded with their files; there is nobody left to tell.
         let _ = self.flush_all();
-        self.core.stop.store(true, Ordering::Release);
-        self.core.flush.changed.notify_all();
+        {
+            // Under the queue's lock, or the flusher could miss it between looking and waiting.
+            let _queue = self.core.flush.state.lock();
+            self.core.stop.store(true, Ordering::Release);
+            self.core.flush.changed.notify_all();
+        }
         self.core.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();

@@ -62,30 +62,47 @@ impl Core {
         if folios.is_empty() {
             return Ok(());
         }
+        // Before our own writes change the file's times.
+        let foreign = object.changed_by_others();
+        let deadline = Instant::now() + PINNED_BOUND;
         let mut first = Ok(());
         for folio in folios {
-            first = first.and(self.write_folio(object, &folio, obstacle));
+            first = first.and(self.write_folio(object, &folio, obstacle, deadline));
         }
-        // What our own writes did to the file's times is no change by others.
-        first.and(object.refresh().map(|_| ()))
+        first = first.and(object.note_own_change().map(|_| ()));
+        if foreign {
+            self.drop_foreign(object);
+        }
+        first
     }
 
-    /// Writes one folio back.
-    pub(crate) fn write_folio(
+    /// Drops what somebody else has changed under us, as far as it is clean.
+    pub(crate) fn drop_foreign(&self, object: &Arc<FileObject>) {
+        self.counters.foreign_changes.add(1);
+        self.drop_clean(object, 0..u64::MAX >> PAGE_SHIFT);
+    }
+
+    /// Looks whether somebody else has changed the file, and drops what is stale then.
+    pub(crate) fn check_foreign(&self, object: &Arc<FileObject>) {
+        if object.changed_by_others() {
+            self.drop_foreign(object);
+        }
+    }
+
+    /// Writes one folio back. An obstacle is waited for until `deadline` at most, then it is EBUSY.
+    fn write_folio(
         &self,
         object: &Arc<FileObject>,
         folio: &Arc<Folio>,
         obstacle: Obstacle,
+        deadline: Instant,
     ) -> Result<(), Errno> {
-        let started = Instant::now();
         loop {
             self.waits.lock(folio);
             let result = self.write_locked(object, folio);
-            let mut ready = Vec::new();
-            self.waits.unlock(folio, &mut ready);
-            self.dispatch(ready);
+            self.unlock(folio);
             match result {
-                Err(Errno::BUSY) if obstacle == Obstacle::Wait && started.elapsed() < PINNED_BOUND => {
+                Err(Errno::BUSY) if obstacle == Obstacle::Wait && Instant::now() < deadline => {
                     thread::sleep(DELAY);
                 }
                 Err(Errno::BUSY) if obstacle == Obstacle::Skip => return Ok(()),
@@ -103,6 +120,10 @@ impl Core {
         if object.writers.overlap(&bytes) {
             return Err(Errno::BUSY);
         }
+        if folio.body().dirty.is_empty() {
+            object.index_clean(folio);
+            return Ok(());
+        }
         let (extent, dirty) = {
             let mut body = folio.body();
             match self.mmu.unmap(body.extent()) {
@@ -110,12 +131,9 @@ impl Core {
                 Err(UnmapError::Busy) => return Err(Errno::BUSY),
                 Err(UnmapError::Lost) => {
                     drop(body);
-                    self.evict(object, folio);
+                    self.discard(object, folio);
                     return Err(Errno::IO);
                 }
-            }
-            if body.dirty.is_empty() {
-                return Ok(());
             }
             (body.extent.take().expect("just unmapped"), body.dirty.clone())
         };
@@ -182,12 +200,10 @@ impl Core {
                     body.dirty.is_empty() && self.mmu.unmap(body.extent()) != Err(UnmapError::Busy)
                 };
                 if unmapped {
-                    self.evict(object, &folio);
+                    self.discard(object, &folio);
                 }
             }
-            let mut ready = Vec::new();
-            self.waits.unlock(&folio, &mut ready);
-            self.dispatch(ready);
+            self.unlock(&folio);
         }
     }
 
@@ -198,7 +214,7 @@ impl Core {
         while !self.stop.load(Ordering::Acquire) {
             let (folios, all) = {
                 let mut state = self.flush.state.lock();
-                if state.folios.is_empty() && !state.all {
+                if state.folios.is_empty() && !state.all && !self.stop.load(Ordering::Acquire) {
                     let now = Instant::now();
                     let first = state.throttled.iter().map(|t| t.1).chain([due]).min().unwrap_or(due);
                     self.flush.changed.wait_timeout(&mut state, first.saturating_duration_since(now));
@@ -208,7 +224,7 @@ impl Core {
             for (object, folio) in folios {
                 folio.state.clear(Flag::Queued);
                 // An error stays with the file; the folio stays dirty.
-                let _ = self.write_folio(&object, &folio, Obstacle::Skip);
+                let _ = self.write_back(&object, folio.range(), Obstacle::Skip);
                 self.wake_throttled();
             }
             if all || Instant::now() >= due {
@@ -219,16 +235,30 @@ impl Core {
         }
     }
 
-    /// Once an interval: what others changed is dropped, what we changed is written, what nobody uses is closed.
+    /// Once an interval: what others changed is dropped, what we changed is written, what nobody uses is closed, and pages that could not be
+    /// had may be tried again.
     fn tick(&self) {
         for object in self.objects.all() {
-            if object.changed_by_others() == Ok(true) {
-                self.counters.foreign_changes.add(1);
-                self.drop_clean(&object, 0..u64::MAX >> PAGE_SHIFT);
-            }
+            let changed = object.changed_by_others();
             let _ = self.write_back(&object, 0..u64::MAX >> PAGE_SHIFT, Obstacle::Skip);
+            if changed {
+                // After the write-back: what was dirty is stale, too, but for the stores just written.
+                self.drop_foreign(&object);
+            }
             self.wake_throttled();
             self.close_if_idle(&object);
+        }
+        if self.dead.swap(0, Ordering::Relaxed) > 0 {
+            self.lru.lock().purge();
+        }
+        self.allow_all();
+    }
+
+    /// Undoes all denials: whatever made an access fail may be over; if not, it fails again.
+    pub(crate) fn allow_all(&self) {
+        for window in self.mmu.windows().windows() {
+            // What cannot be undone now is tried again later.
+            let _ = self.mmu.allow(window);
         }
     }
 

@@ -85,7 +85,7 @@ impl Handler {
                 if len < extent.len_bytes() {
                     // The end of the file: what is beyond it reads as zeros, and no bytes of the frames' last user show.
                     extent.bytes_mut()[len..].fill(0);
-                    let _ = object.refresh();
+                    let _ = object.refresh_size();
                 }
                 folio.body().extent = Some(extent);
                 folio.state.set(Flag::Uptodate);

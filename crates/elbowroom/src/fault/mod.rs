@@ -142,7 +142,7 @@ impl Handler {
         while left > 0 {
             let Some(fault) = self.starved.pop_front() else { return };
             if fault.since.elapsed() > MEMORY_WAIT_BOUND {
-                let _ = self.core.mmu.deny(fault.event.addr, Denial::Bus);
+                let _ = self.core.mmu.deny(fault.event.addr, Denial::Bus, || true);
                 self.finish(fault, Finish::Denied);
                 continue;
             }

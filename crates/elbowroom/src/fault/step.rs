@@ -25,17 +25,18 @@ impl Handler {
             Lookup::Other(step) => return step,
         };
         let addr = fault.event.addr;
-        if let Some(denial) = forbidden(vma.spec.prot, fault.event.write) {
-            return core.refuse(addr, denial);
-        }
         let (object, index) = (&vma.spec.object, vma.page_at(addr));
+        if let Some(denial) = forbidden(vma.spec.prot, fault.event.write) {
+            object.make_strict();
+            return core.refuse(addr, denial, || true);
+        }
         if fault.failed {
-            return core.refuse(addr, Denial::Bus);
+            return core.refuse(addr, bus(&vma), || true);
         }
         if index >= object.size_pages() {
             // It may have grown without our knowing.
-            let known = object.refresh().is_ok() && index < object.size_pages();
-            return if known { Step::Again } else { core.beyond_the_end(object, index, addr) };
+            let known = object.refresh_size().is_ok() && index < object.size_pages();
+            return if known { Step::Again } else { core.beyond_the_end(&vma, index, addr) };
         }
         let Some(folio) = object.lookup(index) else {
             return self.read_at_fault(&vma, index, fault);
@@ -62,7 +63,8 @@ impl Handler {
     fn read_at_fault(&mut self, vma: &VmaGuard, index: u64, fault: &mut Parked) -> Step {
         let core = self.core.clone();
         let (object, thread) = (&vma.spec.object, fault.event.thread);
-        if fault.held.as_ref().is_some_and(|f| f.range().contains(&index)) && !fault.alone {
+        let waited_for_it = fault.major && fault.held.as_ref().is_some_and(|f| f.range().contains(&index));
+        if waited_for_it && !fault.alone {
             core.counters.retry_io_miss.add(1);
         }
         let pages = if fault.alone {
@@ -77,7 +79,7 @@ impl Handler {
             }
             Err(ReadError::NoMemory) => Step::NoMemory,
             Err(ReadError::Insert(InsertError::Exists)) => Step::Again,
-            Err(ReadError::Insert(InsertError::Closed)) => core.refuse(fault.event.addr, Denial::Bus),
+            Err(ReadError::Insert(InsertError::Closed)) => core.refuse(fault.event.addr, bus(vma), || true),
         }
     }
 
@@ -106,6 +108,11 @@ impl Handler {
 pub(super) enum ReadError {
     NoMemory,
     Insert(InsertError),
+}
+
+/// How an access to a page that cannot be had must fail; a store that the mapping does not permit fails for that reason first.
+fn bus(vma: &VmaGuard) -> Denial {
+    if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
 }
 
 /// How an access that the mapping does not permit must fail.
@@ -150,7 +157,7 @@ impl Core {
         drop(layout);
         Lookup::Other(match punched {
             Ok(()) => Step::Denied,
-            Err(_) => self.refuse(addr, Denial::NoAccess),
+            Err(_) => self.refuse(addr, Denial::NoAccess, || true),
         })
     }
 
@@ -165,16 +172,19 @@ impl Core {
         }
     }
 
-    fn refuse(&self, addr: usize, denial: Denial) -> Step {
-        match self.mmu.deny(addr, denial) {
-            Ok(()) => Step::Denied,
+    /// Makes the access fail, unless `wanted` says, once every other handler can see the denial, that it should not after all.
+    fn refuse(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Step {
+        match self.mmu.deny(addr, denial, wanted) {
+            Ok(true) => Step::Denied,
+            Ok(false) => Step::Again,
             // No memory for the kernel's bookkeeping: try again until there is.
             Err(_) => Step::Later,
         }
     }
 
     /// SIGBUS, once nothing of ours is left at the address.
-    fn beyond_the_end(&self, object: &Arc<FileObject>, index: u64, addr: usize) -> Step {
+    fn beyond_the_end(&self, vma: &VmaGuard, index: u64, addr: usize) -> Step {
+        let object = &vma.spec.object;
         if let Some(folio) = object.lookup(index) {
             if !folio.state.try_lock() {
                 return Step::Wait(folio);
@@ -183,14 +193,12 @@ impl Core {
                 Some(extent) => self.mmu.unmap(extent),
                 None => Ok(()),
             };
-            let mut ready = Vec::new();
-            self.waits.unlock(&folio, &mut ready);
-            self.dispatch(ready);
+            self.unlock(&folio);
             if unmapped == Err(UnmapError::Busy) {
                 return Step::Later;
             }
         }
-        self.refuse(addr, Denial::Bus)
+        self.refuse(addr, bus(vma), || index >= object.size_pages())
     }
 
     /// Maps the page, and what of its locked folio may come with it.
@@ -208,7 +216,7 @@ impl Core {
                 Err(UnmapError::Busy) => return Step::Later,
                 Err(UnmapError::Lost) => {
                     drop(body);
-                    self.evict(object, folio);
+                    self.discard(object, folio);
                     return Step::Again;
                 }
             }
@@ -267,7 +275,8 @@ fn around(
     let mapped = vma.pages();
     let end = folio.range().end.min(mapped.end).min(object.size_pages());
     let visible = (folio.index.max(mapped.start) - folio.index) as usize..(end - folio.index) as usize;
-    if vma.spec.sharing == Sharing::Shared && vma.spec.prot.contains(Prot::WRITE) {
+    let tracked = vma.spec.sharing == Sharing::Shared && vma.spec.prot.contains(Prot::WRITE);
+    if tracked || object.is_strict() {
         let start = page & !(TRACKED_AROUND_PAGES - 1);
         let near = start.max(visible.start)..(start + TRACKED_AROUND_PAGES).min(visible.end);
         (near, Access::ReadTracked)

@@ -35,6 +35,8 @@ pub struct FileObject {
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
     dirty: AtomicBool,
+    /// Somebody stored to a mapping of it without the right to.
+    strict: AtomicBool,
 }
 
 #[derive(Default)]
@@ -75,6 +77,7 @@ impl FileObject {
             mappings: AtomicUsize::new(0),
             seen: locks.mutex(LockClass::Resize, seen),
             dirty: AtomicBool::new(false),
+            strict: AtomicBool::new(false),
         })
     }
 
@@ -115,22 +118,29 @@ impl FileObject {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
 
-    /// Looks the size up again and stores it. What the file looks like now is taken as ours.
-    pub(crate) fn refresh(&self) -> Result<FileStat, Errno> {
+    /// Looks the size up again.
+    pub(crate) fn refresh_size(&self) -> Result<u64, Errno> {
+        let size = self.file().stat()?.size;
+        self.size.store(size, Ordering::Release);
+        Ok(size)
+    }
+
+    /// Takes what the file looks like now as our own doing: after a write of ours.
+    pub(crate) fn note_own_change(&self) -> Result<u64, Errno> {
         let stat = self.file().stat()?;
         self.size.store(stat.size, Ordering::Release);
         self.seen.lock().stat = stat;
-        Ok(stat)
+        Ok(stat.size)
     }
 
-    /// Whether the file was changed by somebody else since we last looked; looks the size up again.
-    pub(crate) fn changed_by_others(&self) -> Result<bool, Errno> {
-        let stat = self.file().stat()?;
+    /// Whether the file was changed by somebody else since we last looked; looks the size up again. Tells it once.
+    pub(crate) fn changed_by_others(&self) -> bool {
+        let Ok(stat) = self.file().stat() else { return false };
         let mut seen = self.seen.lock();
-        let changed = stat != seen.stat;
+        let changed = (stat.size, stat.mtime_ns) != (seen.stat.size, seen.stat.mtime_ns);
         seen.stat = stat;
         self.size.store(stat.size, Ordering::Release);
-        Ok(changed)
+        changed
     }
 
     /// The folio that has page `index`.
@@ -214,6 +224,15 @@ impl FileObject {
         let mut cache = self.cache.lock();
         cache.closed |= cache.folios.is_empty() && self.mappings.load(Ordering::Acquire) == 0;
         cache.closed
+    }
+
+    /// Whether pages must arrive write-protected, with no moment in between: the program is known to store where it may not.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.strict.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn make_strict(&self) {
+        self.strict.store(true, Ordering::Relaxed);
     }
 
     /// Notes that a mapping was made; [`FileObject::is_closed`] tells afterwards whether that was in time.

@@ -3,17 +3,12 @@
 //! Direct reclaim only: whoever needs frames frees a batch first. Nothing here waits: a locked or held folio is passed over, a dirty one is
 //! handed to the flusher.
 
-mod lru;
-mod shadow;
-
-pub(crate) use lru::{Entry, Lru};
-pub(crate) use shadow::Shadows;
-
 use crate::config::{
     ACTIVE_PERCENT, BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES,
     RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
 };
 use crate::core::Core;
+use crate::lru::{Entry, Lru};
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, Parked};
 use elbowroom_machine::{Extent, UnmapError};
@@ -207,6 +202,12 @@ impl Core {
     /// Whether a dirty folio may be given up: its write-back failed, and faults have waited for memory too long.
     fn may_drop_dirty(&self, folio: &Folio) -> bool {
         folio.state.test(Flag::WriteFailed) && self.memory_wait() > FAILED_DIRTY_KEEP
+    }
+
+    /// [`Core::evict`] for a folio that is still in a queue: its entry is dropped at the next tick.
+    pub(crate) fn discard(&self, object: &FileObject, folio: &Folio) {
+        self.evict(object, folio);
+        self.dead.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes a locked, unmapped folio out of its cache and frees its frames; returns how many.

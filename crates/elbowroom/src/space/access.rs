@@ -4,21 +4,21 @@ use crate::core::Core;
 use crate::object::{FileObject, WriteTicket};
 use crate::page::{Flag, Folio};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 impl Core {
     /// Announces a write(2) to the bytes `range`.
     pub(crate) fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
+        self.check_foreign(object);
         let pages = range.start >> PAGE_SHIFT..range.end.div_ceil(PAGE_SIZE as u64);
         let number = object.writers.begin(range);
-        // A write-back that began before would put the old bytes over the new ones: it must end first. One that begins now sees
-        // the announcement.
+        // A write-back that began before would put the old bytes over the new ones: it must end first. One that begins now
+        // sees the announcement.
         for folio in object.dirty_in(pages) {
             self.waits.lock(&folio);
-            let mut ready = Vec::new();
-            self.waits.unlock(&folio, &mut ready);
-            self.dispatch(ready);
+            self.unlock(&folio);
         }
         WriteTicket { object: object.clone(), number }
     }
@@ -28,44 +28,66 @@ impl Core {
         if !written.is_empty() {
             self.reread(&ticket.object, written);
         }
-        // A file that cannot be asked keeps the size it had.
-        let _ = ticket.object.refresh();
+        self.take_size(&ticket.object);
         ticket.object.writers.end(ticket.number);
     }
 
-    /// The size was changed, and the bytes `changed` perhaps: pages beyond the end are dropped, and the rest of the last page is zeroed.
+    /// Looks the size up after a change of our own; what is beyond the end no more is allowed again. A file that cannot be asked keeps the
+    /// size it had.
+    fn take_size(&self, object: &Arc<FileObject>) {
+        let before = object.size();
+        if object.note_own_change().is_ok_and(|size| size > before) {
+            self.allow_all();
+        }
+    }
+
+    /// The size was changed, and the bytes `changed` perhaps: they are read anew, stores to whole pages of them are forgotten, pages
+    /// beyond the end are dropped, and the rest of the last page is zeroed.
     pub(crate) fn resized(&self, object: &Arc<FileObject>, changed: Range<u64>) {
-        let Ok(stat) = object.refresh() else { return };
-        let end = stat.size.div_ceil(PAGE_SIZE as u64);
-        for folio in object.folios_in(stat.size >> PAGE_SHIFT..u64::MAX >> PAGE_SHIFT) {
+        self.take_size(object);
+        let size = object.size();
+        let whole = changed.start.div_ceil(PAGE_SIZE as u64)..changed.end >> PAGE_SHIFT;
+        let end = size.div_ceil(PAGE_SIZE as u64);
+        for folio in object.folios_in(whole.start.min(size >> PAGE_SHIFT)..u64::MAX >> PAGE_SHIFT) {
             self.with_home(object, &folio, |core, folio| {
-                let kept = end.saturating_sub(folio.index).min(folio.pages()) as usize;
-                if kept == 0 {
-                    core.forget_dirty(folio, 0);
-                    core.evict(object, folio);
-                } else {
-                    core.forget_dirty(folio, kept);
-                    let from = stat.size.saturating_sub(folio.index << PAGE_SHIFT) as usize;
-                    let mut body = folio.body();
-                    let extent = body.extent();
-                    let len = extent.len_bytes();
-                    extent.bytes_mut()[from.min(len)..].fill(0);
+                let inside = |pages: &Range<u64>| {
+                    let clip = |page: u64| page.clamp(folio.index, folio.range().end) - folio.index;
+                    clip(pages.start) as usize..clip(pages.end) as usize
+                };
+                core.forget_dirty(object, folio, inside(&whole));
+                core.forget_dirty(object, folio, inside(&(end..u64::MAX)));
+                if folio.index >= end {
+                    core.discard(object, folio);
+                    return;
                 }
+                let from = size.saturating_sub(folio.index << PAGE_SHIFT) as usize;
+                let mut body = folio.body();
+                let extent = body.extent();
+                let len = extent.len_bytes();
+                extent.bytes_mut()[from.min(len)..].fill(0);
             });
         }
-        let changed = changed.start..changed.end.min(stat.size);
+        let changed = changed.start..changed.end.min(size);
         if !changed.is_empty() {
             self.reread(object, changed);
         }
     }
 
-    /// Drops the dirty marks of pages that have no place in the file any more, from `first` on.
-    fn forget_dirty(&self, folio: &Folio, first: usize) {
-        let mut body = folio.body();
-        let beyond = first..folio.pages() as usize;
-        let gone = body.dirty.count_in(beyond.clone());
-        body.dirty.remove(beyond);
-        self.dirty_pages.fetch_sub(gone, elbowroom_sync::atomic::Ordering::AcqRel);
+    /// Drops the dirty marks of pages whose stores have no place in the file any more. The caller has the folio's lock.
+    fn forget_dirty(&self, object: &FileObject, folio: &Folio, pages: Range<usize>) {
+        if pages.is_empty() {
+            return;
+        }
+        let (gone, clean) = {
+            let mut body = folio.body();
+            let gone = body.dirty.count_in(pages.clone());
+            body.dirty.remove(pages);
+            (gone, body.dirty.is_empty())
+        };
+        self.dirty_pages.fetch_sub(gone, Ordering::AcqRel);
+        if gone > 0 && clean {
+            object.index_clean(folio);
+        }
     }
 
     /// Reads bytes that changed in the file into the cached pages that have them.
@@ -88,7 +110,7 @@ impl Core {
                 if result.is_err() {
                     // The file's bytes are not to be had now: read the page again when somebody wants it.
                     core.counters.read_errors.add(1);
-                    core.evict(object, folio);
+                    core.discard(object, folio);
                 }
             });
         }
@@ -104,14 +126,12 @@ impl Core {
                 match result {
                     Ok(()) => f(self, folio),
                     Err(UnmapError::Lost) => {
-                        self.evict(object, folio);
+                        self.discard(object, folio);
                     }
                     Err(UnmapError::Busy) => {}
                 }
             }
-            let mut ready = Vec::new();
-            self.waits.unlock(folio, &mut ready);
-            self.dispatch(ready);
+            self.unlock(folio);
             if result != Err(UnmapError::Busy) {
                 return;
             }

@@ -2,7 +2,6 @@
 
 use super::change::Pages;
 use super::page_range;
-use super::protect::with;
 use crate::core::Core;
 use crate::vma::{Pattern, Sharing};
 use elbowroom_machine::Errno;
@@ -62,9 +61,8 @@ impl Core {
                 pieces.iter().for_each(|(spec, pages)| self.will_need(&spec.object, pages.clone()));
             }
             Advice::DontNeed | Advice::Cold => {
-                let change = self.begin_change(range.clone(), Pages::Leave, |_| Ok(()))?;
-                let same = change.parts.iter().map(|part| with(part, |_| ())).collect();
-                self.finish_change(change, same, |_, _| {});
+                let change = self.begin_change(range.clone(), |_| Ok(Pages::Leave))?;
+                self.undo_change(change);
             }
             Advice::PageOut => {
                 for (spec, pages) in &pieces {
@@ -79,8 +77,13 @@ impl Core {
                         return Err(Errno::ACCESS);
                     }
                     let bytes = spec.object.bytes_of(pages.clone());
-                    spec.object.file().punch_hole(bytes.clone())?;
-                    self.resized(&spec.object, bytes);
+                    let ticket = self.write_begin(&spec.object, bytes.clone());
+                    let punched = spec.object.file().punch_hole(bytes.clone());
+                    if punched.is_ok() {
+                        self.resized(&spec.object, bytes);
+                    }
+                    self.write_end(ticket, 0..0);
+                    punched?;
                 }
             }
         }
@@ -88,9 +91,9 @@ impl Core {
     }
 
     fn set_pattern(&self, range: std::ops::Range<usize>, pattern: Pattern) -> Result<(), Errno> {
-        let change = self.begin_change(range, Pages::Stay, |_| Ok(()))?;
-        let new = change.parts.iter().map(|part| with(part, |spec| spec.pattern = pattern)).collect();
-        self.finish_change(change, new, |_, _| {});
+        let change = self.begin_change(range, |_| Ok(Pages::Stay))?;
+        let new = change.parts.iter().map(|part| part.with(|spec| spec.pattern = pattern)).collect();
+        self.finish_change(change, new, |layout, change| layout.release(&change.free));
         Ok(())
     }
 }

@@ -16,7 +16,27 @@ pub(super) struct Part {
     pub(super) spec: VmaSpec,
 }
 
+impl LayoutState {
+    /// Makes free what was mapped and what was free before; the rest of the range is the kernel's.
+    pub(super) fn release_all(&mut self, change: &Change) {
+        self.release(&change.free);
+        change.parts.iter().for_each(|part| self.gaps.release(part.range.clone()));
+    }
+
+    /// Makes addresses free.
+    pub(super) fn release(&mut self, ranges: &[Range<usize>]) {
+        ranges.iter().for_each(|range| self.gaps.release(range.clone()));
+    }
+}
+
 impl Part {
+    /// The part as a mapping of its own, with its spec changed.
+    pub(super) fn with(&self, change: impl FnOnce(&mut VmaSpec)) -> Arc<Vma> {
+        let mut spec = self.spec.clone();
+        change(&mut spec);
+        Vma::new(self.range.clone(), self.first_page, spec)
+    }
+
     /// The file's pages that it maps.
     pub(super) fn pages(&self) -> Range<u64> {
         self.first_page..self.first_page + (self.range.len() / elbowroom_machine::PAGE_SIZE) as u64
@@ -36,23 +56,24 @@ pub(super) struct Change {
     pub(super) range: Range<usize>,
     /// What was mapped there, cut to the range.
     pub(super) parts: Vec<Part>,
+    /// What was free there.
+    pub(super) free: Vec<Range<usize>>,
 }
 
 impl Core {
-    /// Begins a change of `range`: waits for others that overlap it, then takes what is mapped there off the list, detaches it, and takes its pages out.
+    /// Begins a change of `range`: waits for others that overlap it, then takes what is mapped there off the list and detaches it; takes its pages
+    /// out if `plan` says so. Free addresses in the range are taken, too.
     ///
-    /// `check` looks at the parts before anything is changed and may refuse.
+    /// `plan` looks at the parts before anything is changed and may refuse.
     ///
     /// # Errors
-    /// What `check` said. EBUSY: the kernel has pinned a page there for longer than the bound; then nothing is mapped there any
-    /// more, and the addresses stay out of use.
+    /// What `plan` said. EBUSY: the kernel has pinned a page there for longer than the bound. Nothing is changed then.
     pub(super) fn begin_change(
         &self,
         range: Range<usize>,
-        pages: Pages,
-        check: impl FnOnce(&[Part]) -> Result<(), Errno>,
+        plan: impl FnOnce(&[Part]) -> Result<Pages, Errno>,
     ) -> Result<Change, Errno> {
-        let (old, parts) = {
+        let (old, change, pages) = {
             let mut layout = self.layout_without_change_in(&range);
             let old = self.vmas.overlapping(&range);
             let mut parts = Vec::with_capacity(old.len());
@@ -66,22 +87,29 @@ impl Core {
                 let inside = carved.inside;
                 parts.push(Part { range: inside.range, first_page: inside.first_page, spec: spec() });
             }
-            check(&parts)?;
+            let pages = plan(&parts)?;
+            let free = layout.gaps.take_exactly(range.clone());
             layout.changing.push(range.clone());
             let kept = kept.into_iter().map(|(piece, spec)| Vma::new(piece.range, piece.first_page, spec));
             self.vmas.replace(&old, kept.collect());
-            (old, parts)
+            (old, Change { range, parts, free }, pages)
         };
         old.iter().for_each(|vma| vma.detach());
         drop(old);
-        let change = Change { range, parts };
         if pages == Pages::Leave {
-            for part in &change.parts {
-                self.take_out(part)?;
+            let left = change.parts.iter().try_for_each(|part| self.take_out(part));
+            if let Err(e) = left.and_then(|()| self.mmu.allow(change.range.clone())) {
+                self.undo_change(change);
+                return Err(e);
             }
-            self.mmu.allow(change.range.clone())?;
         }
         Ok(change)
+    }
+
+    /// Ends a change with everything as it was.
+    pub(super) fn undo_change(&self, change: Change) {
+        let same = change.parts.iter().map(|part| part.with(|_| ())).collect();
+        self.finish_change(change, same, |layout, change| layout.release(&change.free));
     }
 
     /// Ends a change: `new` is mapped in its range; `end` settles what else the layout lock guards.
@@ -135,11 +163,9 @@ impl Core {
                 self.waits.lock(&folio);
                 let result = if is_here() { self.mmu.unmap(folio.body().extent()) } else { Ok(()) };
                 if result == Err(UnmapError::Lost) {
-                    self.evict(object, &folio);
+                    self.discard(object, &folio);
                 }
-                let mut ready = Vec::new();
-                self.waits.unlock(&folio, &mut ready);
-                self.dispatch(ready);
+                self.unlock(&folio);
                 if result == Err(UnmapError::Busy) {
                     if started.elapsed() > PINNED_BOUND {
                         return Err(Errno::BUSY);

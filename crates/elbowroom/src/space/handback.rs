@@ -12,7 +12,7 @@ impl Core {
     /// rights if `None`. What was dirty is written first, so the bytes are the same.
     pub(crate) fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
         let range = page_range(addr, len)?;
-        let change = self.begin_change(range, Pages::Leave, |_| Ok(()))?;
+        let change = self.begin_change(range, |parts| self.can_give(parts.len()))?;
         let mut first = Ok(());
         for part in &change.parts {
             let object = &part.spec.object;
@@ -25,23 +25,26 @@ impl Core {
             let file = object.file();
             first = first.and(self.mmu.map_file(part.range.clone(), file.as_fd(), offset, prot, private));
         }
-        self.finish_change(change, Vec::new(), |_, _| {});
+        self.finish_change(change, Vec::new(), |layout, change| layout.release(&change.free));
         first
+    }
+
+    /// ENOMEM, before anything is changed, if no more ranges can be given away.
+    fn can_give(&self, ranges: usize) -> Result<Pages, Errno> {
+        if self.mmu.can_give_away(ranges + 1) { Ok(Pages::Leave) } else { Err(Errno::NOMEM) }
     }
 
     /// Unmaps what is mapped in the range and leaves its addresses to whoever maps something over them.
     pub(crate) fn surrender(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = page_range(addr, len)?;
-        let change = self.begin_change(range.clone(), Pages::Leave, |_| Ok(()))?;
+        let change = self.begin_change(range.clone(), |parts| self.can_give(parts.len() + 1))?;
         let mut given = Ok(());
         let mut rest = range.clone();
         while let Some(owned) = self.mmu.windows().first_owned(rest.clone()) {
             rest.start = owned.end;
             given = given.and(self.mmu.give_away(owned));
         }
-        self.finish_change(change, Vec::new(), |layout, change| {
-            layout.gaps.take_exactly(change.range.clone());
-        });
+        self.finish_change(change, Vec::new(), |_, _| {});
         given
     }
 }

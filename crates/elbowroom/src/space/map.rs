@@ -69,11 +69,9 @@ impl Core {
             Place::Fixed(addr) => {
                 let range = page_range(addr, len)?;
                 self.owned(&range)?;
-                let change = self.begin_change(range.clone(), Pages::Leave, |_| Ok(()))?;
+                let change = self.begin_change(range.clone(), |_| Ok(Pages::Leave))?;
                 let vma = Vma::new(range.clone(), first_page, spec);
-                self.finish_change(change, vec![vma], |layout, change| {
-                    layout.gaps.take_exactly(change.range.clone());
-                });
+                self.finish_change(change, vec![vma], |_, _| {});
                 range
             }
             place => self.map_free(place, len, first_page, spec)?,

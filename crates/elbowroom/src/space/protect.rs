@@ -3,9 +3,8 @@
 use super::change::{Pages, Part};
 use super::page_range;
 use crate::core::Core;
-use crate::vma::{Prot, Sharing, Vma, VmaSpec};
+use crate::vma::{Prot, Sharing};
 use elbowroom_machine::Errno;
-use elbowroom_sync::Arc;
 
 impl Core {
     /// Changes the rights of the range. `Ok(false)`: nothing was changed, since private pages would become writable, which is the kernel's
@@ -15,36 +14,32 @@ impl Core {
             return Ok(true);
         }
         let range = page_range(addr, len)?;
-        let old = self.vmas.overlapping(&range);
-        let reduces = old.iter().any(|vma| !prot.contains(vma.spec.prot));
-        drop(old);
-        let pages = if reduces { Pages::Leave } else { Pages::Stay };
-        let checked = |parts: &[Part]| {
+        let plan = |parts: &[Part]| {
             covers_all(parts, &range)?;
-            if !prot.contains(Prot::WRITE) {
-                return Ok(());
+            if prot.contains(Prot::WRITE) {
+                if parts.iter().any(|p| p.spec.sharing == Sharing::Private) {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                if !parts.iter().all(|p| p.spec.may_write) {
+                    return Err(Errno::ACCESS);
+                }
             }
-            if parts.iter().any(|p| p.spec.sharing == Sharing::Private) {
-                return Err(Errno::OPNOTSUPP);
-            }
-            if parts.iter().all(|p| p.spec.may_write) { Ok(()) } else { Err(Errno::ACCESS) }
+            // Pages that may do less than before are taken out, and come back as the new rights say.
+            let reduces = parts.iter().any(|part| !prot.contains(part.spec.prot));
+            Ok(if reduces { Pages::Leave } else { Pages::Stay })
         };
-        let change = match self.begin_change(range.clone(), pages, checked) {
+        let change = match self.begin_change(range.clone(), plan) {
             Err(Errno::OPNOTSUPP) => return Ok(false),
             change => change?,
         };
-        self.mmu.allow(range.clone())?;
-        let new = change.parts.iter().map(|part| with(part, |spec| spec.prot = prot)).collect();
-        self.finish_change(change, new, |_, _| {});
+        if let Err(e) = self.mmu.allow(range) {
+            self.undo_change(change);
+            return Err(e);
+        }
+        let new = change.parts.iter().map(|part| part.with(|spec| spec.prot = prot)).collect();
+        self.finish_change(change, new, |layout, change| layout.release(&change.free));
         Ok(true)
     }
-}
-
-/// The part as a mapping whose spec is changed.
-pub(super) fn with(part: &Part, change: impl FnOnce(&mut VmaSpec)) -> Arc<Vma> {
-    let mut spec = part.spec.clone();
-    change(&mut spec);
-    Vma::new(part.range.clone(), part.first_page, spec)
 }
 
 /// ENOMEM if the parts leave a hole in the range, as Linux says.

@@ -20,27 +20,29 @@ pub enum Remap {
 }
 
 impl Core {
-    /// Shrinks, grows or moves a range of one mapping; returns where it is now.
+    /// Shrinks, grows or moves a range of one mapping, or of neighbours that Linux would have merged into one; returns where it is now.
     ///
     /// # Errors
     /// EFAULT: the old range is not all one mapping. ENOMEM: no room to grow in place. EINVAL: the new range overlaps the old one.
     pub(crate) fn remap(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
         let (old_range, new_range) = (page_range(addr, old)?, page_range(addr, new)?);
-        let vma = self.vmas.find(addr).ok_or(Errno::FAULT)?;
-        if vma.range.end < old_range.end {
+        let vmas = self.vmas.overlapping(&old_range);
+        let one = vmas.first().is_some_and(|v| v.range.start <= addr)
+            && vmas.last().is_some_and(|v| v.range.end >= old_range.end)
+            && vmas.windows(2).all(|pair| pair[0].continues_as(&pair[1]));
+        let (Some(first), Some(last), true) = (vmas.first(), vmas.last(), one) else {
             return Err(Errno::FAULT);
-        }
-        let (at_end, spec, first_page) =
-            (vma.range.end == old_range.end, vma.spec.clone(), vma.page_at(addr));
-        drop(vma);
+        };
+        let at_end = last.range.end == old_range.end;
+        let (spec, first_page) = (first.spec.clone(), first.page_at(addr));
+        drop(vmas);
         if let Remap::Fixed(target) = how {
             let target = page_range(target, new)?;
             if target.start < old_range.end && old_range.start < target.end {
                 return Err(Errno::INVAL);
             }
             self.owned(&target)?;
-            self.unmap(target.start, target.len())?;
-            return self.move_to(old_range, Some(target), new_range.len());
+            return self.move_onto(old_range, target);
         }
         if new_range.len() <= old_range.len() {
             let rest = new_range.end..old_range.end;
@@ -56,7 +58,7 @@ impl Core {
         if how == Remap::InPlace {
             return Err(Errno::NOMEM);
         }
-        self.move_to(old_range, None, new_range.len())
+        self.move_away(old_range, new_range.len())
     }
 
     /// Maps the free range right after a mapping as its continuation.
@@ -71,31 +73,56 @@ impl Core {
         true
     }
 
-    fn move_to(
-        &self,
-        from: Range<usize>,
-        target: Option<Range<usize>>,
-        new_len: usize,
-    ) -> Result<usize, Errno> {
-        let one = |parts: &[Part]| covers_all(parts, &from).map_err(|_| Errno::FAULT);
-        let change = self.begin_change(from.clone(), Pages::Leave, one)?;
+    /// Moves a mapping to wherever there is room for it.
+    fn move_away(&self, from: Range<usize>, new_len: usize) -> Result<usize, Errno> {
+        let change = self.begin_change(from.clone(), |parts| all_mapped(parts, &from))?;
         let part = change.parts[0].clone();
-        let place = match target {
-            Some(target) => super::Place::FixedNoReplace(target.start),
-            None => super::Place::Anywhere,
-        };
-        let placed = self.map_free(place, new_len, part.first_page, part.spec.clone());
-        let back = match &placed {
-            Ok(_) => Vec::new(),
-            // No room: everything stays as it was.
-            Err(_) => change.parts.iter().map(|part| super::protect::with(part, |_| ())).collect(),
-        };
-        let moved = placed.is_ok();
-        self.finish_change(change, back, |layout, change| {
-            if moved {
-                layout.gaps.release(change.range.clone());
+        match self.map_free(super::Place::Anywhere, new_len, part.first_page, part.spec) {
+            Ok(placed) => {
+                self.finish_change(change, Vec::new(), |layout, change| layout.release_all(change));
+                Ok(placed.start)
             }
-        });
-        Ok(placed?.start)
+            Err(e) => {
+                // No room: everything stays as it was.
+                self.undo_change(change);
+                Err(e)
+            }
+        }
     }
+
+    /// Moves a mapping over what is mapped at `target`.
+    fn move_onto(&self, from: Range<usize>, target: Range<usize>) -> Result<usize, Errno> {
+        let plan_from = |parts: &[Part]| all_mapped(parts, &from);
+        let plan_target = |_: &[Part]| Ok(Pages::Leave);
+        // Two changes at once: always the lower one first, so that two threads cannot wait for each other.
+        let (old, new) = if from.start < target.start {
+            let old = self.begin_change(from.clone(), plan_from)?;
+            match self.begin_change(target.clone(), plan_target) {
+                Ok(new) => (old, new),
+                Err(e) => {
+                    self.undo_change(old);
+                    return Err(e);
+                }
+            }
+        } else {
+            let new = self.begin_change(target.clone(), plan_target)?;
+            match self.begin_change(from.clone(), plan_from) {
+                Ok(old) => (old, new),
+                Err(e) => {
+                    self.undo_change(new);
+                    return Err(e);
+                }
+            }
+        };
+        let part = &old.parts[0];
+        let vma = Vma::new(target.clone(), part.first_page, part.spec.clone());
+        self.finish_change(new, vec![vma], |_, _| {});
+        self.finish_change(old, Vec::new(), |layout, change| layout.release_all(change));
+        Ok(target.start)
+    }
+}
+
+/// EFAULT if a part of the range is not mapped any more.
+fn all_mapped(parts: &[Part], range: &Range<usize>) -> Result<Pages, Errno> {
+    covers_all(parts, range).map(|()| Pages::Leave).map_err(|_| Errno::FAULT)
 }

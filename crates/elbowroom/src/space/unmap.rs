@@ -9,11 +9,8 @@ impl Core {
     /// Unmaps all of our mappings in the range, which may have holes. Dirty pages stay in the cache and are written back from there.
     pub(crate) fn unmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = page_range(addr, len)?;
-        let change = self.begin_change(range, Pages::Leave, |_| Ok(()))?;
-        self.finish_change(change, Vec::new(), |layout, change| {
-            // Only what was mapped: the rest is free already, or the kernel's.
-            change.parts.iter().for_each(|part| layout.gaps.release(part.range.clone()));
-        });
+        let change = self.begin_change(range, |_| Ok(Pages::Leave))?;
+        self.finish_change(change, Vec::new(), |layout, change| layout.release_all(change));
         Ok(())
     }
 }

@@ -45,8 +45,8 @@ impl Gaps {
         self.by_start.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
     }
 
-    /// Takes what of `range` is free.
-    pub(crate) fn take_exactly(&mut self, range: Range<usize>) {
+    /// Takes what of `range` is free; returns it.
+    pub(crate) fn take_exactly(&mut self, range: Range<usize>) -> Vec<Range<usize>> {
         let overlap: Vec<_> = self
             .by_start
             .range(..range.end)
@@ -54,7 +54,9 @@ impl Gaps {
             .take_while(|(_, end)| **end > range.start)
             .map(|(&s, &e)| (s, e))
             .collect();
+        let mut taken = Vec::with_capacity(overlap.len());
         for (start, end) in overlap {
+            taken.push(start.max(range.start)..end.min(range.end));
             self.by_start.remove(&start);
             if start < range.start {
                 self.by_start.insert(start, range.start);
@@ -63,6 +65,7 @@ impl Gaps {
                 self.by_start.insert(range.end, end);
             }
         }
+        taken
     }
 }
 

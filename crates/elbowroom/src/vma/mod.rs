@@ -112,6 +112,15 @@ impl Vma {
         self.first_page..self.page_at(self.range.end)
     }
 
+    /// Whether `next` is what Linux would have merged with it: the next addresses, the next pages, all else equal.
+    pub(crate) fn continues_as(&self, next: &Vma) -> bool {
+        let (a, b) = (&self.spec, &next.spec);
+        self.range.end == next.range.start
+            && self.page_at(self.range.end) == next.first_page
+            && Arc::ptr_eq(&a.object, &b.object)
+            && (a.prot, a.may_write, a.sharing) == (b.prot, b.may_write, b.sharing)
+    }
+
     /// Where the file's page `index` is, or would be if the mapping reached as far (wrapping: it may lie before address 0).
     pub(crate) fn address_of(&self, index: u64) -> usize {
         let distance = (index as usize).wrapping_sub(self.first_page as usize) << PAGE_SHIFT;

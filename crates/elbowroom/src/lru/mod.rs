@@ -10,8 +10,12 @@
 //! ```
 //! Moves are lazy, as in a clock: a fault only sets a flag, and reclaim moves the folio when it meets it.
 
+mod shadow;
+
+pub(crate) use shadow::Shadows;
+
 use crate::object::FileObject;
-use crate::page::Folio;
+use crate::page::{Flag, Folio};
 use elbowroom_sync::Arc;
 use std::collections::VecDeque;
 
@@ -44,6 +48,12 @@ impl Queue {
         self.pages
     }
 
+    /// Drops the entries of folios that left their cache without reclaim.
+    fn purge(&mut self) {
+        self.entries.retain(|entry| !entry.folio.state.test(Flag::Dead));
+        self.pages = self.entries.iter().map(|entry| entry.folio.pages() as usize).sum();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -55,4 +65,12 @@ pub(crate) struct Lru {
     pub(crate) inactive: Queue,
     pub(crate) standby: Queue,
     pub(crate) active: Queue,
+}
+
+impl Lru {
+    /// Drops the entries of folios that left their cache without reclaim: they keep the folio, its object and the object's
+    /// descriptors alive.
+    pub(crate) fn purge(&mut self) {
+        [&mut self.inactive, &mut self.standby, &mut self.active].into_iter().for_each(Queue::purge);
+    }
 }
