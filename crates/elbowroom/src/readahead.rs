@@ -17,21 +17,39 @@ struct Stream {
     start: u64,
     /// Pages of the last read.
     pages: u64,
+    /// When it was used last, in uses of the table.
+    used: u64,
 }
 
-/// The streams seen last, by a hash of thread and file. Two that collide forget each other, which costs small reads.
+/// Streams that a set holds: what is used least recently makes room.
+const WAYS: usize = 8;
+
+/// The streams seen last: a set-associative table by a hash of thread and file, so that streams that collide do not forget each
+/// other.
 pub(crate) struct Streams {
     slots: Vec<Stream>,
+    uses: u64,
 }
 
 impl Streams {
     pub(crate) fn new() -> Self {
-        Self { slots: vec![Stream::default(); STREAM_SLOTS] }
+        Self { slots: vec![Stream::default(); STREAM_SLOTS], uses: 0 }
     }
 
+    /// The stream's slot, or the one that it may take.
     fn slot(&mut self, thread: u32, object: u64) -> &mut Stream {
         let hash = (object << 32 ^ u64::from(thread)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        &mut self.slots[(hash >> 40) as usize % STREAM_SLOTS]
+        let first = (hash >> 40) as usize % (STREAM_SLOTS / WAYS) * WAYS;
+        self.uses += 1;
+        let uses = self.uses;
+        let set = &mut self.slots[first..first + WAYS];
+        let own = set.iter().position(|s| (s.thread, s.object) == (thread, object) && s.pages > 0);
+        let oldest = || (0..WAYS).min_by_key(|&i| set[i].used).unwrap_or(0);
+        let slot = own.unwrap_or_else(oldest);
+        if own.is_some() {
+            set[slot].used = uses;
+        }
+        &mut set[slot]
     }
 
     /// How many pages to read for a fault of `thread` at page `index` of `object`: 1 to `cap`, a power of two if `cap` is one.
@@ -64,7 +82,8 @@ impl Streams {
 
     /// Notes what was read for it.
     pub(crate) fn note(&mut self, thread: u32, object: u64, start: u64, pages: u64) {
-        *self.slot(thread, object) = Stream { thread, object, next: start + pages, start, pages };
+        let used = self.uses + 1;
+        *self.slot(thread, object) = Stream { thread, object, next: start + pages, start, pages, used };
     }
 
     /// If `thread` is reading `object` in sequence and has just come to the end of what was read, where to read on and how much.
@@ -129,6 +148,18 @@ mod tests {
         assert_eq!(streams.plan(1, 1, 512, Pattern::Detect, 128), 128);
         streams.reached(1, 1, 5000..5001);
         assert_eq!(streams.plan(1, 1, 5001, Pattern::Detect, 128), 1);
+    }
+
+    #[test]
+    fn streams_that_collide_keep_apart() {
+        let mut streams = Streams::new();
+        for round in 0..64 {
+            for thread in 0..400 {
+                let pages = streams.plan(thread, 7, round * 64, Pattern::Detect, 64);
+                assert!(round < 2 || pages == 64, "thread {thread} in round {round}: {pages}");
+                streams.note(thread, 7, round * 64, 64);
+            }
+        }
     }
 
     #[test]
