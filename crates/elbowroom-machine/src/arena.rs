@@ -106,12 +106,10 @@ impl Arena {
         let len = block.len() << PAGE_SHIFT;
         // SAFETY: the advice concerns only our own, unused block. A kernel without huge pages refuses it.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxHugepage) };
-        // SAFETY: as above.
-        if unsafe { mm::madvise(start as *mut _, len, Advice::LinuxPopulateWrite) } == Err(Errno::NOMEM) {
-            return Err(Errno::NOMEM);
-        }
         for page in (start..start + len).step_by(PAGE_SIZE) {
-            // Not zero: splitting a huge page replaces pages of zeros by the kernel's shared zero page, which is no memory of ours.
+            // Touched, not populated by advice: a fault takes only the lock of its VMA, while the advice would keep mmap_lock for as long
+            // as it takes to clear the block, and every mmap of the program would wait for that. Not zero: splitting a
+            // huge page replaces pages of zeros by the kernel's shared zero page, which is no memory of ours.
             // SAFETY: the byte is ours and unused.
             unsafe { (page as *mut u8).write_volatile(1) };
         }

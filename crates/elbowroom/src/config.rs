@@ -129,3 +129,6 @@ pub const ACTIVE_PERCENT: usize = 60;
 
 /// How often an allocation frees a batch before it makes do with a smaller run.
 pub const RECLAIM_ROUNDS: usize = 4;
+
+/// The handler that reads fault events keeps so many of a batch to itself and shares the rest with the others.
+pub const HAND_OVER_FAULTS: usize = 4;

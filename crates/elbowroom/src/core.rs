@@ -106,7 +106,12 @@ impl Core {
     /// Gives a handler something to do.
     pub(crate) fn post(&self, job: Job) {
         let turn = self.lottery.fetch_add(1, Ordering::Relaxed) as usize;
-        let inbox = &self.inboxes[turn % self.inboxes.len()];
+        self.post_to(turn % self.inboxes.len(), job);
+    }
+
+    /// Gives one handler something to do.
+    pub(crate) fn post_to(&self, handler: usize, job: Job) {
+        let inbox = &self.inboxes[handler];
         inbox.jobs.lock().push(job);
         inbox.kicker.kick();
     }

@@ -58,8 +58,10 @@ impl Manager {
             n => n.min(MAX_HANDLERS),
         };
         let mut reactors: Vec<Box<dyn Reactor>> = Vec::new();
-        for _ in 0..handlers {
-            let made = reactor(config.engine, mmu.event_fd(), inject.clone());
+        for number in 0..handlers {
+            // One handler reads the events and shares them out: if all watched, each fault would wake all.
+            let watch = if number == 0 { mmu.event_fd() } else { mmu.silent_fd() };
+            let made = reactor(config.engine, watch, inject.clone());
             reactors.push(made.map_err(StartError::Engine)?);
         }
         let inboxes = reactors

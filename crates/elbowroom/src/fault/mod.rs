@@ -10,7 +10,7 @@
 mod io;
 mod step;
 
-use crate::config::{DELAY, MEMORY_WAIT_BOUND};
+use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND};
 use crate::core::{Core, Job};
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, Parked};
@@ -95,6 +95,7 @@ impl Handler {
             };
             done.drain(..).for_each(|read| self.complete(read));
             if woken.readable && self.core.mmu.take_faults(&mut events).is_ok() {
+                self.share(&mut events);
                 events.drain(..).for_each(|event| self.serve(Parked::new(event)));
             }
             if woken.kicked {
@@ -103,6 +104,20 @@ impl Handler {
             self.run_delayed();
             self.run_ready();
             self.run_starved();
+        }
+    }
+
+    /// Gives part of a large batch to the other handlers.
+    fn share(&self, events: &mut Vec<FaultEvent>) {
+        let handlers = self.core.inboxes.len();
+        while events.len() > HAND_OVER_FAULTS && handlers > 1 {
+            let share = (events.len() / handlers).max(1);
+            let given = events.split_off(events.len() - share).into_iter().map(Parked::new).collect();
+            let other = (self.number + events.len() % (handlers - 1) + 1) % handlers;
+            self.core.post_to(other, Job::Retry(given));
+            if events.len() <= share {
+                return;
+            }
         }
     }
 
