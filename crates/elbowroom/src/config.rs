@@ -130,5 +130,11 @@ pub const ACTIVE_PERCENT: usize = 60;
 /// How often an allocation frees a batch before it makes do with a smaller run.
 pub const RECLAIM_ROUNDS: usize = 4;
 
-/// The handler that reads fault events keeps so many of a batch to itself and shares the rest with the others.
-pub const HAND_OVER_FAULTS: usize = 4;
+/// The handler that reads fault events shares a batch of more than this with the others, while it is overloaded.
+pub const HAND_OVER_FAULTS: usize = 1;
+
+/// A handler is overloaded while it works for more than this share of its time, in percent.
+pub const OVERLOAD_PERCENT: u64 = 75;
+
+/// Over how long a handler's load is measured, about.
+pub const LOAD_WINDOW: Duration = Duration::from_millis(4);

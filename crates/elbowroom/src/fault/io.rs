@@ -22,7 +22,11 @@ impl Handler {
     ) -> Result<Arc<Folio>, ReadError> {
         let core = self.core.clone();
         let order = object.free_order(index, order, object.size_pages());
+        let populated = core.mmu.populated_frames();
         let extent = core.frames(order, &mut self.ready).ok_or(ReadError::NoMemory)?;
+        if core.mmu.populated_frames() != populated {
+            self.load.forgive();
+        }
         let order = extent.order();
         let folio = Arc::new(Folio::new(object.serial, index >> order << order, order, &core.locks));
         flags.iter().for_each(|&flag| {

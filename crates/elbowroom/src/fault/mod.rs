@@ -8,8 +8,10 @@
 //! [`step`] has the decisions, this file the loop: what to do when a step says that it must wait.
 
 mod io;
+mod load;
 mod step;
 
+use self::load::Load;
 use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND};
 use crate::core::{Core, Job};
 use crate::object::FileObject;
@@ -50,6 +52,7 @@ pub(crate) struct Handler {
     pub(crate) core: Arc<Core>,
     number: usize,
     reactor: Box<dyn Reactor>,
+    load: Load,
     /// Reads under way, by token.
     reads: Vec<Option<(Arc<FileObject>, Arc<Folio>)>>,
     free_tokens: Vec<usize>,
@@ -71,6 +74,7 @@ impl Handler {
             core,
             number,
             reactor,
+            load: Load::new(),
             reads: Vec::new(),
             free_tokens: Vec::new(),
             ready: Vec::new(),
@@ -84,6 +88,7 @@ impl Handler {
         let mut done: Vec<ReadDone> = Vec::with_capacity(256);
         let mut events: Vec<FaultEvent> = Vec::with_capacity(256);
         while !self.core.stop.load(Ordering::Acquire) {
+            self.load.work_ends();
             let pending = !self.starved.is_empty() || !self.delayed.is_empty();
             let woken = match self.reactor.wait(pending.then_some(DELAY), &mut done) {
                 Ok(woken) => woken,
@@ -93,9 +98,12 @@ impl Handler {
                     continue;
                 }
             };
+            self.load.work_begins();
             done.drain(..).for_each(|read| self.complete(read));
             if woken.readable && self.core.mmu.take_faults(&mut events).is_ok() {
-                self.share(&mut events);
+                if self.load.is_high() {
+                    self.share(&mut events);
+                }
                 events.drain(..).for_each(|event| self.serve(Parked::new(event)));
             }
             if woken.kicked {
@@ -107,7 +115,8 @@ impl Handler {
         }
     }
 
-    /// Gives part of a large batch to the other handlers.
+    /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is cheaper, and leaves the
+    /// other processors to the program.
     fn share(&self, events: &mut Vec<FaultEvent>) {
         let handlers = self.core.inboxes.len();
         while events.len() > HAND_OVER_FAULTS && handlers > 1 {

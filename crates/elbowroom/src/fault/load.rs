@@ -1,0 +1,77 @@
+//! How busy a handler thread is.
+
+use crate::config::{LOAD_WINDOW, OVERLOAD_PERCENT};
+use elbowroom_sync::time::Instant;
+
+/// Time spent working and waiting, the past counting less and less.
+pub(super) struct Load {
+    since: Instant,
+    busy_ns: u64,
+    idle_ns: u64,
+}
+
+impl Load {
+    pub(super) fn new() -> Self {
+        Self { since: Instant::now(), busy_ns: 0, idle_ns: 0 }
+    }
+
+    fn lap(&mut self) -> u64 {
+        let now = Instant::now();
+        let ns = now.duration_since(self.since).as_nanos() as u64;
+        self.since = now;
+        ns
+    }
+
+    /// Waiting ends.
+    pub(super) fn work_begins(&mut self) {
+        self.idle_ns += self.lap();
+        self.age();
+    }
+
+    /// Waiting begins.
+    pub(super) fn work_ends(&mut self) {
+        self.busy_ns += self.lap();
+        self.age();
+    }
+
+    /// The time since the last change does not count: the arena grew, which another handler would only do at the same time.
+    pub(super) fn forgive(&mut self) {
+        self.since = Instant::now();
+    }
+
+    fn age(&mut self) {
+        if self.busy_ns + self.idle_ns > LOAD_WINDOW.as_nanos() as u64 {
+            self.busy_ns /= 2;
+            self.idle_ns /= 2;
+        }
+    }
+
+    /// Whether it works nearly all the time.
+    pub(super) fn is_high(&self) -> bool {
+        self.busy_ns * 100 > (self.busy_ns + self.idle_ns) * OVERLOAD_PERCENT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom_sync::{thread, time::Duration};
+
+    #[test]
+    fn follows_what_happens() {
+        let mut load = Load::new();
+        let busy = |load: &mut Load| {
+            load.work_begins();
+            thread::sleep(Duration::from_millis(3));
+            load.work_ends();
+        };
+        (0..8).for_each(|_| busy(&mut load));
+        assert!(load.is_high());
+        for _ in 0..8 {
+            load.work_ends();
+            thread::sleep(Duration::from_millis(3));
+            load.work_begins();
+        }
+        assert!(!load.is_high());
+    }
+}
