@@ -6,12 +6,13 @@
 //!
 //! While a thread is inside write(2), the kernel holds the file's lock. If the source were managed memory
 //! that is not present, its fault would need reads, and perhaps write-back, that may wait for that very lock.
-//! So a transfer between a managed file and managed memory goes through a buffer of its own.
+//! So a transfer between a managed file and managed memory goes through a buffer of its own. So does, where
+//! pages are copied into windows, a read of any file that would have a device write into managed memory.
 //!
 //! Signals are blocked, and the calls are no cancellation points, from the beginning of a write to its end: a
 //! handler that jumped away would leave write-back held off. A pending cancellation is taken before.
 
-use crate::request::{self, Flush, Op};
+use crate::request::{self, Change, Flush, Op};
 use crate::state::{self, Process};
 use crate::sys::{self, Except, PAGE, SignalsBlocked};
 use elbowroom::{FileId, Manager};
@@ -73,14 +74,6 @@ fn managed(process: &'static Process, manager: &'static Manager, stat: &libc::st
     })
 }
 
-/// What a call changed.
-pub enum Change {
-    /// It wrote these bytes.
-    Written(Range<u64>),
-    /// It may have changed the size; these bytes are to be read anew.
-    Resized(Range<u64>),
-}
-
 /// Frames a call that writes to the file: `held` is what it may write. `call` must be free of cancellation
 /// points and touch no managed memory; it says what it returns and what it changed. `Err` is an errno: the
 /// call was not made.
@@ -96,6 +89,7 @@ pub fn framed<R>(
     // SAFETY: nothing is held yet.
     unsafe { pthread_testcancel() };
     let blocked = SignalsBlocked::new(Except::Nothing);
+    let opened = target.process.files_opened();
     let ticket = request::submit(target.process, Op::WriteBegin(target.id, held, flush))?;
     let (result, change) = call();
     if ticket != 0 {
@@ -105,15 +99,62 @@ pub fn framed<R>(
         };
         // The call itself is made; what goes wrong after it shows at the next msync or fsync.
         let _ = request::submit(target.process, op);
+    } else if target.process.files_opened() != opened {
+        // Nobody mapped it any more, but somebody may do so again by now.
+        let _ = request::submit(target.process, Op::Refresh(target.id, change));
     }
     drop(blocked);
     Ok(result)
 }
 
+/// Makes a call, which may be a cancellation point, that changes a file which is not managed. The file may be
+/// mapped for the first time while the call is under way, and pages read that the call has yet to change: then
+/// they are read anew. From what the call returned, `find` gives the file, if it is managed now, and `change`
+/// what was changed; neither is asked if no file was opened for a mapping meanwhile. `errno` is kept.
+pub fn unframed<R: Copy>(
+    call: impl FnOnce() -> R,
+    find: impl FnOnce(R) -> Option<Target>,
+    change: impl FnOnce(R, &Target) -> Option<Change>,
+) -> R {
+    let process = state::for_program();
+    let opened = process.map(|process| process.files_opened());
+    let result = call();
+    if let Some(process) = process
+        && Some(process.files_opened()) != opened
+        && let Some(target) = find(result)
+    {
+        let kept = sys::errno();
+        if let Some(change) = change(result, &target) {
+            // As in `framed`: what goes wrong here shows later.
+            let _ = request::submit(target.process, Op::Refresh(target.id, change));
+        }
+        sys::set_errno(kept);
+    }
+    result
+}
+
+/// [`unframed`] for a call that writes through a descriptor and gives how many bytes it wrote.
+pub fn write_unframed(fd: c_int, at: At, flags: c_int, call: impl FnOnce() -> ssize_t) -> ssize_t {
+    unframed(
+        call,
+        |n| (n > 0).then(|| managed_fd(fd))?,
+        |n, target| {
+            let n = n as u64;
+            // Afterwards, only the end of what went to a position or to the end of the file is known.
+            let end = match at {
+                At::Cursor => sys::position(fd)?,
+                At::Offset(_) if appends(fd, flags) => target.size,
+                At::Offset(offset) => offset.saturating_add(n),
+            };
+            Some(Change::Written(end.saturating_sub(n)..end))
+        },
+    )
+}
+
 /// A write of the program to a managed file, with `flags` of pwritev2.
 pub fn write(target: &Target, fd: c_int, from: &[iovec], at: At, flags: c_int) -> ssize_t {
     let total = total_bytes(from);
-    let appends = flags & RWF_APPEND != 0 || sys::open_flags(fd).is_some_and(|f| f & libc::O_APPEND != 0);
+    let appends = appends(fd, flags);
     let start = match at {
         _ if appends => target.size,
         At::Offset(offset) => offset,
@@ -128,6 +169,11 @@ pub fn write(target: &Target, fd: c_int, from: &[iovec], at: At, flags: c_int) -
         (n, Change::Written(written))
     });
     done.unwrap_or_else(|errno| sys::fail(errno) as ssize_t)
+}
+
+/// Whether a write goes to the end of the file, wherever it was asked to go.
+fn appends(fd: c_int, flags: c_int) -> bool {
+    flags & RWF_APPEND != 0 || sys::open_flags(fd).is_some_and(|f| f & libc::O_APPEND != 0)
 }
 
 /// What a write that returned `n` has covered.
@@ -166,16 +212,28 @@ pub fn before_read(target: &Target, fd: c_int, at: At, len: u64) -> Result<(), c
 
 /// A read of the program. `None`: nothing about it concerns the manager, libc's own function does it.
 pub fn read(fd: c_int, to: &[iovec], at: At, flags: c_int) -> Option<ssize_t> {
-    let (_, manager) = state::alive_with_files()?;
+    let (process, manager) = state::alive_with_files()?;
     let bounces = to.iter().any(|part| in_windows(manager, part));
     if manager.dirty_pages() == 0 && !bounces {
         return None;
     }
-    let target = managed_fd(fd)?;
+    let Some(target) = managed_fd(fd) else {
+        let pins = bounces && process.copies_pages() && pins_its_buffer(fd);
+        return pins.then(|| transfer(manager, Direction::Read, fd, to, at, flags));
+    };
     if let Err(errno) = before_read(&target, fd, at, total_bytes(to) as u64) {
         return Some(sys::fail(errno) as ssize_t);
     }
     bounces.then(|| transfer(manager, Direction::Read, fd, to, at, flags))
+}
+
+/// Whether the kernel pins the destination of a read and lets a device write into it. Where pages are copied,
+/// not moved, the manager cannot see the pin, and could drop the page before the device is done.
+fn pins_its_buffer(fd: c_int) -> bool {
+    // O_DIRECT means something else for pipes, which must be read in the program's own portions.
+    sys::open_flags(fd).is_some_and(|flags| flags & libc::O_DIRECT != 0)
+        && sys::fstat(fd)
+            .is_some_and(|stat| matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
 }
 
 /// The parts of a readv or writev. An impossible number of them gives none.

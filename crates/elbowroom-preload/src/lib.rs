@@ -19,7 +19,9 @@
 //!
 //! # What is not covered
 //! Raw system calls (`syscall(2)`, Go programs) on managed memory or files; reads and writes of managed files
-//! by io_uring and aio (transfers of other files into and out of managed memory are fine); what stdio pushes
+//! by io_uring and aio (transfers of other files into and out of managed memory are fine, except that where
+//! pages are copied, not moved, reads that have a device write into managed memory are seen in the read family
+//! only, and only by O_DIRECT); what stdio pushes
 //! out of its buffers in functions other than the above; execl and relatives write back, but make no report;
 //! vfork followed by anything but exec or _exit.
 //!

@@ -70,6 +70,8 @@ pub enum Op {
         /// What changed.
         changed: Range<u64>,
     },
+    /// The file was changed while it became managed, too early for [`Op::WriteBegin`].
+    Refresh(FileId, Change),
     /// Writes a file's dirty pages back.
     WriteBack(FileId, Range<u64>),
     /// Takes the file's write-back error.
@@ -78,6 +80,15 @@ pub enum Op {
     FlushAll,
     /// Writes the statistics file: gives the address of a leaked `String`, the summary.
     Report,
+}
+
+/// What a call changed in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It wrote these bytes.
+    Written(Range<u64>),
+    /// It may have changed the size; these bytes are to be read anew.
+    Resized(Range<u64>),
 }
 
 /// How much msync waits for.

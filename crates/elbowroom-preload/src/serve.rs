@@ -2,7 +2,7 @@
 
 use crate::end;
 use crate::policy::MapArgs;
-use crate::request::{Durable, Flush, Op, RESIDENT_PAGES, Reply, Request};
+use crate::request::{Change, Durable, Flush, Op, RESIDENT_PAGES, Reply, Request};
 use crate::state::Process;
 use crate::sys::PAGE;
 use elbowroom::{Errno, FileId, FileObject, Manager, MapRequest, Place, Prot, Sharing, WriteTicket};
@@ -61,11 +61,12 @@ fn perform(process: &Process, manager: &Manager, op: Op, resident: &mut [u8; RES
             Ok(())
         }
         Op::Resized { ticket, changed } => {
-            // The pages beyond the new end go before write-back may run again: it would make the file longer.
             let Begun { object, ticket } = *begun(ticket);
-            let at = changed.start;
-            manager.resized(&object, changed);
-            manager.write_end(ticket, at..at);
+            end_resize(manager, &object, ticket, changed);
+            Ok(())
+        }
+        Op::Refresh(id, change) => {
+            refresh(manager, id, change);
             Ok(())
         }
         Op::WriteBack(id, range) => match manager.find(id) {
@@ -95,6 +96,24 @@ fn write_begin(manager: &Manager, id: FileId, range: Range<u64>, flush: Flush) -
     Ok(Box::into_raw(Box::new(Begun { object, ticket })) as usize)
 }
 
+/// The pages beyond the new end go before write-back may run again: it would make the file longer.
+fn end_resize(manager: &Manager, object: &Arc<FileObject>, ticket: WriteTicket, changed: Range<u64>) {
+    let at = changed.start;
+    manager.resized(object, changed);
+    manager.write_end(ticket, at..at);
+}
+
+/// A change that began before the file was managed: announced late, and ended at once.
+fn refresh(manager: &Manager, id: FileId, change: Change) {
+    let Some(object) = manager.find(id) else { return };
+    let (Change::Written(range) | Change::Resized(range)) = &change;
+    let ticket = manager.write_begin(&object, range.clone());
+    match change {
+        Change::Written(written) => manager.write_end(ticket, written),
+        Change::Resized(changed) => end_resize(manager, &object, ticket, changed),
+    }
+}
+
 /// Takes the write back out of its number.
 fn begun(ticket: usize) -> Box<Begun> {
     // SAFETY: a caller ends each write that began exactly once, with the number it was given.
@@ -122,6 +141,7 @@ fn map(
         // come first.
         return Err(OPEN_FAILED);
     }
+    process.file_opened();
     let nonblocking = args.flags & libc::MAP_NONBLOCK != 0;
     let request = MapRequest {
         place: place(args),

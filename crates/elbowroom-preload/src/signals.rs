@@ -1,6 +1,6 @@
 //! Signals whose default action ends the process.
 //!
-//! Once a file is mapped for shared writing, such an end must not lose stores. So every signal of that kind
+//! Once a mapping is managed, such an end must not lose stores, nor the report. So every signal of that kind
 //! whose disposition is SIG_DFL gets [`on_fatal_signal`], and the program is not to notice: sigaction(2) and
 //! its relatives (interpose/signal.rs) report SIG_DFL where our handler is, and put our handler where the
 //! program sets SIG_DFL. The handler writes back, reports, restores SIG_DFL and lets the signal happen again,

@@ -15,7 +15,7 @@ use crate::sys;
 use elbowroom::Manager;
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 /// No manager was needed yet.
 pub const NONE: u32 = 0;
@@ -46,6 +46,10 @@ pub struct Process {
     /// A futex: [`NONE`], [`STARTING`], [`ALIVE`] or [`FAILED`].
     pub phase: AtomicU32,
     manager: AtomicPtr<Manager>,
+    /// The manager's pages are copied into windows: it cannot see who has pinned them.
+    copies_pages: AtomicBool,
+    /// Files opened for a mapping so far.
+    opened: AtomicU64,
     /// Why it failed (leaked), for the thread that started it.
     pub error: AtomicPtr<String>,
     /// The end of the process was reported.
@@ -172,8 +176,27 @@ impl Process {
     /// Sets it, once.
     pub fn set_manager(&self, manager: &'static Manager) {
         let pointer = std::ptr::from_ref(manager).cast_mut();
+        self.copies_pages.store(manager.stats().mmu == "copy", Ordering::Release);
         LAST_MANAGER.store(pointer, Ordering::Release);
         self.manager.store(pointer, Ordering::Release);
+    }
+
+    /// Whether pages are copied into windows, not moved.
+    pub fn copies_pages(&self) -> bool {
+        self.copies_pages.load(Ordering::Acquire)
+    }
+
+    /// Counts a file that was opened for a mapping, before any of its bytes are read.
+    pub fn file_opened(&self) {
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// How many files were opened for mappings. A call that changes a file which is not managed, and finds the
+    /// number unchanged afterwards, came before whatever a later mapping reads of it.
+    pub fn files_opened(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.opened.load(Ordering::SeqCst)
     }
 
     /// Whether the caller is the process that this memory belongs to, and not a child that borrows it.

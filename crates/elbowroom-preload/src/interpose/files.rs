@@ -1,9 +1,9 @@
 //! The calls that change a file's size, or its bytes without a buffer of the program: truncate, fallocate,
 //! open with O_TRUNC, copy_file_range, sendfile, splice.
 
-use crate::coherence::{self, At, Change, Target};
+use crate::coherence::{self, At, Target};
 use crate::real;
-use crate::request::Flush;
+use crate::request::{Change, Flush};
 use crate::sys;
 use libc::{c_char, c_int, c_long, c_uint, mode_t, off_t, size_t, ssize_t};
 use std::ops::Range;
@@ -48,9 +48,15 @@ fn resizing(
     done.unwrap_or_else(sys::fail)
 }
 
+/// What a size change that gave `r` has changed: all from the cut on. Another thread may have made the file
+/// longer since, so that its size alone does not tell that what was cached beyond the cut is gone.
+fn cut(r: c_long, at: u64) -> Option<Change> {
+    (r >= 0).then_some(Change::Resized(at..u64::MAX))
+}
+
 fn truncate_managed(target: &Target, len: off_t, call: impl FnOnce() -> c_long) -> c_int {
-    let end = (len.max(0) as u64).min(target.size);
-    resizing(target, end..u64::MAX, end..end, Flush::Not, call)
+    let len = len.max(0) as u64;
+    resizing(target, len.min(target.size)..u64::MAX, len..u64::MAX, Flush::Not, call)
 }
 
 unsafe fn truncate_fd(fd: c_int, len: off_t) -> c_int {
@@ -59,8 +65,12 @@ unsafe fn truncate_fd(fd: c_int, len: off_t) -> c_int {
         Some(target) => truncate_managed(&target, len, || unsafe {
             libc::syscall(libc::SYS_ftruncate, fd as c_long, len)
         }),
-        // SAFETY: integers only.
-        None => unsafe { real::ftruncate64(fd, len) },
+        None => coherence::unframed(
+            // SAFETY: integers only.
+            || unsafe { real::ftruncate64(fd, len) },
+            |_| coherence::managed_fd(fd),
+            |r, _| cut(r.into(), len as u64),
+        ),
     }
 }
 
@@ -70,8 +80,12 @@ unsafe fn truncate_path(path: *const c_char, len: off_t) -> c_int {
             // SAFETY: the kernel checks the path.
             unsafe { libc::syscall(libc::SYS_truncate, path, len) }
         }),
-        // SAFETY: the caller's promise.
-        None => unsafe { real::truncate64(path, len) },
+        None => coherence::unframed(
+            // SAFETY: the caller's promise.
+            || unsafe { real::truncate64(path, len) },
+            |_| coherence::managed_path(libc::AT_FDCWD, path),
+            |r, _| cut(r.into(), len as u64),
+        ),
     }
 }
 
@@ -125,27 +139,36 @@ fn open_truncating(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) 
     }
     let target = coherence::managed_path(dir, path)?;
     // SAFETY: the kernel checks the path.
-    Some(resizing(&target, 0..u64::MAX, 0..0, Flush::Not, || unsafe {
+    Some(resizing(&target, 0..u64::MAX, 0..u64::MAX, Flush::Not, || unsafe {
         libc::syscall(libc::SYS_openat, dir as c_long, path, flags as c_long, mode as c_long)
     }))
 }
 
+/// libc's open of a file that is not managed, with O_TRUNC or without.
+fn open_unmanaged(flags: c_int, open: impl FnOnce() -> c_int) -> c_int {
+    if flags & libc::O_TRUNC == 0 {
+        return open();
+    }
+    coherence::unframed(open, coherence::managed_fd, |fd, _| cut(fd.into(), 0))
+}
+
 unsafe fn open_path(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's promise.
     open_truncating(libc::AT_FDCWD, path, flags, mode)
-        .unwrap_or_else(|| unsafe { real::open64(path, flags, mode) })
+        // SAFETY: the caller's promise.
+        .unwrap_or_else(|| open_unmanaged(flags, || unsafe { real::open64(path, flags, mode) }))
 }
 
 unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's promise.
     open_truncating(dir, path, flags, mode)
-        .unwrap_or_else(|| unsafe { real::openat64(dir, path, flags, mode) })
+        // SAFETY: the caller's promise.
+        .unwrap_or_else(|| open_unmanaged(flags, || unsafe { real::openat64(dir, path, flags, mode) }))
 }
 
 unsafe fn create(path: *const c_char, mode: mode_t) -> c_int {
     let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-    // SAFETY: the caller's promise.
-    open_truncating(libc::AT_FDCWD, path, flags, mode).unwrap_or_else(|| unsafe { real::creat64(path, mode) })
+    open_truncating(libc::AT_FDCWD, path, flags, mode)
+        // SAFETY: the caller's promise.
+        .unwrap_or_else(|| open_unmanaged(flags, || unsafe { real::creat64(path, mode) }))
 }
 
 /// Where one side of a transfer begins: at the offset that the pointer points to, else at the descriptor's

@@ -89,9 +89,7 @@ fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writabl
     let op = Op::Map { args: *args, id, tid: sys::gettid(), writable, kernel_mapped };
     match request::submit(process, op) {
         Ok(at) => {
-            if args.prot & libc::PROT_WRITE != 0 {
-                signals::arm();
-            }
+            signals::arm();
             at as *mut c_void
         }
         Err(libc::EEXIST) if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => {

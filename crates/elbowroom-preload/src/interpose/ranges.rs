@@ -5,7 +5,6 @@
 use crate::reason::Reason;
 use crate::request::{self, Durable, Op, RESIDENT_PAGES};
 use crate::serve;
-use crate::signals;
 use crate::split::{self, Side};
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
@@ -97,9 +96,6 @@ fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Resul
     if request::submit(process, Op::Protect(range.clone(), serve::prot(prot)))? == 0 {
         process.count(Reason::PrivateWritable);
         return hand_back(process, range, Some(prot as u32));
-    }
-    if prot & libc::PROT_WRITE != 0 {
-        signals::arm();
     }
     Ok(())
 }

@@ -4,9 +4,9 @@
 //! Not seen: what other functions than these push out of a full buffer; it is seen at the next of these, or
 //! when the manager looks at the file's times.
 
-use crate::coherence::{self, BOUNCE_BYTES, Bounce, Change, Target};
+use crate::coherence::{self, BOUNCE_BYTES, Bounce, Target};
 use crate::real;
-use crate::request::Flush;
+use crate::request::{Change, Flush};
 use crate::state;
 use crate::sys::{self, PAGE};
 use libc::{FILE, c_char, c_int, c_void, size_t};
