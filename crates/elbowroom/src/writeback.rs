@@ -240,6 +240,9 @@ impl Core {
     fn tick(&self) {
         for object in self.objects.all() {
             let changed = object.changed_by_others();
+            if object.take_unreadable() || changed {
+                self.allow_again(&object);
+            }
             let _ = self.write_back(&object, 0..u64::MAX >> PAGE_SHIFT, Obstacle::Skip);
             if changed {
                 // After the write-back: what was dirty is stale, too, but for the stores just written.
@@ -251,14 +254,13 @@ impl Core {
         if self.dead.swap(0, Ordering::Relaxed) > 0 {
             self.lru.lock().purge();
         }
-        self.allow_all();
     }
 
-    /// Undoes all denials: whatever made an access fail may be over; if not, it fails again.
-    pub(crate) fn allow_all(&self) {
-        for window in self.mmu.windows().windows() {
+    /// Undoes the denials in a file's mappings: whatever made an access fail may be over; if not, it fails again.
+    pub(crate) fn allow_again(&self, object: &Arc<FileObject>) {
+        for vma in self.vmas.of_object(object) {
             // What cannot be undone now is tried again later.
-            let _ = self.mmu.allow(window);
+            let _ = self.mmu.allow(vma.range.clone());
         }
     }
 

@@ -98,6 +98,7 @@ impl Handler {
             }
             Err(_) => {
                 core.counters.read_errors.add(1);
+                object.note_unreadable();
                 object.remove(&folio);
                 core.folios.fetch_sub(1, Ordering::Relaxed);
                 core.mmu.free(extent);

@@ -6,15 +6,18 @@
 
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
+/// With more frames than this the oldest evictions are forgotten sooner.
+const MOST_ENTRIES: usize = 1 << 20;
+
 pub(crate) struct Shadows {
     entries: Vec<AtomicU64>,
     evicted_pages: AtomicU64,
 }
 
 impl Shadows {
-    /// Room for about `frames` evictions.
+    /// Room for about `frames` evictions, at most a million (8 MiB).
     pub(crate) fn new(frames: usize) -> Self {
-        let entries = (0..frames.next_power_of_two()).map(|_| AtomicU64::new(0)).collect();
+        let entries = (0..frames.next_power_of_two().min(MOST_ENTRIES)).map(|_| AtomicU64::new(0)).collect();
         Self { entries, evicted_pages: AtomicU64::new(0) }
     }
 

@@ -37,6 +37,8 @@ pub struct FileObject {
     dirty: AtomicBool,
     /// Somebody stored to a mapping of it without the right to.
     strict: AtomicBool,
+    /// A read of it failed since somebody asked last.
+    unreadable: AtomicBool,
 }
 
 #[derive(Default)]
@@ -78,6 +80,7 @@ impl FileObject {
             seen: locks.mutex(LockClass::Resize, seen),
             dirty: AtomicBool::new(false),
             strict: AtomicBool::new(false),
+            unreadable: AtomicBool::new(false),
         })
     }
 
@@ -118,29 +121,33 @@ impl FileObject {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
 
+    /// Asks the file, and stores its size. Under one lock, so that of two that ask at once the later answer is stored last.
+    fn ask(&self, seen: &mut Seen) -> Result<FileStat, Errno> {
+        let stat = self.file().stat()?;
+        self.size.store(stat.size, Ordering::Release);
+        Ok(std::mem::replace(&mut seen.stat, stat))
+    }
+
     /// Looks the size up again.
     pub(crate) fn refresh_size(&self) -> Result<u64, Errno> {
-        let size = self.file().stat()?.size;
-        self.size.store(size, Ordering::Release);
-        Ok(size)
+        let mut seen = self.seen.lock();
+        let before = self.ask(&mut seen)?;
+        // Only the size was asked for: whose change it was is still to be found out.
+        seen.stat = before;
+        Ok(self.size())
     }
 
     /// Takes what the file looks like now as our own doing: after a write of ours.
     pub(crate) fn note_own_change(&self) -> Result<u64, Errno> {
-        let stat = self.file().stat()?;
-        self.size.store(stat.size, Ordering::Release);
-        self.seen.lock().stat = stat;
-        Ok(stat.size)
+        self.ask(&mut self.seen.lock())?;
+        Ok(self.size())
     }
 
     /// Whether the file was changed by somebody else since we last looked; looks the size up again. Tells it once.
     pub(crate) fn changed_by_others(&self) -> bool {
-        let Ok(stat) = self.file().stat() else { return false };
         let mut seen = self.seen.lock();
-        let changed = (stat.size, stat.mtime_ns) != (seen.stat.size, seen.stat.mtime_ns);
-        seen.stat = stat;
-        self.size.store(stat.size, Ordering::Release);
-        changed
+        let Ok(before) = self.ask(&mut seen) else { return false };
+        (before.size, before.mtime_ns) != (seen.stat.size, seen.stat.mtime_ns)
     }
 
     /// The folio that has page `index`.
@@ -229,6 +236,16 @@ impl FileObject {
     /// Whether pages must arrive write-protected, with no moment in between: the program is known to store where it may not.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a read failed: accesses that failed for it may be tried again after a while.
+    pub(crate) fn note_unreadable(&self) {
+        self.unreadable.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a read failed since the last call.
+    pub(crate) fn take_unreadable(&self) -> bool {
+        self.unreadable.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn make_strict(&self) {

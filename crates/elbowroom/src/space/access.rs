@@ -32,13 +32,12 @@ impl Core {
         ticket.object.writers.end(ticket.number);
     }
 
-    /// Looks the size up after a change of our own; what is beyond the end no more is allowed again. A file that cannot be asked keeps the
-    /// size it had.
+    /// Looks the size up after a change of our own. What was beyond the end may be inside now, so the file's denials are undone: whether the size
+    /// grew just now cannot be told from the size that was known, because the flusher may have looked meanwhile.
     fn take_size(&self, object: &Arc<FileObject>) {
-        let before = object.size();
-        if object.note_own_change().is_ok_and(|size| size > before) {
-            self.allow_all();
-        }
+        // A file that cannot be asked keeps the size it had.
+        let _ = object.note_own_change();
+        self.allow_again(object);
     }
 
     /// The size was changed, and the bytes `changed` perhaps: they are read anew, stores to whole pages of them are forgotten, pages

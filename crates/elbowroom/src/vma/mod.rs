@@ -165,6 +165,12 @@ impl VmaList {
         })
     }
 
+    /// The VMAs that map the object.
+    pub(crate) fn of_object(&self, object: &Arc<FileObject>) -> Vec<Arc<Vma>> {
+        let maps = |vma: &&Arc<Vma>| Arc::ptr_eq(&vma.spec.object, object);
+        self.sorted.read(|sorted| sorted.iter().filter(maps).cloned().collect())
+    }
+
     /// The VMAs that overlap `range`, in order.
     pub(crate) fn overlapping(&self, range: &Range<usize>) -> Vec<Arc<Vma>> {
         self.sorted.read(|sorted| {
