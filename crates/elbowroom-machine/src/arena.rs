@@ -1,6 +1,6 @@
 //! The arena: the physical memory of a manager.
 //!
-//! One private anonymous reservation, populated block by block as frames are first needed and never beyond its size. With
+//! One private anonymous reservation, populated block by block ahead of need ([`Arena::grow`]) and never beyond its size. With
 //! [`crate::Mover::Move`] a populated block is registered with the userfaultfd, because the way home of a page is a MOVE whose
 //! destination must be registered; so nobody may touch the home of a page that is away.
 
@@ -17,6 +17,9 @@ use std::ops::Range;
 const BLOCK_PAGES: usize = 512;
 
 const BLOCK_BYTES: usize = BLOCK_PAGES << PAGE_SHIFT;
+
+/// With fewer free frames than this, the arena wants to grow: 16 MiB.
+const GROW_AHEAD_FRAMES: usize = 8 * BLOCK_PAGES;
 
 pub(crate) struct Arena {
     base: usize,
@@ -42,31 +45,45 @@ impl Arena {
         Ok(Self { base, frames, state, populated: AtomicUsize::new(0) })
     }
 
-    /// A run of 2^`order` frames, or `None` if no such run is free and the arena has reached its size.
-    pub(crate) fn alloc(&self, order: u8, register: Option<&Uffd>) -> Option<Extent> {
-        loop {
-            let block = {
-                let mut state = self.state.lock();
-                if let Some(first) = state.buddy.take(order) {
-                    return Some(Extent::new(self.base + ((first as usize) << PAGE_SHIFT), order));
-                }
-                let start = state.claimed;
-                state.claimed = (start + BLOCK_PAGES).min(self.frames);
-                start..state.claimed
-            };
-            if block.is_empty() {
-                return None;
-            }
-            if self.populate(&block, register).is_err() {
-                let mut state = self.state.lock();
-                // Nobody has claimed beyond: the next allocation tries this block again.
-                if state.claimed == block.end {
-                    state.claimed = block.start;
-                }
-                return None;
-            }
-            self.state.lock().buddy.add(block.start as u32, block.end as u32);
+    /// A run of 2^`order` frames, or `None` if no such run is free in what has grown so far.
+    pub(crate) fn alloc(&self, order: u8) -> Option<Extent> {
+        let first = self.state.lock().buddy.take(order)?;
+        Some(Extent::new(self.base + ((first as usize) << PAGE_SHIFT), order))
+    }
+
+    /// Whether a thread that has time should call [`Arena::grow`]: few frames are free, and the arena has not reached its size.
+    pub(crate) fn wants_to_grow(&self) -> bool {
+        // An arena that has its size, as it nearly always has, is not asked under the lock.
+        self.populated_frames() < self.frames && {
+            let state = self.state.lock();
+            state.claimed < self.frames && state.buddy.free_frames() < GROW_AHEAD_FRAMES
         }
+    }
+
+    /// Populates one more block; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where
+    /// the memory is at hand, several milliseconds where a hypervisor must find it first.
+    ///
+    /// # Errors
+    /// The kernel's: no memory, or none that can be registered.
+    pub(crate) fn grow(&self, register: Option<&Uffd>) -> Result<bool, Errno> {
+        let block = {
+            let mut state = self.state.lock();
+            let start = state.claimed;
+            state.claimed = (start + BLOCK_PAGES).min(self.frames);
+            start..state.claimed
+        };
+        if block.is_empty() {
+            return Ok(false);
+        }
+        let populated = self.populate(&block, register);
+        let mut state = self.state.lock();
+        match populated {
+            Ok(()) => state.buddy.add(block.start as u32, block.end as u32),
+            // Unless somebody has claimed beyond, the next one to grow it tries this block again.
+            Err(_) if state.claimed == block.end => state.claimed = block.start,
+            Err(_) => {}
+        }
+        populated.map(|()| true)
     }
 
     /// Gives an extent's frames back.
@@ -79,7 +96,7 @@ impl Arena {
         self.state.lock().buddy.release(first as u32, extent.order);
     }
 
-    /// Frames that can be allocated now or after populating.
+    /// Frames that can be allocated now or after growing.
     pub(crate) fn free_frames(&self) -> usize {
         let state = self.state.lock();
         state.buddy.free_frames() + (self.frames - state.claimed)

@@ -156,10 +156,24 @@ impl HostMmu {
         &self.layout.windows
     }
 
-    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free.
+    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of those that the arena has
+    /// so far ([`HostMmu::grow`]).
     pub fn alloc(&self, order: u8) -> Option<Extent> {
+        self.arena.alloc(order)
+    }
+
+    /// Whether somebody who has time should call [`HostMmu::grow`].
+    pub fn wants_to_grow(&self) -> bool {
+        self.arena.wants_to_grow()
+    }
+
+    /// Gives the arena 2 MiB more of its size, which takes up to several milliseconds; `false` if it has all of it.
+    ///
+    /// # Errors
+    /// The kernel's: it has no memory.
+    pub fn grow(&self) -> Result<bool, Errno> {
         let register = (self.mover == Mover::Move).then_some(&self.uffd);
-        self.arena.alloc(order, register)
+        self.arena.grow(register)
     }
 
     /// Gives an extent back.

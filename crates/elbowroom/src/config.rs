@@ -73,6 +73,12 @@ pub const FIRST_READ_PAGES: u64 = 4;
 /// By how much a read of a sequential stream is larger than the one before.
 pub const READ_GROWTH: u64 = 4;
 
+/// An arena that has fewer frames than this grows at once when frames are needed (16 MiB); a larger one grows in a thread of its own.
+pub const GROW_AT_ONCE_FRAMES: usize = 4096;
+
+/// How long the thread that grows the arena sleeps at most before it looks by itself.
+pub const GROWTH_LOOK: Duration = Duration::from_secs(1);
+
 /// The waiting faults may hold at most one part in this many of the arena.
 pub const WAITING_SHARE: u64 = 4;
 

@@ -4,7 +4,7 @@
 //! `vma, readahead, lru` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
 //! over these by what they do.
 
-use crate::config::{Config, WAITING_SHARE};
+use crate::config::{Config, GROW_AT_ONCE_FRAMES, GROWTH_LOOK, WAITING_SHARE};
 use crate::lru::{Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Folio, Parked, WaitTable};
@@ -15,7 +15,7 @@ use elbowroom_machine::{HostMmu, PAGE_SIZE};
 use elbowroom_store::Kicker;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, LockStats, Mutex};
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
 use std::ops::Range;
 
 /// The shared state of one manager.
@@ -33,6 +33,7 @@ pub(crate) struct Core {
     pub(crate) vmas: VmaList,
     pub(crate) layout: Mutex<LayoutState>,
     pub(crate) flush: FlushQueue,
+    pub(crate) growth: Growth,
     pub(crate) inboxes: Vec<Inbox>,
     /// Pages that differ from their file.
     pub(crate) dirty_pages: AtomicUsize,
@@ -72,6 +73,34 @@ pub(crate) struct FlushState {
     pub(crate) throttled: Vec<(Range<usize>, Instant)>,
     /// Something wants all that is dirty written soon.
     pub(crate) all: bool,
+}
+
+/// The bell of the thread that grows the arena.
+pub(crate) struct Growth {
+    asked: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Growth {
+    pub(crate) fn new(locks: &LockStats) -> Self {
+        Self { asked: locks.mutex(LockClass::Queue, false), changed: Condvar::new() }
+    }
+
+    /// Rings it.
+    pub(crate) fn ask(&self) {
+        if !std::mem::replace(&mut *self.asked.lock(), true) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until it has rung, or for a while, or not at all once `stop` is set.
+    pub(crate) fn wait(&self, stop: &AtomicBool) {
+        let mut asked = self.asked.lock();
+        if !*asked && !stop.load(Ordering::Acquire) {
+            self.changed.wait_timeout(&mut asked, GROWTH_LOOK);
+        }
+        *asked = false;
+    }
 }
 
 /// Work for one handler thread.
@@ -119,7 +148,8 @@ impl Core {
     /// The most pages one read may take now, a power of two: what waiting faults hold together stays a small part of the arena.
     pub(crate) fn read_cap(&self) -> u64 {
         let waiting = self.waiting.load(Ordering::Relaxed) as u64 + 1;
-        let cap = (self.mmu.frames() as u64 / (WAITING_SHARE * waiting)).max(1);
+        let frames = self.mmu.populated_frames().max(GROW_AT_ONCE_FRAMES).min(self.mmu.frames());
+        let cap = (frames as u64 / (WAITING_SHARE * waiting)).max(1);
         1 << cap.ilog2()
     }
 

@@ -1,7 +1,7 @@
 //! A manager: its threads, and its verbs.
 
 use crate::config::{Config, MAX_HANDLERS, MoverKind};
-use crate::core::{Core, FlushQueue, FlushState, Inbox, LayoutState};
+use crate::core::{Core, FlushQueue, FlushState, Growth, Inbox, LayoutState};
 use crate::error::StartError;
 use crate::fault::Handler;
 use crate::lru::{Lru, Shadows};
@@ -81,6 +81,7 @@ impl Manager {
                 state: locks.mutex(LockClass::Queue, FlushState::default()),
                 changed: Condvar::new(),
             },
+            growth: Growth::new(&locks),
             inboxes,
             counters: Counters::default(),
             dirty_pages: AtomicUsize::new(0),
@@ -114,6 +115,11 @@ impl Manager {
         threads.push(thread::spawn("elbowroom-flush", move || {
             begin();
             core.run_flusher();
+        })?);
+        let core = self.core.clone();
+        threads.push(thread::spawn("elbowroom-grow", move || {
+            begin();
+            core.run_grower();
         })?);
         Ok(())
     }
@@ -266,6 +272,7 @@ impl Drop for Manager {
             self.core.stop.store(true, Ordering::Release);
             self.core.flush.changed.notify_all();
         }
+        self.core.growth.ask();
         self.core.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();

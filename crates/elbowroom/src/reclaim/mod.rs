@@ -1,11 +1,12 @@
 //! Making frames free: second chances, eviction, and what a refault means.
 //!
 //! Direct reclaim only: whoever needs frames frees a batch first. Nothing here waits: a locked or held folio is passed over, a dirty one is
-//! handed to the flusher.
+//! handed to the flusher. Nor does it wait for an arena that still grows: a thread of its own grows it ahead of need, and who needs
+//! frames sooner frees some, as if the arena had its size. Where nothing can be freed, it grows it itself.
 
 use crate::config::{
-    ACTIVE_PERCENT, BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES,
-    RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
+    ACTIVE_PERCENT, BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, GROW_AT_ONCE_FRAMES, RECLAIM_BATCH_FOLIOS,
+    RECLAIM_BATCH_PAGES, RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
 };
 use crate::core::Core;
 use crate::lru::{Entry, Lru};
@@ -35,22 +36,42 @@ impl Core {
     pub(crate) fn frames(&self, order: u8, ready: &mut Vec<Parked>) -> Option<Extent> {
         let wanted: usize = 1 << order;
         for _ in 0..RECLAIM_ROUNDS {
-            if let Some(extent) = self.mmu.alloc(order) {
-                return Some(extent);
+            let extent = self.mmu.alloc(order);
+            if self.mmu.wants_to_grow() {
+                self.growth.ask();
+            }
+            if extent.is_some() {
+                return extent;
             }
             // What is free may be in pieces. Folios of the same size free runs of it, so go on for a while.
-            if self.shrink(wanted.max(RECLAIM_BATCH_PAGES), ready) == 0 {
+            let scarce = self.mmu.populated_frames() < GROW_AT_ONCE_FRAMES;
+            let grown = scarce && self.grow_arena();
+            if !grown && self.shrink(wanted.max(RECLAIM_BATCH_PAGES), ready) == 0 && !self.grow_arena() {
                 break;
             }
         }
         (0..=order).rev().find_map(|smaller| self.mmu.alloc(smaller))
     }
 
+    fn grow_arena(&self) -> bool {
+        // Without memory for more, what is there must do.
+        self.mmu.grow().unwrap_or(false)
+    }
+
+    /// The thread that grows the arena.
+    pub(crate) fn run_grower(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            if !(self.mmu.wants_to_grow() && self.grow_arena()) {
+                self.growth.wait(&self.stop);
+            }
+        }
+    }
+
     /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked are added to `ready`.
     pub(crate) fn shrink(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
-        let keep_standby = self.mmu.frames() / STANDBY_SHARE;
+        let keep_standby = self.mmu.populated_frames() / STANDBY_SHARE;
         while freed < want && looks > 0 {
             let mut lru = self.lru.lock();
             self.balance(&mut lru);
@@ -91,7 +112,7 @@ impl Core {
     }
 
     fn active_limit(&self) -> usize {
-        self.mmu.frames() * ACTIVE_PERCENT / 100
+        self.mmu.populated_frames() * ACTIVE_PERCENT / 100
     }
 
     /// Locks a folio that reclaim may touch.
