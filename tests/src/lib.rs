@@ -8,12 +8,14 @@
 //! Nothing here hangs: a run has a time limit, after which its whole process group is killed and the panic shows what
 //! each of its threads was doing.
 //!
+//! * [`differential`]: the same random operations on two engines
 //! * [`place`]: scratch directories, and the binary under test
 //! * [`mod@program`]: the C programs of `tests/programs`
 //! * [`run`]: processes, their output, and how they ended
 //! * [`source`]: the source files, for the tidy test
 //! * [`variant`]: the ways in which a program is run
 
+pub mod differential;
 pub mod place;
 pub mod program;
 pub mod run;

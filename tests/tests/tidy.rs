@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use elbowroom_tests::source::{Source, has_word};
 
 /// The crates, each of which may use only those before it, by directory.
-const CRATES: [(&str, &str); 8] = [
+const CRATES: [(&str, &str); 9] = [
     ("crates/elbowroom-sync", "elbowroom-sync"),
+    ("crates/elbowroom-index", "elbowroom-index"),
     ("crates/elbowroom-machine", "elbowroom-machine"),
     ("crates/elbowroom-store", "elbowroom-store"),
     ("crates/elbowroom", "elbowroom"),
@@ -17,11 +18,12 @@ const CRATES: [(&str, &str); 8] = [
 ];
 
 /// The modules of the manager in layers, lowest first. A module may use the layers below its own, and its own layer.
-const MODULES: [&[&str]; 11] = [
+const MODULES: [&[&str]; 12] = [
     &["config", "error", "stats"],
     &["page"],
     &["object"],
     &["vma", "readahead", "lru"],
+    &["platform"],
     &["core"],
     &["reclaim"],
     &["writeback"],

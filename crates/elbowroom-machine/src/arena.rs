@@ -106,6 +106,21 @@ impl Arena {
         self.frames
     }
 
+    /// The address of the first frame.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// The number of an extent's first frame.
+    ///
+    /// # Panics
+    /// If the extent is not of this arena.
+    pub(crate) fn frame_of(&self, extent: &Extent) -> u32 {
+        let first = extent.home.wrapping_sub(self.base) >> PAGE_SHIFT;
+        assert!(first < self.frames && extent.home >= self.base, "an extent of another arena");
+        first as u32
+    }
+
     /// Frames that have memory: they are never given back to the kernel.
     pub(crate) fn populated_frames(&self) -> usize {
         self.populated.load(Ordering::Relaxed)

@@ -15,8 +15,7 @@ use crate::pageset::Membership;
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Protection, Uffd};
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE, WindowTable};
 use elbowroom_sync::{LockClass, LockStats, Mutex, thread, time::Duration};
-use rustix::event::EventfdFlags;
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
 use std::ops::Range;
@@ -101,7 +100,6 @@ pub struct HostMmu {
     /// Homes of pages that were copied into a window: to be emptied, many at a time.
     vacating: Mutex<Vec<usize>>,
     batch: Batch,
-    silent: OwnedFd,
 }
 
 /// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one page but no TLB shootdown, which in a
@@ -132,8 +130,7 @@ impl HostMmu {
         let arena = Arena::new(config.arena_frames, locks).map_err(SetupError::Memory)?;
         let layout = Layout::new(locks).map_err(SetupError::Memory)?;
         let vacating = locks.mutex(LockClass::Vacating, Vec::with_capacity(VACATE_BATCH));
-        let silent = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(SetupError::Memory)?;
-        Ok(Self { uffd, arena, layout, mover, vacating, batch: Batch::new(), silent })
+        Ok(Self { uffd, arena, layout, mover, vacating, batch: Batch::new() })
     }
 
     /// Which mover is used.
@@ -144,11 +141,6 @@ impl HostMmu {
     /// The userfaultfd, for an event loop to watch; nonblocking.
     pub fn event_fd(&self) -> RawFd {
         self.uffd.fd().as_raw_fd()
-    }
-
-    /// A descriptor that never becomes readable, for an event loop that leaves the events to another one.
-    pub fn silent_fd(&self) -> RawFd {
-        self.silent.as_raw_fd()
     }
 
     /// Which addresses are ours.

@@ -19,6 +19,8 @@ use std::ops::Range;
 /// How an access to a page must fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denial {
+    /// SIGSEGV with SEGV_MAPERR: nothing is mapped there.
+    NotMapped,
     /// SIGSEGV with SEGV_ACCERR: no access at all.
     NoAccess,
     /// SIGSEGV with SEGV_ACCERR on a store; loads work.
@@ -87,7 +89,7 @@ impl Layout {
 
     fn install(&self, page: usize, denial: Denial) -> Result<(), Errno> {
         let prot = match denial {
-            Denial::NoAccess => {
+            Denial::NotMapped | Denial::NoAccess => {
                 // SAFETY: the page is inside a window, which this crate mapped; fewer rights cannot break our own code, which
                 // never touches windows without calling `allow` first.
                 return unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, MprotectFlags::empty()) };

@@ -3,15 +3,16 @@
 //! * [`Extent`]: an owned run of arena frames; knows which of its pages are away, and where.
 //! * [`HostMmu`]: maps and unmaps extents in windows (`UFFDIO_MOVE`, or `UFFDIO_COPY` where that is missing),
 //!   delivers fault events, and makes wrong accesses fail as the kernel's own do.
+//! * [`soft::SoftMmu`]: the same operations with page tables of our own, for memory that is reached by calls.
 //! * [`WindowTable`]: which addresses are ours; readable from anywhere without a lock.
 //! * [`probe`]: what this machine allows.
 //!
 //! Nothing here knows of files, mappings or policies. Nothing here waits for I/O.
 //!
 //! Synchronization: an extent is changed through `&mut`; the frame allocator and the record of the kernel's layout
-//! have a leaf lock each (`frames`, `window`).
+//! have a leaf lock each (`frames`, `window`), and so has each of the soft MMU's page tables (`page-table`).
 //!
-//! Unsafe code is confined to `arena`, `extent`, `uffd`, `host`, `layout` and `probe`; docs/unsafe.md lists the invariants.
+//! Unsafe code is confined to `arena`, `extent`, `uffd`, `host`, `layout`, `probe` and two files of `soft`; docs/unsafe.md lists the invariants.
 
 mod arena;
 mod batch;
@@ -19,13 +20,16 @@ mod buddy;
 mod extent;
 mod host;
 mod layout;
+mod mmu;
 mod pageset;
 pub mod probe;
+pub mod soft;
 mod uffd;
 mod window;
 
 pub use extent::Extent;
 pub use host::{Access, Denial, FaultEvent, HostConfig, HostMmu, Mover, SetupError, UnmapError, Wake};
+pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};
 pub use rustix::io::Errno;
 pub use window::{WindowTable, surrounding_pages};

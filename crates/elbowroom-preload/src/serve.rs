@@ -5,7 +5,9 @@ use crate::policy::MapArgs;
 use crate::request::{Change, Durable, Flush, Op, RESIDENT_PAGES, Reply, Request};
 use crate::state::Process;
 use crate::sys::PAGE;
-use elbowroom::{Errno, FileId, FileObject, Manager, MapRequest, Place, Prot, Sharing, WriteTicket};
+use elbowroom::{
+    Errno, FileId, FileObject, Host, Manager, MapRequest, Place, Prot, Sharing, Space, WriteTicket,
+};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -24,36 +26,47 @@ struct Begun {
 }
 
 /// Serves it. A panic of the manager becomes EIO for this request; the panic hook has said what happened.
-pub fn serve(process: &Process, manager: &Manager, request: &mut Request) {
+pub fn serve(process: &Process, manager: &Manager, space: &Space<Host>, request: &mut Request) {
     let op = request.op.clone();
     let resident = &mut request.resident;
-    let served = catch_unwind(AssertUnwindSafe(|| perform(process, manager, op, resident)));
+    let served = catch_unwind(AssertUnwindSafe(|| perform(process, manager, space, op, resident)));
     request.reply = served.unwrap_or_else(|_| {
         process.panics.fetch_add(1, Ordering::Relaxed);
         Err(libc::EIO)
     });
 }
 
-fn perform(process: &Process, manager: &Manager, op: Op, resident: &mut [u8; RESIDENT_PAGES]) -> Reply {
+fn perform(
+    process: &Process,
+    manager: &Manager,
+    space: &Space<Host>,
+    op: Op,
+    resident: &mut [u8; RESIDENT_PAGES],
+) -> Reply {
     let done = match op {
         Op::Map { args, id, tid, writable, kernel_mapped } => {
-            return map(process, manager, &args, id, tid, writable, kernel_mapped);
+            let object = open(process, manager, &args, id, tid, writable, kernel_mapped)?;
+            return map(space, &args, object, writable).map_err(number);
         }
-        Op::Unmap(range) => manager.unmap(range.start, range.len()),
+        Op::Unmap(range) => space.unmap(range.start, range.len()),
         Op::Protect(range, prot) => {
-            return manager.protect(range.start, range.len(), prot).map(usize::from).map_err(number);
+            return match space.protect(range.start, range.len(), prot) {
+                // Private pages would become writable: the kernel's business.
+                Err(Errno::OPNOTSUPP) => Ok(0),
+                protected => protected.map(|()| 1).map_err(number),
+            };
         }
         Op::Remap { old, new_len, how } => {
-            return manager.remap(old.start, old.len(), new_len, how).map_err(number);
+            return space.remap(old.start, old.len(), new_len, how).map_err(number);
         }
-        Op::Sync(range, durable) => manager.sync(range.start, range.len(), durable == Durable::Yes),
-        Op::Advise(range, advice) => manager.advise(range.start, range.len(), advice),
+        Op::Sync(range, durable) => space.sync(range.start, range.len(), durable == Durable::Yes, false),
+        Op::Advise(range, advice) => space.advise(range.start, range.len(), advice),
         Op::Resident(range) => {
             let pages = (range.len() / PAGE).min(RESIDENT_PAGES);
-            manager.resident(range.start, &mut resident[..pages])
+            space.resident(range.start, &mut resident[..pages])
         }
-        Op::HandBack(range, prot) => manager.hand_back(range.start, range.len(), prot),
-        Op::Surrender(range) => manager.surrender(range.start, range.len()),
+        Op::HandBack(range, prot) => space.hand_back(range.start, range.len(), prot),
+        Op::Surrender(range) => space.surrender(range.start, range.len()),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
         Op::WriteEnd { ticket, written } => {
             let Begun { ticket, .. } = *begun(ticket);
@@ -120,7 +133,8 @@ fn begun(ticket: usize) -> Box<Begun> {
     unsafe { Box::from_raw(ticket as *mut Begun) }
 }
 
-fn map(
+/// The object of a file that is to be mapped.
+fn open(
     process: &Process,
     manager: &Manager,
     args: &MapArgs,
@@ -128,7 +142,7 @@ fn map(
     tid: u32,
     writable: bool,
     kernel_mapped: bool,
-) -> Reply {
+) -> Result<Arc<FileObject>, i32> {
     if kernel_mapped && still_mapped_by_kernel(id.inode, writable) {
         return Err(MAPPED_BY_KERNEL);
     }
@@ -142,18 +156,23 @@ fn map(
         return Err(OPEN_FAILED);
     }
     process.file_opened();
+    Ok(object)
+}
+
+fn map(space: &Space<Host>, args: &MapArgs, object: Arc<FileObject>, writable: bool) -> Result<usize, Errno> {
     let nonblocking = args.flags & libc::MAP_NONBLOCK != 0;
     let request = MapRequest {
         place: place(args),
         len: args.rounded(),
         prot: prot(args.prot),
         sharing: if args.shared() == Some(true) { Sharing::Shared } else { Sharing::Private },
-        object,
+        object: Some(object),
         offset: args.offset as u64,
         may_write: writable,
         populate: args.flags & libc::MAP_POPULATE != 0 && !nonblocking,
+        locked: false,
     };
-    manager.map(request).map_err(number)
+    space.map(request)
 }
 
 fn place(args: &MapArgs) -> Place {
@@ -161,7 +180,7 @@ fn place(args: &MapArgs) -> Place {
         at if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => Place::FixedNoReplace(at),
         at if args.flags & libc::MAP_FIXED != 0 => Place::Fixed(at),
         0 => Place::Anywhere,
-        hint => Place::Hint(hint.saturating_add(PAGE - 1) & !(PAGE - 1)),
+        hint => Place::Hint(hint),
     }
 }
 
@@ -215,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn hints_are_rounded_up_and_fixed_places_kept() {
+    fn hints_and_fixed_places_are_told_apart() {
         let args = MapArgs { addr: 4097, len: 1, prot: 0, flags: libc::MAP_SHARED, fd: 0, offset: 0 };
-        assert_eq!(place(&args), Place::Hint(8192));
+        assert_eq!(place(&args), Place::Hint(4097));
         let fixed = MapArgs { addr: 4096, flags: libc::MAP_SHARED | libc::MAP_FIXED, ..args };
         assert_eq!(place(&fixed), Place::Fixed(4096));
         let careful = MapArgs { flags: libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE, ..fixed };

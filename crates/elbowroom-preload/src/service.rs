@@ -17,7 +17,7 @@ use crate::request::Request;
 use crate::serve;
 use crate::state::{self, ALIVE, FAILED, LaneKind, NONE, Process, STARTING};
 use crate::sys::{self, Except, SignalsBlocked};
-use elbowroom::{Config, EngineKind, Manager, MoverKind};
+use elbowroom::{Config, EngineKind, Host, Manager, MoverKind, Space};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,14 +121,13 @@ fn first_thread(process: &'static Process) {
         );
     }
     report_panics();
-    let manager = match Manager::start(config(options)) {
-        Ok(manager) => manager,
+    let (manager, space) = match Manager::start(config(options)) {
+        Ok(started) => started,
         Err(error) => return fail(process, error.to_string()),
     };
     // It lives as long as the process: pointers to it are read without locks, by forked children too.
-    // SAFETY: the count that `into_raw` keeps is never given up.
-    let manager: &'static Manager = unsafe { &*Arc::into_raw(manager) };
-    let pool = Arc::new(Pool { process, manager, queues: Default::default() });
+    let manager: &'static Manager = Box::leak(Box::new(manager));
+    let pool = Arc::new(Pool { process, manager, space, queues: Default::default() });
     let ending = pool.clone();
     let spawned = pool
         .spawn_worker(LaneKind::Ordinary)
@@ -186,6 +185,7 @@ fn config(options: &Options) -> Config {
         handlers: options.handlers,
         writeback_interval: Duration::from_millis(options.writeback_ms),
         inject: options.inject.clone(),
+        private_writes: false,
         on_thread_start: Some(state::enter_service_thread),
     }
 }
@@ -206,6 +206,7 @@ fn report_panics() {
 struct Pool {
     process: &'static Process,
     manager: &'static Manager,
+    space: Space<Host>,
     queues: [Mutex<VecDeque<Taken>>; 2],
 }
 
@@ -244,7 +245,7 @@ impl Pool {
             }
             // SAFETY: taken off the lane by this thread.
             let asked = unsafe { &mut *request };
-            serve::serve(self.process, self.manager, asked);
+            serve::serve(self.process, self.manager, &self.space, asked);
             // SAFETY: as above; `asked` is not used any more.
             unsafe { Request::complete(request) };
         }

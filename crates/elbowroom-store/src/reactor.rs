@@ -87,7 +87,7 @@ pub trait Reactor: Send {
     fn in_flight(&self) -> usize;
 }
 
-/// Makes a reactor that watches `watch` (not owned; must stay open until the reactor is dropped; nonblocking).
+/// Makes a reactor that watches `watch`, if any (not owned; must stay open until the reactor is dropped; nonblocking).
 ///
 /// `inject` holds for all reads through this reactor, instead of the faults of the file that is read.
 ///
@@ -96,10 +96,10 @@ pub trait Reactor: Send {
 /// [`Errno::NOSYS`] where io_uring is not allowed; else what eventfd(2) says.
 pub fn reactor(
     kind: EngineKind,
-    watch: RawFd,
+    watch: Option<RawFd>,
     inject: Option<Arc<Inject>>,
 ) -> Result<Box<dyn Reactor>, Errno> {
-    if watch < 0 {
+    if watch.is_some_and(|fd| fd < 0) {
         return Err(Errno::BADF);
     }
     let uring = |inject| -> Result<Box<dyn Reactor>, Errno> {

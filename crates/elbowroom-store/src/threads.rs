@@ -28,7 +28,7 @@ const THREADS_MAX: usize = 16;
 pub(crate) struct Threads {
     shared: Arc<Shared>,
     workers: Vec<thread::JoinHandle<()>>,
-    watch: RawFd,
+    watch: Option<RawFd>,
     inject: Option<Arc<Inject>>,
     in_flight: usize,
 }
@@ -44,7 +44,7 @@ struct Shared {
 }
 
 impl Threads {
-    pub(crate) fn new(watch: RawFd, inject: Option<Arc<Inject>>) -> Result<Self, Errno> {
+    pub(crate) fn new(watch: Option<RawFd>, inject: Option<Arc<Inject>>) -> Result<Self, Errno> {
         let locks = LockStats::new();
         let shared = Arc::new(Shared {
             requests: locks.mutex(LockClass::Io, VecDeque::new()),
@@ -83,11 +83,9 @@ impl Threads {
     /// Waits in poll(2); whether the watched descriptor is readable.
     fn poll(&self, timeout: Option<Duration>) -> Result<bool, Errno> {
         // SAFETY: whoever made the reactor keeps the descriptor open until the reactor is dropped (see `reactor`).
-        let watch = unsafe { BorrowedFd::borrow_raw(self.watch) };
-        let mut fds = [
-            PollFd::from_borrowed_fd(watch, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.shared.bell.fd(), PollFlags::IN),
-        ];
+        let watch = self.watch.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        let mut fds = vec![PollFd::from_borrowed_fd(self.shared.bell.fd(), PollFlags::IN)];
+        fds.extend(watch.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         // A duration that does not fit is 292 billion years: no bound.
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
         match poll(&mut fds, timeout.as_ref()) {
@@ -95,7 +93,8 @@ impl Threads {
             Err(error) if is_transient(error) => return Ok(false),
             Err(error) => return Err(error),
         }
-        let [watched, bell] = [fds[0].revents(), fds[1].revents()];
+        let bell = fds[0].revents();
+        let watched = fds.get(1).map_or(PollFlags::empty(), |fd| fd.revents());
         if !bell.is_empty() {
             self.shared.bell.drain();
         }

@@ -84,7 +84,7 @@ pub(crate) struct Uring {
 
 /// A multishot poll.
 struct Poll {
-    fd: RawFd,
+    fd: Option<RawFd>,
     name: u64,
     armed: bool,
 }
@@ -97,7 +97,11 @@ struct Completion {
 
 impl Uring {
     /// Makes the ring, so that errors come now; any thread of the file table may make the first wait.
-    pub(crate) fn new(mode: RingMode, watch: RawFd, inject: Option<Arc<Inject>>) -> Result<Self, Errno> {
+    pub(crate) fn new(
+        mode: RingMode,
+        watch: Option<RawFd>,
+        inject: Option<Arc<Inject>>,
+    ) -> Result<Self, Errno> {
         let mut builder = IoUring::builder();
         // A forked child has no business with the ring. Invalid requests complete with an error and do not stop others.
         builder.dontfork().setup_submit_all().setup_cqsize(COMPLETION_ENTRIES);
@@ -112,7 +116,7 @@ impl Uring {
             mode,
             enabled: false,
             watch: poll(watch, WATCH),
-            bell_poll: poll(bell.fd().as_raw_fd(), BELL),
+            bell_poll: poll(Some(bell.fd().as_raw_fd()), BELL),
             bell,
             inject,
             slots: Slots::default(),
@@ -139,9 +143,11 @@ impl Uring {
     fn fill(&mut self) {
         let mut entries = self.ring.submission();
         for poll in [&mut self.watch, &mut self.bell_poll] {
-            if !poll.armed {
+            if !poll.armed
+                && let Some(fd) = poll.fd
+            {
                 let events = u32::from(PollFlags::IN.bits());
-                let entry = opcode::PollAdd::new(types::Fd(poll.fd), events).multi(true).build();
+                let entry = opcode::PollAdd::new(types::Fd(fd), events).multi(true).build();
                 // SAFETY: a poll has no buffer. Whoever made the reactor keeps `watch` open; the bell is ours.
                 poll.armed = unsafe { entries.push(&entry.user_data(poll.name)) }.is_ok();
             }
@@ -373,7 +379,7 @@ mod tests {
         temp.write_all(&[7; 5000]).unwrap();
         let file = Arc::new(StoreFile::open(temp.path(), false, None).unwrap());
         let (watched, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        let mut ring = Uring::new(RingMode::Plain, watched.as_raw_fd(), None).unwrap();
+        let mut ring = Uring::new(RingMode::Plain, Some(watched.as_raw_fd()), None).unwrap();
         let long = Some(Duration::from_secs(20));
         ring.read(Read { file, offset: 0, len: 8192, buf: Extent::for_tests(1), token: 3 });
         let mut done = Vec::new();

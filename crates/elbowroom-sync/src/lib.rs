@@ -1,36 +1,57 @@
 //! The one crate that names `std::sync`, `std::thread` and `std::time`.
 //!
 //! Everything above takes its atomics, locks, RCU cells, threads and clock from here, so that a build with
-//! `--cfg loom` runs the same code under the loom model checker. Locks are made with a [`LockClass`]: they count
-//! their acquisitions and waits by class, and in debug builds they check the order in which a thread takes them.
+//! `--cfg loom` or `--cfg shuttle` runs the same code under the loom or the shuttle model checker. Locks are made
+//! with a [`LockClass`]: they count their acquisitions and waits by class, and in debug builds they check the order in
+//! which a thread takes them.
 //!
-//! Blind spots of the facade under loom: [`RcuCell`] is a mutex around an `Arc` there (loom cannot see into
-//! `arc-swap`), time does not pass, and [`Counter`] is one plain atomic.
+//! Blind spots of the facade under a model checker: [`RcuCell`] is a mutex around an `Arc` there (no checker sees into
+//! `arc-swap`), [`epoch`] is a model of its own that its page describes, time does not pass (a wait with a bound has
+//! none under loom), statistics are std's atomics, and the order of locks is not checked. Shuttle takes every atomic for
+//! sequentially consistent; only loom shows a reordering.
 //!
 //! Synchronization: each type documents its own.
 
+mod cell;
 mod counter;
+pub mod epoch;
 mod histogram;
+mod layout_lock;
 mod lock;
 mod rcu;
+mod slots;
+mod sole;
 pub mod thread;
 
 pub use counter::Counter;
 pub use histogram::{Histogram, HistogramSnapshot};
+pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite};
 pub use lock::{ClassStats, Condvar, LockClass, LockStats, Mutex, MutexGuard};
 pub use rcu::RcuCell;
+pub use slots::{Full, Key, LockCauses, SlotRead, Slots, TryReadError};
+pub use sole::{Sole, SoleGuard};
 
-/// Atomic integers, from std or from loom.
+/// Atomic integers, from std or from a model checker.
 pub mod atomic {
     #[cfg(loom)]
-    pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-    #[cfg(not(loom))]
-    pub use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(shuttle)]
+    pub use shuttle::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(not(any(loom, shuttle)))]
+    pub use std::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
 }
 
 #[cfg(loom)]
 pub use loom::sync::Arc;
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+pub use shuttle::sync::{Arc, Weak};
+#[cfg(not(any(loom, shuttle)))]
 pub use std::sync::{Arc, Weak};
 
 /// The monotonic clock.

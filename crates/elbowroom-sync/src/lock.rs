@@ -3,9 +3,10 @@
 //! A class is a level in the lock order: a thread that holds a lock may only take locks of a later class. The order
 //! is the order of [`LockClass`]'s variants; docs/locking.md says what each one guards.
 
-use crate::atomic::{AtomicU64, Ordering};
 use crate::{Arc, Histogram, HistogramSnapshot};
 use std::ops::{Deref, DerefMut};
+// Not the facade's: statistics order nothing, so a model need not branch on them.
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a lock is for, outermost first.
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 pub enum LockClass {
     /// The threads of a manager, for joining them.
     Threads,
+    /// The table of spaces.
+    Spaces,
     /// One space's list of mappings and free addresses. Linux: `mmap_lock`. Never taken to serve a fault.
     Layout,
     /// The table of open file objects, by device and inode number.
@@ -22,6 +25,8 @@ pub enum LockClass {
     Resize,
     /// One file's page cache and dirty set. Linux: the xarray lock of `i_pages`.
     Cache,
+    /// The index of the pages that belong to one space alone.
+    Anon,
     /// The LRU lists. Linux: the `lruvec` lock.
     Lru,
     /// One folio's frames and where they are mapped.
@@ -30,8 +35,10 @@ pub enum LockClass {
     Wait,
     /// The homes that are to be emptied together.
     Vacating,
-    /// The record of what the kernel's layout of a window really is.
+    /// The record of what the kernel's layout of a window really is; the structure of the soft MMU's page tables.
     Window,
+    /// One table of pages of the soft MMU. Linux: the page-table lock of a PTE table.
+    PageTable,
     /// The frame allocator.
     Frames,
     /// A queue of work for another thread.
@@ -44,17 +51,20 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 14] = [
+    pub const ALL: [LockClass; 17] = [
         LockClass::Threads,
+        LockClass::Spaces,
         LockClass::Layout,
         LockClass::Objects,
         LockClass::Resize,
         LockClass::Cache,
+        LockClass::Anon,
         LockClass::Lru,
         LockClass::Folio,
         LockClass::Wait,
         LockClass::Vacating,
         LockClass::Window,
+        LockClass::PageTable,
         LockClass::Frames,
         LockClass::Queue,
         LockClass::Streams,
@@ -65,15 +75,18 @@ impl LockClass {
     pub fn name(self) -> &'static str {
         match self {
             LockClass::Threads => "threads",
+            LockClass::Spaces => "spaces",
             LockClass::Layout => "layout",
             LockClass::Objects => "objects",
             LockClass::Resize => "resize",
             LockClass::Cache => "cache",
+            LockClass::Anon => "anon",
             LockClass::Lru => "lru",
             LockClass::Folio => "folio",
             LockClass::Wait => "wait",
             LockClass::Vacating => "vacating",
             LockClass::Window => "window",
+            LockClass::PageTable => "page-table",
             LockClass::Frames => "frames",
             LockClass::Queue => "queue",
             LockClass::Streams => "streams",
@@ -82,12 +95,29 @@ impl LockClass {
     }
 }
 
+/// The counts of one class.
 #[derive(Default)]
-struct ClassCells {
+pub(crate) struct ClassCells {
     acquisitions: AtomicU64,
     contended: AtomicU64,
     wait_ns: AtomicU64,
     waits: Histogram,
+}
+
+impl ClassCells {
+    /// A lock of the class is being taken.
+    #[inline]
+    pub(crate) fn acquired(&self) {
+        self.acquisitions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its taker has waited since `start`.
+    pub(crate) fn waited(&self, start: Instant) {
+        let waited_ns = start.elapsed().as_nanos() as u64;
+        self.contended.fetch_add(1, Ordering::Relaxed);
+        self.wait_ns.fetch_add(waited_ns, Ordering::Relaxed);
+        self.waits.record(waited_ns);
+    }
 }
 
 /// The lock statistics of one manager. Cloning shares them.
@@ -128,6 +158,12 @@ impl LockStats {
         Mutex { class, stats: self.clone(), inner: sys::Mutex::new(value) }
     }
 
+    /// Where the locks of `class` count.
+    #[inline]
+    pub(crate) fn cells(&self, class: LockClass) -> &ClassCells {
+        &self.classes[class as usize]
+    }
+
     /// What the locks of `class` have seen so far.
     pub fn class(&self, class: LockClass) -> ClassStats {
         let cells = &self.classes[class as usize];
@@ -141,11 +177,15 @@ impl LockStats {
     }
 }
 
-#[cfg(not(loom))]
-use std::sync as sys;
+/// The mutex and the condition variable underneath, without a class.
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::sync as sys;
 
 #[cfg(loom)]
-use loom::sync as sys;
+pub(crate) use loom::sync as sys;
+
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync as sys;
 
 /// A mutual-exclusion lock of a class. A panic while it is held does not poison it.
 pub struct Mutex<T> {
@@ -161,8 +201,8 @@ impl<T> Mutex<T> {
     /// In debug builds, if this thread holds a lock of the same or a later class.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         order::before_lock(self.class);
-        let cells = &self.stats.classes[self.class as usize];
-        cells.acquisitions.fetch_add(1, Ordering::Relaxed);
+        let cells = self.stats.cells(self.class);
+        cells.acquired();
         let guard = match self.inner.try_lock() {
             Ok(guard) => guard,
             Err(_) => {
@@ -171,10 +211,7 @@ impl<T> Mutex<T> {
                     Ok(guard) => guard,
                     Err(poisoned) => poisoned.into_inner(),
                 };
-                let waited_ns = start.elapsed().as_nanos() as u64;
-                cells.contended.fetch_add(1, Ordering::Relaxed);
-                cells.wait_ns.fetch_add(waited_ns, Ordering::Relaxed);
-                cells.waits.record(waited_ns);
+                cells.waited(start);
                 guard
             }
         };
@@ -236,16 +273,16 @@ impl Condvar {
 }
 
 /// The order check: a stack of held classes per thread, in debug builds only.
-mod order {
+pub(crate) mod order {
     use super::LockClass;
 
-    #[cfg(all(debug_assertions, not(loom)))]
+    #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
     std::thread_local! {
         static HELD: std::cell::RefCell<Vec<LockClass>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
-    pub(super) fn before_lock(class: LockClass) {
-        #[cfg(all(debug_assertions, not(loom)))]
+    pub(crate) fn before_lock(class: LockClass) {
+        #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
         HELD.with_borrow(|held| {
             if let Some(inner) = held.iter().copied().max()
                 && inner >= class
@@ -256,14 +293,14 @@ mod order {
         let _ = class;
     }
 
-    pub(super) fn locked(class: LockClass) {
-        #[cfg(all(debug_assertions, not(loom)))]
+    pub(crate) fn locked(class: LockClass) {
+        #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
         HELD.with_borrow_mut(|held| held.push(class));
         let _ = class;
     }
 
-    pub(super) fn unlocked(class: LockClass) {
-        #[cfg(all(debug_assertions, not(loom)))]
+    pub(crate) fn unlocked(class: LockClass) {
+        #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
         HELD.with_borrow_mut(|held| {
             if let Some(at) = held.iter().rposition(|&c| c == class) {
                 held.remove(at);
@@ -273,7 +310,7 @@ mod order {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -29,6 +29,9 @@ pub struct Config {
     pub writeback_interval: Duration,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,
+    /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a program that nobody wrote for it should not
+    /// be given many.
+    pub private_writes: bool,
     /// Called first by every thread that the manager starts.
     pub on_thread_start: Option<fn()>,
 }
@@ -46,6 +49,7 @@ impl Config {
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
             inject: None,
+            private_writes: true,
             on_thread_start: None,
         }
     }
@@ -114,6 +118,9 @@ pub const FAILED_DIRTY_KEEP: Duration = Duration::from_secs(5);
 
 /// How long munmap waits for a page that the kernel has pinned.
 pub const PINNED_BOUND: Duration = Duration::from_secs(10);
+
+/// How long fork waits for a page that is pinned.
+pub const FORK_PINNED_BOUND: Duration = Duration::from_millis(100);
 
 /// A file that nobody maps is closed, and its pages dropped, after this.
 pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);

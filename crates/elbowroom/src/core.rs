@@ -1,27 +1,28 @@
 //! What all parts of a manager share.
 //!
 //! Layers inside the manager, each using only what stands before it: `config, error, stats` < `page` < `object` <
-//! `vma, readahead, lru` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
+//! `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
 //! over these by what they do.
 
 use crate::config::{Config, GROW_AT_ONCE_FRAMES, GROWTH_LOOK, WAITING_SHARE};
 use crate::lru::{Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Folio, Parked, WaitTable};
+use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Counters;
-use crate::vma::{Gaps, VmaList};
-use elbowroom_machine::{HostMmu, PAGE_SIZE};
+use crate::vma::Mm;
+use elbowroom_machine::{Mmu, PAGE_SIZE};
 use elbowroom_store::Kicker;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, RcuCell};
 use std::ops::Range;
 
 /// The shared state of one manager.
-pub(crate) struct Core {
+pub(crate) struct Core<P: Platform> {
     pub(crate) config: Config,
-    pub(crate) mmu: HostMmu,
+    pub(crate) mmu: P::Mmu,
     pub(crate) locks: LockStats,
     pub(crate) counters: Counters,
     pub(crate) waits: WaitTable,
@@ -30,8 +31,7 @@ pub(crate) struct Core {
     pub(crate) shadows: Shadows,
     pub(crate) lottery: AtomicU64,
     pub(crate) streams: Mutex<Streams>,
-    pub(crate) vmas: VmaList,
-    pub(crate) layout: Mutex<LayoutState>,
+    pub(crate) spaces: SpaceTable,
     pub(crate) flush: FlushQueue,
     pub(crate) growth: Growth,
     pub(crate) inboxes: Vec<Inbox>,
@@ -50,14 +50,54 @@ pub(crate) struct Core {
     pub(crate) dead: AtomicUsize,
 }
 
-/// What the layout lock guards: the addresses of a space.
-#[derive(Default)]
-pub(crate) struct LayoutState {
-    pub(crate) gaps: Gaps,
-    /// Ranges whose mappings are gone from the list and whose pages are being taken out. Faults there wait.
-    pub(crate) changing: Vec<Range<usize>>,
-    /// The faults that wait for a change to end.
-    pub(crate) stalled: Vec<Parked>,
+/// The spaces, by the top 16 bits of their addresses. The process's own, with real pointers, is number 0.
+pub(crate) struct SpaceTable {
+    by_number: RcuCell<Vec<Option<Arc<Mm>>>>,
+    changes: Mutex<u64>,
+}
+
+impl SpaceTable {
+    pub(crate) fn new(locks: &LockStats) -> Self {
+        Self { by_number: RcuCell::new(Vec::new()), changes: locks.mutex(LockClass::Spaces, 0) }
+    }
+
+    /// The space that has `addr`.
+    pub(crate) fn of(&self, addr: usize) -> Option<Arc<Mm>> {
+        self.by_number.read(|spaces| spaces.get(number_of(addr))?.clone())
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<Mm>> {
+        self.by_number.read(|spaces| spaces.iter().flatten().cloned().collect())
+    }
+
+    /// A new space that has the addresses with the top 16 bits of `addr`.
+    pub(crate) fn add(&self, addr: usize, locks: &LockStats) -> Arc<Mm> {
+        let mut serial = self.changes.lock();
+        *serial += 1;
+        // The top bit keeps the numbers of spaces apart from those of objects.
+        let mm = Arc::new(Mm::new(*serial | 1 << 63, locks));
+        let mut spaces = Vec::clone(&self.by_number.load());
+        let number = number_of(addr);
+        spaces.resize(spaces.len().max(number + 1), None);
+        spaces[number] = Some(mm.clone());
+        self.by_number.store(spaces);
+        mm
+    }
+
+    /// Forgets the space that has `addr`.
+    pub(crate) fn remove(&self, addr: usize) {
+        let _changes = self.changes.lock();
+        let mut spaces = Vec::clone(&self.by_number.load());
+        if let Some(place) = spaces.get_mut(number_of(addr)) {
+            *place = None;
+        }
+        self.by_number.store(spaces);
+    }
+}
+
+fn number_of(addr: usize) -> usize {
+    addr >> 48
 }
 
 /// Work for the flusher.
@@ -117,7 +157,7 @@ pub(crate) enum Job {
     Prefetch(Arc<FileObject>, Range<u64>),
 }
 
-impl Core {
+impl<P: Platform> Core<P> {
     /// Unlocks a folio and lets the faults that waited for it run. For threads that are not handlers.
     pub(crate) fn unlock(&self, folio: &Arc<Folio>) {
         let mut ready = Vec::new();

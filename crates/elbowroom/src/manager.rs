@@ -1,18 +1,19 @@
 //! A manager: its threads, and its verbs.
 
-use crate::config::{Config, MAX_HANDLERS, MoverKind};
-use crate::core::{Core, FlushQueue, FlushState, Growth, Inbox, LayoutState};
+use crate::config::{Config, MAX_HANDLERS};
+use crate::core::{Core, FlushQueue, FlushState, Growth, Inbox, SpaceTable};
 use crate::error::StartError;
 use crate::fault::Handler;
 use crate::lru::{Lru, Shadows};
 use crate::object::{FileObject, ObjectTable, WriteTicket};
 use crate::page::WaitTable;
+use crate::platform::{Host, Platform, Soft};
 use crate::readahead::Streams;
-use crate::space::{Advice, MapRequest, Remap};
+use crate::space::Space;
 use crate::stats::{Counters, Stats};
-use crate::vma::{Prot, VmaList};
 use crate::writeback::Obstacle;
-use elbowroom_machine::{Errno, HostConfig, HostMmu, Mover, WindowTable};
+use elbowroom_machine::soft::Subscription;
+use elbowroom_machine::{Errno, WindowTable};
 use elbowroom_store::{FileId, Inject, Reactor, reactor};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Instant;
@@ -20,24 +21,25 @@ use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
 use std::path::Path;
 
-/// Virtual memory: a budget, and what is mapped under it.
+/// Virtual memory: a budget, and the spaces that have what is mapped under it.
 ///
-/// Its methods may be called from any thread that shares the file table of the thread that called [`Manager::start`]; those marked "any
-/// thread" from any thread at all, in a signal handler too. Verbs may wait for I/O. Errors are the errno values that Linux gives.
+/// Its methods, and those of its spaces, may be called from any thread that shares the file table of the thread that called
+/// [`Manager::start`]; those marked "any thread" from any thread at all, in a signal handler too. Verbs may wait for I/O. Errors are the errno values
+/// that Linux gives.
 ///
-/// Dropping it stops its threads after everything dirty was written back. Its windows stay registered until the process
+/// Dropping it stops its threads after everything dirty was written back. With real pointers its windows stay registered until the process
 /// ends; do not touch mappings of a dropped manager.
-pub struct Manager {
-    core: Arc<Core>,
+pub struct Manager<P: Platform = Host> {
+    core: Arc<Core<P>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
-impl Manager {
+impl<P: Platform> Manager<P> {
     /// Starts a manager.
     ///
     /// # Errors
     /// What is missing here, and what to do about it.
-    pub fn start(config: Config) -> Result<Arc<Manager>, StartError> {
+    pub fn start_on(config: Config) -> Result<Self, StartError> {
         if config.memory < Config::MIN_MEMORY {
             return Err(StartError::TooSmall(config.memory));
         }
@@ -46,22 +48,15 @@ impl Manager {
             Some(text) => Some(Arc::new(Inject::parse(text).map_err(StartError::Inject)?)),
             None => None,
         };
-        let mover = match config.mover {
-            MoverKind::Auto => None,
-            MoverKind::Move => Some(Mover::Move),
-            MoverKind::Copy => Some(Mover::Copy),
-        };
         let frames = config.arena_frames();
-        let mmu = HostMmu::new(HostConfig { arena_frames: frames, mover }, &locks)?;
+        let mmu = P::mmu(&config, frames, &locks)?;
         let handlers = match config.handlers {
             0 => thread::parallelism().div_ceil(2).clamp(2, MAX_HANDLERS),
             n => n.min(MAX_HANDLERS),
         };
         let mut reactors: Vec<Box<dyn Reactor>> = Vec::new();
         for number in 0..handlers {
-            // One handler reads the events and shares them out: if all watched, each fault would wake all.
-            let watch = if number == 0 { mmu.event_fd() } else { mmu.silent_fd() };
-            let made = reactor(config.engine, watch, inject.clone());
+            let made = reactor(config.engine, P::watch(&mmu, number), inject.clone());
             reactors.push(made.map_err(StartError::Engine)?);
         }
         let inboxes = reactors
@@ -75,8 +70,7 @@ impl Manager {
             shadows: Shadows::new(frames),
             lottery: AtomicU64::new(0),
             streams: locks.mutex(LockClass::Streams, Streams::new()),
-            vmas: VmaList::new(),
-            layout: locks.mutex(LockClass::Layout, LayoutState::default()),
+            spaces: SpaceTable::new(&locks),
             flush: FlushQueue {
                 state: locks.mutex(LockClass::Queue, FlushState::default()),
                 changed: Condvar::new(),
@@ -98,7 +92,7 @@ impl Manager {
         });
         let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Vec::new()) };
         manager.start_threads(reactors).map_err(StartError::Thread)?;
-        Ok(Arc::new(manager))
+        Ok(manager)
     }
 
     fn start_threads(&self, reactors: Vec<Box<dyn Reactor>>) -> std::io::Result<()> {
@@ -124,11 +118,6 @@ impl Manager {
         Ok(())
     }
 
-    /// Which addresses are managed. Any thread.
-    pub fn windows(&self) -> &WindowTable {
-        self.core.mmu.windows()
-    }
-
     /// How many files are open. Any thread.
     pub fn managed_files(&self) -> usize {
         self.core.objects.len()
@@ -150,51 +139,6 @@ impl Manager {
     /// The object of an open file.
     pub fn find(&self, id: FileId) -> Option<Arc<FileObject>> {
         self.core.objects.find(id)
-    }
-
-    /// Maps a file; returns the address.
-    pub fn map(&self, request: MapRequest) -> Result<usize, Errno> {
-        self.core.map(request)
-    }
-
-    /// Unmaps our mappings in the range.
-    pub fn unmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        self.core.unmap(addr, len)
-    }
-
-    /// Changes access rights. `Ok(false)`: nothing was changed, because private pages would become writable: hand the range back.
-    pub fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<bool, Errno> {
-        self.core.protect(addr, len, prot)
-    }
-
-    /// Shrinks, grows or moves a mapping; returns its address.
-    pub fn remap(&self, addr: usize, old_len: usize, new_len: usize, how: Remap) -> Result<usize, Errno> {
-        self.core.remap(addr, old_len, new_len, how)
-    }
-
-    /// Writes dirty pages of the range back, and makes them durable if `durable`.
-    pub fn sync(&self, addr: usize, len: usize, durable: bool) -> Result<(), Errno> {
-        self.core.sync(addr, len, durable)
-    }
-
-    /// Acts on advice.
-    pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
-        self.core.advise(addr, len, advice)
-    }
-
-    /// Which pages are in memory: bit 0 of each byte of `out`, one per page.
-    pub fn resident(&self, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
-        self.core.resident(addr, out)
-    }
-
-    /// Replaces our mappings in the range by the kernel's, in place, with the same bytes.
-    pub fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
-        self.core.hand_back(addr, len, prot)
-    }
-
-    /// Unmaps our mappings in the range and leaves the addresses to whoever maps something over them.
-    pub fn surrender(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        self.core.surrender(addr, len)
     }
 
     /// Announces a write(2) to the bytes `range`: write-back of their pages waits until [`Manager::write_end`].
@@ -247,6 +191,10 @@ impl Manager {
             write_errors: c.write_errors.get(),
             lost_dirty_pages: c.lost_dirty_pages.get(),
             layout_lock_faults: c.layout_lock_faults.get(),
+            vma_lock_success: c.vma_lock_success.get(),
+            vma_lock_abort: c.vma_lock_abort.get(),
+            vma_lock_retry: c.vma_lock_retry.get(),
+            vma_lock_miss: c.vma_lock_miss.get(),
             retry_io_misses: c.retry_io_miss.get(),
             evicted_pages: c.evicted_pages.get(),
             refault_pages: c.refault_pages.get(),
@@ -254,15 +202,45 @@ impl Manager {
             throttled_writers: c.throttled.get(),
             memory_waits: c.memory_waits.get(),
             foreign_changes: c.foreign_changes.get(),
-            mmu: match core.mmu.mover() {
-                Mover::Move => "move",
-                Mover::Copy => "copy",
-            },
+            mmu: P::name(&core.mmu),
         }
     }
 }
 
-impl Drop for Manager {
+impl Manager<Host> {
+    /// Starts a manager of real pointers, with the process's own space.
+    ///
+    /// # Errors
+    /// What is missing here, and what to do about it.
+    pub fn start(config: Config) -> Result<(Self, Space<Host>), StartError> {
+        let manager = Self::start_on(config)?;
+        let mm = manager.core.spaces.add(0, &manager.core.locks);
+        let space = Space { core: manager.core.clone(), mm, base: 0 };
+        Ok((manager, space))
+    }
+
+    /// Which addresses are managed. Any thread.
+    pub fn windows(&self) -> &WindowTable {
+        self.core.mmu.windows()
+    }
+}
+
+impl Manager<Soft> {
+    /// Makes an empty soft space.
+    ///
+    /// # Errors
+    /// ENOMEM: there are as many as there may be.
+    pub fn create_space(&self) -> Result<Space<Soft>, Errno> {
+        Space::create(&self.core)
+    }
+
+    /// Begins to tell which translations of soft spaces become invalid, for who keeps some. Linux: `mmu_notifier_register`.
+    pub fn subscribe(&self) -> Subscription {
+        self.core.mmu.subscribe()
+    }
+}
+
+impl<P: Platform> Drop for Manager<P> {
     fn drop(&mut self) {
         // Errors were recorded with their files; there is nobody left to tell.
         let _ = self.flush_all();

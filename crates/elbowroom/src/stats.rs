@@ -13,6 +13,14 @@ pub struct Counters {
     pub faults_denied: Counter,
     /// Lookups in the fault path that took the layout lock.
     pub layout_lock_faults: Counter,
+    /// Lookups that locked their VMA.
+    pub vma_lock_success: Counter,
+    /// Lookups that met a VMA that was being changed.
+    pub vma_lock_abort: Counter,
+    /// Lookups that found a VMA which had changed when it was locked.
+    pub vma_lock_retry: Counter,
+    /// Lookups that found no VMA.
+    pub vma_lock_miss: Counter,
     /// Retries after I/O that did not find the folio any more. By design 0.
     pub retry_io_miss: Counter,
     /// Time from reading a fault's event to its wake-up.
@@ -76,6 +84,14 @@ pub struct Stats {
     pub lost_dirty_pages: u64,
     /// Lookups in the fault path that took the layout lock.
     pub layout_lock_faults: u64,
+    /// Lookups in the fault path that locked their mapping.
+    pub vma_lock_success: u64,
+    /// Lookups that met a mapping that was being changed.
+    pub vma_lock_abort: u64,
+    /// Lookups that found a mapping which had changed by the time it was locked.
+    pub vma_lock_retry: u64,
+    /// Lookups that found no mapping.
+    pub vma_lock_miss: u64,
     /// Retries after I/O that did not find the folio any more.
     pub retry_io_misses: u64,
     /// Pages evicted.

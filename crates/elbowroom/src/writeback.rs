@@ -8,7 +8,8 @@ use crate::config::{DELAY, DIRTY_SHARE, IDLE_FILE_KEEP, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio};
-use elbowroom_machine::{Errno, Extent, Membership, PAGE_SHIFT, PageSet, UnmapError};
+use crate::platform::Platform;
+use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PageSet, UnmapError};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
@@ -23,7 +24,7 @@ pub(crate) enum Obstacle {
     Wait,
 }
 
-impl Core {
+impl<P: Platform> Core<P> {
     /// Asks the flusher to write a folio soon.
     pub(crate) fn flush_soon(&self, object: Arc<FileObject>, folio: Arc<Folio>) {
         if !folio.state.set(Flag::Queued) {
@@ -258,9 +259,9 @@ impl Core {
 
     /// Undoes the denials in a file's mappings: whatever made an access fail may be over; if not, it fails again.
     pub(crate) fn allow_again(&self, object: &Arc<FileObject>) {
-        for vma in self.vmas.of_object(object) {
+        for range in self.spaces.all().iter().flat_map(|mm| mm.ranges_of(object)) {
             // What cannot be undone now is tried again later.
-            let _ = self.mmu.allow(vma.range.clone());
+            let _ = self.mmu.allow(range);
         }
     }
 

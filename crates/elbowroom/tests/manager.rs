@@ -1,6 +1,6 @@
 //! The manager through its library interface, on real files and real faults.
 
-use elbowroom::{Config, FileObject, Manager, MapRequest, MoverKind, Place, Prot, Sharing};
+use elbowroom::{Config, FileObject, Host, Manager, MapRequest, MoverKind, Place, Prot, Sharing, Space};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-fn start(mover: MoverKind, handlers: usize) -> Option<Arc<Manager>> {
+fn start(mover: MoverKind, handlers: usize) -> Option<(Manager, Space<Host>)> {
     let config = Config { mover, handlers, ..Config::with_memory(16 << 20) };
     match Manager::start(config) {
-        Ok(manager) => Some(manager),
+        Ok(started) => Some(started),
         Err(e) => {
             eprintln!("SKIPPED: {e}");
             None
@@ -41,9 +41,10 @@ fn request(object: &Arc<FileObject>, pages: usize, prot: Prot) -> MapRequest {
         prot,
         may_write: prot.contains(Prot::WRITE),
         sharing: Sharing::Shared,
-        object: object.clone(),
+        object: Some(object.clone()),
         offset: 0,
         populate: false,
+        locked: false,
     }
 }
 
@@ -67,9 +68,9 @@ fn a_file_four_times_the_budget_reads_right_from_many_threads() {
     let pages = 16384;
     let path = stamped(dir.path(), "large", pages);
     for (mover, handlers) in [(MoverKind::Move, 1), (MoverKind::Move, 3), (MoverKind::Copy, 2)] {
-        let Some(manager) = start(mover, handlers) else { return };
+        let Some((manager, space)) = start(mover, handlers) else { return };
         let object = manager.open(&path, false).unwrap();
-        let base = manager.map(request(&object, pages, Prot::READ)).unwrap();
+        let base = space.map(request(&object, pages, Prot::READ)).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 scope.spawn(move || {
@@ -91,7 +92,7 @@ fn a_file_four_times_the_budget_reads_right_from_many_threads() {
             stats.evicted_pages > 0 && stats.retry_io_misses == 0 && stats.layout_lock_faults == 0,
             "{stats:?}"
         );
-        manager.unmap(base, pages * PAGE).unwrap();
+        space.unmap(base, pages * PAGE).unwrap();
     }
 }
 
@@ -101,9 +102,9 @@ fn stores_reach_the_file() {
     let pages = 8192;
     let path = stamped(dir.path(), "written", pages);
     for mover in [MoverKind::Move, MoverKind::Copy] {
-        let Some(manager) = start(mover, 2) else { return };
+        let Some((manager, space)) = start(mover, 2) else { return };
         let object = manager.open(&path, true).unwrap();
-        let base = manager.map(request(&object, pages, Prot::READ | Prot::WRITE)).unwrap();
+        let base = space.map(request(&object, pages, Prot::READ | Prot::WRITE)).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 scope.spawn(move || {
@@ -116,15 +117,15 @@ fn stores_reach_the_file() {
                 });
             }
         });
-        manager.sync(base, pages * PAGE, true).unwrap();
+        space.sync(base, pages * PAGE, true, false).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         for page in 0..pages {
             let word = |i: usize| u64::from_le_bytes(bytes[page * PAGE + i..][..8].try_into().unwrap());
             assert_eq!((word(16), word(24)), (stamp(page), page as u64 ^ 0xABCD), "page {page}");
         }
-        manager.unmap(base, pages * PAGE).unwrap();
+        space.unmap(base, pages * PAGE).unwrap();
         assert_eq!(manager.dirty_pages(), 0);
-        drop(manager);
+        drop((space, manager));
         stamped(dir.path(), "written", pages);
     }
 }

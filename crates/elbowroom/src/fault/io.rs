@@ -1,17 +1,51 @@
 //! Reads: starting them, and what their completion does.
 
-use super::Handler;
+use super::Pass;
+use super::load::Load;
 use super::step::ReadError;
 use crate::config::MAX_FOLIO_PAGES;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio};
-use elbowroom_machine::PAGE_SHIFT;
-use elbowroom_store::{Read, ReadDone};
+use crate::platform::Platform;
+use elbowroom_machine::{Mmu, PAGE_SHIFT};
+use elbowroom_store::{Reactor, Read, ReadDone};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
-impl Handler {
+/// A handler's I/O.
+pub(super) struct Io {
+    pub(super) reactor: Box<dyn Reactor>,
+    pub(super) load: Load,
+    /// Reads under way, by token.
+    reads: Vec<Option<(Arc<FileObject>, Arc<Folio>)>>,
+    free_tokens: Vec<usize>,
+}
+
+impl Io {
+    pub(super) fn new(reactor: Box<dyn Reactor>) -> Self {
+        Self { reactor, load: Load::new(), reads: Vec::new(), free_tokens: Vec::new() }
+    }
+
+    /// A token for a read into the folio.
+    fn token(&mut self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> u64 {
+        let token = self.free_tokens.pop().unwrap_or_else(|| {
+            self.reads.push(None);
+            self.reads.len() - 1
+        });
+        self.reads[token] = Some((object.clone(), folio.clone()));
+        token as u64
+    }
+
+    /// What a finished read was for.
+    fn take(&mut self, token: u64) -> Option<(Arc<FileObject>, Arc<Folio>)> {
+        let read = self.reads[token as usize].take()?;
+        self.free_tokens.push(token as usize);
+        Some(read)
+    }
+}
+
+impl<P: Platform> Pass<'_, P> {
     /// Inserts a folio with page `index`, of 2^`order` pages or fewer, and starts reading it.
     pub(super) fn start_read(
         &mut self,
@@ -20,12 +54,13 @@ impl Handler {
         order: u8,
         flags: &[Flag],
     ) -> Result<Arc<Folio>, ReadError> {
-        let core = self.core.clone();
+        let core = self.core;
+        let Some(io) = self.io.as_deref_mut() else { return Err(ReadError::NoHandler) };
         let order = object.free_order(index, order, object.size_pages());
         let populated = core.mmu.populated_frames();
-        let extent = core.frames(order, &mut self.ready).ok_or(ReadError::NoMemory)?;
+        let extent = core.frames(order, self.ready).ok_or(ReadError::NoMemory)?;
         if core.mmu.populated_frames() != populated {
-            self.load.forgive();
+            io.load.forgive();
         }
         let order = extent.order();
         let folio = Arc::new(Folio::new(object.serial, index >> order << order, order, &core.locks));
@@ -36,19 +71,14 @@ impl Handler {
             core.mmu.free(extent);
             return Err(ReadError::Insert(e));
         }
-        let folios = core.folios.fetch_add(1, Ordering::Relaxed) + 1;
-        core.folios_peak.fetch_max(folios, Ordering::Relaxed);
-        let token = self.free_tokens.pop().unwrap_or_else(|| {
-            self.reads.push(None);
-            self.reads.len() - 1
-        });
-        self.reads[token] = Some((object.clone(), folio.clone()));
-        self.reactor.read(Read {
+        core.count_folio();
+        let token = io.token(object, &folio);
+        io.reactor.read(Read {
             file: object.file(),
             offset: folio.index << PAGE_SHIFT,
             len: extent.len_bytes(),
             buf: extent,
-            token: token as u64,
+            token,
         });
         Ok(folio)
     }
@@ -76,10 +106,8 @@ impl Handler {
 
     /// Takes over the frames of a finished read.
     pub(super) fn complete(&mut self, read: ReadDone) {
-        let core = self.core.clone();
-        let token = read.token as usize;
-        let Some((object, folio)) = self.reads[token].take() else { return };
-        self.free_tokens.push(token);
+        let core = self.core;
+        let Some((object, folio)) = self.io.as_deref_mut().and_then(|io| io.take(read.token)) else { return };
         let mut extent = read.buf;
         let waited_from = self.ready.len();
         match read.result {
@@ -93,7 +121,7 @@ impl Handler {
                 }
                 folio.body().extent = Some(extent);
                 folio.state.set(Flag::Uptodate);
-                core.waits.unlock(&folio, &mut self.ready);
+                core.waits.unlock(&folio, self.ready);
                 core.enqueue(object, folio);
             }
             Err(_) => {
@@ -102,7 +130,7 @@ impl Handler {
                 object.remove(&folio);
                 core.folios.fetch_sub(1, Ordering::Relaxed);
                 core.mmu.free(extent);
-                core.waits.unlock(&folio, &mut self.ready);
+                core.waits.unlock(&folio, self.ready);
                 // Of several pages perhaps only one is bad: each fault reads its own alone, and fails with it.
                 for fault in &mut self.ready[waited_from..] {
                     fault.failed = fault.alone || folio.order == 0;

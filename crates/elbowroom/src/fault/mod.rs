@@ -5,18 +5,21 @@
 //! fault ready, and it starts again from the top. No step takes an address-space-wide lock, except to tell a
 //! wrong access from a mapping in change.
 //!
-//! [`step`] has the decisions, this file the loop: what to do when a step says that it must wait.
+//! [`step`] has the decisions (`private` those for pages that belong to one space), this file the loop of a handler: what to do when a step says
+//! that it must wait. `inline` is the loop of a thread that serves a fault of its own.
 
+mod inline;
 mod io;
 mod load;
+mod private;
 mod step;
 
-use self::load::Load;
+use self::io::Io;
 use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND};
 use crate::core::{Core, Job};
-use crate::object::FileObject;
-use crate::page::{Flag, Folio, Parked};
-use elbowroom_machine::{Denial, FaultEvent, PAGE_SIZE};
+use crate::page::{Flag, Folio, Outcome, Parked};
+use crate::platform::Platform;
+use elbowroom_machine::{Denial, FaultEvent, Mmu, PAGE_SIZE};
 use elbowroom_store::{Reactor, ReadDone};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
@@ -30,7 +33,7 @@ pub(crate) enum Step {
     /// There was nothing to do: the page was mapped meanwhile. Wake the thread.
     Spurious,
     /// Served by making the access fail; the thread is awake.
-    Denied,
+    Denied(Denial),
     /// Served, but the writer is throttled: it is woken later.
     Throttled,
     /// Wait for the folio's lock.
@@ -45,17 +48,24 @@ pub(crate) enum Step {
     Foreign,
     /// It waits for a change of the layout to end.
     Stalled,
+    /// It needs a read, which only a handler starts.
+    NeedsHandler,
+}
+
+/// A look at faults: what a step may use.
+struct Pass<'a, P: Platform> {
+    core: &'a Core<P>,
+    /// How reads are started; a thread that is no handler has none.
+    io: Option<&'a mut Io>,
+    /// The faults whose wait has ended meanwhile.
+    ready: &'a mut Vec<Parked>,
 }
 
 /// One fault handler thread.
-pub(crate) struct Handler {
-    pub(crate) core: Arc<Core>,
+pub(crate) struct Handler<P: Platform> {
+    core: Arc<Core<P>>,
     number: usize,
-    reactor: Box<dyn Reactor>,
-    load: Load,
-    /// Reads under way, by token.
-    reads: Vec<Option<(Arc<FileObject>, Arc<Folio>)>>,
-    free_tokens: Vec<usize>,
+    io: Io,
     ready: Vec<Parked>,
     starved: VecDeque<Parked>,
     delayed: VecDeque<(Instant, Parked, Delayed)>,
@@ -68,15 +78,12 @@ enum Delayed {
     WakeOnly,
 }
 
-impl Handler {
-    pub(crate) fn new(core: Arc<Core>, number: usize, reactor: Box<dyn Reactor>) -> Self {
+impl<P: Platform> Handler<P> {
+    pub(crate) fn new(core: Arc<Core<P>>, number: usize, reactor: Box<dyn Reactor>) -> Self {
         Self {
             core,
             number,
-            reactor,
-            load: Load::new(),
-            reads: Vec::new(),
-            free_tokens: Vec::new(),
+            io: Io::new(reactor),
             ready: Vec::new(),
             starved: VecDeque::new(),
             delayed: VecDeque::new(),
@@ -88,9 +95,9 @@ impl Handler {
         let mut done: Vec<ReadDone> = Vec::with_capacity(256);
         let mut events: Vec<FaultEvent> = Vec::with_capacity(256);
         while !self.core.stop.load(Ordering::Acquire) {
-            self.load.work_ends();
+            self.io.load.work_ends();
             let pending = !self.starved.is_empty() || !self.delayed.is_empty();
-            let woken = match self.reactor.wait(pending.then_some(DELAY), &mut done) {
+            let woken = match self.io.reactor.wait(pending.then_some(DELAY), &mut done) {
                 Ok(woken) => woken,
                 Err(_) => {
                     // It cannot fail in a way that lasts; if it does all the same, do not spin.
@@ -98,10 +105,11 @@ impl Handler {
                     continue;
                 }
             };
-            self.load.work_begins();
-            done.drain(..).for_each(|read| self.complete(read));
-            if woken.readable && self.core.mmu.take_faults(&mut events).is_ok() {
-                if self.load.is_high() {
+            self.io.load.work_begins();
+            done.drain(..).for_each(|read| self.pass().complete(read));
+            if woken.readable {
+                P::take_faults(&self.core.mmu, &mut events);
+                if self.io.load.is_high() {
                     self.share(&mut events);
                 }
                 events.drain(..).for_each(|event| self.serve(Parked::new(event)));
@@ -113,6 +121,10 @@ impl Handler {
             self.run_ready();
             self.run_starved();
         }
+    }
+
+    fn pass(&mut self) -> Pass<'_, P> {
+        Pass { core: &self.core, io: Some(&mut self.io), ready: &mut self.ready }
     }
 
     /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is cheaper, and leaves the
@@ -137,7 +149,7 @@ impl Handler {
                 Job::Retry(faults) => self.ready.extend(faults),
                 Job::Prefetch(object, pages) => {
                     let cap = self.core.read_cap();
-                    self.prefetch(&object, pages, cap);
+                    self.pass().prefetch(&object, pages, cap);
                 }
             }
         }
@@ -167,7 +179,7 @@ impl Handler {
             let Some(fault) = self.starved.pop_front() else { return };
             if fault.since.elapsed() > MEMORY_WAIT_BOUND {
                 let _ = self.core.mmu.deny(fault.event.addr, Denial::Bus, || true);
-                self.finish(fault, Finish::Denied);
+                self.finish(fault, Finish::Denied(Denial::Bus));
                 continue;
             }
             let before = self.starved.len();
@@ -188,17 +200,14 @@ impl Handler {
     /// Serves a fault as far as it gets without waiting.
     pub(crate) fn serve(&mut self, mut fault: Parked) {
         loop {
-            match self.step(&mut fault) {
+            match self.pass().step(&mut fault) {
                 Step::Again => {}
                 Step::Done => return self.finish(fault, Finish::Awake),
                 Step::Spurious => return self.finish(fault, Finish::Wake),
-                Step::Denied => return self.finish(fault, Finish::Denied),
+                Step::Denied(denial) => return self.finish(fault, Finish::Denied(denial)),
                 Step::Throttled => return self.finish(fault, Finish::Throttle),
                 Step::Wait(folio) => {
-                    if !fault.major && !folio.state.test(Flag::Uptodate) {
-                        fault.major = true;
-                        self.core.waiting.fetch_add(1, Ordering::Relaxed);
-                    }
+                    self.core.note_wait(&mut fault, &folio);
                     match self.core.waits.park(&folio, fault) {
                         None => return,
                         Some(back) => fault = back,
@@ -211,6 +220,8 @@ impl Handler {
                 Step::Later => return self.delay(fault, Delayed::ServeAgain, DELAY),
                 Step::Foreign => return self.delay(fault, Delayed::WakeOnly, DELAY),
                 Step::Stalled => return self.core.stall(fault),
+                // A handler is what it needs.
+                Step::NeedsHandler => return self.delay(fault, Delayed::ServeAgain, DELAY),
             }
         }
     }
@@ -220,21 +231,40 @@ impl Handler {
     }
 
     fn finish(&mut self, mut fault: Parked, how: Finish) {
-        let counters = &self.core.counters;
+        let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
+        match (fault.waiter.take(), how) {
+            (Some(waiter), Finish::Denied(denial)) => waiter.tell(Outcome::Denied(denial)),
+            // Its thread throttles itself: it has no page to wait at.
+            (Some(waiter), _) => waiter.tell(Outcome::Again),
+            (None, Finish::Awake | Finish::Denied(_)) => {}
+            (None, Finish::Wake) => self.core.mmu.wake(page),
+            (None, Finish::Throttle) => self.core.throttle(page),
+        }
+        let denied = matches!(how, Finish::Denied(_));
+        self.core.count(&mut fault, denied);
+    }
+}
+
+impl<P: Platform> Core<P> {
+    /// Notes that the fault waits for the folio; for the bytes of its file, perhaps.
+    fn note_wait(&self, fault: &mut Parked, folio: &Folio) {
+        if !fault.major && !folio.state.test(Flag::Uptodate) {
+            fault.major = true;
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a fault that has ended, and lets go of what it held.
+    fn count(&self, fault: &mut Parked, denied: bool) {
         fault.let_go();
         if fault.major {
-            self.core.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
-        let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
-        match how {
-            Finish::Awake => {}
-            Finish::Wake => self.core.mmu.wake(page),
-            Finish::Denied => counters.faults_denied.add(1),
-            Finish::Throttle => self.core.throttle(page),
-        }
-        if how != Finish::Denied {
-            let served = if fault.major { &counters.faults_major } else { &counters.faults_minor };
-            served.add(1);
+        let counters = &self.counters;
+        match (denied, fault.major) {
+            (true, _) => counters.faults_denied.add(1),
+            (false, true) => counters.faults_major.add(1),
+            (false, false) => counters.faults_minor.add(1),
         }
         counters.fault_latency.record(fault.since.elapsed().as_nanos() as u64);
     }
@@ -244,6 +274,6 @@ impl Handler {
 enum Finish {
     Awake,
     Wake,
-    Denied,
+    Denied(Denial),
     Throttle,
 }

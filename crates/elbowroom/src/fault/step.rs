@@ -1,68 +1,129 @@
 //! One look at a fault: from the address to a mapped page, or to what it must wait for.
 
-use super::{Handler, Step};
+use super::{Pass, Step};
 use crate::config::{OPTIMISTIC_LOOKUPS, TRACKED_AROUND_PAGES};
 use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
-use crate::vma::{Prot, Sharing, VmaGuard};
-use elbowroom_machine::{Access, Denial, Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
+use crate::platform::Platform;
+use crate::vma::{Enter, Mm, Prot, Sharing, VmaGuard};
+use elbowroom_machine::{Access, Denial, Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
 /// What the VMA lookup found.
-enum Lookup {
-    Vma(VmaGuard),
+enum Lookup<'a> {
+    Vma(VmaGuard<'a>),
     Other(Step),
 }
 
-impl Handler {
+impl<P: Platform> Pass<'_, P> {
+    /// One look at a fault.
     pub(super) fn step(&mut self, fault: &mut Parked) -> Step {
-        let core = self.core.clone();
-        let vma = match core.find_vma(fault) {
+        let core = self.core;
+        let Some(mm) = core.spaces.of(fault.event.addr) else { return Step::Foreign };
+        let vma = match core.find_vma(&mm, fault) {
             Lookup::Vma(vma) => vma,
             Lookup::Other(step) => return step,
         };
         let addr = fault.event.addr;
-        let (object, index) = (&vma.spec.object, vma.page_at(addr));
         if let Some(denial) = forbidden(vma.spec.prot, fault.event.write) {
-            object.make_strict();
+            if let Some(object) = &vma.spec.object {
+                object.make_strict();
+            }
             return core.refuse(addr, denial, || true);
         }
-        if fault.failed {
-            return core.refuse(addr, bus(&vma), || true);
+        if vma.spec.is_private() {
+            return self.private_step(&mm, &vma, fault);
         }
-        if index >= object.size_pages() {
-            // It may have grown without our knowing.
-            let known = object.refresh_size().is_ok() && index < object.size_pages();
-            return if known { Step::Again } else { core.beyond_the_end(&vma, index, addr) };
+        match &vma.spec.object {
+            Some(object) => self.object_step(&mm, &vma, object, fault),
+            // There is no shared mapping of nothing.
+            None => core.refuse(addr, Denial::Bus, || true),
         }
-        let Some(folio) = object.lookup(index) else {
-            return self.read_at_fault(&vma, index, fault);
+    }
+
+    /// A fault that the object's own page serves.
+    pub(super) fn object_step(
+        &mut self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        object: &Arc<FileObject>,
+        fault: &mut Parked,
+    ) -> Step {
+        let core = self.core;
+        let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
+        let folio = match self.object_folio(vma, object, fault) {
+            Ok(folio) => folio,
+            Err(step) => return step,
         };
-        if !folio.state.try_lock() {
-            return Step::Wait(folio);
-        }
         let step = if folio.state.test(Flag::Dead) || index >= object.size_pages() {
             Step::Again
         } else {
-            core.map_folio(&vma, &folio, index, fault)
+            core.map_folio(mm, vma, object, &folio, fault)
         };
-        core.waits.unlock(&folio, &mut self.ready);
-        if matches!(step, Step::Done) && !fault.major {
+        debug_assert!(vma.range.contains(&addr), "the VMA is locked");
+        core.waits.unlock(&folio, self.ready);
+        if matches!(step, Step::Done) && !fault.major && !object.is_memory() {
             core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
         }
         if matches!(step, Step::Done) && !fault.event.write {
-            self.read_on(&vma, &folio, fault);
+            self.read_on(vma, object, &folio, fault);
         }
         step
     }
 
+    /// The object's folio for the fault, locked; or what to do instead.
+    pub(super) fn object_folio(
+        &mut self,
+        vma: &VmaGuard<'_>,
+        object: &Arc<FileObject>,
+        fault: &mut Parked,
+    ) -> Result<Arc<Folio>, Step> {
+        let core = self.core;
+        let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
+        if fault.failed {
+            return Err(core.refuse(addr, bus(vma), || true));
+        }
+        if index >= object.size_pages() {
+            // It may have grown without our knowing.
+            let known = object.refresh_size().is_ok() && index < object.size_pages();
+            return Err(if known { Step::Again } else { core.beyond_the_end(vma, object, index, addr) });
+        }
+        let Some(folio) = object.lookup(index) else {
+            return Err(if object.is_memory() {
+                self.new_memory(object, index)
+            } else {
+                self.read_at_fault(vma, object, index, fault)
+            });
+        };
+        if folio.state.try_lock() { Ok(folio) } else { Err(Step::Wait(folio)) }
+    }
+
+    /// A page of zeros for a page of memory that nobody has touched.
+    fn new_memory(&mut self, object: &Arc<FileObject>, index: u64) -> Step {
+        let core = self.core;
+        let Some(folio) = core.zero_folio(object.serial, index, self.ready) else { return Step::NoMemory };
+        if object.insert(&folio).is_err() {
+            core.free_folio(&folio);
+        }
+        core.waits.unlock(&folio, self.ready);
+        Step::Again
+    }
+
     /// Makes the folio for a page that is not in the cache and starts reading it.
-    fn read_at_fault(&mut self, vma: &VmaGuard, index: u64, fault: &mut Parked) -> Step {
-        let core = self.core.clone();
-        let (object, thread) = (&vma.spec.object, fault.event.thread);
+    fn read_at_fault(
+        &mut self,
+        vma: &VmaGuard<'_>,
+        object: &Arc<FileObject>,
+        index: u64,
+        fault: &mut Parked,
+    ) -> Step {
+        if self.io.is_none() {
+            return Step::NeedsHandler;
+        }
+        let (core, thread) = (self.core, fault.event.thread);
         let waited_for_it = fault.major && fault.held.as_ref().is_some_and(|f| f.range().contains(&index));
         if waited_for_it && !fault.alone {
             core.counters.retry_io_miss.add(1);
@@ -78,14 +139,15 @@ impl Handler {
                 Step::Wait(folio)
             }
             Err(ReadError::NoMemory) => Step::NoMemory,
+            Err(ReadError::NoHandler) => Step::NeedsHandler,
             Err(ReadError::Insert(InsertError::Exists)) => Step::Again,
             Err(ReadError::Insert(InsertError::Closed)) => core.refuse(fault.event.addr, bus(vma), || true),
         }
     }
 
     /// Reads the next part of a sequential stream while its thread works on this one.
-    fn read_on(&mut self, vma: &VmaGuard, folio: &Folio, fault: &Parked) {
-        let core = self.core.clone();
+    fn read_on(&mut self, vma: &VmaGuard<'_>, object: &Arc<FileObject>, folio: &Folio, fault: &Parked) {
+        let core = self.core;
         if !folio.state.clear(Flag::Readahead) && !fault.major {
             return;
         }
@@ -93,7 +155,7 @@ impl Handler {
         if core.waiting.load(Ordering::Relaxed) > crate::config::READ_ON_MAX_WAITING {
             return;
         }
-        let (object, thread) = (&vma.spec.object, fault.event.thread);
+        let thread = fault.event.thread;
         let next = core.streams.lock().read_on(thread, object.serial, folio.range().end, core.read_cap() / 2);
         if let Some((start, pages)) = next
             && start < object.size_pages().min(vma.pages().end)
@@ -107,11 +169,13 @@ impl Handler {
 /// Why a read was not started.
 pub(super) enum ReadError {
     NoMemory,
+    /// Only a handler can.
+    NoHandler,
     Insert(InsertError),
 }
 
 /// How an access to a page that cannot be had must fail; a store that the mapping does not permit fails for that reason first.
-fn bus(vma: &VmaGuard) -> Denial {
+pub(super) fn bus(vma: &VmaGuard<'_>) -> Denial {
     if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
 }
 
@@ -126,44 +190,53 @@ fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
     }
 }
 
-impl Core {
-    fn find_vma(&self, fault: &mut Parked) -> Lookup {
+impl<P: Platform> Core<P> {
+    fn find_vma<'m>(&self, mm: &'m Mm, fault: &mut Parked) -> Lookup<'m> {
         let addr = fault.event.addr;
-        if let Some(vma) = self.vmas.find(addr) {
-            if let Some(guard) = vma.enter() {
-                return Lookup::Vma(guard);
+        match mm.enter(addr) {
+            Ok(vma) => {
+                self.counters.vma_lock_success.add(1);
+                return Lookup::Vma(vma);
             }
-            // It is being replaced: the new list is published before the old VMA is detached, so look again.
-            fault.lookups += 1;
-            if fault.lookups < OPTIMISTIC_LOOKUPS {
-                return Lookup::Other(Step::Again);
-            }
+            Err(Enter::Miss) => self.counters.vma_lock_miss.add(1),
+            Err(Enter::Locked) => self.counters.vma_lock_abort.add(1),
+            Err(Enter::Changed) => self.counters.vma_lock_retry.add(1),
+        }
+        fault.lookups += 1;
+        if fault.lookups < OPTIMISTIC_LOOKUPS {
+            elbowroom_sync::thread::yield_now();
+            return Lookup::Other(Step::Again);
         }
         fault.lookups = 0;
         self.counters.layout_lock_faults.add(1);
-        let mut layout = self.layout.lock();
-        if let Some(guard) = self.vmas.find(addr).and_then(|vma| vma.enter()) {
-            return Lookup::Vma(guard);
+        let mut layout = mm.write();
+        if !mm.overlapping(&(addr..addr + PAGE_SIZE), &layout).is_empty() {
+            // It is there after all: the next look finds it.
+            return Lookup::Other(Step::Again);
         }
         if layout.changing.iter().any(|r| r.contains(&addr)) {
             return Lookup::Other(Step::Stalled);
         }
-        if !self.mmu.windows().covers(addr, PAGE_SIZE) {
+        if !self.mmu.covers(addr, PAGE_SIZE) {
             return Lookup::Other(Step::Foreign);
         }
         // Nothing is mapped there: the kernel says so itself.
-        layout.gaps.take_exactly(addr..addr + PAGE_SIZE);
-        let punched = self.mmu.punch(addr..addr + PAGE_SIZE);
+        let page = addr..addr + PAGE_SIZE;
+        let punched = self.mmu.punch(page.clone());
+        if punched == Ok(true) {
+            mm.take(&mut layout, &page);
+        }
         drop(layout);
         Lookup::Other(match punched {
-            Ok(()) => Step::Denied,
+            Ok(_) => Step::Denied(Denial::NotMapped),
             Err(_) => self.refuse(addr, Denial::NoAccess, || true),
         })
     }
 
     /// Queues a fault until the change of the layout that it met ends; lets it look again if that has happened.
     pub(crate) fn stall(&self, fault: Parked) {
-        let mut layout = self.layout.lock();
+        let Some(mm) = self.spaces.of(fault.event.addr) else { return self.dispatch(vec![fault]) };
+        let mut layout = mm.write();
         if layout.changing.iter().any(|r| r.contains(&fault.event.addr)) {
             layout.stalled.push(fault);
         } else {
@@ -173,9 +246,9 @@ impl Core {
     }
 
     /// Makes the access fail, unless `wanted` says, once every other handler can see the denial, that it should not after all.
-    fn refuse(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Step {
+    pub(super) fn refuse(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Step {
         match self.mmu.deny(addr, denial, wanted) {
-            Ok(true) => Step::Denied,
+            Ok(true) => Step::Denied(denial),
             Ok(false) => Step::Again,
             // No memory for the kernel's bookkeeping: try again until there is.
             Err(_) => Step::Later,
@@ -183,8 +256,7 @@ impl Core {
     }
 
     /// SIGBUS, once nothing of ours is left at the address.
-    fn beyond_the_end(&self, vma: &VmaGuard, index: u64, addr: usize) -> Step {
-        let object = &vma.spec.object;
+    fn beyond_the_end(&self, vma: &VmaGuard<'_>, object: &FileObject, index: u64, addr: usize) -> Step {
         if let Some(folio) = object.lookup(index) {
             if !folio.state.try_lock() {
                 return Step::Wait(folio);
@@ -202,11 +274,18 @@ impl Core {
     }
 
     /// Maps the page, and what of its locked folio may come with it.
-    fn map_folio(&self, vma: &VmaGuard, folio: &Arc<Folio>, index: u64, fault: &Parked) -> Step {
-        let object = &vma.spec.object;
-        let (base, page, write) =
-            (vma.address_of(folio.index), (index - folio.index) as usize, fault.event.write);
-        let throttle = write && self.mark_dirty(object, folio, page) && self.too_dirty();
+    fn map_folio(
+        &self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        object: &FileObject,
+        folio: &Arc<Folio>,
+        fault: &Parked,
+    ) -> Step {
+        let (base, write) = (vma.address_of(folio.index), fault.event.write);
+        let page = (vma.page_at(fault.event.addr) - folio.index) as usize;
+        let throttle =
+            write && !object.is_memory() && self.mark_dirty(object, folio, page) && self.too_dirty();
         let wake = if throttle { Wake::Later } else { Wake::Now };
         let mut body = folio.body();
         let extent = body.extent();
@@ -226,13 +305,18 @@ impl Core {
         let mapped = if extent.away().contains(page) {
             if write { self.mmu.make_writable(page_at(base, page), wake) } else { Ok(()) }
         } else {
-            let (pages, access) = around(vma, folio, object, page, write);
+            let (pages, access) = around(mm, vma, folio, object, page, write);
             self.mmu.map(extent, base, pages, access, wake)
         };
         drop(body);
         if folio.state.set(Flag::Used) && was_home {
             folio.state.set(Flag::Referenced);
         }
+        self.mapped(mapped, throttle, spurious)
+    }
+
+    /// What the MMU's answer means.
+    pub(super) fn mapped(&self, mapped: Result<(), Errno>, throttle: bool, spurious: bool) -> Step {
         match mapped {
             Ok(()) if throttle => Step::Throttled,
             Ok(()) if spurious => Step::Spurious,
@@ -255,14 +339,15 @@ impl Core {
     }
 }
 
-fn page_at(base: usize, page: usize) -> Range<usize> {
+pub(super) fn page_at(base: usize, page: usize) -> Range<usize> {
     let addr = base.wrapping_add(page << PAGE_SHIFT);
     addr..addr + PAGE_SIZE
 }
 
 /// Which pages of the folio to map for a fault at `page`, and how.
 fn around(
-    vma: &VmaGuard,
+    mm: &Mm,
+    vma: &VmaGuard<'_>,
     folio: &Folio,
     object: &FileObject,
     page: usize,
@@ -275,6 +360,18 @@ fn around(
     let mapped = vma.pages();
     let end = folio.range().end.min(mapped.end).min(object.size_pages());
     let visible = (folio.index.max(mapped.start) - folio.index) as usize..(end - folio.index) as usize;
+    if object.is_memory() && vma.spec.prot.contains(Prot::WRITE) {
+        // Nothing is ever written back: a page may as well be writable at once.
+        return (page..page + 1, Access::Write);
+    }
+    let visible = if vma.spec.is_private() {
+        // Not where the space has a copy of its own.
+        let at = (vma.address_of(folio.index) >> PAGE_SHIFT) as u64;
+        let free = mm.anon.gap_around(at + page as u64, at + visible.start as u64..at + visible.end as u64);
+        (free.start - at) as usize..(free.end - at) as usize
+    } else {
+        visible
+    };
     let tracked = vma.spec.sharing == Sharing::Shared && vma.spec.prot.contains(Prot::WRITE);
     if tracked || object.is_strict() {
         let start = page & !(TRACKED_AROUND_PAGES - 1);

@@ -1,6 +1,6 @@
 //! Files: what mappings map. One object per device and inode, with the page cache that all its mappings share.
 //!
-//! Synchronization: the cache and the index of dirty folios are under the `cache` lock (a leaf as far as folios' locks go: it is never
+//! Synchronization: the index of folios is read under RCU and changed under the `cache` lock (a leaf as far as folios' locks go: it is never
 //! taken while a folio's body is locked, and a folio's lock bit is never waited for under it). Sizes are atomics: a size is stored
 //! before pages beyond it are dropped, and checked again by a fault that has locked the folio.
 
@@ -11,12 +11,13 @@ pub use table::ObjectTable;
 pub use writers::{WriteTicket, Writers};
 
 use crate::page::{Flag, Folio};
+use elbowroom_index::{XArray, xarray::Mark};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{FileId, FileStat, StoreFile};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::epoch::pin;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A managed file.
@@ -25,8 +26,11 @@ pub struct FileObject {
     pub(crate) id: FileId,
     /// A number that no other object of this manager has had.
     pub(crate) serial: u64,
-    file: RcuCell<Arc<StoreFile>>,
+    /// `None`: memory that has no file behind it.
+    file: Option<RcuCell<Arc<StoreFile>>>,
     size: AtomicU64,
+    /// The folios; those that differ from the file are marked dirty.
+    pages: XArray<Folio>,
     cache: Mutex<Cache>,
     /// Writes through descriptors that are being made.
     pub(crate) writers: Writers,
@@ -34,18 +38,15 @@ pub struct FileObject {
     pub(crate) mappings: AtomicUsize,
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
-    dirty: AtomicBool,
     /// Somebody stored to a mapping of it without the right to.
     strict: AtomicBool,
     /// A read of it failed since somebody asked last.
     unreadable: AtomicBool,
 }
 
+/// What the cache lock guards besides changes of the index.
 #[derive(Default)]
 struct Cache {
-    folios: BTreeMap<u64, Arc<Folio>>,
-    /// The indices of folios with dirty pages.
-    dirty: BTreeSet<u64>,
     /// It was closed: nothing may be inserted any more.
     closed: bool,
 }
@@ -68,20 +69,42 @@ pub(crate) enum InsertError {
 impl FileObject {
     pub(crate) fn new(serial: u64, file: StoreFile, locks: &LockStats) -> Result<Self, Errno> {
         let stat = file.stat()?;
+        let id = file.id();
+        Ok(Self::with(serial, id, stat, Some(RcuCell::new(Arc::new(file))), locks))
+    }
+
+    /// Memory of `size` bytes that mappings share, zero at first. Linux: `shmem_zero_setup`.
+    pub(crate) fn memory(serial: u64, size: u64, locks: &LockStats) -> Self {
+        let stat = FileStat { size, mtime_ns: 0, ctime_ns: 0, links: 0 };
+        Self::with(serial, FileId { device: 0, inode: serial }, stat, None, locks)
+    }
+
+    fn with(
+        serial: u64,
+        id: FileId,
+        stat: FileStat,
+        file: Option<RcuCell<Arc<StoreFile>>>,
+        locks: &LockStats,
+    ) -> Self {
         let seen = Seen { stat, error: None, unmapped_since: Some(Instant::now()) };
-        Ok(Self {
-            id: file.id(),
+        Self {
+            id,
             serial,
-            file: RcuCell::new(Arc::new(file)),
+            file,
             size: AtomicU64::new(stat.size),
+            pages: XArray::new(),
             cache: locks.mutex(LockClass::Cache, Cache::default()),
             writers: Writers::new(locks),
             mappings: AtomicUsize::new(0),
             seen: locks.mutex(LockClass::Resize, seen),
-            dirty: AtomicBool::new(false),
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
-        })
+        }
+    }
+
+    /// Whether it has no file behind it: its folios are the only place of their bytes.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.file.is_none()
     }
 
     /// Device and inode number.
@@ -91,7 +114,7 @@ impl FileObject {
 
     /// Whether pages of it differ from the file. May be late by one store that is under way.
     pub fn has_dirty(&self) -> bool {
-        self.dirty.load(Ordering::Acquire)
+        self.pages.any(Mark::Dirty)
     }
 
     /// The first write-back error since the last call: msync, fsync and close report it once.
@@ -103,12 +126,19 @@ impl FileObject {
         self.seen.lock().error.get_or_insert(error);
     }
 
+    /// Its file.
+    ///
+    /// # Panics
+    /// If it is memory: nobody has anything to read or write there.
     pub(crate) fn file(&self) -> Arc<StoreFile> {
-        Arc::clone(&*self.file.load())
+        let file = self.file.as_ref().expect("memory has no file");
+        Arc::clone(&*file.load())
     }
 
-    pub(crate) fn replace_file(&self, file: StoreFile) {
-        self.file.store(Arc::new(file));
+    pub(crate) fn replace_file(&self, new: StoreFile) {
+        if let Some(file) = &self.file {
+            file.store(Arc::new(new));
+        }
     }
 
     /// The file's size in bytes, as far as known.
@@ -123,6 +153,9 @@ impl FileObject {
 
     /// Asks the file, and stores its size. Under one lock, so that of two that ask at once the later answer is stored last.
     fn ask(&self, seen: &mut Seen) -> Result<FileStat, Errno> {
+        if self.is_memory() {
+            return Ok(seen.stat);
+        }
         let stat = self.file().stat()?;
         self.size.store(stat.size, Ordering::Release);
         Ok(std::mem::replace(&mut seen.stat, stat))
@@ -150,86 +183,60 @@ impl FileObject {
         (before.size, before.mtime_ns) != (seen.stat.size, seen.stat.mtime_ns)
     }
 
-    /// The folio that has page `index`.
+    /// The folio that has page `index`. Takes no lock.
     pub(crate) fn lookup(&self, index: u64) -> Option<Arc<Folio>> {
-        let cache = self.cache.lock();
-        let (_, folio) = cache.folios.range(..=index).next_back()?;
-        folio.range().contains(&index).then(|| folio.clone())
+        self.pages.load_arc(index, &pin())
     }
 
     /// The largest order, at most `order`, of a folio that has page `index` and would overlap nothing in the cache nor reach
-    /// beyond page `end`.
+    /// beyond page `end`. Only a hint: nothing is locked.
     pub(crate) fn free_order(&self, index: u64, order: u8, end: u64) -> u8 {
-        let cache = self.cache.lock();
-        let below = cache.folios.range(..=index).next_back().map_or(0, |(_, f)| f.range().end);
-        let above = cache.folios.range(index..).next().map_or(u64::MAX, |(&i, _)| i).min(end);
-        let fits = |order: &u8| {
-            let start = index >> order << order;
-            start >= below && start + (1 << order) <= above
-        };
-        (1..=order).rev().find(fits).unwrap_or(0)
+        self.pages.free_order(index, order, end, &pin())
     }
 
     pub(crate) fn insert(&self, folio: &Arc<Folio>) -> Result<(), InsertError> {
-        let mut cache = self.cache.lock();
+        let cache = self.cache.lock();
         if cache.closed {
             return Err(InsertError::Closed);
         }
-        let range = folio.range();
-        if let Some((_, before)) = cache.folios.range(..range.end).next_back()
-            && before.range().end > range.start
-        {
-            return Err(InsertError::Exists);
-        }
-        cache.folios.insert(range.start, folio.clone());
-        Ok(())
+        let stored = self.pages.writer().store(folio.index, folio.order, folio.clone());
+        stored.map(|_| ()).map_err(|_| InsertError::Exists)
     }
 
     /// Takes the folio out of the cache. The caller has its lock, so that nobody finds it half gone.
     pub(crate) fn remove(&self, folio: &Folio) {
-        folio.state.set(Flag::Dead);
-        let mut cache = self.cache.lock();
-        cache.folios.remove(&folio.index);
-        cache.dirty.remove(&folio.index);
-        self.dirty.store(!cache.dirty.is_empty(), Ordering::Release);
+        if !folio.state.set(Flag::Dead) {
+            let _cache = self.cache.lock();
+            self.pages.writer().erase(folio.index, None);
+        }
     }
 
     /// The folios with pages in `pages`.
     pub(crate) fn folios_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
-        let cache = self.cache.lock();
-        let first = cache.folios.range(..=pages.start).next_back().map_or(pages.start, |(&i, _)| i);
-        let found = cache.folios.range(first..pages.end.max(first)).map(|(_, f)| f);
-        found.filter(|f| f.range().end > pages.start).cloned().collect()
+        self.pages.range(pages, &pin()).arcs().map(|entry| entry.value).collect()
     }
 
     /// The dirty folios with pages in `pages`.
     pub(crate) fn dirty_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
-        if !self.has_dirty() {
-            return Vec::new();
-        }
-        let cache = self.cache.lock();
-        let dirty = cache.dirty.range(..pages.end).filter_map(|i| cache.folios.get(i));
-        dirty.filter(|f| f.range().end > pages.start).cloned().collect()
+        self.pages.marked(pages, Mark::Dirty, &pin()).arcs().map(|entry| entry.value).collect()
     }
 
-    /// Puts the folio into the index of dirty ones. The caller has the folio's lock.
+    /// Marks the folio dirty in the index. The caller has the folio's lock.
     pub(crate) fn index_dirty(&self, folio: &Folio) {
-        let mut cache = self.cache.lock();
-        cache.dirty.insert(folio.index);
-        self.dirty.store(true, Ordering::Release);
+        let _cache = self.cache.lock();
+        self.pages.writer().set_mark(folio.index, Mark::Dirty);
     }
 
-    /// Takes it out. The caller has the folio's lock.
+    /// Undoes that. The caller has the folio's lock.
     pub(crate) fn index_clean(&self, folio: &Folio) {
-        let mut cache = self.cache.lock();
-        cache.dirty.remove(&folio.index);
-        self.dirty.store(!cache.dirty.is_empty(), Ordering::Release);
+        let _cache = self.cache.lock();
+        self.pages.writer().clear_mark(folio.index, Mark::Dirty);
     }
 
     /// Closes the object if its cache is empty and nobody maps it.
     pub(crate) fn close_if_unused(&self) -> bool {
         let mut cache = self.cache.lock();
-        cache.closed |= cache.folios.is_empty() && self.mappings.load(Ordering::Acquire) == 0;
+        cache.closed |= self.pages.is_empty() && self.mappings.load(Ordering::Acquire) == 0;
         cache.closed
     }
 

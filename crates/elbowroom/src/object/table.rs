@@ -46,6 +46,12 @@ impl ObjectTable {
         Ok(object)
     }
 
+    /// Memory of `size` bytes that mappings share. The table does not know it: it lives as long as it is mapped.
+    pub(crate) fn memory(&self, size: u64) -> Arc<FileObject> {
+        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
+        Arc::new(FileObject::memory(serial, size, &self.locks))
+    }
+
     pub(crate) fn find(&self, id: FileId) -> Option<Arc<FileObject>> {
         self.objects.lock().get(&id).cloned()
     }

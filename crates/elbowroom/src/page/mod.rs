@@ -5,13 +5,16 @@
 //! compiler, and is never waited for long. Neighbours: `object` (the cache that finds folios), `reclaim` (their queues),
 //! `wait` (who waits for their lock).
 
+mod anon;
 mod state;
 mod wait;
 
+pub use anon::AnonPages;
 pub use state::{Flag, StateWord};
-pub use wait::{Parked, WaitTable};
+pub use wait::{Outcome, Parked, WaitTable, Waiter};
 
 use elbowroom_machine::{Extent, PageSet};
+use elbowroom_sync::atomic::AtomicU32;
 use elbowroom_sync::{LockClass, LockStats, Mutex, MutexGuard};
 use std::ops::Range;
 
@@ -23,8 +26,10 @@ pub struct Folio {
     pub index: u64,
     /// log2 of its pages.
     pub order: u8,
-    /// The object's serial number.
+    /// The serial number of its object or space.
     pub object: u64,
+    /// How many spaces have it, if it is anonymous. Changed by who has its lock. Linux: `_mapcount`.
+    pub mapcount: AtomicU32,
     body: Mutex<Body>,
 }
 
@@ -42,7 +47,14 @@ impl Folio {
     /// A locked folio whose frames are being filled.
     pub fn new(object: u64, index: u64, order: u8, locks: &LockStats) -> Self {
         let body = Body { extent: None, leaving: false, dirty: PageSet::new(order) };
-        Self { state: StateWord::locked(), index, order, object, body: locks.mutex(LockClass::Folio, body) }
+        Self {
+            state: StateWord::locked(),
+            index,
+            order,
+            object,
+            mapcount: AtomicU32::new(1),
+            body: locks.mutex(LockClass::Folio, body),
+        }
     }
 
     /// How many pages it has.

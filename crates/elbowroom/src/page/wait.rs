@@ -4,7 +4,7 @@
 //! announced and queued under the bucket lock; the unlocker, who saw the bit, takes the bucket lock before it looks.
 
 use crate::page::Folio;
-use elbowroom_machine::FaultEvent;
+use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
 
@@ -29,13 +29,54 @@ pub struct Parked {
     pub failed: bool,
     /// Lookups that met a mapping in change.
     pub lookups: u32,
+    /// The thread that waits for it, if it does not wait in the MMU.
+    pub waiter: Option<Arc<Waiter>>,
+}
+
+/// What a thread learns of the fault that it has handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Try the access again.
+    Again,
+    /// The access fails.
+    Denied(Denial),
+}
+
+/// A thread that waits for a fault of its own to be served by a handler.
+pub struct Waiter {
+    outcome: Mutex<Option<Outcome>>,
+    served: Condvar,
+}
+
+impl Waiter {
+    /// Nobody has served it yet.
+    pub fn new(locks: &LockStats) -> Arc<Self> {
+        Arc::new(Self { outcome: locks.mutex(LockClass::Wait, None), served: Condvar::new() })
+    }
+
+    /// Tells the thread.
+    pub fn tell(&self, outcome: Outcome) {
+        *self.outcome.lock() = Some(outcome);
+        self.served.notify_all();
+    }
+
+    /// Waits until it is told. Handlers serve or refuse every fault, so that happens.
+    pub fn wait(&self) -> Outcome {
+        let mut outcome = self.outcome.lock();
+        loop {
+            if let Some(outcome) = outcome.take() {
+                return outcome;
+            }
+            self.served.wait_timeout(&mut outcome, THREAD_WAIT);
+        }
+    }
 }
 
 impl Parked {
     /// A fault whose event has just been read.
     pub fn new(event: FaultEvent) -> Self {
         let since = Instant::now();
-        Self { event, since, held: None, major: false, alone: false, failed: false, lookups: 0 }
+        Self { event, since, held: None, major: false, alone: false, failed: false, lookups: 0, waiter: None }
     }
 
     /// Keeps `folio` from reclaim until the fault is served; lets go of the one before.

@@ -12,7 +12,8 @@ use crate::core::Core;
 use crate::lru::{Entry, Lru};
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, Parked};
-use elbowroom_machine::{Extent, UnmapError};
+use crate::platform::Platform;
+use elbowroom_machine::{Extent, Mmu, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 
@@ -31,7 +32,7 @@ enum Met {
     Not(Fate),
 }
 
-impl Core {
+impl<P: Platform> Core<P> {
     /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be freed now.
     pub(crate) fn frames(&self, order: u8, ready: &mut Vec<Parked>) -> Option<Extent> {
         let wanted: usize = 1 << order;

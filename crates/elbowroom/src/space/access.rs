@@ -1,14 +1,18 @@
 //! Coherence with reads, writes and size changes through descriptors.
 
+use crate::config::PINNED_BOUND;
 use crate::core::Core;
 use crate::object::{FileObject, WriteTicket};
 use crate::page::{Flag, Folio};
-use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use crate::platform::Platform;
+use crate::vma::Mm;
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
-impl Core {
+impl<P: Platform> Core<P> {
     /// Announces a write(2) to the bytes `range`.
     pub(crate) fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
         self.check_foreign(object);
@@ -66,9 +70,39 @@ impl Core {
                 extent.bytes_mut()[from.min(len)..].fill(0);
             });
         }
+        self.drop_copies_beyond(object, end);
         let changed = changed.start..changed.end.min(size);
         if !changed.is_empty() {
             self.reread(object, changed);
+        }
+    }
+
+    /// Drops the copies that private mappings have of pages from `end` on: what was truncated is gone for them, too. Linux: `unmap_mapping_range` with
+    /// `even_cows`.
+    fn drop_copies_beyond(&self, object: &Arc<FileObject>, end: u64) {
+        for mm in self.spaces.all() {
+            for (page, index) in mm.copies_of(object) {
+                let Some(folio) = mm.anon.lookup(page).filter(|_| index >= end) else { continue };
+                self.drop_copy(&mm, page, &folio);
+            }
+        }
+    }
+
+    /// Drops one copy, once nobody has it pinned.
+    fn drop_copy(&self, mm: &Mm, page: u64, folio: &Arc<Folio>) {
+        let started = Instant::now();
+        loop {
+            self.waits.lock(folio);
+            let gone = mm.anon.lookup(page).is_none_or(|now| !Arc::ptr_eq(&now, folio));
+            let busy = !gone && self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
+            if !gone && !busy {
+                self.drop_page(mm, page, folio);
+            }
+            self.unlock(folio);
+            if !busy || started.elapsed() > PINNED_BOUND {
+                return;
+            }
+            thread::sleep(crate::config::DELAY);
         }
     }
 
@@ -116,7 +150,7 @@ impl Core {
     }
 
     /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches them.
-    fn with_home(&self, object: &Arc<FileObject>, folio: &Arc<Folio>, f: impl Fn(&Core, &Folio)) {
+    fn with_home(&self, object: &Arc<FileObject>, folio: &Arc<Folio>, f: impl Fn(&Core<P>, &Folio)) {
         loop {
             self.waits.lock(folio);
             let mut result = Ok(());

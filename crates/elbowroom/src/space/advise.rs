@@ -1,12 +1,14 @@
-//! madvise.
+//! madvise. Linux: `do_madvise`, `madvise_vma_behavior`.
 
-use super::change::Pages;
-use super::page_range;
-use crate::core::Core;
-use crate::vma::{Pattern, Sharing};
-use elbowroom_machine::Errno;
+use super::change::{Pages, Part, Rest};
+use super::{Space, page_align};
+use crate::platform::Platform;
+use crate::vma::{Pattern, Prot, Sharing, VmaFlags};
+use crate::writeback::Obstacle;
+use elbowroom_machine::{Denial, Errno, PAGE_SIZE};
+use std::ops::Range;
 
-/// Advice that concerns file mappings.
+/// Advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// Detect streams.
@@ -17,8 +19,12 @@ pub enum Advice {
     Sequential,
     /// Start reading now.
     WillNeed,
-    /// Take the pages out of the window; what the file has is read again when touched.
+    /// Forget what belongs to the space; what the file has is read again when touched.
     DontNeed,
+    /// The same for locked mappings, too.
+    DontNeedLocked,
+    /// What belongs to the space may be forgotten when memory is short. (It is kept so far: there is nothing yet that would take it.)
+    Free,
     /// The pages will not be needed soon.
     Cold,
     /// Evict them.
@@ -27,73 +33,145 @@ pub enum Advice {
     PopulateRead,
     /// Read them, to be written.
     PopulateWrite,
-    /// Free them in the file, too: they read as zeros.
+    /// Free them in the object, too: they read as zeros.
     Remove,
+    /// A child does not get the mapping.
+    DontFork,
+    /// A child gets it.
+    DoFork,
+    /// A child gets it empty.
+    WipeOnFork,
+    /// A child gets it with its bytes.
+    KeepOnFork,
 }
 
-impl Core {
-    /// Acts on advice.
+impl<P: Platform> Space<P> {
+    /// Acts on advice, VMA by VMA; those before a failure have it.
     ///
     /// # Errors
-    /// ENOMEM if a part of the range is not mapped (the rest is done all the same); EINVAL for what file mappings cannot do; EACCES for
-    /// Remove on a mapping without the right to write.
-    pub(crate) fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+    /// EINVAL: the address is not aligned, or the end wraps. What a VMA refuses: EINVAL for what is locked (DontNeed, Free, Cold, PageOut, Remove), for
+    /// what is not private anonymous memory (Free, WipeOnFork) or is (Remove); EACCES for Remove without the right to write. ENOMEM if a part of the range is
+    /// not mapped: the rest is done all the same. Populating: ENOMEM at a hole, EINVAL without the right, EFAULT where the page cannot be had.
+    pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+        let rounded = page_align(len);
+        if !addr.is_multiple_of(PAGE_SIZE) || len != 0 && rounded == 0 || addr.checked_add(rounded).is_none()
+        {
+            return Err(Errno::INVAL);
+        }
         if len == 0 {
             return Ok(());
         }
-        let range = page_range(addr, len)?;
-        let vmas = self.vmas.overlapping(&range);
-        let mapped: usize =
-            vmas.iter().map(|v| v.range.end.min(range.end) - v.range.start.max(range.start)).sum();
-        let pieces: Vec<_> = vmas
-            .iter()
-            .map(|v| {
-                let part = v.range.start.max(range.start)..v.range.end.min(range.end);
-                (v.spec.clone(), v.page_at(part.start)..v.page_at(part.end))
-            })
-            .collect();
-        drop(vmas);
+        let range = self.clamped(addr, len);
         match advice {
-            Advice::Normal => self.set_pattern(range.clone(), Pattern::Detect)?,
-            Advice::Random => self.set_pattern(range.clone(), Pattern::Random)?,
-            Advice::Sequential => self.set_pattern(range.clone(), Pattern::Sequential)?,
-            Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite => {
-                pieces.iter().for_each(|(spec, pages)| self.will_need(&spec.object, pages.clone()));
-            }
-            Advice::DontNeed | Advice::Cold => {
-                let change = self.begin_change(range.clone(), |_| Ok(Pages::Leave))?;
-                self.undo_change(change);
-            }
-            Advice::PageOut => {
-                for (spec, pages) in &pieces {
-                    // What cannot be written now stays; its error is reported by msync.
-                    let _ = self.write_back(&spec.object, pages.clone(), crate::writeback::Obstacle::Skip);
-                    self.drop_clean(&spec.object, pages.clone());
-                }
-            }
-            Advice::Remove => {
-                for (spec, pages) in &pieces {
-                    if spec.sharing != Sharing::Shared || !spec.may_write {
-                        return Err(Errno::ACCESS);
-                    }
-                    let bytes = spec.object.bytes_of(pages.clone());
-                    let ticket = self.write_begin(&spec.object, bytes.clone());
-                    let punched = spec.object.file().punch_hole(bytes.clone());
-                    if punched.is_ok() {
-                        self.resized(&spec.object, bytes);
-                    }
-                    self.write_end(ticket, 0..0);
-                    punched?;
-                }
-            }
+            Advice::PopulateRead => return self.advise_populate(&range, Prot::READ),
+            Advice::PopulateWrite => return self.advise_populate(&range, Prot::WRITE),
+            _ => {}
         }
-        if mapped == range.len() { Ok(()) } else { Err(Errno::NOMEM) }
+        let mut mapped = 0;
+        for part in self.parts(&range) {
+            mapped += part.range.len();
+            self.advise_part(&part, advice)?;
+        }
+        if mapped == rounded { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
-    fn set_pattern(&self, range: std::ops::Range<usize>, pattern: Pattern) -> Result<(), Errno> {
-        let change = self.begin_change(range, |_| Ok(Pages::Stay))?;
-        let new = change.parts.iter().map(|part| part.with(|spec| spec.pattern = pattern)).collect();
-        self.finish_change(change, new, |layout, change| layout.release(&change.free));
+    fn advise_part(&self, part: &Part, advice: Advice) -> Result<(), Errno> {
+        let locked = part.spec.flags.contains(VmaFlags::LOCKED);
+        let anonymous = part.spec.object.is_none();
+        let refused = match advice {
+            Advice::DontNeed | Advice::Cold | Advice::PageOut => locked,
+            Advice::Free => locked || !anonymous,
+            Advice::Remove => locked || anonymous,
+            Advice::WipeOnFork => !anonymous,
+            _ => false,
+        };
+        if refused {
+            return Err(Errno::INVAL);
+        }
+        let range = &part.range;
+        match advice {
+            Advice::Normal => self.set_pattern(range, Pattern::Detect),
+            Advice::Random => self.set_pattern(range, Pattern::Random),
+            Advice::Sequential => self.set_pattern(range, Pattern::Sequential),
+            Advice::WillNeed => {
+                if let Some(object) = &part.spec.object {
+                    self.core.will_need(object, part.pages());
+                }
+                Ok(())
+            }
+            Advice::DontNeed | Advice::DontNeedLocked => self.take_out_and_back(range, Pages::Drop),
+            Advice::Cold => self.take_out_and_back(range, Pages::Leave),
+            Advice::PageOut => {
+                self.page_out(part);
+                Ok(())
+            }
+            Advice::Remove => self.remove(part),
+            Advice::DontFork => self.set_flags(range, |flags| flags.insert(VmaFlags::DONT_FORK)),
+            Advice::DoFork => self.set_flags(range, |flags| flags.remove(VmaFlags::DONT_FORK)),
+            Advice::WipeOnFork => self.set_flags(range, |flags| flags.insert(VmaFlags::WIPE_ON_FORK)),
+            Advice::KeepOnFork => self.set_flags(range, |flags| flags.remove(VmaFlags::WIPE_ON_FORK)),
+            Advice::Free | Advice::PopulateRead | Advice::PopulateWrite => Ok(()),
+        }
+    }
+
+    fn take_out_and_back(&self, range: &Range<usize>, pages: Pages) -> Result<(), Errno> {
+        let change = self.begin(range.clone(), |_| Ok(pages))?;
+        self.undo(change);
         Ok(())
+    }
+
+    fn page_out(&self, part: &Part) {
+        if let Some(object) = part.spec.object.as_ref().filter(|object| !object.is_memory()) {
+            // What cannot be written now stays; its error is reported by msync.
+            let _ = self.core.write_back(object, part.pages(), Obstacle::Skip);
+            self.core.drop_clean(object, part.pages());
+        }
+    }
+
+    fn remove(&self, part: &Part) -> Result<(), Errno> {
+        let Some(object) = &part.spec.object else { return Err(Errno::INVAL) };
+        if part.spec.sharing != Sharing::Shared || !part.spec.may_write {
+            return Err(Errno::ACCESS);
+        }
+        if object.is_memory() {
+            self.core.drop_memory(object, part.pages());
+            return Ok(());
+        }
+        let bytes = object.bytes_of(part.pages());
+        if bytes.is_empty() {
+            // Beyond the end there is nothing to free.
+            return Ok(());
+        }
+        let ticket = self.core.write_begin(object, bytes.clone());
+        let punched = object.file().punch_hole(bytes.clone());
+        if punched.is_ok() {
+            self.core.resized(object, bytes);
+        }
+        self.core.write_end(ticket, 0..0);
+        punched
+    }
+
+    fn set_pattern(&self, range: &Range<usize>, pattern: Pattern) -> Result<(), Errno> {
+        let change = self.begin(range.clone(), |_| Ok(Pages::Stay))?;
+        let new = change.parts.iter().map(|part| part.with(|spec| spec.pattern = pattern)).collect();
+        self.finish(change, new, Rest::Free);
+        Ok(())
+    }
+
+    fn advise_populate(&self, range: &Range<usize>, right: Prot) -> Result<(), Errno> {
+        let (parts, whole) = self.parts_up_to_hole(range);
+        for part in parts {
+            if !part.spec.prot.contains(right) {
+                return Err(Errno::INVAL);
+            }
+            for page in part.range.step_by(PAGE_SIZE) {
+                self.fault_in(page, right == Prot::WRITE).map_err(|denial| match denial {
+                    Denial::NotMapped => Errno::NOMEM,
+                    Denial::NoAccess | Denial::NoWrite => Errno::INVAL,
+                    Denial::Bus | Denial::BusReadOnly => Errno::FAULT,
+                })?;
+            }
+        }
+        if whole { Ok(()) } else { Err(Errno::NOMEM) }
     }
 }

@@ -1,11 +1,16 @@
 //! Changing the layout: the mechanism under all verbs that do.
 
+use super::Space;
 use crate::config::{DELAY, PINNED_BOUND};
-use crate::core::{Core, LayoutState};
-use crate::vma::{Vma, VmaSpec, carve};
-use elbowroom_machine::{Errno, UnmapError};
+use crate::core::Core;
+use crate::object::FileObject;
+use crate::page::{Flag, Folio};
+use crate::platform::Platform;
+use crate::vma::{Layout, Mm, Vma, VmaSpec};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
+use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, MutexGuard, thread};
+use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 /// A part of a mapping that a change concerns.
@@ -16,164 +21,268 @@ pub(super) struct Part {
     pub(super) spec: VmaSpec,
 }
 
-impl LayoutState {
-    /// Makes free what was mapped and what was free before; the rest of the range is the kernel's.
-    pub(super) fn release_all(&mut self, change: &Change) {
-        self.release(&change.free);
-        change.parts.iter().for_each(|part| self.gaps.release(part.range.clone()));
-    }
-
-    /// Makes addresses free.
-    pub(super) fn release(&mut self, ranges: &[Range<usize>]) {
-        ranges.iter().for_each(|range| self.gaps.release(range.clone()));
-    }
-}
-
 impl Part {
     /// The part as a mapping of its own, with its spec changed.
-    pub(super) fn with(&self, change: impl FnOnce(&mut VmaSpec)) -> Arc<Vma> {
+    pub(super) fn with(&self, change: impl FnOnce(&mut VmaSpec)) -> Vma {
         let mut spec = self.spec.clone();
         change(&mut spec);
         Vma::new(self.range.clone(), self.first_page, spec)
     }
 
-    /// The file's pages that it maps.
+    /// The object's pages that it maps.
     pub(super) fn pages(&self) -> Range<u64> {
-        self.first_page..self.first_page + (self.range.len() / elbowroom_machine::PAGE_SIZE) as u64
+        self.first_page..self.first_page + (self.range.len() >> PAGE_SHIFT) as u64
+    }
+
+    /// The numbers of its own pages.
+    pub(super) fn page_numbers(&self) -> Range<u64> {
+        (self.range.start >> PAGE_SHIFT) as u64..(self.range.end >> PAGE_SHIFT) as u64
     }
 }
 
-/// Whether the pages of what is changed leave their windows.
+/// What becomes of the pages of what is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pages {
-    Leave,
+    /// They stay where they are.
     Stay,
+    /// They leave the MMU; those that belong to the space are kept.
+    Leave,
+    /// They leave the MMU; those that belong to the space are freed.
+    Drop,
 }
 
-/// A change that has begun: the range belongs to whoever holds this until [`Core::finish_change`].
+/// What becomes of the addresses of a change that nothing is mapped at, at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// All are free.
+    Free,
+    /// Free are those that were; what was mapped is somebody else's now.
+    Given,
+    /// All are somebody else's.
+    Taken,
+}
+
+/// A change that has begun: the range belongs to whoever holds this until [`Space::finish`].
 #[must_use = "faults in the range wait until the change is finished"]
 pub(super) struct Change {
     pub(super) range: Range<usize>,
     /// What was mapped there, cut to the range.
     pub(super) parts: Vec<Part>,
     /// What was free there.
-    pub(super) free: Vec<Range<usize>>,
+    free: Vec<Range<usize>>,
 }
 
-impl Core {
-    /// Begins a change of `range`: waits for others that overlap it, then takes what is mapped there off the list and detaches it; takes its pages
-    /// out if `plan` says so. Free addresses in the range are taken, too.
+impl Change {
+    /// Takes what was mapped as unmapped for good: undoing leaves it free.
+    pub(super) fn forget_parts(&mut self) {
+        self.free.extend(self.parts.drain(..).map(|part| part.range));
+    }
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl<P: Platform> Space<P> {
+    /// What is mapped in the range, cut to it, at one moment.
+    pub(super) fn parts(&self, range: &Range<usize>) -> Vec<Part> {
+        // A change under way hides what it will put back.
+        let layout = self.layout_without_change_in(range);
+        self.parts_held(range, &layout)
+    }
+
+    fn parts_held(&self, range: &Range<usize>, layout: &Layout<'_>) -> Vec<Part> {
+        let parts = self.mm.parts_held(range, layout);
+        parts.into_iter().map(|(range, first_page, spec)| Part { range, first_page, spec }).collect()
+    }
+
+    /// The parts from the start of the range up to the first hole, and whether there is none.
+    pub(super) fn parts_up_to_hole(&self, range: &Range<usize>) -> (Vec<Part>, bool) {
+        if range.is_empty() {
+            return (Vec::new(), false);
+        }
+        let mut parts = self.parts(range);
+        let mut at = range.start;
+        let hole = parts.iter().position(|part| {
+            let hole = part.range.start != at;
+            at = part.range.end;
+            hole
+        });
+        if let Some(first) = hole {
+            parts.truncate(first);
+        }
+        let whole = parts.last().is_some_and(|part| part.range.end == range.end);
+        (parts, whole)
+    }
+
+    /// Begins a change of `range`: waits for others that overlap it, then takes what is mapped there out of the index, and its pages out of
+    /// the MMU if `plan` says so. Free addresses in the range are taken, too.
     ///
     /// `plan` looks at the parts before anything is changed and may refuse.
     ///
     /// # Errors
-    /// What `plan` said. EBUSY: the kernel has pinned a page there for longer than the bound. Nothing is changed then.
-    pub(super) fn begin_change(
+    /// What `plan` said. ENOMEM: too many VMAs. EBUSY: a page there has been pinned for longer than the bound. Nothing is changed then.
+    pub(super) fn begin(
         &self,
         range: Range<usize>,
         plan: impl FnOnce(&[Part]) -> Result<Pages, Errno>,
     ) -> Result<Change, Errno> {
-        let (old, change, pages) = {
+        let (change, pages) = {
             let mut layout = self.layout_without_change_in(&range);
-            let old = self.vmas.overlapping(&range);
-            let mut parts = Vec::with_capacity(old.len());
-            let mut kept = Vec::new();
-            for vma in &old {
-                let Some(carved) = carve(&vma.range, vma.first_page, &range) else { continue };
-                let spec = || vma.spec.clone();
-                for piece in [carved.before, carved.after].into_iter().flatten() {
-                    kept.push((piece, spec()));
-                }
-                let inside = carved.inside;
-                parts.push(Part { range: inside.range, first_page: inside.first_page, spec: spec() });
-            }
+            let parts = self.parts_held(&range, &layout);
             let pages = plan(&parts)?;
-            let free = layout.gaps.take_exactly(range.clone());
+            // It may be cut at both ends, and each part come back as a VMA of its own.
+            self.mm.room_for(parts.len() + 2)?;
+            let free = self.mm.free_in(&range, &layout);
+            self.mm.cut(&mut layout, &range);
             layout.changing.push(range.clone());
-            let kept = kept.into_iter().map(|(piece, spec)| Vma::new(piece.range, piece.first_page, spec));
-            self.vmas.replace(&old, kept.collect());
-            (old, Change { range, parts, free }, pages)
+            (Change { range, parts, free }, pages)
         };
-        old.iter().for_each(|vma| vma.detach());
-        drop(old);
-        if pages == Pages::Leave {
-            let left = change.parts.iter().try_for_each(|part| self.take_out(part));
-            if let Err(e) = left.and_then(|()| self.mmu.allow(change.range.clone())) {
-                self.undo_change(change);
+        if pages != Pages::Stay {
+            let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part));
+            if let Err(e) = left.and_then(|()| self.core.mmu.allow(change.range.clone())) {
+                self.undo(change);
                 return Err(e);
             }
+        }
+        if pages == Pages::Drop {
+            change.parts.iter().for_each(|part| self.core.drop_own(&self.mm, part));
         }
         Ok(change)
     }
 
-    /// Ends a change with everything as it was.
-    pub(super) fn undo_change(&self, change: Change) {
-        let same = change.parts.iter().map(|part| part.with(|_| ())).collect();
-        self.finish_change(change, same, |layout, change| layout.release(&change.free));
+    /// Begins a change of a free range, which the caller has found under this lock.
+    pub(super) fn begin_free(&self, range: Range<usize>, mut layout: Layout<'_>) -> Change {
+        self.mm.take(&mut layout, &range);
+        layout.changing.push(range.clone());
+        Change { free: vec![range.clone()], range, parts: Vec::new() }
     }
 
-    /// Ends a change: `new` is mapped in its range; `end` settles what else the layout lock guards.
-    pub(super) fn finish_change(
-        &self,
-        change: Change,
-        new: Vec<Arc<Vma>>,
-        end: impl FnOnce(&mut LayoutState, &Change),
-    ) {
-        let mut layout = self.layout.lock();
-        if !new.is_empty() {
-            self.vmas.replace(&[], new);
+    /// Ends a change with everything as it was.
+    pub(super) fn undo(&self, change: Change) {
+        let same = change.parts.iter().map(|part| part.with(|_| ())).collect();
+        self.finish(change, same, Rest::Free);
+    }
+
+    /// Ends a change: `new` is mapped in its range; `rest` says what the rest is.
+    pub(super) fn finish(&self, change: Change, new: Vec<Vma>, rest: Rest) {
+        let mut layout = self.mm.write();
+        match rest {
+            Rest::Free => {
+                for range in change.free.iter().chain(change.parts.iter().map(|part| &part.range)) {
+                    self.mm.release(&mut layout, range);
+                }
+            }
+            Rest::Given => change.free.iter().for_each(|range| self.mm.release(&mut layout, range)),
+            Rest::Taken => {}
         }
-        end(&mut layout, &change);
+        for vma in new {
+            self.mm.insert(&mut layout, vma);
+        }
         layout.changing.retain(|r| *r != change.range);
         let stalled =
             layout.stalled.extract_if(.., |fault| change.range.contains(&fault.event.addr)).collect();
         drop(layout);
-        self.dispatch(stalled);
+        self.core.dispatch(stalled);
+        for object in change.parts.iter().filter_map(|part| part.spec.object.as_ref()) {
+            self.core.free_unused_memory(object);
+        }
     }
 
     /// The layout lock, at a moment when nobody changes anything in `range`. Changes end by themselves, so this does.
-    pub(super) fn layout_without_change_in(&self, range: &Range<usize>) -> MutexGuard<'_, LayoutState> {
+    pub(super) fn layout_without_change_in(&self, range: &Range<usize>) -> Layout<'_> {
         loop {
-            let layout = self.layout.lock();
-            if !layout.changing.iter().any(|r| r.start < range.end && range.start < r.end) {
+            let layout = self.mm.write();
+            if !layout.changing.iter().any(|r| overlap(r, range)) {
                 return layout;
             }
             drop(layout);
             thread::sleep(DELAY / 10);
         }
     }
+}
 
-    /// Takes the pages of a part that is on no list any more out of its window.
-    fn take_out(&self, part: &Part) -> Result<(), Errno> {
-        let object = &part.spec.object;
-        let at = |index: u64| {
-            let distance = (index as usize).wrapping_sub(part.first_page as usize);
-            part.range.start.wrapping_add(distance.wrapping_mul(elbowroom_machine::PAGE_SIZE))
-        };
+impl<P: Platform> Core<P> {
+    /// Takes the pages of a part that is in no index any more out of the MMU.
+    fn take_out(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
+        if part.spec.is_private() {
+            for (page, folio) in mm.anon.in_range(part.page_numbers()) {
+                self.bring_home(None, &folio, (page as usize) << PAGE_SHIFT)?;
+            }
+        }
+        let Some(object) = &part.spec.object else { return Ok(()) };
         for folio in object.folios_in(part.pages()) {
-            let base = at(folio.index);
-            let is_here = || {
-                let body = folio.body();
-                body.leaving || body.extent.as_ref().is_some_and(|e| e.base() == Some(base))
-            };
-            let started = Instant::now();
-            // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not here, and nobody
-            // can bring it here any more.
-            while is_here() {
-                self.waits.lock(&folio);
-                let result = if is_here() { self.mmu.unmap(folio.body().extent()) } else { Ok(()) };
-                if result == Err(UnmapError::Lost) {
-                    self.discard(object, &folio);
+            let distance = (folio.index as usize).wrapping_sub(part.first_page as usize) << PAGE_SHIFT;
+            self.bring_home(Some(object), &folio, part.range.start.wrapping_add(distance))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a folio out of the MMU if it is mapped at `base`.
+    fn bring_home(&self, object: Option<&FileObject>, folio: &Arc<Folio>, base: usize) -> Result<(), Errno> {
+        let is_here = || {
+            let body = folio.body();
+            body.leaving || body.extent.as_ref().is_some_and(|e| e.base() == Some(base))
+        };
+        let started = Instant::now();
+        // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not here, and nobody
+        // can bring it here any more.
+        while is_here() {
+            self.waits.lock(folio);
+            let result = if is_here() { self.mmu.unmap(folio.body().extent()) } else { Ok(()) };
+            if result == Err(UnmapError::Lost)
+                && let Some(object) = object
+            {
+                self.discard(object, folio);
+            }
+            self.unlock(folio);
+            if result == Err(UnmapError::Busy) {
+                if started.elapsed() > PINNED_BOUND {
+                    return Err(Errno::BUSY);
                 }
-                self.unlock(&folio);
-                if result == Err(UnmapError::Busy) {
-                    if started.elapsed() > PINNED_BOUND {
-                        return Err(Errno::BUSY);
-                    }
-                    thread::sleep(DELAY);
-                }
+                thread::sleep(DELAY);
             }
         }
         Ok(())
+    }
+
+    /// Frees the pages that belong to the space in a part that has been taken out.
+    fn drop_own(&self, mm: &Mm, part: &Part) {
+        if !part.spec.is_private() {
+            return;
+        }
+        for (page, folio) in mm.anon.in_range(part.page_numbers()) {
+            self.waits.lock(&folio);
+            self.drop_page(mm, page, &folio);
+            self.unlock(&folio);
+        }
+    }
+
+    /// Frees the folios of memory that nobody maps any more.
+    fn free_unused_memory(&self, object: &Arc<FileObject>) {
+        if object.is_memory() && object.mappings.load(Ordering::Acquire) == 0 {
+            self.drop_memory(object, 0..u64::MAX >> PAGE_SHIFT);
+        }
+    }
+
+    /// Frees folios of memory: they read as zeros again.
+    pub(super) fn drop_memory(&self, object: &Arc<FileObject>, pages: Range<u64>) {
+        for folio in object.folios_in(pages) {
+            let started = Instant::now();
+            loop {
+                self.waits.lock(&folio);
+                let dead = folio.state.test(Flag::Dead);
+                let busy = !dead && self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
+                if !dead && !busy {
+                    object.remove(&folio);
+                    self.free_folio(&folio);
+                }
+                self.unlock(&folio);
+                if !busy || started.elapsed() > PINNED_BOUND {
+                    break;
+                }
+                thread::sleep(DELAY);
+            }
+        }
     }
 }

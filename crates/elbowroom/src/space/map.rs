@@ -1,11 +1,12 @@
-//! mmap of a file.
+//! mmap. Linux: `do_mmap`, `__get_unmapped_area`.
 
-use super::change::Pages;
-use super::page_range;
+use super::change::{Change, Pages, Rest};
+use super::{Space, TASK_SIZE, page_align};
 use crate::core::{Core, Job};
 use crate::object::FileObject;
-use crate::vma::{Pattern, Prot, Sharing, Vma, VmaSpec};
-use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use crate::platform::Platform;
+use crate::vma::{Layout, Pattern, Prot, Sharing, Vma, VmaFlags, VmaSpec};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ use std::ops::Range;
 pub enum Place {
     /// Wherever there is room.
     Anywhere,
-    /// There if it is free and inside a window, else anywhere.
+    /// There if it is free and inside the space, else anywhere. Rounded down to a page.
     Hint(usize),
     /// Exactly there; what is there is replaced.
     Fixed(usize),
@@ -30,112 +31,195 @@ pub struct MapRequest {
     pub len: usize,
     /// Access rights.
     pub prot: Prot,
-    /// Whether it could be given the right to write later: the program's descriptor is open for writing.
+    /// Whether it could be given the right to write later: the program's descriptor is open for writing, or stores stay private.
     pub may_write: bool,
-    /// Whether stores reach the file.
+    /// Whether stores reach the file, or whoever else has the memory.
     pub sharing: Sharing,
-    /// The file.
-    pub object: Arc<FileObject>,
+    /// The file; `None`: anonymous memory.
+    pub object: Option<Arc<FileObject>>,
     /// Where in the file, in bytes; page-aligned.
     pub offset: u64,
-    /// Whether to start reading it now.
+    /// Whether to bring the pages in now, as far as that can be done.
     pub populate: bool,
+    /// Whether to lock them, as mlock does.
+    pub locked: bool,
 }
 
-/// From this length on, a mapping lies at the same place in its 2 MiB block as in its file's.
+/// From this length on, a mapping of a file lies at the same place in its 2 MiB block as in the file.
 const HUGE: usize = 2 << 20;
 
-impl Core {
-    pub(crate) fn map(&self, request: MapRequest) -> Result<usize, Errno> {
-        let len = page_range(0, request.len)?.end;
-        let first_page = request.offset >> PAGE_SHIFT;
-        if !request.offset.is_multiple_of(PAGE_SIZE as u64) {
+impl<P: Platform> Space<P> {
+    /// Maps a file, or anonymous memory; returns the address.
+    ///
+    /// # Errors
+    /// In this order. EINVAL: the offset is not aligned, or no length. ENOMEM: no room for so much, or the fixed place is not in the space. EINVAL: the
+    /// fixed place is not aligned. EEXIST: [`Place::FixedNoReplace`], and something is there. EOVERFLOW: no file has such an end. EACCES: shared and writable
+    /// without the right. EOPNOTSUPP: private and writable, and the manager was told not to. ENOMEM: too many VMAs. ESTALE: the file's object was closed meanwhile; open it anew.
+    ///
+    /// Locks: `layout`, shortly; with [`Place::Fixed`] those of unmapping, too.
+    pub fn map(&self, request: MapRequest) -> Result<usize, Errno> {
+        // Anonymous memory has no offset, whatever is said.
+        let first_page = if request.object.is_some() { request.offset >> PAGE_SHIFT } else { 0 };
+        if !request.offset.is_multiple_of(PAGE_SIZE as u64) || request.len == 0 {
             return Err(Errno::INVAL);
         }
-        if request.offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
+        let len = page_align(request.len);
+        if len == 0 || len > TASK_SIZE {
+            return Err(Errno::NOMEM);
+        }
+        let place = self.check_place(request.place, len)?;
+        self.check_free(place, len)?;
+        let last = request.offset.checked_add(len as u64);
+        if request.object.is_some() && last.is_none_or(|end| end > i64::MAX as u64) {
             return Err(Errno::OVERFLOW);
         }
-        if request.sharing == Sharing::Private && request.prot.contains(Prot::WRITE) {
+        let private = request.sharing == Sharing::Private;
+        if !private && request.prot.contains(Prot::WRITE) && !request.may_write {
+            return Err(Errno::ACCESS);
+        }
+        if private && request.prot.contains(Prot::WRITE) && !self.core.config.private_writes {
             return Err(Errno::OPNOTSUPP);
         }
+        let object = match (&request.object, request.sharing) {
+            (Some(object), _) => Some(object.clone()),
+            (None, Sharing::Private) => None,
+            (None, Sharing::Shared) => Some(self.core.objects.memory(len as u64)),
+        };
         let spec = VmaSpec {
-            object: request.object.clone(),
+            object,
             prot: request.prot,
             may_write: request.may_write,
             sharing: request.sharing,
             pattern: Pattern::Detect,
+            flags: if request.locked { VmaFlags::LOCKED } else { VmaFlags::empty() },
         };
-        let range = match request.place {
+        let range = match place {
             Place::Fixed(addr) => {
-                let range = page_range(addr, len)?;
-                self.owned(&range)?;
-                let change = self.begin_change(range.clone(), |_| Ok(Pages::Leave))?;
+                let range = addr..addr + len;
+                let change = self.begin(range.clone(), |_| Ok(Pages::Drop))?;
                 let vma = Vma::new(range.clone(), first_page, spec);
-                self.finish_change(change, vec![vma], |_, _| {});
+                self.finish(change, vec![vma], Rest::Free);
                 range
             }
-            place => self.map_free(place, len, first_page, spec)?,
+            place => {
+                let (range, mut layout) = self.find_place(place, len, first_page)?;
+                self.mm.room_for(1)?;
+                self.mm.insert(&mut layout, Vma::new(range.clone(), first_page, spec));
+                range
+            }
         };
-        if request.object.is_closed() {
-            // Closed between the caller's open and now, after being unused for long.
-            self.unmap(range.start, len)?;
-            return Err(Errno::STALE);
-        }
-        if request.populate {
-            self.will_need(&request.object, first_page..first_page + (len >> PAGE_SHIFT) as u64);
+        match &request.object {
+            Some(object) if object.is_closed() => {
+                // Closed between the caller's open and now, after being unused for long.
+                self.unmap(range.start, len)?;
+                return Err(Errno::STALE);
+            }
+            Some(object) if request.populate && !private => {
+                self.core.will_need(object, first_page..first_page + (len >> PAGE_SHIFT) as u64);
+            }
+            _ if request.populate || request.locked => self.populate_what_can_be(&range),
+            _ => {}
         }
         Ok(range.start)
     }
 
-    /// Maps at a free place.
-    pub(super) fn map_free(
+    /// What [`Space::map`] would say of the place alone.
+    ///
+    /// # Errors
+    /// As there: ENOMEM, EINVAL, EEXIST.
+    pub fn check(&self, place: Place, len: usize) -> Result<(), Errno> {
+        let len = page_align(len);
+        if len == 0 || len > TASK_SIZE {
+            return Err(Errno::NOMEM);
+        }
+        let place = self.check_place(place, len)?;
+        self.check_free(place, len)
+    }
+
+    fn check_free(&self, place: Place, len: usize) -> Result<(), Errno> {
+        let Place::FixedNoReplace(addr) = place else { return Ok(()) };
+        let range = addr..addr + len;
+        let layout = self.layout_without_change_in(&range);
+        if self.mm.is_free(&range, &layout) { Ok(()) } else { Err(Errno::EXIST) }
+    }
+
+    /// The place with what is wrong with it said: ENOMEM if a fixed one does not fit, EINVAL if it is not aligned.
+    pub(super) fn check_place(&self, place: Place, len: usize) -> Result<Place, Errno> {
+        match place {
+            Place::Anywhere => Ok(Place::Anywhere),
+            Place::Hint(addr) => Ok(Place::Hint(addr & !(PAGE_SIZE - 1))),
+            Place::Fixed(addr) | Place::FixedNoReplace(addr) => {
+                let at = addr.checked_sub(self.base).ok_or(Errno::NOMEM)?;
+                if at > TASK_SIZE - len {
+                    return Err(Errno::NOMEM);
+                }
+                if !addr.is_multiple_of(PAGE_SIZE) {
+                    return Err(Errno::INVAL);
+                }
+                self.owned(&(addr..addr + len))?;
+                Ok(place)
+            }
+        }
+    }
+
+    /// A free range for `len` bytes, not taken yet, and the lock under which it was found.
+    pub(super) fn find_place(
         &self,
         place: Place,
         len: usize,
         first_page: u64,
-        spec: VmaSpec,
-    ) -> Result<Range<usize>, Errno> {
-        let mut layout = self.layout.lock();
-        let wanted = match place {
-            Place::Hint(addr) => page_range(addr, len).ok().filter(|r| layout.gaps.is_free(r)),
-            Place::FixedNoReplace(addr) => {
-                let range = page_range(addr, len)?;
-                Some(range).filter(|r| layout.gaps.is_free(r)).ok_or(Errno::EXIST)?.into()
-            }
-            _ => None,
-        };
-        let range = match wanted {
-            Some(range) => {
-                layout.gaps.take_exactly(range.clone());
-                range
-            }
-            None => {
-                let (align, phase) = if len >= HUGE {
-                    (HUGE, (first_page as usize) << PAGE_SHIFT & (HUGE - 1))
-                } else {
-                    (PAGE_SIZE, 0)
-                };
-                match layout.gaps.take(len, align, phase) {
-                    Some(range) => range,
-                    None => {
-                        let window = self.mmu.add_window(len)?;
-                        layout.gaps.release(window);
-                        layout.gaps.take(len, align, phase).ok_or(Errno::NOMEM)?
-                    }
+    ) -> Result<(Range<usize>, Layout<'_>), Errno> {
+        let mut layout = self.mm.write();
+        match place {
+            Place::Hint(addr) | Place::Fixed(addr) if addr > self.base => {
+                if let Some(range) = self.range(addr, len)
+                    && range.end <= self.addresses().end
+                    && self.mm.is_free(&range, &layout)
+                {
+                    return Ok((range, layout));
                 }
             }
+            Place::FixedNoReplace(addr) => {
+                let range = addr..addr + len;
+                return if self.mm.is_free(&range, &layout) {
+                    Ok((range, layout))
+                } else {
+                    Err(Errno::EXIST)
+                };
+            }
+            _ => {}
+        }
+        let (align, phase) = if len >= HUGE {
+            (HUGE, (first_page as usize) << PAGE_SHIFT & (HUGE - 1))
+        } else {
+            (PAGE_SIZE, 0)
         };
-        self.vmas.replace(&[], vec![Vma::new(range.clone(), first_page, spec)]);
-        Ok(range)
+        let within = self.addresses();
+        let found = self.mm.place(len, align, phase, &within, &layout);
+        let range = match found {
+            Some(range) => range,
+            None => {
+                let window = self.core.mmu.add_window(len)?;
+                self.mm.release(&mut layout, &window);
+                self.mm.place(len, align, phase, &within, &layout).ok_or(Errno::NOMEM)?
+            }
+        };
+        Ok((range, layout))
     }
 
-    /// ENOMEM unless all of the range is ours.
-    pub(super) fn owned(&self, range: &Range<usize>) -> Result<(), Errno> {
-        if self.mmu.windows().covers(range.start, range.len()) { Ok(()) } else { Err(Errno::NOMEM) }
+    /// Begins a change of a free range for `len` bytes.
+    pub(super) fn reserve(&self, place: Place, len: usize, first_page: u64) -> Result<Change, Errno> {
+        let (range, layout) = self.find_place(place, len, first_page)?;
+        Ok(self.begin_free(range, layout))
     }
+}
 
+impl<P: Platform> Core<P> {
     /// Starts reading pages of a file, as far as half of the memory goes.
     pub(super) fn will_need(&self, object: &Arc<FileObject>, pages: Range<u64>) {
+        if object.is_memory() {
+            return;
+        }
         let most = self.mmu.frames() as u64 / 2;
         let end = pages.end.min(pages.start + most);
         self.post(Job::Prefetch(object.clone(), pages.start..end));

@@ -1,33 +1,80 @@
-//! The space verbs: what the mmap family does, one verb a file.
+//! Spaces: the mmap family, one verb a file, with Linux's results and error numbers.
 //!
-//! Every change of the layout goes through [`change`], in three steps: publish a list of mappings without what goes away (new faults there stall);
-//! wait until nobody uses the old ones and take their pages out of the window; publish what comes instead, and let the stalled
-//! faults look again. The layout lock is held for the first and the last step only.
+//! Every change of a layout goes through [`change`], in three steps: take what is mapped in the range out of the index (new faults there
+//! stall), once no reader relies on it; take its pages out of the MMU; put in what comes instead, and let the stalled faults look again. The
+//! layout lock is held for the first and the last step only.
+//!
+//! Addresses of the process's own space are pointers. Those of a soft space have its number in their top 16 bits.
 
 mod access;
 mod advise;
 mod change;
+mod fork;
 mod handback;
+mod lock;
 mod map;
+mod populate;
 mod protect;
 mod query;
 mod remap;
 mod sync;
 mod unmap;
+mod view;
 
 pub use advise::Advice;
 pub use map::{MapRequest, Place};
+pub use query::Area;
 pub use remap::Remap;
+pub use view::{AccessError, Cpu};
 
-use elbowroom_machine::{Errno, PAGE_SIZE};
+use crate::core::Core;
+use crate::platform::Platform;
+use crate::vma::Mm;
+use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
+use elbowroom_sync::Arc;
 use std::ops::Range;
 
-/// The pages of a request as addresses, or EINVAL for what Linux calls invalid: an unaligned start, no length, or an end beyond
-/// the address space.
-fn page_range(addr: usize, len: usize) -> Result<Range<usize>, Errno> {
-    let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|&len| len > 0).ok_or(Errno::INVAL)?;
-    if !addr.is_multiple_of(PAGE_SIZE) {
-        return Err(Errno::INVAL);
+/// The size of a space: what Linux calls TASK_SIZE.
+const TASK_SIZE: usize = (1 << 47) - PAGE_SIZE;
+
+/// A space: addresses, and what is mapped there. Its verbs may be called from any thread.
+///
+/// Dropping a soft space unmaps everything. The process's own space lives as long as its manager.
+pub struct Space<P: Platform> {
+    pub(crate) core: Arc<Core<P>>,
+    pub(crate) mm: Arc<Mm>,
+    /// Its lowest address; 0 for real pointers.
+    pub(crate) base: usize,
+}
+
+/// A length rounded up to pages; it wraps as Linux's `PAGE_ALIGN` does.
+fn page_align(len: usize) -> usize {
+    len.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1)
+}
+
+impl<P: Platform> Space<P> {
+    /// A range of at least a page that lies in the space, from an aligned start; `None` for any other.
+    fn range(&self, addr: usize, len: usize) -> Option<Range<usize>> {
+        let at = addr.checked_sub(self.base).filter(|at| at.is_multiple_of(PAGE_SIZE) && *at <= TASK_SIZE)?;
+        let len = (len <= TASK_SIZE - at).then(|| page_align(len)).filter(|&len| len > 0)?;
+        Some(addr..addr + len)
     }
-    Ok(addr..addr.checked_add(len).ok_or(Errno::INVAL)?)
+
+    /// What of a range, whose end does not wrap, can have mappings: the rest is a hole.
+    fn clamped(&self, addr: usize, len: usize) -> Range<usize> {
+        let end = addr.saturating_add(page_align(len)).min(self.base + TASK_SIZE);
+        addr.min(end).max(self.base)..end.max(self.base)
+    }
+
+    /// Where mappings may be.
+    fn addresses(&self) -> Range<usize> {
+        // Nothing is ever mapped at 0, so that a null pointer faults. Linux: `mmap_min_addr`.
+        self.base + (64 << 10)..self.base + TASK_SIZE
+    }
+
+    /// ENOMEM unless all of the range is ours to map at.
+    fn owned(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let fits = range.start >= self.base && range.end <= self.base + TASK_SIZE;
+        if fits && self.core.mmu.covers(range.start, range.len()) { Ok(()) } else { Err(Errno::NOMEM) }
+    }
 }

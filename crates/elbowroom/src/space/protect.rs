@@ -1,44 +1,72 @@
-//! mprotect.
+//! mprotect. Linux: `do_mprotect_pkey`.
 
-use super::change::{Pages, Part};
-use super::page_range;
-use crate::core::Core;
-use crate::vma::{Prot, Sharing};
-use elbowroom_machine::Errno;
+use super::change::{Pages, Part, Rest};
+use super::{Space, page_align};
+use crate::platform::Platform;
+use crate::vma::{Prot, VmaFlags};
+use elbowroom_machine::{Errno, PAGE_SIZE};
 
-impl Core {
-    /// Changes the rights of the range. `Ok(false)`: nothing was changed, since private pages would become writable, which is the kernel's
-    /// business so far.
-    pub(crate) fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<bool, Errno> {
-        if len == 0 {
-            return Ok(true);
+impl<P: Platform> Space<P> {
+    /// Changes the rights of the range, VMA by VMA: those before a failure stay changed.
+    ///
+    /// # Errors
+    /// In this order. EINVAL: the address is not aligned. ENOMEM: the end is not after the start; or a hole. EACCES: the right to write, for a shared
+    /// mapping of a file that is not open for writing. EOPNOTSUPP: private pages would become writable, and the manager was told not to allow that; nothing
+    /// is changed.
+    pub fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::INVAL);
         }
-        let range = page_range(addr, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let rounded = page_align(len);
+        if addr.checked_add(rounded).is_none_or(|end| end == addr) {
+            return Err(Errno::NOMEM);
+        }
+        let range = self.clamped(addr, len);
+        let write = prot.contains(Prot::WRITE);
+        let (parts, whole) = self.parts_up_to_hole(&range);
+        let private = parts.iter().any(|part| part.spec.is_private());
+        if write && private && !self.core.config.private_writes {
+            return Err(Errno::OPNOTSUPP);
+        }
+        for part in parts {
+            let becomes_writable = write && !part.spec.prot.contains(Prot::WRITE);
+            self.protect_part(&part, prot)?;
+            if becomes_writable && part.spec.is_private() && part.spec.flags.contains(VmaFlags::LOCKED) {
+                self.populate_what_can_be(&part.range);
+            }
+        }
+        if whole && range.len() == rounded { Ok(()) } else { Err(Errno::NOMEM) }
+    }
+
+    fn protect_part(&self, part: &Part, prot: Prot) -> Result<(), Errno> {
+        let write = prot.contains(Prot::WRITE);
+        if write && !part.spec.may_write {
+            return Err(Errno::ACCESS);
+        }
         let plan = |parts: &[Part]| {
-            covers_all(parts, &range)?;
-            if prot.contains(Prot::WRITE) {
-                if parts.iter().any(|p| p.spec.sharing == Sharing::Private) {
-                    return Err(Errno::OPNOTSUPP);
-                }
-                if !parts.iter().all(|p| p.spec.may_write) {
-                    return Err(Errno::ACCESS);
-                }
+            covers_all(parts, &part.range)?;
+            if write && !parts.iter().all(|p| p.spec.may_write) {
+                return Err(Errno::ACCESS);
             }
             // Pages that may do less than before are taken out, and come back as the new rights say.
             let reduces = parts.iter().any(|part| !prot.contains(part.spec.prot));
             Ok(if reduces { Pages::Leave } else { Pages::Stay })
         };
-        let change = match self.begin_change(range.clone(), plan) {
-            Err(Errno::OPNOTSUPP) => return Ok(false),
-            change => change?,
-        };
-        if let Err(e) = self.mmu.allow(range) {
-            self.undo_change(change);
+        let change = self.begin(part.range.clone(), plan)?;
+        if let Err(e) = self.allow(&part.range) {
+            self.undo(change);
             return Err(e);
         }
         let new = change.parts.iter().map(|part| part.with(|spec| spec.prot = prot)).collect();
-        self.finish_change(change, new, |layout, change| layout.release(&change.free));
-        Ok(true)
+        self.finish(change, new, Rest::Free);
+        Ok(())
+    }
+
+    fn allow(&self, range: &std::ops::Range<usize>) -> Result<(), Errno> {
+        elbowroom_machine::Mmu::allow(&self.core.mmu, range.clone())
     }
 }
 

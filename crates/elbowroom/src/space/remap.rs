@@ -1,11 +1,12 @@
-//! mremap.
+//! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`, `move_vma`.
 
-use super::change::{Pages, Part};
-use super::page_range;
+use super::change::{Change, Pages, Part, Rest};
+use super::map::Place;
 use super::protect::covers_all;
-use crate::core::Core;
-use crate::vma::{Vma, VmaSpec};
-use elbowroom_machine::{Errno, PAGE_SHIFT};
+use super::{Space, TASK_SIZE, page_align};
+use crate::platform::Platform;
+use crate::vma::{Vma, VmaFlags};
+use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use std::ops::Range;
 
 /// Where a remapped range may go.
@@ -15,114 +16,230 @@ pub enum Remap {
     InPlace,
     /// It moves if it must.
     MayMove,
-    /// Exactly there (inside windows); what is there is replaced.
+    /// Exactly there; what is there is replaced.
     Fixed(usize),
+    /// There if that is free, else anywhere; the old range stays mapped, without the pages that belonged to the space.
+    DontUnmap(usize),
+    /// Both.
+    FixedDontUnmap(usize),
 }
 
-impl Core {
-    /// Shrinks, grows or moves a range of one mapping, or of neighbours that Linux would have merged into one; returns where it is now.
+impl Remap {
+    fn target(self) -> Option<usize> {
+        match self {
+            Remap::InPlace | Remap::MayMove => None,
+            Remap::Fixed(to) | Remap::DontUnmap(to) | Remap::FixedDontUnmap(to) => Some(to),
+        }
+    }
+
+    fn is_fixed(self) -> bool {
+        matches!(self, Remap::Fixed(_) | Remap::FixedDontUnmap(_))
+    }
+
+    fn keeps_source(self) -> bool {
+        matches!(self, Remap::DontUnmap(_) | Remap::FixedDontUnmap(_))
+    }
+}
+
+impl<P: Platform> Space<P> {
+    /// Shrinks, grows or moves what is mapped at a range; returns where it is now.
     ///
     /// # Errors
-    /// EFAULT: the old range is not all one mapping. ENOMEM: no room to grow in place. EINVAL: the new range overlaps the old one.
-    pub(crate) fn remap(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
-        let (old_range, new_range) = (page_range(addr, old)?, page_range(addr, new)?);
-        let vmas = self.vmas.overlapping(&old_range);
-        let one = vmas.first().is_some_and(|v| v.range.start <= addr)
-            && vmas.last().is_some_and(|v| v.range.end >= old_range.end)
-            && vmas.windows(2).all(|pair| pair[0].continues_as(&pair[1]));
-        let (Some(first), Some(last), true) = (vmas.first(), vmas.last(), one) else {
-            return Err(Errno::FAULT);
-        };
-        let at_end = last.range.end == old_range.end;
-        let (spec, first_page) = (first.spec.clone(), first.page_at(addr));
-        drop(vmas);
-        if let Remap::Fixed(target) = how {
-            let target = page_range(target, new)?;
-            if target.start < old_range.end && old_range.start < target.end {
+    /// EINVAL: an address is not aligned, the new length is 0 or larger than the space, the new range overlaps the old one or is not in the space, two
+    /// lengths with [`Remap::DontUnmap`], or no old length and a private mapping. EFAULT: the old range is not all one mapping (with
+    /// [`Remap::Fixed`] and one length it may be several, with holes). ENOMEM: no room to grow in place, or at all.
+    pub fn remap(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
+        let (old, new) = (page_align(old), page_align(new));
+        if !addr.is_multiple_of(PAGE_SIZE) || new == 0 || new > TASK_SIZE {
+            return Err(Errno::INVAL);
+        }
+        if let Some(to) = how.target() {
+            let beyond = to.checked_sub(self.base).is_none_or(|at| at > TASK_SIZE - new);
+            let overlaps = addr.wrapping_add(old) > to && to.wrapping_add(new) > addr;
+            if beyond || !to.is_multiple_of(PAGE_SIZE) || how.keeps_source() && old != new || overlaps {
                 return Err(Errno::INVAL);
             }
-            self.owned(&target)?;
-            return self.move_onto(old_range, target);
+            if how.is_fixed() && old == new {
+                return self.move_range(addr, old, to, how);
+            }
         }
-        if new_range.len() <= old_range.len() {
-            let rest = new_range.end..old_range.end;
-            if !rest.is_empty() {
-                self.unmap(rest.start, rest.len())?;
+        self.check_source(addr, old, new, how)?;
+        match how.target() {
+            Some(to) => self.remap_to(addr, old, new, to, how),
+            None => self.remap_in_place(addr, old, new, how),
+        }
+    }
+
+    /// The VMAs of the range move one by one, with the holes between them.
+    fn move_range(&self, addr: usize, len: usize, to: usize, how: Remap) -> Result<usize, Errno> {
+        let range = self.range(addr, len).ok_or(Errno::FAULT)?;
+        let parts = self.parts(&range);
+        if parts.first().is_none_or(|part| part.range.start != addr) {
+            return Err(Errno::FAULT);
+        }
+        for part in parts {
+            let (at, len) = (part.range.start, part.range.len());
+            self.remap_to(at, len, len, to + (at - addr), how)?;
+        }
+        Ok(to)
+    }
+
+    /// The mapping at `addr`, from there to its end.
+    fn mapping_from(&self, addr: usize) -> Result<Part, Errno> {
+        let page = self.range(addr, PAGE_SIZE).ok_or(Errno::FAULT)?;
+        let layout = self.layout_without_change_in(&page);
+        let vma = self.mm.overlapping(&page, &layout).into_iter().next().ok_or(Errno::FAULT)?;
+        let range = addr..vma.range.end;
+        Ok(Part { range, first_page: vma.page_at(addr), spec: vma.spec.clone() })
+    }
+
+    fn check_source(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<(), Errno> {
+        let part = self.mapping_from(addr)?;
+        if new <= old && how.target().is_none() {
+            return Ok(());
+        }
+        if old == 0 && part.spec.is_private() {
+            return Err(Errno::INVAL);
+        }
+        if old.min(new) > part.range.len() { Err(Errno::FAULT) } else { Ok(()) }
+    }
+
+    /// To a named address. What is at a fixed one is unmapped first, then the tail of what shrinks.
+    fn remap_to(
+        &self,
+        addr: usize,
+        mut old: usize,
+        new: usize,
+        to: usize,
+        how: Remap,
+    ) -> Result<usize, Errno> {
+        if how.is_fixed() {
+            self.unmap(to, new)?;
+            self.mapping_from(addr)?;
+        }
+        if new < old {
+            self.unmap(addr + new, old - new)?;
+            old = new;
+        }
+        let place = if how.is_fixed() { Place::Fixed(to) } else { Place::Hint(to) };
+        self.move_vma(addr..addr + old, new, place, how.keeps_source())
+    }
+
+    fn remap_in_place(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
+        if new <= old {
+            if new < old {
+                self.unmap(addr + new, old - new)?;
             }
             return Ok(addr);
         }
-        let growth = old_range.end..new_range.end;
-        if at_end && self.grow(&growth, first_page, spec, &old_range) {
+        if self.grow(addr, old, new) {
             return Ok(addr);
         }
         if how == Remap::InPlace {
             return Err(Errno::NOMEM);
         }
-        self.move_away(old_range, new_range.len())
+        self.move_vma(addr..addr + old, new, Place::Anywhere, false)
     }
 
-    /// Maps the free range right after a mapping as its continuation.
-    fn grow(&self, growth: &Range<usize>, first_page: u64, spec: VmaSpec, old: &Range<usize>) -> bool {
-        let mut layout = self.layout_without_change_in(growth);
-        if !layout.gaps.is_free(growth) {
+    /// Maps the free range right after a mapping as its continuation, if the old range ends where the mapping does.
+    fn grow(&self, addr: usize, old: usize, new: usize) -> bool {
+        let Ok(part) = self.mapping_from(addr) else { return false };
+        let growth = addr + old..addr + new;
+        if part.range.end != growth.start || growth.end > self.addresses().end {
             return false;
         }
-        layout.gaps.take_exactly(growth.clone());
-        let page = first_page + (old.len() >> PAGE_SHIFT) as u64;
-        self.vmas.replace(&[], vec![Vma::new(growth.clone(), page, spec)]);
+        {
+            let mut layout = self.layout_without_change_in(&growth);
+            if !self.mm.is_free(&growth, &layout) || self.mm.room_for(1).is_err() {
+                return false;
+            }
+            let page = part.first_page + (old >> PAGE_SHIFT) as u64;
+            self.mm.insert(&mut layout, Vma::new(growth.clone(), page, part.spec.clone()));
+        }
+        if part.spec.flags.contains(VmaFlags::LOCKED) {
+            self.populate_what_can_be(&growth);
+        }
         true
     }
 
-    /// Moves a mapping to wherever there is room for it.
-    fn move_away(&self, from: Range<usize>, new_len: usize) -> Result<usize, Errno> {
-        let change = self.begin_change(from.clone(), |parts| all_mapped(parts, &from))?;
-        let part = change.parts[0].clone();
-        match self.map_free(super::Place::Anywhere, new_len, part.first_page, part.spec) {
-            Ok(placed) => {
-                self.finish_change(change, Vec::new(), |layout, change| layout.release_all(change));
-                Ok(placed.start)
+    /// Moves what is mapped at `from` with its pages; the new range may be longer. An empty `from` makes a second mapping of the same pages.
+    fn move_vma(&self, from: Range<usize>, new: usize, place: Place, keep: bool) -> Result<usize, Errno> {
+        let whole = self.mapping_from(from.start)?;
+        let first_page = whole.first_page;
+        if from.is_empty() {
+            let target = self.target(place, new, first_page)?;
+            let to = target.range.clone();
+            self.finish(target, vec![Vma::new(to.clone(), first_page, whole.spec)], Rest::Free);
+            return Ok(to.start);
+        }
+        let (source, target) = self.both(&from, place, new, first_page)?;
+        let to = target.range.clone();
+        for part in source.parts.iter().filter(|part| part.spec.is_private()) {
+            for (page, folio) in self.mm.anon.in_range(part.page_numbers()) {
+                let distance = page - (from.start >> PAGE_SHIFT) as u64;
+                self.mm.anon.remove(page);
+                self.mm.anon.insert((to.start >> PAGE_SHIFT) as u64 + distance, &folio);
             }
-            Err(e) => {
-                // No room: everything stays as it was.
-                self.undo_change(change);
-                Err(e)
+        }
+        let spec = source.parts[0].spec.clone();
+        self.finish(target, vec![Vma::new(to.clone(), first_page, spec)], Rest::Free);
+        let left =
+            if keep { source.parts.iter().map(|part| part.with(|_| ())).collect() } else { Vec::new() };
+        self.finish(source, left, Rest::Free);
+        if whole.spec.flags.contains(VmaFlags::LOCKED) {
+            if keep {
+                self.unlock_mapping(from.start)?;
+            }
+            self.populate_what_can_be(&(to.start + from.len()..to.end));
+        }
+        Ok(to.start)
+    }
+
+    /// Begins both changes of a move. The one that may have to wait while the other is held is always that at the higher address, so that two moves
+    /// cannot wait for each other; finding a free place waits for nobody.
+    fn both(
+        &self,
+        from: &Range<usize>,
+        place: Place,
+        len: usize,
+        first_page: u64,
+    ) -> Result<(Change, Change), Errno> {
+        let source = || {
+            self.begin(from.clone(), |parts: &[Part]| {
+                covers_all(parts, from).map(|()| Pages::Leave).map_err(|_| Errno::FAULT)
+            })
+        };
+        let target = || self.target(place, len, first_page);
+        match place {
+            Place::Fixed(to) if to < from.start => {
+                let target = target()?;
+                match source() {
+                    Ok(source) => Ok((source, target)),
+                    Err(e) => {
+                        self.undo(target);
+                        Err(e)
+                    }
+                }
+            }
+            _ => {
+                let source = source()?;
+                match target() {
+                    Ok(target) => Ok((source, target)),
+                    Err(e) => {
+                        self.undo(source);
+                        Err(e)
+                    }
+                }
             }
         }
     }
 
-    /// Moves a mapping over what is mapped at `target`.
-    fn move_onto(&self, from: Range<usize>, target: Range<usize>) -> Result<usize, Errno> {
-        let plan_from = |parts: &[Part]| all_mapped(parts, &from);
-        let plan_target = |_: &[Part]| Ok(Pages::Leave);
-        // Two changes at once: always the lower one first, so that two threads cannot wait for each other.
-        let (old, new) = if from.start < target.start {
-            let old = self.begin_change(from.clone(), plan_from)?;
-            match self.begin_change(target.clone(), plan_target) {
-                Ok(new) => (old, new),
-                Err(e) => {
-                    self.undo_change(old);
-                    return Err(e);
-                }
-            }
-        } else {
-            let new = self.begin_change(target.clone(), plan_target)?;
-            match self.begin_change(from.clone(), plan_from) {
-                Ok(old) => (old, new),
-                Err(e) => {
-                    self.undo_change(new);
-                    return Err(e);
-                }
-            }
-        };
-        let part = &old.parts[0];
-        let vma = Vma::new(target.clone(), part.first_page, part.spec.clone());
-        self.finish_change(new, vec![vma], |_, _| {});
-        self.finish_change(old, Vec::new(), |layout, change| layout.release_all(change));
-        Ok(target.start)
+    /// A range for what moves. A fixed one was unmapped just now; whoever was faster in mapping there loses it again.
+    fn target(&self, place: Place, len: usize, first_page: u64) -> Result<Change, Errno> {
+        let Place::Fixed(to) = place else { return self.reserve(place, len, first_page) };
+        self.owned(&(to..to + len))?;
+        let mut change = self.begin(to..to + len, |_| Ok(Pages::Drop))?;
+        change.forget_parts();
+        Ok(change)
     }
-}
-
-/// EFAULT if a part of the range is not mapped any more.
-fn all_mapped(parts: &[Part], range: &Range<usize>) -> Result<Pages, Errno> {
-    covers_all(parts, range).map(|()| Pages::Leave).map_err(|_| Errno::FAULT)
 }

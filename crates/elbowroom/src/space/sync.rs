@@ -1,35 +1,51 @@
-//! msync.
+//! msync. Linux: mm/msync.c.
 
-use super::page_range;
-use crate::core::Core;
+use super::change::Part;
+use super::{Space, page_align};
+use crate::platform::Platform;
+use crate::vma::{Sharing, VmaFlags};
 use crate::writeback::Obstacle;
-use elbowroom_machine::Errno;
+use elbowroom_machine::{Errno, PAGE_SIZE};
 
-impl Core {
-    /// Writes the dirty pages of the range back, and makes them durable if `durable`.
+impl<P: Platform> Space<P> {
+    /// Writes the dirty pages of the range back, and makes them durable if `durable`. `invalidate` only refuses what is locked.
     ///
     /// # Errors
-    /// The first error of a write-back of the file since the last report, this one's included. ENOMEM if part of the range is not mapped, after
-    /// the rest was written.
-    pub(crate) fn sync(&self, addr: usize, len: usize, durable: bool) -> Result<(), Errno> {
-        if len == 0 {
+    /// The first of: EINVAL: the address is not aligned. EBUSY: `invalidate`, and a mapping is locked. The first error of a write-back of the file since the last
+    /// report, this one's included. ENOMEM: a part of the range is not mapped, after the rest was written.
+    pub fn sync(&self, addr: usize, len: usize, durable: bool, invalidate: bool) -> Result<(), Errno> {
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::INVAL);
+        }
+        let rounded = page_align(len);
+        if addr.checked_add(rounded).is_none() {
+            return Err(Errno::NOMEM);
+        }
+        if rounded == 0 {
             return Ok(());
         }
-        let range = page_range(addr, len)?;
-        let vmas = self.vmas.overlapping(&range);
+        let range = self.clamped(addr, len);
         let mut mapped = 0;
         let mut first = Ok(());
-        for vma in &vmas {
-            let part = vma.range.start.max(range.start)..vma.range.end.min(range.end);
-            mapped += part.len();
-            let object = &vma.spec.object;
-            let mut result =
-                self.write_back(object, vma.page_at(part.start)..vma.page_at(part.end), Obstacle::Wait);
-            if durable && object.file().writable() {
-                result = result.and(object.file().sync_data());
+        for part in self.parts(&range) {
+            if invalidate && part.spec.flags.contains(VmaFlags::LOCKED) {
+                return Err(Errno::BUSY);
             }
-            first = first.and(object.take_error().map_or(result, Err));
+            mapped += part.range.len();
+            first = first.and(self.sync_part(&part, durable));
         }
-        first.and(if mapped == range.len() { Ok(()) } else { Err(Errno::NOMEM) })
+        first.and(if mapped == rounded { Ok(()) } else { Err(Errno::NOMEM) })
+    }
+
+    fn sync_part(&self, part: &Part, durable: bool) -> Result<(), Errno> {
+        let Some(object) = &part.spec.object else { return Ok(()) };
+        if object.is_memory() || part.spec.sharing == Sharing::Private {
+            return Ok(());
+        }
+        let mut result = self.core.write_back(object, part.pages(), Obstacle::Wait);
+        if durable && object.file().writable() {
+            result = result.and(object.file().sync_data());
+        }
+        object.take_error().map_or(result, Err)
     }
 }

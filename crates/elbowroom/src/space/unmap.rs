@@ -1,16 +1,22 @@
 //! munmap.
 
-use super::change::Pages;
-use super::page_range;
-use crate::core::Core;
+use super::Space;
+use super::change::{Pages, Rest};
+use crate::platform::Platform;
 use elbowroom_machine::Errno;
 
-impl Core {
-    /// Unmaps all of our mappings in the range, which may have holes. Dirty pages stay in the cache and are written back from there.
-    pub(crate) fn unmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let range = page_range(addr, len)?;
-        let change = self.begin_change(range, |_| Ok(Pages::Leave))?;
-        self.finish_change(change, Vec::new(), |layout, change| layout.release_all(change));
+impl<P: Platform> Space<P> {
+    /// Unmaps what is mapped in the range, which may have holes. Dirty pages of files stay in the cache and are written back from there.
+    ///
+    /// # Errors
+    /// EINVAL: the address is not aligned, the length is 0, or the end is beyond the space. ENOMEM: a VMA is cut, and there are too many. EBUSY: a page has
+    /// been pinned for longer than the bound. Nothing is changed then.
+    ///
+    /// Locks: `layout`, shortly, twice; those of the folios that are mapped there.
+    pub fn unmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let range = self.range(addr, len).ok_or(Errno::INVAL)?;
+        let change = self.begin(range, |_| Ok(Pages::Drop))?;
+        self.finish(change, Vec::new(), Rest::Free);
         Ok(())
     }
 }

@@ -31,6 +31,11 @@ pub(crate) struct Piece {
     pub(crate) first_page: u64,
 }
 
+/// Whether the second of two mappings, each as its addresses and the page at their start, is the first one's continuation.
+pub(crate) fn adjoin(first: (&Range<usize>, u64), second: (&Range<usize>, u64)) -> bool {
+    first.0.end == second.0.start && first.1 + (first.0.len() >> PAGE_SHIFT) as u64 == second.1
+}
+
 /// Cuts `cut` out of the mapping of the file from `first_page` at `range`; `None` if they do not overlap. All addresses are page-aligned.
 pub(crate) fn carve(range: &Range<usize>, first_page: u64, cut: &Range<usize>) -> Option<Carved> {
     let inside = range.start.max(cut.start)..range.end.min(cut.end);

@@ -1,0 +1,172 @@
+//! A map from ranges of `u64` keys to values, for many readers that never wait and one writer at a time.
+//!
+//! The maple tree's job (Linux: `lib/maple_tree.c`): the index of a space's mappings, found without a lock by every
+//! fault. It is a B-tree over the whole key space in which gaps are entries too, so that a store that cuts, fills or
+//! frees a range inside one leaf replaces that leaf and touches nothing else. What goes further (a split, a merge, a
+//! store over several leaves) is built aside, up to the lowest node that holds all of it, and switched in by one store.
+//!
+//! # What readers see
+//! * Each lookup sees one state of the map: a store has happened for it as a whole or not at all. A range that is
+//!   replaced is never seen as a gap between its old and its new value.
+//! * A lookup that begins after a store has returned sees it.
+//! * An iteration looks up leaf by leaf. A key that is covered all the time is never skipped; ranges that a writer
+//!   changes meanwhile may be seen in their old or their new form, so that two results in a row can overlap.
+//!
+//! # Cost
+//! A store inside a leaf copies one leaf; n entries need 1 to 2n slots (the gaps between them count), 16 to a leaf and
+//! 32 leaves or nodes to an inner node. See [`RangeMap::memory_bytes`] for the memory.
+//!
+//! # Synchronization
+//! | who | holds | may |
+//! |---|---|---|
+//! | reader | a [`Guard`] | look up and iterate; no lock, no wait, no retry |
+//! | writer | the [`Writer`], of which there is one | store, erase, search gaps |
+//!
+//! The caller serializes its writers by a lock of its own (the layout lock of a space); a second [`Writer`] is a fault
+//! of the caller and panics. Replaced nodes are dropped after a grace period ([`elbowroom_sync::epoch`]); a large
+//! range that is erased at once is dropped at once then, by whoever happens to pin.
+
+mod build;
+mod gap;
+mod iter;
+mod node;
+mod splice;
+mod verify;
+mod writer;
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[path = "../../tests/range_map.rs"]
+mod oracle;
+
+pub use build::NotSorted;
+pub use iter::Overlapping;
+pub use writer::Writer;
+
+use elbowroom_sync::Sole;
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::epoch::{ArcCell, Guard};
+use node::{Inner, Leaf, Lines, NodeRef};
+use std::mem::size_of;
+use std::ops::Range;
+use writer::Retired;
+
+/// A map from half-open ranges of keys below `u64::MAX` to values. See the [module](self).
+pub struct RangeMap<V: Send + Sync + 'static> {
+    /// Always an inner node, if only over one leaf. On a cache line that stores do not write.
+    root: Lines<ArcCell<Inner<V>>>,
+    /// Entries that hold a value. Only the writer changes it.
+    len: AtomicUsize,
+    /// The [`Writer`]'s own: what it has replaced.
+    retired: Sole<Retired<V>>,
+}
+
+/// A leaf and what it covers.
+struct Found<'g, V> {
+    leaf: &'g Leaf<V>,
+    lo: u64,
+    hi: u64,
+}
+
+impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
+    /// A map that is one gap.
+    pub fn new() -> Self {
+        Self::with_root(build::bare_root(), 0)
+    }
+
+    fn with_root(root: elbowroom_sync::Arc<Inner<V>>, len: usize) -> Self {
+        Self {
+            root: Lines(ArcCell::new(root)),
+            len: AtomicUsize::new(len),
+            retired: Sole::new(Retired::new()),
+        }
+    }
+
+    /// The right to change the map. The caller's own lock sees to it that there is one writer at a time.
+    ///
+    /// # Panics
+    /// If there is another writer.
+    pub fn writer(&self) -> Writer<'_, V> {
+        Writer::new(self)
+    }
+
+    /// The range that covers `key`, and its value; None in a gap.
+    #[inline]
+    pub fn get(&self, key: u64, guard: &Guard) -> Option<(Range<u64>, V)> {
+        if key == u64::MAX {
+            return None;
+        }
+        let found = self.find(key, guard);
+        let slot = found.leaf.slot_of(key);
+        Some((found.leaf.range(found.lo, slot), found.leaf.values[slot]?))
+    }
+
+    /// The first range that ends above `from`, and its value. Linux: `find_vma`.
+    #[inline]
+    pub fn next(&self, from: u64, guard: &Guard) -> Option<(Range<u64>, V)> {
+        self.overlapping(from..u64::MAX, guard).next()
+    }
+
+    /// All ranges that share a key with `range`, in order and uncut.
+    #[inline]
+    pub fn overlapping<'g>(&'g self, range: Range<u64>, guard: &'g Guard) -> Overlapping<'g, V> {
+        Overlapping::new(self, range, guard)
+    }
+
+    /// How many ranges hold a value. Both sides of a cut count.
+    pub fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether the map is one gap.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the map's nodes as they stand, without the allocator's own. Walks the inner nodes.
+    ///
+    /// For values of 8 bytes without a niche a leaf of 16 slots has 416 bytes and an inner node of 32 has 960: 30 bytes a
+    /// slot when all are full, about 40 after stores in ascending, descending or random order. A range takes a slot and
+    /// the gap behind it, if there is one, another. With a niche (`NonZero`, a reference) a slot is 8 bytes smaller.
+    /// Up to some 300 replaced leaves that wait for their grace period or for the next stores come on top.
+    pub fn memory_bytes(&self, guard: &Guard) -> usize {
+        fn below<V: Copy + Send + Sync + 'static>(inner: &Inner<V>, guard: &Guard) -> usize {
+            let children = (0..inner.len).map(|slot| match inner.child(slot, guard) {
+                NodeRef::Leaf(_) => shared_bytes::<Leaf<V>>(),
+                NodeRef::Inner(child) => below(child, guard),
+            });
+            shared_bytes::<Inner<V>>() + children.sum::<usize>()
+        }
+        below(self.root(guard), guard)
+    }
+
+    #[inline]
+    fn root<'g>(&'g self, guard: &'g Guard) -> &'g Inner<V> {
+        self.root.load(guard).expect("a map has a root")
+    }
+
+    /// The leaf that covers `key`, which is below `u64::MAX`.
+    #[inline]
+    fn find<'g>(&'g self, key: u64, guard: &'g Guard) -> Found<'g, V> {
+        let mut inner = self.root(guard);
+        let mut lo = 0;
+        loop {
+            let slot = inner.slot_of(key);
+            lo = inner.start(lo, slot);
+            match inner.child(slot, guard) {
+                NodeRef::Inner(child) => inner = child,
+                NodeRef::Leaf(leaf) => return Found { leaf, lo, hi: inner.ends[slot] },
+            }
+        }
+    }
+}
+
+/// Bytes of a shared `T`: its two counts, and itself behind them at its alignment.
+fn shared_bytes<T>() -> usize {
+    (2 * size_of::<usize>()).next_multiple_of(align_of::<T>()) + size_of::<T>()
+}
+
+impl<V: Copy + Send + Sync + 'static> Default for RangeMap<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,310 @@
+//! The one writer, and the store that stays inside a leaf.
+
+use super::node::{HEIGHT, Inner, LEAF, Leaf, Node, NodeRef, least};
+use super::{Found, RangeMap, build};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::epoch::{Guard, Limbo, pin};
+use elbowroom_sync::{Arc, SoleGuard};
+use std::ops::Range;
+
+/// The right to change a [`RangeMap`]. See [`RangeMap::writer`].
+pub struct Writer<'m, V: Send + Sync + 'static> {
+    pub(super) map: &'m RangeMap<V>,
+    pub(super) retired: SoleGuard<'m, Retired<V>>,
+}
+
+/// What a writer has replaced. It comes back to the writer, so that readers never drop it.
+pub(super) struct Retired<V: Send + Sync + 'static> {
+    pub(super) leaves: Limbo<Leaf<V>>,
+    pub(super) inners: Limbo<Inner<V>>,
+}
+
+impl<V: Copy + Send + Sync + 'static> Retired<V> {
+    pub(super) fn new() -> Self {
+        // Inner nodes are made anew: an old one holds its children until it is dropped.
+        Self { leaves: Limbo::new(SPARE_LEAVES), inners: Limbo::new(0) }
+    }
+}
+
+/// Leaves kept for the next stores.
+const SPARE_LEAVES: usize = 64;
+
+/// The way from the root to a leaf: each inner node and which of its children was taken.
+pub(super) struct Path<'g, V> {
+    steps: [(&'g Inner<V>, usize); HEIGHT],
+    pub(super) height: usize,
+    pub(super) found: Found<'g, V>,
+}
+
+impl<'g, V: Copy + Send + Sync + 'static> Path<'g, V> {
+    /// The way to the leaf that covers `key`, which is below `u64::MAX`.
+    #[inline]
+    pub(super) fn to(map: &'g RangeMap<V>, key: u64, guard: &'g Guard) -> Self {
+        let mut inner = map.root(guard);
+        let mut steps = [(inner, 0); HEIGHT];
+        let mut lo = 0;
+        for depth in 0..HEIGHT {
+            let slot = inner.slot_of(key);
+            steps[depth] = (inner, slot);
+            lo = inner.start(lo, slot);
+            match inner.child(slot, guard) {
+                NodeRef::Inner(child) => inner = child,
+                NodeRef::Leaf(leaf) => {
+                    let found = Found { leaf, lo, hi: inner.ends[slot] };
+                    return Self { steps, height: depth + 1, found };
+                }
+            }
+        }
+        unreachable!("the tree is at most {HEIGHT} levels high")
+    }
+
+    /// The inner node at `depth` (0 is the root) and the slot taken there.
+    #[inline]
+    pub(super) fn step(&self, depth: usize) -> (&'g Inner<V>, usize) {
+        self.steps[depth]
+    }
+
+    /// The leaf's parent and the leaf's slot in it.
+    #[inline]
+    fn last(&self) -> (&'g Inner<V>, usize) {
+        self.steps[self.height - 1]
+    }
+
+    /// Where child `slot` of the node at `depth` begins.
+    pub(super) fn start_of(&self, depth: usize, slot: usize) -> u64 {
+        if slot > 0 {
+            return self.steps[depth].0.ends[slot - 1];
+        }
+        let above = self.steps[..depth].iter().rev().find(|(_, slot)| *slot > 0);
+        above.map_or(0, |(inner, slot)| inner.ends[slot - 1])
+    }
+
+    /// Notes that the child taken at `depth` now has a largest gap of `gap`, there and above.
+    ///
+    /// What a node's own largest gap was stands in its parent, so that most changes need no look at the other children.
+    #[inline]
+    pub(super) fn set_gap(&self, depth: usize, gap: u64) {
+        let mut gap = gap;
+        for depth in (0..=depth).rev() {
+            let (inner, slot) = self.steps[depth];
+            let old = inner.gap(slot);
+            if old == gap {
+                return;
+            }
+            inner.set_gap(slot, gap);
+            if depth == 0 {
+                return;
+            }
+            let (parent, slot) = self.steps[depth - 1];
+            let largest = parent.gap(slot);
+            if gap < largest {
+                if old < largest {
+                    return;
+                }
+                gap = inner.largest_gap();
+            }
+        }
+    }
+}
+
+impl<'m, V: Copy + Send + Sync + 'static> Writer<'m, V> {
+    pub(super) fn new(map: &'m RangeMap<V>) -> Self {
+        // Taking it also orders this writer behind the last one, whose gaps and length it reads.
+        let retired = map.retired.take().expect("a range map has one writer at a time");
+        Self { map, retired }
+    }
+
+    /// Lets `value` cover `range`, whatever was there; None makes it a gap. What the range cuts keeps its value on both
+    /// sides. One atomic change for readers. An empty range changes nothing.
+    pub fn store(&mut self, range: Range<u64>, value: Option<V>) {
+        if range.is_empty() {
+            return;
+        }
+        let guard = pin();
+        let path = Path::to(self.map, range.start, &guard);
+        if !self.store_in_leaf(&path, &range, value, &guard) {
+            self.store_across(range, value, &guard);
+        }
+    }
+
+    /// Makes `range` a gap. As [`store`](Self::store) of None.
+    pub fn erase(&mut self, range: Range<u64>) {
+        self.store(range, None);
+    }
+
+    /// Makes the whole map a gap.
+    pub fn clear(&mut self) {
+        self.map.root.store_reusing(build::bare_root(), &mut self.retired.inners, &pin());
+        self.map.len.store(0, Ordering::Relaxed);
+    }
+
+    /// The store if it concerns the leaf of `path` alone and makes it neither too full nor too empty; else nothing, and
+    /// false.
+    #[inline]
+    fn store_in_leaf(
+        &mut self,
+        path: &Path<'_, V>,
+        range: &Range<u64>,
+        value: Option<V>,
+        guard: &Guard,
+    ) -> bool {
+        let Found { leaf, lo, hi } = path.found;
+        if range.end > hi {
+            return false;
+        }
+        let cut = Cut::new(leaf, lo, range, value);
+        if cut.nothing_changes(leaf, value) {
+            return true;
+        }
+        let (parent, slot) = path.last();
+        let len = cut.len(leaf);
+        let too_empty = len < least(LEAF) && len < leaf.len && parent.len > 1;
+        if len > LEAF || too_empty {
+            return false;
+        }
+        let mut new = self.blank_leaf();
+        let written = Arc::get_mut(&mut new).expect("a blank leaf has no other owner");
+        cut.apply(leaf, range.start, value, written);
+        written.set_run_on(match (written.ends_in_gap(), leaf.ends_in_gap()) {
+            (true, true) => leaf.run_on(),
+            (true, false) => self.map.lead_at(hi, guard),
+            (false, _) => 0,
+        });
+        let (gap, lead) = (written.largest_gap(lo), written.lead(lo));
+        let lead_changes = lead != leaf.lead(lo);
+        parent.replace(slot, Node::Leaf(new), &mut self.retired, guard);
+        path.set_gap(path.height - 1, gap);
+        self.add_len(cut.added(leaf, value), cut.removed(leaf));
+        if lead_changes {
+            self.map.run_on_to(lo, lead, guard);
+        }
+        true
+    }
+
+    /// A leaf to write to that nobody else has, of unknown contents.
+    #[inline]
+    fn blank_leaf(&mut self) -> Arc<Leaf<V>> {
+        // One that a copied inner node holds too goes when that does.
+        let used = self.retired.leaves.reuse().filter(|leaf| Arc::strong_count(leaf) == 1);
+        used.unwrap_or_else(|| Arc::new(Leaf::empty()))
+    }
+
+    /// Counts ranges that came and went. There is one writer, so a load and a store are enough.
+    pub(super) fn add_len(&self, added: usize, removed: usize) {
+        let len = self.map.len.load(Ordering::Relaxed);
+        self.map.len.store(len + added - removed, Ordering::Relaxed);
+    }
+}
+
+impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
+    /// The length of the gap that begins at `key`, where a leaf begins or the map ends; 0 for none.
+    pub(super) fn lead_at(&self, key: u64, guard: &Guard) -> u64 {
+        if key == u64::MAX { 0 } else { self.find(key, guard).leaf.lead(key) }
+    }
+
+    /// Notes in the leaf that ends at `key` that a gap of `lead` keys begins there now. A leaf that is a gap as a whole
+    /// passes it on to the one before.
+    pub(super) fn run_on_to(&self, key: u64, lead: u64, guard: &Guard) {
+        let (mut key, mut lead) = (key, lead);
+        while key > 0 {
+            let path = Path::to(self, key - 1, guard);
+            let Found { leaf, lo, .. } = path.found;
+            if !leaf.ends_in_gap() || leaf.run_on() == lead {
+                return;
+            }
+            leaf.set_run_on(lead);
+            path.set_gap(path.height - 1, leaf.largest_gap(lo));
+            if leaf.len > 1 {
+                return;
+            }
+            (key, lead) = (lo, leaf.lead(lo));
+        }
+    }
+}
+
+/// What a store does to one leaf: the entries `first..=last` go, and in their place come what is left of the first, the
+/// new entry, and what is left of the last.
+struct Cut {
+    first: usize,
+    last: usize,
+    left: bool,
+    right: bool,
+    /// Where the new entry ends. A gap takes in the gaps of the leaf that it touches.
+    end: u64,
+}
+
+impl Cut {
+    #[inline]
+    fn new<V: Copy>(leaf: &Leaf<V>, lo: u64, range: &Range<u64>, value: Option<V>) -> Self {
+        let (mut first, mut last) = (leaf.slot_of(range.start), leaf.slot_of(range.end - 1));
+        let mut left = range.start > leaf.range(lo, first).start;
+        let mut right = range.end < leaf.ends[last];
+        let mut end = range.end;
+        if value.is_none() {
+            if left {
+                left = leaf.values[first].is_some();
+            } else if first > 0 && leaf.values[first - 1].is_none() {
+                first -= 1;
+            }
+            if right {
+                right = leaf.values[last].is_some();
+            } else if last + 1 < leaf.len && leaf.values[last + 1].is_none() {
+                last += 1;
+            }
+            if !right {
+                end = leaf.ends[last];
+            }
+        }
+        Self { first, last, left, right, end }
+    }
+
+    /// Entries of the leaf that [`apply`](Self::apply) writes.
+    #[inline]
+    fn len<V>(&self, leaf: &Leaf<V>) -> usize {
+        self.first + usize::from(self.left) + 1 + usize::from(self.right) + (leaf.len - self.last - 1)
+    }
+
+    /// A gap in a gap.
+    #[inline]
+    fn nothing_changes<V>(&self, leaf: &Leaf<V>, value: Option<V>) -> bool {
+        value.is_none() && self.first == self.last && leaf.values[self.first].is_none()
+    }
+
+    /// Writes what becomes of `leaf` to `new`.
+    #[inline]
+    fn apply<V: Copy>(&self, leaf: &Leaf<V>, start: u64, value: Option<V>, new: &mut Leaf<V>) {
+        // Whole arrays have a known size, so copying them is a few moves; then only what shifts is copied again.
+        new.ends = leaf.ends;
+        new.values = leaf.values;
+        new.len = self.first;
+        if self.left {
+            new.push(start, leaf.values[self.first]);
+        }
+        new.push(self.end, value);
+        if self.right {
+            new.push(leaf.ends[self.last], leaf.values[self.last]);
+        }
+        let rest = self.last + 1..leaf.len;
+        let to = new.len..new.len + rest.len();
+        if to != rest {
+            new.ends[to.clone()].copy_from_slice(&leaf.ends[rest.clone()]);
+            new.values[to.clone()].copy_from_slice(&leaf.values[rest]);
+            new.ends[to.end..].fill(u64::MAX);
+        }
+        new.len = to.end;
+    }
+
+    /// Ranges with a value among the entries that go.
+    #[inline]
+    fn removed<V>(&self, leaf: &Leaf<V>) -> usize {
+        leaf.values[self.first..=self.last].iter().flatten().count()
+    }
+
+    /// Ranges with a value among the entries that come.
+    #[inline]
+    fn added<V>(&self, leaf: &Leaf<V>, value: Option<V>) -> usize {
+        let left = self.left && leaf.values[self.first].is_some();
+        let right = self.right && leaf.values[self.last].is_some();
+        usize::from(left) + usize::from(value.is_some()) + usize::from(right)
+    }
+}

@@ -1,0 +1,257 @@
+//! The page cache's index: an xarray, which maps `u64` indices to values, with readers that take no lock.
+//!
+//! A value is an `Arc<T>` that covers 2^order aligned indices, order 0 to [`MAX_ORDER`] (a folio), and carries [`Mark`]s. What was
+//! erased may leave a shadow, a `u64` for each of its indices (what mm/workingset.c leaves behind). An index has a value, a shadow, or nothing.
+//!
+//! # Shape
+//! A radix tree as Linux's lib/xarray.c: 64 slots a node, 6 bits of the index a level, as high as the largest index needs. The nodes of
+//! level L hold the values of orders 6 L to 6 L + 5. Where Linux gives a value of several slots a canonical slot and sibling slots,
+//! here each order has cells of its own, so that *a cell always stands for the same indices*:
+//! ```text
+//!   leaf      order 0: |0|1|2|3|...|63|      inline: the slots
+//!             order 1: |0  |2  |...|62|  \
+//!             ...                         |  one block of 64 cells, allocated with the first value of order 1 to 5
+//!             order 5: |0    ...  |32 |  /
+//!   level 1   child:   |0|1|2|3|...|63|      inline
+//!             order 6: |0|1|2|3|...|63|      a block
+//!             orders 7, 8, 9                 a block
+//! ```
+//! So storing, erasing and replacing a value of any order is one atomic store, seen by the readers of all its indices at once,
+//! and no reader can take one value's cell for another's. A lookup tries the orders that a node holds, the largest first, then the child.
+//! [`Writer::split`] stores the parts before it takes the whole away: whoever misses the whole finds the part.
+//!
+//! Each node has a bitmap for each mark, one for values and one for shadows, with a bit at the first slot of what has it; the bitmaps of
+//! the nodes above say below which slots there is any. Walks skip what has no bit.
+//!
+//! # Synchronization
+//! Readers pin an epoch ([`elbowroom_sync::epoch::pin`]) and never lock, wait or retry: a lookup visits each level once, and at
+//! most 6 orders in it. There is one [`Writer`] at a time: callers hold the cache lock. Readers and the writer, pair by pair:
+//!
+//! | the writer | a lookup of an index concerned | a walk over it |
+//! |---|---|---|
+//! | stores | nothing, then the value | may miss it until `store` returns |
+//! | erases | the value, then nothing | may find it until `erase` returns |
+//! | replaces | the old value, then the new one | the same |
+//! | splits | the whole, then the part | the same; no index twice, none missed |
+//! | changes marks | | sees the old or the new mark until the call returns |
+//! | anything else | the value | finds it once |
+//!
+//! Nodes and values that leave the tree are dropped after a grace period, by any thread that uses epochs: `T`'s `Drop` must
+//! take no lock and must not wait.
+//!
+//! # Memory
+//! A node is 616 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level 1 has a block for those of
+//! order 6, and another for those of orders 7 to 9; one with shadows of its own has 536 bytes more. So a full cache costs, for each page,
+//! 9.8 bytes in folios of order 0, 18 in orders 1 to 5, and 0.3 in larger ones. Empty nodes and blocks are freed; a
+//! shadow keeps its node, so that a cache that leaves shadows needs [`Writer::forget_shadows`] at times.
+//! [`XArray::memory_bytes`] counts.
+
+mod iter;
+mod node;
+mod shadow;
+mod split;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+mod writer;
+
+pub use iter::{Entry, Iter};
+pub use writer::{Occupied, Writer};
+
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use elbowroom_sync::epoch::{ArcCell, Guard};
+use node::{Held, Node, Tag};
+use std::ops::RangeBounds;
+
+/// The largest order of a value: 512 indices, 2 MiB of 4 KiB pages.
+pub const MAX_ORDER: u8 = 9;
+
+/// What walks can select values by. Linux: `PAGECACHE_TAG_DIRTY` and its like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It differs from the file.
+    Dirty,
+    /// The flusher that set it will write it; what becomes dirty later is not its business.
+    ToWrite,
+    /// It is being written.
+    Writeback,
+}
+
+impl Mark {
+    /// All marks.
+    pub const ALL: [Mark; 3] = [Mark::Dirty, Mark::ToWrite, Mark::Writeback];
+}
+
+/// The index of one page cache. See the module's page.
+pub struct XArray<T> {
+    root: ArcCell<Node<T>>,
+    /// One bit for each [`Tag`] that anything in the tree has.
+    summary: AtomicU64,
+    /// The bytes of nodes and blocks in the tree.
+    bytes: AtomicU64,
+    /// Whether there is a writer.
+    writing: AtomicBool,
+}
+
+impl<T: Send + Sync + 'static> XArray<T> {
+    /// An empty index. Allocates nothing.
+    pub fn new() -> Self {
+        Self {
+            root: ArcCell::empty(),
+            summary: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            writing: AtomicBool::new(false),
+        }
+    }
+
+    /// The right to change it. Pins an epoch: do not wait or sleep while it lives.
+    ///
+    /// # Panics
+    /// If there is another: callers hold the cache lock.
+    pub fn writer(&self) -> Writer<'_, T> {
+        Writer::new(self)
+    }
+
+    /// The value that covers `index`. Linux: `xa_load`.
+    #[inline]
+    pub fn load<'g>(&'g self, index: u64, guard: &'g Guard) -> Option<&'g T> {
+        let mut node = self.root_over(index, guard)?;
+        loop {
+            let slot = node.slot_of(index);
+            // A whole is looked for before its parts: see `Writer::split`.
+            if node.has_wide()
+                && let Some(held) = node.value_at(slot, guard)
+            {
+                return Some(held.value);
+            }
+            match node.child(slot, guard) {
+                Some(child) => node = child,
+                None => return node.single(slot, guard),
+            }
+        }
+    }
+
+    /// As [`XArray::load`], valid without the guard.
+    pub fn load_arc(&self, index: u64, guard: &Guard) -> Option<Arc<T>> {
+        Some(self.held(index, guard, ArcCell::load_arc)?.1.value)
+    }
+
+    /// The value that covers `index`, with its first index and its order.
+    pub fn entry<'g>(&'g self, index: u64, guard: &'g Guard) -> Option<Entry<&'g T>> {
+        let (node, held) = self.held(index, guard, ArcCell::load)?;
+        Some(Entry::new(node, held, index))
+    }
+
+    /// Whether the value that covers `index` has `mark`.
+    pub fn is_marked(&self, index: u64, mark: Mark, guard: &Guard) -> bool {
+        let Some(mut node) = self.root_over(index, guard) else { return false };
+        loop {
+            let slot = node.slot_of(index);
+            if let Some((_, marked)) = node.get_tagged(slot, mark.into(), guard, ArcCell::load) {
+                return marked;
+            }
+            let Some(child) = node.child(slot, guard) else { return false };
+            node = child;
+        }
+    }
+
+    /// The shadow that was left at `index`.
+    pub fn shadow(&self, index: u64, guard: &Guard) -> Option<u64> {
+        let mut node = self.root_over(index, guard)?;
+        loop {
+            let slot = node.slot_of(index);
+            // A node's own shadows before those of its child: that is the way they move.
+            if let Some(shadow) = node.shadow(slot, guard) {
+                return Some(shadow);
+            }
+            node = node.child(slot, guard)?;
+        }
+    }
+
+    /// Whether there is no value. In constant time.
+    pub fn is_empty(&self) -> bool {
+        !self.any_tag(Tag::Present)
+    }
+
+    /// Whether any value has `mark`. In constant time.
+    pub fn any(&self, mark: Mark) -> bool {
+        self.any_tag(mark.into())
+    }
+
+    /// Whether there is any shadow. In constant time.
+    pub fn any_shadow(&self) -> bool {
+        self.any_tag(Tag::Shadow)
+    }
+
+    fn any_tag(&self, tag: Tag) -> bool {
+        self.summary.load(Ordering::Acquire) & (1 << tag as u32) != 0
+    }
+
+    /// The bytes of the nodes in the tree, without those that wait for their grace period.
+    pub fn memory_bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The values that cover any index of `range`, in order, each once.
+    pub fn range<'g>(&'g self, range: impl RangeBounds<u64>, guard: &'g Guard) -> Iter<'g, T> {
+        Iter::new(self, range, Tag::Present, guard)
+    }
+
+    /// Those of them that have `mark`. Skips subtrees without it.
+    pub fn marked<'g>(&'g self, range: impl RangeBounds<u64>, mark: Mark, guard: &'g Guard) -> Iter<'g, T> {
+        Iter::new(self, range, mark.into(), guard)
+    }
+
+    /// The first value with `mark` that covers any index of `range`. Linux: `xa_find`.
+    pub fn find<'g>(
+        &'g self,
+        range: impl RangeBounds<u64>,
+        mark: Mark,
+        guard: &'g Guard,
+    ) -> Option<Entry<&'g T>> {
+        self.marked(range, mark, guard).next()
+    }
+
+    /// The largest order, at most `order`, of a value that would cover `index`, overlap no other value, and cover no index
+    /// from `end` on; 0 if there is none. Shadows do not matter. For an answer that lasts, hold the cache lock.
+    ///
+    /// # Panics
+    /// If `order` is larger than [`MAX_ORDER`].
+    pub fn free_order(&self, index: u64, order: u8, end: u64, guard: &Guard) -> u8 {
+        assert!(order <= MAX_ORDER, "order {order}");
+        let fits = |order: &u8| {
+            let (first, last) = (index >> order << order, index | ((1 << order) - 1));
+            last < end && self.range(first..=last, guard).next().is_none()
+        };
+        // What is not free for an order is not free for larger ones.
+        (1..=order).take_while(fits).last().unwrap_or(0)
+    }
+
+    /// The root, if the tree is high enough for `index`.
+    #[inline]
+    fn root_over<'g>(&'g self, index: u64, guard: &'g Guard) -> Option<&'g Node<T>> {
+        self.root.load(guard).filter(|root| root.covers(index))
+    }
+
+    fn held<'g, V>(
+        &'g self,
+        index: u64,
+        guard: &'g Guard,
+        get: impl Fn(&'g ArcCell<T>, &'g Guard) -> Option<V> + Copy,
+    ) -> Option<(&'g Node<T>, Held<'g, T, V>)> {
+        let mut node = self.root_over(index, guard)?;
+        loop {
+            let slot = node.slot_of(index);
+            if let Some(held) = node.get_at(slot, guard, get) {
+                return Some((node, held));
+            }
+            node = node.child(slot, guard)?;
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Default for XArray<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,330 @@
+//! Nodes: slots, cells of larger orders, and bitmaps.
+//!
+//! Written by the one writer, read by anybody. Only what is said at each function makes a reader's life safe: the order of the
+//! writer's stores, all of which are releases, as the readers' loads are acquires.
+
+use super::Mark;
+use super::shadow::Shadows;
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::{AtomicU64, Ordering};
+use elbowroom_sync::epoch::{ArcCell, Guard};
+use std::array;
+
+/// Bits of the index a level. Less under a model checker, where every slot is an object to track.
+pub(super) const BITS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 6 };
+pub(super) const SLOTS: usize = 1 << BITS;
+
+/// Each relative order has a byte in a node's word of counts.
+const COUNT_BITS: u32 = 8;
+
+/// What a slot's bit in one of the node's bitmaps says of the value that begins there, or of anything below the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tag {
+    /// There is a value.
+    Present,
+    /// There is a shadow.
+    Shadow,
+    Dirty,
+    ToWrite,
+    Writeback,
+}
+
+impl Tag {
+    pub(super) const ALL: [Tag; 5] = [Tag::Present, Tag::Shadow, Tag::Dirty, Tag::ToWrite, Tag::Writeback];
+    /// Those that a value has.
+    pub(super) const OF_VALUES: [Tag; 4] = [Tag::Present, Tag::Dirty, Tag::ToWrite, Tag::Writeback];
+}
+
+impl From<Mark> for Tag {
+    fn from(mark: Mark) -> Self {
+        match mark {
+            Mark::Dirty => Tag::Dirty,
+            Mark::ToWrite => Tag::ToWrite,
+            Mark::Writeback => Tag::Writeback,
+        }
+    }
+}
+
+/// Cells for the values of one relative order, or of all but the smallest: see `cell`.
+pub(super) type Block<T> = [ArcCell<T>; SLOTS];
+
+pub(super) struct Node<T> {
+    /// log2 of the indices that a slot covers.
+    pub(super) shift: u32,
+    /// How many values of each relative order there are: the order, less `shift`.
+    counts: AtomicU64,
+    tags: [AtomicU64; Tag::ALL.len()],
+    /// Values of relative orders from 1.
+    wide: ArcCell<Block<T>>,
+    pub(super) shadows: ArcCell<Shadows>,
+    slots: Slots<T>,
+}
+
+enum Slots<T> {
+    /// Values of order 0.
+    Leaf(Block<T>),
+    /// Nodes of the level below, and values of relative order 0.
+    Inner { children: [ArcCell<Node<T>>; SLOTS], values: ArcCell<Block<T>> },
+}
+
+/// A value as a lookup found it; `V` is a reference or an `Arc`.
+pub(super) struct Held<'g, T, V> {
+    /// Its first slot.
+    pub(super) head: usize,
+    /// Its relative order: log2 of its slots.
+    pub(super) order: u32,
+    pub(super) cell: &'g ArcCell<T>,
+    pub(super) value: V,
+}
+
+/// The bits of the 2^`order` slots from `head`.
+pub(super) fn span(head: usize, order: u32) -> u64 {
+    u64::MAX >> (u64::BITS - (1 << order)) << head
+}
+
+/// The numbers of the bits of `word`, in order.
+pub(super) fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+impl<T: Send + Sync + 'static> Node<T> {
+    /// An empty node whose slots cover 2^`shift` indices each.
+    pub(super) fn new(shift: u32) -> Self {
+        let slots = if shift == 0 {
+            Slots::Leaf(cells())
+        } else {
+            Slots::Inner { children: cells(), values: ArcCell::empty() }
+        };
+        Self {
+            shift,
+            counts: AtomicU64::new(0),
+            tags: array::from_fn(|_| AtomicU64::new(0)),
+            wide: ArcCell::empty(),
+            shadows: ArcCell::empty(),
+            slots,
+        }
+    }
+
+    /// Whether a root like this is high enough for `index`.
+    #[inline]
+    pub(super) fn covers(&self, index: u64) -> bool {
+        index >> self.shift < SLOTS as u64
+    }
+
+    #[inline]
+    pub(super) fn slot_of(&self, index: u64) -> usize {
+        (index >> self.shift) as usize & (SLOTS - 1)
+    }
+
+    /// The first index of `slot` in the node that has `index`.
+    pub(super) fn index_of(&self, slot: usize, index: u64) -> u64 {
+        let high = (index >> self.shift) & !(SLOTS as u64 - 1);
+        (high | slot as u64) << self.shift
+    }
+
+    /// The last index of the node that has `index`.
+    pub(super) fn last_index(&self, index: u64) -> u64 {
+        let unused = u64::BITS.saturating_sub(self.shift + BITS);
+        index | (u64::MAX >> unused)
+    }
+
+    #[inline]
+    pub(super) fn tag(&self, tag: Tag) -> u64 {
+        self.tags[tag as usize].load(Ordering::Acquire)
+    }
+
+    /// Sets the bits of `mask` in the bitmap; tells whether that changed it.
+    pub(super) fn set(&self, tag: Tag, mask: u64) -> bool {
+        self.update(tag, self.tag(tag) | mask)
+    }
+
+    /// Clears them.
+    pub(super) fn clear(&self, tag: Tag, mask: u64) -> bool {
+        self.update(tag, self.tag(tag) & !mask)
+    }
+
+    fn update(&self, tag: Tag, word: u64) -> bool {
+        let changed = self.tag(tag) != word;
+        if changed {
+            self.tags[tag as usize].store(word, Ordering::Release);
+        }
+        changed
+    }
+
+    /// Whether it has neither values nor shadows.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tag(Tag::Present) | self.tag(Tag::Shadow) == 0
+    }
+
+    #[inline]
+    pub(super) fn child<'g>(&'g self, slot: usize, guard: &'g Guard) -> Option<&'g Node<T>> {
+        self.child_cell(slot)?.load(guard)
+    }
+
+    /// Where the child of `slot` is; a leaf has none.
+    #[inline]
+    pub(super) fn child_cell(&self, slot: usize) -> Option<&ArcCell<Node<T>>> {
+        match &self.slots {
+            Slots::Leaf(_) => None,
+            Slots::Inner { children, .. } => Some(&children[slot]),
+        }
+    }
+
+    /// Whether there are values apart from a leaf's of order 0.
+    #[inline]
+    pub(super) fn has_wide(&self) -> bool {
+        let singles = if self.shift == 0 { COUNT_BITS } else { 0 };
+        self.counts.load(Ordering::Acquire) >> singles != 0
+    }
+
+    /// A leaf's value of order 0.
+    #[inline]
+    pub(super) fn single<'g>(&'g self, slot: usize, guard: &'g Guard) -> Option<&'g T> {
+        match &self.slots {
+            Slots::Leaf(values) => values[slot].load(guard),
+            Slots::Inner { .. } => None,
+        }
+    }
+
+    /// The value of this node that covers `slot`.
+    pub(super) fn value_at<'g>(&'g self, slot: usize, guard: &'g Guard) -> Option<Held<'g, T, &'g T>> {
+        self.get_at(slot, guard, ArcCell::load)
+    }
+
+    /// As [`Node::value_at`], with `get` to look into a cell.
+    ///
+    /// The counts are looked at again after each order: whoever finds a whole gone must see the parts that replaced it.
+    #[inline]
+    pub(super) fn get_at<'g, V>(
+        &'g self,
+        slot: usize,
+        guard: &'g Guard,
+        get: impl Fn(&'g ArcCell<T>, &'g Guard) -> Option<V>,
+    ) -> Option<Held<'g, T, V>> {
+        let mut smaller = u64::MAX;
+        loop {
+            let counts = self.counts.load(Ordering::Acquire) & smaller;
+            if counts == 0 {
+                return None;
+            }
+            let order = counts.ilog2() / COUNT_BITS;
+            if let Some(cell) = self.cell(order, slot, guard)
+                && let Some(value) = get(cell, guard)
+            {
+                return Some(Held { head: slot >> order << order, order, cell, value });
+            }
+            smaller = (1 << (COUNT_BITS * order)) - 1;
+        }
+    }
+
+    /// As [`Node::get_at`], and whether what was found has `tag`.
+    ///
+    /// The bitmap is read before and after: before, since what was found may be a whole of which a part loses the bit next; after,
+    /// since it may be a part that was not there before.
+    pub(super) fn get_tagged<'g, V>(
+        &'g self,
+        slot: usize,
+        tag: Tag,
+        guard: &'g Guard,
+        get: impl Fn(&'g ArcCell<T>, &'g Guard) -> Option<V>,
+    ) -> Option<(Held<'g, T, V>, bool)> {
+        let before = self.tag(tag);
+        let held = self.get_at(slot, guard, get)?;
+        let tagged = (before | self.tag(tag)) & (1 << held.head) != 0;
+        Some((held, tagged))
+    }
+
+    /// The cell of the 2^`order` slots around `slot`, if its block is there. The wide block is laid out as a binary tree: the two
+    /// cells of half the node first.
+    fn cell<'g>(&'g self, order: u32, slot: usize, guard: &'g Guard) -> Option<&'g ArcCell<T>> {
+        match &self.slots {
+            _ if order > 0 => Some(&self.wide.load(guard)?[(SLOTS >> order) + (slot >> order)]),
+            Slots::Leaf(values) => Some(&values[slot]),
+            Slots::Inner { values, .. } => Some(&values.load(guard)?[slot]),
+        }
+    }
+
+    /// Where the block for values of `order` is kept; `None` if it is part of the node.
+    fn block(&self, order: u32) -> Option<&ArcCell<Block<T>>> {
+        match &self.slots {
+            _ if order > 0 => Some(&self.wide),
+            Slots::Leaf(_) => None,
+            Slots::Inner { values, .. } => Some(values),
+        }
+    }
+
+    /// How many values there are whose cells are in the same block as those of `order`.
+    fn sharing(&self, order: u32) -> u64 {
+        let counts = self.counts.load(Ordering::Acquire);
+        if order > 0 { counts >> COUNT_BITS } else { counts & ((1 << COUNT_BITS) - 1) }
+    }
+
+    /// Puts a value into the free 2^`order` slots from `head`; returns how many bytes were allocated for it.
+    /// The count comes first: what is in the tree is counted, or a reader would not look for it.
+    pub(super) fn put(&self, head: usize, order: u32, value: Arc<T>, guard: &Guard) -> u64 {
+        let mut bytes = 0;
+        if let Some(block) = self.block(order)
+            && block.load(guard).is_none()
+        {
+            block.store(Some(Arc::new(cells())), guard);
+            bytes = allocated::<Block<T>>();
+        }
+        self.count(order, 1);
+        let cell = self.cell(order, head, guard).expect("the block has just been looked at");
+        cell.store(Some(value), guard);
+        self.set(Tag::Present, 1 << head);
+        bytes
+    }
+
+    /// Takes a value out of its cell, but leaves its bits alone; returns how many bytes were freed.
+    pub(super) fn take<V>(&self, held: &Held<'_, T, V>, guard: &Guard) -> u64 {
+        held.cell.store(None, guard);
+        self.count(held.order, -1);
+        match self.block(held.order) {
+            Some(block) if self.sharing(held.order) == 0 => {
+                block.store(None, guard);
+                allocated::<Block<T>>()
+            }
+            _ => 0,
+        }
+    }
+
+    /// The bytes of its blocks.
+    #[cfg(all(test, not(any(loom, shuttle))))]
+    pub(super) fn block_bytes(&self, guard: &Guard) -> u64 {
+        let own = [self.block(0), self.block(1)].into_iter().flatten();
+        let blocks = own.filter(|block| block.load(guard).is_some()).count() as u64;
+        let shadows = u64::from(self.shadows.load(guard).is_some());
+        blocks * allocated::<Block<T>>() + shadows * allocated::<Shadows>()
+    }
+
+    fn count(&self, order: u32, by: i64) {
+        let counts = self.counts.load(Ordering::Acquire);
+        self.counts.store(counts.wrapping_add_signed(by << (COUNT_BITS * order)), Ordering::Release);
+    }
+
+    /// Makes the bits of `slot` say what its child has.
+    pub(super) fn summarize(&self, slot: usize, child: &Node<T>, tags: &[Tag]) {
+        for &tag in tags {
+            if child.tag(tag) != 0 {
+                self.set(tag, 1 << slot);
+            } else {
+                self.clear(tag, 1 << slot);
+            }
+        }
+    }
+}
+
+/// Empty cells.
+fn cells<V: Send + Sync + 'static>() -> [ArcCell<V>; SLOTS] {
+    array::from_fn(|_| ArcCell::empty())
+}
+
+/// The bytes of a `V` and the two counts of its `Arc`.
+pub(super) const fn allocated<V>() -> u64 {
+    (size_of::<V>() + 2 * size_of::<usize>()) as u64
+}

@@ -1,0 +1,358 @@
+//! Random operations against a naive model, and the tree's invariants after each.
+
+use super::node::{BITS, Node, SLOTS, Tag, allocated, bits};
+use super::{Entry, MAX_ORDER, Mark, Occupied, XArray};
+use elbowroom_sync::Arc;
+use elbowroom_sync::epoch::{Guard, pin};
+use std::collections::BTreeMap;
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// Mostly near each other, so that values meet; at times near the ends of nodes of all levels, and anywhere.
+    fn index(&mut self) -> u64 {
+        match self.below(20) {
+            0 => self.next() >> self.below(64),
+            1 => (1_u64 << self.below(64)).wrapping_add(self.below(4)).wrapping_sub(2),
+            2 => u64::MAX - self.below(2000),
+            3..=5 => 64 * 64 * 64 - 1000 + self.below(2000),
+            6..=10 => self.below(200),
+            _ => self.below(3000),
+        }
+    }
+
+    fn order(&mut self) -> u8 {
+        if self.below(2) == 0 { 0 } else { self.below(u64::from(MAX_ORDER) + 1) as u8 }
+    }
+
+    fn mark(&mut self) -> Mark {
+        Mark::ALL[self.below(3) as usize]
+    }
+
+    /// A first and a last index.
+    fn range(&mut self) -> (u64, u64) {
+        let (a, b) = (self.index(), self.index());
+        if self.below(50) == 0 { (a.min(b), a.max(b)) } else { (a, a.saturating_add(self.below(1500))) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Modelled {
+    order: u8,
+    value: u64,
+    marks: [bool; 3],
+}
+
+/// Values by their first index, shadows by index.
+#[derive(Default)]
+struct Model {
+    values: BTreeMap<u64, Modelled>,
+    shadows: BTreeMap<u64, u64>,
+}
+
+fn last_of(first: u64, order: u8) -> u64 {
+    first | ((1 << order) - 1)
+}
+
+impl Model {
+    /// The value that covers `index`, by its first index.
+    fn covering(&self, index: u64) -> Option<u64> {
+        let (&first, found) = self.values.range(..=index).next_back()?;
+        (last_of(first, found.order) >= index).then_some(first)
+    }
+
+    fn in_range(&self, first: u64, last: u64) -> Vec<u64> {
+        let from = self.covering(first).unwrap_or(first);
+        self.values.range(from..=last).map(|(&first, _)| first).collect()
+    }
+
+    fn store(&mut self, index: u64, order: u8, value: u64) -> Result<Vec<u64>, Occupied> {
+        let last = last_of(index, order);
+        if !self.in_range(index, last).is_empty() {
+            return Err(Occupied);
+        }
+        let mut shadows: Vec<u64> =
+            self.shadows.extract_if(index..=last, |_, _| true).map(|(_, s)| s).collect();
+        shadows.dedup();
+        self.values.insert(index, Modelled { order, value, marks: [false; 3] });
+        Ok(shadows)
+    }
+
+    fn erase(&mut self, index: u64, shadow: Option<u64>) -> Option<u64> {
+        let first = self.covering(index)?;
+        let found = self.values.remove(&first)?;
+        if let Some(shadow) = shadow {
+            self.shadows.extend((first..=last_of(first, found.order)).map(|index| (index, shadow)));
+        }
+        Some(found.value)
+    }
+
+    fn split(&mut self, index: u64, order: u8, base: u64) -> Option<u64> {
+        let first = self.covering(index)?;
+        if self.values[&first].order <= order {
+            return None;
+        }
+        let whole = self.values.remove(&first)?;
+        for part in (first..=last_of(first, whole.order)).step_by(1 << order) {
+            self.values.insert(part, Modelled { order, value: base ^ part, ..whole.clone() });
+        }
+        Some(whole.value)
+    }
+
+    fn free_order(&self, index: u64, order: u8, end: u64) -> u8 {
+        let fits = |&order: &u8| {
+            let first = index >> order << order;
+            last_of(first, order) < end && self.in_range(first, last_of(first, order)).is_empty()
+        };
+        (1..=order).rev().find(fits).unwrap_or(0)
+    }
+
+    fn has(&self, first: u64, mark: Mark) -> bool {
+        self.values[&first].marks[mark as usize]
+    }
+}
+
+/// Both, side by side.
+struct Pair {
+    array: XArray<u64>,
+    model: Model,
+    random: Random,
+}
+
+impl Pair {
+    fn change(&mut self) {
+        let (random, model) = (&mut self.random, &mut self.model);
+        let writer = self.array.writer();
+        let index = random.index();
+        let fresh = random.next();
+        match random.below(100) {
+            0..40 => {
+                let order = random.order();
+                let index = index >> order << order;
+                assert_eq!(writer.store(index, order, Arc::new(fresh)), model.store(index, order, fresh));
+            }
+            40..62 => {
+                let shadow = (random.below(3) == 0).then_some(fresh);
+                assert_eq!(writer.erase(index, shadow).map(|v| *v), model.erase(index, shadow));
+            }
+            62..66 => {
+                let replaced = writer.replace(index, Arc::new(fresh)).ok().map(|v| *v);
+                let place = model.covering(index).and_then(|first| model.values.get_mut(&first));
+                assert_eq!(replaced, place.map(|place| std::mem::replace(&mut place.value, fresh)));
+            }
+            66..90 => {
+                let (mark, on) = (random.mark(), random.below(5) < 3);
+                let changed = if on { writer.set_mark(index, mark) } else { writer.clear_mark(index, mark) };
+                let place = model.covering(index).and_then(|first| model.values.get_mut(&first));
+                let before = place.map(|place| std::mem::replace(&mut place.marks[mark as usize], on));
+                assert_eq!(changed, before == Some(!on));
+            }
+            90..92 => {
+                let ((first, last), from, to) = (random.range(), random.mark(), random.mark());
+                let mut expected = model.in_range(first, last);
+                expected.retain(|&first| model.has(first, from));
+                for place in &expected {
+                    model.values.get_mut(place).unwrap().marks[to as usize] = true;
+                }
+                assert_eq!(writer.copy_mark(first..=last, from, to), expected.len() as u64);
+            }
+            92..97 => {
+                let order = random.order();
+                let whole = writer.split(index, order, |part| Arc::new(fresh ^ part)).map(|v| *v);
+                assert_eq!(whole, model.split(index, order, fresh));
+            }
+            97..99 => {
+                let (first, last) = random.range();
+                writer.forget_shadows(first..=last);
+                model.shadows.retain(|index, _| !(first..=last).contains(index));
+            }
+            _ if random.below(40) == 0 => {
+                writer.clear();
+                *model = Model::default();
+            }
+            _ => {}
+        }
+    }
+
+    fn question(&mut self) {
+        let (random, model, array) = (&mut self.random, &self.model, &self.array);
+        let guard = pin();
+        let (index, mark, (first, last)) = (random.index(), random.mark(), random.range());
+        let covering = model.covering(index);
+        let value = covering.map(|first| model.values[&first].value);
+        assert_eq!(array.load(index, &guard).copied(), value);
+        assert_eq!(array.load_arc(index, &guard).map(|v| *v), value);
+        assert_eq!(array.entry(index, &guard).map(copied), covering.map(|first| entry(model, first)));
+        assert_eq!(
+            array.is_marked(index, mark, &guard),
+            covering.is_some_and(|first| model.has(first, mark))
+        );
+        assert_eq!(array.shadow(index, &guard), model.shadows.get(&index).copied());
+
+        let mut expected = model.in_range(first, last);
+        let entries = |starts: &[u64]| starts.iter().map(|&first| entry(model, first)).collect::<Vec<_>>();
+        let found: Vec<_> = array.range(first..=last, &guard).map(copied).collect();
+        assert_eq!(found, entries(&expected));
+        expected.retain(|&first| model.has(first, mark));
+        let found: Vec<_> = array.marked(first..=last, mark, &guard).map(copied).collect();
+        assert_eq!(found, entries(&expected));
+        let arcs = array.marked(first..=last, mark, &guard).arcs();
+        assert!(arcs.map(|found| *found.value).eq(found.iter().map(|found| found.value)));
+        assert_eq!(array.find(first..=last, mark, &guard).map(copied), found.first().copied());
+
+        let (order, end) = (random.below(10) as u8, index.saturating_add(random.below(600)));
+        assert_eq!(array.free_order(index, order, end, &guard), model.free_order(index, order, end));
+        assert_eq!(array.is_empty(), model.values.is_empty());
+        assert_eq!(array.any(mark), model.values.values().any(|value| value.marks[mark as usize]));
+        assert_eq!(array.any_shadow(), !model.shadows.is_empty());
+    }
+}
+
+fn entry(model: &Model, first: u64) -> Entry<u64> {
+    let Modelled { order, value, .. } = model.values[&first];
+    Entry { index: first, order, value }
+}
+
+fn copied(found: Entry<&u64>) -> Entry<u64> {
+    Entry { index: found.index, order: found.order, value: *found.value }
+}
+
+/// Checks a subtree; returns its bytes.
+fn check<T: Send + Sync + 'static>(node: &Node<T>, guard: &Guard) -> u64 {
+    assert!(!node.is_empty(), "an empty node is in the tree");
+    let mut expected = [0_u64; Tag::ALL.len()];
+    let mut bytes = allocated::<Node<T>>() + node.block_bytes(guard);
+    let mut slot = 0;
+    while slot < SLOTS {
+        let own_shadow = node.shadow(slot, guard).is_some();
+        expected[Tag::Shadow as usize] |= u64::from(own_shadow) << slot;
+        if let Some(held) = node.value_at(slot, guard) {
+            assert_eq!(held.head, slot);
+            for covered in slot..slot + (1 << held.order) {
+                assert!(node.child(covered, guard).is_none() && node.shadow(covered, guard).is_none());
+                assert_eq!(node.value_at(covered, guard).map(|held| held.head), Some(slot));
+            }
+            expected[Tag::Present as usize] |= 1 << slot;
+            for tag in Tag::OF_VALUES {
+                expected[tag as usize] |= node.tag(tag) & (1 << slot);
+            }
+            slot += 1 << held.order;
+            continue;
+        }
+        if let Some(child) = node.child(slot, guard) {
+            assert!(!own_shadow && child.shift + BITS == node.shift);
+            bytes += check(child, guard);
+            for tag in Tag::ALL {
+                expected[tag as usize] |= u64::from(child.tag(tag) != 0) << slot;
+            }
+        }
+        slot += 1;
+    }
+    assert_eq!(Tag::ALL.map(|tag| node.tag(tag)), expected);
+    bytes
+}
+
+fn check_all<T: Send + Sync + 'static>(array: &XArray<T>) {
+    let guard = pin();
+    let root = array.root.load(&guard);
+    assert_eq!(array.memory_bytes(), root.map_or(0, |root| check(root, &guard)));
+    if let Some(root) = root {
+        let only_child =
+            root.tag(Tag::Present) | root.tag(Tag::Shadow) == 1 && root.child(0, &guard).is_some();
+        assert!(!only_child, "the tree is higher than it needs to be");
+    }
+}
+
+fn run(seed: u64, steps: u32) {
+    let mut pair = Pair { array: XArray::new(), model: Model::default(), random: Random(seed) };
+    for step in 0..steps {
+        pair.change();
+        if step % 2 == 0 {
+            pair.question();
+        }
+        if step % 64 == 0 {
+            check_all(&pair.array);
+        }
+    }
+    let firsts: Vec<_> = pair.model.values.keys().copied().collect();
+    for first in firsts {
+        assert!(pair.array.writer().erase(first, None).is_some());
+    }
+    pair.array.writer().forget_shadows(..);
+    check_all(&pair.array);
+    assert_eq!(pair.array.memory_bytes(), 0);
+}
+
+#[test]
+fn random_operations_agree_with_a_naive_model() {
+    (1..=8).for_each(|seed| run(seed, 30_000));
+}
+
+#[test]
+fn a_node_is_as_large_as_the_page_says() {
+    assert_eq!(allocated::<Node<u64>>(), 616);
+    assert_eq!(allocated::<super::node::Block<u64>>(), 528);
+    assert_eq!(allocated::<super::shadow::Shadows>(), 536);
+}
+
+#[test]
+fn bits_are_listed_in_order() {
+    assert!(bits(1 | 1 << 5 | 1 << 63).eq([0, 5, 63]));
+    assert_eq!(bits(0).next(), None);
+}
+
+#[test]
+fn a_value_of_several_slots_is_stored_over_shadows_of_all_sizes() {
+    let array = XArray::new();
+    let writer = array.writer();
+    for (index, order, shadow) in [(0, 9, 1), (512, 0, 2), (513, 0, 3), (576, 6, 4), (640, 5, 5)] {
+        writer.store(index, order, Arc::new(())).unwrap();
+        writer.erase(index, Some(shadow)).unwrap();
+    }
+    // One index of a large shadow: the others keep it.
+    assert_eq!(writer.store(70, 0, Arc::new(())), Ok(vec![1]));
+    assert_eq!([69, 70, 71].map(|index| array.shadow(index, writer.guard())), [Some(1), None, Some(1)]);
+    assert_eq!(writer.store(512, 9, Arc::new(())), Ok(vec![2, 3, 4, 5]));
+    assert_eq!(array.shadow(600, writer.guard()), None);
+    drop(writer);
+    check_all(&array);
+}
+
+#[test]
+#[should_panic(expected = "two writers")]
+fn two_writers_at_once_are_a_mistake() {
+    let array = XArray::<()>::new();
+    let _first = array.writer();
+    let _second = array.writer();
+}
+
+#[test]
+#[should_panic(expected = "order 3")]
+fn a_value_begins_at_a_multiple_of_its_size() {
+    let _ = XArray::new().writer().store(4, 3, Arc::new(()));
+}
+
+#[test]
+fn a_split_whose_values_cannot_be_made_changes_nothing() {
+    let array = XArray::new();
+    array.writer().store(0, 4, Arc::new(7)).unwrap();
+    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        array.writer().split(3, 1, |part| if part < 8 { Arc::new(1) } else { panic!("no memory") })
+    }));
+    assert!(failed.is_err());
+    check_all(&array);
+    assert_eq!(array.load(9, &pin()), Some(&7));
+    assert!(array.writer().erase(0, None).is_some());
+}

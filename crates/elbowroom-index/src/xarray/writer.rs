@@ -1,0 +1,281 @@
+//! The one writer: store, erase, replace, marks. The tree's height follows what is in it.
+
+use super::node::{BITS, Node, Tag, allocated, span};
+use super::{MAX_ORDER, Mark, XArray};
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::epoch::{ArcCell, Guard, pin};
+use std::ops::RangeBounds;
+
+/// The right to change an [`XArray`]; there is one at a time. Readers go on meanwhile.
+///
+/// Holds an epoch pinned: do not wait or sleep while it lives.
+pub struct Writer<'a, T: Send + Sync + 'static> {
+    array: &'a XArray<T>,
+    guard: Guard,
+}
+
+/// Some of the indices have a value already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Occupied;
+
+/// A value that is to be stored.
+struct New<T> {
+    index: u64,
+    order: u32,
+    value: Arc<T>,
+}
+
+impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
+    pub(super) fn new(array: &'a XArray<T>) -> Self {
+        let busy = array.writing.swap(true, Ordering::Acquire);
+        assert!(!busy, "an xarray has two writers: the cache lock is not held");
+        Self { array, guard: pin() }
+    }
+
+    /// The epoch that it holds, for lookups.
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// Stores `value` at the 2^`order` indices from `index`. The shadows that were there go, and are returned in the order of
+    /// their indices, equal neighbours once. Linux: `__filemap_add_folio`.
+    ///
+    /// # Errors
+    /// [`Occupied`] if there is a value at any of them; then nothing changes.
+    ///
+    /// # Panics
+    /// If `order` is larger than [`MAX_ORDER`], or `index` is no multiple of 2^`order`.
+    pub fn store(&self, index: u64, order: u8, value: Arc<T>) -> Result<Vec<u64>, Occupied> {
+        assert!(order <= MAX_ORDER && index.trailing_zeros() >= u32::from(order), "{index}, order {order}");
+        let mut shadows = Vec::new();
+        let new = New { index, order: u32::from(order), value };
+        let stored = self.insert(self.grow(index, new.order), new, &mut shadows);
+        self.settle();
+        stored.map(|()| shadows)
+    }
+
+    fn insert(&self, node: &Node<T>, new: New<T>, shadows: &mut Vec<u64>) -> Result<(), Occupied> {
+        let slot = node.slot_of(new.index);
+        if node.value_at(slot, &self.guard).is_some() {
+            return Err(Occupied);
+        }
+        let Some(order) = new.order.checked_sub(node.shift) else {
+            // A child that is new is empty: nothing below can fail.
+            let child = self.child_or_new(node, slot);
+            self.insert(child, new, shadows)?;
+            node.summarize(slot, child, &[Tag::Present, Tag::Shadow]);
+            return Ok(());
+        };
+        let slots = span(slot, order);
+        if node.tag(Tag::Present) & slots != 0 {
+            return Err(Occupied);
+        }
+        self.take_shadows(node, slots, shadows);
+        self.allocated(node.put(slot, order, new.value, &self.guard));
+        Ok(())
+    }
+
+    /// Takes out the value that covers `index`, with its marks; leaves `shadow` at all its indices. Linux: `page_cache_delete`.
+    pub fn erase(&self, index: u64, shadow: Option<u64>) -> Option<Arc<T>> {
+        let value = self.remove(self.root_over(index)?, index, shadow);
+        self.settle();
+        value
+    }
+
+    fn remove(&self, node: &Node<T>, index: u64, shadow: Option<u64>) -> Option<Arc<T>> {
+        let slot = node.slot_of(index);
+        if let Some(held) = node.value_at(slot, &self.guard) {
+            let value = held.cell.load_arc(&self.guard);
+            self.freed(node.take(&held, &self.guard));
+            for tag in Tag::OF_VALUES {
+                node.clear(tag, 1 << held.head);
+            }
+            if let Some(shadow) = shadow {
+                self.allocated(node.set_shadows(span(held.head, held.order), shadow, &self.guard));
+            }
+            return value;
+        }
+        let child = node.child(slot, &self.guard)?;
+        let value = self.remove(child, index, shadow)?;
+        self.tidy(node, slot, child);
+        Some(value)
+    }
+
+    /// Puts `value` in the place of the one that covers `index`, which is returned; its marks stay. Linux: `replace_page_cache_folio`.
+    ///
+    /// # Errors
+    /// `value` itself, if there is nothing to replace.
+    pub fn replace(&self, index: u64, value: Arc<T>) -> Result<Arc<T>, Arc<T>> {
+        let Some((_, held)) = self.array.held(index, &self.guard, ArcCell::load) else { return Err(value) };
+        Ok(held.cell.swap(Some(value), &self.guard).expect("only the writer empties a cell"))
+    }
+
+    /// Gives the value that covers `index` the mark; tells whether there is one that did not have it. Linux: `xa_set_mark`.
+    pub fn set_mark(&self, index: u64, mark: Mark) -> bool {
+        self.mark(index, mark, |node, tag, bit| node.set(tag, bit))
+    }
+
+    /// Takes the mark from the value that covers `index`; tells whether there is one that had it. Linux: `xa_clear_mark`.
+    pub fn clear_mark(&self, index: u64, mark: Mark) -> bool {
+        self.mark(index, mark, |node, tag, bit| node.clear(tag, bit))
+    }
+
+    /// Gives every value that has `from` and covers any index of `range` the mark `to` too; tells how many those are.
+    /// Linux: `tag_pages_for_writeback`.
+    pub fn copy_mark(&self, range: impl RangeBounds<u64>, from: Mark, to: Mark) -> u64 {
+        let mut marked = 0;
+        for entry in self.array.marked(range, from, &self.guard) {
+            self.set_mark(entry.index, to);
+            marked += 1;
+        }
+        marked
+    }
+
+    fn mark(&self, index: u64, mark: Mark, change: fn(&Node<T>, Tag, u64) -> bool) -> bool {
+        let tag = mark.into();
+        let changed = self.root_over(index).is_some_and(|root| self.mark_below(root, index, tag, change));
+        if changed {
+            self.publish_summary();
+        }
+        changed
+    }
+
+    fn mark_below(
+        &self,
+        node: &Node<T>,
+        index: u64,
+        tag: Tag,
+        change: fn(&Node<T>, Tag, u64) -> bool,
+    ) -> bool {
+        let slot = node.slot_of(index);
+        if let Some(held) = node.value_at(slot, &self.guard) {
+            return change(node, tag, 1 << held.head);
+        }
+        let Some(child) = node.child(slot, &self.guard) else { return false };
+        let changed = self.mark_below(child, index, tag, change);
+        if changed {
+            node.summarize(slot, child, &[tag]);
+        }
+        changed
+    }
+
+    /// Erases everything, shadows too. All nodes are dropped together after their grace period: for a large tree, at once in some
+    /// thread's pin.
+    pub fn clear(&self) {
+        self.array.root.store(None, &self.guard);
+        self.array.bytes.store(0, Ordering::Relaxed);
+        self.publish_summary();
+    }
+
+    pub(super) fn array(&self) -> &XArray<T> {
+        self.array
+    }
+
+    pub(super) fn root(&self) -> Option<&Node<T>> {
+        self.array.root.load(&self.guard)
+    }
+
+    pub(super) fn root_over(&self, index: u64) -> Option<&Node<T>> {
+        self.array.root_over(index, &self.guard)
+    }
+
+    /// The root, high enough for a value of `order` at `index`.
+    fn grow(&self, index: u64, order: u32) -> &Node<T> {
+        let lowest = u64::BITS - index.leading_zeros();
+        let shift = lowest.saturating_sub(1).max(order) / BITS * BITS;
+        let mut root = self.root().unwrap_or_else(|| {
+            self.set_root(Node::new(shift));
+            self.root().expect("it has just been stored")
+        });
+        while root.shift < shift {
+            let higher = Node::new(root.shift + BITS);
+            if let Some(cell) = higher.child_cell(0) {
+                cell.store(self.array.root.load_arc(&self.guard), &self.guard);
+            }
+            higher.summarize(0, root, &Tag::ALL);
+            self.set_root(higher);
+            root = self.root().expect("it has just been stored");
+        }
+        root
+    }
+
+    fn set_root(&self, root: Node<T>) {
+        self.array.root.store(Some(Arc::new(root)), &self.guard);
+        self.allocated(allocated::<Node<T>>());
+    }
+
+    /// Ends a change: lowers the tree as far as it may go, and publishes what it has.
+    ///
+    /// A root that leaves keeps its child, so that readers who are in it find what there is.
+    pub(super) fn settle(&self) {
+        while let Some(root) = self.root() {
+            let heir = match root.tag(Tag::Present) | root.tag(Tag::Shadow) {
+                0 => None,
+                1 => match root.child_cell(0).and_then(|cell| cell.load_arc(&self.guard)) {
+                    None => break,
+                    heir => heir,
+                },
+                _ => break,
+            };
+            self.array.root.store(heir, &self.guard);
+            self.freed(allocated::<Node<T>>());
+        }
+        self.publish_summary();
+    }
+
+    fn publish_summary(&self) {
+        let has = |tag: &&Tag| self.root().is_some_and(|root| root.tag(**tag) != 0);
+        let summary = Tag::ALL.iter().filter(has).fold(0, |word, &tag| word | 1 << tag as u32);
+        self.array.summary.store(summary, Ordering::Release);
+    }
+
+    /// The child of `slot`, where there is no value; a new one has the shadow of the slot.
+    pub(super) fn child_or_new<'g>(&'g self, node: &'g Node<T>, slot: usize) -> &'g Node<T> {
+        if let Some(child) = node.child(slot, &self.guard) {
+            return child;
+        }
+        let child = Node::new(node.shift - BITS);
+        self.move_shadow(node, slot, &child);
+        self.put_child(node, slot, child);
+        // Only now, so that whoever does not find it here finds it in the child.
+        self.drop_shadow(node, slot);
+        node.child(slot, &self.guard).expect("it has just been stored")
+    }
+
+    pub(super) fn put_child(&self, node: &Node<T>, slot: usize, child: Node<T>) {
+        let cell = node.child_cell(slot).expect("a value smaller than a slot is in a child");
+        cell.store(Some(Arc::new(child)), &self.guard);
+        self.allocated(allocated::<Node<T>>());
+    }
+
+    /// After a change below `slot`: corrects its bits, and removes a child that became empty.
+    pub(super) fn tidy(&self, node: &Node<T>, slot: usize, child: &Node<T>) {
+        node.summarize(slot, child, &Tag::ALL);
+        if child.is_empty() {
+            self.remove_child(node, slot);
+        }
+    }
+
+    /// Removes an empty child.
+    pub(super) fn remove_child(&self, node: &Node<T>, slot: usize) {
+        if let Some(cell) = node.child_cell(slot) {
+            cell.store(None, &self.guard);
+            self.freed(allocated::<Node<T>>());
+        }
+    }
+
+    pub(super) fn allocated(&self, bytes: u64) {
+        self.array.bytes.store(self.array.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn freed(&self, bytes: u64) {
+        self.array.bytes.store(self.array.bytes.load(Ordering::Relaxed) - bytes, Ordering::Relaxed);
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Writer<'_, T> {
+    fn drop(&mut self) {
+        self.array.writing.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,146 @@
+//! The range map's reader against its writer, under loom and under shuttle, with nodes of four:
+//! `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-index --test loom --release`, or `--cfg shuttle`. With
+//! `--cfg elbowroom_mutant="no_grace"` added, the same runs must fail.
+#![cfg(any(loom, shuttle))]
+
+use elbowroom_index::RangeMap;
+use elbowroom_sync::Arc;
+use elbowroom_sync::epoch::pin;
+use std::ops::Deref;
+
+#[cfg(loom)]
+use loom::{model as check, thread};
+#[cfg(shuttle)]
+use shuttle::thread;
+
+#[cfg(shuttle)]
+fn check(f: impl Fn() + Send + Sync + 'static) {
+    shuttle::check_random(f, 2000);
+}
+
+/// A thread's handle on the map. When the run has failed the checker is gone, and a drop that asks it would end the
+/// process instead of the test.
+struct Handle(Option<Arc<RangeMap<u32>>>);
+
+impl Deref for Handle {
+    type Target = RangeMap<u32>;
+    fn deref(&self) -> &RangeMap<u32> {
+        self.0.as_deref().expect("a handle is full until it is dropped")
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::mem::forget(self.0.take());
+        }
+    }
+}
+
+/// Two handles on a map of `ranges`.
+fn shared_map(ranges: &[(u64, u64, u32)]) -> (Handle, Handle) {
+    let ranges = ranges.iter().map(|&(start, end, value)| (start..end, value));
+    let map = Arc::new(RangeMap::from_sorted(ranges).unwrap());
+    (Handle(Some(map.clone())), Handle(Some(map)))
+}
+
+/// Runs `read` beside `write` on a map of `ranges` under the checker, then checks the structure.
+fn reader_beside_writer(
+    ranges: &'static [(u64, u64, u32)],
+    read: fn(&RangeMap<u32>),
+    write: fn(&RangeMap<u32>),
+) {
+    check(move || {
+        let (map, shared) = shared_map(ranges);
+        let reader = thread::spawn(move || read(&shared));
+        write(&map);
+        reader.join().unwrap();
+        map.verify();
+    });
+}
+
+/// Two ranges and two gaps: a full leaf of four.
+const FULL_LEAF: &[(u64, u64, u32)] = &[(10, 20, 1), (30, 40, 2)];
+
+#[test]
+#[cfg_attr(elbowroom_mutant = "no_grace", should_panic(expected = "used after its grace period"))]
+fn a_leaf_is_replaced() {
+    let read = |map: &RangeMap<u32>| {
+        let guard = pin();
+        let (range, value) = map.get(15, &guard).expect("a gap that was never there");
+        assert!(matches!((range.start, range.end, value), (10, 20, 1 | 3)), "{range:?} {value}");
+        assert_eq!(map.get(35, &guard), Some((30..40, 2)));
+    };
+    reader_beside_writer(FULL_LEAF, read, |map| map.writer().store(10..20, Some(3)));
+}
+
+/// The leaf that one store replaces is written again by the third: what the limbo gives back must be out of reach.
+#[test]
+#[cfg_attr(elbowroom_mutant = "no_grace", should_panic(expected = "used after its grace period"))]
+fn a_leaf_is_reused() {
+    let read = |map: &RangeMap<u32>| {
+        let (range, value) = map.get(15, &pin()).expect("a gap that was never there");
+        assert!(matches!((range.start, range.end, value), (10, 20, 1 | 3 | 4 | 5)), "{range:?} {value}");
+    };
+    reader_beside_writer(FULL_LEAF, read, |map| {
+        for value in 3..=5 {
+            map.writer().store(10..20, Some(value));
+        }
+    });
+}
+
+#[test]
+#[cfg_attr(elbowroom_mutant = "no_grace", should_panic(expected = "used after its grace period"))]
+fn a_leaf_is_split() {
+    let read = |map: &RangeMap<u32>| {
+        let guard = pin();
+        assert_eq!(map.get(12, &guard).expect("a gap that was never there").1, 1);
+        assert!(matches!(map.get(16, &guard).expect("a gap that was never there").1, 1 | 3));
+        assert_eq!(map.get(35, &guard), Some((30..40, 2)));
+    };
+    reader_beside_writer(FULL_LEAF, read, |map| map.writer().store(15..17, Some(3)));
+}
+
+/// Six entries, in two leaves at least.
+const TWO_LEAVES: &[(u64, u64, u32)] = &[(0, 10, 1), (10, 20, 1), (20, 30, 1), (30, 40, 1), (40, 50, 1)];
+
+#[test]
+#[cfg_attr(elbowroom_mutant = "no_grace", should_panic(expected = "used after its grace period"))]
+fn a_store_covers_several_leaves() {
+    let read = |map: &RangeMap<u32>| {
+        let guard = pin();
+        let (low, high) = (map.get(12, &guard), map.get(42, &guard));
+        let (low, high) =
+            (low.expect("a gap that was never there"), high.expect("a gap that was never there"));
+        // The second look is the later one: it may be newer, never older.
+        assert!(low.1 <= high.1, "{low:?} {high:?}");
+        let mut at = 5;
+        for (range, _) in map.overlapping(5..45, &guard) {
+            assert!(range.start <= at && at < range.end, "nothing at {at}, then {range:?}");
+            at = range.end;
+        }
+        assert!(at >= 45);
+    };
+    reader_beside_writer(TWO_LEAVES, read, |map| map.writer().store(5..48, Some(2)));
+}
+
+#[test]
+#[cfg(not(elbowroom_mutant = "no_grace"))]
+fn a_store_that_has_returned_is_seen() {
+    use elbowroom_sync::atomic::{AtomicU32, Ordering};
+    check(|| {
+        let (map, shared) = shared_map(&[(10, 20, 1)]);
+        let stored = Arc::new(AtomicU32::new(0));
+        let reader = thread::spawn({
+            let stored = stored.clone();
+            move || {
+                let before = stored.load(Ordering::Acquire);
+                let seen = shared.get(12, &pin()).map_or(0, |(_, value)| value);
+                assert!(before == 0 || seen == 2, "{seen} after the store of 2");
+            }
+        });
+        map.writer().store(5..15, Some(2));
+        stored.store(1, Ordering::Release);
+        reader.join().unwrap();
+    });
+}

@@ -1,0 +1,258 @@
+//! What a manager needs of an MMU.
+
+use crate::soft::SoftMmu;
+use crate::{Access, Denial, Errno, Extent, HostMmu, UnmapError, Wake};
+use std::ops::Range;
+
+/// Arena, page tables of some kind, and the way between them. [`HostMmu`] has real pointers, [`crate::soft::SoftMmu`] tables of its own.
+///
+/// A page of an extent is at home or mapped ("away"), never both. The owner of an extent serializes the calls for it. No call waits for
+/// anything but short locks and, at most for some milliseconds, for pins to go.
+pub trait Mmu: Send + Sync + 'static {
+    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free in what the arena has so far.
+    fn alloc(&self, order: u8) -> Option<Extent>;
+
+    /// Whether somebody who has time should call [`Mmu::grow`].
+    fn wants_to_grow(&self) -> bool;
+
+    /// Gives the arena 2 MiB more of its size, which may take milliseconds; `false` if it has all of it.
+    ///
+    /// # Errors
+    /// The kernel has no memory.
+    fn grow(&self) -> Result<bool, Errno>;
+
+    /// Gives an extent back.
+    ///
+    /// # Panics
+    /// If a page of it is away.
+    fn free(&self, extent: Extent);
+
+    /// The size of the arena, in frames.
+    fn frames(&self) -> usize;
+
+    /// Frames that have memory so far.
+    fn populated_frames(&self) -> usize;
+
+    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes whoever waits for them,
+    /// if told to.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT or EINVAL: something else is in the way. ENOMEM: no memory for the tables. Some of the pages may be mapped then; the
+    /// extent knows which.
+    fn map(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        pages: Range<usize>,
+        access: Access,
+        wake: Wake,
+    ) -> Result<(), Errno>;
+
+    /// Takes all pages of the extent home: when it returns, nobody else reads or writes them.
+    ///
+    /// # Errors
+    /// Busy: a page is pinned; the rest may be home. Lost: see [`UnmapError`].
+    fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError>;
+
+    /// [`Mmu::unmap`] of many clean extents of a page each, as cheaply as that can be done; the extents tell which are home then.
+    fn unmap_clean(&self, extents: &mut [Extent]);
+
+    /// Lets stores to the present pages of `range` through.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno>;
+
+    /// Wakes whoever waits for a page of `range`; they fault again if it is not there.
+    fn wake(&self, range: Range<usize>);
+
+    /// Addresses for at least `min_len` bytes of mappings.
+    ///
+    /// # Errors
+    /// ENOMEM: there is no room.
+    fn add_window(&self, min_len: usize) -> Result<Range<usize>, Errno>;
+
+    /// Gives up addresses that [`Mmu::add_window`], or the making of a space, gave, with nothing mapped in them.
+    fn remove_window(&self, start: usize);
+
+    /// Whether all of `addr..addr + len` (not empty) is ours.
+    fn covers(&self, addr: usize, len: usize) -> bool;
+
+    /// Makes accesses to the page of `addr` fail as `denial` says, and wakes whoever waits there; unless `wanted`, asked once all who would
+    /// map the page can see the denial, says no. Tells what it said.
+    ///
+    /// # Errors
+    /// The kernel's: no memory for it.
+    fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno>;
+
+    /// Undoes the denials in `range`.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn allow(&self, range: Range<usize>) -> Result<(), Errno>;
+
+    /// Leaves `range`, where nothing is mapped, to whatever an access to unmapped memory gets, and wakes whoever waits there. Tells whether the
+    /// addresses are lost to us by that.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn punch(&self, range: Range<usize>) -> Result<bool, Errno>;
+}
+
+impl Mmu for HostMmu {
+    fn alloc(&self, order: u8) -> Option<Extent> {
+        self.alloc(order)
+    }
+
+    fn wants_to_grow(&self) -> bool {
+        self.wants_to_grow()
+    }
+
+    fn grow(&self) -> Result<bool, Errno> {
+        self.grow()
+    }
+
+    fn free(&self, extent: Extent) {
+        self.free(extent);
+    }
+
+    fn frames(&self) -> usize {
+        self.frames()
+    }
+
+    fn populated_frames(&self) -> usize {
+        self.populated_frames()
+    }
+
+    fn map(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        pages: Range<usize>,
+        access: Access,
+        wake: Wake,
+    ) -> Result<(), Errno> {
+        self.map(extent, base, pages, access, wake)
+    }
+
+    fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
+        self.unmap(extent)
+    }
+
+    fn unmap_clean(&self, extents: &mut [Extent]) {
+        self.unmap_clean(extents);
+    }
+
+    fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
+        self.make_writable(range, wake)
+    }
+
+    fn wake(&self, range: Range<usize>) {
+        self.wake(range);
+    }
+
+    fn add_window(&self, min_len: usize) -> Result<Range<usize>, Errno> {
+        self.add_window(min_len)
+    }
+
+    fn remove_window(&self, _start: usize) {
+        // Windows last as long as the process.
+    }
+
+    fn covers(&self, addr: usize, len: usize) -> bool {
+        self.windows().covers(addr, len)
+    }
+
+    fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
+        self.deny(addr, denial, wanted)
+    }
+
+    fn allow(&self, range: Range<usize>) -> Result<(), Errno> {
+        self.allow(range)
+    }
+
+    fn punch(&self, range: Range<usize>) -> Result<bool, Errno> {
+        self.punch(range).map(|()| true)
+    }
+}
+
+impl Mmu for SoftMmu {
+    fn alloc(&self, order: u8) -> Option<Extent> {
+        self.alloc(order)
+    }
+
+    fn wants_to_grow(&self) -> bool {
+        self.wants_to_grow()
+    }
+
+    fn grow(&self) -> Result<bool, Errno> {
+        self.grow()
+    }
+
+    fn free(&self, extent: Extent) {
+        self.free(extent);
+    }
+
+    fn frames(&self) -> usize {
+        self.frames()
+    }
+
+    fn populated_frames(&self) -> usize {
+        self.populated_frames()
+    }
+
+    fn map(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        pages: Range<usize>,
+        access: Access,
+        wake: Wake,
+    ) -> Result<(), Errno> {
+        self.map(extent, base, pages, access, wake)
+    }
+
+    fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
+        self.unmap(extent)
+    }
+
+    fn unmap_clean(&self, extents: &mut [Extent]) {
+        self.unmap_clean(extents);
+    }
+
+    fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
+        self.make_writable(range, wake)
+    }
+
+    fn wake(&self, _range: Range<usize>) {
+        // Nobody waits in the MMU.
+    }
+
+    fn add_window(&self, _min_len: usize) -> Result<Range<usize>, Errno> {
+        // A space has all its addresses from the beginning.
+        Err(Errno::NOMEM)
+    }
+
+    fn remove_window(&self, start: usize) {
+        // Fails only for a space that does not exist, or has something mapped: the caller's mistake, and harmless.
+        let gone = self.destroy_space((start >> 48) as u16);
+        debug_assert_eq!(gone, Ok(()), "a space is removed");
+    }
+
+    fn covers(&self, addr: usize, len: usize) -> bool {
+        self.covers(addr, len)
+    }
+
+    fn deny(&self, _addr: usize, _denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
+        // The thread whose access it is waits for an answer, not in the MMU: the denial is the answer, and nothing is recorded.
+        Ok(wanted())
+    }
+
+    fn allow(&self, _range: Range<usize>) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn punch(&self, _range: Range<usize>) -> Result<bool, Errno> {
+        Ok(false)
+    }
+}

@@ -1,0 +1,222 @@
+//! A processor: what one thread accesses mapped memory with, and its translation cache.
+//!
+//! The cache is direct-mapped. A line remembers where the page's entry is and what it said. It is only a guess: every access compares the entry (and the
+//! epoch) with it, so nobody has to tell a processor that a mapping has changed.
+
+use super::fault::{Cause, SoftFault};
+use super::frames::Place;
+use super::pte::{Entry, Intent, PINS_IN_WORD, PinRefusal, Word};
+use super::table::EntryRef;
+use super::tree::Walk;
+use super::{ACCESS_TRIES, CACHE_ENTRIES, PIN_STOCK, Shared};
+use crate::PAGE_SHIFT;
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::{Ordering, fence};
+use std::cell::Cell;
+
+/// Bytes in the cache of a processor.
+pub(super) const CACHE_BYTES: usize = CACHE_ENTRIES * size_of::<Line>();
+
+/// A line of the cache.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    /// The page's number, with its space.
+    tag: usize,
+    entry: EntryRef,
+    /// What the entry said in the epoch of the cache; marked as accessed.
+    word: Word,
+    pub(super) place: Place,
+}
+
+impl Line {
+    /// Where its entry is.
+    pub(super) fn name(&self) -> EntryRef {
+        self.entry
+    }
+}
+
+/// A line that matches no address.
+const NO_LINE: Line = Line { tag: usize::MAX, entry: EntryRef::NONE, word: Word::EMPTY, place: Place::FIRST };
+
+/// Why an access by a line failed.
+pub(super) enum Miss {
+    /// The line is old: walk.
+    Changed,
+    /// It is not to be tried again.
+    Cause(Cause),
+}
+
+/// Where a page's bytes are, for who keeps translations of his own and has a [`super::Subscription`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Translation {
+    /// The address of the byte in the arena.
+    pub home: usize,
+    /// Whether it may be stored to.
+    pub writable: bool,
+}
+
+/// A thread's way to the memory of an MMU. It can be given to another thread, but not shared.
+///
+/// Loads and stores of aligned words of 4 or 8 bytes are whole; loads acquire, and stores release (as on x86-64), so one can publish what
+/// another sees.
+pub struct SoftCpu {
+    pub(super) shared: Arc<Shared>,
+    cache: Box<[Cell<Line>; CACHE_ENTRIES]>,
+    /// The epoch in which the cache was filled.
+    epoch: Cell<u64>,
+    /// Pins that are ours to give.
+    stock: Cell<usize>,
+}
+
+/// Which line an address uses.
+#[inline]
+fn line_of(addr: usize) -> usize {
+    ((addr >> PAGE_SHIFT) ^ (addr >> 48)) % CACHE_ENTRIES
+}
+
+impl SoftCpu {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        shared.cpus.fetch_add(1, Ordering::Relaxed);
+        let cache = Box::new([const { Cell::new(NO_LINE) }; CACHE_ENTRIES]);
+        let epoch = Cell::new(shared.epoch.now());
+        Self { shared, cache, epoch, stock: Cell::new(0) }
+    }
+
+    /// The cached line of an address.
+    #[inline]
+    pub(super) fn cached(&self, addr: usize) -> Option<Line> {
+        let line = self.cache[line_of(addr)].get();
+        (line.tag == addr >> PAGE_SHIFT).then_some(line)
+    }
+
+    /// Whether what was loaded by the line is right: it is still what the entry says, and has been all the time.
+    ///
+    /// The fence keeps the load before the comparison. The epoch is loaded after the entry: if the generation came round,
+    /// whoever sees the entry that was installed then, or later, sees the new epoch.
+    #[inline]
+    pub(super) fn is_still(&self, line: &Line) -> bool {
+        fence(Ordering::Acquire);
+        let now = self.shared.tree.leaves.entry(line.entry).load();
+        line.word.same_for_reading(now) && self.shared.epoch.now() == self.epoch.get()
+    }
+
+    /// Looks an address up in the page tables, and remembers it.
+    #[cold]
+    fn walk(&self, addr: usize) -> Result<Line, Miss> {
+        let epoch = self.shared.epoch.now();
+        if epoch != self.epoch.get() {
+            self.cache.iter().for_each(|line| line.set(NO_LINE));
+            self.epoch.set(epoch);
+        }
+        let (entry, seen) = match self.shared.tree.walk(addr) {
+            Walk::Mapped(entry, seen) => (entry, seen),
+            Walk::Nothing => return Err(Miss::Cause(Cause::NotMapped)),
+            Walk::Changed => return Err(Miss::Changed),
+        };
+        let word = self.shared.tree.leaves.entry(entry).touch(seen).ok_or(Miss::Changed)?;
+        let place = self.shared.frames.place(word.frame().ok_or(Miss::Changed)?);
+        let line = Line { tag: addr >> PAGE_SHIFT, entry, word, place };
+        self.cache[line_of(addr)].set(line);
+        Ok(line)
+    }
+
+    /// Makes an access inside one page: by the cached line, else after a walk, and again if the mapping changed meanwhile.
+    #[inline]
+    pub(super) fn attempt<T>(
+        &self,
+        addr: usize,
+        mut access: impl FnMut(&Line) -> Result<T, Miss>,
+    ) -> Result<T, Cause> {
+        let mut cached = self.cached(addr);
+        for _ in 0..=ACCESS_TRIES {
+            let line = match cached.take() {
+                Some(line) => Ok(line),
+                None => self.walk(addr),
+            };
+            match line.and_then(|line| access(&line)) {
+                Ok(done) => return Ok(done),
+                Err(Miss::Changed) => {}
+                Err(Miss::Cause(cause)) => return Err(cause),
+            }
+        }
+        // It comes and goes: as good as not there.
+        Err(Cause::NotMapped)
+    }
+
+    /// Takes a pin by a line.
+    #[inline]
+    pub(super) fn hold(&self, line: &Line, intent: Intent, limit: u32) -> Result<&Entry, Miss> {
+        let entry = self.shared.tree.leaves.entry(line.entry);
+        match entry.pin(line.word, intent, limit) {
+            // Else the generation has come round, and it may be another mapping.
+            Ok(()) if self.shared.epoch.now() == self.epoch.get() => Ok(entry),
+            Ok(()) => {
+                entry.unpin();
+                Err(Miss::Changed)
+            }
+            Err(PinRefusal::Changed) => Err(Miss::Changed),
+            Err(PinRefusal::ReadOnly) => Err(Miss::Cause(Cause::ReadOnly)),
+            Err(PinRefusal::TooMany) => Err(Miss::Cause(Cause::TooManyPins)),
+        }
+    }
+
+    /// Stores into the page of `addr`, under a pin. `store` must not panic.
+    #[inline]
+    pub(super) fn store_by<T>(&self, addr: usize, mut store: impl FnMut(Place) -> T) -> Result<T, Cause> {
+        self.attempt(addr, |line| {
+            let entry = self.hold(line, Intent::Write, PINS_IN_WORD)?;
+            // What this thread did before is seen by who sees the store.
+            fence(Ordering::Release);
+            let done = store(line.place);
+            entry.unpin();
+            Ok(done)
+        })
+    }
+
+    /// Takes one from the common bound on pins.
+    pub(super) fn take_from_stock(&self) -> Result<(), Cause> {
+        if self.stock.get() == 0 {
+            let taken = self.shared.pins_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                (left > 0).then(|| left - left.min(PIN_STOCK))
+            });
+            self.stock.set(taken.map_err(|_| Cause::TooManyPins)?.min(PIN_STOCK));
+        }
+        self.stock.set(self.stock.get() - 1);
+        Ok(())
+    }
+
+    /// Gives it back.
+    pub(super) fn return_to_stock(&self) {
+        self.stock.set(self.stock.get() + 1);
+        if self.stock.get() > 2 * PIN_STOCK {
+            self.stock.set(self.stock.get() - PIN_STOCK);
+            self.shared.pins_left.fetch_add(PIN_STOCK, Ordering::Relaxed);
+        }
+    }
+
+    /// Where the byte is now. It says nothing of later: see [`super::Subscription`].
+    ///
+    /// # Errors
+    /// The fault, as an access with that intent would meet it.
+    pub fn translate(&self, addr: usize, intent: Intent) -> Result<Translation, SoftFault> {
+        let found = self.attempt(addr, |line| {
+            let now = self.shared.tree.leaves.entry(line.entry).load();
+            if !self.is_still(line) {
+                Err(Miss::Changed)
+            } else if intent == Intent::Write && !now.is_writable() {
+                Err(Miss::Cause(Cause::ReadOnly))
+            } else {
+                let home = self.shared.frames.address(line.place, addr);
+                Ok(Translation { home, writable: now.is_writable() })
+            }
+        });
+        found.map_err(|cause| SoftFault { addr, write: intent == Intent::Write, done: 0, cause })
+    }
+}
+
+impl Drop for SoftCpu {
+    fn drop(&mut self) {
+        self.shared.pins_left.fetch_add(self.stock.get(), Ordering::Relaxed);
+        self.shared.cpus.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,30 @@
+//! Unsynchronized memory that loom watches: it panics when two accesses to a cell are not ordered.
+//!
+//! The std form has loom's two methods and nothing else, so that no access escapes a model.
+
+#[cfg(loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
+/// A cell whose owner promises that accesses through it are ordered.
+#[cfg(not(loom))]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Runs `f` on a pointer for reading. Reading through it is right only while nobody writes.
+    #[inline]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    /// Runs `f` on a pointer for writing. Using it is right only while nobody else reads or writes.
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}

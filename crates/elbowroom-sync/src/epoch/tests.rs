@@ -1,0 +1,175 @@
+//! Tests of the cell and its grace period, on real threads.
+
+use super::*;
+use crate::Arc;
+use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Counts its drops and spoils itself when it goes.
+struct Canary {
+    number: u64,
+    check: AtomicUsize,
+    drops: Arc<AtomicUsize>,
+}
+
+const ALIVE: usize = 0x5afe;
+
+/// All tests share the one collector, so a guard of one holds back what another waits for: each runs alone.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Canary {
+    fn new(number: u64, drops: &Arc<AtomicUsize>) -> Arc<Self> {
+        Arc::new(Self { number, check: AtomicUsize::new(ALIVE), drops: drops.clone() })
+    }
+}
+
+impl Drop for Canary {
+    fn drop(&mut self) {
+        self.check.store(0, Ordering::Relaxed);
+        self.drops.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Pins and flushes until `drops` reaches `wanted`. The bound is far above the few rounds that the epochs need.
+fn wait_for_drops(drops: &AtomicUsize, wanted: usize) {
+    for _ in 0..100_000 {
+        if drops.load(Ordering::Relaxed) >= wanted {
+            break;
+        }
+        pin().flush();
+        crate::thread::yield_now();
+    }
+    assert_eq!(drops.load(Ordering::Relaxed), wanted);
+}
+
+#[test]
+fn a_value_stays_until_its_readers_are_gone() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    let cell = ArcCell::new(Canary::new(1, &drops));
+    {
+        let reader = pin();
+        let seen = cell.load(&reader).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                cell.store(Some(Canary::new(2, &drops)), &pin());
+                for _ in 0..1000 {
+                    pin().flush();
+                }
+            });
+        });
+        assert_eq!((seen.number, seen.check.load(Ordering::Relaxed)), (1, ALIVE));
+        assert_eq!(drops.load(Ordering::Relaxed), 0);
+        assert_eq!(cell.load(&reader).unwrap().number, 2);
+    }
+    wait_for_drops(&drops, 1);
+    drop(cell);
+    assert_eq!(drops.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn handles_outlive_the_guard() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    let mut cell = ArcCell::empty();
+    assert!(cell.load(&pin()).is_none() && cell.load_arc(&pin()).is_none());
+    cell.store(Some(Canary::new(1, &drops)), &pin());
+    let loaded = cell.load_arc(&pin()).unwrap();
+    let swapped = cell.swap(Some(Canary::new(2, &drops)), &pin()).unwrap();
+    assert!(Arc::ptr_eq(&loaded, &swapped) && cell.swap(None, &pin()).unwrap().number == 2);
+    wait_for_drops(&drops, 1);
+    drop((loaded, swapped));
+    wait_for_drops(&drops, 2);
+    cell.store(Some(Canary::new(3, &drops)), &pin());
+    let taken = cell.take().unwrap();
+    assert!(taken.number == 3 && Arc::strong_count(&taken) == 1 && cell.load(&pin()).is_none());
+}
+
+#[test]
+fn readers_never_see_a_dropped_value_and_never_go_back() {
+    let _alone = alone();
+    const STORES: u64 = 50_000;
+    let drops = Arc::new(AtomicUsize::new(0));
+    let cell = ArcCell::new(Canary::new(0, &drops));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut last = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let guard = pin();
+                    let seen = cell.load(&guard).unwrap();
+                    assert!(seen.number >= last);
+                    last = seen.number;
+                    assert_eq!(seen.check.load(Ordering::Relaxed), ALIVE);
+                }
+            });
+        }
+        for number in 1..=STORES {
+            cell.store(Some(Canary::new(number, &drops)), &pin());
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    wait_for_drops(&drops, STORES as usize);
+}
+
+/// Gives a limbo single values until `until`, and collects what comes back. The bound is far above what the epochs need.
+fn cycle(
+    cell: &ArcCell<Canary>,
+    limbo: &mut Limbo<Canary>,
+    drops: &Arc<AtomicUsize>,
+    until: usize,
+) -> Vec<u64> {
+    let mut back = Vec::new();
+    for number in 0..10_000 {
+        cell.store_reusing(Canary::new(number, drops), limbo, &pin());
+        back.extend(std::iter::from_fn(|| limbo.reuse()).map(|value| value.number));
+        if back.len() >= until {
+            break;
+        }
+    }
+    back
+}
+
+#[test]
+fn a_limbo_gives_values_back_in_order_and_whole() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    let cell = ArcCell::empty();
+    let mut limbo = Limbo::new(1000);
+    let mut back = cycle(&cell, &mut limbo, &drops, 100);
+    assert!(back.len() >= 100, "{} came back", back.len());
+    back.sort_unstable();
+    assert!(back.iter().enumerate().all(|(at, &number)| at as u64 == number));
+    assert_eq!(drops.load(Ordering::Relaxed), back.len());
+}
+
+#[test]
+fn a_limbo_gives_nothing_back_while_a_reader_is_pinned() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    let cell = ArcCell::new(Canary::new(0, &drops));
+    let mut limbo = Limbo::new(1000);
+    let reader = pin();
+    let seen = cell.load(&reader).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(cycle(&cell, &mut limbo, &drops, 1), []));
+    });
+    assert_eq!((seen.check.load(Ordering::Relaxed), drops.load(Ordering::Relaxed)), (ALIVE, 0));
+    drop(reader);
+    drop(limbo);
+    wait_for_drops(&drops, 10_000);
+}
+
+#[test]
+fn a_limbo_keeps_no_more_than_it_should() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    let cell = ArcCell::empty();
+    let mut limbo = Limbo::new(0);
+    assert_eq!(cycle(&cell, &mut limbo, &drops, 1), []);
+    assert!(drops.load(Ordering::Relaxed) > 0);
+}

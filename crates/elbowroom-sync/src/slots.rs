@@ -1,0 +1,392 @@
+//! VMAs' memory and their locks: a table whose slots are used again for the same type only, each with a read lock that never blocks.
+//!
+//! Linux: a slab with `SLAB_TYPESAFE_BY_RCU`, and `vma_start_read`, `vma_start_write`, `vma_mark_detached` (include/linux/mmap_lock.h,
+//! mm/mmap_lock.c). Neighbours: `layout_lock`, whose sequence number ends all write locks at once, and `word`, the state of one slot.
+//!
+//! # How a reader uses it
+//! 1. It finds a [`Key`] in an index, under RCU. The key may be stale by now.
+//! 2. [`Slots::try_read`]. If that fails, [`TryReadError`] says why: `Locked` means that somebody changes the layout (take the layout
+//!    lock and use [`Slots::read_locked`]); `Detached` and `Reused` mean that the index has something newer (look again).
+//! 3. It checks that what it got still covers the address it looked for. The generation in the key has proved that it is
+//!    the same VMA, not that nobody moved its bounds between steps 1 and 2.
+//! 4. It drops the guard soon: at the latest after one request to the kernel, and before it waits for anything, the layout lock above all.
+//!
+//! # States of a VMA
+//! Marked: write-locked in the current write of the layout. A mark of an earlier write is none. Readers: guards that live.
+//!
+//! | state | marked | readers | who may enter | who waits |
+//! |---|---|---|---|---|
+//! | attached | no | 0 | any reader; the holder of the layout lock | nobody |
+//! | attached | no | n | any reader; the holder of the layout lock, to read | `write`, `detach`, `remove`: after marking or detaching |
+//! | attached | yes | 0 | the writer of the layout | nobody: readers get `Locked` until that write ends |
+//! | attached | yes | n | nobody new | the writer of the layout, for the n readers to leave |
+//! | detached | any | 0 | the writer of the layout; the holder of the layout lock, to read | nobody: readers get `Detached` for good |
+//! | detached | any | n | nobody new | the writer of the layout, for the n readers to leave |
+//! | vacant | any | 0 | nobody | nobody: readers get `Reused`, and do after the slot's next `insert` |
+//!
+//! A new VMA is attached and marked. `write` marks, `detach` detaches for good, `remove` makes vacant, and the end of the layout's write
+//! turns "yes" into "no" everywhere. A reader that is turned away is in the count for a moment; a writer that sees it waits that moment.
+//!
+//! # Why it is enough to compare two numbers
+//! * A writer marks, and only then looks for readers, with a read-modify-write of the word. A reader counts itself with a
+//!   read-modify-write of the same word, and only then looks at the mark. One of the two comes first. If the reader's does, the writer
+//!   sees it, and waits until it has left. If the writer's does, the reader sees that mark, or a later one.
+//! * Whatever mark it sees, it sees a sequence at least as new (release and acquire of the mark), because a writer knows its sequence
+//!   before it marks with it. So a mark of the current write is never taken for one of an earlier write.
+//! * If the sequence is newer than the mark, then the write that made the mark has ended, and with it all that marked before; the
+//!   reader sees what they changed (release and acquire of the sequence). Who marks later waits for this reader.
+//! * A reader may see an old sequence after the write has ended, because the store of the new number comes late. Then the mark still
+//!   matches, and the reader fails with `Locked` although it need not: harmless, as it falls back to the layout lock.
+//! * Linux's numbers have 32 bits, so an old mark may match a sequence that has wrapped, with the same harmless failure. Ours have
+//!   64 bits and never wrap.
+//! * The sequence does not move at the beginning of a write, as Linux's does: marks are made only between the beginning and the
+//!   end of a write, so a number that only moves at the end tells two writes apart just as well.
+//!
+//! # Who may call what
+//! Whoever has a layout guard cannot race with another who has, so `write`, `detach`, `insert` and `remove` are ordered by the layout
+//! lock. A table belongs to one layout lock for good, and panics if it is shown the guard of another.
+
+mod chunks;
+mod word;
+
+use crate::Counter;
+use crate::atomic::{AtomicU32, Ordering};
+use crate::layout_lock::{Held, LayoutHeld, LayoutLock, LayoutWrite};
+use crate::lock::sys;
+use crate::thread::look_around;
+use chunks::Chunks;
+use std::fmt;
+use std::ops::Deref;
+use word::Slot;
+
+/// How often a writer looks whether the readers have left, before it yields: about two microseconds.
+const LOOKS: u32 = 80;
+/// How often it yields, before it sleeps: a reader that is in the kernel takes some microseconds.
+const YIELDS: u32 = 8;
+
+/// No slot: the end of the list of vacant ones.
+const NONE: u32 = u32::MAX;
+
+/// In tests of the tests: a writer does not wait for readers.
+const MUTANT_NO_DRAIN: bool = cfg!(elbowroom_mutant = "no_drain");
+
+/// Names one VMA for as long as the table lives: its slot, and which of the slot's successive values it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Which slot.
+    pub slot: u32,
+    /// Which of its values, from 1.
+    pub generation: u32,
+}
+
+impl Key {
+    /// Both in one word: `generation << 32 | slot`. Never 0 for a key that a table gave.
+    pub fn to_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// The inverse of [`Key::to_u64`]. Any number is some key; one that no table gave finds nothing or something else, safely.
+    pub fn from_u64(packed: u64) -> Self {
+        Self { slot: packed as u32, generation: (packed >> 32) as u32 }
+    }
+}
+
+/// The table has as many values as it may. Linux: ENOMEM past `max_map_count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the table of mappings is full")
+    }
+}
+
+impl std::error::Error for Full {}
+
+/// Why a VMA could not be read-locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TryReadError {
+    /// A writer of the layout has it, or has just had it. Take the layout lock.
+    Locked,
+    /// It left the index. Look again.
+    Detached,
+    /// It is gone, and its slot may have another. Look again.
+    Reused,
+}
+
+impl fmt::Display for TryReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TryReadError::Locked => "the mapping is being changed",
+            TryReadError::Detached => "the mapping has left the index",
+            TryReadError::Reused => "the mapping is gone",
+        })
+    }
+}
+
+impl std::error::Error for TryReadError {}
+
+/// How attempts to serve a fault under a VMA lock ended. Who serves faults counts them; nothing here does. Linux: `VMA_LOCK_*` in vmstat.
+#[derive(Debug, Default)]
+pub struct LockCauses {
+    /// Served under the VMA lock.
+    pub success: Counter,
+    /// The layout lock was taken: no VMA there, or [`TryReadError::Locked`].
+    pub abort: Counter,
+    /// The lock was dropped for a wait, and the fault begins again.
+    pub retry: Counter,
+    /// The VMA had changed when it was locked, or [`TryReadError::Detached`], [`TryReadError::Reused`]: looked up again.
+    pub miss: Counter,
+}
+
+/// A table of `T` that grows up to a limit, whose slots never move and are freed with the table only.
+pub struct Slots<T> {
+    /// The layout lock that orders all changes.
+    layout: u64,
+    limit: u32,
+    chunks: Chunks<T>,
+    /// Slots made so far. This and the next two are changed under the layout lock only.
+    made: AtomicU32,
+    /// Values in the table.
+    used: AtomicU32,
+    /// The vacant slot that was left last.
+    vacant: AtomicU32,
+    /// For the one writer that waits for readers.
+    drain: sys::Mutex<()>,
+    drained: sys::Condvar,
+}
+
+impl<T> Slots<T> {
+    /// An empty table for at most `limit` values, changed under `layout`.
+    ///
+    /// It takes memory as it grows, and `limit` / 16 bytes at once.
+    ///
+    /// # Panics
+    /// If `limit` is `u32::MAX`.
+    pub fn new<L>(layout: &LayoutLock<L>, limit: u32) -> Self {
+        assert!(limit < NONE, "the limit of a table is below 2^32 - 1");
+        Self {
+            layout: layout.id(),
+            limit,
+            chunks: Chunks::new(limit),
+            made: AtomicU32::new(0),
+            used: AtomicU32::new(0),
+            vacant: AtomicU32::new(NONE),
+            drain: sys::Mutex::new(()),
+            drained: sys::Condvar::new(),
+        }
+    }
+
+    /// How many values it has.
+    pub fn len(&self) -> usize {
+        self.used.load(Ordering::Relaxed) as usize
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts `value` in, write-locked until the layout's write ends.
+    ///
+    /// # Errors
+    /// [`Full`] if the table is at its limit; the value is dropped.
+    ///
+    /// # Panics
+    /// As all methods that take a guard: if it is the guard of another layout lock.
+    pub fn insert<L>(&self, layout: &mut LayoutWrite<'_, L>, value: T) -> Result<Key, Full> {
+        self.check(layout);
+        let number = self.take_vacant().ok_or(Full)?;
+        let slot = self.slot(number).expect("a vacant slot has been made");
+        // SAFETY: the slot is vacant, so no reader enters it, and the layout lock keeps everybody else out.
+        unsafe { slot.put(value) };
+        let generation = slot.attach(layout.sequence());
+        self.used.store(self.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Ok(Key { slot: number, generation })
+    }
+
+    /// Read-locks the value that `key` names. Never blocks and never spins.
+    ///
+    /// # Errors
+    /// Why it could not. `Locked` may be wrong, just after a write; the other two are for good.
+    #[inline]
+    pub fn try_read<L>(&self, key: Key, layout: &LayoutLock<L>) -> Result<SlotRead<'_, T>, TryReadError> {
+        self.check_id(layout.id());
+        let slot = self.slot(key.slot).ok_or(TryReadError::Reused)?;
+        // A look before the count, which spares a slot that is busy the traffic. What it sees may be old, but not older than the key.
+        slot.refusal(slot.load(), key.generation, layout)?;
+        let word = slot.count_reader();
+        match slot.refusal(word, key.generation, layout) {
+            Ok(()) => Ok(SlotRead { table: self, slot }),
+            Err(why) => {
+                self.leave(slot);
+                Err(why)
+            }
+        }
+    }
+
+    /// The value that `key` names, for somebody who has the layout lock and so needs no VMA lock. Detached values included.
+    #[inline]
+    pub fn read_locked<'g>(&'g self, key: Key, layout: &'g impl LayoutHeld) -> Option<&'g T> {
+        self.check(layout);
+        let slot = self.current(key)?;
+        // SAFETY: whoever changes a value has the layout lock for writing, and borrows its guard mutably for as long.
+        unsafe { slot.value() }
+    }
+
+    /// Write-locks the value that `key` names until the layout's write ends, waiting for its readers. `None` if it is gone.
+    ///
+    /// New readers are turned away as of now. Those inside stay for one request to the kernel at most. A thread that has a read lock of
+    /// the same value waits for itself forever: drop it before taking the layout lock.
+    pub fn write<'w, L>(&'w self, key: Key, layout: &'w mut LayoutWrite<'_, L>) -> Option<&'w mut T> {
+        self.write_many([key], layout).map(|[value]| value)
+    }
+
+    /// The same for several values at once, as merging and splitting need it. `None`, and none is locked, if one is gone, or two are the
+    /// same.
+    pub fn write_many<'w, L, const N: usize>(
+        &'w self,
+        keys: [Key; N],
+        layout: &'w mut LayoutWrite<'_, L>,
+    ) -> Option<[&'w mut T; N]> {
+        self.check(layout);
+        let same = |at: usize| keys[..at].iter().any(|earlier| earlier.slot == keys[at].slot);
+        if (0..N).any(|at| same(at) || self.current(keys[at]).is_none()) {
+            return None;
+        }
+        let slots = keys.map(|key| self.slot(key.slot).expect("it is current"));
+        // Before the first wait, so that the waits run together.
+        let busy = slots.map(|slot| slot.mark(layout.sequence()));
+        slots.iter().zip(busy).filter(|(_, busy)| *busy).for_each(|(slot, _)| self.wait_for_readers(slot));
+        // SAFETY: 1. readers are out, and kept out by the marks until the guard ends, which is borrowed for as long as the references;
+        // 2. nobody else has the layout lock; 3. the slots differ.
+        Some(slots.map(|slot| unsafe { slot.value_mut() }.expect("it is current")))
+    }
+
+    /// Turns readers away from the value for good, waiting for those inside as [`Slots::write`] does. Whether it was there.
+    ///
+    /// When this returns nobody uses it without the layout lock, and nobody ever will. Take it out of the index before.
+    pub fn detach<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> bool {
+        self.check(layout);
+        let Some(slot) = self.current(key) else { return false };
+        if slot.detach() {
+            self.wait_for_readers(slot);
+        }
+        true
+    }
+
+    /// Takes the value out, detaching it first if need be, and lets its slot be used again. `None` if it is gone.
+    pub fn remove<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> Option<T> {
+        self.check(layout);
+        let slot = self.current(key)?;
+        let retired = slot.retire();
+        if retired.busy {
+            self.wait_for_readers(slot);
+        }
+        // SAFETY: its readers are out, and its keys are stale; the layout lock keeps everybody else out.
+        let value = unsafe { slot.take() };
+        if retired.reusable {
+            slot.next_vacant.store(self.vacant.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.vacant.store(key.slot, Ordering::Relaxed);
+        }
+        self.used.store(self.used.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        value
+    }
+
+    #[inline]
+    fn check(&self, held: &impl Held) {
+        self.check_id(held.lock_id());
+    }
+
+    #[inline]
+    fn check_id(&self, layout: u64) {
+        assert!(layout == self.layout, "a table of VMAs is used with another layout lock than its own");
+    }
+
+    #[inline]
+    fn slot(&self, number: u32) -> Option<&Slot<T>> {
+        self.chunks.get(number)
+    }
+
+    /// The slot of `key` if it still has that value. The caller has the layout lock.
+    #[inline]
+    fn current(&self, key: Key) -> Option<&Slot<T>> {
+        self.slot(key.slot).filter(|slot| slot.holds(key.generation))
+    }
+
+    /// A vacant slot's number, taken off the list or made.
+    fn take_vacant(&self) -> Option<u32> {
+        let vacant = self.vacant.load(Ordering::Relaxed);
+        if vacant != NONE {
+            let slot = self.slot(vacant).expect("a vacant slot has been made");
+            self.vacant.store(slot.next_vacant.load(Ordering::Relaxed), Ordering::Relaxed);
+            return Some(vacant);
+        }
+        let number = self.made.load(Ordering::Relaxed);
+        if number == self.limit {
+            return None;
+        }
+        self.chunks.make(number);
+        self.made.store(number + 1, Ordering::Relaxed);
+        Some(number)
+    }
+
+    /// Ends a read lock, or an attempt at one.
+    #[inline]
+    fn leave(&self, slot: &Slot<T>) {
+        if slot.uncount_reader() {
+            self.wake_writer();
+        }
+    }
+
+    #[cold]
+    fn wake_writer(&self) {
+        // With the mutex, so that the writer is either asleep or has not looked yet.
+        let _guard = self.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.drained.notify_all();
+    }
+
+    /// Waits until no reader is inside. The caller has turned away new ones. Linux: `vma_mark_detached`, `__vma_enter_locked`.
+    #[cold]
+    fn wait_for_readers(&self, slot: &Slot<T>) {
+        if MUTANT_NO_DRAIN {
+            return;
+        }
+        if look_around(LOOKS, YIELDS, || slot.is_unread()) {
+            return;
+        }
+        let mut guard = self.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        while !slot.ask_for_wake() {
+            guard = self.drained.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        slot.awake();
+    }
+}
+
+/// A read lock of one value. It is not changed, moved or removed while this lives.
+///
+/// A guard that is forgotten (`mem::forget`) makes the next writer of the value wait forever.
+#[must_use = "the lock is released at once"]
+pub struct SlotRead<'a, T> {
+    table: &'a Slots<T>,
+    slot: &'a Slot<T>,
+}
+
+impl<T> Deref for SlotRead<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this reader is counted, and it was let in: no writer is inside, and those who come wait for it.
+        unsafe { self.slot.value() }.expect("an attached slot has a value")
+    }
+}
+
+impl<T> Drop for SlotRead<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.table.leave(self.slot);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

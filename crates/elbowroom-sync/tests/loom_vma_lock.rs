@@ -1,0 +1,315 @@
+//! Models of the layout lock and of the VMA locks, run under loom in every order of their threads' steps:
+//! `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --release --test loom_vma_lock`
+//!
+//! Loom panics when an access to a value is not ordered with a change of it, and when all threads wait. `.ci/mutants` plants bugs
+//! and expects these models to find them.
+#![cfg(loom)]
+
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::{Arc, Key, LayoutLock, LockStats, Slots, TryReadError};
+use loom::thread;
+
+/// A value in two halves, which differ while it is changed.
+struct Value([AtomicU64; 2]);
+
+impl Value {
+    fn new(number: u64) -> Self {
+        Self([AtomicU64::new(number), AtomicU64::new(number)])
+    }
+
+    /// Relaxed, so that only the lock under test makes the change visible.
+    fn set(&mut self, number: u64) {
+        self.0.iter().for_each(|half| half.store(number, Ordering::Relaxed));
+    }
+
+    fn get(&self) -> u64 {
+        let [first, second] = [0, 1].map(|half| self.0[half].load(Ordering::Relaxed));
+        assert_eq!(first, second, "a value was seen while it changed");
+        first
+    }
+}
+
+struct Space {
+    layout: LayoutLock<u64>,
+    slots: Slots<Value>,
+}
+
+/// A space with these values, and their keys.
+fn space<const N: usize>(values: [u64; N]) -> (Arc<Space>, [Key; N]) {
+    let layout = LockStats::new().layout_lock(0);
+    let slots = Slots::new(&layout, 2);
+    let mut held = layout.write();
+    let keys = values.map(|value| slots.insert(&mut held, Value::new(value)).expect("there is room"));
+    drop(held);
+    (Arc::new(Space { layout, slots }), keys)
+}
+
+impl Space {
+    fn try_get(&self, key: Key) -> Result<u64, TryReadError> {
+        self.slots.try_read(key, &self.layout).map(|value| value.get())
+    }
+
+    fn set(&self, key: Key, number: u64) {
+        let mut held = self.layout.write();
+        self.slots.write(key, &mut held).expect("it is there").set(number);
+    }
+}
+
+/// Runs a model with at most `preemptions` involuntary switches of thread in one run; `None`: all there can be.
+fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 10_000;
+    builder.check(run);
+}
+
+#[test]
+fn a_reader_and_a_writer_are_never_both_inside() {
+    model(None, || {
+        let (space, [key]) = space([1]);
+        let writer = thread::spawn({
+            let space = space.clone();
+            move || space.set(key, 2)
+        });
+        match space.try_get(key) {
+            Ok(number) => assert!(number == 1 || number == 2),
+            Err(why) => assert_eq!(why, TryReadError::Locked),
+        }
+        writer.join().unwrap();
+        assert_eq!(space.try_get(key), Ok(2));
+    });
+}
+
+#[test]
+fn two_readers_and_a_writer() {
+    model(Some(3), || {
+        let (space, [key]) = space([1]);
+        let reader = thread::spawn({
+            let space = space.clone();
+            move || space.try_get(key).map_or_else(|why| assert_eq!(why, TryReadError::Locked), drop)
+        });
+        let writer = thread::spawn({
+            let space = space.clone();
+            move || space.set(key, 2)
+        });
+        let seen = space.try_get(key);
+        assert!(matches!(seen, Ok(1 | 2) | Err(TryReadError::Locked)), "{seen:?}");
+        reader.join().unwrap();
+        writer.join().unwrap();
+        assert_eq!(space.try_get(key), Ok(2));
+    });
+}
+
+#[test]
+fn one_thread_writes_after_another() {
+    model(Some(3), || {
+        let (space, [key]) = space([1]);
+        let writers = [2, 3].map(|number| {
+            let space = space.clone();
+            thread::spawn(move || space.set(key, number))
+        });
+        let seen = space.try_get(key);
+        assert!(matches!(seen, Ok(1..=3) | Err(TryReadError::Locked)), "{seen:?}");
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        assert!(matches!(space.try_get(key), Ok(2 | 3)));
+    });
+}
+
+#[test]
+fn the_end_of_a_write_unlocks_all_at_once() {
+    model(None, || {
+        let (space, keys) = space([1, 1]);
+        let writer = thread::spawn({
+            let space = space.clone();
+            move || {
+                let mut held = space.layout.write();
+                let values = space.slots.write_many(keys, &mut held).expect("they are there");
+                values.into_iter().for_each(|value| value.set(2));
+            }
+        });
+        let seen = keys.map(|key| space.try_get(key));
+        // Whoever has seen that one is unlocked finds the other unlocked and changed too.
+        if seen[0] == Ok(2) {
+            assert_eq!(seen[1], Ok(2));
+        }
+        writer.join().unwrap();
+        assert_eq!(keys.map(|key| space.try_get(key)), [Ok(2), Ok(2)]);
+    });
+}
+
+#[test]
+fn nobody_is_or_gets_inside_once_detach_has_returned() {
+    model(None, || {
+        let (space, [key]) = space([1]);
+        let (gone, inside) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let writer = thread::spawn({
+            let (space, gone, inside) = (space.clone(), gone.clone(), inside.clone());
+            move || {
+                assert!(space.slots.detach(key, &mut space.layout.write()));
+                assert_eq!(inside.load(Ordering::Relaxed), 0);
+                gone.store(true, Ordering::Release);
+            }
+        });
+        let was_gone = gone.load(Ordering::Acquire);
+        match space.slots.try_read(key, &space.layout) {
+            Ok(value) => {
+                assert!(!was_gone, "a reader got in after detach had returned");
+                inside.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(value.get(), 1);
+                inside.fetch_sub(1, Ordering::Relaxed);
+            }
+            Err(why) => assert_eq!(why, TryReadError::Detached),
+        }
+        writer.join().unwrap();
+        assert_eq!(space.try_get(key), Err(TryReadError::Detached));
+        assert_eq!(space.slots.read_locked(key, &space.layout.read()).map(Value::get), Some(1));
+    });
+}
+
+#[test]
+fn a_stale_key_never_reads_the_next_value() {
+    model(None, || {
+        let (space, [old]) = space([1]);
+        let writer = thread::spawn({
+            let space = space.clone();
+            move || {
+                let mut held = space.layout.write();
+                let value = space.slots.remove(old, &mut held).expect("it is there");
+                assert_eq!(value.get(), 1);
+                let new = space.slots.insert(&mut held, Value::new(2)).expect("there is room");
+                assert_eq!(new.slot, old.slot);
+                new
+            }
+        });
+        // It may fail for any reason: the slot may be marked for its next value by now.
+        if let Ok(number) = space.try_get(old) {
+            assert_eq!(number, 1);
+        }
+        let new = writer.join().unwrap();
+        assert_eq!(space.try_get(old), Err(TryReadError::Reused));
+        assert_eq!(space.try_get(new), Ok(2));
+    });
+}
+
+#[test]
+fn a_key_that_is_published_finds_a_whole_value() {
+    model(None, || {
+        let (space, [first]) = space([1]);
+        let published = Arc::new(AtomicU64::new(first.to_u64()));
+        let writer = thread::spawn({
+            let (space, published) = (space.clone(), published.clone());
+            move || {
+                let mut held = space.layout.write();
+                let second = space.slots.insert(&mut held, Value::new(2)).expect("there is room");
+                published.store(second.to_u64(), Ordering::Release);
+                space.slots.remove(first, &mut held).expect("it is there");
+            }
+        });
+        let key = Key::from_u64(published.load(Ordering::Acquire));
+        match space.try_get(key) {
+            Ok(number) => assert_eq!(number, if key == first { 1 } else { 2 }),
+            Err(TryReadError::Locked) => assert_ne!(key, first),
+            Err(_) => assert_eq!(key, first),
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn who_holds_the_layout_lock_reads_without_a_vma_lock() {
+    model(None, || {
+        let (space, [key]) = space([1]);
+        let writer = thread::spawn({
+            let space = space.clone();
+            move || {
+                space.set(key, 2);
+                space.slots.remove(key, &mut space.layout.write()).expect("it is there").get()
+            }
+        });
+        let held = space.layout.read();
+        let seen = space.slots.read_locked(key, &held).map(Value::get);
+        assert!(matches!(seen, None | Some(1 | 2)), "{seen:?}");
+        drop(held);
+        assert_eq!(writer.join().unwrap(), 2);
+    });
+}
+
+/// Three threads, of which `writers` change a pair of numbers and the others look at it.
+fn layout_threads(writers: u64) {
+    let layout = Arc::new(LockStats::new().layout_lock([0_u64; 2]));
+    let visit = |layout: &LayoutLock<[u64; 2]>, writes: bool| {
+        if writes {
+            layout.write().iter_mut().for_each(|number| *number += 1);
+        } else {
+            let held = layout.read();
+            assert_eq!(held[0], held[1]);
+        }
+    };
+    let threads: Vec<_> = (1..3)
+        .map(|number| {
+            let layout = layout.clone();
+            thread::spawn(move || visit(&layout, number < writers))
+        })
+        .collect();
+    visit(&layout, true);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(layout.read()[0], writers);
+    assert_eq!((layout.waiters(), layout.sequence()), (0, 1 + writers));
+}
+
+#[test]
+fn the_layout_lock_loses_no_wake_up_of_a_writer_and_two_readers() {
+    model(Some(3), || layout_threads(1));
+}
+
+#[test]
+fn the_layout_lock_loses_no_wake_up_of_two_writers_and_a_reader() {
+    model(Some(3), || layout_threads(2));
+}
+
+#[test]
+fn the_layout_lock_loses_no_wake_up_of_three_writers() {
+    model(Some(3), || layout_threads(3));
+}
+
+#[test]
+fn the_layout_lock_is_exclusive_between_two_threads() {
+    model(None, || {
+        let layout = Arc::new(LockStats::new().layout_lock(0_u64));
+        let writer = thread::spawn({
+            let layout = layout.clone();
+            move || *layout.write() += 1
+        });
+        let seen = *layout.read();
+        let mut held = layout.write();
+        assert!(*held >= seen);
+        *held += 1;
+        drop(held);
+        writer.join().unwrap();
+        assert_eq!(*layout.read(), 2);
+    });
+}
+
+#[test]
+fn a_reader_does_not_overtake_a_writer_that_waits() {
+    model(Some(3), || {
+        let layout = Arc::new(LockStats::new().layout_lock(0));
+        let first = layout.read();
+        let writer = thread::spawn({
+            let layout = layout.clone();
+            move || *layout.write() = 1
+        });
+        let late = thread::spawn({
+            let layout = layout.clone();
+            move || {
+                // A run in which the writer is not queued by now says nothing.
+                let writer_waits = layout.waiters() == 1;
+                let seen = *layout.read();
+                assert!(!writer_waits || seen == 1, "a reader overtook a writer");
+            }
+        });
+        drop(first);
+        writer.join().unwrap();
+        late.join().unwrap();
+    });
+}

@@ -1,0 +1,203 @@
+//! Faults on pages that belong to one space: anonymous memory, and a file's pages that were stored to in a private mapping.
+//!
+//! Linux: `do_anonymous_page`, `do_cow_fault` and `do_wp_page` (mm/memory.c). There is no shared page of zeros: a read of untouched anonymous
+//! memory gets a frame, as a store does. A page that several spaces have since a fork is copied by the first of them that stores to it, and
+//! kept by the last.
+
+use super::step::page_at;
+use super::{Pass, Step};
+use crate::core::Core;
+use crate::object::FileObject;
+use crate::page::{Flag, Folio, Parked};
+use crate::platform::Platform;
+use crate::vma::{Mm, Prot, VmaGuard};
+use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::Ordering;
+
+impl<P: Platform> Pass<'_, P> {
+    pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Step {
+        let page = (fault.event.addr >> PAGE_SHIFT) as u64;
+        if let Some(folio) = mm.anon.lookup(page) {
+            if !folio.state.try_lock() {
+                return Step::Wait(folio);
+            }
+            let step = if folio.state.test(Flag::Dead) {
+                Step::Again
+            } else if fault.event.write && folio.mapcount.load(Ordering::Acquire) > 1 {
+                self.unshare(mm, vma, &folio, fault)
+            } else {
+                self.core.map_own(vma, &folio, fault)
+            };
+            self.core.waits.unlock(&folio, self.ready);
+            return step;
+        }
+        match &vma.spec.object {
+            None => self.zero_page(mm, vma, page, fault),
+            Some(object) if fault.event.write => self.copy_on_write(mm, vma, object, fault),
+            Some(object) => self.object_step(mm, vma, object, fault),
+        }
+    }
+
+    /// Untouched anonymous memory.
+    fn zero_page(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Step {
+        match self.core.zero_folio(mm.id, page, self.ready) {
+            Some(folio) => self.own(mm, vma, folio, fault),
+            None => Step::NoMemory,
+        }
+    }
+
+    /// The first store to a page of a file.
+    fn copy_on_write(
+        &mut self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        object: &Arc<FileObject>,
+        fault: &mut Parked,
+    ) -> Step {
+        let (core, index) = (self.core, vma.page_at(fault.event.addr));
+        let source = match self.object_folio(vma, object, fault) {
+            Ok(folio) => folio,
+            Err(step) => return step,
+        };
+        let step = if source.state.test(Flag::Dead) || index >= object.size_pages() {
+            Step::Again
+        } else {
+            let unmapped = core.mmu.unmap(source.body().extent());
+            match unmapped {
+                Ok(()) => self.copy(mm, vma, &source, (index - source.index) as usize, fault),
+                Err(UnmapError::Busy) => Step::Later,
+                Err(UnmapError::Lost) => {
+                    core.discard(object, &source);
+                    Step::Again
+                }
+            }
+        };
+        core.waits.unlock(&source, self.ready);
+        if index >= object.size_pages() {
+            // Truncated meanwhile: whoever did it may have looked for copies before this one was there.
+            core.drop_late_copy(mm, (fault.event.addr >> PAGE_SHIFT) as u64, self.ready);
+            return Step::Again;
+        }
+        step
+    }
+
+    /// Gives the space a page of its own with the bytes of page `page` of `source`, which is locked and home.
+    fn copy(&mut self, mm: &Mm, vma: &VmaGuard<'_>, source: &Folio, page: usize, fault: &Parked) -> Step {
+        let core = self.core;
+        // Reclaim passes over the source: its lock is ours.
+        let Some(mut extent) = core.frames(0, self.ready) else { return Step::NoMemory };
+        {
+            let mut body = source.body();
+            let from = page << PAGE_SHIFT;
+            extent.bytes_mut().copy_from_slice(&body.extent().bytes()[from..from + PAGE_SIZE]);
+        }
+        let folio = core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, extent);
+        self.own(mm, vma, folio, fault)
+    }
+
+    /// A store to a page that other spaces have, too.
+    fn unshare(&mut self, mm: &Mm, vma: &VmaGuard<'_>, shared: &Arc<Folio>, fault: &Parked) -> Step {
+        let core = self.core;
+        if core.mmu.unmap(shared.body().extent()) == Err(UnmapError::Busy) {
+            return Step::Later;
+        }
+        let Some(mut extent) = core.frames(0, self.ready) else { return Step::NoMemory };
+        extent.bytes_mut().copy_from_slice(shared.body().extent().bytes());
+        let page = (fault.event.addr >> PAGE_SHIFT) as u64;
+        let own = core.anon_folio(mm.id, page, extent);
+        // The VMA is locked for reading and the shared folio is locked: nobody else changes what is there.
+        mm.anon.replace(page, &own);
+        shared.mapcount.fetch_sub(1, Ordering::AcqRel);
+        let step = core.map_own(vma, &own, fault);
+        core.waits.unlock(&own, self.ready);
+        step
+    }
+
+    /// Puts a new, locked folio into the space, maps it, and unlocks it.
+    fn own(&mut self, mm: &Mm, vma: &VmaGuard<'_>, folio: Arc<Folio>, fault: &Parked) -> Step {
+        let core = self.core;
+        let step = if mm.anon.insert(folio.index, &folio) {
+            core.map_own(vma, &folio, fault)
+        } else {
+            // Another thread was faster.
+            core.free_folio(&folio);
+            Step::Again
+        };
+        core.waits.unlock(&folio, self.ready);
+        step
+    }
+}
+
+impl<P: Platform> Core<P> {
+    /// Maps a locked folio of the space's own.
+    fn map_own(&self, vma: &VmaGuard<'_>, folio: &Folio, fault: &Parked) -> Step {
+        let (base, write) = (fault.event.addr, fault.event.write);
+        let mut body = folio.body();
+        let extent = body.extent();
+        if extent.base().is_some_and(|b| b != base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
+            return Step::Later;
+        }
+        let alone = folio.mapcount.load(Ordering::Acquire) == 1;
+        let present = extent.away().contains(0);
+        let mapped = if !present {
+            let writable = alone && vma.spec.prot.contains(Prot::WRITE);
+            let access = if writable { Access::Write } else { Access::ReadOnly };
+            self.mmu.map(extent, base, 0..1, access, Wake::Now)
+        } else if write {
+            self.mmu.make_writable(page_at(base, 0), Wake::Now)
+        } else {
+            Ok(())
+        };
+        self.mapped(mapped, false, present && !write)
+    }
+
+    /// A new folio of one page of zeros, uptodate and locked.
+    pub(crate) fn zero_folio(&self, owner: u64, page: u64, ready: &mut Vec<Parked>) -> Option<Arc<Folio>> {
+        let mut extent = self.frames(0, ready)?;
+        extent.bytes_mut().fill(0);
+        Some(self.anon_folio(owner, page, extent))
+    }
+
+    /// A new folio of one page with the frame, uptodate and locked.
+    pub(crate) fn anon_folio(&self, owner: u64, page: u64, extent: Extent) -> Arc<Folio> {
+        let folio = Folio::new(owner, page, 0, &self.locks);
+        folio.body().extent = Some(extent);
+        folio.state.set(Flag::Uptodate);
+        self.count_folio();
+        Arc::new(folio)
+    }
+
+    /// Takes a locked folio, which is home, out of a space; frees it if no other has it.
+    pub(crate) fn drop_page(&self, mm: &Mm, page: u64, folio: &Folio) {
+        mm.anon.remove(page);
+        if folio.mapcount.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.free_folio(folio);
+        }
+    }
+
+    /// Drops a copy that was made too late; if somebody has it locked or pinned, it stays, as if it had been made in time.
+    fn drop_late_copy(&self, mm: &Mm, page: u64, ready: &mut Vec<Parked>) {
+        let Some(folio) = mm.anon.lookup(page).filter(|folio| folio.state.try_lock()) else { return };
+        let home = self.mmu.unmap(folio.body().extent()) == Ok(());
+        if home && !folio.state.test(Flag::Dead) {
+            self.drop_page(mm, page, &folio);
+        }
+        self.waits.unlock(&folio, ready);
+    }
+
+    /// Counts a new folio.
+    pub(crate) fn count_folio(&self) {
+        let folios = self.folios.fetch_add(1, Ordering::Relaxed) + 1;
+        self.folios_peak.fetch_max(folios, Ordering::Relaxed);
+    }
+
+    /// Frees the frames of a locked folio that nobody can find any more and that is home.
+    pub(crate) fn free_folio(&self, folio: &Folio) {
+        folio.state.set(Flag::Dead);
+        if let Some(extent) = folio.body().extent.take() {
+            self.mmu.free(extent);
+        }
+        self.folios.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,38 @@
+//! Bringing pages in before they are touched. Linux: `populate_vma_page_range`, `faultin_page_range`.
+
+use super::Space;
+use crate::platform::Platform;
+use crate::vma::{Prot, VmaFlags};
+use elbowroom_machine::{Denial, FaultEvent, PAGE_SIZE};
+use std::ops::Range;
+
+/// The thread number of faults that no thread of the program has had.
+const NO_THREAD: u32 = 0;
+
+impl<P: Platform> Space<P> {
+    /// Brings a page in.
+    ///
+    /// # Errors
+    /// How an access would fail.
+    pub(super) fn fault_in(&self, addr: usize, write: bool) -> Result<(), Denial> {
+        self.core.fault(FaultEvent { addr, thread: NO_THREAD, write, present: false })
+    }
+
+    /// Brings the pages of the range in, where they are not locked on fault; for writing where stores would make copies, until one cannot be had.
+    pub(super) fn populate(&self, range: &Range<usize>) -> Result<(), Denial> {
+        let parts = self.parts(range);
+        for part in parts.iter().filter(|part| !part.spec.flags.contains(VmaFlags::ON_FAULT)) {
+            let write = part.spec.is_private() && part.spec.prot.contains(Prot::WRITE);
+            for page in part.range.clone().step_by(PAGE_SIZE) {
+                self.fault_in(page, write)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same; it is no error if a page cannot be had.
+    pub(super) fn populate_what_can_be(&self, range: &Range<usize>) {
+        // Whoever touches the page will be told.
+        let _ = self.populate(range);
+    }
+}

@@ -1,0 +1,256 @@
+//! One layout: the index of VMAs, their locks, and the lock of the layout.
+//!
+//! Linux: `mm_struct` with its maple tree, per-VMA locks and `mmap_lock`.
+
+use super::{Vma, VmaSpec, carve};
+use crate::object::FileObject;
+use crate::page::{AnonPages, Parked};
+use elbowroom_index::RangeMap;
+use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::epoch::pin;
+use elbowroom_sync::{
+    Arc, Key, LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, LockStats, SlotRead, Slots, TryReadError,
+};
+use std::num::NonZeroU64;
+use std::ops::Range;
+
+/// The most VMAs of a space.
+const MAX_VMAS: u32 = 1 << 20;
+
+/// What a range of the index is. A gap is free.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry(NonZeroU64);
+
+impl Entry {
+    /// Not ours to map at, or being changed.
+    const TAKEN: Entry = Entry(NonZeroU64::MAX);
+
+    fn of(key: Key) -> Self {
+        Self(NonZeroU64::new(key.to_u64()).expect("a key that a table gave is not 0"))
+    }
+
+    fn key(self) -> Option<Key> {
+        (self != Self::TAKEN).then(|| Key::from_u64(self.0.get()))
+    }
+}
+
+/// What the layout lock guards besides the VMAs.
+#[derive(Default)]
+pub(crate) struct LayoutState {
+    /// Ranges whose mappings are gone from the index and whose pages are being taken out. Faults there wait.
+    pub(crate) changing: Vec<Range<usize>>,
+    /// The faults that wait for a change to end.
+    pub(crate) stalled: Vec<Parked>,
+}
+
+/// The layout, locked for changing it.
+pub(crate) type Layout<'a> = LayoutWrite<'a, LayoutState>;
+
+/// The right to rely on a VMA: nobody changes it while this lives.
+pub(crate) type VmaGuard<'a> = SlotRead<'a, Vma>;
+
+/// Why no VMA could be entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Enter {
+    /// The index has none there.
+    Miss,
+    /// It is being changed.
+    Locked,
+    /// It changed between being found and being locked: look again.
+    Changed,
+}
+
+/// A space's layout.
+pub(crate) struct Mm {
+    /// Which of the manager's spaces.
+    pub(crate) id: u64,
+    index: RangeMap<Entry>,
+    vmas: Slots<Vma>,
+    layout: LayoutLock<LayoutState>,
+    /// The pages that belong to the space alone.
+    pub(crate) anon: AnonPages,
+}
+
+fn pages_of(range: &Range<usize>) -> Range<u64> {
+    (range.start >> PAGE_SHIFT) as u64..(range.end >> PAGE_SHIFT) as u64
+}
+
+fn addresses_of(pages: &Range<u64>) -> Range<usize> {
+    (pages.start as usize) << PAGE_SHIFT..(pages.end as usize) << PAGE_SHIFT
+}
+
+impl Mm {
+    /// A layout without any addresses of its own.
+    pub(crate) fn new(id: u64, locks: &LockStats) -> Self {
+        let layout = locks.layout_lock(LayoutState::default());
+        let index = RangeMap::new();
+        index.writer().store(0..1 << (usize::BITS - PAGE_SHIFT), Some(Entry::TAKEN));
+        Self { id, index, vmas: Slots::new(&layout, MAX_VMAS), layout, anon: AnonPages::new(locks) }
+    }
+
+    /// Locks the layout for changing it.
+    pub(crate) fn write(&self) -> Layout<'_> {
+        self.layout.write()
+    }
+
+    /// Locks the layout for looking at it.
+    pub(crate) fn read(&self) -> LayoutRead<'_, LayoutState> {
+        self.layout.read()
+    }
+
+    /// Makes addresses free that were not ours, or were being changed.
+    pub(crate) fn release(&self, _layout: &mut Layout<'_>, range: &Range<usize>) {
+        self.index.writer().erase(pages_of(range));
+    }
+
+    /// Makes the range nobody's: it is not free, and no VMA has it.
+    pub(crate) fn take(&self, _layout: &mut Layout<'_>, range: &Range<usize>) {
+        self.index.writer().store(pages_of(range), Some(Entry::TAKEN));
+    }
+
+    /// The VMA that covers `addr`, locked for reading. Waits for nothing.
+    pub(crate) fn enter(&self, addr: usize) -> Result<VmaGuard<'_>, Enter> {
+        let page = (addr >> PAGE_SHIFT) as u64;
+        let found = self.index.get(page, &pin());
+        let key = found.and_then(|(_, entry)| entry.key()).ok_or(Enter::Miss)?;
+        match self.vmas.try_read(key, &self.layout) {
+            Ok(vma) if vma.range.contains(&addr) => Ok(vma),
+            Ok(_) | Err(TryReadError::Detached | TryReadError::Reused) => Err(Enter::Changed),
+            Err(TryReadError::Locked) => Err(Enter::Locked),
+        }
+    }
+
+    /// The VMAs that overlap `range`, in order, for whoever holds the layout lock.
+    pub(crate) fn overlapping<'g>(&'g self, range: &Range<usize>, held: &'g impl LayoutHeld) -> Vec<&'g Vma> {
+        let keys: Vec<_> = self.keys_in(range).collect();
+        keys.into_iter().filter_map(|key| self.vmas.read_locked(key, held)).collect()
+    }
+
+    fn keys_in(&self, range: &Range<usize>) -> std::vec::IntoIter<Key> {
+        let guard = pin();
+        let entries = self.index.overlapping(pages_of(range), &guard);
+        entries.filter_map(|(_, entry)| entry.key()).collect::<Vec<_>>().into_iter()
+    }
+
+    /// What is mapped in `range`, cut to it, as ranges of addresses, the object's first page and the spec, for whoever holds the layout lock.
+    pub(crate) fn parts_held(
+        &self,
+        range: &Range<usize>,
+        held: &impl LayoutHeld,
+    ) -> Vec<(Range<usize>, u64, VmaSpec)> {
+        let vmas = self.overlapping(range, held);
+        let part = |vma: &&Vma| {
+            let inside = carve(&vma.range, vma.first_page, range)?.inside;
+            Some((inside.range, inside.first_page, vma.spec.clone()))
+        };
+        vmas.iter().filter_map(part).collect()
+    }
+
+    /// The addresses that map `object`.
+    pub(crate) fn ranges_of(&self, object: &Arc<FileObject>) -> Vec<Range<usize>> {
+        let layout = self.read();
+        let all = self.overlapping(&(0..!(PAGE_SIZE - 1)), &layout);
+        let maps = |vma: &&&Vma| vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
+        all.iter().filter(maps).map(|vma| vma.range.clone()).collect()
+    }
+
+    /// The pages that are this space's own copies of the object's, each with the object's page.
+    pub(crate) fn copies_of(&self, object: &Arc<FileObject>) -> Vec<(u64, u64)> {
+        let layout = self.read();
+        let all = self.overlapping(&(0..!(PAGE_SIZE - 1)), &layout);
+        let mut copies = Vec::new();
+        for vma in all {
+            if vma.spec.is_private() && vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object)) {
+                let own = self.anon.in_range(pages_of(&vma.range));
+                copies
+                    .extend(own.iter().map(|(page, _)| (*page, vma.page_at((*page as usize) << PAGE_SHIFT))));
+            }
+        }
+        copies
+    }
+
+    /// What of `range` is free.
+    pub(crate) fn free_in(&self, range: &Range<usize>, _layout: &Layout<'_>) -> Vec<Range<usize>> {
+        let guard = pin();
+        let pages = pages_of(range);
+        let mut free = Vec::new();
+        let mut at = pages.start;
+        for (taken, _) in self.index.overlapping(pages.clone(), &guard) {
+            if taken.start > at {
+                free.push(addresses_of(&(at..taken.start)));
+            }
+            at = taken.end;
+        }
+        if at < pages.end {
+            free.push(addresses_of(&(at..pages.end)));
+        }
+        free
+    }
+
+    /// Whether all of `range` is free.
+    pub(crate) fn is_free(&self, range: &Range<usize>, _layout: &Layout<'_>) -> bool {
+        let pages = pages_of(range);
+        self.index.overlapping(pages, &pin()).next().is_none()
+    }
+
+    /// The highest free place for `len` bytes within `within` at an address that is `phase` modulo `align` (a power of two). Linux:
+    /// `vm_unmapped_area` top-down.
+    pub(crate) fn place(
+        &self,
+        len: usize,
+        align: usize,
+        phase: usize,
+        within: &Range<usize>,
+        _layout: &Layout<'_>,
+    ) -> Option<Range<usize>> {
+        let (len, align, phase) = (len >> PAGE_SHIFT, align >> PAGE_SHIFT, phase >> PAGE_SHIFT);
+        let within = pages_of(within);
+        let start = self.index.writer().gap_down(len as u64, align as u64, phase as u64, within)?;
+        Some(addresses_of(&(start..start + len as u64)))
+    }
+
+    /// ENOMEM if so many more VMAs may be too many.
+    pub(crate) fn room_for(&self, more: usize) -> Result<(), Errno> {
+        if self.vmas.len() + more <= MAX_VMAS as usize { Ok(()) } else { Err(Errno::NOMEM) }
+    }
+
+    /// Maps, where no VMA is; joins it with neighbours that it continues. The caller has asked [`Mm::room_for`] it.
+    pub(crate) fn insert(&self, layout: &mut Layout<'_>, mut vma: Vma) {
+        let before = (vma.range.start > 0).then(|| self.key_at(vma.range.start - PAGE_SIZE)).flatten();
+        if let Some(key) = before
+            && self.vmas.read_locked(key, layout).is_some_and(|left| left.continues_as(&vma))
+            && let Some(left) = self.vmas.remove(key, layout)
+        {
+            (vma.range.start, vma.first_page) = (left.range.start, left.first_page);
+        }
+        if let Some(key) = self.key_at(vma.range.end)
+            && self.vmas.read_locked(key, layout).is_some_and(|right| vma.continues_as(right))
+            && let Some(right) = self.vmas.remove(key, layout)
+        {
+            vma.range.end = right.range.end;
+        }
+        let pages = pages_of(&vma.range);
+        let key = self.vmas.insert(layout, vma).expect("the caller has asked for room");
+        self.index.writer().store(pages, Some(Entry::of(key)));
+    }
+
+    fn key_at(&self, addr: usize) -> Option<Key> {
+        self.index.get((addr >> PAGE_SHIFT) as u64, &pin())?.1.key()
+    }
+
+    /// Takes what is mapped in `range` out of the layout, and the range with it: it is nobody's. When this returns, no reader relies on what was
+    /// mapped there.
+    pub(crate) fn cut(&self, layout: &mut Layout<'_>, range: &Range<usize>) {
+        for key in self.keys_in(range) {
+            let Some(vma) = self.vmas.remove(key, layout) else { continue };
+            let Some(carved) = carve(&vma.range, vma.first_page, range) else { continue };
+            for piece in [carved.before, carved.after].into_iter().flatten() {
+                let pages = pages_of(&piece.range);
+                let kept = Vma::new(piece.range, piece.first_page, vma.spec.clone());
+                let key = self.vmas.insert(layout, kept).expect("the caller has asked for room");
+                self.index.writer().store(pages, Some(Entry::of(key)));
+            }
+        }
+        self.take(layout, range);
+    }
+}
