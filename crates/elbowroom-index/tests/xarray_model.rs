@@ -216,14 +216,14 @@ fn readers_beside_a_split_into_a_new_node() {
 #[test]
 fn a_marked_value_is_found_while_its_neighbours_lose_theirs() {
     explore(|| {
-        let array = array(&[(0, 0, 1), (4, 0, 2), (5, 0, 3)]);
-        [0, 4, 5].iter().for_each(|&index| assert!(array.writer().set_mark(index, Mark::Dirty)));
+        let array = array(&[(0, 0, 1), (8, 0, 2), (9, 0, 3)]);
+        [0, 8, 9].iter().for_each(|&index| assert!(array.writer().set_mark(index, Mark::Dirty)));
         let change = |writer: &Writer<'_, Value>| {
-            assert!(writer.clear_mark(4, Mark::Dirty));
+            assert!(writer.clear_mark(8, Mark::Dirty));
             assert!(writer.erase(0, None).is_some());
         };
         race(array, change, |array, guard| {
-            assert_eq!(array.marked(.., Mark::Dirty, guard).last().map(|entry| entry.index), Some(5));
+            assert_eq!(array.marked(.., Mark::Dirty, guard).last().map(|entry| entry.index), Some(9));
             assert!(array.any(Mark::Dirty));
         });
     });

@@ -13,8 +13,9 @@
 //!   changes meanwhile may be seen in their old or their new form, so that two results in a row can overlap.
 //!
 //! # Cost
-//! A store inside a leaf copies one leaf; n entries need 1 to 2n slots (the gaps between them count), 16 to a leaf and
-//! 32 leaves or nodes to an inner node. See [`RangeMap::memory_bytes`] for the memory.
+//! A lookup reads one slot and searches one node a level: n entries need up to 2n slots (the gaps between them count),
+//! 16 to a leaf and 32 leaves or nodes to an inner node. A store inside a leaf writes one leaf, one slot, and what is
+//! known about gaps on the way up; its memory is that of leaves replaced before. See [`RangeMap::memory_bytes`].
 //!
 //! # Synchronization
 //! | who | holds | may |
@@ -23,8 +24,9 @@
 //! | writer | the [`Writer`], of which there is one | store, erase, search gaps |
 //!
 //! The caller serializes its writers by a lock of its own (the layout lock of a space); a second [`Writer`] is a fault
-//! of the caller and panics. Replaced nodes are dropped after a grace period ([`elbowroom_sync::epoch`]); a large
-//! range that is erased at once is dropped at once then, by whoever happens to pin.
+//! of the caller and panics. Replaced nodes go back to the writer after a grace period ([`elbowroom_sync::epoch::Limbo`]),
+//! so that readers drop nothing. What a large change has replaced is freed at once, by one of the stores after it or by
+//! [`Writer::collect`].
 
 mod build;
 mod gap;
@@ -125,9 +127,9 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
     /// Bytes of the map's nodes as they stand, without the allocator's own. Walks the inner nodes.
     ///
     /// For values of 8 bytes without a niche a leaf of 16 slots has 416 bytes and an inner node of 32 has 960: 30 bytes a
-    /// slot when all are full, about 40 after stores in ascending, descending or random order. A range takes a slot and
+    /// slot when all are full, 40 to 53 after stores in ascending, scattered or descending order. A range takes a slot and
     /// the gap behind it, if there is one, another. With a niche (`NonZero`, a reference) a slot is 8 bytes smaller.
-    /// Up to some 300 replaced leaves that wait for their grace period or for the next stores come on top.
+    /// Up to some 340 replaced leaves that wait for their grace period or for the next stores come on top.
     pub fn memory_bytes(&self, guard: &Guard) -> usize {
         fn below<V: Copy + Send + Sync + 'static>(inner: &Inner<V>, guard: &Guard) -> usize {
             let children = (0..inner.len).map(|slot| match inner.child(slot, guard) {

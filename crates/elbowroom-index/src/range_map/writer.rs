@@ -120,6 +120,7 @@ impl<'m, V: Copy + Send + Sync + 'static> Writer<'m, V> {
         if range.is_empty() {
             return;
         }
+        self.collect();
         let guard = pin();
         let path = Path::to(self.map, range.start, &guard);
         if !self.store_in_leaf(&path, &range, value, &guard) {
@@ -136,6 +137,12 @@ impl<'m, V: Copy + Send + Sync + 'static> Writer<'m, V> {
     pub fn clear(&mut self) {
         self.map.root.store_reusing(build::bare_root(), &mut self.retired.inners, &pin());
         self.map.len.store(0, Ordering::Relaxed);
+    }
+
+    /// Frees what large changes have replaced, as far as no reader can be there any more. Each store does that too: only
+    /// for a map that shrank and is then left alone.
+    pub fn collect(&mut self) {
+        self.retired.inners.collect();
     }
 
     /// The store if it concerns the leaf of `path` alone and makes it neither too full nor too empty; else nothing, and

@@ -48,15 +48,17 @@ impl From<Mark> for Tag {
 /// Cells for the values of one relative order, or of all but the smallest: see `cell`.
 pub(super) type Block<T> = [ArcCell<T>; SLOTS];
 
+/// What a lookup needs is side by side, and most of it in one cache line.
+#[repr(C)]
 pub(super) struct Node<T> {
-    /// log2 of the indices that a slot covers.
-    pub(super) shift: u32,
-    /// How many values of each relative order there are: the order, less `shift`.
-    counts: AtomicU64,
     tags: [AtomicU64; Tag::ALL.len()],
+    pub(super) shadows: ArcCell<Shadows>,
     /// Values of relative orders from 1.
     wide: ArcCell<Block<T>>,
-    pub(super) shadows: ArcCell<Shadows>,
+    /// How many values of each relative order there are: the order, less `shift`.
+    counts: AtomicU64,
+    /// log2 of the indices that a slot covers.
+    pub(super) shift: u32,
     slots: Slots<T>,
 }
 

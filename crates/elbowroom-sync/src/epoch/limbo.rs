@@ -32,8 +32,8 @@ struct Batch<T> {
 }
 
 impl<T: Send + Sync + 'static> Limbo<T> {
-    /// An empty one that keeps `keep` values for reuse at most. What is more than that is dropped by the thread that
-    /// retires, when it retires.
+    /// An empty one that keeps `keep` values for reuse at most; what is more is dropped by [`collect`](Self::collect).
+    /// With 0 each value waits by itself, and so as short as can be.
     pub const fn new(keep: usize) -> Self {
         Self { filling: Vec::new(), waiting: VecDeque::new(), ready: Vec::new(), keep }
     }
@@ -49,15 +49,22 @@ impl<T: Send + Sync + 'static> Limbo<T> {
     #[inline]
     pub(super) fn retire(&mut self, old: Arc<T>, guard: &Guard) {
         self.filling.push(old);
-        if self.filling.len() >= BATCH {
+        if self.filling.len() >= self.batch() {
             self.close_batch(guard);
         }
+    }
+
+    /// How many values share a wait.
+    #[inline]
+    fn batch(&self) -> usize {
+        if self.keep == 0 { 1 } else { BATCH }
     }
 
     #[cold]
     fn close_batch(&mut self, guard: &Guard) {
         let over = Arc::new(AtomicBool::new(false));
-        let values = std::mem::replace(&mut self.filling, Vec::with_capacity(BATCH));
+        let next = Vec::with_capacity(self.batch());
+        let values = std::mem::replace(&mut self.filling, next);
         guard.defer({
             let over = over.clone();
             // Release: what readers did with the values is done before they are used again.
@@ -72,8 +79,16 @@ impl<T: Send + Sync + 'static> Limbo<T> {
         }
     }
 
-    /// Moves what no guard can reach any more to where it is used again.
-    fn collect(&mut self) {
+    /// Keeps for reuse, or drops, what no guard can reach any more. Retiring calls it now and then; who retires seldom
+    /// calls it himself, a load and a branch when there is nothing to do.
+    #[inline]
+    pub fn collect(&mut self) {
+        if !self.waiting.is_empty() {
+            self.collect_waiting();
+        }
+    }
+
+    fn collect_waiting(&mut self) {
         while let Some(batch) = self.waiting.pop_front_if(|batch| batch.over.load(Ordering::Acquire)) {
             let room = self.keep.saturating_sub(self.ready.len());
             self.ready.extend(batch.values.into_iter().take(room));

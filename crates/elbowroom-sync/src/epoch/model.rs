@@ -295,6 +295,9 @@ impl<T: Send + Sync + 'static> Limbo<T> {
         Self { waiting: VecDeque::new(), keep }
     }
 
+    /// Does nothing here: what may go goes at once.
+    pub fn collect(&mut self) {}
+
     /// A value that was retired here and that no guard can reach any more, if there is one.
     pub fn reuse(&mut self) -> Option<Arc<T>> {
         let at = self.waiting.iter().position(|(over, _)| over.load(plain::Ordering::Relaxed))?;

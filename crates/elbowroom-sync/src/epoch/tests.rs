@@ -165,11 +165,19 @@ fn a_limbo_gives_nothing_back_while_a_reader_is_pinned() {
 }
 
 #[test]
-fn a_limbo_keeps_no_more_than_it_should() {
+fn a_limbo_that_keeps_nothing_drops_each_value_as_soon_as_it_may() {
     let _alone = alone();
     let drops = Arc::new(AtomicUsize::new(0));
-    let cell = ArcCell::empty();
+    let cell = ArcCell::new(Canary::new(0, &drops));
     let mut limbo = Limbo::new(0);
-    assert_eq!(cycle(&cell, &mut limbo, &drops, 1), []);
-    assert!(drops.load(Ordering::Relaxed) > 0);
+    let reader = pin();
+    cell.store_reusing(Canary::new(1, &drops), &mut limbo, &reader);
+    limbo.collect();
+    assert!(drops.load(Ordering::Relaxed) == 0 && limbo.reuse().is_none());
+    drop(reader);
+    for _ in 0..1000 {
+        pin().flush();
+        limbo.collect();
+    }
+    assert!(drops.load(Ordering::Relaxed) == 1 && limbo.reuse().is_none());
 }

@@ -211,6 +211,11 @@ impl FileObject {
         }
     }
 
+    /// Whether any page of `pages` is in the cache.
+    pub(crate) fn has_any(&self, pages: Range<u64>) -> bool {
+        !self.pages.is_empty() && self.pages.range(pages, &pin()).next().is_some()
+    }
+
     /// The folios with pages in `pages`.
     pub(crate) fn folios_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
         self.pages.range(pages, &pin()).arcs().map(|entry| entry.value).collect()

@@ -44,6 +44,11 @@ impl AnonPages {
         self.pages.writer().erase(page, None)
     }
 
+    /// Whether there is any in a range of pages.
+    pub fn has_any(&self, pages: Range<u64>) -> bool {
+        !self.pages.is_empty() && self.pages.range(pages, &pin()).next().is_some()
+    }
+
     /// The folios in a range of pages, with their pages.
     pub fn in_range(&self, pages: Range<u64>) -> Vec<(u64, Arc<Folio>)> {
         if self.pages.is_empty() {

@@ -3,7 +3,8 @@
 use super::Space;
 use super::change::{Pages, Rest};
 use crate::platform::Platform;
-use elbowroom_machine::Errno;
+use elbowroom_machine::{Errno, Mmu};
+use std::ops::Range;
 
 impl<P: Platform> Space<P> {
     /// Unmaps what is mapped in the range, which may have holes. Dirty pages of files stay in the cache and are written back from there.
@@ -15,8 +16,21 @@ impl<P: Platform> Space<P> {
     /// Locks: `layout`, shortly, twice; those of the folios that are mapped there.
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
+        if self.unmap_untouched(&range)? {
+            return Ok(());
+        }
         let change = self.begin(range, |_| Ok(Pages::Drop))?;
         self.finish(change, Vec::new(), Rest::Free);
         Ok(())
+    }
+
+    /// Unmaps what no page of was ever there, or is any more: then nothing need be taken out, and the layout lock is held once.
+    fn unmap_untouched(&self, range: &Range<usize>) -> Result<bool, Errno> {
+        let mut layout = self.layout_without_change_in(range);
+        if !self.mm.cut_untouched(&mut layout, range) {
+            return Ok(false);
+        }
+        self.core.mmu.allow(range.clone())?;
+        Ok(true)
     }
 }

@@ -216,14 +216,16 @@ impl Mm {
 
     /// Maps, where no VMA is; joins it with neighbours that it continues. The caller has asked [`Mm::room_for`] it.
     pub(crate) fn insert(&self, layout: &mut Layout<'_>, mut vma: Vma) {
-        let before = (vma.range.start > 0).then(|| self.key_at(vma.range.start - PAGE_SIZE)).flatten();
+        let guard = pin();
+        let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &guard)?.1.key();
+        let before = (vma.range.start > 0).then(|| key_at(vma.range.start - PAGE_SIZE)).flatten();
         if let Some(key) = before
             && self.vmas.read_locked(key, layout).is_some_and(|left| left.continues_as(&vma))
             && let Some(left) = self.vmas.remove(key, layout)
         {
             (vma.range.start, vma.first_page) = (left.range.start, left.first_page);
         }
-        if let Some(key) = self.key_at(vma.range.end)
+        if let Some(key) = key_at(vma.range.end)
             && self.vmas.read_locked(key, layout).is_some_and(|right| vma.continues_as(right))
             && let Some(right) = self.vmas.remove(key, layout)
         {
@@ -234,8 +236,22 @@ impl Mm {
         self.index.writer().store(pages, Some(Entry::of(key)));
     }
 
-    fn key_at(&self, addr: usize) -> Option<Key> {
-        self.index.get((addr >> PAGE_SHIFT) as u64, &pin())?.1.key()
+    /// Makes `range` free if it is that of one VMA without any page in the cache or of its own; else nothing is changed.
+    pub(crate) fn cut_untouched(&self, layout: &mut Layout<'_>, range: &Range<usize>) -> bool {
+        let pages = pages_of(range);
+        let guard = pin();
+        let Some((found, entry)) = self.index.get(pages.start, &guard) else { return false };
+        let Some(key) = entry.key().filter(|_| found == pages) else { return false };
+        // Whoever is inside may be bringing a page in. Nobody comes in after this.
+        self.vmas.detach(key, layout);
+        let Some(vma) = self.vmas.read_locked(key, layout) else { return false };
+        let cached = vma.spec.object.as_ref().is_some_and(|object| object.has_any(vma.pages()));
+        if cached || vma.spec.is_private() && self.anon.has_any(pages.clone()) {
+            return false;
+        }
+        self.vmas.remove(key, layout);
+        self.index.writer().erase(pages);
+        true
     }
 
     /// Takes what is mapped in `range` out of the layout, and the range with it: it is nobody's. When this returns, no reader relies on what was
