@@ -125,3 +125,40 @@ fn model_and_soft_space_on_two_threads() {
     let tally = campaign.run_on_two_threads(make).unwrap_or_else(|failure| panic!("{failure}"));
     check_coverage(&tally);
 }
+
+/// A manager of real pointers and its space, unless the machine forbids them.
+fn host() -> Option<(std::sync::Arc<elbowroom::Manager>, std::sync::Arc<elbowroom::Space<elbowroom::Host>>)> {
+    match elbowroom::Manager::start(elbowroom::Config::with_memory(64 << 20)) {
+        Ok((manager, space)) => Some((std::sync::Arc::new(manager), std::sync::Arc::new(space))),
+        Err(why) => {
+            eprintln!("SKIPPED: {why}");
+            None
+        }
+    }
+}
+
+#[test]
+fn model_and_host_space() {
+    let campaign = Campaign::from_environment(6 << 40, 10, mix().with_truncation());
+    let Some((manager, space)) = host() else { return };
+    let mut episode = 0;
+    let make = || {
+        episode += 1;
+        let offset = episode % 512 * (16 << 20);
+        (Model::new(campaign.pages), Ours::host_at(&manager, &space, campaign.pages, offset))
+    };
+    let tally = campaign.run(make).unwrap_or_else(|failure| panic!("{failure}"));
+    check_coverage(&tally);
+}
+
+#[test]
+fn model_and_host_space_on_two_threads() {
+    let campaign = Campaign::from_environment(7 << 40, 10, mix());
+    let Some((manager, space)) = host() else { return };
+    let make = |thread: usize| {
+        let offset = thread as u64 * (campaign.pages + 1) * 4096;
+        (Model::new(campaign.pages), Ours::host_at(&manager, &space, campaign.pages, offset))
+    };
+    let tally = campaign.run_on_two_threads(make).unwrap_or_else(|failure| panic!("{failure}"));
+    check_coverage(&tally);
+}

@@ -250,17 +250,18 @@ impl HostMmu {
     fn move_in(&self, extent: &mut Extent, run: Range<usize>) -> Result<(), Errno> {
         let mut at = run.start;
         let mut tries = 0;
+        let mut most = run.len();
         while at < run.end {
             let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
+            let len = most.min(run.end - at) << PAGE_SHIFT;
             // SAFETY: (1) the pages are at home and the extent is ours (`&mut`); (2) the manager maps the extent's bytes there.
-            let (moved, result) =
-                unsafe { self.uffd.move_pages(dst, src, (run.end - at) << PAGE_SHIFT, Wake::Later) };
+            let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
             extent.away.insert(at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
             if moved == 0
                 && let Err(e) = result
             {
-                again(e, &mut tries)?;
+                fewer(e, &mut most, len).or_else(|e| again(e, &mut tries))?;
             }
         }
         Ok(())
@@ -277,9 +278,10 @@ impl HostMmu {
             if access == Access::Write { Protection::Writable } else { Protection::WriteProtected };
         let mut at = run.start;
         let mut tries = 0;
+        let mut most = run.len();
         while at < run.end {
             let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
-            let len = (run.end - at) << PAGE_SHIFT;
+            let len = most.min(run.end - at) << PAGE_SHIFT;
             // SAFETY: (1) the pages are at home, where only we use them; (2) the manager maps the extent's bytes there.
             let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, wake) };
             if copied > 0 {
@@ -287,7 +289,7 @@ impl HostMmu {
                 self.vacate(src, copied);
                 at += copied >> PAGE_SHIFT;
             } else if let Err(e) = result {
-                again(e, &mut tries)?;
+                fewer(e, &mut most, len).or_else(|e| again(e, &mut tries))?;
             }
         }
         Ok(())
@@ -390,15 +392,17 @@ impl HostMmu {
     fn move_out(&self, extent: &mut Extent, run: Range<usize>, lost: &mut bool) -> Result<(), UnmapError> {
         let mut at = run.start;
         let mut tries = 0;
+        let mut most = run.len();
         while at < run.end {
             let (dst, src) = (extent.home + (at << PAGE_SHIFT), extent.base + (at << PAGE_SHIFT));
+            let len = most.min(run.end - at) << PAGE_SHIFT;
             // SAFETY: (1) the pages in the window are the extent's, whose owner takes them back; (2) nobody touches their homes
             // while they are away.
-            let (moved, result) =
-                unsafe { self.uffd.move_pages(dst, src, (run.end - at) << PAGE_SHIFT, Wake::Now) };
+            let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Now) };
             extent.away.remove(at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
             match result {
+                Err(e) if moved == 0 && fewer(e, &mut most, len).is_ok() => {}
                 Err(Errno::NOENT | Errno::INVAL) if moved == 0 => {
                     self.refill(dst);
                     extent.away.remove(at..at + 1);
@@ -519,6 +523,17 @@ impl HostMmu {
         self.wake(range);
         Ok(())
     }
+}
+
+/// Takes fewer pages at a time, if that can help: a request must lie in one VMA of the kernel's, and a window has several where a page of it was once
+/// denied. Else passes the error on.
+fn fewer(error: Errno, most: &mut usize, len: usize) -> Result<(), Errno> {
+    let pages = len >> PAGE_SHIFT;
+    if !matches!(error, Errno::NOENT | Errno::INVAL) || pages == 1 {
+        return Err(error);
+    }
+    *most = pages / 2;
+    Ok(())
 }
 
 /// Passes on an error that trying again does not help, or that was met too often; else waits a moment.

@@ -104,3 +104,27 @@ fn many_clean_pages_come_home_together() {
         extents.into_iter().for_each(|extent| mmu.free(extent));
     }
 }
+
+/// A page that was denied and is allowed again is a VMA of its own for the kernel, which serves no request across two.
+#[test]
+fn runs_go_in_and_out_across_a_page_that_was_denied() {
+    for mover in [Mover::Move, Mover::Copy] {
+        let Some(mmu) = mmu(mover) else { return };
+        let base = mmu.add_window(64 << 20).unwrap().start + (8 << 20);
+        assert_eq!(mmu.deny(base + 5 * PAGE_SIZE, elbowroom_machine::Denial::Bus, || true), Ok(true));
+        mmu.allow(base..base + (1 << 20)).unwrap();
+        for access in [Access::ReadOnly, Access::ReadTracked] {
+            let mut extent = frames(&mmu, 6).unwrap();
+            extent.bytes_mut().chunks_mut(PAGE_SIZE).enumerate().for_each(|(i, page)| page.fill(i as u8 + 1));
+            mmu.map(&mut extent, base, 0..64, access, Wake::Now).unwrap();
+            for page in 0..64 {
+                // SAFETY: the page was mapped above.
+                let byte = unsafe { ((base + page * PAGE_SIZE) as *const u8).read_volatile() };
+                assert_eq!(byte, page as u8 + 1);
+            }
+            mmu.unmap(&mut extent).unwrap();
+            assert_eq!(extent.bytes()[5 * PAGE_SIZE], 6);
+            mmu.free(extent);
+        }
+    }
+}

@@ -46,6 +46,6 @@ pub use kernel::Kernel;
 pub use mix::{Mix, Rng};
 pub use model::Model;
 pub use op::{At, Len, Offset, Op, Place, advice_text};
-pub use ours::{Ours, Reach};
+pub use ours::{Ours, Pointers, Reach};
 pub use shrink::{MAX_TRIES, shrink};
 pub use site::Site;

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use elbowroom::{
-    AccessError, Advice, Cpu, FileId, FileObject, Manager, MapRequest, Place, Platform, Prot, Remap, Sharing,
-    Soft, Space,
+    AccessError, Advice, Cpu, FileId, FileObject, Host, Manager, MapRequest, Place, Platform, Prot, Remap,
+    Sharing, Soft, Space,
 };
 
 use crate::differential::engine::{Area, Backing, Descriptor, Engine, Errno, Fault, PAGE, initial_file};
+use crate::differential::raw::{BEYOND, Ground};
 use crate::place::Scratch;
 
 /// How the memory of a space is reached.
@@ -75,6 +76,60 @@ impl Ours<Soft, Cpu> {
     pub fn soft_at(manager: &Arc<Manager<Soft>>, space: &Arc<Space<Soft>>, pages: u64, offset: u64) -> Self {
         let start = space.base() as u64;
         Self::new("soft", manager, space, space.cpu(), start + offset, pages, start + (3 << 46))
+    }
+}
+
+/// The memory of a space of real pointers.
+///
+/// An access to a page that nothing maps would give that page to the kernel for good, so that the kernel can say what is wrong (tests/programs/segv.c has
+/// that); here the space is asked first.
+pub struct Pointers {
+    ground: Ground,
+    space: Arc<Space<Host>>,
+}
+
+impl Pointers {
+    fn is_mapped(&self, addr: usize) -> Result<(), Fault> {
+        if self.space.areas(addr..addr + 1).is_empty() { Err(Fault::Unmapped) } else { Ok(()) }
+    }
+}
+
+impl Reach for Pointers {
+    fn load(&mut self, addr: usize, bytes: &mut [u8]) -> Result<(), Fault> {
+        self.is_mapped(addr)?;
+        self.ground.load(addr as u64, bytes)
+    }
+
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), Fault> {
+        self.is_mapped(addr)?;
+        self.ground.store(addr as u64, bytes)
+    }
+}
+
+impl Ours<Host, Pointers> {
+    /// A range of the process's own space, `offset` bytes from the start of its window: far below where mappings are placed.
+    ///
+    /// # Panics
+    /// If the window is not as large as that, or the file cannot be made.
+    pub fn host_at(manager: &Arc<Manager<Host>>, space: &Arc<Space<Host>>, pages: u64, offset: u64) -> Self {
+        let probe = MapRequest {
+            place: Place::Anywhere,
+            len: 1,
+            prot: Prot::empty(),
+            may_write: true,
+            sharing: Sharing::Private,
+            object: None,
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let top = space.map(probe).expect("there is room");
+        space.unmap(top, 1).expect("it was just mapped");
+        let window = manager.windows().windows().next().expect("a window was made for it");
+        let base = window.start as u64 + (1 << 30) + offset;
+        let ground = Ground::in_window(manager.windows(), base, pages);
+        let reach = Pointers { ground, space: space.clone() };
+        Self::new("host", manager, space, reach, base, pages, BEYOND)
     }
 }
 

@@ -206,6 +206,17 @@ impl Ground {
         Self { _claim: Some(claim), ..ground }
     }
 
+    /// A range inside a window of a manager of real pointers.
+    ///
+    /// # Panics
+    /// If it is not all in one.
+    pub fn in_window(windows: &elbowroom::WindowTable, base: u64, pages: u64) -> Self {
+        assert!(windows.covers(base as usize, (pages * PAGE) as usize), "{base:#x} is in no window");
+        // SAFETY: (1) windows hold no Rust object, and last as long as the process; (2) whoever uses the space keeps
+        // its engines' ranges apart. Only loads and stores are made through it.
+        unsafe { Self::new(base, pages) }
+    }
+
     /// Its first address.
     pub fn base(&self) -> u64 {
         self.base

@@ -27,7 +27,7 @@
 //! * *Stores.* The pin is a count in the entry's word. A compare-exchange takes it only if the word is still this mapping, and writable (acquire); giving it back
 //!   releases. Unmapping first takes the mapping away, so that no pin is given any more, and is done when the count is zero (acquire). So
 //!   each store is either in the frame when `unmap` returns, or has become a fault. If pins do not go within a
-//!   short bounded wait, the mapping is put back as it was, and the answer is [`UnmapError::Busy`].
+//!   short bounded wait, the mapping is put back as it was, and the answer is [`UnmapError::Busy`](crate::UnmapError::Busy).
 //! * *The same word again.* See pte.rs: generation and epoch make it impossible to mistake one mapping for another, however long a thread sleeps.
 //!
 //! Locks: `window` (structure of the trees; spaces), `page-table` (one for each leaf), `queue` (the log of invalidations), none inside the other but
