@@ -128,8 +128,16 @@ impl Layout {
 
     /// Gives the range to the kernel as it is, for somebody to map over it.
     pub(crate) fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
-        // The lock also serializes the writers of the window table.
         let mut denials = self.denials.lock();
+        self.give_away_held(range, &mut denials)
+    }
+
+    /// The lock also serializes the writers of the window table.
+    fn give_away_held(
+        &self,
+        range: Range<usize>,
+        denials: &mut BTreeMap<usize, Denial>,
+    ) -> Result<(), Errno> {
         self.windows.give_away(range.clone())?;
         denials.retain(|page, _| !range.contains(page));
         self.denied.store(denials.len(), Ordering::SeqCst);
@@ -143,7 +151,7 @@ impl Layout {
         unsafe { mm::munmap(range.start as *mut _, range.len()) }
     }
 
-    /// Gives the range to the kernel as its own mapping of a file.
+    /// Gives the range to the kernel as its own mapping of a file; if that fails, it stays as it is.
     pub(crate) fn map_file(
         &self,
         range: Range<usize>,
@@ -154,12 +162,16 @@ impl Layout {
     ) -> Result<(), Errno> {
         let sharing = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
         let prot = ProtFlags::from_bits_retain(prot);
-        self.give_away(range.clone())?;
+        let mut denials = self.denials.lock();
+        // What is given away cannot be taken back, so it is mapped first; and no more than can be given.
+        if self.windows.room() == 0 {
+            return Err(Errno::NOMEM);
+        }
         // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
         unsafe {
             mm::mmap(range.start as *mut _, range.len(), prot, sharing | MapFlags::FIXED, file, offset)?;
         }
-        Ok(())
+        self.give_away_held(range, &mut denials)
     }
 }
 

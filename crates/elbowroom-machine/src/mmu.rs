@@ -1,7 +1,7 @@
 //! What a manager needs of an MMU.
 
 use crate::soft::SoftMmu;
-use crate::{Access, Denial, Errno, Extent, HostMmu, UnmapError, Wake};
+use crate::{Access, Denial, Errno, Extent, HostMmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use std::ops::Range;
 
 /// Arena, page tables of some kind, and the way between them. [`HostMmu`] has real pointers, [`crate::soft::SoftMmu`] tables of its own.
@@ -33,6 +33,9 @@ pub trait Mmu: Send + Sync + 'static {
     /// Frames that have memory so far.
     fn populated_frames(&self) -> usize;
 
+    /// Bytes of memory in tables of its own now, beside the arena.
+    fn metadata_bytes(&self) -> usize;
+
     /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes whoever waits for them,
     /// if told to.
     ///
@@ -53,6 +56,10 @@ pub trait Mmu: Send + Sync + 'static {
     /// # Errors
     /// Busy: a page is pinned; the rest may be home. Lost: see [`UnmapError`].
     fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError>;
+
+    /// Copies a page that is mapped, or at home, into the only page of `to`, if the MMU can; stores that are made meanwhile are in the copy or not.
+    /// `false`: the page must come home first.
+    fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool;
 
     /// [`Mmu::unmap`] of many clean extents of a page each, as cheaply as that can be done; the extents tell which are home then.
     fn unmap_clean(&self, extents: &mut [Extent]);
@@ -124,6 +131,11 @@ impl Mmu for HostMmu {
         self.populated_frames()
     }
 
+    fn metadata_bytes(&self) -> usize {
+        // The kernel has the page tables.
+        0
+    }
+
     fn map(
         &self,
         extent: &mut Extent,
@@ -137,6 +149,15 @@ impl Mmu for HostMmu {
 
     fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
         self.unmap(extent)
+    }
+
+    fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool {
+        if !from.is_home() {
+            // The program may have mapped something else over it: a load by us could be a fault.
+            return false;
+        }
+        to.bytes_mut().copy_from_slice(&from.bytes()[page << PAGE_SHIFT..][..PAGE_SIZE]);
+        true
     }
 
     fn unmap_clean(&self, extents: &mut [Extent]) {
@@ -201,6 +222,10 @@ impl Mmu for SoftMmu {
         self.populated_frames()
     }
 
+    fn metadata_bytes(&self) -> usize {
+        self.metadata_bytes()
+    }
+
     fn map(
         &self,
         extent: &mut Extent,
@@ -214,6 +239,11 @@ impl Mmu for SoftMmu {
 
     fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
         self.unmap(extent)
+    }
+
+    fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool {
+        self.copy_page(from, page, to);
+        true
     }
 
     fn unmap_clean(&self, extents: &mut [Extent]) {

@@ -101,6 +101,13 @@ pub const BIMODAL_ONE_IN: u64 = 16;
 /// Optimistic lookups of a fault before it takes the layout lock.
 pub const OPTIMISTIC_LOOKUPS: u32 = 8;
 
+/// Looks of a fault that something changing makes it repeat, before it lets others go on.
+pub const REPEATS_AT_ONCE: u32 = 64;
+
+/// A file whose folios have gone from mapping to mapping more often than this within [`GROWTH_LOOK`] is left to the kernel: that is less than what one thread
+/// does that needs two mappings of a folio at once, and far more than what mappings need that are used one after the other.
+pub const ALIAS_MOVES: u32 = 5000;
+
 /// Writers are throttled while more than one page in this many of the arena is dirty.
 pub const DIRTY_SHARE: usize = 3;
 
@@ -109,6 +116,9 @@ pub const THROTTLE_BOUND: Duration = Duration::from_millis(200);
 
 /// How long a handler waits before it tries again what found no memory or a pinned page.
 pub const DELAY: Duration = Duration::from_millis(1);
+
+/// How often it is looked whether a change of the layout has ended. Changes are short, but for those that wait for a pin.
+pub const CHANGE_LOOK: Duration = Duration::from_micros(100);
 
 /// How long a fault waits for memory before it fails with SIGBUS rather than hang.
 pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);

@@ -4,19 +4,19 @@
 //! `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
 //! over these by what they do.
 
-use crate::config::{Config, GROW_AT_ONCE_FRAMES, GROWTH_LOOK, WAITING_SHARE};
+use crate::config::{CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, GROWTH_LOOK, WAITING_SHARE};
 use crate::lru::{Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Folio, Parked, WaitTable};
 use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Counters;
-use crate::vma::Mm;
+use crate::vma::{Layout, Mm};
 use elbowroom_machine::{Mmu, PAGE_SIZE};
 use elbowroom_store::Kicker;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, RcuCell};
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, RcuCell, thread};
 use std::ops::Range;
 
 /// The shared state of one manager.
@@ -165,6 +165,20 @@ impl<P: Platform> Core<P> {
         self.dispatch(ready);
     }
 
+    /// A space's layout lock, at a moment when nothing of it is being changed: no change begins until that has come. Not for handlers, nor for who has
+    /// begun a change.
+    pub(crate) fn still_layout<'m>(&self, mm: &'m Mm) -> Layout<'m> {
+        let mut layout = mm.write();
+        layout.still_wanted += 1;
+        while !layout.changing.is_empty() {
+            drop(layout);
+            thread::sleep(CHANGE_LOOK);
+            layout = mm.write();
+        }
+        layout.still_wanted -= 1;
+        layout
+    }
+
     /// Hands faults that became ready to a handler. For threads that are not handlers.
     pub(crate) fn dispatch(&self, ready: Vec<Parked>) {
         if !ready.is_empty() {
@@ -205,6 +219,7 @@ impl<P: Platform> Core<P> {
     pub(crate) fn peak_bytes(&self) -> u64 {
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
         let folios = self.folios_peak.load(Ordering::Relaxed) * FOLIO_BYTES;
-        (self.mmu.populated_frames() * PAGE_SIZE + folios + self.mmu.frames() * 8) as u64
+        let tables = self.mmu.metadata_bytes() + self.mmu.frames() * 8;
+        (self.mmu.populated_frames() * PAGE_SIZE + folios + tables) as u64
     }
 }

@@ -40,6 +40,11 @@ impl<P: Platform> Manager<P> {
     /// # Errors
     /// What is missing here, and what to do about it.
     pub fn start_on(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, |_| ())
+    }
+
+    /// The same; `chores` is called once a second, by a thread that has time.
+    fn start_with(config: Config, chores: fn(&Arc<Core<P>>)) -> Result<Self, StartError> {
         if config.memory < Config::MIN_MEMORY {
             return Err(StartError::TooSmall(config.memory));
         }
@@ -91,11 +96,15 @@ impl<P: Platform> Manager<P> {
             locks: locks.clone(),
         });
         let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Vec::new()) };
-        manager.start_threads(reactors).map_err(StartError::Thread)?;
+        manager.start_threads(reactors, chores).map_err(StartError::Thread)?;
         Ok(manager)
     }
 
-    fn start_threads(&self, reactors: Vec<Box<dyn Reactor>>) -> std::io::Result<()> {
+    fn start_threads(
+        &self,
+        reactors: Vec<Box<dyn Reactor>>,
+        chores: fn(&Arc<Core<P>>),
+    ) -> std::io::Result<()> {
         let begin = self.core.config.on_thread_start.unwrap_or(|| ());
         let mut threads = self.threads.lock();
         for (number, reactor) in reactors.into_iter().enumerate() {
@@ -113,7 +122,7 @@ impl<P: Platform> Manager<P> {
         let core = self.core.clone();
         threads.push(thread::spawn("elbowroom-grow", move || {
             begin();
-            core.run_grower();
+            core.run_grower(chores);
         })?);
         Ok(())
     }
@@ -202,6 +211,7 @@ impl<P: Platform> Manager<P> {
             throttled_writers: c.throttled.get(),
             memory_waits: c.memory_waits.get(),
             foreign_changes: c.foreign_changes.get(),
+            aliased_files: c.aliased_files.get(),
             mmu: P::name(&core.mmu),
         }
     }
@@ -213,7 +223,11 @@ impl Manager<Host> {
     /// # Errors
     /// What is missing here, and what to do about it.
     pub fn start(config: Config) -> Result<(Self, Space<Host>), StartError> {
-        let manager = Self::start_on(config)?;
+        let manager = Self::start_with(config, |core| {
+            if let Some(mm) = core.spaces.of(0) {
+                Space { core: core.clone(), mm, base: 0 }.settle_aliases();
+            }
+        })?;
         let mm = manager.core.spaces.add(0, &manager.core.locks);
         let space = Space { core: manager.core.clone(), mm, base: 0 };
         Ok((manager, space))

@@ -47,6 +47,8 @@ pub struct Counters {
     pub throttled: Counter,
     /// Files found changed by somebody else.
     pub foreign_changes: Counter,
+    /// Files left to the kernel because they were used through several mappings at once.
+    pub aliased_files: Counter,
     /// Faults that found no frame to be had, and waited for one.
     pub memory_waits: Counter,
 }
@@ -106,6 +108,8 @@ pub struct Stats {
     pub memory_waits: u64,
     /// Files found changed by another process.
     pub foreign_changes: u64,
+    /// Files left to the kernel because they were used through several mappings at once.
+    pub aliased_files: u64,
     /// How pages get into windows: `move` or `copy`.
     pub mmu: &'static str,
 }

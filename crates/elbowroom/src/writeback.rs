@@ -252,6 +252,7 @@ impl<P: Platform> Core<P> {
             self.wake_throttled();
             self.close_if_idle(&object);
         }
+        self.free_unmapped_memory();
         if self.dead.swap(0, Ordering::Relaxed) > 0 {
             self.lru.lock().purge();
         }
@@ -259,9 +260,46 @@ impl<P: Platform> Core<P> {
 
     /// Undoes the denials in a file's mappings: whatever made an access fail may be over; if not, it fails again.
     pub(crate) fn allow_again(&self, object: &Arc<FileObject>) {
-        for range in self.spaces.all().iter().flat_map(|mm| mm.ranges_of(object)) {
-            // What cannot be undone now is tried again later.
-            let _ = self.mmu.allow(range);
+        if !object.take_denied() {
+            return;
+        }
+        for mm in self.spaces.all() {
+            let ranges = mm.ranges_of(object, &self.still_layout(&mm));
+            for range in ranges {
+                if self.mmu.allow(range).is_err() {
+                    // Tried again later.
+                    object.note_denied();
+                    object.note_unreadable();
+                }
+            }
+        }
+    }
+
+    /// Frees the memory that nobody maps any more.
+    pub(crate) fn free_unmapped_memory(&self) {
+        for object in self.objects.unmapped.take() {
+            self.drop_memory(&object, 0..u64::MAX >> PAGE_SHIFT);
+        }
+    }
+
+    /// Frees folios of memory: they read as zeros again. Those that stay pinned are left.
+    pub(crate) fn drop_memory(&self, object: &FileObject, pages: Range<u64>) {
+        for folio in object.folios_in(pages) {
+            let started = Instant::now();
+            loop {
+                self.waits.lock(&folio);
+                let dead = folio.state.test(Flag::Dead);
+                let busy = !dead && self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
+                if !dead && !busy {
+                    object.remove(&folio);
+                    self.free_folio(&folio);
+                }
+                self.unlock(&folio);
+                if !busy || started.elapsed() > PINNED_BOUND {
+                    break;
+                }
+                thread::sleep(DELAY);
+            }
         }
     }
 
@@ -273,6 +311,10 @@ impl<P: Platform> Core<P> {
             return;
         }
         self.drop_clean(object, 0..u64::MAX >> PAGE_SHIFT);
+        if object.is_aliased() {
+            // The kernel may have mappings of it still: it must not be managed again.
+            return;
+        }
         self.objects.forget_if_unused(object);
     }
 

@@ -198,6 +198,18 @@ impl SoftMmu {
         self.shared.frames.arena().free(extent);
     }
 
+    /// Copies page `page` of an extent, mapped or at home, into the only page of `to`, which is at home. Stores that are made meanwhile are in the copy or
+    /// not.
+    ///
+    /// # Panics
+    /// If the extent has no such page, or is not of this arena.
+    pub fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) {
+        assert!(page < from.pages(), "no such page");
+        let frames = &self.shared.frames;
+        let frame = frames.arena().frame_of(from) + page as u32;
+        frames.load(frames.place(frame), 0, to.bytes_mut());
+    }
+
     /// Frames that can still be allocated.
     pub fn free_frames(&self) -> usize {
         self.shared.frames.arena().free_frames()

@@ -4,58 +4,95 @@
 //! verbs do.
 
 use super::{Pass, Step};
-use crate::config::{DELAY, THROTTLE_BOUND};
+use crate::config::{DELAY, PINNED_BOUND, REPEATS_AT_ONCE, THROTTLE_BOUND};
 use crate::core::{Core, Job};
-use crate::page::{Outcome, Parked, Waiter};
+use crate::page::{Answer, Parked, Waiter};
 use crate::platform::Platform;
 use elbowroom_machine::{Denial, FaultEvent};
+use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::thread;
 use elbowroom_sync::time::Instant;
+
+/// Why a fault was not served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FaultError {
+    /// The access must fail so.
+    Denied(Denial),
+    /// Its page is mapped at another address, where somebody has had it pinned for longer than the bound.
+    Pinned,
+    /// The manager was dropped.
+    Stopped,
+}
 
 impl<P: Platform> Core<P> {
     /// Serves a fault of the calling thread. Afterwards the access may be tried again; it may fault again, since the page can be gone by then.
     ///
     /// # Errors
-    /// How the access must fail.
-    pub(crate) fn fault(&self, event: FaultEvent) -> Result<(), Denial> {
+    /// Why the access cannot be made.
+    pub(crate) fn fault(&self, event: FaultEvent) -> Result<(), FaultError> {
         let mut fault = Parked::new(event);
-        let mut ready = Vec::new();
-        let served = loop {
-            let step = Pass { core: self, io: None, ready: &mut ready }.step(&mut fault);
-            self.dispatch(std::mem::take(&mut ready));
-            match step {
-                Step::Done | Step::Spurious => break Ok(()),
-                Step::Again => {}
-                Step::Denied(denial) => break Err(denial),
-                Step::Throttled => {
-                    self.throttle_here();
-                    break Ok(());
-                }
-                Step::Wait(folio) => {
-                    fault.hold(&folio);
-                    self.note_wait(&mut fault, &folio);
-                    self.waits.lock(&folio);
-                    self.unlock(&folio);
-                }
-                Step::Later => thread::sleep(DELAY / 10),
-                Step::Foreign => break Err(Denial::NotMapped),
-                Step::NeedsHandler | Step::NoMemory | Step::Stalled => match self.hand_over(event) {
-                    Outcome::Again => {}
-                    Outcome::Denied(denial) => break Err(denial),
-                },
-            }
-        };
-        self.count(&mut fault, served.is_err());
+        let mut major = false;
+        let served = self.serve_here(&mut fault, &mut major);
+        self.count(&mut fault, matches!(served, Err(FaultError::Denied(_))), major);
         served
     }
 
-    /// Has a handler serve it.
-    fn hand_over(&self, event: FaultEvent) -> Outcome {
+    fn serve_here(&self, fault: &mut Parked, major: &mut bool) -> Result<(), FaultError> {
+        let mut ready = Vec::new();
+        let mut blocked_since = None;
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return Err(FaultError::Stopped);
+            }
+            let step = Pass { core: self, io: None, ready: &mut ready }.step(fault);
+            self.dispatch(std::mem::take(&mut ready));
+            match step {
+                Step::Done | Step::Spurious => return Ok(()),
+                Step::Again => {
+                    fault.repeats += 1;
+                    if fault.repeats.is_multiple_of(REPEATS_AT_ONCE) {
+                        thread::sleep(DELAY / 10);
+                    }
+                }
+                Step::Denied(denial) => return Err(FaultError::Denied(denial)),
+                Step::Throttled => {
+                    self.throttle_here();
+                    return Ok(());
+                }
+                Step::Wait(folio) => {
+                    fault.hold(&folio);
+                    self.note_wait(fault, &folio);
+                    self.waits.lock(&folio);
+                    self.unlock(&folio);
+                }
+                Step::Later => {
+                    if blocked_since.get_or_insert_with(Instant::now).elapsed() > PINNED_BOUND {
+                        return Err(FaultError::Pinned);
+                    }
+                    thread::sleep(DELAY / 10);
+                }
+                Step::Foreign => return Err(FaultError::Denied(Denial::NotMapped)),
+                Step::NeedsHandler | Step::NoMemory | Step::Stalled => {
+                    let answer = self.hand_over(fault.event).ok_or(FaultError::Stopped)?;
+                    *major |= answer.major;
+                    if let Some(denial) = answer.denied {
+                        return Err(FaultError::Denied(denial));
+                    }
+                    if answer.throttle {
+                        self.throttle_here();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has a handler serve it. `None`: there are none any more.
+    fn hand_over(&self, event: FaultEvent) -> Option<Answer> {
         let waiter = Waiter::new(&self.locks);
         let mut fault = Parked::new(event);
         fault.waiter = Some(waiter.clone());
         self.post(Job::Retry(vec![fault]));
-        waiter.wait()
+        waiter.wait(&self.stop)
     }
 
     /// Waits until less is dirty, or for a while.

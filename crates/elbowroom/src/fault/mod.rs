@@ -14,10 +14,11 @@ mod load;
 mod private;
 mod step;
 
+pub(crate) use self::inline::FaultError;
 use self::io::Io;
-use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND};
+use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, REPEATS_AT_ONCE};
 use crate::core::{Core, Job};
-use crate::page::{Flag, Folio, Outcome, Parked};
+use crate::page::{Answer, Flag, Folio, Parked};
 use crate::platform::Platform;
 use elbowroom_machine::{Denial, FaultEvent, Mmu, PAGE_SIZE};
 use elbowroom_store::{Reactor, ReadDone};
@@ -121,6 +122,21 @@ impl<P: Platform> Handler<P> {
             self.run_ready();
             self.run_starved();
         }
+        self.end();
+    }
+
+    /// Ends the reads under way, so that nobody waits for their folios. Threads that wait for an answer look whether there are handlers.
+    fn end(mut self) {
+        let mut done = Vec::new();
+        while self.io.reactor.in_flight() > 0 {
+            // A disk must answer, so this ends.
+            if self.io.reactor.wait(Some(DELAY), &mut done).is_err() {
+                thread::sleep(DELAY);
+            }
+            done.drain(..).for_each(|read| self.pass().complete(read));
+        }
+        let parked = self.ready.drain(..).chain(self.starved.drain(..));
+        parked.chain(self.delayed.drain(..).map(|(_, fault, _)| fault)).for_each(|mut f| f.let_go());
     }
 
     fn pass(&mut self) -> Pass<'_, P> {
@@ -201,7 +217,12 @@ impl<P: Platform> Handler<P> {
     pub(crate) fn serve(&mut self, mut fault: Parked) {
         loop {
             match self.pass().step(&mut fault) {
-                Step::Again => {}
+                Step::Again => {
+                    fault.repeats += 1;
+                    if fault.repeats.is_multiple_of(REPEATS_AT_ONCE) {
+                        return self.delay(fault, Delayed::ServeAgain, DELAY);
+                    }
+                }
                 Step::Done => return self.finish(fault, Finish::Awake),
                 Step::Spurious => return self.finish(fault, Finish::Wake),
                 Step::Denied(denial) => return self.finish(fault, Finish::Denied(denial)),
@@ -217,6 +238,8 @@ impl<P: Platform> Handler<P> {
                     self.core.counters.memory_waits.add(1);
                     return self.starved.push_back(fault);
                 }
+                // A thread that waits here bounds its wait itself.
+                Step::Later if fault.waiter.is_some() => return self.finish(fault, Finish::Wake),
                 Step::Later => return self.delay(fault, Delayed::ServeAgain, DELAY),
                 Step::Foreign => return self.delay(fault, Delayed::WakeOnly, DELAY),
                 Step::Stalled => return self.core.stall(fault),
@@ -232,16 +255,19 @@ impl<P: Platform> Handler<P> {
 
     fn finish(&mut self, mut fault: Parked, how: Finish) {
         let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
-        match (fault.waiter.take(), how) {
-            (Some(waiter), Finish::Denied(denial)) => waiter.tell(Outcome::Denied(denial)),
-            // Its thread throttles itself: it has no page to wait at.
-            (Some(waiter), _) => waiter.tell(Outcome::Again),
-            (None, Finish::Awake | Finish::Denied(_)) => {}
-            (None, Finish::Wake) => self.core.mmu.wake(page),
-            (None, Finish::Throttle) => self.core.throttle(page),
+        let denied = if let Finish::Denied(denial) = how { Some(denial) } else { None };
+        if let Some(waiter) = fault.waiter.take() {
+            let (throttle, major) = (how == Finish::Throttle, fault.major);
+            self.core.let_go(&mut fault);
+            // Its thread counts it, and throttles itself: it has no page to wait at.
+            return waiter.tell(Answer { denied, throttle, major });
         }
-        let denied = matches!(how, Finish::Denied(_));
-        self.core.count(&mut fault, denied);
+        match how {
+            Finish::Awake | Finish::Denied(_) => {}
+            Finish::Wake => self.core.mmu.wake(page),
+            Finish::Throttle => self.core.throttle(page),
+        }
+        self.core.count(&mut fault, denied.is_some(), false);
     }
 }
 
@@ -254,14 +280,19 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Counts a fault that has ended, and lets go of what it held.
-    fn count(&self, fault: &mut Parked, denied: bool) {
+    /// Lets go of what a fault that has ended held.
+    fn let_go(&self, fault: &mut Parked) {
         fault.let_go();
         if fault.major {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a fault that has ended, and lets go of what it held. `major`: somebody else waited for I/O for it.
+    fn count(&self, fault: &mut Parked, denied: bool, major: bool) {
+        self.let_go(fault);
         let counters = &self.counters;
-        match (denied, fault.major) {
+        match (denied, fault.major || major) {
             (true, _) => counters.faults_denied.add(1),
             (false, true) => counters.faults_major.add(1),
             (false, false) => counters.faults_minor.add(1),

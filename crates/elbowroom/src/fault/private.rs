@@ -13,7 +13,7 @@ use crate::platform::Platform;
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::atomic::{Ordering, fence};
 
 impl<P: Platform> Pass<'_, P> {
     pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Step {
@@ -22,7 +22,8 @@ impl<P: Platform> Pass<'_, P> {
             if !folio.state.try_lock() {
                 return Step::Wait(folio);
             }
-            let step = if folio.state.test(Flag::Dead) {
+            let step = if !mm.anon.has(page, &folio) {
+                // It was dropped, copied or moved between being found and being locked.
                 Step::Again
             } else if fault.event.write && folio.mapcount.load(Ordering::Acquire) > 1 {
                 self.unshare(mm, vma, &folio, fault)
@@ -42,7 +43,7 @@ impl<P: Platform> Pass<'_, P> {
     /// Untouched anonymous memory.
     fn zero_page(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Step {
         match self.core.zero_folio(mm.id, page, self.ready) {
-            Some(folio) => self.own(mm, vma, folio, fault),
+            Some(folio) => self.own(mm, vma, folio, fault, || true),
             None => Step::NoMemory,
         }
     }
@@ -60,12 +61,18 @@ impl<P: Platform> Pass<'_, P> {
             Ok(folio) => folio,
             Err(step) => return step,
         };
-        let step = if source.state.test(Flag::Dead) || index >= object.size_pages() {
+        let inside = || index < object.size_pages();
+        let step = if source.state.test(Flag::Dead) || !inside() {
             Step::Again
         } else {
-            let unmapped = core.mmu.unmap(source.body().extent());
-            match unmapped {
-                Ok(()) => self.copy(mm, vma, &source, (index - source.index) as usize, fault),
+            // The copy comes in the place of this page.
+            let here = source.body().extent().base() == Some(vma.address_of(source.index));
+            let at_home = if here { core.mmu.unmap(source.body().extent()) } else { Ok(()) };
+            let page = (index - source.index) as usize;
+            match at_home.and_then(|()| self.copy(mm, &source, page, fault)) {
+                // Whoever truncates the file looks for copies after the size is stored, so either the copy is found or this sees the size.
+                Ok(Some(copy)) => self.own(mm, vma, copy, fault, inside),
+                Ok(None) => Step::NoMemory,
                 Err(UnmapError::Busy) => Step::Later,
                 Err(UnmapError::Lost) => {
                     core.discard(object, &source);
@@ -74,55 +81,76 @@ impl<P: Platform> Pass<'_, P> {
             }
         };
         core.waits.unlock(&source, self.ready);
-        if index >= object.size_pages() {
-            // Truncated meanwhile: whoever did it may have looked for copies before this one was there.
-            core.drop_late_copy(mm, (fault.event.addr >> PAGE_SHIFT) as u64, self.ready);
-            return Step::Again;
-        }
         step
     }
 
-    /// Gives the space a page of its own with the bytes of page `page` of `source`, which is locked and home.
-    fn copy(&mut self, mm: &Mm, vma: &VmaGuard<'_>, source: &Folio, page: usize, fault: &Parked) -> Step {
+    /// A page with the bytes of page `page` of `source`, which is locked; `None`: no memory. The source stays where it is, if that can be.
+    fn copy(
+        &mut self,
+        mm: &Mm,
+        source: &Folio,
+        page: usize,
+        fault: &Parked,
+    ) -> Result<Option<Arc<Folio>>, UnmapError> {
         let core = self.core;
         // Reclaim passes over the source: its lock is ours.
-        let Some(mut extent) = core.frames(0, self.ready) else { return Step::NoMemory };
-        {
-            let mut body = source.body();
-            let from = page << PAGE_SHIFT;
-            extent.bytes_mut().copy_from_slice(&body.extent().bytes()[from..from + PAGE_SIZE]);
+        let Some(mut copy) = core.frames(0, self.ready) else { return Ok(None) };
+        let mut body = source.body();
+        let extent = body.extent();
+        if !core.mmu.copy_page(extent, page, &mut copy) {
+            if let Err(e) = core.mmu.unmap(extent) {
+                core.mmu.free(copy);
+                return Err(e);
+            }
+            copy.bytes_mut().copy_from_slice(&extent.bytes()[page << PAGE_SHIFT..][..PAGE_SIZE]);
         }
-        let folio = core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, extent);
-        self.own(mm, vma, folio, fault)
+        drop(body);
+        Ok(Some(core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, copy)))
     }
 
-    /// A store to a page that other spaces have, too.
+    /// A store to a page that other spaces have, too. Nobody stores to it, so it can be copied wherever it is mapped, but for here.
     fn unshare(&mut self, mm: &Mm, vma: &VmaGuard<'_>, shared: &Arc<Folio>, fault: &Parked) -> Step {
         let core = self.core;
-        if core.mmu.unmap(shared.body().extent()) == Err(UnmapError::Busy) {
+        let here = shared.body().extent().base() == Some(fault.event.addr);
+        if here && core.mmu.unmap(shared.body().extent()).is_err() {
             return Step::Later;
         }
-        let Some(mut extent) = core.frames(0, self.ready) else { return Step::NoMemory };
-        extent.bytes_mut().copy_from_slice(shared.body().extent().bytes());
-        let page = (fault.event.addr >> PAGE_SHIFT) as u64;
-        let own = core.anon_folio(mm.id, page, extent);
-        // The VMA is locked for reading and the shared folio is locked: nobody else changes what is there.
-        mm.anon.replace(page, &own);
+        let own = match self.copy(mm, shared, 0, fault) {
+            Ok(Some(own)) => own,
+            Ok(None) => return Step::NoMemory,
+            Err(_) => return Step::Later,
+        };
+        // Nobody else changes what is there: the shared folio is locked, and was there after that.
+        let replaced = mm.anon.replace((fault.event.addr >> PAGE_SHIFT) as u64, shared, &own);
+        assert!(replaced, "what is at a page changes only under its folio's lock");
         shared.mapcount.fetch_sub(1, Ordering::AcqRel);
         let step = core.map_own(vma, &own, fault);
         core.waits.unlock(&own, self.ready);
         step
     }
 
-    /// Puts a new, locked folio into the space, maps it, and unlocks it.
-    fn own(&mut self, mm: &Mm, vma: &VmaGuard<'_>, folio: Arc<Folio>, fault: &Parked) -> Step {
+    /// Puts a new, locked folio into the space, maps it, and unlocks it; unless it is not `wanted` any more once others can find it.
+    fn own(
+        &mut self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        folio: Arc<Folio>,
+        fault: &Parked,
+        wanted: impl FnOnce() -> bool,
+    ) -> Step {
         let core = self.core;
-        let step = if mm.anon.insert(folio.index, &folio) {
-            core.map_own(vma, &folio, fault)
-        } else {
+        let step = if !mm.anon.insert(folio.index, &folio) {
             // Another thread was faster.
             core.free_folio(&folio);
             Step::Again
+        } else {
+            fence(Ordering::SeqCst);
+            if wanted() {
+                core.map_own(vma, &folio, fault)
+            } else {
+                core.take_own(mm, folio.index, &folio);
+                Step::Again
+            }
         };
         core.waits.unlock(&folio, self.ready);
         step
@@ -168,22 +196,25 @@ impl<P: Platform> Core<P> {
         Arc::new(folio)
     }
 
-    /// Takes a locked folio, which is home, out of a space; frees it if no other has it.
-    pub(crate) fn drop_page(&self, mm: &Mm, page: u64, folio: &Folio) {
-        mm.anon.remove(page);
-        if folio.mapcount.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.free_folio(folio);
+    /// The folio that a space has at a page, locked; waits for the lock. Not for handlers.
+    pub(crate) fn lock_own(&self, mm: &Mm, page: u64) -> Option<Arc<Folio>> {
+        loop {
+            let folio = mm.anon.lookup(page)?;
+            self.waits.lock(&folio);
+            if mm.anon.has(page, &folio) {
+                return Some(folio);
+            }
+            self.unlock(&folio);
         }
     }
 
-    /// Drops a copy that was made too late; if somebody has it locked or pinned, it stays, as if it had been made in time.
-    fn drop_late_copy(&self, mm: &Mm, page: u64, ready: &mut Vec<Parked>) {
-        let Some(folio) = mm.anon.lookup(page).filter(|folio| folio.state.try_lock()) else { return };
-        let home = self.mmu.unmap(folio.body().extent()) == Ok(());
-        if home && !folio.state.test(Flag::Dead) {
-            self.drop_page(mm, page, &folio);
+    /// Takes a locked folio, which is not mapped there, out of a space, and frees it if no other has it. `false`: the space does not have it at the page.
+    pub(crate) fn take_own(&self, mm: &Mm, page: u64, folio: &Arc<Folio>) -> bool {
+        let taken = mm.anon.remove(page, folio);
+        if taken && folio.mapcount.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.free_folio(folio);
         }
-        self.waits.unlock(&folio, ready);
+        taken
     }
 
     /// Counts a new folio.

@@ -1,7 +1,7 @@
 //! One look at a fault: from the address to a mapped page, or to what it must wait for.
 
 use super::{Pass, Step};
-use crate::config::{OPTIMISTIC_LOOKUPS, TRACKED_AROUND_PAGES};
+use crate::config::{OPTIMISTIC_LOOKUPS, RECLAIM_BATCH_PAGES, TRACKED_AROUND_PAGES};
 use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
@@ -29,7 +29,9 @@ impl<P: Platform> Pass<'_, P> {
         };
         let addr = fault.event.addr;
         if let Some(denial) = forbidden(vma.spec.prot, fault.event.write) {
-            if let Some(object) = &vma.spec.object {
+            if fault.event.write
+                && let Some(object) = &vma.spec.object
+            {
                 object.make_strict();
             }
             return core.refuse(addr, denial, || true);
@@ -68,7 +70,7 @@ impl<P: Platform> Pass<'_, P> {
         if matches!(step, Step::Done) && !fault.major && !object.is_memory() {
             core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
         }
-        if matches!(step, Step::Done) && !fault.event.write {
+        if matches!(step, Step::Done) && !fault.event.write && !object.is_memory() {
             self.read_on(vma, object, &folio, fault);
         }
         step
@@ -84,7 +86,11 @@ impl<P: Platform> Pass<'_, P> {
         let core = self.core;
         let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
         if fault.failed {
-            return Err(core.refuse(addr, bus(vma), || true));
+            let step = core.refuse(addr, bus(vma), || true);
+            // Afterwards, so that whoever lets accesses be tried again finds this one.
+            object.note_denied();
+            object.note_unreadable();
+            return Err(step);
         }
         if index >= object.size_pages() {
             // It may have grown without our knowing.
@@ -270,6 +276,7 @@ impl<P: Platform> Core<P> {
                 return Step::Later;
             }
         }
+        object.note_denied();
         self.refuse(addr, bus(vma), || index >= object.size_pages())
     }
 
@@ -290,6 +297,7 @@ impl<P: Platform> Core<P> {
         let mut body = folio.body();
         let extent = body.extent();
         if extent.base().is_some_and(|b| b != base) {
+            object.note_moved();
             match self.mmu.unmap(extent) {
                 Ok(()) => {}
                 Err(UnmapError::Busy) => return Step::Later,
@@ -323,6 +331,13 @@ impl<P: Platform> Core<P> {
             Ok(()) => Step::Done,
             // The way is blocked by what the program mapped behind our back: the address is not ours any more.
             Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) => Step::Foreign,
+            Err(Errno::NOMEM) => {
+                // There are page tables for what is mapped when all else is gone.
+                let mut ready = Vec::new();
+                self.shrink(RECLAIM_BATCH_PAGES, &mut ready);
+                self.dispatch(ready);
+                Step::NoMemory
+            }
             Err(_) => Step::Later,
         }
     }

@@ -4,9 +4,11 @@
 //! taken while a folio's body is locked, and a folio's lock bit is never waited for under it). Sizes are atomics: a size is stored
 //! before pages beyond it are dropped, and checked again by a fault that has locked the folio.
 
+mod mapped;
 mod table;
 mod writers;
 
+pub use mapped::{Mapped, Unmapped};
 pub use table::ObjectTable;
 pub use writers::{WriteTicket, Writers};
 
@@ -14,7 +16,7 @@ use crate::page::{Flag, Folio};
 use elbowroom_index::{XArray, xarray::Mark};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{FileId, FileStat, StoreFile};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell};
@@ -34,14 +36,22 @@ pub struct FileObject {
     cache: Mutex<Cache>,
     /// Writes through descriptors that are being made.
     pub(crate) writers: Writers,
-    /// How many mappings there are.
-    pub(crate) mappings: AtomicUsize,
+    /// How many [`Mapped`] there are.
+    mappings: AtomicUsize,
+    /// Where memory goes when nobody maps it any more.
+    unmapped: Option<Arc<Unmapped>>,
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
     /// Somebody stored to a mapping of it without the right to.
     strict: AtomicBool,
     /// A read of it failed since somebody asked last.
     unreadable: AtomicBool,
+    /// An access to a page of it was made to fail since somebody asked last.
+    denied: AtomicBool,
+    /// How often a folio was taken from one mapping to another since somebody asked last.
+    moves: AtomicU32,
+    /// It is left to the kernel, since it is used through several mappings at once.
+    aliased: AtomicBool,
 }
 
 /// What the cache lock guards besides changes of the index.
@@ -70,13 +80,13 @@ impl FileObject {
     pub(crate) fn new(serial: u64, file: StoreFile, locks: &LockStats) -> Result<Self, Errno> {
         let stat = file.stat()?;
         let id = file.id();
-        Ok(Self::with(serial, id, stat, Some(RcuCell::new(Arc::new(file))), locks))
+        Ok(Self::with(serial, id, stat, Some(RcuCell::new(Arc::new(file))), None, locks))
     }
 
     /// Memory of `size` bytes that mappings share, zero at first. Linux: `shmem_zero_setup`.
-    pub(crate) fn memory(serial: u64, size: u64, locks: &LockStats) -> Self {
+    fn memory(serial: u64, size: u64, unmapped: Arc<Unmapped>, locks: &LockStats) -> Self {
         let stat = FileStat { size, mtime_ns: 0, ctime_ns: 0, links: 0 };
-        Self::with(serial, FileId { device: 0, inode: serial }, stat, None, locks)
+        Self::with(serial, FileId { device: 0, inode: serial }, stat, None, Some(unmapped), locks)
     }
 
     fn with(
@@ -84,6 +94,7 @@ impl FileObject {
         id: FileId,
         stat: FileStat,
         file: Option<RcuCell<Arc<StoreFile>>>,
+        unmapped: Option<Arc<Unmapped>>,
         locks: &LockStats,
     ) -> Self {
         let seen = Seen { stat, error: None, unmapped_since: Some(Instant::now()) };
@@ -96,9 +107,13 @@ impl FileObject {
             cache: locks.mutex(LockClass::Cache, Cache::default()),
             writers: Writers::new(locks),
             mappings: AtomicUsize::new(0),
+            unmapped,
             seen: locks.mutex(LockClass::Resize, seen),
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
+            denied: AtomicBool::new(false),
+            moves: AtomicU32::new(0),
+            aliased: AtomicBool::new(false),
         }
     }
 
@@ -260,27 +275,45 @@ impl FileObject {
         self.unreadable.swap(false, Ordering::Relaxed)
     }
 
-    pub(crate) fn make_strict(&self) {
-        self.strict.store(true, Ordering::Relaxed);
+    /// Notes that an access is about to be made to fail, before it is looked for the last time whether it must.
+    pub(crate) fn note_denied(&self) {
+        self.denied.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
     }
 
-    /// Notes that a mapping was made; [`FileObject::is_closed`] tells afterwards whether that was in time.
-    pub(crate) fn mapped(&self) {
-        // Under the cache lock, as the closing is: one of the two sees the other.
-        let _cache = self.cache.lock();
-        self.mappings.fetch_add(1, Ordering::AcqRel);
+    /// Whether that was noted since the last call. Call it after whatever makes such accesses succeed.
+    pub(crate) fn take_denied(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.denied.swap(false, Ordering::AcqRel)
+    }
+
+    /// Notes that a folio was taken from one mapping to another.
+    pub(crate) fn note_moved(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was noted since the last call.
+    pub(crate) fn take_moves(&self) -> u32 {
+        self.moves.swap(0, Ordering::Relaxed)
+    }
+
+    /// Leaves the file to the kernel, or takes it back; whoever is mapping it asks [`FileObject::is_aliased`] afterwards.
+    pub(crate) fn set_aliased(&self, aliased: bool) {
+        self.aliased.store(aliased, Ordering::SeqCst);
+    }
+
+    /// Whether it is left to the kernel.
+    pub(crate) fn is_aliased(&self) -> bool {
+        self.aliased.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn make_strict(&self) {
+        self.strict.store(true, Ordering::Relaxed);
     }
 
     /// Whether it was closed: the file must be opened anew.
     pub(crate) fn is_closed(&self) -> bool {
         self.cache.lock().closed
-    }
-
-    /// Notes that a mapping went away.
-    pub(crate) fn unmapped(&self) {
-        if self.mappings.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.seen.lock().unmapped_since = Some(Instant::now());
-        }
     }
 
     /// Since when nobody maps it; `None` while somebody does.

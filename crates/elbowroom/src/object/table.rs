@@ -1,6 +1,6 @@
 //! The open file objects of one manager, by device and inode number.
 
-use super::FileObject;
+use super::{FileObject, Unmapped};
 use elbowroom_machine::Errno;
 use elbowroom_store::{FileId, Inject, StoreFile};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,6 +13,8 @@ pub struct ObjectTable {
     objects: Mutex<HashMap<FileId, Arc<FileObject>>>,
     count: AtomicUsize,
     serials: AtomicU64,
+    /// Memory that nobody maps any more.
+    pub(crate) unmapped: Arc<Unmapped>,
     inject: Option<Arc<Inject>>,
     locks: LockStats,
 }
@@ -23,6 +25,7 @@ impl ObjectTable {
             objects: locks.mutex(LockClass::Objects, HashMap::new()),
             count: AtomicUsize::new(0),
             serials: AtomicU64::new(1),
+            unmapped: Unmapped::new(locks),
             inject,
             locks: locks.clone(),
         }
@@ -49,7 +52,7 @@ impl ObjectTable {
     /// Memory of `size` bytes that mappings share. The table does not know it: it lives as long as it is mapped.
     pub(crate) fn memory(&self, size: u64) -> Arc<FileObject> {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        Arc::new(FileObject::memory(serial, size, &self.locks))
+        Arc::new(FileObject::memory(serial, size, self.unmapped.clone(), &self.locks))
     }
 
     pub(crate) fn find(&self, id: FileId) -> Option<Arc<FileObject>> {

@@ -2,6 +2,9 @@
 //!
 //! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork two spaces have the
 //! same folio until one of them stores to it: [`Folio::mapcount`] tells how many have it.
+//!
+//! A folio is taken out, moved or replaced only by who has its lock and has seen, since locking it, that it is the one at the page. So who has locked it and
+//! seen that may rely on it until unlocking; a folio that was looked up before it was locked may be anybody's by then.
 
 use crate::page::Folio;
 use elbowroom_index::XArray;
@@ -32,16 +35,21 @@ impl AnonPages {
         self.pages.writer().store(page, 0, folio.clone()).is_ok()
     }
 
-    /// Puts `new` in the place of the folio there, which is returned.
-    pub fn replace(&self, page: u64, new: &Arc<Folio>) -> Option<Arc<Folio>> {
-        let _changes = self.changes.lock();
-        self.pages.writer().replace(page, new.clone()).ok()
+    /// Whether `folio` is the one there. It stays so while the caller has the folio's lock: all who change what is there have that of what was.
+    pub fn has(&self, page: u64, folio: &Arc<Folio>) -> bool {
+        self.lookup(page).is_some_and(|there| Arc::ptr_eq(&there, folio))
     }
 
-    /// Takes the folio there out.
-    pub fn remove(&self, page: u64) -> Option<Arc<Folio>> {
+    /// Puts `new` in the place of `old`, whose lock the caller has; `false` if that is not there.
+    pub fn replace(&self, page: u64, old: &Arc<Folio>, new: &Arc<Folio>) -> bool {
         let _changes = self.changes.lock();
-        self.pages.writer().erase(page, None)
+        self.has(page, old) && self.pages.writer().replace(page, new.clone()).is_ok()
+    }
+
+    /// Takes `folio`, whose lock the caller has, out; `false` if it is not there.
+    pub fn remove(&self, page: u64, folio: &Arc<Folio>) -> bool {
+        let _changes = self.changes.lock();
+        self.has(page, folio) && self.pages.writer().erase(page, None).is_some()
     }
 
     /// Whether there is any in a range of pages.

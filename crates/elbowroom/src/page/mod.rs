@@ -11,7 +11,7 @@ mod wait;
 
 pub use anon::AnonPages;
 pub use state::{Flag, StateWord};
-pub use wait::{Outcome, Parked, WaitTable, Waiter};
+pub use wait::{Answer, Parked, WaitTable, Waiter};
 
 use elbowroom_machine::{Extent, PageSet};
 use elbowroom_sync::atomic::AtomicU32;

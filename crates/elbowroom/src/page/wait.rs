@@ -5,6 +5,7 @@
 
 use crate::page::Folio;
 use elbowroom_machine::{Denial, FaultEvent};
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
 
@@ -29,46 +30,48 @@ pub struct Parked {
     pub failed: bool,
     /// Lookups that met a mapping in change.
     pub lookups: u32,
+    /// Looks that ended because something had changed meanwhile.
+    pub repeats: u32,
     /// The thread that waits for it, if it does not wait in the MMU.
     pub waiter: Option<Arc<Waiter>>,
 }
 
 /// What a thread learns of the fault that it has handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Try the access again.
-    Again,
-    /// The access fails.
-    Denied(Denial),
+pub struct Answer {
+    /// How the access must fail; if not at all, it is to be tried again.
+    pub denied: Option<Denial>,
+    /// Whether the thread is to be throttled first.
+    pub throttle: bool,
+    /// Whether its page had to be read.
+    pub major: bool,
 }
 
 /// A thread that waits for a fault of its own to be served by a handler.
 pub struct Waiter {
-    outcome: Mutex<Option<Outcome>>,
+    answer: Mutex<Option<Answer>>,
     served: Condvar,
 }
 
 impl Waiter {
     /// Nobody has served it yet.
     pub fn new(locks: &LockStats) -> Arc<Self> {
-        Arc::new(Self { outcome: locks.mutex(LockClass::Wait, None), served: Condvar::new() })
+        Arc::new(Self { answer: locks.mutex(LockClass::Wait, None), served: Condvar::new() })
     }
 
     /// Tells the thread.
-    pub fn tell(&self, outcome: Outcome) {
-        *self.outcome.lock() = Some(outcome);
+    pub fn tell(&self, answer: Answer) {
+        *self.answer.lock() = Some(answer);
         self.served.notify_all();
     }
 
-    /// Waits until it is told. Handlers serve or refuse every fault, so that happens.
-    pub fn wait(&self) -> Outcome {
-        let mut outcome = self.outcome.lock();
-        loop {
-            if let Some(outcome) = outcome.take() {
-                return outcome;
-            }
-            self.served.wait_timeout(&mut outcome, THREAD_WAIT);
+    /// Waits until it is told, which happens as long as there are handlers: they serve or refuse every fault. `None`: they have been stopped.
+    pub fn wait(&self, stop: &AtomicBool) -> Option<Answer> {
+        let mut answer = self.answer.lock();
+        while answer.is_none() && !stop.load(Ordering::Acquire) {
+            self.served.wait_timeout(&mut answer, THREAD_WAIT);
         }
+        answer.take()
     }
 }
 
@@ -76,7 +79,17 @@ impl Parked {
     /// A fault whose event has just been read.
     pub fn new(event: FaultEvent) -> Self {
         let since = Instant::now();
-        Self { event, since, held: None, major: false, alone: false, failed: false, lookups: 0, waiter: None }
+        Self {
+            event,
+            since,
+            held: None,
+            major: false,
+            alone: false,
+            failed: false,
+            lookups: 0,
+            repeats: 0,
+            waiter: None,
+        }
     }
 
     /// Keeps `folio` from reclaim until the fault is served; lets go of the one before.

@@ -5,8 +5,8 @@
 //! frames sooner frees some, as if the arena had its size. Where nothing can be freed, it grows it itself.
 
 use crate::config::{
-    ACTIVE_PERCENT, BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, GROW_AT_ONCE_FRAMES, RECLAIM_BATCH_FOLIOS,
-    RECLAIM_BATCH_PAGES, RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
+    ACTIVE_PERCENT, BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, GROW_AT_ONCE_FRAMES, GROWTH_LOOK,
+    RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES, RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
 };
 use crate::core::Core;
 use crate::lru::{Entry, Lru};
@@ -16,6 +16,7 @@ use crate::platform::Platform;
 use elbowroom_machine::{Extent, Mmu, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Instant;
 
 /// Where a folio that reclaim met goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,11 +60,16 @@ impl<P: Platform> Core<P> {
         self.mmu.grow().unwrap_or(false)
     }
 
-    /// The thread that grows the arena.
-    pub(crate) fn run_grower(&self) {
+    /// The thread that grows the arena, and has time for `chores` about once in [`GROWTH_LOOK`].
+    pub(crate) fn run_grower(self: &Arc<Self>, chores: fn(&Arc<Self>)) {
+        let mut due = Instant::now() + GROWTH_LOOK;
         while !self.stop.load(Ordering::Acquire) {
             if !(self.mmu.wants_to_grow() && self.grow_arena()) {
                 self.growth.wait(&self.stop);
+            }
+            if Instant::now() >= due {
+                chores(self);
+                due = Instant::now() + GROWTH_LOOK;
             }
         }
     }

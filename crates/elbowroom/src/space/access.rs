@@ -1,13 +1,13 @@
 //! Coherence with reads, writes and size changes through descriptors.
 
-use crate::config::PINNED_BOUND;
+use crate::config::{DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::{FileObject, WriteTicket};
 use crate::page::{Flag, Folio};
 use crate::platform::Platform;
 use crate::vma::Mm;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
@@ -77,33 +77,46 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Drops the copies that private mappings have of pages from `end` on: what was truncated is gone for them, too. Linux: `unmap_mapping_range` with
-    /// `even_cows`.
+    /// Drops the copies that private mappings have of pages from `end` on: what was truncated is gone for them, too. A copy that stays pinned stays.
+    /// Linux: `unmap_mapping_range` with `even_cows`.
     fn drop_copies_beyond(&self, object: &Arc<FileObject>, end: u64) {
+        // A copy that is being made sees the new size, or is found here.
+        fence(Ordering::SeqCst);
+        let deadline = Instant::now() + PINNED_BOUND;
         for mm in self.spaces.all() {
-            for (page, index) in mm.copies_of(object) {
-                let Some(folio) = mm.anon.lookup(page).filter(|_| index >= end) else { continue };
-                self.drop_copy(&mm, page, &folio);
+            // mremap may move some between being listed and being locked, so until none is left.
+            loop {
+                let copies = mm.copies_of(object, end, &self.still_layout(&mm));
+                let busy = copies.iter().filter(|&&page| !self.drop_copy(&mm, page, object, end)).count();
+                if copies.is_empty() || busy > 0 && Instant::now() > deadline {
+                    break;
+                }
+                if busy > 0 {
+                    thread::sleep(DELAY);
+                }
             }
         }
     }
 
-    /// Drops one copy, once nobody has it pinned.
-    fn drop_copy(&self, mm: &Mm, page: u64, folio: &Arc<Folio>) {
-        let started = Instant::now();
-        loop {
-            self.waits.lock(folio);
-            let gone = mm.anon.lookup(page).is_none_or(|now| !Arc::ptr_eq(&now, folio));
-            let busy = !gone && self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
-            if !gone && !busy {
-                self.drop_page(mm, page, folio);
+    /// Drops one copy, if it is one of a page from `end` on still. `false`: it is pinned, or its mapping is being changed.
+    fn drop_copy(&self, mm: &Mm, page: u64, object: &Arc<FileObject>, end: u64) -> bool {
+        let Some(folio) = self.lock_own(mm, page) else { return true };
+        // The VMA says whose copy it is; while it is entered, it does not change.
+        let addr = (page as usize) << PAGE_SHIFT;
+        let done = match mm.enter(addr) {
+            Ok(vma) => {
+                let maps = vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
+                let beyond = maps && vma.page_at(addr) >= end;
+                let home = !beyond || self.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
+                if beyond && home {
+                    self.take_own(mm, page, &folio);
+                }
+                home
             }
-            self.unlock(folio);
-            if !busy || started.elapsed() > PINNED_BOUND {
-                return;
-            }
-            thread::sleep(crate::config::DELAY);
-        }
+            Err(_) => false,
+        };
+        self.unlock(&folio);
+        done
     }
 
     /// Drops the dirty marks of pages whose stores have no place in the file any more. The caller has the folio's lock.
@@ -149,8 +162,10 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches them.
+    /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches them. If a page stays pinned, `f` is not
+    /// run, and whoever asks for the file's errors is told EBUSY: the mapping and the file may differ.
     fn with_home(&self, object: &Arc<FileObject>, folio: &Arc<Folio>, f: impl Fn(&Core<P>, &Folio)) {
+        let started = Instant::now();
         loop {
             self.waits.lock(folio);
             let mut result = Ok(());
@@ -168,8 +183,11 @@ impl<P: Platform> Core<P> {
             if result != Err(UnmapError::Busy) {
                 return;
             }
-            // Pinned by direct I/O of the program into this very page; that ends.
-            thread::sleep(crate::config::DELAY);
+            // Pinned by direct I/O of the program into this very page, which ends; or by a pin of a soft space, which may not.
+            if started.elapsed() > PINNED_BOUND {
+                return object.record_error(Errno::BUSY);
+            }
+            thread::sleep(DELAY);
         }
     }
 

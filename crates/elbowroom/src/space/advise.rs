@@ -2,6 +2,7 @@
 
 use super::change::{Pages, Part, Rest};
 use super::{Space, page_align};
+use crate::fault::FaultError;
 use crate::platform::Platform;
 use crate::vma::{Pattern, Prot, Sharing, VmaFlags};
 use crate::writeback::Obstacle;
@@ -51,7 +52,7 @@ impl<P: Platform> Space<P> {
     /// # Errors
     /// EINVAL: the address is not aligned, or the end wraps. What a VMA refuses: EINVAL for what is locked (DontNeed, Free, Cold, PageOut, Remove), for
     /// what is not private anonymous memory (Free, WipeOnFork) or is (Remove); EACCES for Remove without the right to write. ENOMEM if a part of the range is
-    /// not mapped: the rest is done all the same. Populating: ENOMEM at a hole, EINVAL without the right, EFAULT where the page cannot be had.
+    /// not mapped: the rest is done all the same. Populating: ENOMEM at a hole, EINVAL without the right, EFAULT where the page cannot be had, EBUSY where it is pinned at another address, EIO when the manager was dropped.
     pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
         let rounded = page_align(len);
         if !addr.is_multiple_of(PAGE_SIZE) || len != 0 && rounded == 0 || addr.checked_add(rounded).is_none()
@@ -165,10 +166,12 @@ impl<P: Platform> Space<P> {
                 return Err(Errno::INVAL);
             }
             for page in part.range.step_by(PAGE_SIZE) {
-                self.fault_in(page, right == Prot::WRITE).map_err(|denial| match denial {
-                    Denial::NotMapped => Errno::NOMEM,
-                    Denial::NoAccess | Denial::NoWrite => Errno::INVAL,
-                    Denial::Bus | Denial::BusReadOnly => Errno::FAULT,
+                self.fault_in(page, right == Prot::WRITE).map_err(|error| match error {
+                    FaultError::Denied(Denial::NotMapped) => Errno::NOMEM,
+                    FaultError::Denied(Denial::NoAccess | Denial::NoWrite) => Errno::INVAL,
+                    FaultError::Denied(Denial::Bus | Denial::BusReadOnly) => Errno::FAULT,
+                    FaultError::Pinned => Errno::BUSY,
+                    FaultError::Stopped => Errno::IO,
                 })?;
             }
         }

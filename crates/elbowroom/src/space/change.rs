@@ -1,14 +1,13 @@
 //! Changing the layout: the mechanism under all verbs that do.
 
 use super::Space;
-use crate::config::{DELAY, PINNED_BOUND};
+use crate::config::{CHANGE_LOOK, DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::{Flag, Folio};
+use crate::page::Folio;
 use crate::platform::Platform;
 use crate::vma::{Layout, Mm, Vma, VmaSpec};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
-use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
@@ -70,6 +69,17 @@ pub(super) struct Change {
     pub(super) parts: Vec<Part>,
     /// What was free there.
     free: Vec<Range<usize>>,
+    /// How many VMAs there is room for at its end.
+    promised: usize,
+}
+
+/// What a change needs besides its range.
+#[derive(Default)]
+pub(super) struct Terms {
+    /// It puts in at least so many VMAs at its end.
+    pub(super) adds: usize,
+    /// Its owner has begun another change, for which others may be waiting: it must not wait for them.
+    pub(super) beside_another: bool,
 }
 
 impl Change {
@@ -127,16 +137,25 @@ impl<P: Platform> Space<P> {
         range: Range<usize>,
         plan: impl FnOnce(&[Part]) -> Result<Pages, Errno>,
     ) -> Result<Change, Errno> {
+        self.begin_on(Terms::default(), range, plan)
+    }
+
+    /// The same, on terms.
+    pub(super) fn begin_on(
+        &self,
+        terms: Terms,
+        range: Range<usize>,
+        plan: impl FnOnce(&[Part]) -> Result<Pages, Errno>,
+    ) -> Result<Change, Errno> {
         let (change, pages) = {
-            let mut layout = self.layout_without_change_in(&range);
+            let mut layout = self.layout_to_change(&range, terms.beside_another);
             let parts = self.parts_held(&range, &layout);
             let pages = plan(&parts)?;
-            // It may be cut at both ends, and each part come back as a VMA of its own.
-            self.mm.room_for(parts.len() + 2)?;
+            let promised = self.mm.promise(&mut layout, &range, terms.adds)?;
             let free = self.mm.free_in(&range, &layout);
             self.mm.cut(&mut layout, &range);
             layout.changing.push(range.clone());
-            (Change { range, parts, free }, pages)
+            (Change { range, parts, free, promised }, pages)
         };
         if pages != Pages::Stay {
             let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part));
@@ -151,11 +170,15 @@ impl<P: Platform> Space<P> {
         Ok(change)
     }
 
-    /// Begins a change of a free range, which the caller has found under this lock.
-    pub(super) fn begin_free(&self, range: Range<usize>, mut layout: Layout<'_>) -> Change {
+    /// Begins a change of a free range, which the caller has found under this lock; it ends with one VMA there, or none.
+    ///
+    /// # Errors
+    /// ENOMEM: too many VMAs.
+    pub(super) fn begin_free(&self, range: Range<usize>, mut layout: Layout<'_>) -> Result<Change, Errno> {
+        let promised = self.mm.promise(&mut layout, &range, 1)?;
         self.mm.take(&mut layout, &range);
         layout.changing.push(range.clone());
-        Change { free: vec![range.clone()], range, parts: Vec::new() }
+        Ok(Change { free: vec![range.clone()], range, parts: Vec::new(), promised })
     }
 
     /// Ends a change with everything as it was.
@@ -176,6 +199,8 @@ impl<P: Platform> Space<P> {
             Rest::Given => change.free.iter().for_each(|range| self.mm.release(&mut layout, range)),
             Rest::Taken => {}
         }
+        debug_assert!(new.len() <= change.promised, "there is room for what comes in");
+        layout.promised -= change.promised;
         for vma in new {
             self.mm.insert(&mut layout, vma);
         }
@@ -184,20 +209,28 @@ impl<P: Platform> Space<P> {
             layout.stalled.extract_if(.., |fault| change.range.contains(&fault.event.addr)).collect();
         drop(layout);
         self.core.dispatch(stalled);
-        for object in change.parts.iter().filter_map(|part| part.spec.object.as_ref()) {
-            self.core.free_unused_memory(object);
+        let memory = change.parts.iter().any(|part| part.spec.object.as_ref().is_some_and(|o| o.is_memory()));
+        drop(change);
+        if memory {
+            self.core.free_unmapped_memory();
         }
     }
 
     /// The layout lock, at a moment when nobody changes anything in `range`. Changes end by themselves, so this does.
     pub(super) fn layout_without_change_in(&self, range: &Range<usize>) -> Layout<'_> {
+        self.layout_to_change(range, true)
+    }
+
+    /// The same, to begin a change; not while somebody waits for all changes to end, unless `at_once`.
+    fn layout_to_change(&self, range: &Range<usize>, at_once: bool) -> Layout<'_> {
         loop {
             let layout = self.mm.write();
-            if !layout.changing.iter().any(|r| overlap(r, range)) {
+            let may = at_once || layout.still_wanted == 0;
+            if may && !layout.changing.iter().any(|r| overlap(r, range)) {
                 return layout;
             }
             drop(layout);
-            thread::sleep(DELAY / 10);
+            thread::sleep(CHANGE_LOOK);
         }
     }
 }
@@ -251,37 +284,10 @@ impl<P: Platform> Core<P> {
         if !part.spec.is_private() {
             return;
         }
-        for (page, folio) in mm.anon.in_range(part.page_numbers()) {
-            self.waits.lock(&folio);
-            self.drop_page(mm, page, &folio);
-            self.unlock(&folio);
-        }
-    }
-
-    /// Frees the folios of memory that nobody maps any more.
-    fn free_unused_memory(&self, object: &Arc<FileObject>) {
-        if object.is_memory() && object.mappings.load(Ordering::Acquire) == 0 {
-            self.drop_memory(object, 0..u64::MAX >> PAGE_SHIFT);
-        }
-    }
-
-    /// Frees folios of memory: they read as zeros again.
-    pub(super) fn drop_memory(&self, object: &Arc<FileObject>, pages: Range<u64>) {
-        for folio in object.folios_in(pages) {
-            let started = Instant::now();
-            loop {
-                self.waits.lock(&folio);
-                let dead = folio.state.test(Flag::Dead);
-                let busy = !dead && self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
-                if !dead && !busy {
-                    object.remove(&folio);
-                    self.free_folio(&folio);
-                }
+        for (page, _) in mm.anon.in_range(part.page_numbers()) {
+            if let Some(folio) = self.lock_own(mm, page) {
+                self.take_own(mm, page, &folio);
                 self.unlock(&folio);
-                if !busy || started.elapsed() > PINNED_BOUND {
-                    break;
-                }
-                thread::sleep(DELAY);
             }
         }
     }

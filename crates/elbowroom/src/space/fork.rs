@@ -2,13 +2,12 @@
 
 use super::Space;
 use crate::config::{DELAY, FORK_PINNED_BOUND};
-use crate::page::Folio;
 use crate::platform::Soft;
 use crate::vma::{Vma, VmaFlags};
 use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::thread;
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, thread};
 
 impl Space<Soft> {
     /// A child: a space with the same mappings at the same places. Shared ones have the same pages; what belongs to this space is copied when
@@ -21,69 +20,73 @@ impl Space<Soft> {
     /// Locks: `layout` of this space for the whole time; those of the folios that belong to it.
     pub fn fork(&self) -> Result<Space<Soft>, Errno> {
         let child = Space::create(&self.core)?;
+        let forked = self.fork_into(&child);
+        if let Err(e) = forked {
+            self.undo_fork(&child);
+            return Err(e);
+        }
+        Ok(child)
+    }
+
+    fn fork_into(&self, child: &Space<Soft>) -> Result<(), Errno> {
         let offset = child.base.wrapping_sub(self.base);
         let mut vmas = Vec::new();
-        let mut own = Vec::new();
-        {
-            let everything = self.addresses();
-            let layout = self.layout_without_change_in(&everything);
-            for (range, first_page, mut spec) in self.mm.parts_held(&everything, &layout) {
-                if spec.flags.contains(VmaFlags::DONT_FORK) {
-                    continue;
-                }
-                if spec.is_private() && !spec.flags.contains(VmaFlags::WIPE_ON_FORK) {
-                    let pages = (range.start >> PAGE_SHIFT) as u64..(range.end >> PAGE_SHIFT) as u64;
-                    for (page, folio) in self.mm.anon.in_range(pages) {
-                        if let Err(e) = self.share(&folio) {
-                            own.into_iter().for_each(|(_, folio)| self.unshare(&folio));
-                            return Err(e);
-                        }
-                        own.push((page, folio));
-                    }
-                }
-                // Memory locks are not inherited.
-                spec.flags.remove(VmaFlags::LOCKED | VmaFlags::ON_FAULT);
-                vmas.push((range, first_page, spec));
+        let layout = self.core.still_layout(&self.mm);
+        for (range, first_page, mut spec) in self.mm.parts_held(&self.everything(), &layout) {
+            if spec.flags.contains(VmaFlags::DONT_FORK) {
+                continue;
             }
+            if spec.is_private() && !spec.flags.contains(VmaFlags::WIPE_ON_FORK) {
+                let pages = (range.start >> PAGE_SHIFT) as u64..(range.end >> PAGE_SHIFT) as u64;
+                for (page, _) in self.mm.anon.in_range(pages) {
+                    let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
+                    self.share(page, child, there as u64)?;
+                }
+            }
+            // Memory locks are not inherited.
+            spec.flags.remove(VmaFlags::LOCKED | VmaFlags::ON_FAULT);
+            vmas.push((range, first_page, spec));
         }
-        // Nobody knows the child yet.
-        for (page, folio) in own {
-            let addr = ((page as usize) << PAGE_SHIFT).wrapping_add(offset);
-            child.mm.anon.insert((addr >> PAGE_SHIFT) as u64, &folio);
-        }
+        drop(layout);
         let mut layout = child.mm.write();
-        child.mm.room_for(vmas.len())?;
+        child.mm.room_for(vmas.len(), &layout)?;
         for (range, first_page, spec) in vmas {
             let there = range.start.wrapping_add(offset)..range.end.wrapping_add(offset);
             child.mm.insert(&mut layout, Vma::new(there, first_page, spec));
         }
-        drop(layout);
-        Ok(child)
+        Ok(())
     }
 
-    /// Lets one more space have a folio: from now on a store by any of them is a fault.
-    fn share(&self, folio: &Arc<Folio>) -> Result<(), Errno> {
+    /// Lets the child have what this space has at a page: from now on a store by either is a fault.
+    fn share(&self, page: u64, child: &Space<Soft>, there: u64) -> Result<(), Errno> {
         let started = Instant::now();
-        loop {
-            self.core.waits.lock(folio);
-            let unmapped = self.core.mmu.unmap(folio.body().extent());
-            if unmapped != Err(UnmapError::Busy) {
+        // Dropped meanwhile: then the child has none either. Copied or moved: the next look finds the other.
+        while let Some(folio) = self.core.lock_own(&self.mm, page) {
+            let unmapped = self.core.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
+            if unmapped {
                 folio.mapcount.fetch_add(1, Ordering::AcqRel);
+                // Nobody knows the child yet.
+                child.mm.anon.insert(there, &folio);
             }
-            self.core.unlock(folio);
-            if unmapped != Err(UnmapError::Busy) {
-                return Ok(());
+            self.core.unlock(&folio);
+            if unmapped {
+                break;
             }
             if started.elapsed() > FORK_PINNED_BOUND {
                 return Err(Errno::AGAIN);
             }
             thread::sleep(DELAY);
         }
+        Ok(())
     }
 
-    fn unshare(&self, folio: &Arc<Folio>) {
-        self.core.waits.lock(folio);
-        folio.mapcount.fetch_sub(1, Ordering::AcqRel);
-        self.core.unlock(folio);
+    /// Takes back what a child has got that nobody will ever use.
+    fn undo_fork(&self, child: &Space<Soft>) {
+        for (page, _) in child.mm.anon.in_range(0..u64::MAX >> PAGE_SHIFT) {
+            if let Some(folio) = self.core.lock_own(&child.mm, page) {
+                child.core.take_own(&child.mm, page, &folio);
+                self.core.unlock(&folio);
+            }
+        }
     }
 }

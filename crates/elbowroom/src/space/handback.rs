@@ -2,10 +2,13 @@
 
 use super::Space;
 use super::change::{Pages, Part, Rest};
+use crate::config::ALIAS_MOVES;
+use crate::object::FileObject;
 use crate::platform::Host;
 use crate::vma::Prot;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, PAGE_SIZE};
+use elbowroom_sync::Arc;
 
 impl Space<Host> {
     /// Replaces the mappings of files in the range by the kernel's own, in place, of the same files at the same offsets, with PROT_* bits
@@ -13,39 +16,88 @@ impl Space<Host> {
     ///
     /// # Errors
     /// EINVAL: the range is no range. EOPNOTSUPP: something there is not a file's, or has pages of its own; nothing is changed. ENOMEM: no more ranges can be
-    /// given away; nothing is changed. Else the first error of writing back or mapping.
+    /// given away; nothing is changed. The error of a write-back: nothing is changed. The error of
+    /// mapping: what was not mapped stays as it is.
     pub fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
         let plan = |parts: &[Part]| {
-            let own = |part: &Part| {
-                let file = part.spec.object.as_ref().is_some_and(|object| !object.is_memory());
-                !file || !self.mm.anon.in_range(part.page_numbers()).is_empty()
-            };
-            if parts.iter().any(own) {
+            let file = |part: &Part| part.spec.object.as_ref().is_some_and(|object| !object.is_memory());
+            if !parts.iter().all(file) {
                 return Err(Errno::OPNOTSUPP);
             }
             self.can_give(parts.len())
         };
         let change = self.begin(range, plan)?;
-        let mut first = Ok(());
-        for part in &change.parts {
-            let Some(object) = &part.spec.object else { continue };
-            first = first.and(self.core.write_back(object, part.pages(), Obstacle::Wait));
-            let (read, write) = (u32::from(Prot::READ.bits()), u32::from(Prot::WRITE.bits()));
-            debug_assert_eq!((read, write), (1, 2), "the bits are those of PROT_READ and PROT_WRITE");
-            let prot = prot.unwrap_or(u32::from(part.spec.prot.bits()));
-            let offset = part.first_page * PAGE_SIZE as u64;
-            let (file, private) = (object.file(), part.spec.is_private());
-            let mmu = &self.core.mmu;
-            first = first.and(mmu.map_file(part.range.clone(), file.as_fd(), offset, prot, private));
+        // Only now can no more appear.
+        let own = |part: &Part| part.spec.is_private() && self.mm.anon.has_any(part.page_numbers());
+        if change.parts.iter().any(own) {
+            self.undo(change);
+            return Err(Errno::OPNOTSUPP);
         }
-        self.finish(change, Vec::new(), Rest::Given);
-        first
+        let write_back = |part: &Part| match &part.spec.object {
+            Some(object) => self.core.write_back(object, part.pages(), Obstacle::Wait),
+            None => Ok(()),
+        };
+        if let Err(e) = change.parts.iter().try_for_each(write_back) {
+            // The kernel's own mapping would have the old bytes.
+            self.undo(change);
+            return Err(e);
+        }
+        let mut mapped = Ok(());
+        let mut kept = Vec::new();
+        for part in &change.parts {
+            mapped = mapped.and_then(|()| self.map_kernels_own(part, prot));
+            if mapped.is_err() {
+                kept.push(part.with(|_| ()));
+            }
+        }
+        self.finish(change, kept, Rest::Given);
+        mapped
+    }
+
+    fn map_kernels_own(&self, part: &Part, prot: Option<u32>) -> Result<(), Errno> {
+        let Some(object) = &part.spec.object else { return Ok(()) };
+        let (read, write) = (u32::from(Prot::READ.bits()), u32::from(Prot::WRITE.bits()));
+        debug_assert_eq!((read, write), (1, 2), "the bits are those of PROT_READ and PROT_WRITE");
+        let prot = prot.unwrap_or(u32::from(part.spec.prot.bits()));
+        let offset = part.first_page * PAGE_SIZE as u64;
+        let private = part.spec.is_private();
+        self.core.mmu.map_file(part.range.clone(), object.file().as_fd(), offset, prot, private)
     }
 
     /// ENOMEM, before anything is changed, if no more ranges can be given away.
     fn can_give(&self, ranges: usize) -> Result<Pages, Errno> {
-        if self.core.mmu.can_give_away(ranges + 1) { Ok(Pages::Drop) } else { Err(Errno::NOMEM) }
+        if self.core.mmu.can_give_away(ranges + 1) { Ok(Pages::Leave) } else { Err(Errno::NOMEM) }
+    }
+
+    /// Leaves the files to the kernel whose folios have gone from one mapping to another all the time in the last second.
+    ///
+    /// A folio is mapped in one place. An instruction that needs two mappings of one at the same time (`rep movsb` from one to the other) would fault for ever,
+    /// and a loop that uses two in turn is slow. The kernel can do both.
+    pub(crate) fn settle_aliases(&self) {
+        for object in self.core.objects.all() {
+            if object.take_moves() > ALIAS_MOVES {
+                self.leave_to_kernel(&object);
+            }
+        }
+    }
+
+    fn leave_to_kernel(&self, object: &Arc<FileObject>) {
+        // From now on nobody maps it anew.
+        object.set_aliased(true);
+        let (ranges, copies) = {
+            let layout = self.core.still_layout(&self.mm);
+            (self.mm.ranges_of(object, &layout), self.mm.copies_of(object, 0, &layout))
+        };
+        if !copies.is_empty() {
+            // The kernel knows nothing of those.
+            return object.set_aliased(false);
+        }
+        self.core.counters.aliased_files.add(1);
+        for range in ranges {
+            // What cannot be handed back goes on as it was, and so does the program.
+            let _ = self.hand_back(range.start, range.len(), None);
+        }
     }
 
     /// Unmaps what is mapped in the range and leaves its addresses to whoever maps something over them.
@@ -54,7 +106,8 @@ impl Space<Host> {
     /// As for [`Space::hand_back`].
     pub fn surrender(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
-        let change = self.begin(range.clone(), |parts| self.can_give(parts.len() + 1))?;
+        let plan = |parts: &[Part]| self.can_give(parts.len() + 1).map(|_| Pages::Drop);
+        let change = self.begin(range.clone(), plan)?;
         let mut given = Ok(());
         let mut rest = range.clone();
         while let Some(owned) = self.core.mmu.windows().first_owned(rest.clone()) {

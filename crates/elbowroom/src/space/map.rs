@@ -1,9 +1,9 @@
 //! mmap. Linux: `do_mmap`, `__get_unmapped_area`.
 
-use super::change::{Change, Pages, Rest};
+use super::change::{Change, Pages, Rest, Terms};
 use super::{Space, TASK_SIZE, page_align};
 use crate::core::{Core, Job};
-use crate::object::FileObject;
+use crate::object::{FileObject, Mapped};
 use crate::platform::Platform;
 use crate::vma::{Layout, Pattern, Prot, Sharing, Vma, VmaFlags, VmaSpec};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
@@ -55,7 +55,7 @@ impl<P: Platform> Space<P> {
     /// # Errors
     /// In this order. EINVAL: the offset is not aligned, or no length. ENOMEM: no room for so much, or the fixed place is not in the space. EINVAL: the
     /// fixed place is not aligned. EEXIST: [`Place::FixedNoReplace`], and something is there. EOVERFLOW: no file has such an end. EACCES: shared and writable
-    /// without the right. EOPNOTSUPP: private and writable, and the manager was told not to. ENOMEM: too many VMAs. ESTALE: the file's object was closed meanwhile; open it anew.
+    /// without the right. EOPNOTSUPP: private and writable, and the manager was told not to. ENOMEM: too many VMAs. EOPNOTSUPP: the file is left to the kernel (docs/fault.md, "one place"). ESTALE: the file's object was closed meanwhile; open it anew.
     ///
     /// Locks: `layout`, shortly; with [`Place::Fixed`] those of unmapping, too.
     pub fn map(&self, request: MapRequest) -> Result<usize, Errno> {
@@ -82,9 +82,9 @@ impl<P: Platform> Space<P> {
             return Err(Errno::OPNOTSUPP);
         }
         let object = match (&request.object, request.sharing) {
-            (Some(object), _) => Some(object.clone()),
+            (Some(object), _) => Some(Mapped::new(object.clone())),
             (None, Sharing::Private) => None,
-            (None, Sharing::Shared) => Some(self.core.objects.memory(len as u64)),
+            (None, Sharing::Shared) => Some(Mapped::new(self.core.objects.memory(len as u64))),
         };
         let spec = VmaSpec {
             object,
@@ -97,7 +97,9 @@ impl<P: Platform> Space<P> {
         let range = match place {
             Place::Fixed(addr) => {
                 let range = addr..addr + len;
-                let change = self.begin(range.clone(), |_| Ok(Pages::Drop))?;
+                let terms = Terms { adds: 1, ..Terms::default() };
+                let change =
+                    self.begin_on(terms, range.clone(), |_| self.owned(&range).map(|()| Pages::Drop))?;
                 let vma = Vma::new(range.clone(), first_page, spec);
                 self.finish(change, vec![vma], Rest::Free);
                 range
@@ -106,7 +108,7 @@ impl<P: Platform> Space<P> {
                 let (range, mut layout) = self.find_place(place, len, first_page)?;
                 // One for all that is looked up below: making one costs more than having one.
                 let _epoch = pin();
-                self.mm.room_for(1)?;
+                self.mm.room_for(1, &layout)?;
                 self.mm.insert(&mut layout, Vma::new(range.clone(), first_page, spec));
                 range
             }
@@ -116,6 +118,10 @@ impl<P: Platform> Space<P> {
                 // Closed between the caller's open and now, after being unused for long.
                 self.unmap(range.start, len)?;
                 return Err(Errno::STALE);
+            }
+            Some(object) if object.is_aliased() => {
+                self.unmap(range.start, len)?;
+                return Err(Errno::OPNOTSUPP);
             }
             Some(object) if request.populate && !private => {
                 self.core.will_need(object, first_page..first_page + (len >> PAGE_SHIFT) as u64);
@@ -213,7 +219,7 @@ impl<P: Platform> Space<P> {
     /// Begins a change of a free range for `len` bytes.
     pub(super) fn reserve(&self, place: Place, len: usize, first_page: u64) -> Result<Change, Errno> {
         let (range, layout) = self.find_place(place, len, first_page)?;
-        Ok(self.begin_free(range, layout))
+        self.begin_free(range, layout)
     }
 }
 

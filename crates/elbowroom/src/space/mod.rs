@@ -72,6 +72,11 @@ impl<P: Platform> Space<P> {
         self.base + (64 << 10)..self.base + TASK_SIZE
     }
 
+    /// All its addresses: mappings at fixed ones may be below the others.
+    fn everything(&self) -> Range<usize> {
+        self.base..self.base + TASK_SIZE
+    }
+
     /// ENOMEM unless all of the range is ours to map at.
     fn owned(&self, range: &Range<usize>) -> Result<(), Errno> {
         let fits = range.start >= self.base && range.end <= self.base + TASK_SIZE;

@@ -1,9 +1,10 @@
 //! Bringing pages in before they are touched. Linux: `populate_vma_page_range`, `faultin_page_range`.
 
 use super::Space;
+use crate::fault::FaultError;
 use crate::platform::Platform;
 use crate::vma::{Prot, VmaFlags};
-use elbowroom_machine::{Denial, FaultEvent, PAGE_SIZE};
+use elbowroom_machine::{FaultEvent, PAGE_SIZE};
 use std::ops::Range;
 
 /// The thread number of faults that no thread of the program has had.
@@ -14,12 +15,12 @@ impl<P: Platform> Space<P> {
     ///
     /// # Errors
     /// How an access would fail.
-    pub(super) fn fault_in(&self, addr: usize, write: bool) -> Result<(), Denial> {
+    pub(super) fn fault_in(&self, addr: usize, write: bool) -> Result<(), FaultError> {
         self.core.fault(FaultEvent { addr, thread: NO_THREAD, write, present: false })
     }
 
     /// Brings the pages of the range in, where they are not locked on fault; for writing where stores would make copies, until one cannot be had.
-    pub(super) fn populate(&self, range: &Range<usize>) -> Result<(), Denial> {
+    pub(super) fn populate(&self, range: &Range<usize>) -> Result<(), FaultError> {
         let parts = self.parts(range);
         for part in parts.iter().filter(|part| !part.spec.flags.contains(VmaFlags::ON_FAULT)) {
             let write = part.spec.is_private() && part.spec.prot.contains(Prot::WRITE);

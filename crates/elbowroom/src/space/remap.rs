@@ -1,8 +1,7 @@
 //! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`, `move_vma`.
 
-use super::change::{Change, Pages, Part, Rest};
+use super::change::{Change, Pages, Part, Rest, Terms};
 use super::map::Place;
-use super::protect::covers_all;
 use super::{Space, TASK_SIZE, page_align};
 use crate::platform::Platform;
 use crate::vma::{Vma, VmaFlags};
@@ -150,7 +149,7 @@ impl<P: Platform> Space<P> {
         }
         {
             let mut layout = self.layout_without_change_in(&growth);
-            if !self.mm.is_free(&growth, &layout) || self.mm.room_for(1).is_err() {
+            if !self.mm.is_free(&growth, &layout) || self.mm.room_for(1, &layout).is_err() {
                 return false;
             }
             let page = part.first_page + (old >> PAGE_SHIFT) as u64;
@@ -166,27 +165,30 @@ impl<P: Platform> Space<P> {
     fn move_vma(&self, from: Range<usize>, new: usize, place: Place, keep: bool) -> Result<usize, Errno> {
         let whole = self.mapping_from(from.start)?;
         let first_page = whole.first_page;
+        let locked = whole.spec.flags.contains(VmaFlags::LOCKED);
         if from.is_empty() {
             let target = self.target(place, new, first_page)?;
             let to = target.range.clone();
             self.finish(target, vec![Vma::new(to.clone(), first_page, whole.spec)], Rest::Free);
             return Ok(to.start);
         }
-        let (source, target) = self.both(&from, place, new, first_page)?;
+        let (source, target) = self.both(&from, place, new, &whole)?;
         let to = target.range.clone();
         for part in source.parts.iter().filter(|part| part.spec.is_private()) {
-            for (page, folio) in self.mm.anon.in_range(part.page_numbers()) {
+            for (page, _) in self.mm.anon.in_range(part.page_numbers()) {
                 let distance = page - (from.start >> PAGE_SHIFT) as u64;
-                self.mm.anon.remove(page);
+                // A truncation may take a copy away meanwhile.
+                let Some(folio) = self.core.lock_own(&self.mm, page) else { continue };
+                self.mm.anon.remove(page, &folio);
                 self.mm.anon.insert((to.start >> PAGE_SHIFT) as u64 + distance, &folio);
+                self.core.unlock(&folio);
             }
         }
-        let spec = source.parts[0].spec.clone();
-        self.finish(target, vec![Vma::new(to.clone(), first_page, spec)], Rest::Free);
+        self.finish(target, vec![Vma::new(to.clone(), first_page, whole.spec)], Rest::Free);
         let left =
             if keep { source.parts.iter().map(|part| part.with(|_| ())).collect() } else { Vec::new() };
         self.finish(source, left, Rest::Free);
-        if whole.spec.flags.contains(VmaFlags::LOCKED) {
+        if locked {
             if keep {
                 self.unlock_mapping(from.start)?;
             }
@@ -195,25 +197,35 @@ impl<P: Platform> Space<P> {
         Ok(to.start)
     }
 
-    /// Begins both changes of a move. The one that may have to wait while the other is held is always that at the higher address, so that two moves
-    /// cannot wait for each other; finding a free place waits for nobody.
+    /// Begins both changes of a move of `whole`, as far as `from` goes. The one that may have to wait while the other is held is always that at the higher
+    /// address, so that two moves cannot wait for each other; finding a free place waits for nobody.
+    ///
+    /// # Errors
+    /// EFAULT: the mapping is not what it was just now. Else those of beginning.
     fn both(
         &self,
         from: &Range<usize>,
         place: Place,
         len: usize,
-        first_page: u64,
+        whole: &Part,
     ) -> Result<(Change, Change), Errno> {
-        let source = || {
-            self.begin(from.clone(), |parts: &[Part]| {
-                covers_all(parts, from).map(|()| Pages::Leave).map_err(|_| Errno::FAULT)
-            })
+        let same = |parts: &[Part]| match parts {
+            [part]
+                if part.range == *from
+                    && part.first_page == whole.first_page
+                    && part.spec.is_like(&whole.spec) =>
+            {
+                Ok(Pages::Leave)
+            }
+            _ => Err(Errno::FAULT),
         };
-        let target = || self.target(place, len, first_page);
+        let source =
+            |beside_another| self.begin_on(Terms { beside_another, ..Terms::default() }, from.clone(), same);
+        let first_page = whole.first_page;
         match place {
             Place::Fixed(to) if to < from.start => {
-                let target = target()?;
-                match source() {
+                let target = self.fixed_target(to, len, false)?;
+                match source(true) {
                     Ok(source) => Ok((source, target)),
                     Err(e) => {
                         self.undo(target);
@@ -222,8 +234,12 @@ impl<P: Platform> Space<P> {
                 }
             }
             _ => {
-                let source = source()?;
-                match target() {
+                let source = source(false)?;
+                let target = match place {
+                    Place::Fixed(to) => self.fixed_target(to, len, true),
+                    place => self.reserve(place, len, first_page),
+                };
+                match target {
                     Ok(target) => Ok((source, target)),
                     Err(e) => {
                         self.undo(source);
@@ -234,11 +250,19 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// A range for what moves. A fixed one was unmapped just now; whoever was faster in mapping there loses it again.
+    /// A range for what moves.
     fn target(&self, place: Place, len: usize, first_page: u64) -> Result<Change, Errno> {
-        let Place::Fixed(to) = place else { return self.reserve(place, len, first_page) };
+        match place {
+            Place::Fixed(to) => self.fixed_target(to, len, false),
+            place => self.reserve(place, len, first_page),
+        }
+    }
+
+    /// A fixed range for what moves. It was unmapped just now; whoever was faster in mapping there loses it again.
+    fn fixed_target(&self, to: usize, len: usize, beside_another: bool) -> Result<Change, Errno> {
         self.owned(&(to..to + len))?;
-        let mut change = self.begin(to..to + len, |_| Ok(Pages::Drop))?;
+        let mut change =
+            self.begin_on(Terms { adds: 1, beside_another }, to..to + len, |_| Ok(Pages::Drop))?;
         change.forget_parts();
         Ok(change)
     }

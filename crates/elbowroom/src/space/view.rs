@@ -3,6 +3,7 @@
 use super::Space;
 use super::change::{Pages, Rest};
 use crate::core::Core;
+use crate::fault::FaultError;
 use crate::platform::{Platform, Soft};
 use elbowroom_machine::soft::{Cause, Intent, Pin, SoftCpu, SoftFault, SoftMmu};
 use elbowroom_machine::{Denial, Errno, Mmu};
@@ -24,13 +25,24 @@ pub enum AccessError {
     /// A word that is not aligned, a pin across pages, or a copy onto itself.
     #[error("the access at {0:#x} is not one that can be made")]
     Invalid(usize),
+    /// The page is mapped at another address, where it has been pinned for too long. What CPUs have no signal for.
+    #[error("the page at {0:#x} has been pinned at another address for too long")]
+    Pinned(usize),
+    /// The manager was dropped.
+    #[error("the manager of the memory at {0:#x} was dropped")]
+    Stopped(usize),
     /// Too many pins exist.
     #[error("too many pins: the one at {0:#x} is one too many")]
     TooManyPins(usize),
 }
 
 impl AccessError {
-    fn of(denial: Denial, fault: &SoftFault) -> Self {
+    fn of(error: FaultError, fault: &SoftFault) -> Self {
+        let denial = match error {
+            FaultError::Denied(denial) => denial,
+            FaultError::Pinned => return AccessError::Pinned(fault.addr),
+            FaultError::Stopped => return AccessError::Stopped(fault.addr),
+        };
         match denial {
             Denial::NotMapped => AccessError::NotMapped(fault.addr),
             Denial::NoAccess | Denial::NoWrite => AccessError::Denied(fault.addr),
@@ -39,6 +51,9 @@ impl AccessError {
         }
     }
 }
+
+/// Bytes that [`Cpu::copy`] has in hand at a time.
+const COPY_BYTES: usize = 1024;
 
 /// A thread's way to the memory of soft spaces: any space of the manager, by its address. It keeps translations, so a thread should have one for
 /// long; it can go to another thread, but not be shared.
@@ -77,7 +92,7 @@ impl<P: Platform> Drop for Space<P> {
         if self.base == 0 {
             return;
         }
-        let everything = self.addresses();
+        let everything = self.everything();
         // A page that stays pinned keeps its mapping, and the space its number: its pin's owner may still use it.
         if let Ok(change) = self.begin(everything, |_| Ok(Pages::Drop)) {
             self.finish(change, Vec::new(), Rest::Taken);
@@ -107,7 +122,7 @@ impl Cpu {
     /// Serves a fault, so that what is left of its access may be tried again.
     fn serve(&self, fault: &SoftFault) -> Result<(), AccessError> {
         match fault.event(self.number) {
-            Some(event) => self.core.fault(event).map_err(|denial| AccessError::of(denial, fault)),
+            Some(event) => self.core.fault(event).map_err(|error| AccessError::of(error, fault)),
             None if fault.cause == Cause::TooManyPins => Err(AccessError::TooManyPins(fault.addr)),
             None => Err(AccessError::Invalid(fault.addr)),
         }
@@ -121,7 +136,12 @@ impl Cpu {
     pub fn read_u64(&self, addr: usize) -> Result<u64, AccessError> {
         match self.soft.read_u64(addr) {
             Ok(word) => Ok(word),
-            Err(_) => self.access(|soft, _| soft.read_u64(addr)),
+            Err(_) => {
+                // Byte by byte, if need be: the parts in two pages need not be there at once.
+                let mut word = [0; 8];
+                self.read(addr, &mut word)?;
+                Ok(u64::from_ne_bytes(word))
+            }
         }
     }
 
@@ -133,7 +153,8 @@ impl Cpu {
     pub fn write_u64(&self, addr: usize, value: u64) -> Result<(), AccessError> {
         match self.soft.write_u64(addr, value) {
             Ok(()) => Ok(()),
-            Err(_) => self.access(|soft, _| soft.write_u64(addr, value)),
+            Err(_) if addr.is_multiple_of(8) => self.access(|soft, _| soft.write_u64(addr, value)),
+            Err(_) => self.write(addr, &value.to_ne_bytes()),
         }
     }
 
@@ -166,7 +187,17 @@ impl Cpu {
     /// # Errors
     /// How the access failed. Invalid: the ranges overlap.
     pub fn copy(&self, from: usize, to: usize, len: usize) -> Result<(), AccessError> {
-        self.access(|soft, done| soft.copy(from + done, to + done, len - done))
+        if from.abs_diff(to) < len {
+            return Err(AccessError::Invalid(to));
+        }
+        // A page that both have is mapped for one of them at a time: each part is loaded whole before it is stored.
+        let mut buffer = [0; COPY_BYTES];
+        for done in (0..len).step_by(COPY_BYTES) {
+            let part = &mut buffer[..COPY_BYTES.min(len - done)];
+            self.read(from + done, part)?;
+            self.write(to + done, part)?;
+        }
+        Ok(())
     }
 
     /// Replaces an aligned word by `new` if it is `current`, in one step for all threads and spaces; the inner result is the value before, `Ok` if it

@@ -41,6 +41,10 @@ pub(crate) struct LayoutState {
     pub(crate) changing: Vec<Range<usize>>,
     /// The faults that wait for a change to end.
     pub(crate) stalled: Vec<Parked>,
+    /// How many VMAs the changes under way may put in when they end.
+    pub(crate) promised: usize,
+    /// How many wait for a moment at which nothing is being changed: until they have had it, no change begins.
+    pub(crate) still_wanted: usize,
 }
 
 /// The layout, locked for changing it.
@@ -147,23 +151,22 @@ impl Mm {
     }
 
     /// The addresses that map `object`.
-    pub(crate) fn ranges_of(&self, object: &Arc<FileObject>) -> Vec<Range<usize>> {
-        let layout = self.read();
-        let all = self.overlapping(&(0..!(PAGE_SIZE - 1)), &layout);
+    pub(crate) fn ranges_of(&self, object: &Arc<FileObject>, layout: &Layout<'_>) -> Vec<Range<usize>> {
+        let all = self.overlapping(&(0..!(PAGE_SIZE - 1)), layout);
         let maps = |vma: &&&Vma| vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
         all.iter().filter(maps).map(|vma| vma.range.clone()).collect()
     }
 
-    /// The pages that are this space's own copies of the object's, each with the object's page.
-    pub(crate) fn copies_of(&self, object: &Arc<FileObject>) -> Vec<(u64, u64)> {
-        let layout = self.read();
-        let all = self.overlapping(&(0..!(PAGE_SIZE - 1)), &layout);
+    /// The pages that are this space's own copies of the object's pages from `first` on.
+    pub(crate) fn copies_of(&self, object: &Arc<FileObject>, first: u64, layout: &Layout<'_>) -> Vec<u64> {
         let mut copies = Vec::new();
-        for vma in all {
-            if vma.spec.is_private() && vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object)) {
-                let own = self.anon.in_range(pages_of(&vma.range));
-                copies
-                    .extend(own.iter().map(|(page, _)| (*page, vma.page_at((*page as usize) << PAGE_SHIFT))));
+        for vma in self.overlapping(&(0..!(PAGE_SIZE - 1)), layout) {
+            let copied =
+                vma.spec.is_private() && vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
+            if copied && first < vma.pages().end {
+                let from = vma.address_of(first.max(vma.first_page));
+                let own = self.anon.in_range(pages_of(&(from..vma.range.end)));
+                copies.extend(own.iter().map(|(page, _)| *page));
             }
         }
         copies
@@ -209,9 +212,32 @@ impl Mm {
         Some(addresses_of(&(start..start + len as u64)))
     }
 
-    /// ENOMEM if so many more VMAs may be too many.
-    pub(crate) fn room_for(&self, more: usize) -> Result<(), Errno> {
-        if self.vmas.len() + more <= MAX_VMAS as usize { Ok(()) } else { Err(Errno::NOMEM) }
+    /// ENOMEM if so many more VMAs would be too many.
+    pub(crate) fn room_for(&self, more: usize, layout: &Layout<'_>) -> Result<(), Errno> {
+        let most = self.vmas.len() + layout.promised + more;
+        if most <= MAX_VMAS as usize { Ok(()) } else { Err(Errno::NOMEM) }
+    }
+
+    /// Promises room for cutting `range`, and for putting back afterwards what was cut out, or `adds` VMAs if that is more. Returns how many are promised.
+    ///
+    /// # Errors
+    /// ENOMEM: too many VMAs. Never for a range that cuts no VMA in two and to which none is added.
+    pub(crate) fn promise(
+        &self,
+        layout: &mut Layout<'_>,
+        range: &Range<usize>,
+        adds: usize,
+    ) -> Result<usize, Errno> {
+        let (cut, left_over) = {
+            let vmas = self.overlapping(range, layout);
+            let before = vmas.first().is_some_and(|vma| vma.range.start < range.start);
+            let after = vmas.last().is_some_and(|vma| vma.range.end > range.end);
+            (vmas.len(), usize::from(before) + usize::from(after))
+        };
+        let back = cut.max(adds);
+        self.room_for(left_over + back - cut, layout)?;
+        layout.promised += back;
+        Ok(back)
     }
 
     /// Maps, where no VMA is; joins it with neighbours that it continues. The caller has asked [`Mm::room_for`] it.

@@ -10,9 +10,8 @@ mod plan;
 pub(crate) use mm::{Enter, Layout, Mm, VmaGuard};
 pub(crate) use plan::carve;
 
-use crate::object::FileObject;
+use crate::object::Mapped;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
-use elbowroom_sync::Arc;
 use std::ops::Range;
 
 bitflags::bitflags! {
@@ -65,7 +64,7 @@ pub enum Pattern {
 #[derive(Clone)]
 pub(crate) struct VmaSpec {
     /// What it maps; `None`: private anonymous memory.
-    pub(crate) object: Option<Arc<FileObject>>,
+    pub(crate) object: Option<Mapped>,
     pub(crate) prot: Prot,
     /// Whether it may get the right to write.
     pub(crate) may_write: bool,
@@ -76,10 +75,10 @@ pub(crate) struct VmaSpec {
 
 impl VmaSpec {
     /// Whether neighbours with these may be one mapping. Linux: `is_mergeable_vma`.
-    fn is_like(&self, other: &VmaSpec) -> bool {
+    pub(crate) fn is_like(&self, other: &VmaSpec) -> bool {
         let same_object = match (&self.object, &other.object) {
             (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (Some(a), Some(b)) => a.is_same(b),
             _ => false,
         };
         same_object
@@ -102,24 +101,10 @@ pub(crate) struct Vma {
     pub(crate) spec: VmaSpec,
 }
 
-impl Drop for Vma {
-    fn drop(&mut self) {
-        if let Some(object) = &self.spec.object {
-            object.unmapped();
-        }
-    }
-}
-
 impl Vma {
     pub(crate) fn new(range: Range<usize>, first_page: u64, spec: VmaSpec) -> Self {
         debug_assert!(range.start < range.end && (range.start | range.end).is_multiple_of(PAGE_SIZE));
-        let first_page = match &spec.object {
-            Some(object) => {
-                object.mapped();
-                first_page
-            }
-            None => (range.start >> PAGE_SHIFT) as u64,
-        };
+        let first_page = if spec.object.is_some() { first_page } else { (range.start >> PAGE_SHIFT) as u64 };
         Self { range, first_page, spec }
     }
 

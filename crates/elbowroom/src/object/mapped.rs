@@ -1,0 +1,71 @@
+//! Who maps an object.
+
+use super::FileObject;
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
+use std::ops::Deref;
+
+/// A mapping of an object, or a part of one that is being changed: while one of these lives, a file stays open and memory keeps its bytes.
+///
+/// Locks: `cache` when the first is made; `resize` or `queue` when the last is dropped.
+pub struct Mapped(Arc<FileObject>);
+
+impl Mapped {
+    /// Maps it. [`FileObject::is_closed`] tells afterwards whether that was in time.
+    pub fn new(object: Arc<FileObject>) -> Self {
+        // Under the cache lock, as the closing is: one of the two sees the other.
+        let cache = object.cache.lock();
+        object.mappings.fetch_add(1, Ordering::AcqRel);
+        drop(cache);
+        Self(object)
+    }
+
+    /// Whether both map the same object.
+    pub fn is_same(&self, other: &Mapped) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Clone for Mapped {
+    fn clone(&self) -> Self {
+        // It is mapped, so it is not being closed.
+        self.0.mappings.fetch_add(1, Ordering::AcqRel);
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if self.0.mappings.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        match &self.0.unmapped {
+            Some(unmapped) => unmapped.0.lock().push(self.0.clone()),
+            None => self.0.seen.lock().unmapped_since = Some(Instant::now()),
+        }
+    }
+}
+
+impl Deref for Mapped {
+    type Target = Arc<FileObject>;
+
+    fn deref(&self) -> &Arc<FileObject> {
+        &self.0
+    }
+}
+
+/// Memory that nobody maps any more, nor ever will: its pages are to be freed.
+pub struct Unmapped(Mutex<Vec<Arc<FileObject>>>);
+
+impl Unmapped {
+    /// None.
+    pub(super) fn new(locks: &LockStats) -> Arc<Self> {
+        Arc::new(Self(locks.mutex(LockClass::Queue, Vec::new())))
+    }
+
+    /// Takes it all.
+    pub fn take(&self) -> Vec<Arc<FileObject>> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
