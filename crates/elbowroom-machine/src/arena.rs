@@ -22,42 +22,81 @@ const BLOCK_BYTES: usize = BLOCK_PAGES << PAGE_SHIFT;
 const GROW_AHEAD_FRAMES: usize = 8 * BLOCK_PAGES;
 
 pub(crate) struct Arena {
+    /// What was reserved, with the room to align the base.
+    reserved: Range<usize>,
     base: usize,
     frames: usize,
     state: Mutex<State>,
     populated: AtomicUsize,
+    /// What `state` says, for who only wants to know about: frames that are free, and `claimed`.
+    free: AtomicUsize,
+    claimed: AtomicUsize,
 }
 
 struct State {
     buddy: Buddy,
     /// Frames below this one are populated or being populated.
     claimed: usize,
+    /// Frames that somebody has had: the others are all zeros, as the kernel gave them.
+    used: Vec<u64>,
+}
+
+impl State {
+    /// Whether nobody has had any of the 2^`order` frames from `first` on.
+    fn is_unused(&self, first: u32, order: u8) -> bool {
+        let first = first as usize;
+        match 1_usize << order {
+            n @ ..64 => self.used[first / 64] & (u64::MAX >> (64 - n) << (first % 64)) == 0,
+            n => self.used[first / 64..(first + n) / 64].iter().all(|word| *word == 0),
+        }
+    }
+
+    fn note_used(&mut self, first: u32, order: u8) {
+        let first = first as usize;
+        match 1_usize << order {
+            n @ ..64 => self.used[first / 64] |= u64::MAX >> (64 - n) << (first % 64),
+            n => self.used[first / 64..(first + n) / 64].fill(u64::MAX),
+        }
+    }
 }
 
 impl Arena {
     /// Reserves address space for `frames` frames; no memory yet.
     pub(crate) fn new(frames: usize, locks: &LockStats) -> Result<Self, Errno> {
         // Aligned as blocks are, so that each can be one huge page; the rest of the reservation is never used.
-        let start = reserve((frames << PAGE_SHIFT) + BLOCK_BYTES)?;
-        let base = start.next_multiple_of(BLOCK_BYTES);
-        let state = State { buddy: Buddy::default(), claimed: 0 };
-        let state = locks.mutex(LockClass::Frames, state);
-        Ok(Self { base, frames, state, populated: AtomicUsize::new(0) })
+        let len = (frames << PAGE_SHIFT) + BLOCK_BYTES;
+        let start = reserve(len)?;
+        let state = State { buddy: Buddy::default(), claimed: 0, used: vec![0; frames.div_ceil(64)] };
+        Ok(Self {
+            reserved: start..start + len,
+            base: start.next_multiple_of(BLOCK_BYTES),
+            frames,
+            state: locks.mutex(LockClass::Frames, state),
+            populated: AtomicUsize::new(0),
+            free: AtomicUsize::new(0),
+            claimed: AtomicUsize::new(0),
+        })
     }
 
     /// A run of 2^`order` frames, or `None` if no such run is free in what has grown so far.
     pub(crate) fn alloc(&self, order: u8) -> Option<Extent> {
-        let first = self.state.lock().buddy.take(order)?;
-        Some(Extent::new(self.base + ((first as usize) << PAGE_SHIFT), order))
+        let mut state = self.state.lock();
+        let first = state.buddy.take(order)?;
+        let zeroed = state.is_unused(first, order);
+        self.publish(&state);
+        drop(state);
+        Some(Extent::new(self.base + ((first as usize) << PAGE_SHIFT), order, zeroed))
+    }
+
+    fn publish(&self, state: &State) {
+        self.free.store(state.buddy.free_frames(), Ordering::Relaxed);
+        self.claimed.store(state.claimed, Ordering::Relaxed);
     }
 
     /// Whether a thread that has time should call [`Arena::grow`]: few frames are free, and the arena has not reached its size.
     pub(crate) fn wants_to_grow(&self) -> bool {
-        // An arena that has its size, as it nearly always has, is not asked under the lock.
-        self.populated_frames() < self.frames && {
-            let state = self.state.lock();
-            state.claimed < self.frames && state.buddy.free_frames() < GROW_AHEAD_FRAMES
-        }
+        self.claimed.load(Ordering::Relaxed) < self.frames
+            && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
     }
 
     /// Populates one more block; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where
@@ -83,6 +122,8 @@ impl Arena {
             Err(_) if state.claimed == block.end => state.claimed = block.start,
             Err(_) => {}
         }
+        self.publish(&state);
+        drop(state);
         populated.map(|()| true)
     }
 
@@ -93,7 +134,10 @@ impl Arena {
     pub(crate) fn free(&self, extent: Extent) {
         assert!(extent.is_home(), "an extent is freed with pages in a window");
         let first = (extent.home - self.base) >> PAGE_SHIFT;
-        self.state.lock().buddy.release(first as u32, extent.order);
+        let mut state = self.state.lock();
+        state.note_used(first as u32, extent.order);
+        state.buddy.release(first as u32, extent.order);
+        self.publish(&state);
     }
 
     /// Frames that can be allocated now or after growing.
@@ -150,6 +194,11 @@ impl Arena {
         let _ = unsafe { mm::madvise(start as *mut _, PAGE_SIZE, Advice::LinuxCold) };
         // SAFETY: as above.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
+        for page in (start..start + len).step_by(PAGE_SIZE) {
+            // All zeros from here on.
+            // SAFETY: as above.
+            unsafe { (page as *mut u8).write_volatile(0) };
+        }
         if let Some(uffd) = register {
             uffd.register(start..start + len, Protection::Writable)?;
         }
@@ -163,7 +212,7 @@ impl Drop for Arena {
         // An extent that outlives the arena keeps the memory it points to: leaking is safe, unmapping would not be.
         if self.free_frames() == self.frames {
             // SAFETY: no extent is out, so nobody can reach this memory.
-            let _ = unsafe { mm::munmap(self.base as *mut _, self.frames << PAGE_SHIFT) };
+            let _ = unsafe { mm::munmap(self.reserved.start as *mut _, self.reserved.len()) };
         }
     }
 }

@@ -17,12 +17,25 @@ pub struct Extent {
     /// Where page 0 is, or would be, in a window; meaningful while `away` is not empty.
     pub(crate) base: usize,
     pub(crate) away: PageSet,
+    /// The frames are as the kernel gave them. Nobody looks at this but [`Extent::clear`], before anything else is done.
+    zeroed: bool,
 }
 
 impl Extent {
     /// An extent whose frames are all at home at `home`, and owned by nobody else.
-    pub(crate) fn new(home: usize, order: u8) -> Self {
-        Self { home, order, base: 0, away: PageSet::new(order) }
+    pub(crate) fn new(home: usize, order: u8, zeroed: bool) -> Self {
+        Self { home, order, base: 0, away: PageSet::new(order), zeroed }
+    }
+
+    /// Fills it with zeros, which frames that nobody has had before are already. Call it before anything else is done with the extent, or not at all.
+    ///
+    /// # Panics
+    /// If a page is away.
+    pub fn clear(&mut self) {
+        if !std::mem::take(&mut self.zeroed) {
+            self.bytes_mut().fill(0);
+        }
+        debug_assert!(self.bytes().iter().all(|byte| *byte == 0), "something was done with the extent");
     }
 
     /// log2 of the number of pages, 0 to 9.
@@ -87,6 +100,6 @@ impl Extent {
     pub fn for_tests(order: u8) -> Extent {
         let len = 1 << (u32::from(order) + PAGE_SHIFT);
         let memory = Box::leak(vec![0_u8; len + crate::PAGE_SIZE].into_boxed_slice());
-        Extent::new((memory.as_mut_ptr() as usize).next_multiple_of(crate::PAGE_SIZE), order)
+        Extent::new((memory.as_mut_ptr() as usize).next_multiple_of(crate::PAGE_SIZE), order, false)
     }
 }

@@ -55,7 +55,12 @@ fn fault(error: AccessError) -> Fault {
         AccessError::NotMapped(_) => Fault::Unmapped,
         AccessError::Denied(_) => Fault::Denied,
         AccessError::Bus(_) => Fault::Bus,
-        AccessError::Invalid(_) | AccessError::TooManyPins(_) => panic!("{error}"),
+        AccessError::Invalid(_)
+        | AccessError::TooManyPins(_)
+        | AccessError::Pinned(_)
+        | AccessError::Stopped(_) => {
+            panic!("{error}")
+        }
     }
 }
 

@@ -177,13 +177,14 @@ impl<P: Platform> Core<P> {
         } else {
             Ok(())
         };
+        drop(body);
         self.mapped(mapped, false, present && !write)
     }
 
     /// A new folio of one page of zeros, uptodate and locked.
     pub(crate) fn zero_folio(&self, owner: u64, page: u64, ready: &mut Vec<Parked>) -> Option<Arc<Folio>> {
         let mut extent = self.frames(0, ready)?;
-        extent.bytes_mut().fill(0);
+        extent.clear();
         Some(self.anon_folio(owner, page, extent))
     }
 
