@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::PAGE_BYTES;
+use crate::bench::cli::LibraryBench;
 use crate::engine::Engine;
 use crate::size::Size;
 
@@ -15,6 +16,11 @@ pub const LIST: &str = "\
 io-retry     many threads, each maps its own file, reads a byte of every page, unmaps, again
 random-read  4 KiB reads at random through one shared mapping of one file
 scan         one sequential pass over a file larger than the budget, then the same again and again
+
+Of the library alone, in the lab's own process:
+core               what single operations cost, in nanoseconds, beside their targets
+thread-storm       many threads start at once: each maps a few areas and faults its working set in
+zero-copy-receive  threads insert received pages while another changes the rights of other mappings
 ";
 
 /// More threads than this make the board so large that an engine could take it for data.
@@ -37,10 +43,21 @@ pub enum LabCommand {
     Run {
         /// Which one, with its options.
         #[command(subcommand)]
-        workload: Workload,
+        workload: Runnable,
     },
     /// List the workloads
     List,
+}
+
+/// What `lab run` can run.
+#[derive(Debug, Subcommand)]
+pub enum Runnable {
+    /// By a worker program, in several engines.
+    #[command(flatten)]
+    Paging(Workload),
+    /// In the lab's own process.
+    #[command(flatten)]
+    Library(LibraryBench),
 }
 
 /// A workload and its options.
@@ -177,6 +194,16 @@ pub(crate) fn option_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
+impl Runnable {
+    /// What a signal that ends the run leaves behind.
+    pub(crate) fn undone(&self) -> &'static str {
+        match self {
+            Self::Paging(_) => "the worker is killed, and files, control groups and readahead are put back",
+            Self::Library(_) => "the threads are stopped, and nothing is left behind",
+        }
+    }
+}
+
 impl Workload {
     /// The name on the command line.
     pub fn name(&self) -> &'static str {
@@ -290,8 +317,8 @@ mod tests {
 
     fn parse(line: &str) -> Result<Workload> {
         match Cli::try_parse_from(line.split(' '))?.lab.command {
-            LabCommand::Run { workload } => workload.check().map(|()| workload),
-            LabCommand::List => unreachable!("no test lists"),
+            LabCommand::Run { workload: Runnable::Paging(workload) } => workload.check().map(|()| workload),
+            _ => unreachable!("these tests run workloads of the worker"),
         }
     }
 

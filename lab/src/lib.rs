@@ -8,19 +8,20 @@
 //! From here down: [`cli`] says what can be asked for; `session` makes the files and runs the engines in
 //! turn; `watch` runs one worker and samples it; `record` is what was seen of it and the figures that follow;
 //! `report` computes medians and ratios and prints them. [`board`], [`content`] and [`histogram`] are what
-//! the lab and the worker must agree on. There is no unsafe code here; the worker's is in its `memory`
-//! module.
+//! the lab and the worker must agree on. Beside that, `bench` measures the library alone, in this process. Unsafe code is
+//! in `bench::area` only; the worker's is in its `memory` module.
 //!
 //! Everything that is changed outside of the lab's own files (the device's readahead, control groups) is
 //! undone by a guard's `Drop`, so that it is undone on every way out: signals only raise a flag
 //! (`interrupt`), and all waits look at it. Only SIGKILL leaves them behind; the worker then dies with the
 //! lab.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 
+mod bench;
 pub mod board;
 mod cgroup;
 pub mod cli;
@@ -59,14 +60,19 @@ pub fn run(args: cli::LabArgs) -> Result<ExitCode> {
             print!("{}", cli::LIST);
             Ok(ExitCode::SUCCESS)
         }
-        cli::LabCommand::Run { workload } => match session::run(&workload) {
+        cli::LabCommand::Run { workload } => match run_one(&workload) {
             Err(error) if error.chain().any(|cause| cause.is::<interrupt::Interrupted>()) => {
-                eprintln!(
-                    "interrupted: the worker is killed, and files, control groups and readahead are put back"
-                );
+                eprintln!("interrupted: {}", workload.undone());
                 Ok(ExitCode::from(INTERRUPTED_STATUS))
             }
             result => result.map(|()| ExitCode::SUCCESS),
         },
+    }
+}
+
+fn run_one(workload: &cli::Runnable) -> Result<()> {
+    match workload {
+        cli::Runnable::Paging(workload) => session::run(workload),
+        cli::Runnable::Library(bench) => bench::run(bench),
     }
 }

@@ -230,11 +230,11 @@ fn describe(workload: &Workload) -> String {
     )
 }
 
-fn ratio(value: f64, base: f64) -> Option<f64> {
+pub(crate) fn ratio(value: f64, base: f64) -> Option<f64> {
     (base != 0.0).then(|| value / base)
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -245,7 +245,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 /// Writes rows with the first column to the left and the others to the right.
-fn align(rows: &[Vec<String>], text: &mut String) {
+pub(crate) fn align(rows: &[Vec<String>], text: &mut String) {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();

@@ -303,13 +303,13 @@ impl Meters {
 /// The file for the results: what is wrong with it should be known before the runs, and it appears whole or
 /// not at all.
 #[derive(Debug)]
-struct JsonFile {
+pub(crate) struct JsonFile {
     path: PathBuf,
     temporary: NamedTempFile,
 }
 
 impl JsonFile {
-    fn prepare(path: &Path) -> Result<Self> {
+    pub(crate) fn prepare(path: &Path) -> Result<Self> {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if path.is_dir() {
             bail!("--json {} is a directory; name a file", path.display());
@@ -319,7 +319,7 @@ impl JsonFile {
         Ok(Self { path: path.to_owned(), temporary })
     }
 
-    fn write(mut self, json: &serde_json::Value) -> Result<()> {
+    pub(crate) fn write(mut self, json: &serde_json::Value) -> Result<()> {
         let context = || format!("cannot write --json {}", self.path.display());
         let text = serde_json::to_string_pretty(json).with_context(context)?;
         writeln!(self.temporary, "{text}").with_context(context)?;

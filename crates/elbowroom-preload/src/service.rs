@@ -187,6 +187,7 @@ fn config(options: &Options) -> Config {
         inject: options.inject.clone(),
         private_writes: false,
         on_thread_start: Some(state::enter_service_thread),
+        ablation: elbowroom::Ablation::default(),
     }
 }
 

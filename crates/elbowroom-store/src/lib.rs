@@ -28,14 +28,22 @@
 //! Unsafe code is confined to `uring` (the kernel is given addresses of frames), `threads` (the watched descriptor is
 //! borrowed by number) and `calls` (descriptors are closed by number).
 
+#[cfg(not(shuttle))]
+mod bell;
 mod calls;
 mod file;
+#[cfg(not(shuttle))]
 mod held;
 mod inject;
+#[cfg(shuttle)]
+mod inline;
 mod reactor;
 mod request;
+#[cfg(not(shuttle))]
 mod slots;
+#[cfg(not(shuttle))]
 mod threads;
+#[cfg(not(shuttle))]
 mod uring;
 
 pub use elbowroom_machine::{Errno, Extent};

@@ -1,16 +1,19 @@
 //! The interface of an event loop, and what both kinds share.
 
-use crate::calls::{Descriptor, retry};
+#[cfg(not(shuttle))]
+use crate::bell::Bell;
 use crate::file::StoreFile;
 use crate::inject::Inject;
+#[cfg(shuttle)]
+use crate::inline::{Bell, Inline};
+#[cfg(not(shuttle))]
 use crate::threads::Threads;
+#[cfg(not(shuttle))]
 use crate::uring::{RingMode, Uring};
 use elbowroom_machine::{Errno, Extent};
 use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::Duration;
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 
 /// A read of `len` bytes at `offset` of `file` into the start of `buf`.
 #[derive(Debug)]
@@ -102,6 +105,25 @@ pub fn reactor(
     if watch.is_some_and(|fd| fd < 0) {
         return Err(Errno::BADF);
     }
+    engine(kind, watch, inject)
+}
+
+/// Under shuttle there is one engine, and descriptors cannot be watched.
+#[cfg(shuttle)]
+fn engine(
+    _kind: EngineKind,
+    _watch: Option<RawFd>,
+    inject: Option<Arc<Inject>>,
+) -> Result<Box<dyn Reactor>, Errno> {
+    Ok(Box::new(Inline::new(inject)))
+}
+
+#[cfg(not(shuttle))]
+fn engine(
+    kind: EngineKind,
+    watch: Option<RawFd>,
+    inject: Option<Arc<Inject>>,
+) -> Result<Box<dyn Reactor>, Errno> {
     let uring = |inject| -> Result<Box<dyn Reactor>, Errno> {
         Ok(match Uring::new(RingMode::Deferred, watch, Clone::clone(&inject)) {
             Err(Errno::INVAL) => Box::new(Uring::new(RingMode::Plain, watch, inject)?),
@@ -133,46 +155,5 @@ impl Kicker {
     /// seen yet count as one, and all but the first of them cost no system call.
     pub fn kick(&self) {
         self.bell.kick();
-    }
-}
-
-/// An eventfd that ends a reactor's wait.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    fd: Descriptor,
-    /// Somebody kicked and the reactor has not said so yet.
-    kicked: AtomicBool,
-}
-
-impl Bell {
-    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
-        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Arc::new(Self { fd: fd.into(), kicked: AtomicBool::new(false) }))
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// Ends the wait without a word why. The only error is a counter at its end, which is a bell that rings already.
-    pub(crate) fn ring(&self) {
-        let _ = retry(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes()));
-    }
-
-    fn kick(&self) {
-        if !self.kicked.swap(true, Ordering::AcqRel) {
-            self.ring();
-        }
-    }
-
-    /// Whether somebody kicked since the last call. The flag is cleared before the caller looks for what it was kicked
-    /// for, so whatever comes later kicks again.
-    pub(crate) fn take_kick(&self) -> bool {
-        self.kicked.load(Ordering::Acquire) && self.kicked.swap(false, Ordering::AcqRel)
-    }
-
-    /// Silences the bell, for a poll that would otherwise see it again.
-    pub(crate) fn drain(&self) {
-        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
     }
 }

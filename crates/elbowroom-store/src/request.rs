@@ -1,13 +1,13 @@
-//! One read as a sequence of system calls: which comes next, and when the read is done. No I/O happens here, so both
-//! reactors share it and it is tested alone.
+//! One read as a sequence of system calls: which comes next, and when the read is done. No I/O happens in [`Request`], so
+//! all reactors share it and it is tested alone; [`perform`] is the loop around it for a thread that may block.
 
 use crate::calls::{RETRIES_MAX, check_span, first_end, is_transient, refuses_direct};
 use crate::file::{Route, StoreFile};
 use crate::inject::{Inject, Operation, Verdict};
 use crate::reactor::{Read, ReadDone};
 use elbowroom_machine::{Errno, Extent};
-use elbowroom_sync::Arc;
 use elbowroom_sync::time::Duration;
+use elbowroom_sync::{Arc, thread};
 
 /// A direct read that ends off this many bytes has met the end of the file: devices have no smaller blocks.
 const SECTOR_BYTES: usize = 512;
@@ -129,6 +129,32 @@ impl Request {
     pub(crate) fn finish(self, result: Result<usize, Errno>) -> ReadDone {
         ReadDone { token: self.token, buf: self.buf, result }
     }
+}
+
+/// Does a read, blocking.
+pub(crate) fn perform(mut request: Request, mut step: Step) -> ReadDone {
+    let result = loop {
+        match step {
+            Step::Finish(result) => break result,
+            Step::Again => {
+                let attempt = request.attempt();
+                let into = &mut request.buf.bytes_mut()[attempt.at..attempt.at + attempt.asked];
+                let read = pread(&request.file, attempt.route, into, attempt.offset);
+                step = request.advance(read);
+            }
+        }
+    };
+    if request.cached() {
+        request.file.drop_cache(request.offset, request.len as u64);
+    }
+    if !request.delay().is_zero() {
+        thread::sleep(request.delay());
+    }
+    request.finish(result)
+}
+
+fn pread(file: &StoreFile, route: Route, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    rustix::io::pread(file.fd_of(route), into, offset)
 }
 
 #[cfg(test)]

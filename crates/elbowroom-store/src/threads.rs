@@ -8,11 +8,11 @@
 //! a pop and never together. `stop` ends the pool: the drop of the reactor waits for its threads, each of which
 //! finishes the read that it is in (invariant 1 of the crate).
 
+use crate::bell::Bell;
 use crate::calls::is_transient;
-use crate::file::{Route, StoreFile};
 use crate::inject::Inject;
-use crate::reactor::{Bell, Kicker, Reactor, Read, ReadDone, Woken};
-use crate::request::{Request, Step};
+use crate::reactor::{Kicker, Reactor, Read, ReadDone, Woken};
+use crate::request::{Request, Step, perform};
 use elbowroom_machine::Errno;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -190,30 +190,4 @@ impl Shared {
         }
         true
     }
-}
-
-/// Does a read, blocking.
-fn perform(mut request: Request, mut step: Step) -> ReadDone {
-    let result = loop {
-        match step {
-            Step::Finish(result) => break result,
-            Step::Again => {
-                let attempt = request.attempt();
-                let into = &mut request.buf.bytes_mut()[attempt.at..attempt.at + attempt.asked];
-                let read = pread(&request.file, attempt.route, into, attempt.offset);
-                step = request.advance(read);
-            }
-        }
-    };
-    if request.cached() {
-        request.file.drop_cache(request.offset, request.len as u64);
-    }
-    if !request.delay().is_zero() {
-        thread::sleep(request.delay());
-    }
-    request.finish(result)
-}
-
-fn pread(file: &StoreFile, route: Route, into: &mut [u8], offset: u64) -> Result<usize, Errno> {
-    rustix::io::pread(file.fd_of(route), into, offset)
 }

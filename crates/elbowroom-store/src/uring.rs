@@ -23,10 +23,11 @@
 //!
 //! Synchronization: all state belongs to the handler thread; only the [`Bell`] is shared.
 
+use crate::bell::Bell;
 use crate::calls::{is_transient, whole_pages};
 use crate::held::HeldReads;
 use crate::inject::Inject;
-use crate::reactor::{Bell, Kicker, Reactor, Read, ReadDone, Woken};
+use crate::reactor::{Kicker, Reactor, Read, ReadDone, Woken};
 use crate::request::{Request, Step};
 use crate::slots::{Slot, Slots};
 use elbowroom_machine::Errno;

@@ -6,9 +6,9 @@
 //! which a thread takes them.
 //!
 //! Blind spots of the facade under a model checker: [`RcuCell`] is a mutex around an `Arc` there (no checker sees into
-//! `arc-swap`), [`epoch`] is a model of its own that its page describes, time does not pass (a wait with a bound has
-//! none under loom), statistics are std's atomics, and the order of locks is not checked. Shuttle takes every atomic for
-//! sequentially consistent; only loom shows a reordering.
+//! `arc-swap`), [`epoch`] is a model of its own that its page describes, time does not pass (a wait for a [`Condvar`] with a
+//! bound has none; under shuttle a clock of the execution's own moves on with each sleep), statistics are std's atomics, and the order
+//! of locks is not checked. Shuttle takes every atomic for sequentially consistent; only loom shows a reordering.
 //!
 //! Synchronization: each type documents its own.
 
@@ -19,6 +19,8 @@ mod histogram;
 mod layout_lock;
 mod lock;
 mod rcu;
+#[cfg(shuttle)]
+mod shuttled;
 mod slots;
 mod sole;
 pub mod thread;
@@ -33,12 +35,12 @@ pub use sole::{Sole, SoleGuard};
 
 /// Atomic integers, from std or from a model checker.
 pub mod atomic {
-    #[cfg(loom)]
-    pub use loom::sync::atomic::{
+    #[cfg(shuttle)]
+    pub use crate::shuttled::{
         AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
-    #[cfg(shuttle)]
-    pub use shuttle::sync::atomic::{
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
     #[cfg(not(any(loom, shuttle)))]
@@ -56,5 +58,9 @@ pub use std::sync::{Arc, Weak};
 
 /// The monotonic clock.
 pub mod time {
-    pub use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+    #[cfg(shuttle)]
+    pub use crate::shuttled::Instant;
+    #[cfg(not(shuttle))]
+    pub use std::time::Instant;
+    pub use std::time::{Duration, SystemTime, UNIX_EPOCH};
 }

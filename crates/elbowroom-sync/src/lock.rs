@@ -6,8 +6,8 @@
 use crate::{Arc, Histogram, HistogramSnapshot};
 use std::ops::{Deref, DerefMut};
 // Not the facade's: statistics order nothing, so a model need not branch on them.
+use crate::time::{Duration, Instant};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 /// What a lock is for, outermost first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

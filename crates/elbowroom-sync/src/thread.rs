@@ -6,7 +6,9 @@ use crate::atomic::Ordering;
 pub use std::thread::{JoinHandle, sleep, yield_now};
 
 #[cfg(shuttle)]
-pub use shuttle::thread::{JoinHandle, sleep, yield_now};
+pub use crate::shuttled::sleep;
+#[cfg(shuttle)]
+pub use shuttle::thread::{JoinHandle, yield_now};
 
 #[cfg(loom)]
 pub use loom::thread::yield_now;

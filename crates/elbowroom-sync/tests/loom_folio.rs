@@ -18,7 +18,7 @@ mod page {
     pub use crate::Folio;
 }
 
-/// Where `wait.rs` expects [`FaultEvent`].
+/// Where `wait.rs` expects [`FaultEvent`] and [`Denial`].
 extern crate self as elbowroom_machine;
 
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +39,10 @@ pub struct Folio {
 
 /// A fault without an address.
 pub struct FaultEvent;
+
+/// How an access fails. No fault of the models does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Denial;
 
 /// A folio whose lock its maker has, and the table.
 struct World {

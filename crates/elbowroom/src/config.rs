@@ -14,6 +14,19 @@ pub enum MoverKind {
     Copy,
 }
 
+/// Which improvements are on. Each is read in one place; all are on unless the lab wants to show what one is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ablation {
+    /// Faults lock their VMA. Off: each look of a fault takes the layout lock for reading and keeps it to its end, as Linux did before per-VMA locks.
+    pub vma_locks: bool,
+}
+
+impl Default for Ablation {
+    fn default() -> Self {
+        Self { vma_locks: true }
+    }
+}
+
 /// What a manager is made with.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -34,11 +47,18 @@ pub struct Config {
     pub private_writes: bool,
     /// Called first by every thread that the manager starts.
     pub on_thread_start: Option<fn()>,
+    /// Which improvements are on.
+    pub ablation: Ablation,
 }
 
 impl Config {
     /// The smallest budget that works, in bytes.
+    #[cfg(not(shuttle))]
     pub const MIN_MEMORY: u64 = 16 << 20;
+
+    /// The smallest budget that has frames, in bytes: under shuttle memory must be short after a few steps.
+    #[cfg(shuttle)]
+    pub const MIN_MEMORY: u64 = (1 << 20) + (1 << 17);
 
     /// A configuration with a budget of `memory` bytes and the defaults for everything else.
     pub fn with_memory(memory: u64) -> Self {
@@ -51,6 +71,7 @@ impl Config {
             inject: None,
             private_writes: true,
             on_thread_start: None,
+            ablation: Ablation::default(),
         }
     }
 

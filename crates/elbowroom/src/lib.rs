@@ -24,7 +24,7 @@ mod stats;
 mod vma;
 mod writeback;
 
-pub use config::{Config, MAX_HANDLERS, MoverKind};
+pub use config::{Ablation, Config, MAX_HANDLERS, MoverKind};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
 pub use elbowroom_machine::{Errno, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId};
@@ -32,6 +32,6 @@ pub use error::StartError;
 pub use manager::Manager;
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
-pub use space::{AccessError, Advice, Area, Cpu, MapRequest, Place, Remap, Space};
+pub use space::{AccessError, Advice, Area, Buffer, Cpu, MapRequest, PartialInsert, Place, Remap, Space};
 pub use stats::Stats;
 pub use vma::{Prot, Sharing};

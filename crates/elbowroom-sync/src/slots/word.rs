@@ -23,7 +23,8 @@ const MUTANT_SKIP_DETACHED_CHECK: bool = cfg!(elbowroom_mutant = "skip_detached_
 /// In tests of the tests: a reader does not compare the mark with the sequence.
 const MUTANT_SKIP_SEQUENCE_CHECK: bool = cfg!(elbowroom_mutant = "skip_sequence_check");
 /// In tests of the tests: a reader enters whatever the slot has now.
-const MUTANT_NO_GENERATION: bool = cfg!(elbowroom_mutant = "no_generation");
+const MUTANT_NO_GENERATION: bool =
+    cfg!(any(elbowroom_mutant = "no_generation", elbowroom_mutant = "skip_revalidation"));
 /// In tests of the tests: a writer looks for readers before it marks.
 const MUTANT_LATE_MARK: bool = cfg!(elbowroom_mutant = "late_mark");
 /// In tests of the tests: the last reader does not wake the writer.

@@ -6,16 +6,30 @@ use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
-use crate::vma::{Enter, Mm, Prot, Sharing, VmaGuard};
+use crate::vma::{Enter, LayoutShared, Mm, Prot, Sharing, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
-use elbowroom_sync::Arc;
+use elbowroom_sync::{Arc, LayoutHeld};
 use elbowroom_sync::atomic::Ordering;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 /// What the VMA lookup found.
 enum Lookup<'a> {
-    Vma(VmaGuard<'a>),
+    Vma(Entered<'a>),
     Other(Step),
+}
+
+/// A VMA that was entered, and the layout lock if that was needed for it.
+pub(crate) struct Entered<'a> {
+    vma: VmaGuard<'a>,
+    _layout: Option<LayoutShared<'a>>,
+}
+
+impl<'a> Deref for Entered<'a> {
+    type Target = VmaGuard<'a>;
+
+    fn deref(&self) -> &VmaGuard<'a> {
+        &self.vma
+    }
 }
 
 impl<P: Platform> Pass<'_, P> {
@@ -197,16 +211,27 @@ fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
 }
 
 impl<P: Platform> Core<P> {
+    /// The VMA that covers `addr`, to rely on; counted. Waits for the layout lock if per-VMA locks are off, for nothing else.
+    pub(crate) fn enter<'m>(&self, mm: &'m Mm, addr: usize) -> Result<Entered<'m>, Enter> {
+        let counters = &self.counters;
+        let layout = (!self.config.ablation.vma_locks).then(|| {
+            counters.layout_lock_faults.add(1);
+            mm.read()
+        });
+        let found = mm.enter(addr);
+        match &found {
+            Ok(_) => counters.vma_lock_success.add(1),
+            Err(Enter::Miss) => counters.vma_lock_miss.add(1),
+            Err(Enter::Locked) => counters.vma_lock_abort.add(1),
+            Err(Enter::Changed) => counters.vma_lock_retry.add(1),
+        }
+        Ok(Entered { vma: found?, _layout: layout })
+    }
+
     fn find_vma<'m>(&self, mm: &'m Mm, fault: &mut Parked) -> Lookup<'m> {
         let addr = fault.event.addr;
-        match mm.enter(addr) {
-            Ok(vma) => {
-                self.counters.vma_lock_success.add(1);
-                return Lookup::Vma(vma);
-            }
-            Err(Enter::Miss) => self.counters.vma_lock_miss.add(1),
-            Err(Enter::Locked) => self.counters.vma_lock_abort.add(1),
-            Err(Enter::Changed) => self.counters.vma_lock_retry.add(1),
+        if let Ok(vma) = self.enter(mm, addr) {
+            return Lookup::Vma(vma);
         }
         fault.lookups += 1;
         if fault.lookups < OPTIMISTIC_LOOKUPS {
@@ -215,28 +240,42 @@ impl<P: Platform> Core<P> {
         }
         fault.lookups = 0;
         self.counters.layout_lock_faults.add(1);
-        let mut layout = mm.write();
-        if !mm.overlapping(&(addr..addr + PAGE_SIZE), &layout).is_empty() {
+        match self.look_closely(mm, addr, &mm.read()) {
+            Some(step) => Lookup::Other(step),
+            None => Lookup::Other(self.not_mapped(mm, addr)),
+        }
+    }
+
+    /// What a fault that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is mapped there.
+    fn look_closely(&self, mm: &Mm, addr: usize, layout: &(impl LayoutHeld + Deref<Target = LayoutState>)) -> Option<Step> {
+        if !mm.overlapping(&(addr..addr + PAGE_SIZE), layout).is_empty() {
             // It is there after all: the next look finds it.
-            return Lookup::Other(Step::Again);
+            Some(Step::Again)
+        } else if layout.changing.iter().any(|r| r.contains(&addr)) {
+            Some(Step::Stalled)
+        } else if !self.mmu.covers(addr, PAGE_SIZE) {
+            Some(Step::Foreign)
+        } else {
+            None
         }
-        if layout.changing.iter().any(|r| r.contains(&addr)) {
-            return Lookup::Other(Step::Stalled);
+    }
+
+    /// Nothing is mapped there: the kernel says so itself, where the access is the kernel's.
+    fn not_mapped(&self, mm: &Mm, addr: usize) -> Step {
+        let mut layout = mm.write();
+        if let Some(step) = self.look_closely(mm, addr, &layout) {
+            return step;
         }
-        if !self.mmu.covers(addr, PAGE_SIZE) {
-            return Lookup::Other(Step::Foreign);
-        }
-        // Nothing is mapped there: the kernel says so itself.
         let page = addr..addr + PAGE_SIZE;
         let punched = self.mmu.punch(page.clone());
         if punched == Ok(true) {
             mm.take(&mut layout, &page);
         }
         drop(layout);
-        Lookup::Other(match punched {
+        match punched {
             Ok(_) => Step::Denied(Denial::NotMapped),
             Err(_) => self.refuse(addr, Denial::NoAccess, || true),
-        })
+        }
     }
 
     /// Queues a fault until the change of the layout that it met ends; lets it look again if that has happened.

@@ -76,13 +76,23 @@ impl<P: Platform> Core<P> {
 
     /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked are added to `ready`.
     pub(crate) fn shrink(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
+        let freed = self.shrink_inactive(want, ready);
+        if freed == 0 && self.deactivate(want.max(RECLAIM_BATCH_PAGES)) {
+            return self.shrink_inactive(want, ready);
+        }
+        freed
+    }
+
+    fn shrink_inactive(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
         let keep_standby = self.mmu.populated_frames() / STANDBY_SHARE;
+        // Whether the inactive queue has only what cannot be taken now.
+        let mut barren = false;
         while freed < want && looks > 0 {
             let mut lru = self.lru.lock();
             self.balance(&mut lru);
-            if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 {
+            if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 || barren {
                 let Some(entry) = lru.standby.pop() else { break };
                 drop(lru);
                 looks -= 1;
@@ -97,10 +107,24 @@ impl<P: Platform> Core<P> {
                 }
                 drop(lru);
                 looks = looks.saturating_sub(batch.len());
-                self.age(batch, ready);
+                barren = self.age(batch, ready) == 0;
             }
         }
         freed
+    }
+
+    /// Takes the oldest of the active queue, whatever its share, since there is nothing else; `false` if it has none.
+    fn deactivate(&self, want: usize) -> bool {
+        let mut lru = self.lru.lock();
+        let mut pages = 0;
+        while pages < want {
+            let Some(entry) = lru.active.pop() else { break };
+            pages += entry.folio.pages() as usize;
+            entry.folio.state.clear(Flag::Referenced);
+            entry.folio.state.clear(Flag::Active);
+            lru.inactive.push(entry);
+        }
+        pages > 0
     }
 
     /// Keeps the active queue within its share.
@@ -154,8 +178,9 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Takes inactive folios out of their windows: those of a single clean page all together.
-    fn age(&self, batch: Vec<Entry>, ready: &mut Vec<Parked>) {
+    /// Takes inactive folios out of their windows: those of a single clean page all together. Returns how many are on standby now.
+    fn age(&self, batch: Vec<Entry>, ready: &mut Vec<Parked>) -> usize {
+        let mut aged = 0;
         let mut singles = Vec::with_capacity(batch.len());
         let mut extents = Vec::with_capacity(batch.len());
         for entry in batch {
@@ -172,7 +197,7 @@ impl<P: Platform> Core<P> {
                 extents.push(extent);
             } else {
                 drop(body);
-                self.age_one(entry, ready);
+                aged += usize::from(self.age_one(entry, ready));
             }
         }
         self.mmu.unmap_clean(&mut extents);
@@ -181,12 +206,13 @@ impl<P: Platform> Core<P> {
             body.leaving = false;
             body.extent = Some(extent);
             drop(body);
-            self.age_one(entry, ready);
+            aged += usize::from(self.age_one(entry, ready));
         }
+        aged
     }
 
-    /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance.
-    fn age_one(&self, entry: Entry, ready: &mut Vec<Parked>) {
+    /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance, if that can be.
+    fn age_one(&self, entry: Entry, ready: &mut Vec<Parked>) -> bool {
         let unmapped = self.mmu.unmap(entry.folio.body().extent());
         let fate = match unmapped {
             Ok(()) => {
@@ -202,6 +228,7 @@ impl<P: Platform> Core<P> {
         };
         self.waits.unlock(&entry.folio, ready);
         self.requeue(entry, fate);
+        fate == Fate::Standby
     }
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.

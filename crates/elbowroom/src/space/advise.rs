@@ -100,8 +100,8 @@ impl<P: Platform> Space<P> {
                 }
                 Ok(())
             }
-            Advice::DontNeed | Advice::DontNeedLocked => self.take_out_and_back(range, Pages::Drop),
-            Advice::Cold => self.take_out_and_back(range, Pages::Leave),
+            Advice::DontNeed | Advice::DontNeedLocked => self.core.forget_part(&self.mm, part),
+            Advice::Cold => self.core.deactivate_part(&self.mm, part),
             Advice::PageOut => {
                 self.page_out(part);
                 Ok(())
@@ -113,12 +113,6 @@ impl<P: Platform> Space<P> {
             Advice::KeepOnFork => self.set_flags(range, |flags| flags.remove(VmaFlags::WIPE_ON_FORK)),
             Advice::Free | Advice::PopulateRead | Advice::PopulateWrite => Ok(()),
         }
-    }
-
-    fn take_out_and_back(&self, range: &Range<usize>, pages: Pages) -> Result<(), Errno> {
-        let change = self.begin(range.clone(), |_| Ok(pages))?;
-        self.undo(change);
-        Ok(())
     }
 
     fn page_out(&self, part: &Part) {

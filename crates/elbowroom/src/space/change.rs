@@ -236,7 +236,7 @@ impl<P: Platform> Space<P> {
 }
 
 impl<P: Platform> Core<P> {
-    /// Takes the pages of a part that is in no index any more out of the MMU.
+    /// Takes the pages of a part out of the MMU.
     fn take_out(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
         if part.spec.is_private() {
             for (page, folio) in mm.anon.in_range(part.page_numbers()) {
@@ -258,8 +258,8 @@ impl<P: Platform> Core<P> {
             body.leaving || body.extent.as_ref().is_some_and(|e| e.base() == Some(base))
         };
         let started = Instant::now();
-        // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not here, and nobody
-        // can bring it here any more.
+        // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not here. Who takes pages out of what is still mapped may
+        // find that they come back.
         while is_here() {
             self.waits.lock(folio);
             let result = if is_here() { self.mmu.unmap(folio.body().extent()) } else { Ok(()) };
@@ -269,12 +269,13 @@ impl<P: Platform> Core<P> {
                 self.discard(object, folio);
             }
             self.unlock(folio);
-            if result == Err(UnmapError::Busy) {
-                if started.elapsed() > PINNED_BOUND {
-                    return Err(Errno::BUSY);
-                }
-                thread::sleep(DELAY);
+            if result != Err(UnmapError::Busy) {
+                break;
             }
+            if started.elapsed() > PINNED_BOUND {
+                return Err(Errno::BUSY);
+            }
+            thread::sleep(DELAY);
         }
         Ok(())
     }
@@ -290,5 +291,38 @@ impl<P: Platform> Core<P> {
                 self.unlock(&folio);
             }
         }
+    }
+
+    /// Takes the pages of a part that stays mapped out of the MMU. Any of them may be back by the time this returns.
+    pub(super) fn deactivate_part(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
+        self.take_out(mm, part)?;
+        self.mmu.allow(part.range.clone())
+    }
+
+    /// The same, and frees those that belong to the space. Linux: `madvise_dontneed_single_vma`.
+    pub(super) fn forget_part(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
+        self.deactivate_part(mm, part)?;
+        if !part.spec.is_private() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        for (page, _) in mm.anon.in_range(part.page_numbers()) {
+            while let Some(folio) = self.lock_own(mm, page) {
+                // Somebody may have touched it again since it was taken out.
+                let busy = self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
+                if !busy {
+                    self.take_own(mm, page, &folio);
+                }
+                self.unlock(&folio);
+                if !busy {
+                    break;
+                }
+                if started.elapsed() > PINNED_BOUND {
+                    return Err(Errno::BUSY);
+                }
+                thread::sleep(DELAY);
+            }
+        }
+        Ok(())
     }
 }

@@ -11,6 +11,7 @@ mod advise;
 mod change;
 mod fork;
 mod handback;
+mod insert;
 mod lock;
 mod map;
 mod populate;
@@ -22,6 +23,7 @@ mod unmap;
 mod view;
 
 pub use advise::Advice;
+pub use insert::{Buffer, PartialInsert};
 pub use map::{MapRequest, Place};
 pub use query::Area;
 pub use remap::Remap;

@@ -7,7 +7,7 @@
 mod mm;
 mod plan;
 
-pub(crate) use mm::{Enter, Layout, Mm, VmaGuard};
+pub(crate) use mm::{Enter, Layout, LayoutShared, Mm, VmaGuard};
 pub(crate) use plan::carve;
 
 use crate::object::Mapped;

@@ -1,0 +1,49 @@
+//! What other threads end a reactor's wait with.
+
+use crate::calls::{Descriptor, retry};
+use elbowroom_machine::Errno;
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// An eventfd that ends a reactor's wait.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    fd: Descriptor,
+    /// Somebody kicked and the reactor has not said so yet.
+    kicked: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Arc::new(Self { fd: fd.into(), kicked: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Ends the wait without a word why. The only error is a counter at its end, which is a bell that rings already.
+    pub(crate) fn ring(&self) {
+        let _ = retry(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes()));
+    }
+
+    pub(crate) fn kick(&self) {
+        if !self.kicked.swap(true, Ordering::AcqRel) {
+            self.ring();
+        }
+    }
+
+    /// Whether somebody kicked since the last call. The flag is cleared before the caller looks for what it was kicked
+    /// for, so whatever comes later kicks again.
+    pub(crate) fn take_kick(&self) -> bool {
+        self.kicked.load(Ordering::Acquire) && self.kicked.swap(false, Ordering::AcqRel)
+    }
+
+    /// Silences the bell, for a poll that would otherwise see it again.
+    pub(crate) fn drain(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+    }
+}

@@ -1,0 +1,87 @@
+//! The reactor for shuttle: every read is one blocking pread, made by the thread that waits for it.
+//!
+//! Shuttle runs all threads of an execution on one, one at a time, so nobody may wait in the kernel for another. A read is queued by
+//! [`Reactor::read`] and made by a later wait, one by each, so that others can run in between, as they can while a disk works.
+
+use crate::inject::Inject;
+use crate::reactor::{Kicker, Reactor, Read, ReadDone, Woken};
+use crate::request::{Request, Step, perform};
+use elbowroom_machine::Errno;
+use elbowroom_sync::time::Duration;
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
+use std::collections::VecDeque;
+
+/// A condition has no end of its own under shuttle; this is for its signature.
+const FOREVER: Duration = Duration::MAX;
+
+pub(crate) struct Inline {
+    queue: VecDeque<(Request, Step)>,
+    bell: Arc<Bell>,
+    inject: Option<Arc<Inject>>,
+}
+
+impl Inline {
+    pub(crate) fn new(inject: Option<Arc<Inject>>) -> Self {
+        Self { queue: VecDeque::new(), bell: Arc::new(Bell::new()), inject }
+    }
+}
+
+impl Reactor for Inline {
+    fn read(&mut self, read: Read) {
+        self.queue.push_back(Request::new(read, self.inject.as_deref()));
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<ReadDone>) -> Result<Woken, Errno> {
+        let read = self.queue.pop_front();
+        if read.is_none() {
+            match timeout {
+                Some(timeout) => thread::sleep(timeout),
+                None => self.bell.wait(),
+            }
+        }
+        done.extend(read.map(|(request, step)| perform(request, step)));
+        Ok(Woken { readable: false, kicked: self.bell.take_kick() })
+    }
+
+    fn kicker(&self) -> Kicker {
+        Kicker::new(&self.bell)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+/// What ends a wait.
+pub(crate) struct Bell {
+    kicked: Mutex<bool>,
+    rung: Condvar,
+}
+
+impl std::fmt::Debug for Bell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bell")
+    }
+}
+
+impl Bell {
+    fn new() -> Self {
+        Self { kicked: LockStats::new().mutex(LockClass::Io, false), rung: Condvar::new() }
+    }
+
+    pub(crate) fn kick(&self) {
+        *self.kicked.lock() = true;
+        self.rung.notify_all();
+    }
+
+    fn take_kick(&self) -> bool {
+        std::mem::take(&mut *self.kicked.lock())
+    }
+
+    fn wait(&self) {
+        let mut kicked = self.kicked.lock();
+        while !*kicked {
+            self.rung.wait_timeout(&mut kicked, FOREVER);
+        }
+    }
+}

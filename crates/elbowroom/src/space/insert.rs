@@ -1,0 +1,249 @@
+//! Placing pages that the caller has filled: zero-copy receive. Linux: `vm_insert_pages`, and what `TCP_ZEROCOPY_RECEIVE` does with it.
+//!
+//! A [`Buffer`] is a page that is in no space: somebody receives bytes into it and then inserts it, which only changes where its frame is mapped. The
+//! page that was there before comes back in the same buffer, so a stream of messages needs no memory but what it has in flight.
+//!
+//! Synchronization: as a fault, an insertion finds its VMA under RCU and keeps it from being changed by its read lock. The layout lock is
+//! taken only to tell a hole from a mapping in change. Folios are waited for without the VMA's lock.
+
+use super::Space;
+use crate::config::{DELAY, OPTIMISTIC_LOOKUPS, PINNED_BOUND};
+use crate::core::Core;
+use crate::page::{Folio, Parked};
+use crate::platform::Soft;
+use crate::vma::{Prot, Vma};
+use elbowroom_machine::{Access, Errno, Extent, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, thread};
+
+/// A page of the budget that is in no space. Dropping it gives its frame back.
+pub struct Buffer {
+    core: Arc<Core<Soft>>,
+    extent: Option<Extent>,
+}
+
+impl Buffer {
+    /// Whether it has no page: it was inserted where none was, or where other spaces keep theirs.
+    pub fn is_empty(&self) -> bool {
+        self.extent.is_none()
+    }
+
+    /// The page's bytes, 4096, or none.
+    pub fn bytes(&self) -> &[u8] {
+        self.extent.as_ref().map_or(&[], Extent::bytes)
+    }
+
+    /// The same, to be filled.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.extent.as_mut().map_or(&mut [], Extent::bytes_mut)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(extent) = self.extent.take() {
+            self.core.mmu.free(extent);
+        }
+    }
+}
+
+/// An insertion that did not get to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("only {inserted} pages were inserted: {errno}")]
+pub struct PartialInsert {
+    /// How many pages are in the space, and stay there; the buffers after them are as they were.
+    pub inserted: usize,
+    /// Why not the next one.
+    pub errno: Errno,
+}
+
+/// Why a look at a page ended before the page was in.
+enum Stop {
+    /// Wait for the folio's lock.
+    Wait(Arc<Folio>),
+    /// Something changed meanwhile: look again.
+    Again,
+    /// The page that is there is pinned: look again in a moment.
+    Pinned,
+    Fail(Errno),
+}
+
+impl Space<Soft> {
+    /// A page of zeros to receive into, charged to the budget.
+    ///
+    /// # Errors
+    /// ENOMEM: the budget is used up, and nothing can be freed now.
+    pub fn receive_buffer(&self) -> Result<Buffer, Errno> {
+        let mut ready = Vec::new();
+        let extent = self.core.frames(0, &mut ready);
+        self.core.dispatch(ready);
+        let mut extent = extent.ok_or(Errno::NOMEM)?;
+        // Its old bytes were somebody else's.
+        extent.bytes_mut().fill(0);
+        Ok(Buffer { core: self.core.clone(), extent: Some(extent) })
+    }
+
+    /// Puts the pages into private anonymous memory, from `addr` on, in the place of what is there; each buffer then has the page that it
+    /// replaced, if there was one that no other space has. An empty batch only finds and locks the VMA.
+    ///
+    /// # Errors
+    /// EINVAL: the address is not aligned or not in the space, a buffer is empty or of another manager, or the memory is not private and anonymous.
+    /// ENOMEM: nothing is mapped there. EACCES: the mapping permits no access. EBUSY: a page there has been pinned for longer than the bound.
+    pub fn insert_pages(&self, addr: usize, pages: &mut [Buffer]) -> Result<(), PartialInsert> {
+        let ours = |buffer: &Buffer| !buffer.is_empty() && Arc::ptr_eq(&buffer.core, &self.core);
+        let range = self.range(addr, pages.len().max(1) << PAGE_SHIFT);
+        if range.is_none() || !pages.iter().all(ours) {
+            return Err(PartialInsert { inserted: 0, errno: Errno::INVAL });
+        }
+        let mut insertion = Insertion { space: self, ready: Vec::new(), inserted: 0 };
+        let result = insertion.run(addr, pages);
+        self.core.dispatch(insertion.ready);
+        result.map_err(|errno| PartialInsert { inserted: insertion.inserted, errno })
+    }
+}
+
+/// One insertion under way.
+struct Insertion<'a> {
+    space: &'a Space<Soft>,
+    /// Faults whose wait has ended meanwhile.
+    ready: Vec<Parked>,
+    inserted: usize,
+}
+
+impl Insertion<'_> {
+    fn run(&mut self, addr: usize, pages: &mut [Buffer]) -> Result<(), Errno> {
+        let core = &self.space.core;
+        let (mut lookups, mut pinned_since) = (0, None);
+        loop {
+            let (at, before) = (addr + (self.inserted << PAGE_SHIFT), self.inserted);
+            let stop = match core.enter(&self.space.mm, at) {
+                Ok(vma) => self.fill(&vma, at, &mut pages[before..]),
+                Err(_) => {
+                    lookups += 1;
+                    self.look_closely(at, lookups)?;
+                    continue;
+                }
+            };
+            lookups = 0;
+            if self.inserted > before {
+                pinned_since = None;
+            }
+            match stop {
+                Ok(()) if self.inserted == pages.len() => return Ok(()),
+                // The next VMA has the rest.
+                Ok(()) | Err(Stop::Again) => {}
+                Err(Stop::Wait(folio)) => {
+                    core.waits.lock(&folio);
+                    core.unlock(&folio);
+                }
+                Err(Stop::Pinned) => {
+                    let since = *pinned_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > PINNED_BOUND {
+                        return Err(Errno::BUSY);
+                    }
+                    thread::sleep(DELAY);
+                }
+                Err(Stop::Fail(errno)) => return Err(errno),
+            }
+        }
+    }
+
+    /// After a lookup that found no VMA to enter: whether another can find one. Changes of the layout end by themselves, so one is found, or there is none.
+    fn look_closely(&self, at: usize, lookups: u32) -> Result<(), Errno> {
+        if !lookups.is_multiple_of(OPTIMISTIC_LOOKUPS) {
+            thread::yield_now();
+            return Ok(());
+        }
+        let mm = &self.space.mm;
+        self.space.core.counters.layout_lock_faults.add(1);
+        let layout = mm.read();
+        if !mm.overlapping(&(at..at + PAGE_SIZE), &layout).is_empty() {
+            return Ok(());
+        }
+        if !layout.changing.iter().any(|range| range.contains(&at)) {
+            return Err(Errno::NOMEM);
+        }
+        drop(layout);
+        thread::sleep(DELAY / 10);
+        Ok(())
+    }
+
+    /// Inserts as many pages as the VMA has room for.
+    fn fill(&mut self, vma: &Vma, at: usize, pages: &mut [Buffer]) -> Result<(), Stop> {
+        if vma.spec.object.is_some() || !vma.spec.is_private() {
+            return Err(Stop::Fail(Errno::INVAL));
+        }
+        if vma.spec.prot.is_empty() {
+            return Err(Stop::Fail(Errno::ACCESS));
+        }
+        for (buffer, at) in pages.iter_mut().zip((at..vma.range.end).step_by(PAGE_SIZE)) {
+            self.insert(vma, at, buffer)?;
+            self.inserted += 1;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, vma: &Vma, at: usize, buffer: &mut Buffer) -> Result<(), Stop> {
+        let Some(old) = self.space.mm.anon.lookup((at >> PAGE_SHIFT) as u64) else {
+            return self.insert_first(vma, at, buffer);
+        };
+        if !old.state.try_lock() {
+            return Err(Stop::Wait(old));
+        }
+        let inserted = if !self.space.mm.anon.has((at >> PAGE_SHIFT) as u64, &old) {
+            Err(Stop::Again)
+        } else if self.space.core.mmu.unmap(old.body().extent()) == Err(UnmapError::Busy) {
+            Err(Stop::Pinned)
+        } else {
+            self.replace(vma, at, &old, buffer);
+            Ok(())
+        };
+        self.space.core.waits.unlock(&old, &mut self.ready);
+        inserted
+    }
+
+    /// Where no page is.
+    fn insert_first(&mut self, vma: &Vma, at: usize, buffer: &mut Buffer) -> Result<(), Stop> {
+        let core = &self.space.core;
+        let Some(folio) = self.new_folio(at, buffer) else { return Err(Stop::Fail(Errno::INVAL)) };
+        let inserted = self.space.mm.anon.insert(folio.index, &folio);
+        if inserted {
+            self.map(vma, at, &folio);
+        } else {
+            // A fault was faster.
+            buffer.extent = folio.body().extent.take();
+            core.free_folio(&folio);
+        }
+        core.waits.unlock(&folio, &mut self.ready);
+        if inserted { Ok(()) } else { Err(Stop::Again) }
+    }
+
+    /// Where `old` is, which is locked and home.
+    fn replace(&mut self, vma: &Vma, at: usize, old: &Arc<Folio>, buffer: &mut Buffer) {
+        if old.mapcount.load(Ordering::Acquire) == 1 {
+            // The folio stays and gets the new frame, so that neither index nor folio has to be made anew.
+            std::mem::swap(&mut old.body().extent, &mut buffer.extent);
+            self.map(vma, at, old);
+        } else if let Some(own) = self.new_folio(at, buffer) {
+            // Other spaces keep the old page. The VMA is locked for reading and the folio is locked: nobody else changes what is there.
+            let replaced = self.space.mm.anon.replace(own.index, old, &own);
+            assert!(replaced, "what is at a page changes only under its folio's lock");
+            old.mapcount.fetch_sub(1, Ordering::AcqRel);
+            self.map(vma, at, &own);
+            self.space.core.waits.unlock(&own, &mut self.ready);
+        }
+    }
+
+    /// A locked folio with the buffer's page.
+    fn new_folio(&self, at: usize, buffer: &mut Buffer) -> Option<Arc<Folio>> {
+        let extent = buffer.extent.take()?;
+        Some(self.space.core.anon_folio(self.space.mm.id, (at >> PAGE_SHIFT) as u64, extent))
+    }
+
+    fn map(&self, vma: &Vma, at: usize, folio: &Folio) {
+        let access = if vma.spec.prot.contains(Prot::WRITE) { Access::Write } else { Access::ReadOnly };
+        // Without memory for a table the page is in the space all the same, and the first access maps it.
+        let _ = self.space.core.mmu.map(folio.body().extent(), at, 0..1, access, Wake::Now);
+    }
+}

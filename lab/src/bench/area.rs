@@ -1,0 +1,255 @@
+//! Memory of any engine behind one safe interface. All unsafe code of the lab's library is here.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use elbowroom::{
+    Ablation, Advice, Config, Cpu, Host, Manager, MapRequest, Place, Prot, Sharing, Soft, Space, Stats,
+};
+use elbowroom_sync::{ClassStats, LockClass};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+use super::cli::LibraryEngine;
+use crate::PAGE_BYTES;
+use crate::size::Size;
+
+/// Where areas are mapped.
+pub enum Ground {
+    Kernel,
+    Soft(Space<Soft>, Manager<Soft>),
+    Host(Space<Host>, Manager<Host>),
+}
+
+/// A thread's way to the memory of a ground.
+pub enum Hand {
+    Pointers,
+    Calls(Cpu),
+}
+
+/// Private anonymous memory, unmapped when it is dropped.
+///
+/// # Invariants
+/// With pointers, the bytes of `start + open.start..start + open.end` are mapped readable and writable until the drop.
+pub struct Area<'g> {
+    ground: &'g Ground,
+    start: usize,
+    len: usize,
+    /// What of it is accessible.
+    open: Range<usize>,
+}
+
+/// A request for private anonymous memory.
+pub fn anonymous(place: Place, len: usize) -> MapRequest {
+    MapRequest {
+        place,
+        len,
+        prot: Prot::READ | Prot::WRITE,
+        may_write: true,
+        sharing: Sharing::Private,
+        object: None,
+        offset: 0,
+        populate: false,
+        locked: false,
+    }
+}
+
+impl Ground {
+    /// A new ground with a budget of its own. The kernel's has none.
+    ///
+    /// # Errors
+    /// What is missing here for the engine.
+    pub fn new(engine: LibraryEngine, memory: Size) -> Result<Self> {
+        let mut config = Config::with_memory(memory.bytes());
+        config.ablation = Ablation { vma_locks: engine != LibraryEngine::SoftBefore };
+        Ok(match engine {
+            LibraryEngine::Kernel => Self::Kernel,
+            LibraryEngine::Soft | LibraryEngine::SoftBefore => {
+                let manager = Manager::<Soft>::start_on(config)?;
+                Self::Soft(manager.create_space().context("no soft space")?, manager)
+            }
+            LibraryEngine::Host => {
+                let (manager, space) = Manager::<Host>::start(config)?;
+                Self::Host(space, manager)
+            }
+        })
+    }
+
+    /// A thread's way to its memory.
+    pub fn hand(&self) -> Hand {
+        match self {
+            Self::Soft(space, _) => Hand::Calls(space.cpu()),
+            Self::Kernel | Self::Host(..) => Hand::Pointers,
+        }
+    }
+
+    /// What its manager has counted so far.
+    pub fn stats(&self) -> Option<Stats> {
+        match self {
+            Self::Kernel => None,
+            Self::Soft(_, manager) => Some(manager.stats()),
+            Self::Host(_, manager) => Some(manager.stats()),
+        }
+    }
+
+    /// What its layout lock has counted so far.
+    pub fn layout_lock(&self) -> Option<ClassStats> {
+        match self {
+            Self::Kernel => None,
+            Self::Soft(_, manager) => Some(manager.locks().class(LockClass::Layout)),
+            Self::Host(_, manager) => Some(manager.locks().class(LockClass::Layout)),
+        }
+    }
+
+    /// Maps that many bytes, whole pages.
+    ///
+    /// # Errors
+    /// The engine's.
+    #[inline]
+    pub fn map(&self, len: usize) -> Result<Area<'_>> {
+        let start = match self {
+            Self::Soft(space, _) => space.map(anonymous(Place::Anywhere, len))?,
+            Self::Host(space, _) => space.map(anonymous(Place::Anywhere, len))?,
+            Self::Kernel => {
+                let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+                // SAFETY: without MAP_FIXED a new mapping replaces no other.
+                unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags)? as usize }
+            }
+        };
+        Ok(Area { ground: self, start, len, open: 0..len })
+    }
+}
+
+impl Area<'_> {
+    /// Makes the first accessible bytes, whole pages, inaccessible: a guard.
+    ///
+    /// # Errors
+    /// The engine's.
+    ///
+    /// # Panics
+    /// If less is accessible, or it is not whole pages.
+    pub fn close_start(&mut self, len: usize) -> Result<()> {
+        assert!(len <= self.open.len(), "the guard is a part of the area");
+        let closed = self.open.start..self.open.start + len;
+        self.open.start = closed.end;
+        self.close(closed)
+    }
+
+    /// The same with the last ones.
+    ///
+    /// # Errors
+    /// The engine's.
+    ///
+    /// # Panics
+    /// If less is accessible, or it is not whole pages.
+    pub fn close_end(&mut self, len: usize) -> Result<()> {
+        assert!(len <= self.open.len(), "the guard is a part of the area");
+        let closed = self.open.end - len..self.open.end;
+        self.open.end = closed.start;
+        self.close(closed)
+    }
+
+    fn close(&self, closed: Range<usize>) -> Result<()> {
+        assert!(closed.len().is_multiple_of(PAGE_BYTES as usize), "a guard is whole pages");
+        let start = self.start + closed.start;
+        match self.ground {
+            Ground::Soft(space, _) => space.protect(start, closed.len(), Prot::empty())?,
+            Ground::Host(space, _) => space.protect(start, closed.len(), Prot::empty())?,
+            // SAFETY: the range is the area's own, and not in `open`, so nobody reaches it any more.
+            Ground::Kernel => unsafe {
+                rustix::mm::mprotect(start as *mut _, closed.len(), MprotectFlags::empty())?;
+            },
+        }
+        Ok(())
+    }
+
+    /// The word at an offset of the area, by pointer.
+    ///
+    /// # Panics
+    /// If it is not aligned, or not in the accessible part.
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset >= self.open.start && offset + 8 <= self.open.end && offset.is_multiple_of(8));
+        // SAFETY: (1) in bounds and aligned by the check above; (2) readable and writable by the invariant, for as long as `self` is borrowed;
+        // (3) all access to the area is by atomics.
+        unsafe { AtomicU64::from_ptr((self.start + offset) as *mut u64) }
+    }
+
+    /// Stores a word.
+    ///
+    /// # Errors
+    /// With calls, the access's.
+    #[inline]
+    pub fn store(&self, hand: &Hand, offset: usize, value: u64) -> Result<()> {
+        match hand {
+            Hand::Calls(cpu) => Ok(cpu.write_u64(self.start + offset, value)?),
+            Hand::Pointers => {
+                self.word(offset).store(value, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+
+    /// Fails unless the word is `expected`.
+    ///
+    /// # Errors
+    /// Wrong content; with calls, the access's.
+    pub fn verify(&self, hand: &Hand, offset: usize, expected: u64) -> Result<()> {
+        let got = match hand {
+            Hand::Calls(cpu) => cpu.read_u64(self.start + offset)?,
+            Hand::Pointers => self.word(offset).load(Ordering::Relaxed),
+        };
+        ensure!(
+            got == expected,
+            "wrong content: {got:#x} at byte {offset} of an area, {expected:#x} expected"
+        );
+        Ok(())
+    }
+
+    /// Lets go of its accessible pages: they read as zeros again.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn forget(&self) -> Result<()> {
+        let (start, len) = (self.start + self.open.start, self.open.len());
+        match self.ground {
+            Ground::Soft(space, _) => space.advise(start, len, Advice::DontNeed)?,
+            Ground::Host(space, _) => space.advise(start, len, Advice::DontNeed)?,
+            // SAFETY: the range is the area's own, its words are plain numbers, and any value of them is valid.
+            Ground::Kernel => unsafe {
+                rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::LinuxDontNeed)?;
+            },
+        }
+        Ok(())
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Errors
+    /// The engine's.
+    #[inline]
+    pub fn unmap(self) -> Result<()> {
+        let area = std::mem::ManuallyDrop::new(self);
+        area.release()
+    }
+
+    #[inline]
+    fn release(&self) -> Result<()> {
+        match self.ground {
+            Ground::Soft(space, _) => space.unmap(self.start, self.len)?,
+            Ground::Host(space, _) => space.unmap(self.start, self.len)?,
+            // SAFETY: the range is the area's own, and only `unmap` and the drop call this, once.
+            Ground::Kernel => unsafe { rustix::mm::munmap(self.start as *mut _, self.len)? },
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Area<'_> {
+    fn drop(&mut self) {
+        // On the way out of a failure: what failed is told already.
+        let _ = self.release();
+    }
+}

@@ -1,0 +1,211 @@
+//! The command lines of what is measured in the lab's own process.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::size::Size;
+
+/// The most threads of one engine.
+const MAX_THREADS: usize = 1000;
+/// The smallest budget in which a thread-storm of the most threads has its working sets.
+const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
+
+const CORE_EXAMPLES: &str = "Examples:
+  elbowroom lab run core --json core.json
+  elbowroom lab run core --seconds 1 --runs 9      take longer, for steadier medians";
+
+const STORM_EXAMPLES: &str = "Examples:
+  elbowroom lab run thread-storm --threads 100
+  elbowroom lab run thread-storm --engines soft,soft-before --json storm.json";
+
+const RECEIVE_EXAMPLES: &str = "Examples:
+  elbowroom lab run zero-copy-receive --threads 4
+  elbowroom lab run zero-copy-receive --batch 64 --json receive.json";
+
+/// A measurement of the library alone.
+#[derive(Debug, Subcommand)]
+pub enum LibraryBench {
+    /// What single operations cost, in nanoseconds, beside their targets
+    #[command(after_help = CORE_EXAMPLES)]
+    Core(CoreArgs),
+    /// Many threads start at once: each maps a few areas and faults its working set in
+    #[command(after_help = STORM_EXAMPLES)]
+    ThreadStorm(StormArgs),
+    /// Threads insert received pages while another changes the rights of other mappings
+    #[command(after_help = RECEIVE_EXAMPLES)]
+    ZeroCopyReceive(ReceiveArgs),
+}
+
+/// Options of core.
+#[derive(Debug, Clone, Args)]
+pub struct CoreArgs {
+    /// How long each figure is measured in each run, in seconds
+    #[arg(long, value_name = "S", default_value_t = 0.3)]
+    pub seconds: f64,
+    /// How often everything is measured; the figures take turns, and medians are reported
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub runs: usize,
+    /// Write the medians to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of thread-storm.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct StormArgs {
+    /// How many threads start together; the faults of one are measured while the others map and unmap
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub threads: usize,
+    /// How long each of the four phases (starts, faults alone, among others and beside others) takes in each run, in seconds
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// How often each engine is run; the engines take turns, and medians are reported
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// The budget of a manager
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    #[serde(rename = "memory_bytes")]
+    pub memory: Size,
+    /// The engines, in the order of their turns
+    #[arg(long, value_enum, value_delimiter = ',',
+          default_values_t = [LibraryEngine::Kernel, LibraryEngine::SoftBefore, LibraryEngine::Soft, LibraryEngine::Host])]
+    pub engines: Vec<LibraryEngine>,
+    /// Write all runs, medians and ratios to this file
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of zero-copy-receive.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct ReceiveArgs {
+    /// How many threads: all but one insert pages, that one changes the rights of other mappings
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub threads: usize,
+    /// How long each of the two phases (empty batches, full batches) takes in each run, in seconds
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// How often each engine is run; the engines take turns, and medians are reported
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// How many pages of 4 KiB are inserted by one call
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub batch: usize,
+    /// The budget of a manager
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    #[serde(rename = "memory_bytes")]
+    pub memory: Size,
+    /// The engines, soft and soft-before, in the order of their turns
+    #[arg(long, value_enum, value_delimiter = ',',
+          default_values_t = [LibraryEngine::SoftBefore, LibraryEngine::Soft])]
+    pub engines: Vec<LibraryEngine>,
+    /// Write all runs, medians and ratios to this file
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub json: Option<PathBuf>,
+}
+
+/// Whose memory it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LibraryEngine {
+    /// Linux: mmap, mprotect, munmap
+    Kernel,
+    /// A soft space whose faults take the layout lock, as they did before per-VMA locks
+    SoftBefore,
+    /// A soft space
+    Soft,
+    /// Real pointers, by userfaultfd
+    Host,
+}
+
+impl LibraryEngine {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::SoftBefore => "soft-before",
+            Self::Soft => "soft",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl std::fmt::Display for LibraryEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl LibraryBench {
+    /// Where the results are to be written.
+    pub fn json(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Core(args) => args.json.as_ref(),
+            Self::ThreadStorm(args) => args.json.as_ref(),
+            Self::ZeroCopyReceive(args) => args.json.as_ref(),
+        }
+    }
+
+    /// Checks everything that can be known to be wrong before anything is measured.
+    ///
+    /// # Errors
+    /// If an option is out of range; the message says what is possible.
+    pub fn check(&self) -> Result<()> {
+        let (seconds, runs) = match self {
+            Self::Core(args) => (args.seconds, args.runs),
+            Self::ThreadStorm(args) => (args.seconds, args.runs),
+            Self::ZeroCopyReceive(args) => (args.seconds, args.runs),
+        };
+        ensure!((0.01..=3600.0).contains(&seconds), "--seconds must be from 0.01 to 3600");
+        ensure!((1..=1000).contains(&runs), "--runs must be from 1 to 1000");
+        match self {
+            Self::Core(_) => Ok(()),
+            Self::ThreadStorm(args) => {
+                ensure!(
+                    (2..=MAX_THREADS).contains(&args.threads),
+                    "--threads must be from 2 to {MAX_THREADS}"
+                );
+                let least = super::storm::least_memory(args.threads).max(MIN_MEMORY);
+                ensure!(
+                    args.memory >= least,
+                    "--memory must be at least {least} for {} threads",
+                    args.threads
+                );
+                check_engines(&args.engines)
+            }
+            Self::ZeroCopyReceive(args) => {
+                ensure!(
+                    (2..=MAX_THREADS).contains(&args.threads),
+                    "--threads must be from 2 to {MAX_THREADS}"
+                );
+                ensure!((1..=256).contains(&args.batch), "--batch must be from 1 to 256");
+                let least = super::receive::least_memory(args.threads, args.batch).max(MIN_MEMORY);
+                ensure!(
+                    args.memory >= least,
+                    "--memory must be at least {least} for {} threads",
+                    args.threads
+                );
+                let soft = |engine: &LibraryEngine| {
+                    matches!(engine, LibraryEngine::Soft | LibraryEngine::SoftBefore)
+                };
+                ensure!(
+                    args.engines.iter().all(soft),
+                    "zero-copy-receive has the engines soft and soft-before only: pages are inserted into soft spaces"
+                );
+                check_engines(&args.engines)
+            }
+        }
+    }
+}
+
+fn check_engines(engines: &[LibraryEngine]) -> Result<()> {
+    ensure!(!engines.is_empty(), "--engines must name at least one engine");
+    for (index, engine) in engines.iter().enumerate() {
+        ensure!(!engines[..index].contains(engine), "--engines names {engine} twice");
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! core: what single operations of the library cost, beside their targets.
+//!
+//! The figures take turns, run by run, so that a disturbance of the machine meets all of them alike; the medians are reported. What is compared with
+//! something is measured right beside it.
+
+mod lookup;
+mod mapping;
+mod soft;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use self::mapping::Mapping;
+use self::soft::SoftBed;
+use super::cli::{CoreArgs, LibraryEngine};
+use super::{Stage, machine_line};
+use crate::procfs;
+use crate::report::{align, median};
+
+/// What is wanted of a figure.
+#[derive(Clone, Copy)]
+enum Target {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Target {
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(bound) => value <= bound,
+            Self::AtLeast(bound) => value >= bound,
+        }
+    }
+
+    fn show(self, unit: &str) -> String {
+        match self {
+            Self::AtMost(bound) => format!("<= {bound} {unit}"),
+            Self::AtLeast(bound) => format!(">= {bound} {unit}"),
+        }
+    }
+}
+
+/// Something that is measured.
+struct Figure {
+    key: &'static str,
+    label: &'static str,
+    target: Option<Target>,
+}
+
+const fn figure(key: &'static str, label: &'static str, target: Option<Target>) -> Figure {
+    Figure { key, label, target }
+}
+
+/// The figures, in the order of their turns. Keys end in `_ns` for nanoseconds; the others are ratios.
+const FIGURES: [Figure; 12] = [
+    figure(
+        "lookup_1k_ns",
+        "lookup, 1,000 VMAs, a writer beside it",
+        Some(Target::AtMost(lookup::TARGET_1K_NS)),
+    ),
+    figure(
+        "lookup_100k_ns",
+        "lookup, 100,000 VMAs, a writer beside it",
+        Some(Target::AtMost(lookup::TARGET_100K_NS)),
+    ),
+    figure(
+        "lookup_ratio_btreemap",
+        "lookups/s over RwLock<BTreeMap>, 2 readers, 1 writer",
+        Some(Target::AtLeast(3.0)),
+    ),
+    figure(
+        "lookup_ratio_scc",
+        "lookups/s over scc::TreeIndex, 2 readers, the worse of both sizes",
+        Some(Target::AtLeast(1.0)),
+    ),
+    figure("map_unmap_host_ns", "map + unmap of 64 KiB, host space", Some(Target::AtMost(400.0))),
+    figure("map_unmap_soft_ns", "map + unmap of 64 KiB, soft space", Some(Target::AtMost(400.0))),
+    figure("map_unmap_kernel_ns", "mmap + munmap of 64 KiB, kernel", None),
+    figure("soft_hit_ns", "read of 8 bytes, translation cached", Some(Target::AtMost(5.0))),
+    figure("soft_walk_ns", "read of 8 bytes, page-table walk", Some(Target::AtMost(30.0))),
+    figure("soft_minor_file_ns", "minor fault on a cached file page", Some(Target::AtMost(500.0))),
+    figure("soft_zero_fault_ns", "first store to anonymous memory", Some(Target::AtMost(700.0))),
+    figure("pin_unpin_ns", "pin + unpin", Some(Target::AtMost(25.0))),
+];
+
+/// How many times as fast as the kernel a map and unmap has to be.
+const KERNEL_RATIO_TARGET: Target = Target::AtLeast(5.0);
+
+/// A row of the table alone: what the writer gets done beside those lookups.
+const CHANGES_RATIO: &str = "changes_ratio_btreemap";
+
+/// The values of a figure, run by run.
+type Values = BTreeMap<&'static str, Vec<f64>>;
+
+/// Measures everything; the table and the JSON object.
+///
+/// # Errors
+/// If a manager cannot start (only the host's may be missing), a value that is read is wrong, or a signal came.
+pub fn measure(args: &CoreArgs, stage: &mut Stage) -> Result<(String, Value)> {
+    let time = Duration::from_secs_f64(args.seconds);
+    let bed = SoftBed::new(&stage.interrupt).context("cannot make a soft space")?;
+    let soft = Mapping::new(LibraryEngine::Soft)?;
+    let kernel = Mapping::new(LibraryEngine::Kernel)?;
+    let host = Mapping::new(LibraryEngine::Host);
+    if let Err(error) = &host {
+        stage.progress.keep(&format!("map + unmap in a host space is left out: {error:#}"));
+    }
+    let host = host.ok();
+    let bench = Bench { time, bed, soft, kernel, host };
+    let mut values = Values::new();
+    for run in 1..=args.runs {
+        for figure in &FIGURES {
+            let label = format!("run {run}/{}: {}", args.runs, figure.label);
+            stage.progress.update(|| label.clone());
+            bench.one(figure.key, stage, &mut values).with_context(|| label.clone())?;
+        }
+        stage.progress.keep(&format!("run {run}/{} done", args.runs));
+    }
+    let machine = procfs::machine()?;
+    let title = format!("core: {} runs, {} s for each figure", args.runs, args.seconds);
+    let table = format!("{title}\n{}\n\n{}", machine_line(&machine), table(&values));
+    let mut json = json!({ "machine": machine });
+    for figure in &FIGURES {
+        json[figure.key] = json!(middle(&values, figure.key));
+    }
+    Ok((table, json))
+}
+
+/// What the figures are measured on.
+struct Bench {
+    time: Duration,
+    bed: SoftBed,
+    soft: Mapping,
+    kernel: Mapping,
+    host: Option<Mapping>,
+}
+
+impl Bench {
+    /// Measures one figure, if it can be had here.
+    fn one(&self, key: &'static str, stage: &Stage, values: &mut Values) -> Result<()> {
+        let (time, interrupt) = (self.time, &stage.interrupt);
+        let value = match key {
+            "lookup_1k_ns" => lookup::among_writes(1_000, time, interrupt),
+            "lookup_100k_ns" => lookup::among_writes(100_000, time, interrupt),
+            "lookup_ratio_btreemap" => {
+                let (lookups, changes) = lookup::ratio_to_btreemap(time, interrupt)?;
+                values.entry(CHANGES_RATIO).or_default().push(changes);
+                Ok(lookups)
+            }
+            "lookup_ratio_scc" => lookup::ratio_to_scc(time, interrupt),
+            "map_unmap_host_ns" => match &self.host {
+                Some(host) => host.map_unmap(time, interrupt),
+                None => return Ok(()),
+            },
+            "map_unmap_soft_ns" => self.soft.map_unmap(time, interrupt),
+            "map_unmap_kernel_ns" => self.kernel.map_unmap(time, interrupt),
+            "soft_hit_ns" => self.bed.hit(time, interrupt),
+            "soft_walk_ns" => self.bed.walk(time, interrupt),
+            "soft_minor_file_ns" => self.bed.minor_file(time, interrupt),
+            "soft_zero_fault_ns" => self.bed.zero_fault(time, interrupt),
+            "pin_unpin_ns" => self.bed.pin_unpin(time, interrupt),
+            _ => unreachable!("{key} is in the list of figures"),
+        };
+        values.entry(key).or_default().push(value?);
+        Ok(())
+    }
+}
+
+fn middle(values: &Values, key: &str) -> Option<f64> {
+    median(values.get(key)?.clone())
+}
+
+fn table(values: &Values) -> String {
+    let mut rows = vec![["", "median", "least", "most", "target", ""].map(String::from).to_vec()];
+    for figure in &FIGURES {
+        let unit = if figure.key.ends_with("_ns") { "ns" } else { "times" };
+        let Some(all) = values.get(figure.key) else { continue };
+        rows.push(row(figure.label, unit, all, figure.target));
+    }
+    for (key, label) in [
+        ("map_unmap_host_ns", "kernel's mmap + munmap over the host space's"),
+        ("map_unmap_soft_ns", "kernel's mmap + munmap over the soft space's"),
+    ] {
+        let (Some(ours), Some(kernels)) = (values.get(key), values.get("map_unmap_kernel_ns")) else {
+            continue;
+        };
+        let ratios: Vec<f64> = kernels.iter().zip(ours).map(|(kernel, ours)| kernel / ours).collect();
+        rows.push(row(label, "times", &ratios, Some(KERNEL_RATIO_TARGET)));
+    }
+    if let Some(all) = values.get(CHANGES_RATIO) {
+        rows.push(row("the writer's changes/s over those of RwLock<BTreeMap>", "times", all, None));
+    }
+    let mut text = String::new();
+    align(&rows, &mut text);
+    let _ = writeln!(text, "\nEvery value that was looked up or read was checked.");
+    text
+}
+
+fn row(label: &str, unit: &str, all: &[f64], target: Option<Target>) -> Vec<String> {
+    let show =
+        |value: f64| if value < 10.0 { format!("{value:.2} {unit}") } else { format!("{value:.1} {unit}") };
+    let median = median(all.to_vec()).unwrap_or(f64::NAN);
+    let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let verdict = |target: Target| if target.is_met(median) { "ok" } else { "short" };
+    vec![
+        label.to_owned(),
+        show(median),
+        show(least),
+        show(most),
+        target.map_or_else(|| "-".to_owned(), |target| target.show(unit)),
+        target.map_or("", verdict).to_owned(),
+    ]
+}

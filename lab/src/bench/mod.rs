@@ -1,0 +1,93 @@
+//! What is measured of the library alone, in the lab's own process.
+//!
+//! * `core`: what single operations cost.
+//! * `storm`: many threads start at once (workload thread-storm).
+//! * `receive`: pages are inserted in batches (workload zero-copy-receive).
+//!
+//! Below them: `area` is memory of any engine, behind one safe interface; `compare` has the records of several engines, their medians and
+//! ratios; [`cli`] says what can be asked for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
+
+mod area;
+pub mod cli;
+mod compare;
+mod core;
+mod receive;
+mod storm;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::session::JsonFile;
+use cli::LibraryBench;
+
+/// What every measurement is given.
+struct Stage {
+    interrupt: Interrupt,
+    progress: Progress,
+}
+
+/// Measures, prints a table and writes the JSON file.
+///
+/// # Errors
+/// If an option is out of range, nothing can be measured here, or a wrong byte was read.
+pub fn run(bench: &LibraryBench) -> Result<()> {
+    bench.check()?;
+    let json = bench.json().map(|path| JsonFile::prepare(path)).transpose()?;
+    let mut stage = Stage { interrupt: Interrupt::install()?, progress: Progress::new() };
+    let (table, value) = measure(bench, &mut stage)?;
+    drop(stage);
+    print!("{table}");
+    json.map_or(Ok(()), |json| json.write(&value))
+}
+
+/// The table and the JSON object of a measurement.
+fn measure(bench: &LibraryBench, stage: &mut Stage) -> Result<(String, serde_json::Value)> {
+    match bench {
+        LibraryBench::Core(args) => core::measure(args, stage),
+        LibraryBench::ThreadStorm(args) => storm::measure(args, stage),
+        LibraryBench::ZeroCopyReceive(args) => receive::measure(args, stage),
+    }
+}
+
+/// A part of a measurement: so many operations took so long.
+struct Sample {
+    operations: u64,
+    time: Duration,
+}
+
+/// Times all of `work`, which says how many operations it was.
+fn timed(work: impl FnOnce() -> Result<u64>) -> Result<Sample> {
+    let start = Instant::now();
+    let operations = work()?;
+    Ok(Sample { operations, time: start.elapsed() })
+}
+
+/// Takes samples for about `time`, and at most for four times as long if most of it is not in the samples; nanoseconds per operation. The first sample
+/// is for warming up.
+fn ns_per_operation(
+    time: Duration,
+    interrupt: &Interrupt,
+    mut sample: impl FnMut() -> Result<Sample>,
+) -> Result<f64> {
+    sample()?;
+    let start = Instant::now();
+    let (mut operations, mut spent) = (0, Duration::ZERO);
+    while operations == 0 || spent < time && start.elapsed() < 4 * time {
+        interrupt.check()?;
+        let part = sample()?;
+        operations += part.operations;
+        spent += part.time;
+    }
+    Ok(spent.as_nanos() as f64 / operations as f64)
+}
+
+/// The machine's line above a table.
+fn machine_line(machine: &crate::procfs::Machine) -> String {
+    format!("machine: {}, {} CPUs, {} MiB", machine.kernel, machine.cpus, machine.memory_bytes >> 20)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Short runs of what is measured in this process.
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    bench: LibraryBench,
+}
+
+fn parse(line: &str) -> Result<LibraryBench> {
+    let bench = Cli::try_parse_from(std::iter::once("lab").chain(line.split(' ')))?.bench;
+    bench.check().map(|()| bench)
+}
+
+fn measured(line: &str) -> (String, serde_json::Value) {
+    let mut stage = Stage { interrupt: Interrupt::install().unwrap(), progress: Progress::new() };
+    measure(&parse(line).unwrap(), &mut stage).unwrap()
+}
+
+#[test]
+fn core_has_exactly_its_keys_and_positive_figures() {
+    let (table, json) = measured("core --seconds 0.02 --runs 1");
+    let keys = [
+        "lookup_100k_ns",
+        "lookup_1k_ns",
+        "lookup_ratio_btreemap",
+        "lookup_ratio_scc",
+        "machine",
+        "map_unmap_host_ns",
+        "map_unmap_kernel_ns",
+        "map_unmap_soft_ns",
+        "pin_unpin_ns",
+        "soft_hit_ns",
+        "soft_minor_file_ns",
+        "soft_walk_ns",
+        "soft_zero_fault_ns",
+    ];
+    let mut found: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    found.sort_unstable();
+    assert_eq!(found, keys);
+    for key in keys {
+        let value = &json[key];
+        match key {
+            "machine" => assert!(value["kernel"].as_str().unwrap().starts_with("Linux ")),
+            // There may be no userfaultfd here.
+            "map_unmap_host_ns" if value.is_null() => eprintln!("SKIPPED: no host space"),
+            _ => assert!(
+                value.as_f64().is_some_and(|value| value > 0.0 && value.is_finite()),
+                "{key}: {value}"
+            ),
+        }
+    }
+    assert!(table.contains("kernel's mmap + munmap over the soft space's"), "{table}");
+}
+
+#[test]
+fn a_storm_shows_what_vma_locks_are_for() {
+    let (table, json) =
+        measured("thread-storm --threads 8 --seconds 0.05 --runs 1 --engines kernel,soft-before,soft,host");
+    let medians = &json["medians"];
+    let of = |engine: &str, key: &str| medians[engine][key].as_f64();
+    for engine in json["engines"].as_array().unwrap().iter().filter_map(|engine| engine.as_str()) {
+        for key in
+            ["all_ready_ns", "start_max_ns", "fault_p99_ratio", "churn_per_second", "churn_beside_per_second"]
+        {
+            assert!(of(engine, key).unwrap() > 0.0, "{engine} {key}");
+        }
+        for phase in ["alone", "among", "beside"] {
+            let at = |share: &str| of(engine, &format!("fault_{phase}_{share}_ns")).unwrap();
+            assert!(0.0 < at("p50") && at("p50") <= at("p99") && at("p99") <= at("p999"), "{engine} {phase}");
+        }
+    }
+    let managed = |engine: &&str| !medians[*engine].is_null();
+    for engine in ["soft", "host"].into_iter().filter(managed) {
+        // Nobody changes the VMA of the faults that are measured.
+        assert_eq!(of(engine, "layout_lock_faults_alone"), Some(0.0), "{engine}");
+        assert_eq!(of(engine, "layout_lock_faults"), Some(0.0), "{engine}");
+    }
+    for (taken, faults) in
+        [("layout_lock_faults_alone", "faults_alone"), ("layout_lock_faults", "faults_among")]
+    {
+        assert!(of("soft-before", taken) >= of("soft-before", faults), "{taken}");
+    }
+    assert_eq!(of("kernel", "layout_lock_faults"), None);
+    assert!(table.contains("soft-before/soft"), "{table}");
+}
+
+#[test]
+fn received_pages_are_inserted_and_come_back() {
+    let (_, json) = measured("zero-copy-receive --threads 3 --seconds 0.05 --runs 1 --batch 5");
+    for engine in ["soft", "soft-before"] {
+        let figures = &json["medians"][engine];
+        for key in ["insert_ns", "find_ns", "find_share_percent", "inserts_per_second", "protects_per_second"]
+        {
+            assert!(figures[key].as_f64().unwrap() > 0.0, "{engine} {key}");
+        }
+    }
+    let takes = |engine: &str| json["medians"][engine]["layout_takes_percent"].as_f64().unwrap();
+    assert!(takes("soft-before") >= 100.0 && takes("soft") < 1.0);
+    let share = |engine: &str| json["medians"][engine]["layout_share_percent"].as_f64().unwrap();
+    assert!(share("soft") <= share("soft-before") && share("soft-before") < 100.0);
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_it_starts() {
+    for wrong in [
+        "core --seconds 0",
+        "core --seconds nan",
+        "core --runs 0",
+        "core --threads 2",
+        "thread-storm --threads 1",
+        "thread-storm --threads 1001",
+        "thread-storm --memory 16M",
+        "thread-storm --engines soft,soft",
+        "thread-storm --engines elbowroom",
+        "zero-copy-receive --threads 1",
+        "zero-copy-receive --batch 0",
+        "zero-copy-receive --batch 257",
+        "zero-copy-receive --engines kernel",
+        "zero-copy-receive --memory 1M",
+    ] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
