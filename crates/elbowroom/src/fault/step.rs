@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
-use crate::vma::{Enter, LayoutShared, Mm, Prot, Sharing, VmaGuard};
+use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, Sharing, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::{Arc, LayoutHeld};
 use elbowroom_sync::atomic::Ordering;
@@ -412,7 +412,8 @@ fn around(
         return (page..page + 1, Access::Write);
     }
     let mapped = vma.pages();
-    let end = folio.range().end.min(mapped.end).min(object.size_pages());
+    // The file may have been cut since it was looked whether the page is inside; whoever cuts it comes for the page when the folio is unlocked.
+    let end = folio.range().end.min(mapped.end).min(object.size_pages()).max(folio.index + page as u64 + 1);
     let visible = (folio.index.max(mapped.start) - folio.index) as usize..(end - folio.index) as usize;
     if object.is_memory() && vma.spec.prot.contains(Prot::WRITE) {
         // Nothing is ever written back: a page may as well be writable at once.

@@ -21,10 +21,6 @@ impl Mapped {
         Self(object)
     }
 
-    /// Whether both map the same object.
-    pub fn is_same(&self, other: &Mapped) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
 }
 
 impl Clone for Mapped {

@@ -213,7 +213,7 @@ impl<P: Platform> Space<P> {
             [part]
                 if part.range == *from
                     && part.first_page == whole.first_page
-                    && part.spec.is_like(&whole.spec) =>
+                    && part.spec.kind() == whole.spec.kind() =>
             {
                 Ok(Pages::Leave)
             }

@@ -2,6 +2,7 @@
 //!
 //! Linux: `mm_struct` with its maple tree, per-VMA locks and `mmap_lock`.
 
+use super::plan::{gaps, merge};
 use super::{Vma, VmaSpec, carve};
 use crate::object::FileObject;
 use crate::page::{AnonPages, Parked};
@@ -183,18 +184,8 @@ impl Mm {
     pub(crate) fn free_in(&self, range: &Range<usize>, _layout: &Layout<'_>) -> Vec<Range<usize>> {
         let guard = pin();
         let pages = pages_of(range);
-        let mut free = Vec::new();
-        let mut at = pages.start;
-        for (taken, _) in self.index.overlapping(pages.clone(), &guard) {
-            if taken.start > at {
-                free.push(addresses_of(&(at..taken.start)));
-            }
-            at = taken.end;
-        }
-        if at < pages.end {
-            free.push(addresses_of(&(at..pages.end)));
-        }
-        free
+        let taken = self.index.overlapping(pages.clone(), &guard).map(|(taken, _)| taken);
+        gaps(&pages, taken).iter().map(addresses_of).collect()
     }
 
     /// Whether all of `range` is free.
@@ -252,15 +243,19 @@ impl Mm {
         let guard = pin();
         let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &guard)?.1.key();
         let before = (vma.range.start > 0).then(|| key_at(vma.range.start - PAGE_SIZE)).flatten();
-        if let Some(key) = before
-            && self.vmas.read_locked(key, layout).is_some_and(|left| left.continues_as(&vma))
-            && let Some(left) = self.vmas.remove(key, layout)
+        let after = key_at(vma.range.end);
+        let plan = {
+            let side = |key: Option<Key>| self.vmas.read_locked(key?, layout).map(Vma::side);
+            merge(side(before).as_ref(), &vma.side(), side(after).as_ref())
+        };
+        let mut joined = |key: Option<Key>| self.vmas.remove(key?, layout);
+        if plan.with_before()
+            && let Some(left) = joined(before)
         {
             (vma.range.start, vma.first_page) = (left.range.start, left.first_page);
         }
-        if let Some(key) = key_at(vma.range.end)
-            && self.vmas.read_locked(key, layout).is_some_and(|right| vma.continues_as(right))
-            && let Some(right) = self.vmas.remove(key, layout)
+        if plan.with_after()
+            && let Some(right) = joined(after)
         {
             vma.range.end = right.range.end;
         }

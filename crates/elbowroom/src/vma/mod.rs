@@ -7,7 +7,7 @@
 mod mm;
 mod plan;
 
-pub(crate) use mm::{Enter, Layout, LayoutShared, Mm, VmaGuard};
+pub(crate) use mm::{Enter, Layout, LayoutShared, LayoutState, Mm, VmaGuard};
 pub(crate) use plan::carve;
 
 use crate::object::Mapped;
@@ -74,16 +74,18 @@ pub(crate) struct VmaSpec {
 }
 
 impl VmaSpec {
-    /// Whether neighbours with these may be one mapping. Linux: `is_mergeable_vma`.
-    pub(crate) fn is_like(&self, other: &VmaSpec) -> bool {
-        let same_object = match (&self.object, &other.object) {
-            (None, None) => true,
-            (Some(a), Some(b)) => a.is_same(b),
-            _ => false,
-        };
-        same_object
-            && (self.prot, self.may_write, self.sharing, self.pattern, self.flags)
-                == (other.prot, other.may_write, other.sharing, other.pattern, other.flags)
+    /// What of it decides whether neighbours may be one mapping.
+    pub(crate) fn kind(&self) -> plan::Kind {
+        let VmaSpec { object, prot, may_write, sharing, pattern, flags } = self;
+        let object = object.as_ref().map(|object| object.serial);
+        plan::Kind {
+            object,
+            prot: *prot,
+            may_write: *may_write,
+            sharing: *sharing,
+            pattern: *pattern,
+            flags: *flags,
+        }
     }
 
     /// Whether pages may be its own: copies of the file's, or anonymous ones.
@@ -113,15 +115,14 @@ impl Vma {
         self.first_page + ((addr - self.range.start) >> PAGE_SHIFT) as u64
     }
 
+    /// What of it decides whether it may be one mapping with a neighbour.
+    fn side(&self) -> plan::Side {
+        plan::Side { range: self.range.clone(), first_page: self.first_page, kind: self.spec.kind() }
+    }
+
     /// The object's pages that it maps.
     pub(crate) fn pages(&self) -> Range<u64> {
         self.first_page..self.page_at(self.range.end)
-    }
-
-    /// Whether `next` may be one mapping with it: the next addresses, the next pages, all else equal. Linux: `can_vma_merge_after`.
-    pub(crate) fn continues_as(&self, next: &Vma) -> bool {
-        plan::adjoin((&self.range, self.first_page), (&next.range, next.first_page))
-            && self.spec.is_like(&next.spec)
     }
 
     /// Where the object's page `index` is, or would be if the mapping reached as far (wrapping: it may lie before address 0).

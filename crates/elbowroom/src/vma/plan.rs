@@ -1,5 +1,6 @@
-//! What becomes of mappings when a range is cut out of them. Plain data in, a plan out.
+//! What becomes of mappings when a range is cut out of them, when a new one meets its like, and what they leave free. Plain data in, a plan out.
 
+use super::{Pattern, Prot, Sharing, VmaFlags};
 use elbowroom_machine::PAGE_SHIFT;
 use std::ops::Range;
 
@@ -31,9 +32,106 @@ pub(crate) struct Piece {
     pub(crate) first_page: u64,
 }
 
-/// Whether the second of two mappings, each as its addresses and the page at their start, is the first one's continuation.
-pub(crate) fn adjoin(first: (&Range<usize>, u64), second: (&Range<usize>, u64)) -> bool {
-    first.0.end == second.0.start && first.1 + (first.0.len() >> PAGE_SHIFT) as u64 == second.1
+/// All of a mapping that must be equal for two to be one, besides their places. Linux: `is_mergeable_vma`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// The number of what it maps; `None`: private anonymous memory.
+    pub(crate) object: Option<u64>,
+    pub(crate) prot: Prot,
+    pub(crate) may_write: bool,
+    pub(crate) sharing: Sharing,
+    pub(crate) pattern: Pattern,
+    pub(crate) flags: VmaFlags,
+}
+
+/// A mapping, as far as joining it with another goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Side {
+    /// Its addresses.
+    pub(crate) range: Range<usize>,
+    /// The object's page at their start; of private anonymous memory the number of the page itself.
+    pub(crate) first_page: u64,
+    /// All else.
+    pub(crate) kind: Kind,
+}
+
+/// With which of its neighbours a new mapping becomes one. Linux: the cases of `vma_merge_new_range`.
+///
+/// Letters are objects, numbers their pages.
+///
+/// ```text
+///           before   new     after           index afterwards
+///  Alone   |A0 A1|  |A3|                    |A0 A1|  |A3|         a gap: not the next addresses
+///  Alone   |A0 A1||A7|                      |A0 A1||A7|           not the next pages
+///  Alone   |A0 A1||B2|                      |A0 A1||B2|           not the same object, rights or flags
+///  Before  |A0 A1||A2 A3|  |A4|             |A0 A1 A2 A3|  |A4|
+///  Before  |A0 A1||A2 A3||A9|               |A0 A1 A2 A3||A9|
+///  After   |A0|  |A2 A3||A4 A5|             |A0|  |A2 A3 A4 A5|
+///  After   |A7||A2 A3||A4 A5|               |A7||A2 A3 A4 A5|
+///  Both    |A0 A1||A2||A3 A4|               |A0 A1 A2 A3 A4|
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Merge {
+    /// It stays a mapping of its own.
+    Alone,
+    /// It continues the one before it.
+    Before,
+    /// The one after it continues it.
+    After,
+    /// All three are one.
+    Both,
+}
+
+impl Merge {
+    /// Whether the mapping before is part of it.
+    pub(crate) fn with_before(self) -> bool {
+        matches!(self, Merge::Before | Merge::Both)
+    }
+
+    /// Whether the mapping after is part of it.
+    pub(crate) fn with_after(self) -> bool {
+        matches!(self, Merge::After | Merge::Both)
+    }
+}
+
+/// Decides with which neighbours, if there are any, a new mapping becomes one.
+pub(crate) fn merge(before: Option<&Side>, new: &Side, after: Option<&Side>) -> Merge {
+    let before = before.is_some_and(|before| adjoin(before, new));
+    let after = after.is_some_and(|after| adjoin(new, after));
+    match (before, after) {
+        (false, false) => Merge::Alone,
+        (true, false) => Merge::Before,
+        (false, true) => Merge::After,
+        (true, true) => Merge::Both,
+    }
+}
+
+/// Whether the second of two mappings is the first one's continuation: the next addresses, the next pages, all else equal. Linux: `can_vma_merge_after`.
+fn adjoin(first: &Side, second: &Side) -> bool {
+    let next_page = first.first_page + (first.range.len() >> PAGE_SHIFT) as u64;
+    first.kind == second.kind && first.range.end == second.range.start && next_page == second.first_page
+}
+
+/// What of `range` none of `taken` has: ranges in order that do not overlap, the first and the last perhaps reaching out of it.
+///
+/// ```text
+///  range         |------------------|
+///  taken     |-----|   |--||--|   |----|
+///  gaps            |---|      |---|
+/// ```
+pub(crate) fn gaps(range: &Range<u64>, taken: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut free = Vec::new();
+    let mut at = range.start;
+    for taken in taken {
+        if taken.start > at {
+            free.push(at..taken.start.min(range.end));
+        }
+        at = at.max(taken.end);
+    }
+    if at < range.end {
+        free.push(at..range.end);
+    }
+    free
 }
 
 /// Cuts `cut` out of the mapping of the file from `first_page` at `range`; `None` if they do not overlap. All addresses are page-aligned.
@@ -55,33 +153,4 @@ pub(crate) fn carve(range: &Range<usize>, first_page: u64, cut: &Range<usize>) -
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Every way two ranges of up to six pages can lie, against a page-by-page oracle.
-    #[test]
-    fn every_case() {
-        let addr = |page: usize| page << PAGE_SHIFT;
-        for (a, b, c, d) in (0..1296).map(|i| (i / 216, i / 36 % 6, i / 6 % 6, i % 6)) {
-            if a >= b || c >= d {
-                continue;
-            }
-            let carved = carve(&(addr(a)..addr(b)), 100, &(addr(c)..addr(d)));
-            let Some(carved) = carved else {
-                assert!(b <= c || d <= a);
-                continue;
-            };
-            let mut pages = Vec::new();
-            for (piece, cut) in [(carved.before, false), (Some(carved.inside), true), (carved.after, false)] {
-                let Some(piece) = piece else { continue };
-                for (i, page) in (piece.range.start..piece.range.end).step_by(addr(1)).enumerate() {
-                    let page = page >> PAGE_SHIFT;
-                    assert_eq!((c..d).contains(&page), cut);
-                    assert_eq!(piece.first_page + i as u64, 100 + (page - a) as u64);
-                    pages.push(page);
-                }
-            }
-            assert_eq!(pages, (a..b).collect::<Vec<_>>());
-        }
-    }
-}
+mod tests;

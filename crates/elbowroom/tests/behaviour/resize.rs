@@ -1,0 +1,120 @@
+//! Files that become shorter and longer under their mappings.
+
+use crate::support::*;
+use elbowroom::{Config, Sharing};
+
+on_every_machine! {
+    what_is_cut_off_is_gone
+    what_is_added_is_zero
+    many_cuts_and_growths
+}
+
+fn what_is_cut_off_is_gone<M: Machine>() {
+    let Some(m) = M::start(Config::with_memory(BUDGET)) else { return };
+    let dir = scratch();
+    let path = stamped(dir.path(), "cut", 40);
+    let object = m.manager().open(&path, true).unwrap();
+    let (shared, private) =
+        (m.map_file(&object, 40, Sharing::Shared), m.map_file(&object, 40, Sharing::Private));
+    m.mark(shared, 0..40, 1);
+    m.mark(private, 5..30, 2);
+    m.resize(&object, &path, (10 * PAGE + 100) as u64);
+    let port = m.port();
+    for addr in [shared, private] {
+        for page in [11, 12, 20, 39] {
+            port.load_fails(addr + page * PAGE, Failure::Bus);
+            port.store_fails(addr + page * PAGE + 8, Failure::Bus);
+        }
+    }
+    m.check_marks(shared, 0..10, 1);
+    m.check_marks(private, 0..5, 1);
+    m.check_marks(private + 5 * PAGE, 5..11, 2);
+    // The rest of the last page of the file is zero; that of a copy is its own.
+    assert_eq!(m.word(shared + 10 * PAGE), stamp(10) ^ 1);
+    assert_eq!(m.word(shared + 10 * PAGE + 88), stamp(10));
+    assert_eq!(m.word(shared + 10 * PAGE + 104), 0);
+    assert_eq!(m.word(shared + 11 * PAGE - 8), 0);
+    m.manager().flush_all().unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), (10 * PAGE + 100) as u64);
+    assert_eq!(m.manager().dirty_pages(), 0);
+    assert_eq!(file_word(&path, 10 * PAGE), stamp(10) ^ 1);
+}
+
+fn what_is_added_is_zero<M: Machine>() {
+    let Some(m) = M::start(Config::with_memory(BUDGET)) else { return };
+    let dir = scratch();
+    let path = stamped(dir.path(), "added", 20);
+    let object = m.manager().open(&path, true).unwrap();
+    let (shared, private) =
+        (m.map_file(&object, 40, Sharing::Shared), m.map_file(&object, 40, Sharing::Private));
+    m.mark(shared, 0..20, 1);
+    m.mark(private, 5..20, 2);
+    for addr in [shared, private] {
+        m.port().load_fails(addr + 20 * PAGE, Failure::Bus);
+        m.port().store_fails(addr + 39 * PAGE, Failure::Bus);
+    }
+    // Cut, and then added, it is zero; the copies of what was cut off are gone.
+    m.resize(&object, &path, 10 * PAGE as u64);
+    m.port().load_fails(private + 15 * PAGE, Failure::Bus);
+    m.resize(&object, &path, 30 * PAGE as u64);
+    m.check_marks(shared, 0..10, 1);
+    m.check_zero(shared + 10 * PAGE, 20);
+    m.check_marks(private + 5 * PAGE, 5..10, 2);
+    m.check_zero(private + 10 * PAGE, 20);
+    m.port().load_fails(shared + 30 * PAGE, Failure::Bus);
+    m.mark(shared, 25..30, 3);
+    m.check_marks(private + 25 * PAGE, 25..30, 3);
+    m.mark(private, 26..27, 4);
+    m.check_marks(shared + 25 * PAGE, 25..30, 3);
+    m.space().sync(shared, 40 * PAGE, true, false).unwrap();
+    assert_eq!(file_word(&path, 29 * PAGE), stamp(29) ^ 3);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 30 * PAGE as u64);
+}
+
+fn many_cuts_and_growths<M: Machine>() {
+    let Some(m) = M::start(Config::with_memory(BUDGET)) else { return };
+    let dir = scratch();
+    let path = stamped(dir.path(), "often", 64);
+    let object = m.manager().open(&path, true).unwrap();
+    let (shared, private) =
+        (m.map_file(&object, 64, Sharing::Shared), m.map_file(&object, 64, Sharing::Private));
+    let mut expected: Vec<u64> = (0..64).map(stamp).collect();
+    // What the private mapping shows: its copy, or the file's.
+    let mut copies: Vec<Option<u64>> = vec![None; 64];
+    let mut size = 64;
+    let mut random = 1_u64;
+    let mut draw = |below: usize| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) as usize % below
+    };
+    for round in 0..200_u64 {
+        let page = draw(64);
+        match draw(4) {
+            0 => {
+                size = page + 1;
+                m.resize(&object, &path, (size * PAGE) as u64);
+                expected[size..].fill(0);
+                copies[size..].fill(None);
+            }
+            1 if page < size => {
+                m.set_word(shared + page * PAGE, round);
+                expected[page] = round;
+            }
+            2 if page < size => {
+                m.set_word(private + page * PAGE, round << 32);
+                copies[page] = Some(round << 32);
+            }
+            3 if page < size => {
+                m.write_file(&object, &path, (page * PAGE) as u64, &(round << 16).to_le_bytes());
+                expected[page] = round << 16;
+            }
+            _ => {}
+        }
+        let look = draw(size);
+        assert_eq!(m.word(shared + look * PAGE), expected[look], "round {round}, page {look} of {size}");
+        let own = copies[look].unwrap_or(expected[look]);
+        assert_eq!(m.word(private + look * PAGE), own, "round {round}, copy {look} of {size}");
+    }
+    m.manager().flush_all().unwrap();
+    (0..size).for_each(|page| assert_eq!(file_word(&path, page * PAGE), expected[page], "page {page}"));
+}

@@ -1,0 +1,107 @@
+//! The process's own space.
+//!
+//! Accesses that must work are the program's own. Those that must fail are made by the kernel, which says EFAULT instead of sending a signal: a
+//! byte is written from the address into a pipe, or read from one to it.
+
+use super::{Failure, Machine, Port, host_config, skipped};
+use elbowroom::{Config, Host, Manager, Space};
+use std::io::{PipeReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
+
+/// A manager of real pointers; by UFFDIO_COPY if `COPY`, else by UFFDIO_MOVE.
+pub struct HostMachine<const COPY: bool> {
+    space: Space<Host>,
+    manager: Manager<Host>,
+}
+
+impl<const COPY: bool> Machine for HostMachine<COPY> {
+    type Platform = Host;
+
+    fn start(config: Config) -> Option<Self> {
+        match Manager::start(host_config(config, COPY)) {
+            Ok((manager, space)) => Some(Self { space, manager }),
+            Err(e) => {
+                skipped(e);
+                None
+            }
+        }
+    }
+
+    fn manager(&self) -> &Manager<Host> {
+        &self.manager
+    }
+
+    fn space(&self) -> &Space<Host> {
+        &self.space
+    }
+
+    fn base(&self) -> usize {
+        0
+    }
+
+    fn port(&self) -> impl Port {
+        Pointers
+    }
+}
+
+/// The program's own loads and stores.
+struct Pointers;
+
+impl Port for Pointers {
+    fn load(&self, addr: usize, out: &mut [u8]) {
+        for (i, byte) in out.iter_mut().enumerate() {
+            // SAFETY: the tests load only where they have mapped something that may be loaded from.
+            *byte = unsafe { ((addr + i) as *const u8).read_volatile() };
+        }
+    }
+
+    fn store(&self, addr: usize, data: &[u8]) {
+        for (i, &byte) in data.iter().enumerate() {
+            // SAFETY: as above, and that may be stored to.
+            unsafe { ((addr + i) as *mut u8).write_volatile(byte) };
+        }
+    }
+
+    fn word(&self, addr: usize) -> u64 {
+        // SAFETY: as above; the tests' words are aligned.
+        unsafe { (addr as *const u64).read_volatile() }
+    }
+
+    fn set_word(&self, addr: usize, word: u64) {
+        // SAFETY: as above; the tests' words are aligned.
+        unsafe { (addr as *mut u64).write_volatile(word) };
+    }
+
+    #[track_caller]
+    fn load_fails(&self, addr: usize, how: Failure) {
+        let (_reader, writer) = pipe();
+        // SAFETY: the kernel checks the address; nothing here is stored to.
+        let done = unsafe { write(writer.as_raw_fd(), addr as *const u8, 1) };
+        assert_eq!((done, errno_of(done)), (-1, Some(EFAULT)), "load at {addr:#x}: {how:?} expected");
+    }
+
+    #[track_caller]
+    fn store_fails(&self, addr: usize, how: Failure) {
+        let (reader, mut writer) = pipe();
+        writer.write_all(&[1]).unwrap();
+        // SAFETY: the kernel checks the address; it is one of the tests' mappings or of nobody's.
+        let done = unsafe { read(reader.as_raw_fd(), addr as *mut u8, 1) };
+        assert_eq!((done, errno_of(done)), (-1, Some(EFAULT)), "store at {addr:#x}: {how:?} expected");
+    }
+}
+
+const EFAULT: i32 = 14;
+
+fn pipe() -> (PipeReader, PipeWriter) {
+    std::io::pipe().unwrap()
+}
+
+fn errno_of(done: isize) -> Option<i32> {
+    (done < 0).then(|| std::io::Error::last_os_error().raw_os_error()).flatten()
+}
+
+// From the C library, which std links: std's own calls want references, and these addresses are none.
+unsafe extern "C" {
+    fn write(fd: i32, from: *const u8, len: usize) -> isize;
+    fn read(fd: i32, to: *mut u8, len: usize) -> isize;
+}
