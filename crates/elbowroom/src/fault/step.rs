@@ -8,8 +8,8 @@ use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, Sharing, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
-use elbowroom_sync::{Arc, LayoutHeld};
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::{Arc, LayoutHeld};
 use std::ops::{Deref, Range};
 
 /// What the VMA lookup found.
@@ -240,14 +240,17 @@ impl<P: Platform> Core<P> {
         }
         fault.lookups = 0;
         self.counters.layout_lock_faults.add(1);
-        match self.look_closely(mm, addr, &mm.read()) {
-            Some(step) => Lookup::Other(step),
-            None => Lookup::Other(self.not_mapped(mm, addr)),
-        }
+        let step = self.look_closely(mm, addr, &mm.read());
+        Lookup::Other(step.unwrap_or_else(|| self.not_mapped(mm, addr)))
     }
 
     /// What a fault that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is mapped there.
-    fn look_closely(&self, mm: &Mm, addr: usize, layout: &(impl LayoutHeld + Deref<Target = LayoutState>)) -> Option<Step> {
+    fn look_closely(
+        &self,
+        mm: &Mm,
+        addr: usize,
+        layout: &(impl LayoutHeld + Deref<Target = LayoutState>),
+    ) -> Option<Step> {
         if !mm.overlapping(&(addr..addr + PAGE_SIZE), layout).is_empty() {
             // It is there after all: the next look finds it.
             Some(Step::Again)

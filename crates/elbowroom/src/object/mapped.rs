@@ -20,7 +20,6 @@ impl Mapped {
         drop(cache);
         Self(object)
     }
-
 }
 
 impl Clone for Mapped {

@@ -374,7 +374,7 @@ fn accesses_fail_after_the_manager() {
             drop(manager);
             let cpu = space.cpu();
             let failed = ends_within(Duration::from_secs(1), move || access(&cpu, addr));
-            assert_eq!(failed, Err(AccessError::Bus(addr)));
+            assert_eq!(failed, Err(AccessError::Stopped(addr)));
         }
     }
 }
@@ -402,7 +402,7 @@ fn accesses_end_with_the_manager() {
                         let at = addr + page * PAGE;
                         match cpu.read_u64(at) {
                             Ok(word) => assert_eq!(word, stamp(page)),
-                            Err(error) => return assert_eq!(error, AccessError::Bus(at)),
+                            Err(error) => return assert_eq!(error, AccessError::Stopped(at)),
                         }
                     }
                 });
@@ -461,7 +461,7 @@ fn a_store_to_a_page_that_a_child_has_pinned_ends() {
         let cpu = m.space().cpu();
         let pin = cpu.pin(here, 8, Intent::Read).unwrap();
         let stored = cpu.write_u64(addr, 2);
-        assert!(matches!(stored, Ok(()) | Err(AccessError::Bus(_))), "{stored:?}");
+        assert!(matches!(stored, Ok(()) | Err(AccessError::Pinned(_))), "{stored:?}");
         assert_eq!(pin[0].load(Ordering::Relaxed), 1, "what is pinned is the child's");
         drop(pin);
         cpu.write_u64(addr, 3).unwrap();
@@ -478,7 +478,7 @@ fn a_load_of_another_page_of_a_pinned_folio_ends() {
         let cpu = m.space().cpu();
         let pin = cpu.pin(one, 8, Intent::Read).unwrap();
         let loaded = cpu.read_u64(two + 3 * PAGE);
-        assert!(matches!(loaded, Ok(_) | Err(AccessError::Bus(_))), "{loaded:?}");
+        assert!(matches!(loaded, Ok(_) | Err(AccessError::Pinned(_))), "{loaded:?}");
         drop(pin);
         assert_eq!(cpu.read_u64(two + 3 * PAGE), Ok(stamp(3)));
     });
