@@ -99,6 +99,12 @@ impl Arena {
             && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
     }
 
+    /// Whether half of its size is free. A guess: nothing is locked.
+    pub(crate) fn is_roomy(&self) -> bool {
+        let rest = self.frames - self.claimed.load(Ordering::Relaxed).min(self.frames);
+        (self.free.load(Ordering::Relaxed) + rest) * 2 >= self.frames
+    }
+
     /// Populates one more block; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where
     /// the memory is at hand, several milliseconds where a hypervisor must find it first.
     ///

@@ -38,6 +38,19 @@ impl Extent {
         debug_assert!(self.bytes().iter().all(|byte| *byte == 0), "something was done with the extent");
     }
 
+    /// The extent as extents of one page each, those of pages that are away too: they stay where they are.
+    pub fn split(self) -> Vec<Extent> {
+        let page = |i: usize| {
+            let mut page = Extent::new(self.home + (i << PAGE_SHIFT), 0, false);
+            if self.away.contains(i) {
+                page.base = self.base.wrapping_add(i << PAGE_SHIFT);
+                page.away.insert(0..1);
+            }
+            page
+        };
+        (0..self.pages()).map(page).collect()
+    }
+
     /// log2 of the number of pages, 0 to 9.
     pub fn order(&self) -> u8 {
         self.order

@@ -159,6 +159,11 @@ impl HostMmu {
         self.arena.wants_to_grow()
     }
 
+    /// Whether half of the arena is free. A guess.
+    pub fn is_roomy(&self) -> bool {
+        self.arena.is_roomy()
+    }
+
     /// Gives the arena 2 MiB more of its size, which takes up to several milliseconds; `false` if it has all of it.
     ///
     /// # Errors

@@ -33,6 +33,9 @@ pub trait Mmu: Send + Sync + 'static {
     /// Frames that have memory so far.
     fn populated_frames(&self) -> usize;
 
+    /// Whether half of the arena is free. A guess.
+    fn is_roomy(&self) -> bool;
+
     /// Bytes of memory in tables of its own now, beside the arena.
     fn metadata_bytes(&self) -> usize;
 
@@ -131,6 +134,10 @@ impl Mmu for HostMmu {
         self.populated_frames()
     }
 
+    fn is_roomy(&self) -> bool {
+        self.is_roomy()
+    }
+
     fn metadata_bytes(&self) -> usize {
         // The kernel has the page tables.
         0
@@ -220,6 +227,10 @@ impl Mmu for SoftMmu {
 
     fn populated_frames(&self) -> usize {
         self.populated_frames()
+    }
+
+    fn is_roomy(&self) -> bool {
+        self.is_roomy()
     }
 
     fn metadata_bytes(&self) -> usize {

@@ -19,11 +19,13 @@ pub enum MoverKind {
 pub struct Ablation {
     /// Faults lock their VMA. Off: each look of a fault takes the layout lock for reading and keeps it to its end, as Linux did before per-VMA locks.
     pub vma_locks: bool,
+    /// Private anonymous memory is had 2 MiB at a time where that fits. Off: page by page.
+    pub huge_folios: bool,
 }
 
 impl Default for Ablation {
     fn default() -> Self {
-        Self { vma_locks: true }
+        Self { vma_locks: true, huge_folios: true }
     }
 }
 
@@ -128,6 +130,12 @@ pub const REPEATS_AT_ONCE: u32 = 64;
 /// A file whose folios have gone from mapping to mapping more often than this within [`GROWTH_LOOK`] is left to the kernel: that is less than what one thread
 /// does that needs two mappings of a folio at once, and far more than what mappings need that are used one after the other.
 pub const ALIAS_MOVES: u32 = 5000;
+
+/// Huge folios that are made of small ones at a time, once in [`GROWTH_LOOK`].
+pub const JOINS_AT_ONCE: usize = 16;
+
+/// Mappings that are looked at for that in each space, at most.
+pub const JOIN_LOOKS: usize = 64;
 
 /// Writers are throttled while more than one page in this many of the arena is dirty.
 pub const DIRTY_SHARE: usize = 3;

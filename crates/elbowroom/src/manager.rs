@@ -122,7 +122,10 @@ impl<P: Platform> Manager<P> {
         let core = self.core.clone();
         threads.push(thread::spawn("elbowroom-grow", move || {
             begin();
-            core.run_grower(chores);
+            core.run_grower(|core| {
+                core.join_some();
+                chores(core);
+            });
         })?);
         Ok(())
     }
@@ -212,6 +215,9 @@ impl<P: Platform> Manager<P> {
             memory_waits: c.memory_waits.get(),
             foreign_changes: c.foreign_changes.get(),
             aliased_files: c.aliased_files.get(),
+            huge_faults: c.huge_faults.get(),
+            huge_splits: c.huge_splits.get(),
+            huge_joins: c.huge_joins.get(),
             mmu: P::name(&core.mmu),
         }
     }

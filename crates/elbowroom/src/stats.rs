@@ -49,6 +49,12 @@ pub struct Counters {
     pub foreign_changes: Counter,
     /// Files left to the kernel because they were used through several mappings at once.
     pub aliased_files: Counter,
+    /// Faults served by a huge folio.
+    pub huge_faults: Counter,
+    /// Huge folios split into small ones.
+    pub huge_splits: Counter,
+    /// Huge folios made of small ones.
+    pub huge_joins: Counter,
     /// Faults that found no frame to be had, and waited for one.
     pub memory_waits: Counter,
 }
@@ -110,6 +116,12 @@ pub struct Stats {
     pub foreign_changes: u64,
     /// Files left to the kernel because they were used through several mappings at once.
     pub aliased_files: u64,
+    /// Faults on private anonymous memory that were served by a huge folio, of 2 MiB.
+    pub huge_faults: u64,
+    /// Huge folios split into small ones.
+    pub huge_splits: u64,
+    /// Huge folios made of small ones.
+    pub huge_joins: u64,
     /// How pages get into windows: `move` or `copy`.
     pub mmu: &'static str,
 }

@@ -181,6 +181,11 @@ impl SoftMmu {
         self.shared.frames.arena().wants_to_grow()
     }
 
+    /// Whether half of the arena is free. A guess.
+    pub fn is_roomy(&self) -> bool {
+        self.shared.frames.arena().is_roomy()
+    }
+
     /// Gives the arena 2 MiB more of its size; `false` if it has all of it.
     ///
     /// # Errors

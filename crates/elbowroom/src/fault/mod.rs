@@ -8,6 +8,7 @@
 //! [`step`] has the decisions (`private` those for pages that belong to one space), this file the loop of a handler: what to do when a step says
 //! that it must wait. `inline` is the loop of a thread that serves a fault of its own.
 
+mod huge;
 mod inline;
 mod io;
 mod load;

@@ -4,11 +4,10 @@
 //! memory gets a frame, as a store does. A page that several spaces have since a fork is copied by the first of them that stores to it, and
 //! kept by the last.
 
-use super::step::page_at;
 use super::{Pass, Step};
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::{Flag, Folio, Parked};
+use crate::page::{AnonPages, Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
@@ -42,6 +41,9 @@ impl<P: Platform> Pass<'_, P> {
 
     /// Untouched anonymous memory.
     fn zero_page(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Step {
+        if let Some(step) = self.huge_zero_page(mm, vma, page, fault) {
+            return step;
+        }
         match self.core.zero_folio(mm.id, page, self.ready) {
             Some(folio) => self.own(mm, vma, folio, fault, || true),
             None => Step::NoMemory,
@@ -130,7 +132,7 @@ impl<P: Platform> Pass<'_, P> {
     }
 
     /// Puts a new, locked folio into the space, maps it, and unlocks it; unless it is not `wanted` any more once others can find it.
-    fn own(
+    pub(super) fn own(
         &mut self,
         mm: &Mm,
         vma: &VmaGuard<'_>,
@@ -158,22 +160,27 @@ impl<P: Platform> Pass<'_, P> {
 }
 
 impl<P: Platform> Core<P> {
-    /// Maps a locked folio of the space's own.
+    /// Maps a locked folio of the space's own, as far as the mapping has it.
     fn map_own(&self, vma: &VmaGuard<'_>, folio: &Folio, fault: &Parked) -> Step {
-        let (base, write) = (fault.event.addr, fault.event.write);
+        let (addr, write) = (fault.event.addr, fault.event.write);
+        let first = AnonPages::first_of(folio, (addr >> PAGE_SHIFT) as u64);
+        let base = (first as usize) << PAGE_SHIFT;
+        let inside =
+            vma.range.start.max(base) - base..vma.range.end.min(base + (PAGE_SIZE << folio.order)) - base;
         let mut body = folio.body();
         let extent = body.extent();
         if extent.base().is_some_and(|b| b != base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
             return Step::Later;
         }
         let alone = folio.mapcount.load(Ordering::Acquire) == 1;
-        let present = extent.away().contains(0);
+        let present = extent.away().contains((addr - base) >> PAGE_SHIFT);
         let mapped = if !present {
             let writable = alone && vma.spec.prot.contains(Prot::WRITE);
             let access = if writable { Access::Write } else { Access::ReadOnly };
-            self.mmu.map(extent, base, 0..1, access, Wake::Now)
+            let pages = inside.start >> PAGE_SHIFT..inside.end >> PAGE_SHIFT;
+            self.mmu.map(extent, base, pages, access, Wake::Now)
         } else if write {
-            self.mmu.make_writable(page_at(base, 0), Wake::Now)
+            self.mmu.make_writable(base + inside.start..base + inside.end, Wake::Now)
         } else {
             Ok(())
         };
@@ -188,9 +195,9 @@ impl<P: Platform> Core<P> {
         Some(self.anon_folio(owner, page, extent))
     }
 
-    /// A new folio of one page with the frame, uptodate and locked.
+    /// A new folio with the extent, uptodate and locked.
     pub(crate) fn anon_folio(&self, owner: u64, page: u64, extent: Extent) -> Arc<Folio> {
-        let folio = Folio::new(owner, page, 0, &self.locks);
+        let folio = Folio::new(owner, page, extent.order(), &self.locks);
         folio.body().extent = Some(extent);
         folio.state.set(Flag::Uptodate);
         self.count_folio();

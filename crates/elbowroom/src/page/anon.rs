@@ -3,25 +3,37 @@
 //! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork two spaces have the
 //! same folio until one of them stores to it: [`Folio::mapcount`] tells how many have it.
 //!
-//! A folio is taken out, moved or replaced only by who has its lock and has seen, since locking it, that it is the one at the page. So who has locked it and
+//! A folio is one page, or a huge one: [`HUGE_PAGES`] of them, naturally aligned in addresses.
+//!
+//! A folio is taken out, moved, split or replaced only by who has its lock and has seen, since locking it, that it is the one at the page. So who has locked it and
 //! seen that may rely on it until unlocking; a folio that was looked up before it was locked may be anybody's by then.
 
 use crate::page::Folio;
 use elbowroom_index::XArray;
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::ops::Range;
 
-/// The index, by page number of the address. Readers take no lock.
+/// log2 of [`HUGE_PAGES`].
+pub const HUGE_ORDER: u8 = 9;
+
+/// Pages of a huge folio: 2 MiB.
+pub const HUGE_PAGES: u64 = 1 << HUGE_ORDER;
+
+/// The index, by page number of the address. Looking a page up takes no lock; it may miss a folio that is being split or joined just then, so whoever finds
+/// none learns from [`AnonPages::insert`] whether there is one. Whoever lists a range takes the lock, and misses none.
 pub struct AnonPages {
     pages: XArray<Folio>,
     changes: Mutex<()>,
+    /// How many folios there are; while one is split or joined, not fewer than there were.
+    count: AtomicUsize,
 }
 
 impl AnonPages {
     /// None.
     pub fn new(locks: &LockStats) -> Self {
-        Self { pages: XArray::new(), changes: locks.mutex(LockClass::Anon, ()) }
+        Self { pages: XArray::new(), changes: locks.mutex(LockClass::Anon, ()), count: AtomicUsize::new(0) }
     }
 
     /// The folio at a page.
@@ -29,10 +41,49 @@ impl AnonPages {
         self.pages.load_arc(page, &pin())
     }
 
-    /// Puts a folio there; `false` if there is one.
+    /// Puts a folio there, from `page` on; `false` if there is one at any of its pages.
     pub fn insert(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changes = self.changes.lock();
-        self.pages.writer().store(page, 0, folio.clone()).is_ok()
+        let stored = self.pages.writer().store(page, folio.order, folio.clone()).is_ok();
+        self.count.fetch_add(usize::from(stored), Ordering::AcqRel);
+        stored
+    }
+
+    /// Puts `new`, one page each and as many, in the place of the huge folio `old` from `first` on, whose lock the caller has.
+    pub fn split(&self, first: u64, old: &Arc<Folio>, new: &[Arc<Folio>]) -> bool {
+        let _changes = self.changes.lock();
+        if !self.has(first, old) {
+            return false;
+        }
+        let writer = self.pages.writer();
+        writer.erase(first, None);
+        for (page, folio) in (first..).zip(new) {
+            let stored = writer.store(page, 0, folio.clone());
+            debug_assert!(stored.is_ok(), "nothing is where the huge folio was");
+        }
+        self.count.fetch_add(new.len() - 1, Ordering::AcqRel);
+        true
+    }
+
+    /// Puts the huge folio `new` in the place of `old`, one page each from `first` on, whose locks the caller has; `false` if one of them is not there.
+    pub fn join(&self, first: u64, old: &[Arc<Folio>], new: &Arc<Folio>) -> bool {
+        let _changes = self.changes.lock();
+        if !(first..).zip(old).all(|(page, folio)| self.has(page, folio)) {
+            return false;
+        }
+        let writer = self.pages.writer();
+        (first..).zip(old).for_each(|(page, _)| {
+            writer.erase(page, None);
+        });
+        let stored = writer.store(first, new.order, new.clone());
+        debug_assert!(stored.is_ok(), "nothing is where the small folios were");
+        self.count.fetch_sub(old.len() - 1, Ordering::AcqRel);
+        true
+    }
+
+    /// The first of the pages that the folio at `page` has.
+    pub fn first_of(folio: &Folio, page: u64) -> u64 {
+        page >> folio.order << folio.order
     }
 
     /// Whether `folio` is the one there. It stays so while the caller has the folio's lock: all who change what is there have that of what was.
@@ -49,26 +100,43 @@ impl AnonPages {
     /// Takes `folio`, whose lock the caller has, out; `false` if it is not there.
     pub fn remove(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changes = self.changes.lock();
-        self.has(page, folio) && self.pages.writer().erase(page, None).is_some()
+        let erased = self.has(page, folio) && self.pages.writer().erase(page, None).is_some();
+        self.count.fetch_sub(usize::from(erased), Ordering::AcqRel);
+        erased
+    }
+
+    /// Whether there is none at all.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether there seems to be none in a range of pages. Takes no lock.
+    pub fn seems_empty(&self, pages: Range<u64>) -> bool {
+        self.is_empty() || self.pages.range(pages, &pin()).next().is_none()
     }
 
     /// Whether there is any in a range of pages.
     pub fn has_any(&self, pages: Range<u64>) -> bool {
-        !self.pages.is_empty() && self.pages.range(pages, &pin()).next().is_some()
+        if self.is_empty() {
+            return false;
+        }
+        let _changes = self.changes.lock();
+        self.pages.range(pages, &pin()).next().is_some()
     }
 
-    /// The folios in a range of pages, with their pages.
+    /// The folios that have any of a range of pages, each with its first page, which may lie before the range.
     pub fn in_range(&self, pages: Range<u64>) -> Vec<(u64, Arc<Folio>)> {
-        if self.pages.is_empty() {
+        if self.is_empty() {
             return Vec::new();
         }
+        let _changes = self.changes.lock();
         let guard = pin();
         self.pages.range(pages, &guard).arcs().map(|entry| (entry.index, entry.value)).collect()
     }
 
     /// The part of `pages` around `page` that has none.
     pub fn gap_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
-        if self.pages.is_empty() {
+        if self.is_empty() {
             return pages;
         }
         let guard = pin();

@@ -9,7 +9,7 @@ mod anon;
 mod state;
 mod wait;
 
-pub use anon::AnonPages;
+pub use anon::{AnonPages, HUGE_ORDER, HUGE_PAGES};
 pub use state::{Flag, StateWord};
 pub use wait::{Answer, Parked, WaitTable, Waiter};
 

@@ -55,13 +55,22 @@ impl<P: Platform> Core<P> {
         (0..=order).rev().find_map(|smaller| self.mmu.alloc(smaller))
     }
 
+    /// A run of 2^`order` frames, if that can be had without freeing any. An arena that grows for it clears no more than its user would have to.
+    pub(crate) fn whole_run(&self, order: u8) -> Option<Extent> {
+        let extent = self.mmu.alloc(order).or_else(|| self.grow_arena().then(|| self.mmu.alloc(order))?);
+        if self.mmu.wants_to_grow() {
+            self.growth.ask();
+        }
+        extent
+    }
+
     fn grow_arena(&self) -> bool {
         // Without memory for more, what is there must do.
         self.mmu.grow().unwrap_or(false)
     }
 
     /// The thread that grows the arena, and has time for `chores` about once in [`GROWTH_LOOK`].
-    pub(crate) fn run_grower(self: &Arc<Self>, chores: fn(&Arc<Self>)) {
+    pub(crate) fn run_grower(self: &Arc<Self>, chores: impl Fn(&Arc<Self>)) {
         let mut due = Instant::now() + GROWTH_LOOK;
         while !self.stop.load(Ordering::Acquire) {
             if !(self.mmu.wants_to_grow() && self.grow_arena()) {

@@ -239,6 +239,7 @@ impl<P: Platform> Core<P> {
     /// Takes the pages of a part out of the MMU.
     fn take_out(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
         if part.spec.is_private() {
+            self.split_ends(mm, &part.page_numbers());
             for (page, folio) in mm.anon.in_range(part.page_numbers()) {
                 self.bring_home(None, &folio, (page as usize) << PAGE_SHIFT)?;
             }
@@ -286,7 +287,8 @@ impl<P: Platform> Core<P> {
             return;
         }
         for (page, _) in mm.anon.in_range(part.page_numbers()) {
-            if let Some(folio) = self.lock_own(mm, page) {
+            let page = page.max(part.page_numbers().start);
+            if let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) {
                 self.take_own(mm, page, &folio);
                 self.unlock(&folio);
             }
@@ -307,7 +309,9 @@ impl<P: Platform> Core<P> {
         }
         let started = Instant::now();
         for (page, _) in mm.anon.in_range(part.page_numbers()) {
-            while let Some(folio) = self.lock_own(mm, page) {
+            // What was joined meanwhile with what is beyond the part is split again.
+            let page = page.max(part.page_numbers().start);
+            while let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) {
                 // Somebody may have touched it again since it was taken out.
                 let busy = self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
                 if !busy {

@@ -38,9 +38,11 @@ impl Space<Soft> {
             }
             if spec.is_private() && !spec.flags.contains(VmaFlags::WIPE_ON_FORK) {
                 let pages = (range.start >> PAGE_SHIFT) as u64..(range.end >> PAGE_SHIFT) as u64;
-                for (page, _) in self.mm.anon.in_range(pages) {
-                    let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
-                    self.share(page, child, there as u64)?;
+                for (first, folio) in self.mm.anon.in_range(pages.clone()) {
+                    for page in first.max(pages.start)..(first + folio.pages()).min(pages.end) {
+                        let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
+                        self.share(page, child, there as u64)?;
+                    }
                 }
             }
             // Memory locks are not inherited.
@@ -61,7 +63,7 @@ impl Space<Soft> {
     fn share(&self, page: u64, child: &Space<Soft>, there: u64) -> Result<(), Errno> {
         let started = Instant::now();
         // Dropped meanwhile: then the child has none either. Copied or moved: the next look finds the other.
-        while let Some(folio) = self.core.lock_own(&self.mm, page) {
+        while let Some(folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) {
             let unmapped = self.core.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
             if unmapped {
                 folio.mapcount.fetch_add(1, Ordering::AcqRel);

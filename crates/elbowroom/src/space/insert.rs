@@ -9,7 +9,7 @@
 use super::Space;
 use crate::config::{DELAY, OPTIMISTIC_LOOKUPS, PINNED_BOUND};
 use crate::core::Core;
-use crate::page::{Folio, Parked};
+use crate::page::{AnonPages, Folio, Parked};
 use crate::platform::Soft;
 use crate::vma::{Prot, Vma};
 use elbowroom_machine::{Access, Errno, Extent, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
@@ -192,6 +192,10 @@ impl Insertion<'_> {
             return Err(Stop::Wait(old));
         }
         let inserted = if !self.space.mm.anon.has((at >> PAGE_SHIFT) as u64, &old) {
+            Err(Stop::Again)
+        } else if old.order > 0 {
+            let first = AnonPages::first_of(&old, (at >> PAGE_SHIFT) as u64);
+            self.space.core.split_own(&self.space.mm, first, &old);
             Err(Stop::Again)
         } else if self.space.core.mmu.unmap(old.body().extent()) == Err(UnmapError::Busy) {
             Err(Stop::Pinned)

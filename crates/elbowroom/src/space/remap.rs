@@ -175,14 +175,7 @@ impl<P: Platform> Space<P> {
         let (source, target) = self.both(&from, place, new, &whole)?;
         let to = target.range.clone();
         for part in source.parts.iter().filter(|part| part.spec.is_private()) {
-            for (page, _) in self.mm.anon.in_range(part.page_numbers()) {
-                let distance = page - (from.start >> PAGE_SHIFT) as u64;
-                // A truncation may take a copy away meanwhile.
-                let Some(folio) = self.core.lock_own(&self.mm, page) else { continue };
-                self.mm.anon.remove(page, &folio);
-                self.mm.anon.insert((to.start >> PAGE_SHIFT) as u64 + distance, &folio);
-                self.core.unlock(&folio);
-            }
+            self.move_own(part.page_numbers(), (to.start.wrapping_sub(from.start) >> PAGE_SHIFT) as u64);
         }
         self.finish(target, vec![Vma::new(to.clone(), first_page, whole.spec)], Rest::Free);
         let left =
@@ -195,6 +188,27 @@ impl<P: Platform> Space<P> {
             self.populate_what_can_be(&(to.start + from.len()..to.end));
         }
         Ok(to.start)
+    }
+
+    /// Moves what the space has at the pages by a distance, which may be negative. Huge folios that would not be aligned are split.
+    fn move_own(&self, pages: Range<u64>, distance: u64) {
+        // The distance in pages of addresses, which have no more bits than these.
+        let moved = |page: u64| page.wrapping_add(distance) & (u64::MAX >> PAGE_SHIFT);
+        for (first, folio) in self.mm.anon.in_range(pages.clone()) {
+            let end = first + folio.pages();
+            let whole =
+                pages.start <= first && end <= pages.end && moved(first).is_multiple_of(folio.pages());
+            let step = if whole { folio.pages() } else { 1 };
+            for page in (first.max(pages.start)..end.min(pages.end)).step_by(step as usize) {
+                // A truncation may take a copy away meanwhile.
+                let Some(folio) = self.core.lock_own_within(&self.mm, page, &(page..page + step)) else {
+                    continue;
+                };
+                self.mm.anon.remove(page, &folio);
+                self.mm.anon.insert(moved(page), &folio);
+                self.core.unlock(&folio);
+            }
+        }
     }
 
     /// Begins both changes of a move of `whole`, as far as `from` goes. The one that may have to wait while the other is held is always that at the higher

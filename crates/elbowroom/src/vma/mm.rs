@@ -5,9 +5,10 @@
 use super::plan::{gaps, merge};
 use super::{Vma, VmaSpec, carve};
 use crate::object::FileObject;
-use crate::page::{AnonPages, Parked};
+use crate::page::{AnonPages, HUGE_PAGES, Parked};
 use elbowroom_index::RangeMap;
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::{
     Arc, Key, LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, LockStats, SlotRead, Slots, TryReadError,
@@ -81,6 +82,8 @@ pub(crate) struct Mm {
     layout: LayoutLock<LayoutState>,
     /// The pages that belong to the space alone.
     pub(crate) anon: AnonPages,
+    /// Where joining small folios goes on.
+    joined_up_to: AtomicUsize,
 }
 
 fn pages_of(range: &Range<usize>) -> Range<u64> {
@@ -97,7 +100,14 @@ impl Mm {
         let layout = locks.layout_lock(LayoutState::default());
         let index = RangeMap::new();
         index.writer().store(0..1 << (usize::BITS - PAGE_SHIFT), Some(Entry::TAKEN));
-        Self { id, index, vmas: Slots::new(&layout, MAX_VMAS), layout, anon: AnonPages::new(locks) }
+        Self {
+            id,
+            index,
+            vmas: Slots::new(&layout, MAX_VMAS),
+            layout,
+            anon: AnonPages::new(locks),
+            joined_up_to: AtomicUsize::new(0),
+        }
     }
 
     /// Locks the layout for changing it.
@@ -178,6 +188,28 @@ impl Mm {
             }
         }
         copies
+    }
+
+    /// The first pages of 2 MiB blocks that lie in one private anonymous mapping, in the next `looks` mappings from where the last call ended.
+    pub(crate) fn blocks_to_join(&self, looks: usize) -> Vec<u64> {
+        let from = self.joined_up_to.load(Ordering::Relaxed);
+        let layout = self.read();
+        let guard = pin();
+        let all = pages_of(&(from..!(PAGE_SIZE - 1)));
+        let (mut blocks, mut end) = (Vec::new(), 0);
+        for (range, entry) in self.index.overlapping(all, &guard).take(looks) {
+            end = (range.end as usize) << PAGE_SHIFT;
+            let vma = entry.key().and_then(|key| self.vmas.read_locked(key, &layout));
+            if vma.is_some_and(|vma| vma.spec.is_private() && vma.spec.object.is_none()) {
+                let first = range.start.next_multiple_of(HUGE_PAGES);
+                blocks.extend(
+                    (first..range.end).step_by(HUGE_PAGES as usize).filter(|b| b + HUGE_PAGES <= range.end),
+                );
+            }
+        }
+        // Wraps to the beginning after the last.
+        self.joined_up_to.store(if end == from { 0 } else { end }, Ordering::Relaxed);
+        blocks
     }
 
     /// What of `range` is free.

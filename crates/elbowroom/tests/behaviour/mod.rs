@@ -18,6 +18,7 @@ mod advise;
 mod anon;
 mod errors;
 mod files;
+mod huge;
 mod layout;
 mod lock;
 mod refusals;

@@ -191,3 +191,35 @@ fn a_pinned_page_cannot_be_shared() {
     check(&cpu, there(addr, m.space(), &child), 0..5, 2);
     check(&cpu, there(addr, m.space(), &child), 5..10, 1);
 }
+
+/// Huge folios belong to one space: what a child gets of one is shared page by page.
+#[test]
+fn of_huge_memory_each_has_its_own_pages() {
+    let m = SoftMachine::start(Config::with_memory(64 << 20)).unwrap();
+    let parent = m.space();
+    let pages = 1024;
+    let addr = m.map_anon(pages, Sharing::Private);
+    m.mark(addr, 0..pages, 1);
+    assert_eq!(m.manager().stats().huge_faults, 2);
+    let child = parent.fork().unwrap();
+    let cpu = parent.cpu();
+    let in_child = there(addr, parent, &child);
+    mark(&cpu, addr, 100..300, 2);
+    mark(&cpu, in_child, 200..400, 3);
+    let grandchild = child.fork().unwrap();
+    let in_grandchild = there(addr, parent, &grandchild);
+    mark(&cpu, in_child, 350..360, 4);
+    check(&cpu, addr, 0..100, 1);
+    check(&cpu, addr, 100..300, 2);
+    check(&cpu, addr, 300..pages, 1);
+    for (space, changed) in [(in_child, 4), (in_grandchild, 3)] {
+        check(&cpu, space, 0..200, 1);
+        check(&cpu, space, 200..350, 3);
+        check(&cpu, space, 350..360, changed);
+        check(&cpu, space, 400..pages, 1);
+    }
+    drop(child);
+    drop(grandchild);
+    mark(&cpu, addr, 0..pages, 5);
+    check(&cpu, addr, 0..pages, 5);
+}

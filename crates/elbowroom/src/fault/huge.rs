@@ -1,0 +1,141 @@
+//! Huge folios of private anonymous memory: made where a whole one fits, split where a part of one is wanted, joined from small ones.
+//!
+//! Linux: `do_huge_pmd_anonymous_page`, `split_huge_page`, `collapse_huge_page`. A huge folio belongs to one space: fork shares pages one by one. Splitting moves
+//! no byte and unmaps nothing. Joining copies, with the locks of all small folios held, so that whoever wants one of them waits, and then finds the huge one.
+
+use super::{Pass, Step};
+use crate::config::{JOIN_LOOKS, JOINS_AT_ONCE};
+use crate::core::Core;
+use crate::page::{AnonPages, Flag, Folio, HUGE_ORDER, HUGE_PAGES, Parked};
+use crate::platform::Platform;
+use crate::vma::{Mm, VmaGuard};
+use elbowroom_machine::{Extent, Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::Ordering;
+use std::ops::Range;
+
+impl<P: Platform> Pass<'_, P> {
+    /// Serves a fault on untouched memory by a huge folio, if one fits into the mapping, nothing is there, and memory is plenty.
+    pub(super) fn huge_zero_page(
+        &mut self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        page: u64,
+        fault: &Parked,
+    ) -> Option<Step> {
+        let core = self.core;
+        let first = page >> HUGE_ORDER << HUGE_ORDER;
+        let block = first..first + HUGE_PAGES;
+        let mapped = (vma.range.start >> PAGE_SHIFT) as u64..(vma.range.end >> PAGE_SHIFT) as u64;
+        let fits = mapped.start <= block.start && block.end <= mapped.end;
+        if !(fits && core.config.ablation.huge_folios && core.mmu.is_roomy() && mm.anon.seems_empty(block)) {
+            return None;
+        }
+        let mut extent = core.whole_run(HUGE_ORDER)?;
+        extent.clear();
+        let folio = core.anon_folio(mm.id, first, extent);
+        core.counters.huge_faults.add(1);
+        Some(self.own(mm, vma, folio, fault, || true))
+    }
+}
+
+impl<P: Platform> Core<P> {
+    /// The folio that a space has at a page, locked, and no larger than that it lies within `within`: a larger one is split. Waits for the lock. Not for
+    /// handlers.
+    pub(crate) fn lock_own_within(&self, mm: &Mm, page: u64, within: &Range<u64>) -> Option<Arc<Folio>> {
+        loop {
+            let folio = self.lock_own(mm, page)?;
+            let first = AnonPages::first_of(&folio, page);
+            if folio.order == 0 || within.start <= first && first + folio.pages() <= within.end {
+                return Some(folio);
+            }
+            self.split_own(mm, first, &folio);
+            self.unlock(&folio);
+        }
+    }
+
+    /// Splits what reaches out of a range of pages.
+    pub(crate) fn split_ends(&self, mm: &Mm, pages: &Range<u64>) {
+        if mm.anon.is_empty() {
+            return;
+        }
+        for page in [pages.start, pages.end - 1] {
+            if let Some(folio) = self.lock_own_within(mm, page, pages) {
+                self.unlock(&folio);
+            }
+        }
+    }
+
+    /// Splits a locked huge folio, which the space has from `first` on, into folios of one page; its pages stay where they are.
+    pub(crate) fn split_own(&self, mm: &Mm, first: u64, huge: &Arc<Folio>) {
+        debug_assert_eq!(huge.mapcount.load(Ordering::Acquire), 1, "huge folios are not shared");
+        let Some(extent) = huge.body().extent.take() else { return };
+        let small: Vec<_> = (first..)
+            .zip(extent.split())
+            .map(|(page, extent)| self.anon_folio(mm.id, page, extent))
+            .collect();
+        let split = mm.anon.split(first, huge, &small);
+        assert!(split, "what is at a page changes only under its folio's lock");
+        huge.state.set(Flag::Dead);
+        self.folios.fetch_sub(1, Ordering::Relaxed);
+        self.counters.huge_splits.add(1);
+        small.iter().for_each(|folio| self.unlock(folio));
+    }
+
+    /// Makes huge folios of what became uniform again, a few at a time. Linux: `khugepaged`.
+    pub(crate) fn join_some(&self) {
+        let mut left = JOINS_AT_ONCE;
+        for mm in self.spaces.all() {
+            if !self.config.ablation.huge_folios || mm.anon.is_empty() {
+                continue;
+            }
+            for first in mm.blocks_to_join(JOIN_LOOKS) {
+                if left == 0 || !self.mmu.is_roomy() {
+                    return;
+                }
+                left -= usize::from(self.join(&mm, first));
+            }
+        }
+    }
+
+    /// Makes one of the small folios from `first` on, if all are there, nobody uses one just now, and no other space has one.
+    fn join(&self, mm: &Mm, first: u64) -> bool {
+        let small: Vec<_> =
+            mm.anon.in_range(first..first + HUGE_PAGES).into_iter().map(|own| own.1).collect();
+        if small.len() as u64 != HUGE_PAGES {
+            return false;
+        }
+        let locked = small.iter().take_while(|folio| folio.state.try_lock()).count();
+        let usable = locked == small.len() && self.can_join(mm, first, &small);
+        let huge = usable.then(|| self.mmu.alloc(HUGE_ORDER)).flatten();
+        let joined = huge.is_some_and(|extent| self.join_into(mm, first, &small, extent));
+        small[..locked].iter().for_each(|folio| self.unlock(folio));
+        joined
+    }
+
+    fn can_join(&self, mm: &Mm, first: u64, small: &[Arc<Folio>]) -> bool {
+        (first..).zip(small).all(|(page, folio)| {
+            mm.anon.has(page, folio)
+                && folio.order == 0
+                && folio.mapcount.load(Ordering::Acquire) == 1
+                && self.mmu.unmap(folio.body().extent()).is_ok()
+        })
+    }
+
+    /// Copies the locked small folios, which are home, into the extent.
+    fn join_into(&self, mm: &Mm, first: u64, small: &[Arc<Folio>], mut extent: Extent) -> bool {
+        for (to, folio) in extent.bytes_mut().chunks_mut(PAGE_SIZE).zip(small) {
+            to.copy_from_slice(folio.body().extent().bytes());
+        }
+        let huge = self.anon_folio(mm.id, first, extent);
+        let joined = mm.anon.join(first, small, &huge);
+        if joined {
+            small.iter().for_each(|folio| self.free_folio(folio));
+            self.counters.huge_joins.add(1);
+        } else {
+            self.free_folio(&huge);
+        }
+        self.unlock(&huge);
+        joined
+    }
+}
