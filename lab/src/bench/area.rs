@@ -63,7 +63,8 @@ impl Ground {
     /// What is missing here for the engine.
     pub fn new(engine: LibraryEngine, memory: Size) -> Result<Self> {
         let mut config = Config::with_memory(memory.bytes());
-        config.ablation = Ablation { vma_locks: engine != LibraryEngine::SoftBefore };
+        // Faults of single pages are measured.
+        config.ablation = Ablation { vma_locks: engine != LibraryEngine::SoftBefore, huge_folios: false };
         Ok(match engine {
             LibraryEngine::Kernel => Self::Kernel,
             LibraryEngine::Soft | LibraryEngine::SoftBefore => {

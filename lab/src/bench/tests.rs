@@ -37,6 +37,7 @@ fn core_has_exactly_its_keys_and_positive_figures() {
         "soft_minor_file_ns",
         "soft_walk_ns",
         "soft_zero_fault_ns",
+        "soft_zero_huge_ns",
     ];
     let mut found: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
     found.sort_unstable();

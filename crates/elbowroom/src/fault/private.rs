@@ -197,11 +197,8 @@ impl<P: Platform> Core<P> {
 
     /// A new folio with the extent, uptodate and locked.
     pub(crate) fn anon_folio(&self, owner: u64, page: u64, extent: Extent) -> Arc<Folio> {
-        let folio = Folio::new(owner, page, extent.order(), &self.locks);
-        folio.body().extent = Some(extent);
-        folio.state.set(Flag::Uptodate);
         self.count_folio();
-        Arc::new(folio)
+        Arc::new(Folio::filled(owner, page, extent, &self.locks))
     }
 
     /// The folio that a space has at a page, locked; waits for the lock. Not for handlers.
@@ -228,7 +225,9 @@ impl<P: Platform> Core<P> {
     /// Counts a new folio.
     pub(crate) fn count_folio(&self) {
         let folios = self.folios.fetch_add(1, Ordering::Relaxed) + 1;
-        self.folios_peak.fetch_max(folios, Ordering::Relaxed);
+        if folios > self.folios_peak.load(Ordering::Relaxed) {
+            self.folios_peak.fetch_max(folios, Ordering::Relaxed);
+        }
     }
 
     /// Frees the frames of a locked folio that nobody can find any more and that is home.

@@ -9,6 +9,7 @@ use crate::platform::Platform;
 use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, Sharing, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::epoch::pin;
 use elbowroom_sync::{Arc, LayoutHeld};
 use std::ops::{Deref, Range};
 
@@ -36,6 +37,8 @@ impl<P: Platform> Pass<'_, P> {
     /// One look at a fault.
     pub(super) fn step(&mut self, fault: &mut Parked) -> Step {
         let core = self.core;
+        // One for all that is looked up below: making one costs more than having one. Nothing here waits.
+        let _epoch = pin();
         let Some(mm) = core.spaces.of(fault.event.addr) else { return Step::Foreign };
         let vma = match core.find_vma(&mm, fault) {
             Lookup::Vma(vma) => vma,

@@ -57,6 +57,20 @@ impl Folio {
         }
     }
 
+    /// A locked folio that has its bytes.
+    pub fn filled(object: u64, index: u64, extent: Extent, locks: &LockStats) -> Self {
+        let order = extent.order();
+        let body = Body { extent: Some(extent), leaving: false, dirty: PageSet::new(order) };
+        Self {
+            state: StateWord::filled(),
+            index,
+            order,
+            object,
+            mapcount: AtomicU32::new(1),
+            body: locks.mutex(LockClass::Folio, body),
+        }
+    }
+
     /// How many pages it has.
     pub fn pages(&self) -> u64 {
         1 << self.order

@@ -44,6 +44,11 @@ impl StateWord {
         Self(AtomicU64::new(Flag::Locked as u64))
     }
 
+    /// The same, with its bytes.
+    pub fn filled() -> Self {
+        Self(AtomicU64::new(Flag::Locked as u64 | Flag::Uptodate as u64))
+    }
+
     /// Whether `flag` is set.
     pub fn test(&self, flag: Flag) -> bool {
         self.0.load(Ordering::Acquire) & flag as u64 != 0

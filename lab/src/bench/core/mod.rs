@@ -56,7 +56,7 @@ const fn figure(key: &'static str, label: &'static str, target: Option<Target>) 
 }
 
 /// The figures, in the order of their turns. Keys end in `_ns` for nanoseconds; the others are ratios.
-const FIGURES: [Figure; 12] = [
+const FIGURES: [Figure; 13] = [
     figure(
         "lookup_1k_ns",
         "lookup, 1,000 VMAs, a writer beside it",
@@ -83,7 +83,8 @@ const FIGURES: [Figure; 12] = [
     figure("soft_hit_ns", "read of 8 bytes, translation cached", Some(Target::AtMost(5.0))),
     figure("soft_walk_ns", "read of 8 bytes, page-table walk", Some(Target::AtMost(30.0))),
     figure("soft_minor_file_ns", "minor fault on a cached file page", Some(Target::AtMost(500.0))),
-    figure("soft_zero_fault_ns", "first store to anonymous memory", Some(Target::AtMost(700.0))),
+    figure("soft_zero_fault_ns", "first store to anonymous memory, 4 KiB", Some(Target::AtMost(700.0))),
+    figure("soft_zero_huge_ns", "the same by 2 MiB, each 4 KiB", None),
     figure("pin_unpin_ns", "pin + unpin", Some(Target::AtMost(25.0))),
 ];
 
@@ -162,6 +163,7 @@ impl Bench {
             "soft_walk_ns" => self.bed.walk(time, interrupt),
             "soft_minor_file_ns" => self.bed.minor_file(time, interrupt),
             "soft_zero_fault_ns" => self.bed.zero_fault(time, interrupt),
+            "soft_zero_huge_ns" => self.bed.huge_zero_fault(time, interrupt),
             "pin_unpin_ns" => self.bed.pin_unpin(time, interrupt),
             _ => unreachable!("{key} is in the list of figures"),
         };

@@ -6,11 +6,13 @@ use std::io::{BufWriter, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use elbowroom::{Advice, Config, Cpu, Intent, Manager, MapRequest, Place, Prot, Sharing, Soft, Space};
+use elbowroom::{
+    Ablation, Advice, Config, Cpu, Intent, Manager, MapRequest, Place, Prot, Sharing, Soft, Space,
+};
 use tempfile::TempDir;
 
 use super::super::area::anonymous;
-use super::super::{ns_per_operation, timed};
+use super::super::{Sample, ns_per_operation, timed};
 use crate::content;
 use crate::interrupt::Interrupt;
 
@@ -39,7 +41,40 @@ pub struct SoftBed {
     walk: Vec<usize>,
     file: usize,
     empty: usize,
+    huge: HugeBed,
     _dir: TempDir,
+}
+
+/// A space whose anonymous memory comes by 2 MiB; the others' comes by pages, so that single faults are measured.
+struct HugeBed {
+    cpu: Cpu,
+    manager: Manager<Soft>,
+    space: Space<Soft>,
+    empty: usize,
+}
+
+impl HugeBed {
+    fn new() -> Result<Self> {
+        let manager = Manager::<Soft>::start_on(Config::with_memory(MEMORY_BYTES))?;
+        let space = manager.create_space()?;
+        let empty = space.map(anonymous(Place::Anywhere, FAULT_PAGES * PAGE))?;
+        Ok(Self { cpu: space.cpu(), manager, space, empty })
+    }
+}
+
+/// First stores to all pages of a range; they are forgotten afterwards.
+fn first_stores(cpu: &Cpu, space: &Space<Soft>, range: usize) -> Result<Sample> {
+    let sample = timed(|| {
+        for page in 0..FAULT_PAGES {
+            cpu.write_u64(range + page * PAGE, 1)?;
+        }
+        Ok(FAULT_PAGES as u64)
+    })?;
+    let last = range + (FAULT_PAGES - 1) * PAGE;
+    let words = (cpu.read_u64(last)?, cpu.read_u64(last + 8)?);
+    ensure!(words == (1, 0), "wrong content in a page that was touched for the first time");
+    space.advise(range, FAULT_PAGES * PAGE, Advice::DontNeed)?;
+    Ok(sample)
 }
 
 impl SoftBed {
@@ -49,7 +84,9 @@ impl SoftBed {
     /// If the manager cannot start or the file cannot be made.
     pub fn new(interrupt: &Interrupt) -> Result<Self> {
         interrupt.check()?;
-        let manager = Manager::<Soft>::start_on(Config::with_memory(MEMORY_BYTES))?;
+        let by_pages = Ablation { huge_folios: false, ..Ablation::default() };
+        let config = Config { ablation: by_pages, ..Config::with_memory(MEMORY_BYTES) };
+        let manager = Manager::<Soft>::start_on(config)?;
         let space = manager.create_space()?;
         let cpu = space.cpu();
         let dir = tempfile::tempdir().context("cannot make a directory for a file")?;
@@ -60,7 +97,7 @@ impl SoftBed {
         // At different places of their pages, so that they do not compete for one set of the processor's cache.
         let hit = (0..HIT_PAGES).map(|page| hit + page * PAGE + page * 64 % PAGE).collect();
         let walk = (0..WALK_PAGES).map(|page| walk + page * WALK_STRIDE + page * 64).collect();
-        Ok(Self { cpu, manager, space, hit, walk, file, empty, _dir: dir })
+        Ok(Self { cpu, manager, space, hit, walk, file, empty, huge: HugeBed::new()?, _dir: dir })
     }
 
     /// Reads each of the words, which hold their own addresses, again and again.
@@ -123,19 +160,16 @@ impl SoftBed {
 
     /// First stores to anonymous pages.
     pub fn zero_fault(&self, time: Duration, interrupt: &Interrupt) -> Result<f64> {
-        ns_per_operation(time, interrupt, || {
-            let sample = timed(|| {
-                for page in 0..FAULT_PAGES {
-                    self.cpu.write_u64(self.empty + page * PAGE, 1)?;
-                }
-                Ok(FAULT_PAGES as u64)
-            })?;
-            let last = self.empty + (FAULT_PAGES - 1) * PAGE;
-            let words = (self.cpu.read_u64(last)?, self.cpu.read_u64(last + 8)?);
-            ensure!(words == (1, 0), "wrong content in a page that was touched for the first time");
-            self.space.advise(self.empty, FAULT_PAGES * PAGE, Advice::DontNeed)?;
-            Ok(sample)
-        })
+        ns_per_operation(time, interrupt, || first_stores(&self.cpu, &self.space, self.empty))
+    }
+
+    /// First stores to anonymous pages that come by 2 MiB.
+    pub fn huge_zero_fault(&self, time: Duration, interrupt: &Interrupt) -> Result<f64> {
+        let bed = &self.huge;
+        let before = bed.manager.stats().huge_faults;
+        let each = ns_per_operation(time, interrupt, || first_stores(&bed.cpu, &bed.space, bed.empty))?;
+        ensure!(bed.manager.stats().huge_faults > before, "there were no huge folios");
+        Ok(each)
     }
 
     /// Pins of some bytes, given back at once.
