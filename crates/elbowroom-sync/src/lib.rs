@@ -30,7 +30,7 @@ pub use histogram::{Histogram, HistogramSnapshot};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite};
 pub use lock::{ClassStats, Condvar, LockClass, LockStats, Mutex, MutexGuard};
 pub use rcu::RcuCell;
-pub use slots::{Full, Key, LockCauses, SlotRead, Slots, TryReadError};
+pub use slots::{Full, Key, SlotRead, Slots, TryReadError};
 pub use sole::{Sole, SoleGuard};
 
 /// Atomic integers, from std or from a model checker.

@@ -17,7 +17,7 @@ pub enum LockClass {
     Threads,
     /// The table of spaces.
     Spaces,
-    /// One space's list of mappings and free addresses. Linux: `mmap_lock`. Never taken to serve a fault.
+    /// One space's layout: who has it may change which VMA is where. Linux: `mmap_lock`. Taken by a fault only after several lookups have failed.
     Layout,
     /// The table of open file objects, by device and inode number.
     Objects,

@@ -126,19 +126,6 @@ impl fmt::Display for TryReadError {
 
 impl std::error::Error for TryReadError {}
 
-/// How attempts to serve a fault under a VMA lock ended. Who serves faults counts them; nothing here does. Linux: `VMA_LOCK_*` in vmstat.
-#[derive(Debug, Default)]
-pub struct LockCauses {
-    /// Served under the VMA lock.
-    pub success: Counter,
-    /// The layout lock was taken: no VMA there, or [`TryReadError::Locked`].
-    pub abort: Counter,
-    /// The lock was dropped for a wait, and the fault begins again.
-    pub retry: Counter,
-    /// The VMA had changed when it was locked, or [`TryReadError::Detached`], [`TryReadError::Reused`]: looked up again.
-    pub miss: Counter,
-}
-
 /// A table of `T` that grows up to a limit, whose slots never move and are freed with the table only.
 pub struct Slots<T> {
     /// The layout lock that orders all changes.

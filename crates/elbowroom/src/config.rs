@@ -137,6 +137,9 @@ pub const JOINS_AT_ONCE: usize = 16;
 /// Mappings that are looked at for that in each space, at most.
 pub const JOIN_LOOKS: usize = 64;
 
+/// How often the mappings of such a file are listed and handed back until there are none.
+pub const ALIAS_ROUNDS: usize = 8;
+
 /// Writers are throttled while more than one page in this many of the arena is dirty.
 pub const DIRTY_SHARE: usize = 3;
 

@@ -100,6 +100,16 @@ fn number_of(addr: usize) -> usize {
     addr >> 48
 }
 
+/// While it lives, no change of a space's layout begins.
+#[must_use = "changes begin again at once"]
+pub(crate) struct Still<'m>(&'m Mm);
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.write().still_wanted -= 1;
+    }
+}
+
 /// Work for the flusher.
 pub(crate) struct FlushQueue {
     pub(crate) state: Mutex<FlushState>,
@@ -165,8 +175,18 @@ impl<P: Platform> Core<P> {
         self.dispatch(ready);
     }
 
-    /// A space's layout lock, at a moment when nothing of it is being changed: no change begins until that has come. Not for handlers, nor for who has
-    /// begun a change.
+    /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for taking free addresses. Not for handlers, nor
+    /// for who has begun a change.
+    pub(crate) fn keep_still<'m>(&self, mm: &'m Mm) -> Still<'m> {
+        mm.write().still_wanted += 1;
+        let still = Still(mm);
+        while !mm.read().changing.is_empty() {
+            thread::sleep(CHANGE_LOOK);
+        }
+        still
+    }
+
+    /// A space's layout lock, at a moment when nothing of it is being changed.
     pub(crate) fn still_layout<'m>(&self, mm: &'m Mm) -> Layout<'m> {
         let mut layout = mm.write();
         layout.still_wanted += 1;

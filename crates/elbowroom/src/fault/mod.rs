@@ -28,6 +28,9 @@ use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
 use std::collections::VecDeque;
 
+/// The thread number of faults that no thread of the program has had.
+pub(crate) const NO_THREAD: u32 = 0;
+
 /// How one look at a fault ended.
 pub(crate) enum Step {
     /// Served, and the thread is awake.

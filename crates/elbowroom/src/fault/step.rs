@@ -1,12 +1,12 @@
 //! One look at a fault: from the address to a mapped page, or to what it must wait for.
 
-use super::{Pass, Step};
+use super::{NO_THREAD, Pass, Step};
 use crate::config::{OPTIMISTIC_LOOKUPS, RECLAIM_BATCH_PAGES, TRACKED_AROUND_PAGES};
 use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
-use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, Sharing, VmaGuard};
+use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::pin;
@@ -244,7 +244,11 @@ impl<P: Platform> Core<P> {
         fault.lookups = 0;
         self.counters.layout_lock_faults.add(1);
         let step = self.look_closely(mm, addr, &mm.read());
-        Lookup::Other(step.unwrap_or_else(|| self.not_mapped(mm, addr)))
+        Lookup::Other(step.unwrap_or_else(|| match fault.event.thread {
+            // Nobody waits there: a verb only asked.
+            NO_THREAD => Step::Denied(Denial::NotMapped),
+            _ => self.not_mapped(mm, addr),
+        }))
     }
 
     /// What a fault that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is mapped there.
@@ -433,7 +437,8 @@ fn around(
     } else {
         visible
     };
-    let tracked = vma.spec.sharing == Sharing::Shared && vma.spec.prot.contains(Prot::WRITE);
+    // Stores must be seen: those to a shared mapping make the page dirty, those to a private one make a copy.
+    let tracked = vma.spec.prot.contains(Prot::WRITE);
     if tracked || object.is_strict() {
         let start = page & !(TRACKED_AROUND_PAGES - 1);
         let near = start.max(visible.start)..(start + TRACKED_AROUND_PAGES).min(visible.end);

@@ -83,17 +83,20 @@ impl<P: Platform> Core<P> {
         // A copy that is being made sees the new size, or is found here.
         fence(Ordering::SeqCst);
         let deadline = Instant::now() + PINNED_BOUND;
-        for mm in self.spaces.all() {
-            // mremap may move some between being listed and being locked, so until none is left.
-            loop {
+        // Until there is none left: mremap may move some between being listed and being locked, and fork share some with a child that was looked at before its
+        // parent.
+        loop {
+            let (mut found, mut busy) = (0, 0);
+            for mm in self.spaces.all() {
                 let copies = mm.copies_of(object, end, &self.still_layout(&mm));
-                let busy = copies.iter().filter(|&&page| !self.drop_copy(&mm, page, object, end)).count();
-                if copies.is_empty() || busy > 0 && Instant::now() > deadline {
-                    break;
-                }
-                if busy > 0 {
-                    thread::sleep(DELAY);
-                }
+                found += copies.len();
+                busy += copies.iter().filter(|&&page| !self.drop_copy(&mm, page, object, end)).count();
+            }
+            if found == 0 || busy > 0 && Instant::now() > deadline {
+                return;
+            }
+            if busy > 0 {
+                thread::sleep(DELAY);
             }
         }
     }

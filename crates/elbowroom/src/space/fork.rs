@@ -3,11 +3,12 @@
 use super::Space;
 use crate::config::{DELAY, FORK_PINNED_BOUND};
 use crate::platform::Soft;
-use crate::vma::{Vma, VmaFlags};
+use crate::vma::{Vma, VmaFlags, VmaSpec};
 use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::thread;
 use elbowroom_sync::time::Instant;
+use std::ops::Range;
 
 impl Space<Soft> {
     /// A child: a space with the same mappings at the same places. Shared ones have the same pages; what belongs to this space is copied when
@@ -17,7 +18,7 @@ impl Space<Soft> {
     /// # Errors
     /// ENOMEM: too many spaces or VMAs. EAGAIN: a page that belongs to this space has been pinned for longer than 0.1 s, and cannot be shared.
     ///
-    /// Locks: `layout` of this space for the whole time; those of the folios that belong to it.
+    /// Locks: `layout` of this space, shortly; those of the folios that belong to it. Changes of mappings that have pages wait until it ends.
     pub fn fork(&self) -> Result<Space<Soft>, Errno> {
         let child = Space::create(&self.core)?;
         let forked = self.fork_into(&child);
@@ -30,32 +31,42 @@ impl Space<Soft> {
 
     fn fork_into(&self, child: &Space<Soft>) -> Result<(), Errno> {
         let offset = child.base.wrapping_sub(self.base);
-        let mut vmas = Vec::new();
-        let layout = self.core.still_layout(&self.mm);
-        for (range, first_page, mut spec) in self.mm.parts_held(&self.everything(), &layout) {
-            if spec.flags.contains(VmaFlags::DONT_FORK) {
+        // No change begins until this ends. What is mapped meanwhile is not the child's, and what is unmapped without having had a page is.
+        let _still = self.core.keep_still(&self.mm);
+        let parts = self.mm.parts_held(&self.everything(), &self.mm.write());
+        let inherited = || parts.iter().filter(|part| !part.2.flags.contains(VmaFlags::DONT_FORK));
+        // First where the pages are, then the pages: whoever looks for copies of a file's page finds them by the mapping.
+        child.map_as(inherited().cloned(), offset)?;
+        for (range, _, spec) in inherited() {
+            if !spec.is_private() || spec.flags.contains(VmaFlags::WIPE_ON_FORK) {
                 continue;
             }
-            if spec.is_private() && !spec.flags.contains(VmaFlags::WIPE_ON_FORK) {
-                let pages = (range.start >> PAGE_SHIFT) as u64..(range.end >> PAGE_SHIFT) as u64;
-                for (first, folio) in self.mm.anon.in_range(pages.clone()) {
-                    for page in first.max(pages.start)..(first + folio.pages()).min(pages.end) {
-                        let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
-                        self.share(page, child, there as u64)?;
-                    }
+            let pages = (range.start >> PAGE_SHIFT) as u64..(range.end >> PAGE_SHIFT) as u64;
+            for (first, folio) in self.mm.anon.in_range(pages.clone()) {
+                for page in first.max(pages.start)..(first + folio.pages()).min(pages.end) {
+                    let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
+                    self.share(page, child, there as u64)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Maps the same as another space, `offset` bytes away.
+    fn map_as(
+        &self,
+        parts: impl Iterator<Item = (Range<usize>, u64, VmaSpec)>,
+        offset: usize,
+    ) -> Result<(), Errno> {
+        let vmas = parts.map(|(range, first_page, mut spec)| {
             // Memory locks are not inherited.
             spec.flags.remove(VmaFlags::LOCKED | VmaFlags::ON_FAULT);
-            vmas.push((range, first_page, spec));
-        }
-        drop(layout);
-        let mut layout = child.mm.write();
-        child.mm.room_for(vmas.len(), &layout)?;
-        for (range, first_page, spec) in vmas {
-            let there = range.start.wrapping_add(offset)..range.end.wrapping_add(offset);
-            child.mm.insert(&mut layout, Vma::new(there, first_page, spec));
-        }
+            Vma::new(range.start.wrapping_add(offset)..range.end.wrapping_add(offset), first_page, spec)
+        });
+        let vmas: Vec<_> = vmas.collect();
+        let mut layout = self.mm.write();
+        self.mm.room_for(vmas.len(), &layout)?;
+        vmas.into_iter().for_each(|vma| self.mm.insert(&mut layout, vma));
         Ok(())
     }
 

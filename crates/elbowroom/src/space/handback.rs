@@ -2,7 +2,7 @@
 
 use super::Space;
 use super::change::{Pages, Part, Rest};
-use crate::config::ALIAS_MOVES;
+use crate::config::{ALIAS_MOVES, ALIAS_ROUNDS};
 use crate::object::FileObject;
 use crate::platform::Host;
 use crate::vma::Prot;
@@ -85,18 +85,25 @@ impl Space<Host> {
     fn leave_to_kernel(&self, object: &Arc<FileObject>) {
         // From now on nobody maps it anew.
         object.set_aliased(true);
-        let (ranges, copies) = {
+        let listed = || {
             let layout = self.core.still_layout(&self.mm);
             (self.mm.ranges_of(object, &layout), self.mm.copies_of(object, 0, &layout))
         };
-        if !copies.is_empty() {
+        if !listed().1.is_empty() {
             // The kernel knows nothing of those.
             return object.set_aliased(false);
         }
         self.core.counters.aliased_files.add(1);
-        for range in ranges {
-            // What cannot be handed back goes on as it was, and so does the program.
-            let _ = self.hand_back(range.start, range.len(), None);
+        // Some may be moved between being listed and being handed back.
+        for _ in 0..ALIAS_ROUNDS {
+            let (ranges, _) = listed();
+            if ranges.is_empty() {
+                return;
+            }
+            for range in ranges {
+                // What cannot be handed back goes on as it was, and so does the program.
+                let _ = self.hand_back(range.start, range.len(), None);
+            }
         }
     }
 

@@ -1,14 +1,11 @@
 //! Bringing pages in before they are touched. Linux: `populate_vma_page_range`, `faultin_page_range`.
 
 use super::Space;
-use crate::fault::FaultError;
+use crate::fault::{FaultError, NO_THREAD};
 use crate::platform::Platform;
 use crate::vma::{Prot, VmaFlags};
 use elbowroom_machine::{FaultEvent, PAGE_SIZE};
 use std::ops::Range;
-
-/// The thread number of faults that no thread of the program has had.
-const NO_THREAD: u32 = 0;
 
 impl<P: Platform> Space<P> {
     /// Brings a page in.

