@@ -49,7 +49,6 @@
 mod chunks;
 mod word;
 
-use crate::Counter;
 use crate::atomic::{AtomicU32, Ordering};
 use crate::layout_lock::{Held, LayoutHeld, LayoutLock, LayoutWrite};
 use crate::lock::sys;
