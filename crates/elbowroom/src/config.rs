@@ -152,6 +152,9 @@ pub const DELAY: Duration = Duration::from_millis(1);
 /// How often it is looked whether a change of the layout has ended. Changes are short, but for those that wait for a pin.
 pub const CHANGE_LOOK: Duration = Duration::from_micros(100);
 
+/// How long new changes of a layout are kept waiting at a time for a moment without any. As long after that they are not.
+pub const STILL_PATIENCE: Duration = Duration::from_millis(10);
+
 /// How long a fault waits for memory before it fails with SIGBUS rather than hang.
 pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 

@@ -4,7 +4,7 @@
 //! `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
 //! over these by what they do.
 
-use crate::config::{CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, GROWTH_LOOK, WAITING_SHARE};
+use crate::config::{CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, GROWTH_LOOK, STILL_PATIENCE, WAITING_SHARE};
 use crate::lru::{Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Folio, Parked, WaitTable};
@@ -12,7 +12,7 @@ use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Counters;
 use crate::vma::{Layout, Mm};
-use elbowroom_machine::{Mmu, PAGE_SIZE};
+use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::Kicker;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -123,6 +123,8 @@ pub(crate) struct FlushState {
     pub(crate) throttled: Vec<(Range<usize>, Instant)>,
     /// Something wants all that is dirty written soon.
     pub(crate) all: bool,
+    /// Pages whose accesses were made to fail since there was no memory: there may be some later.
+    pub(crate) refused: Vec<Range<usize>>,
 }
 
 /// The bell of the thread that grows the arena.
@@ -167,6 +169,24 @@ pub(crate) enum Job {
     Prefetch(Arc<FileObject>, Range<u64>),
 }
 
+impl<P: Platform> Drop for Core<P> {
+    fn drop(&mut self) {
+        // The arena gives its memory back only if all of it is free. Nobody has a space of ours any more.
+        let own = self.spaces.all().into_iter().flat_map(|mm| mm.anon.in_range(0..u64::MAX >> PAGE_SHIFT));
+        let own: Vec<_> = own.map(|own| own.1).collect();
+        let objects = self.objects.all().into_iter().chain(self.objects.unmapped.take());
+        let cached = objects.flat_map(|object| object.folios_in(0..u64::MAX >> PAGE_SHIFT));
+        for folio in cached.chain(own) {
+            let extent = folio.body().extent.take();
+            if let Some(mut extent) = extent
+                && self.mmu.unmap(&mut extent).is_ok()
+            {
+                self.mmu.free(extent);
+            }
+        }
+    }
+}
+
 impl<P: Platform> Core<P> {
     /// Unlocks a folio and lets the faults that waited for it run. For threads that are not handlers.
     pub(crate) fn unlock(&self, folio: &Arc<Folio>) {
@@ -178,25 +198,34 @@ impl<P: Platform> Core<P> {
     /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for taking free addresses. Not for handlers, nor
     /// for who has begun a change.
     pub(crate) fn keep_still<'m>(&self, mm: &'m Mm) -> Still<'m> {
-        mm.write().still_wanted += 1;
-        let still = Still(mm);
-        while !mm.read().changing.is_empty() {
-            thread::sleep(CHANGE_LOOK);
+        loop {
+            let until = Instant::now() + STILL_PATIENCE;
+            mm.write().still_wanted += 1;
+            let still = Still(mm);
+            while Instant::now() < until {
+                if mm.read().changing.is_empty() {
+                    return still;
+                }
+                thread::sleep(CHANGE_LOOK);
+            }
+            // What is under way waits for something, perhaps for somebody who has a change to make first.
+            drop(still);
+            thread::sleep(STILL_PATIENCE);
         }
-        still
     }
 
     /// A space's layout lock, at a moment when nothing of it is being changed.
     pub(crate) fn still_layout<'m>(&self, mm: &'m Mm) -> Layout<'m> {
-        let mut layout = mm.write();
-        layout.still_wanted += 1;
-        while !layout.changing.is_empty() {
-            drop(layout);
-            thread::sleep(CHANGE_LOOK);
-            layout = mm.write();
+        loop {
+            let still = self.keep_still(mm);
+            let mut layout = mm.write();
+            // The lock does from here on what it did.
+            layout.still_wanted -= 1;
+            std::mem::forget(still);
+            if layout.changing.is_empty() {
+                return layout;
+            }
         }
-        layout.still_wanted -= 1;
-        layout
     }
 
     /// Hands faults that became ready to a handler. For threads that are not handlers.

@@ -242,7 +242,7 @@ impl<P: Platform> Core<P> {
         for object in self.objects.all() {
             let changed = object.changed_by_others();
             if object.take_unreadable() || changed {
-                self.allow_again(&object);
+                self.allow_again(&object, Obstacle::Skip);
             }
             let _ = self.write_back(&object, 0..u64::MAX >> PAGE_SHIFT, Obstacle::Skip);
             if changed {
@@ -253,17 +253,29 @@ impl<P: Platform> Core<P> {
             self.close_if_idle(&object);
         }
         self.free_unmapped_memory();
+        let refused = std::mem::take(&mut self.flush.state.lock().refused);
+        for page in refused {
+            if self.mmu.allow(page.clone()).is_err() {
+                self.flush.state.lock().refused.push(page);
+            }
+        }
         if self.dead.swap(0, Ordering::Relaxed) > 0 {
             self.lru.lock().purge();
         }
     }
 
     /// Undoes the denials in a file's mappings: whatever made an access fail may be over; if not, it fails again.
-    pub(crate) fn allow_again(&self, object: &Arc<FileObject>) {
+    pub(crate) fn allow_again(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
         if !object.take_denied() {
             return;
         }
         for mm in self.spaces.all() {
+            if obstacle == Obstacle::Skip && !mm.read().changing.is_empty() {
+                // What is being changed could not be found; the next time, then.
+                object.note_denied();
+                object.note_unreadable();
+                continue;
+            }
             let ranges = mm.ranges_of(object, &self.still_layout(&mm));
             for range in ranges {
                 if self.mmu.allow(range).is_err() {
@@ -282,10 +294,11 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Frees folios of memory: they read as zeros again. Those that stay pinned are left.
-    pub(crate) fn drop_memory(&self, object: &FileObject, pages: Range<u64>) {
+    /// Frees folios of memory: they read as zeros again. `false`: some are left, which have been pinned for longer than the bound.
+    pub(crate) fn drop_memory(&self, object: &FileObject, pages: Range<u64>) -> bool {
+        let deadline = Instant::now() + PINNED_BOUND;
+        let mut all = true;
         for folio in object.folios_in(pages) {
-            let started = Instant::now();
             loop {
                 self.waits.lock(&folio);
                 let dead = folio.state.test(Flag::Dead);
@@ -295,12 +308,14 @@ impl<P: Platform> Core<P> {
                     self.free_folio(&folio);
                 }
                 self.unlock(&folio);
-                if !busy || started.elapsed() > PINNED_BOUND {
+                if !busy || Instant::now() > deadline {
+                    all &= !busy;
                     break;
                 }
                 thread::sleep(DELAY);
             }
         }
+        all
     }
 
     fn close_if_idle(&self, object: &Arc<FileObject>) {

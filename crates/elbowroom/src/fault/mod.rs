@@ -198,8 +198,12 @@ impl<P: Platform> Handler<P> {
         while left > 0 {
             let Some(fault) = self.starved.pop_front() else { return };
             if fault.since.elapsed() > MEMORY_WAIT_BOUND {
-                let _ = self.core.mmu.deny(fault.event.addr, Denial::Bus, || true);
+                self.core.give_up(&fault.event);
                 self.finish(fault, Finish::Denied(Denial::Bus));
+                if self.starved.is_empty() {
+                    self.core.starving_since.store(0, Ordering::Relaxed);
+                }
+                left -= 1;
                 continue;
             }
             let before = self.starved.len();
@@ -282,6 +286,25 @@ impl<P: Platform> Core<P> {
             fault.major = true;
             self.waiting.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Makes an access fail for which there has been no memory for too long, until the flusher's next look.
+    fn give_up(&self, event: &FaultEvent) {
+        let page = event.addr..event.addr + PAGE_SIZE;
+        if let Some(mm) = self.spaces.of(event.addr)
+            && let Ok(vma) = mm.enter(event.addr)
+            && let Some(object) = &vma.spec.object
+            && let Some(folio) = object.lookup(vma.page_at(event.addr))
+            && folio.state.try_lock()
+        {
+            // A page of the file may be there that cannot be copied: what makes accesses fail takes its place.
+            if !folio.state.test(Flag::Dead) {
+                let _ = self.mmu.unmap(folio.body().extent());
+            }
+            self.unlock(&folio);
+        }
+        let _ = self.mmu.deny(event.addr, Denial::Bus, || true);
+        self.flush.state.lock().refused.push(page);
     }
 
     /// Lets go of what a fault that has ended held.

@@ -27,7 +27,13 @@ impl<P: Platform> Pass<'_, P> {
             } else if fault.event.write && folio.mapcount.load(Ordering::Acquire) > 1 {
                 self.unshare(mm, vma, &folio, fault)
             } else {
-                self.core.map_own(vma, &folio, fault)
+                match self.core.map_own(vma, &folio, fault) {
+                    // Pinned in another space that has it: a copy will do.
+                    Step::Later if folio.mapcount.load(Ordering::Acquire) > 1 => {
+                        self.unshare(mm, vma, &folio, fault)
+                    }
+                    step => step,
+                }
             };
             self.core.waits.unlock(&folio, self.ready);
             return step;

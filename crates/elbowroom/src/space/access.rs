@@ -6,6 +6,7 @@ use crate::object::{FileObject, WriteTicket};
 use crate::page::{Flag, Folio};
 use crate::platform::Platform;
 use crate::vma::Mm;
+use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
 use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::time::Instant;
@@ -41,7 +42,7 @@ impl<P: Platform> Core<P> {
     fn take_size(&self, object: &Arc<FileObject>) {
         // A file that cannot be asked keeps the size it had.
         let _ = object.note_own_change();
-        self.allow_again(object);
+        self.allow_again(object, Obstacle::Wait);
     }
 
     /// The size was changed, and the bytes `changed` perhaps: they are read anew, stores to whole pages of them are forgotten, pages
@@ -51,8 +52,9 @@ impl<P: Platform> Core<P> {
         let size = object.size();
         let whole = changed.start.div_ceil(PAGE_SIZE as u64)..changed.end >> PAGE_SHIFT;
         let end = size.div_ceil(PAGE_SIZE as u64);
+        let deadline = Instant::now() + PINNED_BOUND;
         for folio in object.folios_in(whole.start.min(size >> PAGE_SHIFT)..u64::MAX >> PAGE_SHIFT) {
-            self.with_home(object, &folio, |core, folio| {
+            self.with_home(object, &folio, deadline, |core, folio| {
                 let inside = |pages: &Range<u64>| {
                     let clip = |page: u64| page.clamp(folio.index, folio.range().end) - folio.index;
                     clip(pages.start) as usize..clip(pages.end) as usize
@@ -143,8 +145,9 @@ impl<P: Platform> Core<P> {
     fn reread(&self, object: &Arc<FileObject>, bytes: Range<u64>) {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         let file = object.file();
+        let deadline = Instant::now() + PINNED_BOUND;
         for folio in object.folios_in(pages) {
-            self.with_home(object, &folio, |core, folio| {
+            self.with_home(object, &folio, deadline, |core, folio| {
                 let start = folio.index << PAGE_SHIFT;
                 let end = folio.range().end << PAGE_SHIFT;
                 let part = bytes.start.max(start)..bytes.end.min(end);
@@ -167,8 +170,13 @@ impl<P: Platform> Core<P> {
 
     /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches them. If a page stays pinned, `f` is not
     /// run, and whoever asks for the file's errors is told EBUSY: the mapping and the file may differ.
-    fn with_home(&self, object: &Arc<FileObject>, folio: &Arc<Folio>, f: impl Fn(&Core<P>, &Folio)) {
-        let started = Instant::now();
+    fn with_home(
+        &self,
+        object: &Arc<FileObject>,
+        folio: &Arc<Folio>,
+        deadline: Instant,
+        f: impl Fn(&Core<P>, &Folio),
+    ) {
         loop {
             self.waits.lock(folio);
             let mut result = Ok(());
@@ -187,7 +195,7 @@ impl<P: Platform> Core<P> {
                 return;
             }
             // Pinned by direct I/O of the program into this very page, which ends; or by a pin of a soft space, which may not.
-            if started.elapsed() > PINNED_BOUND {
+            if Instant::now() > deadline {
                 return object.record_error(Errno::BUSY);
             }
             thread::sleep(DELAY);
@@ -197,6 +205,6 @@ impl<P: Platform> Core<P> {
     /// Writes back what a read(2) of the bytes would otherwise miss.
     pub(crate) fn before_read(&self, object: &Arc<FileObject>, bytes: Range<u64>) -> Result<(), Errno> {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
-        self.write_back(object, pages, crate::writeback::Obstacle::Wait)
+        self.write_back(object, pages, Obstacle::Wait)
     }
 }

@@ -51,7 +51,7 @@ impl<P: Platform> Space<P> {
     ///
     /// # Errors
     /// EINVAL: the address is not aligned, or the end wraps. What a VMA refuses: EINVAL for what is locked (DontNeed, Free, Cold, PageOut, Remove), for
-    /// what is not private anonymous memory (Free, WipeOnFork) or is (Remove); EACCES for Remove without the right to write. ENOMEM if a part of the range is
+    /// what is not private anonymous memory (Free, WipeOnFork) or is (Remove); EACCES for Remove without the right to write. EBUSY: a page is pinned for longer than the bound (DontNeed, Remove). ENOMEM if a part of the range is
     /// not mapped: the rest is done all the same. Populating: ENOMEM at a hole, EINVAL without the right, EFAULT where the page cannot be had, EBUSY where it is pinned at another address, EIO when the manager was dropped.
     pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
         let rounded = page_align(len);
@@ -101,7 +101,10 @@ impl<P: Platform> Space<P> {
                 Ok(())
             }
             Advice::DontNeed | Advice::DontNeedLocked => self.core.forget_part(&self.mm, part),
-            Advice::Cold => self.core.deactivate_part(&self.mm, part),
+            Advice::Cold => {
+                self.core.deactivate_part(&self.mm, part);
+                Ok(())
+            }
             Advice::PageOut => {
                 self.page_out(part);
                 Ok(())
@@ -129,8 +132,8 @@ impl<P: Platform> Space<P> {
             return Err(Errno::ACCESS);
         }
         if object.is_memory() {
-            self.core.drop_memory(object, part.pages());
-            return Ok(());
+            let all = self.core.drop_memory(object, part.pages());
+            return if all { Ok(()) } else { Err(Errno::BUSY) };
         }
         let bytes = object.bytes_of(part.pages());
         if bytes.is_empty() {

@@ -4,9 +4,9 @@ use super::Space;
 use crate::config::{CHANGE_LOOK, DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::Folio;
+use crate::page::{AnonPages, Folio};
 use crate::platform::Platform;
-use crate::vma::{Layout, Mm, Vma, VmaSpec};
+use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
@@ -158,7 +158,8 @@ impl<P: Platform> Space<P> {
             (Change { range, parts, free, promised }, pages)
         };
         if pages != Pages::Stay {
-            let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part));
+            let deadline = Instant::now() + PINNED_BOUND;
+            let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part, deadline));
             if let Err(e) = left.and_then(|()| self.core.mmu.allow(change.range.clone())) {
                 self.undo(change);
                 return Err(e);
@@ -237,28 +238,36 @@ impl<P: Platform> Space<P> {
 
 impl<P: Platform> Core<P> {
     /// Takes the pages of a part out of the MMU.
-    fn take_out(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
+    ///
+    /// # Errors
+    /// EBUSY: one has been pinned up to the deadline.
+    fn take_out(&self, mm: &Mm, part: &Part, deadline: Instant) -> Result<(), Errno> {
         if part.spec.is_private() {
             self.split_ends(mm, &part.page_numbers());
             for (page, folio) in mm.anon.in_range(part.page_numbers()) {
-                self.bring_home(None, &folio, (page as usize) << PAGE_SHIFT)?;
+                self.bring_home(None, &folio, (page as usize) << PAGE_SHIFT, deadline)?;
             }
         }
         let Some(object) = &part.spec.object else { return Ok(()) };
         for folio in object.folios_in(part.pages()) {
             let distance = (folio.index as usize).wrapping_sub(part.first_page as usize) << PAGE_SHIFT;
-            self.bring_home(Some(object), &folio, part.range.start.wrapping_add(distance))?;
+            self.bring_home(Some(object), &folio, part.range.start.wrapping_add(distance), deadline)?;
         }
         Ok(())
     }
 
     /// Takes a folio out of the MMU if it is mapped at `base`.
-    fn bring_home(&self, object: Option<&FileObject>, folio: &Arc<Folio>, base: usize) -> Result<(), Errno> {
+    fn bring_home(
+        &self,
+        object: Option<&FileObject>,
+        folio: &Arc<Folio>,
+        base: usize,
+        deadline: Instant,
+    ) -> Result<(), Errno> {
         let is_here = || {
             let body = folio.body();
             body.leaving || body.extent.as_ref().is_some_and(|e| e.base() == Some(base))
         };
-        let started = Instant::now();
         // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not here. Who takes pages out of what is still mapped may
         // find that they come back.
         while is_here() {
@@ -273,7 +282,7 @@ impl<P: Platform> Core<P> {
             if result != Err(UnmapError::Busy) {
                 break;
             }
-            if started.elapsed() > PINNED_BOUND {
+            if Instant::now() > deadline {
                 return Err(Errno::BUSY);
             }
             thread::sleep(DELAY);
@@ -295,38 +304,60 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Takes the pages of a part that stays mapped out of the MMU. Any of them may be back by the time this returns.
-    pub(super) fn deactivate_part(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
-        self.take_out(mm, part)?;
+    /// Takes the pages of a part that stays mapped out of the MMU, but for those that are pinned. Any of them may be back by the time this returns. Linux:
+    /// `madvise_cold`.
+    pub(super) fn deactivate_part(&self, mm: &Mm, part: &Part) {
+        // It is a hint.
+        let _ = self.take_out(mm, part, Instant::now());
+    }
+
+    /// Takes the pages of a part that stays mapped out of the MMU, and frees those that belong to the space. Linux: `madvise_dontneed_single_vma`.
+    ///
+    /// # Errors
+    /// EBUSY: one has been pinned for longer than the bound. The kernel's: denials could not be undone.
+    pub(super) fn forget_part(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
+        let deadline = Instant::now() + PINNED_BOUND;
+        self.take_out(mm, part, deadline)?;
+        if part.spec.is_private() {
+            for (page, _) in mm.anon.in_range(part.page_numbers()) {
+                // What was joined meanwhile with what is beyond the part is split again.
+                let page = page.max(part.page_numbers().start);
+                while !self.forget_own(mm, page, part) {
+                    if Instant::now() > deadline {
+                        return Err(Errno::BUSY);
+                    }
+                    thread::sleep(CHANGE_LOOK);
+                }
+            }
+        }
         self.mmu.allow(part.range.clone())
     }
 
-    /// The same, and frees those that belong to the space. Linux: `madvise_dontneed_single_vma`.
-    pub(super) fn forget_part(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
-        self.deactivate_part(mm, part)?;
-        if !part.spec.is_private() {
-            return Ok(());
-        }
-        let started = Instant::now();
-        for (page, _) in mm.anon.in_range(part.page_numbers()) {
-            // What was joined meanwhile with what is beyond the part is split again.
-            let page = page.max(part.page_numbers().start);
-            while let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) {
-                // Somebody may have touched it again since it was taken out.
-                let busy = self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
-                if !busy {
-                    self.take_own(mm, page, &folio);
-                }
-                self.unlock(&folio);
-                if !busy {
-                    break;
-                }
-                if started.elapsed() > PINNED_BOUND {
-                    return Err(Errno::BUSY);
-                }
-                thread::sleep(DELAY);
+    /// Frees a page that belongs to the space, if what is mapped there is still like the part. `false`: it is pinned there, or the mapping is being changed.
+    fn forget_own(&self, mm: &Mm, page: u64, part: &Part) -> bool {
+        let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) else { return true };
+        let first = AnonPages::first_of(&folio, page);
+        let addr = (first as usize) << PAGE_SHIFT;
+        // While the VMA is entered nobody puts another page there.
+        let gone = match mm.enter(addr) {
+            Ok(vma)
+                if !vma.spec.is_private()
+                    || vma.spec.flags.difference(part.spec.flags).contains(VmaFlags::LOCKED) =>
+            {
+                true
             }
-        }
-        Ok(())
+            Ok(_) => {
+                // Mapped again since it was taken out, perhaps; or in another space, where it stays.
+                let here = folio.body().extent().base() == Some(addr);
+                let home = !here || self.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
+                if home {
+                    self.take_own(mm, first, &folio);
+                }
+                home
+            }
+            Err(_) => false,
+        };
+        self.unlock(&folio);
+        gone
     }
 }

@@ -37,6 +37,7 @@ impl Space<Soft> {
         let inherited = || parts.iter().filter(|part| !part.2.flags.contains(VmaFlags::DONT_FORK));
         // First where the pages are, then the pages: whoever looks for copies of a file's page finds them by the mapping.
         child.map_as(inherited().cloned(), offset)?;
+        let deadline = Instant::now() + FORK_PINNED_BOUND;
         for (range, _, spec) in inherited() {
             if !spec.is_private() || spec.flags.contains(VmaFlags::WIPE_ON_FORK) {
                 continue;
@@ -45,7 +46,7 @@ impl Space<Soft> {
             for (first, folio) in self.mm.anon.in_range(pages.clone()) {
                 for page in first.max(pages.start)..(first + folio.pages()).min(pages.end) {
                     let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
-                    self.share(page, child, there as u64)?;
+                    self.share(page, child, there as u64, deadline)?;
                 }
             }
         }
@@ -71,11 +72,12 @@ impl Space<Soft> {
     }
 
     /// Lets the child have what this space has at a page: from now on a store by either is a fault.
-    fn share(&self, page: u64, child: &Space<Soft>, there: u64) -> Result<(), Errno> {
-        let started = Instant::now();
+    fn share(&self, page: u64, child: &Space<Soft>, there: u64, deadline: Instant) -> Result<(), Errno> {
         // Dropped meanwhile: then the child has none either. Copied or moved: the next look finds the other.
         while let Some(folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) {
-            let unmapped = self.core.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
+            // What others have, too, nobody can store to.
+            let shared = folio.mapcount.load(Ordering::Acquire) > 1;
+            let unmapped = shared || self.core.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
             if unmapped {
                 folio.mapcount.fetch_add(1, Ordering::AcqRel);
                 // Nobody knows the child yet.
@@ -85,7 +87,7 @@ impl Space<Soft> {
             if unmapped {
                 break;
             }
-            if started.elapsed() > FORK_PINNED_BOUND {
+            if Instant::now() > deadline {
                 return Err(Errno::AGAIN);
             }
             thread::sleep(DELAY);

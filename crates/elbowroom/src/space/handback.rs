@@ -2,13 +2,14 @@
 
 use super::Space;
 use super::change::{Pages, Part, Rest};
-use crate::config::{ALIAS_MOVES, ALIAS_ROUNDS};
+use crate::config::{ALIAS_MOVES, ALIAS_ROUNDS, DELAY, PINNED_BOUND};
 use crate::object::FileObject;
 use crate::platform::Host;
 use crate::vma::Prot;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, PAGE_SIZE};
-use elbowroom_sync::Arc;
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, thread};
 
 impl Space<Host> {
     /// Replaces the mappings of files in the range by the kernel's own, in place, of the same files at the same offsets, with PROT_* bits
@@ -16,34 +17,48 @@ impl Space<Host> {
     ///
     /// # Errors
     /// EINVAL: the range is no range. EOPNOTSUPP: something there is not a file's, or has pages of its own; nothing is changed. ENOMEM: no more ranges can be
-    /// given away; nothing is changed. The error of a write-back: nothing is changed. The error of
+    /// given away; nothing is changed. EBUSY: a page is pinned, or being written, for longer than the bound; nothing is changed. The error of a write-back: nothing is
+    /// changed. The error of
     /// mapping: what was not mapped stays as it is.
     pub fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
+        self.hand_back_if(addr, len, prot, |_| true)
+    }
+
+    /// The same, if all of it is mappings of what is `wanted`; else EOPNOTSUPP.
+    fn hand_back_if(
+        &self,
+        addr: usize,
+        len: usize,
+        prot: Option<u32>,
+        wanted: impl Fn(&FileObject) -> bool,
+    ) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
-        let plan = |parts: &[Part]| {
-            let file = |part: &Part| part.spec.object.as_ref().is_some_and(|object| !object.is_memory());
-            if !parts.iter().all(file) {
-                return Err(Errno::OPNOTSUPP);
+        let deadline = Instant::now() + PINNED_BOUND;
+        let (change, mut mapped) = loop {
+            let plan = |parts: &[Part]| {
+                let file =
+                    |part: &Part| part.spec.object.as_ref().is_some_and(|o| !o.is_memory() && wanted(o));
+                if !parts.iter().all(file) {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                self.can_give(parts.len())
+            };
+            let change = self.begin(range.clone(), plan)?;
+            match self.settled(&change.parts) {
+                Ok(true) => break (change, Ok(())),
+                Ok(false) if Instant::now() > deadline => {
+                    self.undo(change);
+                    return Err(Errno::BUSY);
+                }
+                // A write(2) to it is under way. It may wait for our change to end, so we do not wait for it in here.
+                Ok(false) => self.undo(change),
+                Err(e) => {
+                    self.undo(change);
+                    return Err(e);
+                }
             }
-            self.can_give(parts.len())
+            thread::sleep(DELAY);
         };
-        let change = self.begin(range, plan)?;
-        // Only now can no more appear.
-        let own = |part: &Part| part.spec.is_private() && self.mm.anon.has_any(part.page_numbers());
-        if change.parts.iter().any(own) {
-            self.undo(change);
-            return Err(Errno::OPNOTSUPP);
-        }
-        let write_back = |part: &Part| match &part.spec.object {
-            Some(object) => self.core.write_back(object, part.pages(), Obstacle::Wait),
-            None => Ok(()),
-        };
-        if let Err(e) = change.parts.iter().try_for_each(write_back) {
-            // The kernel's own mapping would have the old bytes.
-            self.undo(change);
-            return Err(e);
-        }
-        let mut mapped = Ok(());
         let mut kept = Vec::new();
         for part in &change.parts {
             mapped = mapped.and_then(|()| self.map_kernels_own(part, prot));
@@ -53,6 +68,25 @@ impl Space<Host> {
         }
         self.finish(change, kept, Rest::Given);
         mapped
+    }
+
+    /// Whether the file has all that the parts, which are being changed, have; writes back what can be written now.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: there are pages of the space's own. The error of a write-back.
+    fn settled(&self, parts: &[Part]) -> Result<bool, Errno> {
+        // Only now can no more appear.
+        let own = |part: &Part| part.spec.is_private() && self.mm.anon.has_any(part.page_numbers());
+        if parts.iter().any(own) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut clean = true;
+        for part in parts {
+            let Some(object) = &part.spec.object else { continue };
+            self.core.write_back(object, part.pages(), Obstacle::Skip)?;
+            clean &= object.dirty_in(part.pages()).is_empty();
+        }
+        Ok(clean)
     }
 
     fn map_kernels_own(&self, part: &Part, prot: Option<u32>) -> Result<(), Errno> {
@@ -102,9 +136,12 @@ impl Space<Host> {
             }
             for range in ranges {
                 // What cannot be handed back goes on as it was, and so does the program.
-                let _ = self.hand_back(range.start, range.len(), None);
+                let ours = |other: &FileObject| std::ptr::eq(other, &**object);
+                let _ = self.hand_back_if(range.start, range.len(), None, ours);
             }
         }
+        // Some could not be: better all with us than some.
+        object.set_aliased(false);
     }
 
     /// Unmaps what is mapped in the range and leaves its addresses to whoever maps something over them.

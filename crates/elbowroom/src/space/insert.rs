@@ -134,6 +134,7 @@ impl Insertion<'_> {
                 // The next VMA has the rest.
                 Ok(()) | Err(Stop::Again) => {}
                 Err(Stop::Wait(folio)) => {
+                    core.dispatch(std::mem::take(&mut self.ready));
                     core.waits.lock(&folio);
                     core.unlock(&folio);
                 }
@@ -142,6 +143,7 @@ impl Insertion<'_> {
                     if since.elapsed() > PINNED_BOUND {
                         return Err(Errno::BUSY);
                     }
+                    core.dispatch(std::mem::take(&mut self.ready));
                     thread::sleep(DELAY);
                 }
                 Err(Stop::Fail(errno)) => return Err(errno),
@@ -197,7 +199,7 @@ impl Insertion<'_> {
             let first = AnonPages::first_of(&old, (at >> PAGE_SHIFT) as u64);
             self.space.core.split_own(&self.space.mm, first, &old);
             Err(Stop::Again)
-        } else if self.space.core.mmu.unmap(old.body().extent()) == Err(UnmapError::Busy) {
+        } else if self.is_in_the_way(&old, at) {
             Err(Stop::Pinned)
         } else {
             self.replace(vma, at, &old, buffer);
@@ -205,6 +207,14 @@ impl Insertion<'_> {
         };
         self.space.core.waits.unlock(&old, &mut self.ready);
         inserted
+    }
+
+    /// Takes a locked folio out of the MMU, if it is mapped here or will get the new frame; `true` if it is pinned there.
+    fn is_in_the_way(&self, old: &Folio, at: usize) -> bool {
+        let alone = old.mapcount.load(Ordering::Acquire) == 1;
+        let mut body = old.body();
+        let extent = body.extent();
+        (alone || extent.base() == Some(at)) && self.space.core.mmu.unmap(extent) == Err(UnmapError::Busy)
     }
 
     /// Where no page is.

@@ -185,16 +185,17 @@ impl<P: Platform> Space<P> {
                     && range.end <= self.addresses().end
                     && self.mm.is_free(&range, &layout)
                 {
+                    self.core.mmu.allow(range.clone())?;
                     return Ok((range, layout));
                 }
             }
             Place::FixedNoReplace(addr) => {
                 let range = addr..addr + len;
-                return if self.mm.is_free(&range, &layout) {
-                    Ok((range, layout))
-                } else {
-                    Err(Errno::EXIST)
-                };
+                if !self.mm.is_free(&range, &layout) {
+                    return Err(Errno::EXIST);
+                }
+                self.core.mmu.allow(range.clone())?;
+                return Ok((range, layout));
             }
             _ => {}
         }
@@ -213,6 +214,8 @@ impl<P: Platform> Space<P> {
                 self.mm.place(len, align, phase, &within, &layout).ok_or(Errno::NOMEM)?
             }
         };
+        // Accesses to what was free may have been made to fail.
+        self.core.mmu.allow(range.clone())?;
         Ok((range, layout))
     }
 

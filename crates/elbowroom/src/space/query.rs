@@ -38,7 +38,8 @@ impl Area {
 impl<P: Platform> Space<P> {
     /// The mappings that overlap `range`, whole, in order.
     pub fn areas(&self, range: Range<usize>) -> Vec<Area> {
-        let pages = range.start & !(PAGE_SIZE - 1)..range.end.next_multiple_of(PAGE_SIZE);
+        let end = range.end.min(self.everything().end).next_multiple_of(PAGE_SIZE);
+        let pages = range.start & !(PAGE_SIZE - 1)..end;
         let layout = self.layout_without_change_in(&pages);
         self.mm.overlapping(&pages, &layout).into_iter().map(Area::of).collect()
     }

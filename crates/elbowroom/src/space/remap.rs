@@ -5,7 +5,7 @@ use super::map::Place;
 use super::{Space, TASK_SIZE, page_align};
 use crate::platform::Platform;
 use crate::vma::{Vma, VmaFlags};
-use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use std::ops::Range;
 
 /// Where a remapped range may go.
@@ -152,6 +152,9 @@ impl<P: Platform> Space<P> {
             if !self.mm.is_free(&growth, &layout) || self.mm.room_for(1, &layout).is_err() {
                 return false;
             }
+            if self.core.mmu.allow(growth.clone()).is_err() {
+                return false;
+            }
             let page = part.first_page + (old >> PAGE_SHIFT) as u64;
             self.mm.insert(&mut layout, Vma::new(growth.clone(), page, part.spec.clone()));
         }
@@ -183,7 +186,8 @@ impl<P: Platform> Space<P> {
         self.finish(source, left, Rest::Free);
         if locked {
             if keep {
-                self.unlock_mapping(from.start)?;
+                // What has moved has moved.
+                let _ = self.unlock_mapping(from.start);
             }
             self.populate_what_can_be(&(to.start + from.len()..to.end));
         }

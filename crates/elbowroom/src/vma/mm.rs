@@ -302,11 +302,18 @@ impl Mm {
         let guard = pin();
         let Some((found, entry)) = self.index.get(pages.start, &guard) else { return false };
         let Some(key) = entry.key().filter(|_| found == pages) else { return false };
+        let touched = |layout: &Layout<'_>| {
+            self.vmas.read_locked(key, layout).is_none_or(|vma| {
+                let cached = vma.spec.object.as_ref().is_some_and(|object| object.has_any(vma.pages()));
+                cached || vma.spec.is_private() && self.anon.has_any(pages.clone())
+            })
+        };
+        if touched(layout) {
+            return false;
+        }
         // Whoever is inside may be bringing a page in. Nobody comes in after this.
         self.vmas.detach(key, layout);
-        let Some(vma) = self.vmas.read_locked(key, layout) else { return false };
-        let cached = vma.spec.object.as_ref().is_some_and(|object| object.has_any(vma.pages()));
-        if cached || vma.spec.is_private() && self.anon.has_any(pages.clone()) {
+        if touched(layout) {
             return false;
         }
         self.vmas.remove(key, layout);
