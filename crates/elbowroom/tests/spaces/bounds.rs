@@ -9,9 +9,6 @@ use std::ops::Range;
 /// The most mappings of a space.
 const MAX_VMAS: usize = 1 << 20;
 
-/// After this, what must end is taken to hang.
-const HANG: Duration = Duration::from_secs(60);
-
 /// Memory that nothing can be freed of runs out: that is an error after a while, and no more than that.
 #[test]
 fn memory_that_runs_out_is_an_error() {
