@@ -127,9 +127,9 @@ pub const OPTIMISTIC_LOOKUPS: u32 = 8;
 /// Looks of a fault that something changing makes it repeat, before it lets others go on.
 pub const REPEATS_AT_ONCE: u32 = 64;
 
-/// A file whose folios have gone from mapping to mapping more often than this within [`GROWTH_LOOK`] is left to the kernel: that is less than what one thread
-/// does that needs two mappings of a folio at once, and far more than what mappings need that are used one after the other.
-pub const ALIAS_MOVES: u32 = 5000;
+/// A file is left to the kernel if one folio of it has gone from mapping to mapping more often than this within [`GROWTH_LOOK`]: less often than where one instruction
+/// needs two mappings of it at once, and far more often than where mappings are used in turn for different parts.
+pub const ALIAS_MOVES: u32 = 2000;
 
 /// Huge folios that are made of small ones at a time, once in [`GROWTH_LOOK`].
 pub const JOINS_AT_ONCE: usize = 16;

@@ -14,7 +14,7 @@ use crate::stats::Counters;
 use crate::vma::{Layout, Mm};
 use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::Kicker;
-use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, RcuCell, thread};
 use std::ops::Range;
@@ -45,6 +45,8 @@ pub(crate) struct Core<P: Platform> {
     /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none waits.
     pub(crate) starving_since: AtomicU64,
     pub(crate) born: Instant,
+    /// Counts the looks of whoever settles aliases.
+    pub(crate) seconds: AtomicU32,
     pub(crate) stop: AtomicBool,
     /// Folios that left their caches without reclaim since the queues were last purged.
     pub(crate) dead: AtomicUsize,

@@ -15,7 +15,7 @@ use crate::writeback::Obstacle;
 use elbowroom_machine::soft::Subscription;
 use elbowroom_machine::{Errno, WindowTable};
 use elbowroom_store::{FileId, Inject, Reactor, reactor};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
@@ -89,6 +89,7 @@ impl<P: Platform> Manager<P> {
             folios_peak: AtomicUsize::new(0),
             starving_since: AtomicU64::new(0),
             born: Instant::now(),
+            seconds: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             dead: AtomicUsize::new(0),
             config,

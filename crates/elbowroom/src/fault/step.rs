@@ -1,7 +1,7 @@
 //! One look at a fault: from the address to a mapped page, or to what it must wait for.
 
 use super::{NO_THREAD, Pass, Step};
-use crate::config::{OPTIMISTIC_LOOKUPS, RECLAIM_BATCH_PAGES, TRACKED_AROUND_PAGES};
+use crate::config::{ALIAS_MOVES, OPTIMISTIC_LOOKUPS, RECLAIM_BATCH_PAGES, TRACKED_AROUND_PAGES};
 use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
@@ -346,7 +346,9 @@ impl<P: Platform> Core<P> {
         let mut body = folio.body();
         let extent = body.extent();
         if extent.base().is_some_and(|b| b != base) {
-            object.note_moved();
+            if folio.note_moved(self.seconds.load(Ordering::Relaxed)) > ALIAS_MOVES {
+                object.note_bouncing();
+            }
             match self.mmu.unmap(extent) {
                 Ok(()) => {}
                 Err(UnmapError::Busy) => return Step::Later,

@@ -16,7 +16,7 @@ use crate::page::{Flag, Folio};
 use elbowroom_index::{XArray, xarray::Mark};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{FileId, FileStat, StoreFile};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell};
@@ -48,8 +48,8 @@ pub struct FileObject {
     unreadable: AtomicBool,
     /// An access to a page of it was made to fail since somebody asked last.
     denied: AtomicBool,
-    /// How often a folio was taken from one mapping to another since somebody asked last.
-    moves: AtomicU32,
+    /// A folio of it goes from one mapping to another all the time.
+    bouncing: AtomicBool,
     /// It is left to the kernel, since it is used through several mappings at once.
     aliased: AtomicBool,
 }
@@ -112,7 +112,7 @@ impl FileObject {
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
             denied: AtomicBool::new(false),
-            moves: AtomicU32::new(0),
+            bouncing: AtomicBool::new(false),
             aliased: AtomicBool::new(false),
         }
     }
@@ -287,14 +287,14 @@ impl FileObject {
         self.denied.swap(false, Ordering::AcqRel)
     }
 
-    /// Notes that a folio was taken from one mapping to another.
-    pub(crate) fn note_moved(&self) {
-        self.moves.fetch_add(1, Ordering::Relaxed);
+    /// Notes that a folio goes from one mapping to another all the time.
+    pub(crate) fn note_bouncing(&self) {
+        self.bouncing.store(true, Ordering::Relaxed);
     }
 
-    /// How often that was noted since the last call.
-    pub(crate) fn take_moves(&self) -> u32 {
-        self.moves.swap(0, Ordering::Relaxed)
+    /// Whether that was noted since the last call.
+    pub(crate) fn take_bouncing(&self) -> bool {
+        self.bouncing.swap(false, Ordering::Relaxed)
     }
 
     /// Leaves the file to the kernel, or takes it back; whoever is mapping it asks [`FileObject::is_aliased`] afterwards.

@@ -14,7 +14,7 @@ pub use state::{Flag, StateWord};
 pub use wait::{Answer, Parked, WaitTable, Waiter};
 
 use elbowroom_machine::{Extent, PageSet};
-use elbowroom_sync::atomic::AtomicU32;
+use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::{LockClass, LockStats, Mutex, MutexGuard};
 use std::ops::Range;
 
@@ -30,6 +30,8 @@ pub struct Folio {
     pub object: u64,
     /// How many spaces have it, if it is anonymous. Changed by who has its lock. Linux: `_mapcount`.
     pub mapcount: AtomicU32,
+    /// How often it went from one mapping to another, and in which second: `second << 16 | times`. Changed by who has its lock.
+    moves: AtomicU32,
     body: Mutex<Body>,
 }
 
@@ -53,6 +55,7 @@ impl Folio {
             order,
             object,
             mapcount: AtomicU32::new(1),
+            moves: AtomicU32::new(0),
             body: locks.mutex(LockClass::Folio, body),
         }
     }
@@ -67,8 +70,17 @@ impl Folio {
             order,
             object,
             mapcount: AtomicU32::new(1),
+            moves: AtomicU32::new(0),
             body: locks.mutex(LockClass::Folio, body),
         }
+    }
+
+    /// Notes that it is taken from one mapping to another, by who has its lock; tells how often that was so in this second.
+    pub fn note_moved(&self, second: u32) -> u32 {
+        let before = self.moves.load(Ordering::Relaxed);
+        let times = if before >> 16 == second & 0xFFFF { (before & 0xFFFF) + 1 } else { 1 };
+        self.moves.store(second << 16 | times.min(0xFFFF), Ordering::Relaxed);
+        times
     }
 
     /// How many pages it has.

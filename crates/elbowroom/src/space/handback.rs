@@ -1,15 +1,17 @@
 //! Giving addresses back to the kernel.
 
 use super::Space;
-use super::change::{Pages, Part, Rest};
-use crate::config::{ALIAS_MOVES, ALIAS_ROUNDS, DELAY, PINNED_BOUND};
+use super::change::{Change, Pages, Part, Rest, Terms};
+use crate::config::{ALIAS_ROUNDS, DELAY, PINNED_BOUND};
 use crate::object::FileObject;
 use crate::platform::Host;
 use crate::vma::Prot;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, PAGE_SIZE};
+use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
+use std::ops::Range;
 
 impl Space<Host> {
     /// Replaces the mappings of files in the range by the kernel's own, in place, of the same files at the same offsets, with PROT_* bits
@@ -21,53 +23,75 @@ impl Space<Host> {
     /// changed. The error of
     /// mapping: what was not mapped stays as it is.
     pub fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
-        self.hand_back_if(addr, len, prot, |_| true)
-    }
-
-    /// The same, if all of it is mappings of what is `wanted`; else EOPNOTSUPP.
-    fn hand_back_if(
-        &self,
-        addr: usize,
-        len: usize,
-        prot: Option<u32>,
-        wanted: impl Fn(&FileObject) -> bool,
-    ) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
         let deadline = Instant::now() + PINNED_BOUND;
-        let (change, mut mapped) = loop {
-            let plan = |parts: &[Part]| {
-                let file =
-                    |part: &Part| part.spec.object.as_ref().is_some_and(|o| !o.is_memory() && wanted(o));
-                if !parts.iter().all(file) {
-                    return Err(Errno::OPNOTSUPP);
-                }
-                self.can_give(parts.len())
-            };
-            let change = self.begin(range.clone(), plan)?;
-            match self.settled(&change.parts) {
-                Ok(true) => break (change, Ok(())),
-                Ok(false) if Instant::now() > deadline => {
-                    self.undo(change);
-                    return Err(Errno::BUSY);
-                }
-                // A write(2) to it is under way. It may wait for our change to end, so we do not wait for it in here.
-                Ok(false) => self.undo(change),
-                Err(e) => {
-                    self.undo(change);
-                    return Err(e);
-                }
+        while !self.give_files(std::slice::from_ref(&range), prot, None)? {
+            // A write(2) to it is under way. It may wait for our change to end, so we do not wait for it in there.
+            if Instant::now() > deadline {
+                return Err(Errno::BUSY);
             }
             thread::sleep(DELAY);
+        }
+        Ok(())
+    }
+
+    /// Replaces the mappings of files in the ranges, which are in order, by the kernel's own, all at one moment. With `only`: if they are all that there is of that file,
+    /// and nothing else. `false`: not now.
+    fn give_files(
+        &self,
+        ranges: &[Range<usize>],
+        prot: Option<u32>,
+        only: Option<&Arc<FileObject>>,
+    ) -> Result<bool, Errno> {
+        let mut changes = Vec::new();
+        let given = self.begin_giving(ranges, only, &mut changes);
+        if !matches!(given, Ok(true)) {
+            changes.into_iter().for_each(|change| self.undo(change));
+            return given;
+        }
+        let mut mapped = Ok(());
+        for change in changes {
+            let mut kept = Vec::new();
+            for part in &change.parts {
+                mapped = mapped.and_then(|()| self.map_kernels_own(part, prot));
+                if mapped.is_err() {
+                    kept.push(part.with(|_| ()));
+                }
+            }
+            self.finish(change, kept, Rest::Given);
+        }
+        mapped.map(|()| true)
+    }
+
+    /// Takes the mappings out, and sees to it that the file has all that they have. What has begun is in `changes`, whatever the result.
+    fn begin_giving(
+        &self,
+        ranges: &[Range<usize>],
+        only: Option<&Arc<FileObject>>,
+        changes: &mut Vec<Change>,
+    ) -> Result<bool, Errno> {
+        let wanted = |object: &Arc<FileObject>| {
+            !object.is_memory() && only.is_none_or(|only| Arc::ptr_eq(only, object))
         };
-        let mut kept = Vec::new();
-        for part in &change.parts {
-            mapped = mapped.and_then(|()| self.map_kernels_own(part, prot));
-            if mapped.is_err() {
-                kept.push(part.with(|_| ()));
+        // From the lowest address on: so that two who begin several cannot wait for each other.
+        for range in ranges {
+            let terms = Terms { beside_another: !changes.is_empty(), ..Terms::default() };
+            let change = self.begin_on(terms, range.clone(), |parts: &[Part]| {
+                if !parts.iter().all(|part| part.spec.object.as_ref().is_some_and(|object| wanted(object))) {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                self.can_give(parts.len() + ranges.len())
+            })?;
+            changes.push(change);
+        }
+        if let Some(object) = only {
+            let layout = self.mm.write();
+            // Mapped, or moved, since it was listed.
+            if layout.changing.len() != changes.len() || !self.mm.ranges_of(object, &layout).is_empty() {
+                return Ok(false);
             }
         }
-        self.finish(change, kept, Rest::Given);
-        mapped
+        changes.iter().try_fold(true, |all, change| Ok(self.settled(&change.parts)? && all))
     }
 
     /// Whether the file has all that the parts, which are being changed, have; writes back what can be written now.
@@ -104,13 +128,14 @@ impl Space<Host> {
         if self.core.mmu.can_give_away(ranges + 1) { Ok(Pages::Leave) } else { Err(Errno::NOMEM) }
     }
 
-    /// Leaves the files to the kernel whose folios have gone from one mapping to another all the time in the last second.
+    /// Leaves the files to the kernel of which a folio has gone from one mapping to another all the time.
     ///
     /// A folio is mapped in one place. An instruction that needs two mappings of one at the same time (`rep movsb` from one to the other) would fault for ever,
     /// and a loop that uses two in turn is slow. The kernel can do both.
     pub(crate) fn settle_aliases(&self) {
+        self.core.seconds.fetch_add(1, Ordering::Relaxed);
         for object in self.core.objects.all() {
-            if object.take_moves() > ALIAS_MOVES {
+            if object.take_bouncing() {
                 self.leave_to_kernel(&object);
             }
         }
@@ -119,28 +144,18 @@ impl Space<Host> {
     fn leave_to_kernel(&self, object: &Arc<FileObject>) {
         // From now on nobody maps it anew.
         object.set_aliased(true);
-        let listed = || {
-            let layout = self.core.still_layout(&self.mm);
-            (self.mm.ranges_of(object, &layout), self.mm.copies_of(object, 0, &layout))
-        };
-        if !listed().1.is_empty() {
-            // The kernel knows nothing of those.
-            return object.set_aliased(false);
-        }
-        self.core.counters.aliased_files.add(1);
-        // Some may be moved between being listed and being handed back.
         for _ in 0..ALIAS_ROUNDS {
-            let (ranges, _) = listed();
+            let ranges = self.mm.ranges_of(object, &self.core.still_layout(&self.mm));
             if ranges.is_empty() {
                 return;
             }
-            for range in ranges {
-                // What cannot be handed back goes on as it was, and so does the program.
-                let ours = |other: &FileObject| std::ptr::eq(other, &**object);
-                let _ = self.hand_back_if(range.start, range.len(), None, ours);
+            match self.give_files(&ranges, None, Some(object)) {
+                Ok(true) => self.core.counters.aliased_files.add(1),
+                Ok(false) | Err(Errno::BUSY) => thread::sleep(DELAY),
+                Err(_) => break,
             }
         }
-        // Some could not be: better all with us than some.
+        // The kernel cannot have it, or not now: all of it goes on as it was.
         object.set_aliased(false);
     }
 
