@@ -5,74 +5,62 @@
 //! the sequence.
 //!
 //! # Who gets it
-//! First come, first served. Who finds the lock free, and nobody queued, takes it with one compare-and-swap. Everybody else draws a
-//! ticket and is let in by whoever leaves, in the order of the tickets, readers that stand together all at once. So a writer that
-//! waits is never overtaken, and neither is a reader. The price is a wake-up per hand-over; waiters look around for a
-//! moment before they sleep.
+//! Who finds the lock free, and nobody queued, takes it with one compare-and-swap. Everybody else looks around for a moment, draws a
+//! ticket, and sleeps until it is the head of the queue and the lock is free.
+//!
+//! Who leaves wakes the head, but leaves the lock free: until the head runs, a writer that comes by may take it. Such a thief has a
+//! processor, and is done before a wake-up is. If each release gave the lock to a thread that sleeps, nobody would be inside until
+//! that one runs, everybody would come to sleep behind it, and each release would cost a wake-up: a lock convoy. A head that finds
+//! a thief inside sleeps again, and is woken again. Linux does so too (kernel/locking/rwsem.c, `RWSEM_FLAG_HANDOFF`) and ends it by
+//! time. Here a count ends it: after [`MAX_STEALS`] thefts in a row the lock is the head's, even if that still sleeps.
+//!
+//! * Those who wait are let in in the order of their tickets, readers that stand together all at once.
+//! * Between one of those and the next at most [`MAX_STEALS`] writers enter without a ticket. So who has `n` before it in the
+//!   queue is overtaken by at most `(n + 1) * MAX_STEALS` writers.
+//! * A reader overtakes nobody who waits.
 //!
 //! # The word
-//! `WRITER` | `QUEUED` | count of readers. It is changed by read-modify-writes only. While `QUEUED` is set nobody enters but by
-//! the hand of somebody who has the queue's mutex. `QUEUED` is set, and then the word looked at, by who wants to wait; it is
-//! looked at, after the word was changed, by who leaves: so one of the two sees the other, and no wake-up is lost.
+//! `WRITER` | `QUEUED` | `AWAKE` | count of thefts | count of readers. It is changed by read-modify-writes only, and `QUEUED` and
+//! `AWAKE` under the queue's mutex only. `QUEUED` says that the queue is not empty, and keeps readers out. `AWAKE` says that the head
+//! is awake and will look at the word once more, so nobody else needs to wake it. Thefts are counted while `QUEUED` is set, and
+//! from 0 again when the head enters; so there are none while readers are inside. `queue` says why no wake-up is lost.
+
+mod queue;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::UnsafeCell;
 use crate::lock::{LockClass, LockStats, order, sys};
-use crate::thread::look_around;
-use crate::time::Instant;
-use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
+use self::queue::{LANES, Mode, Queue};
+
 /// A writer is inside.
 const WRITER: u64 = 1 << 63;
-/// Somebody waits, or is about to: nobody enters past the queue.
+/// Somebody waits: nobody enters past the queue, thieves excepted.
 const QUEUED: u64 = 1 << 62;
-/// One reader. Their count cannot reach `QUEUED`, even if each forgets its guard: that takes more than a century.
+/// The head of the queue is awake and will look: nobody needs to wake it.
+const AWAKE: u64 = 1 << 61;
+/// One writer that took the lock past the queue. Seven bits count them.
+const THEFT: u64 = 1 << 54;
+const THEFTS: u64 = AWAKE - THEFT;
+/// One reader. Their count cannot reach `THEFT`, even if each forgets its guard: that takes more than ten years.
 const READER: u64 = 1;
+const READERS: u64 = THEFT - READER;
 
-/// How often a reader tries to enter among other readers, before it goes by the queue's mutex, where it succeeds.
+/// How many writers may take a [`LayoutLock`] past those who wait, until the first of those is let in. Few in models, which go through them.
+pub const MAX_STEALS: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
+const _: () = assert!(MAX_STEALS <= THEFTS / THEFT);
+
+/// How often a reader tries to enter among other readers, before it goes by the queue's mutex, where nobody else joins.
 const READ_TRIES: u32 = 16;
-/// How often a waiter looks whether it was let in, before it sleeps: about a microsecond.
-const LOOKS: u32 = 40;
-/// Conditions that sleepers are spread over by ticket, so that a hand-over wakes few for nothing.
-const LANES: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// In tests of the tests: readers enter although somebody is queued.
 const MUTANT_OVERTAKE: bool = cfg!(elbowroom_mutant = "overtake");
-/// In tests of the tests: the last reader to leave lets nobody in.
+/// In tests of the tests: the last reader to leave wakes nobody.
 const MUTANT_NO_HAND_OVER: bool = cfg!(elbowroom_mutant = "no_hand_over");
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Read,
-    Write,
-}
-
-impl Mode {
-    /// What it adds to the word.
-    fn unit(self) -> u64 {
-        match self {
-            Mode::Read => READER,
-            Mode::Write => WRITER,
-        }
-    }
-
-    /// Whether it may enter besides those who are inside.
-    fn fits(self, word: u64) -> bool {
-        match self {
-            Mode::Read => word & WRITER == 0,
-            Mode::Write => word & !QUEUED == 0,
-        }
-    }
-}
-
-/// Those who wait, first come first.
-struct Queue {
-    modes: VecDeque<Mode>,
-    /// Sleepers by lane. Notifying is a system call even if nobody listens.
-    asleep: [usize; LANES],
-}
+/// In tests of the tests: a writer that leaves wakes nobody.
+const MUTANT_NO_WAKE_HEAD: bool = cfg!(elbowroom_mutant = "no_wake_head");
 
 /// What readers of VMAs look at, on a line that changes only when a write ends.
 #[repr(align(64))]
@@ -85,14 +73,15 @@ struct Current {
 #[repr(align(64))]
 struct Word(AtomicU64);
 
-/// A reader-writer lock of the class [`LockClass::Layout`] around a `T`, in the order of arrival, with a sequence number.
+/// A reader-writer lock of the class [`LockClass::Layout`] around a `T`, with a queue and a sequence number.
+///
+/// Who waits is let in in the order of arrival, and overtaken by at most [`MAX_STEALS`] writers, and as many more for each thread that
+/// waits before it. Readers overtake nobody.
 ///
 /// A panic while it is held does not poison it. A thread that holds it must not take it again, not even for reading.
 pub struct LayoutLock<T> {
     current: Current,
     word: Word,
-    /// Tickets let in so far. Written under the queue's mutex.
-    granted: AtomicU64,
     queue: sys::Mutex<Queue>,
     lanes: [sys::Condvar; LANES],
     stats: LockStats,
@@ -115,8 +104,7 @@ impl LockStats {
                 sequence: AtomicU64::new(FIRST_SEQUENCE),
             },
             word: Word(AtomicU64::new(0)),
-            granted: AtomicU64::new(0),
-            queue: sys::Mutex::new(Queue { modes: VecDeque::new(), asleep: [0; LANES] }),
+            queue: sys::Mutex::new(Queue::new()),
             lanes: std::array::from_fn(|_| sys::Condvar::new()),
             stats: self.clone(),
             data: UnsafeCell::new(value),
@@ -128,7 +116,7 @@ impl LockStats {
 const FIRST_SEQUENCE: u64 = 1;
 
 impl<T> LayoutLock<T> {
-    /// Takes the lock for writing, waiting for everybody who came before.
+    /// Takes the lock for writing, past those who wait if it is free and they were not overtaken too often, else waiting for them.
     ///
     /// # Panics
     /// In debug builds, if this thread holds a lock of the class `layout` or a later one.
@@ -137,7 +125,7 @@ impl<T> LayoutLock<T> {
         order::before_lock(LockClass::Layout);
         self.stats.cells(LockClass::Layout).acquired();
         if self.word.0.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.enter_by_the_queue(Mode::Write);
+            self.enter_slowly(Mode::Write);
         }
         order::locked(LockClass::Layout);
         LayoutWrite { lock: self, thread: PhantomData }
@@ -152,7 +140,7 @@ impl<T> LayoutLock<T> {
         order::before_lock(LockClass::Layout);
         self.stats.cells(LockClass::Layout).acquired();
         if !self.join_readers() {
-            self.enter_by_the_queue(Mode::Read);
+            self.enter_slowly(Mode::Read);
         }
         order::locked(LockClass::Layout);
         LayoutRead { lock: self, thread: PhantomData }
@@ -168,7 +156,7 @@ impl<T> LayoutLock<T> {
 
     /// How many threads wait for the lock now.
     pub fn waiters(&self) -> usize {
-        self.queue().modes.len()
+        self.queue().len()
     }
 
     /// Which lock this is.
@@ -198,77 +186,24 @@ impl<T> LayoutLock<T> {
         false
     }
 
-    #[cold]
-    fn enter_by_the_queue(&self, mode: Mode) {
-        let mut queue = self.queue();
-        // Acquire: if the lock turns out to be free, all who left it are seen.
-        let word = self.word.0.fetch_or(QUEUED, Ordering::AcqRel);
-        if queue.modes.is_empty() && mode.fits(word) {
-            self.word.0.fetch_add(mode.unit(), Ordering::Relaxed);
-            self.word.0.fetch_and(!QUEUED, Ordering::Relaxed);
-            return;
-        }
-        queue.modes.push_back(mode);
-        let ticket = self.granted.load(Ordering::Relaxed) + queue.modes.len() as u64;
-        drop(queue);
-        let start = Instant::now();
-        self.wait_for(ticket);
-        self.stats.cells(LockClass::Layout).waited(start);
-    }
-
-    /// Waits until `ticket` is let in: until all who came before have left.
-    fn wait_for(&self, ticket: u64) {
-        // Acquire: what was done under the lock before is seen.
-        let granted = || self.granted.load(Ordering::Acquire) >= ticket;
-        if look_around(LOOKS, 0, granted) {
-            return;
-        }
-        let lane = ticket as usize % LANES;
-        let mut queue = self.queue();
-        while !granted() {
-            queue.asleep[lane] += 1;
-            queue = self.lanes[lane].wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
-            queue.asleep[lane] -= 1;
-        }
-    }
-
-    /// Lets in those at the head of the queue, as many as fit. Called by who left a lock that had `QUEUED` set.
-    #[cold]
-    fn hand_over(&self) {
-        let mut queue = self.queue();
-        while let Some(&mode) = queue.modes.front() {
-            // Acquire: what they did who left is passed on by `granted`.
-            if !mode.fits(self.word.0.load(Ordering::Acquire)) {
-                return;
-            }
-            queue.modes.pop_front();
-            self.word.0.fetch_add(mode.unit(), Ordering::Relaxed);
-            let ticket = self.granted.fetch_add(1, Ordering::Release) + 1;
-            let lane = ticket as usize % LANES;
-            if queue.asleep[lane] > 0 {
-                self.lanes[lane].notify_all();
-            }
-        }
-        self.word.0.fetch_and(!QUEUED, Ordering::Relaxed);
-    }
-
     #[inline]
     fn end_write(&self) {
         // Only the writer changes it. Release: who sees the new number sees what was changed.
         let sequence = self.current.sequence.load(Ordering::Relaxed);
         self.current.sequence.store(sequence + 1, Ordering::Release);
         // A subtraction, since it is set: one instruction, where clearing and testing is a loop.
-        if self.word.0.fetch_sub(WRITER, Ordering::Release) & QUEUED != 0 {
-            self.hand_over();
+        let word = self.word.0.fetch_sub(WRITER, Ordering::Release);
+        if word & (QUEUED | AWAKE) == QUEUED && !MUTANT_NO_WAKE_HEAD {
+            self.wake_head();
         }
     }
 
     #[inline]
     fn end_read(&self) {
         // Release: the next writer sees that this reader has read.
-        let last = self.word.0.fetch_sub(READER, Ordering::Release) == QUEUED | READER;
-        if last && !MUTANT_NO_HAND_OVER {
-            self.hand_over();
+        let word = self.word.0.fetch_sub(READER, Ordering::Release);
+        if word & (QUEUED | AWAKE | READERS) == QUEUED | READER && !MUTANT_NO_HAND_OVER {
+            self.wake_head();
         }
     }
 }

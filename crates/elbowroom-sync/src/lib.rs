@@ -27,7 +27,7 @@ pub mod thread;
 
 pub use counter::Counter;
 pub use histogram::{Histogram, HistogramSnapshot};
-pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite};
+pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};
 pub use lock::{ClassStats, Condvar, LockClass, LockStats, Mutex, MutexGuard};
 pub use rcu::RcuCell;
 pub use slots::{Full, Key, SlotRead, Slots, TryReadError};

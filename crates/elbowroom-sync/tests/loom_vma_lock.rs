@@ -6,7 +6,7 @@
 #![cfg(loom)]
 
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use elbowroom_sync::{Arc, Key, LayoutLock, LockStats, Slots, TryReadError};
+use elbowroom_sync::{Arc, Key, LayoutLock, LockStats, MAX_STEALS, Slots, TryReadError};
 use loom::thread;
 
 /// A value in two halves, which differ while it is changed.
@@ -287,6 +287,102 @@ fn the_layout_lock_is_exclusive_between_two_threads() {
         drop(held);
         writer.join().unwrap();
         assert_eq!(*layout.read(), 2);
+    });
+}
+
+/// Whether any run of a model has come that far; outside of the models, where nothing is forgotten between the runs.
+struct Seen(std::sync::atomic::AtomicBool);
+
+impl Seen {
+    const fn new() -> Self {
+        Self(std::sync::atomic::AtomicBool::new(false))
+    }
+
+    fn note(&self, seen: bool) {
+        self.0.fetch_or(seen, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn check(&self, what: &str) {
+        assert!(self.0.load(std::sync::atomic::Ordering::Relaxed), "never seen: {what}");
+    }
+}
+
+/// One thread waits, and another writes twice more than it may be overtaken. Then one of those is after the one that waits, which is woken
+/// although it may have found a thief inside.
+#[test]
+fn a_writer_that_waits_is_overtaken_no_more_often_than_is_said() {
+    static OVERTAKEN: Seen = Seen::new();
+    model(Some(5), || {
+        let layout = Arc::new(LockStats::new().layout_lock(0_u64));
+        let held = layout.write();
+        let writer = thread::spawn({
+            let layout = layout.clone();
+            move || *layout.write()
+        });
+        // A run in which it is not queued by now says nothing.
+        let waits = layout.waiters() == 1;
+        drop(held);
+        for _ in 0..=MAX_STEALS {
+            *layout.write() += 1;
+        }
+        let overtaken = writer.join().unwrap();
+        assert!(!waits || overtaken <= MAX_STEALS, "overtaken {overtaken} times");
+        OVERTAKEN.note(waits && overtaken == MAX_STEALS);
+        assert_eq!((layout.waiters(), *layout.read()), (0, MAX_STEALS + 1));
+    });
+    OVERTAKEN.check("a writer that overtakes one that waits");
+}
+
+/// The same with two that wait: each has at most so many thieves before it since the one before it was let in.
+#[test]
+fn the_second_in_the_queue_is_overtaken_no_more_often_than_is_said() {
+    static OVERTAKEN: Seen = Seen::new();
+    model(Some(2), || {
+        let layout = Arc::new(LockStats::new().layout_lock(0_u64));
+        let held = layout.write();
+        let waiting: Vec<_> = (1..3)
+            .map(|number| {
+                let writer = thread::spawn({
+                    let layout = layout.clone();
+                    move || *layout.write()
+                });
+                (layout.waiters() == number, writer)
+            })
+            .collect();
+        drop(held);
+        for _ in 0..=2 * MAX_STEALS {
+            *layout.write() += 1;
+        }
+        for (number, (waits, writer)) in (1..).zip(waiting) {
+            let overtaken = writer.join().unwrap();
+            assert!(!waits || overtaken <= number * MAX_STEALS, "{number}: overtaken {overtaken} times");
+            OVERTAKEN.note(waits && overtaken == 2 * MAX_STEALS);
+        }
+        assert_eq!(layout.waiters(), 0);
+    });
+    OVERTAKEN.check("both that wait are overtaken");
+}
+
+/// A thief among readers that wait together: all of them are let in, by one of them.
+#[test]
+fn readers_that_wait_are_let_in_together_past_a_thief() {
+    model(Some(2), || {
+        let layout = Arc::new(LockStats::new().layout_lock(0_u64));
+        let held = layout.write();
+        let readers = [(); 2].map(|()| {
+            let layout = layout.clone();
+            thread::spawn(move || *layout.read())
+        });
+        let wait = layout.waiters() == 2;
+        drop(held);
+        for _ in 0..=MAX_STEALS {
+            *layout.write() += 1;
+        }
+        let seen = readers.map(|reader| reader.join().unwrap());
+        if wait {
+            assert!(seen[0] == seen[1] && seen[0] <= MAX_STEALS, "{seen:?}");
+        }
+        assert_eq!(layout.waiters(), 0);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::atomic::AtomicU32;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use std::thread;
 
 fn lock<T>(value: T) -> (LockStats, LayoutLock<T>) {
@@ -111,6 +111,75 @@ fn those_who_wait_are_let_in_as_they_came() {
     let mut order = order_of(&[true, false, false, true, false, true]);
     order[1..3].sort_unstable();
     assert_eq!(order, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_writer_that_waits_is_overtaken_a_bounded_number_of_times() {
+    let (_, lock) = lock(0_u64);
+    for _ in 0..50 {
+        *lock.write() = 0;
+        thread::scope(|scope| {
+            let held = lock.write();
+            let waiting = scope.spawn(|| *lock.write());
+            until(|| lock.waiters() == 1);
+            drop(held);
+            for _ in 0..10 * MAX_STEALS {
+                *lock.write() += 1;
+            }
+            let overtaken = waiting.join().unwrap();
+            assert!(overtaken <= MAX_STEALS, "{overtaken}");
+        });
+        assert_eq!((lock.word.0.load(Ordering::Relaxed), *lock.read()), (0, 10 * MAX_STEALS));
+    }
+}
+
+#[test]
+fn a_lock_that_is_left_free_is_stolen_so_often_and_then_kept_for_the_head() {
+    let (_, lock) = lock(0);
+    thread::scope(|scope| {
+        let held = lock.write();
+        let waiting = scope.spawn(|| *lock.write());
+        until(|| lock.waiters() == 1);
+        // The release, without its wake-up: as if the head slept on for a while.
+        std::mem::forget(held);
+        order::unlocked(LockClass::Layout);
+        lock.word.0.fetch_sub(WRITER, Ordering::Release);
+        for thefts in 1..=MAX_STEALS {
+            let word = lock.word.0.load(Ordering::Relaxed);
+            assert_eq!((word & (QUEUED | WRITER), word & THEFTS), (QUEUED, (thefts - 1) * THEFT));
+            assert!(lock.steal(), "theft {thefts}");
+            lock.word.0.fetch_sub(WRITER, Ordering::Release);
+        }
+        assert!(!lock.steal(), "the lock is the head's");
+        lock.wake_head();
+        assert_eq!(waiting.join().unwrap(), 0);
+    });
+    assert_eq!(lock.word.0.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn many_threads_that_write_and_read_all_get_in() {
+    const THREADS: u64 = 200;
+    let (stats, lock) = lock([0_u64; 2]);
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let lock = &lock;
+            scope.spawn(move || {
+                for turn in 0..200 {
+                    if (number + turn) % 4 == 0 {
+                        let held = lock.read();
+                        assert_eq!(held[0], held[1]);
+                    } else {
+                        lock.write().iter_mut().for_each(|number| *number += 1);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(*lock.read(), [THREADS * 150; 2]);
+    assert_eq!((lock.waiters(), lock.word.0.load(Ordering::Relaxed)), (0, 0));
+    let seen = stats.class(LockClass::Layout);
+    assert_eq!(seen.contended, seen.waits.count());
 }
 
 #[test]

@@ -1,0 +1,197 @@
+//! Who cannot enter the layout lock at once: thieves, and the queue.
+//!
+//! # Why no wake-up is lost
+//! The head clears `AWAKE`, looks at the word as that left it, and sleeps only if it cannot enter: somebody is inside, or has entered
+//! since. Whoever that is leaves by a later change of the word, finds `QUEUED` without `AWAKE` there, and wakes the head; it does so
+//! under the mutex, which the head has until it sleeps. A thread that comes to an empty queue is the head at once, and does the same.
+//! One that becomes the head when another enters finds that one inside, and `AWAKE` cleared.
+
+use std::collections::VecDeque;
+
+use super::{AWAKE, LayoutLock, MAX_STEALS, QUEUED, READER, READERS, THEFT, THEFTS, WRITER};
+use crate::atomic::Ordering;
+use crate::lock::LockClass;
+use crate::thread::look_around;
+use crate::time::Instant;
+
+/// How often the head of the queue tries to enter, among thieves and readers that leave, before it sleeps.
+const HEAD_TRIES: u32 = 4;
+/// How often a thread looks whether it can enter, before it sleeps: about a microsecond.
+const LOOKS: u32 = 40;
+/// Conditions that sleepers are spread over by ticket, so that a wake-up is for one alone if not too many wait.
+pub(super) const LANES: usize = if cfg!(any(loom, shuttle)) { 2 } else { 128 };
+
+/// In tests of the tests: the head sleeps, and is taken for awake.
+const MUTANT_STALE_AWAKE: bool = cfg!(elbowroom_mutant = "stale_awake");
+/// In tests of the tests: thefts are not counted.
+const MUTANT_STEAL_FOREVER: bool = cfg!(elbowroom_mutant = "steal_forever");
+
+/// What for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Read,
+    Write,
+}
+
+impl Mode {
+    /// What it adds to the word.
+    fn unit(self) -> u64 {
+        match self {
+            Mode::Read => READER,
+            Mode::Write => WRITER,
+        }
+    }
+
+    /// Whether it may enter besides those who are inside.
+    fn fits(self, word: u64) -> bool {
+        match self {
+            Mode::Read => word & WRITER == 0,
+            Mode::Write => word & (WRITER | READERS) == 0,
+        }
+    }
+}
+
+/// Those who wait, first come first.
+pub(super) struct Queue {
+    modes: VecDeque<Mode>,
+    /// Tickets let in so far. The head has the next.
+    granted: u64,
+    /// Sleepers by lane. Notifying is a system call even if nobody listens.
+    asleep: [u32; LANES],
+}
+
+impl Queue {
+    pub(super) fn new() -> Self {
+        Self { modes: VecDeque::new(), granted: 0, asleep: [0; LANES] }
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.modes.len()
+    }
+
+    /// How many at the head enter together: one writer, or all readers up to the next writer. At least 1 if anybody waits.
+    fn together(&self) -> usize {
+        let readers = self.modes.iter().take_while(|&&mode| mode == Mode::Read).count();
+        readers.max(1)
+    }
+}
+
+/// Where the owner of a ticket sleeps.
+fn lane_of(ticket: u64) -> usize {
+    ticket as usize % LANES
+}
+
+impl<T> LayoutLock<T> {
+    /// Takes the lock for writing if it is free, past the queue if those who wait were not overtaken too often.
+    pub(super) fn steal(&self) -> bool {
+        let word = self.word.0.load(Ordering::Relaxed);
+        let theft = match word & QUEUED {
+            0 => 0,
+            _ if MUTANT_STEAL_FOREVER => 0,
+            _ => THEFT,
+        };
+        let may = Mode::Write.fits(word) && (theft == 0 || word & THEFTS < MAX_STEALS * THEFT);
+        let taken = (word + theft) | WRITER;
+        may && self.word.0.compare_exchange(word, taken, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Enters past the queue, if it can in a moment, else by the queue.
+    #[cold]
+    pub(super) fn enter_slowly(&self, mode: Mode) {
+        let enter = || match mode {
+            Mode::Read => self.join_readers(),
+            Mode::Write => self.steal(),
+        };
+        if !enter() && !look_around(LOOKS, 0, enter) {
+            self.enter_by_the_queue(mode);
+        }
+    }
+
+    /// Waits until all who queued before have left.
+    fn enter_by_the_queue(&self, mode: Mode) {
+        let mut queue = self.queue();
+        queue.modes.push_back(mode);
+        let ticket = queue.granted + queue.modes.len() as u64;
+        self.word.0.fetch_or(QUEUED, Ordering::Relaxed);
+        if self.enter_as_head(ticket, &mut queue) {
+            return;
+        }
+        let start = Instant::now();
+        let lane = lane_of(ticket);
+        // Readers are let in by the one before them.
+        while queue.granted < ticket {
+            queue.asleep[lane] += 1;
+            queue = self.lanes[lane].wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+            queue.asleep[lane] -= 1;
+            if queue.granted + 1 == ticket {
+                // If a thief is inside, it may leave in less time than it takes to sleep and be woken again.
+                drop(queue);
+                look_around(LOOKS, 0, || mode.fits(self.word.0.load(Ordering::Relaxed)));
+                queue = self.queue();
+                self.enter_as_head(ticket, &mut queue);
+            }
+        }
+        drop(queue);
+        self.stats.cells(LockClass::Layout).waited(start);
+    }
+
+    /// Enters, if `ticket` is the queue's head and those inside permit it, and lets in the readers behind a reader. Tells whether it
+    /// entered; if not, the next one to leave the lock free wakes the head.
+    fn enter_as_head(&self, ticket: u64, queue: &mut Queue) -> bool {
+        if queue.granted + 1 != ticket {
+            return false;
+        }
+        let (mode, together) = (queue.modes[0], queue.together());
+        let behind = if together < queue.modes.len() { QUEUED } else { 0 };
+        // Nobody but who has the queue's mutex sets it again.
+        let mut word = if MUTANT_STALE_AWAKE {
+            self.word.0.load(Ordering::Relaxed)
+        } else {
+            self.word.0.fetch_and(!AWAKE, Ordering::Relaxed) & !AWAKE
+        };
+        for _ in 0..HEAD_TRIES {
+            if !mode.fits(word) {
+                return false;
+            }
+            let inside = ((word & READERS) + together as u64 * mode.unit()) | behind;
+            // Acquire: what all did who left is seen.
+            match self.word.0.compare_exchange(word, inside, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    self.grant(together, queue);
+                    return true;
+                }
+                Err(now) => word = now,
+            }
+        }
+        false
+    }
+
+    /// Takes so many off the queue's head, who are counted in the word by now, and wakes those that sleep.
+    fn grant(&self, together: usize, queue: &mut Queue) {
+        queue.modes.drain(..together);
+        for _ in 0..together {
+            queue.granted += 1;
+            let lane = lane_of(queue.granted);
+            if together > 1 && queue.asleep[lane] > 0 {
+                self.lanes[lane].notify_all();
+            }
+        }
+    }
+
+    /// Wakes the queue's head, if there is one that is not awake. Called by who left the lock free with `QUEUED` set and without `AWAKE`.
+    #[cold]
+    pub(super) fn wake_head(&self) {
+        let queue = self.queue();
+        if queue.modes.is_empty() || self.word.0.fetch_or(AWAKE, Ordering::Relaxed) & AWAKE != 0 {
+            return;
+        }
+        let lane = lane_of(queue.granted + 1);
+        let asleep = queue.asleep[lane] > 0;
+        // First, since who wakes up takes the mutex.
+        drop(queue);
+        if asleep {
+            self.lanes[lane].notify_all();
+        }
+    }
+}
