@@ -4,7 +4,9 @@
 mod host;
 mod soft;
 
+#[allow(unused_imports, reason = "each test program uses its part")]
 pub use host::HostMachine;
+#[allow(unused_imports, reason = "each test program uses its part")]
 pub use soft::SoftMachine;
 
 use elbowroom::{
