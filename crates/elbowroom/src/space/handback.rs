@@ -18,10 +18,9 @@ impl Space<Host> {
     /// `prot`, or their own rights if `None`. What was dirty is written first, so the bytes are the same.
     ///
     /// # Errors
-    /// EINVAL: the range is no range. EOPNOTSUPP: something there is not a file's, or has pages of its own; nothing is changed. ENOMEM: no more ranges can be
-    /// given away; nothing is changed. EBUSY: a page is pinned, or being written, for longer than the bound; nothing is changed. The error of a write-back: nothing is
-    /// changed. The error of
-    /// mapping: what was not mapped stays as it is.
+    /// EINVAL: the range is no range. EOPNOTSUPP: something there is not a file's, or has pages of its own. ENOMEM: no more ranges can be given away. EBUSY: a page is
+    /// pinned, or being written, for longer than the bound. The error of a write-back. In all of these nothing is changed. The error of mapping: what was not mapped
+    /// stays as it is.
     pub fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
         let deadline = Instant::now() + PINNED_BOUND;
