@@ -35,7 +35,7 @@ impl<P: Platform> Pass<'_, P> {
         extent.clear();
         let folio = core.anon_folio(mm.id, first, extent);
         core.counters.huge_faults.add(1);
-        Some(self.own(mm, vma, folio, fault, || true))
+        Some(self.own(mm, vma, folio, fault))
     }
 }
 

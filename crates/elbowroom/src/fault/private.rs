@@ -14,6 +14,9 @@ use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, 
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{Ordering, fence};
 
+/// In tests of the tests: a folio that was found is used without looking whether it is still there.
+const MUTANT_SKIP_IDENTITY_CHECK: bool = cfg!(elbowroom_mutant = "skip_identity_check");
+
 impl<P: Platform> Pass<'_, P> {
     pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Step {
         let page = (fault.event.addr >> PAGE_SHIFT) as u64;
@@ -21,7 +24,7 @@ impl<P: Platform> Pass<'_, P> {
             if !folio.state.try_lock() {
                 return Step::Wait(folio);
             }
-            let step = if !mm.anon.has(page, &folio) {
+            let step = if !MUTANT_SKIP_IDENTITY_CHECK && !mm.anon.has(page, &folio) {
                 // It was dropped, copied or moved between being found and being locked.
                 Step::Again
             } else if fault.event.write && folio.mapcount.load(Ordering::Acquire) > 1 {
@@ -51,7 +54,7 @@ impl<P: Platform> Pass<'_, P> {
             return step;
         }
         match self.core.zero_folio(mm.id, page, self.ready) {
-            Some(folio) => self.own(mm, vma, folio, fault, || true),
+            Some(folio) => self.own(mm, vma, folio, fault),
             None => Step::NoMemory,
         }
     }
@@ -79,7 +82,7 @@ impl<P: Platform> Pass<'_, P> {
             let page = (index - source.index) as usize;
             match at_home.and_then(|()| self.copy(mm, &source, page, fault)) {
                 // Whoever truncates the file looks for copies after the size is stored, so either the copy is found or this sees the size.
-                Ok(Some(copy)) => self.own(mm, vma, copy, fault, inside),
+                Ok(Some(copy)) => self.own_if(mm, vma, copy, fault, inside),
                 Ok(None) => Step::NoMemory,
                 Err(UnmapError::Busy) => Step::Later,
                 Err(UnmapError::Lost) => {
@@ -137,8 +140,22 @@ impl<P: Platform> Pass<'_, P> {
         step
     }
 
-    /// Puts a new, locked folio into the space, maps it, and unlocks it; unless it is not `wanted` any more once others can find it.
-    pub(super) fn own(
+    /// Puts a new, locked folio into the space, maps it, and unlocks it.
+    pub(super) fn own(&mut self, mm: &Mm, vma: &VmaGuard<'_>, folio: Arc<Folio>, fault: &Parked) -> Step {
+        let core = self.core;
+        let step = if mm.anon.insert(folio.index, &folio) {
+            core.map_own(vma, &folio, fault)
+        } else {
+            // Another thread was faster.
+            core.free_folio(&folio);
+            Step::Again
+        };
+        core.waits.unlock(&folio, self.ready);
+        step
+    }
+
+    /// The same, unless the folio is not `wanted` any more once others can find it.
+    fn own_if(
         &mut self,
         mm: &Mm,
         vma: &VmaGuard<'_>,
@@ -147,18 +164,17 @@ impl<P: Platform> Pass<'_, P> {
         wanted: impl FnOnce() -> bool,
     ) -> Step {
         let core = self.core;
-        let step = if !mm.anon.insert(folio.index, &folio) {
-            // Another thread was faster.
+        if !mm.anon.insert(folio.index, &folio) {
             core.free_folio(&folio);
-            Step::Again
+            core.waits.unlock(&folio, self.ready);
+            return Step::Again;
+        }
+        fence(Ordering::SeqCst);
+        let step = if wanted() {
+            core.map_own(vma, &folio, fault)
         } else {
-            fence(Ordering::SeqCst);
-            if wanted() {
-                core.map_own(vma, &folio, fault)
-            } else {
-                core.take_own(mm, folio.index, &folio);
-                Step::Again
-            }
+            core.take_own(mm, folio.index, &folio);
+            Step::Again
         };
         core.waits.unlock(&folio, self.ready);
         step

@@ -45,7 +45,7 @@ impl AnonPages {
     pub fn insert(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changes = self.changes.lock();
         let stored = self.pages.writer().store(page, folio.order, folio.clone()).is_ok();
-        self.count.fetch_add(usize::from(stored), Ordering::AcqRel);
+        self.recount(|count| count + usize::from(stored));
         stored
     }
 
@@ -61,7 +61,7 @@ impl AnonPages {
             let stored = writer.store(page, 0, folio.clone());
             debug_assert!(stored.is_ok(), "nothing is where the huge folio was");
         }
-        self.count.fetch_add(new.len() - 1, Ordering::AcqRel);
+        self.recount(|count| count + new.len() - 1);
         true
     }
 
@@ -77,7 +77,7 @@ impl AnonPages {
         });
         let stored = writer.store(first, new.order, new.clone());
         debug_assert!(stored.is_ok(), "nothing is where the small folios were");
-        self.count.fetch_sub(old.len() - 1, Ordering::AcqRel);
+        self.recount(|count| count + 1 - old.len());
         true
     }
 
@@ -91,6 +91,11 @@ impl AnonPages {
         self.lookup(page).is_some_and(|there| Arc::ptr_eq(&there, folio))
     }
 
+    /// Changes the count, which only who has the lock does.
+    fn recount(&self, change: impl FnOnce(usize) -> usize) {
+        self.count.store(change(self.count.load(Ordering::Relaxed)), Ordering::Release);
+    }
+
     /// Puts `new` in the place of `old`, whose lock the caller has; `false` if that is not there.
     pub fn replace(&self, page: u64, old: &Arc<Folio>, new: &Arc<Folio>) -> bool {
         let _changes = self.changes.lock();
@@ -101,7 +106,7 @@ impl AnonPages {
     pub fn remove(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changes = self.changes.lock();
         let erased = self.has(page, folio) && self.pages.writer().erase(page, None).is_some();
-        self.count.fetch_sub(usize::from(erased), Ordering::AcqRel);
+        self.recount(|count| count - usize::from(erased));
         erased
     }
 
