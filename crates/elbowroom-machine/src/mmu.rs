@@ -109,53 +109,68 @@ pub trait Mmu: Send + Sync + 'static {
     fn punch(&self, range: Range<usize>) -> Result<bool, Errno>;
 }
 
+/// What both have as a method of the same name.
+macro_rules! same_in_both {
+    () => {
+        fn alloc(&self, order: u8) -> Option<Extent> {
+            self.alloc(order)
+        }
+
+        fn wants_to_grow(&self) -> bool {
+            self.wants_to_grow()
+        }
+
+        fn grow(&self) -> Result<bool, Errno> {
+            self.grow()
+        }
+
+        fn free(&self, extent: Extent) {
+            self.free(extent);
+        }
+
+        fn frames(&self) -> usize {
+            self.frames()
+        }
+
+        fn populated_frames(&self) -> usize {
+            self.populated_frames()
+        }
+
+        fn is_roomy(&self) -> bool {
+            self.is_roomy()
+        }
+
+        fn map(
+            &self,
+            extent: &mut Extent,
+            base: usize,
+            pages: Range<usize>,
+            access: Access,
+            wake: Wake,
+        ) -> Result<(), Errno> {
+            self.map(extent, base, pages, access, wake)
+        }
+
+        fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
+            self.unmap(extent)
+        }
+
+        fn unmap_clean(&self, extents: &mut [Extent]) {
+            self.unmap_clean(extents);
+        }
+
+        fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
+            self.make_writable(range, wake)
+        }
+    };
+}
+
 impl Mmu for HostMmu {
-    fn alloc(&self, order: u8) -> Option<Extent> {
-        self.alloc(order)
-    }
-
-    fn wants_to_grow(&self) -> bool {
-        self.wants_to_grow()
-    }
-
-    fn grow(&self) -> Result<bool, Errno> {
-        self.grow()
-    }
-
-    fn free(&self, extent: Extent) {
-        self.free(extent);
-    }
-
-    fn frames(&self) -> usize {
-        self.frames()
-    }
-
-    fn populated_frames(&self) -> usize {
-        self.populated_frames()
-    }
-
-    fn is_roomy(&self) -> bool {
-        self.is_roomy()
-    }
+    same_in_both!();
 
     fn metadata_bytes(&self) -> usize {
         // The kernel has the page tables.
         0
-    }
-
-    fn map(
-        &self,
-        extent: &mut Extent,
-        base: usize,
-        pages: Range<usize>,
-        access: Access,
-        wake: Wake,
-    ) -> Result<(), Errno> {
-        self.map(extent, base, pages, access, wake)
-    }
-
-    fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
-        self.unmap(extent)
     }
 
     fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool {
@@ -165,14 +180,6 @@ impl Mmu for HostMmu {
         }
         to.bytes_mut().copy_from_slice(&from.bytes()[page << PAGE_SHIFT..][..PAGE_SIZE]);
         true
-    }
-
-    fn unmap_clean(&self, extents: &mut [Extent]) {
-        self.unmap_clean(extents);
-    }
-
-    fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
-        self.make_writable(range, wake)
     }
 
     fn wake(&self, range: Range<usize>) {
@@ -205,64 +212,15 @@ impl Mmu for HostMmu {
 }
 
 impl Mmu for SoftMmu {
-    fn alloc(&self, order: u8) -> Option<Extent> {
-        self.alloc(order)
-    }
-
-    fn wants_to_grow(&self) -> bool {
-        self.wants_to_grow()
-    }
-
-    fn grow(&self) -> Result<bool, Errno> {
-        self.grow()
-    }
-
-    fn free(&self, extent: Extent) {
-        self.free(extent);
-    }
-
-    fn frames(&self) -> usize {
-        self.frames()
-    }
-
-    fn populated_frames(&self) -> usize {
-        self.populated_frames()
-    }
-
-    fn is_roomy(&self) -> bool {
-        self.is_roomy()
-    }
+    same_in_both!();
 
     fn metadata_bytes(&self) -> usize {
         self.metadata_bytes()
     }
 
-    fn map(
-        &self,
-        extent: &mut Extent,
-        base: usize,
-        pages: Range<usize>,
-        access: Access,
-        wake: Wake,
-    ) -> Result<(), Errno> {
-        self.map(extent, base, pages, access, wake)
-    }
-
-    fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
-        self.unmap(extent)
-    }
-
     fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool {
         self.copy_page(from, page, to);
         true
-    }
-
-    fn unmap_clean(&self, extents: &mut [Extent]) {
-        self.unmap_clean(extents);
-    }
-
-    fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
-        self.make_writable(range, wake)
     }
 
     fn wake(&self, _range: Range<usize>) {
