@@ -26,12 +26,7 @@ fn dont_need_drops_what_is_the_spaces_own<M: Machine>() {
     let dir = scratch();
     let path = stamped(dir.path(), "dont-need", 20);
     let object = m.manager().open(&path, true).unwrap();
-    for (file, sharing) in [
-        (false, Sharing::Private),
-        (false, Sharing::Shared),
-        (true, Sharing::Private),
-        (true, Sharing::Shared),
-    ] {
+    for (file, sharing) in EVERY_KIND {
         let addr = m.map(request(file.then_some(&object), 20, sharing));
         m.mark(addr, 0..20, 5);
         m.space().advise(addr + 4 * PAGE, 8 * PAGE, Advice::DontNeed).unwrap();

@@ -22,12 +22,7 @@ fn a_part_can_be_unmapped<M: Machine>() {
     let dir = scratch();
     let path = stamped(dir.path(), "cut", 20);
     let object = m.manager().open(&path, true).unwrap();
-    for (file, sharing) in [
-        (false, Sharing::Private),
-        (false, Sharing::Shared),
-        (true, Sharing::Private),
-        (true, Sharing::Shared),
-    ] {
+    for (file, sharing) in EVERY_KIND {
         let addr = m.map(request(file.then_some(&object), 20, sharing));
         m.mark(addr, 0..20, 9);
         let at = |page: usize| addr + page * PAGE;
@@ -55,12 +50,7 @@ fn rights_can_go_and_come_back<M: Machine>() {
     let dir = scratch();
     let path = stamped(dir.path(), "rights", 20);
     let object = m.manager().open(&path, true).unwrap();
-    for (file, sharing) in [
-        (false, Sharing::Private),
-        (false, Sharing::Shared),
-        (true, Sharing::Private),
-        (true, Sharing::Shared),
-    ] {
+    for (file, sharing) in EVERY_KIND {
         let addr = m.map(request(file.then_some(&object), 20, sharing));
         m.mark(addr, 0..20, 9);
         let part = addr + 5 * PAGE;

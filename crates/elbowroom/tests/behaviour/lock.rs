@@ -19,12 +19,7 @@ fn locking_brings_pages_in_and_keeps_them<M: Machine>() {
     let dir = scratch();
     let path = stamped(dir.path(), "locked", 10);
     let object = m.manager().open(&path, true).unwrap();
-    for (file, sharing) in [
-        (false, Sharing::Private),
-        (false, Sharing::Shared),
-        (true, Sharing::Private),
-        (true, Sharing::Shared),
-    ] {
+    for (file, sharing) in EVERY_KIND {
         let addr = m.map(request(file.then_some(&object), 10, sharing));
         m.space().lock(addr + 1, 10 * PAGE - 1, false).unwrap();
         assert_eq!(count(&m, addr, 10), 10);

@@ -52,12 +52,7 @@ fn pages_keep_their_numbers_while_they_move() {
     let dir = scratch();
     let path = stamped(dir.path(), "moving", PAGES);
     let object = m.manager().open(&path, true).unwrap();
-    for (file, sharing) in [
-        (false, Sharing::Private),
-        (false, Sharing::Shared),
-        (true, Sharing::Private),
-        (true, Sharing::Shared),
-    ] {
+    for (file, sharing) in EVERY_KIND {
         let one = m.map(request(file.then_some(&object), PAGES, sharing));
         let two = m.map_anon(PAGES, Sharing::Private);
         m.space().unmap(two, PAGES * PAGE).unwrap();

@@ -29,6 +29,10 @@ pub const BUDGET: u64 = Config::MIN_MEMORY;
 /// The rights to load and store.
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 
+/// Every kind of mapping: whether of a file, and how it is shared.
+pub const EVERY_KIND: [(bool, Sharing); 4] =
+    [(false, Sharing::Private), (false, Sharing::Shared), (true, Sharing::Private), (true, Sharing::Shared)];
+
 /// Real pointers by UFFDIO_MOVE, and by UFFDIO_COPY.
 pub type HostMove = HostMachine<false>;
 pub type HostCopy = HostMachine<true>;
