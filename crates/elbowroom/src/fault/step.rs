@@ -251,8 +251,8 @@ impl<P: Platform> Core<P> {
         }))
     }
 
-    /// What a fault that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is mapped there.
-    fn look_closely(
+    /// What an access that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is mapped there.
+    pub(crate) fn look_closely(
         &self,
         mm: &Mm,
         addr: usize,

@@ -9,6 +9,7 @@
 use super::Space;
 use crate::config::{DELAY, OPTIMISTIC_LOOKUPS, PINNED_BOUND};
 use crate::core::Core;
+use crate::fault::Step;
 use crate::page::{AnonPages, Folio, Parked};
 use crate::platform::Soft;
 use crate::vma::{Prot, Vma};
@@ -157,17 +158,14 @@ impl Insertion<'_> {
             thread::yield_now();
             return Ok(());
         }
-        let mm = &self.space.mm;
-        self.space.core.counters.layout_lock_faults.add(1);
-        let layout = mm.read();
-        if !mm.overlapping(&(at..at + PAGE_SIZE), &layout).is_empty() {
-            return Ok(());
+        let (core, mm) = (&self.space.core, &self.space.mm);
+        core.counters.layout_lock_faults.add(1);
+        let step = core.look_closely(mm, at, &mm.read());
+        match step {
+            Some(Step::Again) => {}
+            Some(Step::Stalled) => thread::sleep(DELAY / 10),
+            _ => return Err(Errno::NOMEM),
         }
-        if !layout.changing.iter().any(|range| range.contains(&at)) {
-            return Err(Errno::NOMEM);
-        }
-        drop(layout);
-        thread::sleep(DELAY / 10);
         Ok(())
     }
 
