@@ -4,9 +4,10 @@
 #![cfg(any(loom, shuttle))]
 
 use elbowroom_index::RangeMap;
+use elbowroom_index::range_map::Writer;
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::pin;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 #[cfg(loom)]
 use loom::{model as check, thread};
@@ -18,18 +19,24 @@ fn check(f: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(f, 2000);
 }
 
-/// A thread's handle on the map. When the run has failed the checker is gone, and a drop that asks it would end the
+/// A thread's handle on the map, or its writer. When the run has failed the checker is gone, and a drop that asks it would end the
 /// process instead of the test.
-struct Handle(Option<Arc<RangeMap<u32>>>);
+struct Handle<T>(Option<T>);
 
-impl Deref for Handle {
-    type Target = RangeMap<u32>;
-    fn deref(&self) -> &RangeMap<u32> {
-        self.0.as_deref().expect("a handle is full until it is dropped")
+impl<T> Deref for Handle<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("a handle is full until it is dropped")
     }
 }
 
-impl Drop for Handle {
+impl<T> DerefMut for Handle<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("a handle is full until it is dropped")
+    }
+}
+
+impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::mem::forget(self.0.take());
@@ -37,23 +44,24 @@ impl Drop for Handle {
     }
 }
 
-/// Two handles on a map of `ranges`.
-fn shared_map(ranges: &[(u64, u64, u32)]) -> (Handle, Handle) {
+/// A map of `ranges` and its writer.
+fn shared_map(ranges: &[(u64, u64, u32)]) -> (Handle<RangeMap<u32>>, Handle<Writer<u32>>) {
     let ranges = ranges.iter().map(|&(start, end, value)| (start..end, value));
-    let map = Arc::new(RangeMap::from_sorted(ranges).unwrap());
-    (Handle(Some(map.clone())), Handle(Some(map)))
+    let (map, writer) = RangeMap::from_sorted(ranges).unwrap();
+    (Handle(Some(map)), Handle(Some(writer)))
 }
 
 /// Runs `read` beside `write` on a map of `ranges` under the checker, then checks the structure.
 fn reader_beside_writer(
     ranges: &'static [(u64, u64, u32)],
     read: fn(&RangeMap<u32>),
-    write: fn(&RangeMap<u32>),
+    write: fn(&mut Writer<u32>),
 ) {
     check(move || {
-        let (map, shared) = shared_map(ranges);
+        let (map, mut writer) = shared_map(ranges);
+        let shared = Handle(Some(map.clone()));
         let reader = thread::spawn(move || read(&shared));
-        write(&map);
+        write(&mut writer);
         reader.join().unwrap();
         map.verify();
     });
@@ -71,7 +79,7 @@ fn a_leaf_is_replaced() {
         assert!(matches!((range.start, range.end, value), (10, 20, 1 | 3)), "{range:?} {value}");
         assert_eq!(map.get(35, &guard), Some((30..40, 2)));
     };
-    reader_beside_writer(FULL_LEAF, read, |map| map.writer().store(10..20, Some(3)));
+    reader_beside_writer(FULL_LEAF, read, |writer| writer.store(10..20, Some(3), &pin()));
 }
 
 /// The leaf that one store replaces is written again by the third: what the limbo gives back must be out of reach.
@@ -82,9 +90,9 @@ fn a_leaf_is_reused() {
         let (range, value) = map.get(15, &pin()).expect("a gap that was never there");
         assert!(matches!((range.start, range.end, value), (10, 20, 1 | 3 | 4 | 5)), "{range:?} {value}");
     };
-    reader_beside_writer(FULL_LEAF, read, |map| {
+    reader_beside_writer(FULL_LEAF, read, |writer| {
         for value in 3..=5 {
-            map.writer().store(10..20, Some(value));
+            writer.store(10..20, Some(value), &pin());
         }
     });
 }
@@ -98,7 +106,7 @@ fn a_leaf_is_split() {
         assert!(matches!(map.get(16, &guard).expect("a gap that was never there").1, 1 | 3));
         assert_eq!(map.get(35, &guard), Some((30..40, 2)));
     };
-    reader_beside_writer(FULL_LEAF, read, |map| map.writer().store(15..17, Some(3)));
+    reader_beside_writer(FULL_LEAF, read, |writer| writer.store(15..17, Some(3), &pin()));
 }
 
 /// Six entries, in two leaves at least.
@@ -121,7 +129,7 @@ fn a_store_covers_several_leaves() {
         }
         assert!(at >= 45);
     };
-    reader_beside_writer(TWO_LEAVES, read, |map| map.writer().store(5..48, Some(2)));
+    reader_beside_writer(TWO_LEAVES, read, |writer| writer.store(5..48, Some(2), &pin()));
 }
 
 #[test]
@@ -129,17 +137,17 @@ fn a_store_covers_several_leaves() {
 fn a_store_that_has_returned_is_seen() {
     use elbowroom_sync::atomic::{AtomicU32, Ordering};
     check(|| {
-        let (map, shared) = shared_map(&[(10, 20, 1)]);
+        let (map, mut writer) = shared_map(&[(10, 20, 1)]);
         let stored = Arc::new(AtomicU32::new(0));
         let reader = thread::spawn({
             let stored = stored.clone();
             move || {
                 let before = stored.load(Ordering::Acquire);
-                let seen = shared.get(12, &pin()).map_or(0, |(_, value)| value);
+                let seen = map.get(12, &pin()).map_or(0, |(_, value)| value);
                 assert!(before == 0 || seen == 2, "{seen} after the store of 2");
             }
         });
-        map.writer().store(5..15, Some(2));
+        writer.store(5..15, Some(2), &pin());
         stored.store(1, Ordering::Release);
         reader.join().unwrap();
     });

@@ -3,6 +3,7 @@
 #![cfg(not(any(loom, shuttle)))]
 
 use elbowroom_index::RangeMap;
+use elbowroom_index::range_map::Writer;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::epoch::pin;
 use std::collections::BTreeMap;
@@ -123,8 +124,8 @@ fn compare_lookups(map: &RangeMap<u32>, naive: &Naive, random: &mut Random) {
     assert_eq!(seen, naive.overlapping(&range), "overlapping {range:?}");
 }
 
-fn compare_gaps(map: &RangeMap<u32>, naive: &Naive, random: &mut Random) {
-    let writer = map.writer();
+fn compare_gaps(writer: &Writer<u32>, naive: &Naive, random: &mut Random) {
+    let guard = pin();
     let longest = [4, 40, 400][random.below(3) as usize];
     let len = 1 + random.below(longest);
     let align = [1, 1, 2, 8, 12, 512][random.below(6) as usize];
@@ -133,12 +134,12 @@ fn compare_gaps(map: &RangeMap<u32>, naive: &Naive, random: &mut Random) {
     let within = if random.below(2) == 0 { 0..u64::MAX } else { start..start + random.below(KEYS) };
     let case = format!("{len} keys, {phase} modulo {align}, in {within:?}");
     assert_eq!(
-        writer.gap_up(len, align, phase, within.clone()),
+        writer.gap_up(len, align, phase, within.clone(), &guard),
         naive.gap(true, len, align, phase, within.clone()),
         "up: {case}"
     );
     assert_eq!(
-        writer.gap_down(len, align, phase, within.clone()),
+        writer.gap_down(len, align, phase, within.clone(), &guard),
         naive.gap(false, len, align, phase, within),
         "down: {case}"
     );
@@ -147,28 +148,28 @@ fn compare_gaps(map: &RangeMap<u32>, naive: &Naive, random: &mut Random) {
 #[test]
 fn random_operations_give_what_a_naive_map_gives() {
     for seed in SEEDS {
-        let (map, mut naive) = (RangeMap::new(), Naive::default());
+        let ((map, mut writer), mut naive) = (RangeMap::new(), Naive::default());
         let mut random = Random::new(seed);
         // Each seed has its own balance of stores and erases, and so its own sizes.
         let erases = 2 + seed;
         for step in 0..STEPS {
             let range = random.range();
             let value = (random.below(8) >= erases).then_some(step as u32);
-            map.writer().store(range.clone(), value);
+            writer.store(range.clone(), value, &pin());
             naive.store(range, value);
             compare_lookups(&map, &naive, &mut random);
             if step % 4 == 0 {
-                compare_gaps(&map, &naive, &mut random);
+                compare_gaps(&writer, &naive, &mut random);
             }
             if step % 128 == 0 {
                 compare(&map, &naive);
             }
         }
         compare(&map, &naive);
-        map.writer().erase(1..u64::MAX);
+        writer.erase(1..u64::MAX, &pin());
         naive.store(1..u64::MAX, None);
         compare(&map, &naive);
-        map.writer().clear();
+        writer.clear(&pin());
         compare(&map, &Naive::default());
     }
 }
@@ -179,23 +180,23 @@ fn random_operations_give_what_a_naive_map_gives() {
 fn maps_of_many_small_ranges() {
     const COUNT: u64 = 3000;
     for stride in [1, COUNT - 1, 7, 1009] {
-        let (map, mut naive) = (RangeMap::new(), Naive::default());
+        let ((map, mut writer), mut naive) = (RangeMap::new(), Naive::default());
         for i in 0..COUNT {
             let at = i * stride % COUNT * 3;
-            map.writer().store(at..at + 2, Some(i as u32));
+            writer.store(at..at + 2, Some(i as u32), &pin());
             naive.store(at..at + 2, Some(i as u32));
         }
         compare(&map, &naive);
         for i in 0..COUNT {
             let at = i * stride % COUNT * 3;
-            map.writer().erase(at..at + 2);
+            writer.erase(at..at + 2, &pin());
             naive.store(at..at + 2, None);
             if i % 100 == 0 {
                 compare(&map, &naive);
             }
         }
         compare(&map, &naive);
-        assert_eq!(map.writer().gap_up(u64::MAX, 1, 0, 0..u64::MAX), Some(0));
+        assert_eq!(writer.gap_up(u64::MAX, 1, 0, 0..u64::MAX, &pin()), Some(0));
     }
 }
 
@@ -211,13 +212,13 @@ fn a_bulk_build_is_the_map_of_the_same_stores() {
                 (start..at, i as u32)
             })
             .collect();
-        let map = RangeMap::from_sorted(ranges.iter().cloned()).unwrap();
+        let (map, _) = RangeMap::from_sorted(ranges.iter().cloned()).unwrap();
         let mut naive = Naive::default();
         ranges.iter().for_each(|(range, value)| naive.store(range.clone(), Some(*value)));
         compare(&map, &naive);
         assert!(map.memory_bytes(&pin()) > 0);
     }
-    let to_the_end = RangeMap::from_sorted([(5..u64::MAX, 1)]).unwrap();
+    let (to_the_end, _) = RangeMap::from_sorted([(5..u64::MAX, 1)]).unwrap();
     assert_eq!(to_the_end.get(u64::MAX - 1, &pin()), Some((5..u64::MAX, 1)));
 }
 
@@ -230,20 +231,12 @@ fn a_bulk_build_refuses_what_is_not_sorted() {
 }
 
 #[test]
-#[should_panic(expected = "a range map has one writer at a time")]
-fn a_second_writer_panics() {
-    let map = RangeMap::<u32>::new();
-    let _first = map.writer();
-    let _second = map.writer();
-}
-
-#[test]
 fn empty_ranges_change_nothing() {
-    let map = RangeMap::new();
-    map.writer().store(7..7, Some(1));
+    let (map, mut writer) = RangeMap::new();
+    writer.store(7..7, Some(1), &pin());
     assert!(map.is_empty());
-    assert_eq!(map.writer().gap_up(0, 1, 0, 0..10), None);
-    assert_eq!(map.writer().gap_up(1, 1, 0, 10..10), None);
+    assert_eq!(writer.gap_up(0, 1, 0, 0..10, &pin()), None);
+    assert_eq!(writer.gap_up(1, 1, 0, 10..10, &pin()), None);
     assert_eq!(map.overlapping(0..0, &pin()).count(), 0);
 }
 
@@ -256,8 +249,8 @@ const COVERED: Range<u64> = 1000..9000;
 #[test]
 fn readers_never_see_a_gap_that_is_not_there() {
     const STORES: u64 = 60_000;
-    let map = RangeMap::new();
-    map.writer().store(COVERED, Some(0_u64));
+    let (map, mut writer) = RangeMap::new();
+    writer.store(COVERED, Some(0_u64), &pin());
     let done = AtomicBool::new(false);
     let newest: Vec<AtomicU64> = COVERED.map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
@@ -275,12 +268,12 @@ fn readers_never_see_a_gap_that_is_not_there() {
             let long = if random.below(50) == 0 { 4000 } else { 30 };
             let start = COVERED.start + random.below(COVERED.end - COVERED.start);
             let range = start..(start + 1 + random.below(long)).min(COVERED.end);
-            map.writer().store(range.clone(), Some(number));
+            writer.store(range.clone(), Some(number), &pin());
             for key in range {
                 newest[(key - COVERED.start) as usize].store(number, Ordering::Release);
             }
             let beside = random.below(COVERED.start - 5) + if random.below(2) == 0 { 0 } else { COVERED.end };
-            map.writer().store(beside..beside + 5, (number % 2 == 0).then_some(number));
+            writer.store(beside..beside + 5, (number % 2 == 0).then_some(number), &pin());
         }
         done.store(true, Ordering::Relaxed);
     });

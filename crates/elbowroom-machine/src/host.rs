@@ -234,7 +234,7 @@ impl HostMmu {
         let mut rest = pages;
         while let Some(run) = extent.away.first_run(rest.clone(), Membership::Out) {
             let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
-            self.layout.allow(&self.uffd, window.clone())?;
+            self.layout.allow_after_all(&self.uffd, window.clone())?;
             let short = run.len() <= COPY_MAX_PAGES;
             if short || self.mover == Mover::Copy || access == Access::ReadTracked {
                 self.copy_in(extent, run.clone(), access, wake)?;
@@ -339,7 +339,7 @@ impl HostMmu {
         for extent in extents.iter_mut().filter(|e| !e.is_home()) {
             assert_eq!(extent.order, 0, "unmap_clean is for single pages");
             let window = extent.base..extent.base + PAGE_SIZE;
-            if self.layout.allow(&self.uffd, window).is_ok() && self.copy_home(extent) {
+            if self.layout.allow_after_all(&self.uffd, window).is_ok() && self.copy_home(extent) {
                 gone.push(extent.base);
                 extent.away.clear();
             }
@@ -385,7 +385,7 @@ impl HostMmu {
         }
         while let Some(run) = extent.away.first_run(all.clone(), Membership::In) {
             let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
-            self.layout.allow(&self.uffd, window).map_err(|_| UnmapError::Busy)?;
+            self.layout.allow_after_all(&self.uffd, window).map_err(|_| UnmapError::Busy)?;
             match self.mover {
                 Mover::Move => self.move_out(extent, run, &mut lost)?,
                 Mover::Copy => self.copy_out(extent, run, &mut lost)?,
@@ -454,7 +454,7 @@ impl HostMmu {
     /// Lets stores to the present pages of `range` through, and wakes whoever waits there, if told to. The pages are dirty
     /// from now on.
     pub fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
-        self.layout.allow(&self.uffd, range.clone())?;
+        self.layout.allow_after_all(&self.uffd, range.clone())?;
         self.retry(|| self.uffd.write_unprotect(range.clone(), wake))
     }
 
@@ -497,7 +497,7 @@ impl HostMmu {
         self.layout.windows.room() >= ranges
     }
 
-    /// Undoes the denials in `range`.
+    /// Undoes the denials in `range` that happened before: see [`Mmu::allow`](crate::Mmu::allow).
     pub fn allow(&self, range: Range<usize>) -> Result<(), Errno> {
         self.layout.allow(&self.uffd, range)
     }

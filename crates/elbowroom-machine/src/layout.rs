@@ -72,7 +72,7 @@ impl Layout {
     /// Makes the next access to the page that `addr` is in fail, if it is still `wanted` after the denial can be seen; tells whether it was.
     /// The caller wakes whoever waits there.
     ///
-    /// A thread that finds the page accessible after all looks for denials before it maps it ([`Layout::allow`]): with both sides
+    /// A thread that finds the page accessible after all looks for denials before it maps it ([`Layout::allow_after_all`]): with both sides
     /// sequentially consistent, either this call sees what that thread knows, or that thread sees the denial.
     pub(crate) fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
         let page = addr & !(PAGE_SIZE - 1);
@@ -106,9 +106,14 @@ impl Layout {
         unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, 0).map(|_| ()) }
     }
 
-    /// Undoes the denials in the range.
-    pub(crate) fn allow(&self, uffd: &Uffd, range: Range<usize>) -> Result<(), Errno> {
+    /// Undoes the denials in the range, for a thread that has found it accessible: of two that disagree, this one is later.
+    pub(crate) fn allow_after_all(&self, uffd: &Uffd, range: Range<usize>) -> Result<(), Errno> {
         fence(Ordering::SeqCst);
+        self.allow(uffd, range)
+    }
+
+    /// Undoes the denials in the range that happened before, as locks or fences of the caller say.
+    pub(crate) fn allow(&self, uffd: &Uffd, range: Range<usize>) -> Result<(), Errno> {
         if self.denied.load(Ordering::SeqCst) == 0 {
             return Ok(());
         }

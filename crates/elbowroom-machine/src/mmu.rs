@@ -95,7 +95,8 @@ pub trait Mmu: Send + Sync + 'static {
     /// The kernel's: no memory for it.
     fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno>;
 
-    /// Undoes the denials in `range`.
+    /// Undoes the denials in `range` that happened before. Whoever denies accesses for a reason that may change looks at it after a
+    /// sequentially consistent fence, so who has changed it without a lock puts one before this call.
     ///
     /// # Errors
     /// The kernel's.

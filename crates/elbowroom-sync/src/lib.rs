@@ -22,7 +22,6 @@ mod rcu;
 #[cfg(shuttle)]
 mod shuttled;
 mod slots;
-mod sole;
 pub mod thread;
 
 pub use counter::Counter;
@@ -31,7 +30,6 @@ pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEAL
 pub use lock::{ClassStats, Condvar, LockClass, LockStats, Mutex, MutexGuard};
 pub use rcu::RcuCell;
 pub use slots::{Full, Key, SlotRead, Slots, TryReadError};
-pub use sole::{Sole, SoleGuard};
 
 /// Atomic integers, from std or from a model checker.
 pub mod atomic {

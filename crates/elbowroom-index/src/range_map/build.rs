@@ -1,7 +1,7 @@
 //! Dealing items out to nodes, and whole maps made at once.
 
-use super::RangeMap;
 use super::node::{Branch, FANOUT, Inner, LEAF, Leaf, Node, least, target};
+use super::{RangeMap, Writer};
 use elbowroom_sync::Arc;
 use std::ops::Range;
 
@@ -25,11 +25,13 @@ impl std::fmt::Display for NotSorted {
 impl std::error::Error for NotSorted {}
 
 impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
-    /// A map of `ranges`, which must come in ascending order and not overlap, in time linear in their number.
+    /// A map of `ranges`, which must come in ascending order and not overlap, and its writer, in time linear in their number.
     ///
     /// # Errors
     /// [`NotSorted`] names the first range that breaks the order or is empty.
-    pub fn from_sorted(ranges: impl IntoIterator<Item = (Range<u64>, V)>) -> Result<Self, NotSorted> {
+    pub fn from_sorted(
+        ranges: impl IntoIterator<Item = (Range<u64>, V)>,
+    ) -> Result<(Self, Writer<V>), NotSorted> {
         let mut entries = Vec::new();
         let mut len = 0;
         let mut last_end = 0;

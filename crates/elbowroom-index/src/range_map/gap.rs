@@ -10,7 +10,7 @@
 
 use super::node::{Inner, NodeRef};
 use super::writer::Writer;
-use elbowroom_sync::epoch::{Guard, pin};
+use elbowroom_sync::epoch::Guard;
 use std::ops::Range;
 
 /// What is searched for.
@@ -21,26 +21,31 @@ struct Wanted {
     within: Range<u64>,
 }
 
-impl<V: Copy + Send + Sync + 'static> Writer<'_, V> {
+impl<V: Copy + Send + Sync + 'static> Writer<V> {
     /// The lowest start of a free range of `len` keys inside `within` that is `phase` modulo `align`; None if there is
     /// none, or if `len` is 0. Logarithmic, but for gaps that are long enough and badly aligned.
     ///
     /// # Panics
     /// If `align` is 0.
-    pub fn gap_up(&self, len: u64, align: u64, phase: u64, within: Range<u64>) -> Option<u64> {
+    pub fn gap_up(&self, len: u64, align: u64, phase: u64, within: Range<u64>, guard: &Guard) -> Option<u64> {
         let wanted = Wanted::new(len, align, phase, within)?;
-        let guard = pin();
-        wanted.up(self.map.root(&guard), 0, &guard)
+        wanted.up(self.map.root(guard), 0, guard)
     }
 
     /// As [`gap_up`](Self::gap_up), but the highest start.
     ///
     /// # Panics
     /// If `align` is 0.
-    pub fn gap_down(&self, len: u64, align: u64, phase: u64, within: Range<u64>) -> Option<u64> {
+    pub fn gap_down(
+        &self,
+        len: u64,
+        align: u64,
+        phase: u64,
+        within: Range<u64>,
+        guard: &Guard,
+    ) -> Option<u64> {
         let wanted = Wanted::new(len, align, phase, within)?;
-        let guard = pin();
-        wanted.down(self.map.root(&guard), 0, &guard)
+        wanted.down(self.map.root(guard), 0, guard)
     }
 }
 

@@ -21,12 +21,12 @@
 //! | who | holds | may |
 //! |---|---|---|
 //! | reader | a [`Guard`] | look up and iterate; no lock, no wait, no retry |
-//! | writer | the [`Writer`], of which there is one | store, erase, search gaps |
+//! | writer | the [`Writer`], of which there is one, and a guard | store, erase, search gaps |
 //!
-//! The caller serializes its writers by a lock of its own (the layout lock of a space); a second [`Writer`] is a fault
-//! of the caller and panics. Replaced nodes go back to the writer after a grace period ([`elbowroom_sync::epoch::Limbo`]),
-//! so that readers drop nothing. What a large change has replaced is freed at once, by one of the stores after it or by
-//! [`Writer::collect`].
+//! A map and its writer come together, and there is never another: whoever shares the writer puts it under a lock (the
+//! layout lock of a space), and that lock is all a store takes. Replaced nodes go back to the writer after a grace period
+//! ([`elbowroom_sync::epoch::Limbo`]), so that readers drop nothing. What a large change has replaced is freed at once, by
+//! one of the stores after it or by [`Writer::collect`].
 
 mod build;
 mod gap;
@@ -44,22 +44,30 @@ pub use build::NotSorted;
 pub use iter::Overlapping;
 pub use writer::Writer;
 
-use elbowroom_sync::Sole;
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard};
 use node::{Inner, Leaf, Lines, NodeRef};
 use std::mem::size_of;
 use std::ops::Range;
-use writer::Retired;
 
-/// A map from half-open ranges of keys below `u64::MAX` to values. See the [module](self).
-pub struct RangeMap<V: Send + Sync + 'static> {
+/// A map from half-open ranges of keys below `u64::MAX` to values, for readers. See the [module](self).
+///
+/// A clone is another handle on the same map. Each is on a cache line of its own, so that what stands beside it may be written.
+pub struct RangeMap<V: Send + Sync + 'static>(Lines<Arc<Shared<V>>>);
+
+/// What readers and the writer have in common.
+struct Shared<V: Send + Sync + 'static> {
     /// Always an inner node, if only over one leaf. On a cache line that stores do not write.
     root: Lines<ArcCell<Inner<V>>>,
     /// Entries that hold a value. Only the writer changes it.
     len: AtomicUsize,
-    /// The [`Writer`]'s own: what it has replaced.
-    retired: Sole<Retired<V>>,
+}
+
+impl<V: Send + Sync + 'static> Clone for RangeMap<V> {
+    fn clone(&self) -> Self {
+        Self(Lines(Arc::clone(&self.0)))
+    }
 }
 
 /// A leaf and what it covers.
@@ -70,25 +78,15 @@ struct Found<'g, V> {
 }
 
 impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
-    /// A map that is one gap.
-    pub fn new() -> Self {
+    /// A map that is one gap, and its writer.
+    pub fn new() -> (Self, Writer<V>) {
         Self::with_root(build::bare_root(), 0)
     }
 
-    fn with_root(root: elbowroom_sync::Arc<Inner<V>>, len: usize) -> Self {
-        Self {
-            root: Lines(ArcCell::new(root)),
-            len: AtomicUsize::new(len),
-            retired: Sole::new(Retired::new()),
-        }
-    }
-
-    /// The right to change the map. The caller's own lock sees to it that there is one writer at a time.
-    ///
-    /// # Panics
-    /// If there is another writer.
-    pub fn writer(&self) -> Writer<'_, V> {
-        Writer::new(self)
+    fn with_root(root: Arc<Inner<V>>, len: usize) -> (Self, Writer<V>) {
+        let shared = Shared { root: Lines(ArcCell::new(root)), len: AtomicUsize::new(len) };
+        let map = Self(Lines(Arc::new(shared)));
+        (map.clone(), Writer::new(map))
     }
 
     /// The range that covers `key`, and its value; None in a gap.
@@ -116,7 +114,7 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
 
     /// How many ranges hold a value. Both sides of a cut count.
     pub fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
+        self.0.len.load(Ordering::Relaxed)
     }
 
     /// Whether the map is one gap.
@@ -143,7 +141,7 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
 
     #[inline]
     fn root<'g>(&'g self, guard: &'g Guard) -> &'g Inner<V> {
-        self.root.load(guard).expect("a map has a root")
+        self.0.root.load(guard).expect("a map has a root")
     }
 
     /// The leaf that covers `key`, which is below `u64::MAX`.
@@ -165,10 +163,4 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
 /// Bytes of a shared `T`: its two counts, and itself behind them at its alignment.
 fn shared_bytes<T>() -> usize {
     (2 * size_of::<usize>()).next_multiple_of(align_of::<T>()) + size_of::<T>()
-}
-
-impl<V: Copy + Send + Sync + 'static> Default for RangeMap<V> {
-    fn default() -> Self {
-        Self::new()
-    }
 }

@@ -9,9 +9,10 @@
 //! then one of its slots is switched, else X is made anew too and so on. Nothing that readers can reach changes
 //! before that one switch.
 
+use super::RangeMap;
 use super::build::{Fill, grow_root, inners, leaves};
 use super::node::{Branch, FANOUT, Inner, LEAF, Node, NodeRef, least, target};
-use super::writer::{Path, Writer};
+use super::writer::{Path, Retired, Writer};
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::Guard;
 use std::ops::Range;
@@ -24,43 +25,21 @@ struct Span {
     last: usize,
 }
 
-impl<V: Copy + Send + Sync + 'static> Writer<'_, V> {
+impl<V: Copy + Send + Sync + 'static> Writer<V> {
     /// Lets `value` cover `range`, wherever it lies. The general form of the store.
     #[cold]
     pub(super) fn store_across(&mut self, range: Range<u64>, value: Option<V>, guard: &Guard) {
-        let removed = self.map.overlapping(range.clone(), guard).count();
-        let cut = |key: u64| self.map.get(key, guard).is_some_and(|(at, _)| at.start < key && key < at.end);
+        let Self { map, retired } = self;
+        let removed = map.overlapping(range.clone(), guard).count();
+        let cut = |key: u64| map.get(key, guard).is_some_and(|(at, _)| at.start < key && key < at.end);
         let cut_inside = usize::from(cut(range.start)) + usize::from(cut(range.end));
-        let left = Path::to(self.map, range.start, guard);
-        let right = Path::to(self.map, range.end - 1, guard);
+        let left = Path::to(map, range.start, guard);
+        let right = Path::to(map, range.end - 1, guard);
         let outer = Outer { left: &left, right: &right, guard };
-        let (lo, span, branches) = outer.rewrite(&range, value, |key| self.map.lead_at(key, guard));
-        self.switch(outer, span, branches);
-        self.map.run_on_to(lo, self.map.lead_at(lo, guard), guard);
-        self.add_len(cut_inside + usize::from(value.is_some()), removed);
-    }
-
-    /// Puts `branches` in the place of the leaves in `span`, level by level up to where one switch is enough.
-    fn switch(&mut self, outer: Outer<'_, '_, V>, mut span: Span, mut branches: Vec<Branch<V>>) {
-        let Outer { left, right, guard } = outer;
-        for depth in (0..left.height).rev() {
-            let ((x, _), (y, _)) = (left.step(depth), right.step(depth));
-            if ptr::eq(x, y) && span.first == span.last && branches.len() == 1 {
-                let branch = branches.remove(0);
-                // No neighbour was taken in here: this is the child that both ways took.
-                x.replace(span.first, branch.node, &mut self.retired, guard);
-                return left.set_gap(depth, branch.gap);
-            }
-            let mut list: Vec<_> = x.branches(0..span.first, guard).collect();
-            list.append(&mut branches);
-            list.extend(y.branches(span.last + 1..y.len, guard));
-            if depth == 0 {
-                return self.map.root.store_reusing(root_over(list, guard), &mut self.retired.inners, guard);
-            }
-            span = Span { first: left.step(depth - 1).1, last: right.step(depth - 1).1 };
-            let enough = widen(&mut list, &mut span, left.step(depth - 1).0, right.step(depth - 1).0, guard);
-            branches = inners(list, enough);
-        }
+        let (lo, span, branches) = outer.rewrite(&range, value, |key| map.lead_at(key, guard));
+        outer.switch(map, retired, span, branches);
+        map.run_on_to(lo, map.lead_at(lo, guard), guard);
+        map.add_len(cut_inside + usize::from(value.is_some()), removed);
     }
 }
 
@@ -73,6 +52,36 @@ struct Outer<'p, 'g, V> {
 }
 
 impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
+    /// Puts `branches` in the place of the leaves in `span`, level by level up to where one switch is enough.
+    fn switch(
+        self,
+        map: &RangeMap<V>,
+        retired: &mut Retired<V>,
+        mut span: Span,
+        mut branches: Vec<Branch<V>>,
+    ) {
+        let Self { left, right, guard } = self;
+        for depth in (0..left.height).rev() {
+            let ((x, _), (y, _)) = (left.step(depth), right.step(depth));
+            if ptr::eq(x, y) && span.first == span.last && branches.len() == 1 {
+                let branch = branches.remove(0);
+                // No neighbour was taken in here: this is the child that both ways took.
+                x.replace(span.first, branch.node, retired, guard);
+                return left.set_gap(depth, branch.gap);
+            }
+            let mut list: Vec<_> = x.branches(0..span.first, guard).collect();
+            list.append(&mut branches);
+            list.extend(y.branches(span.last + 1..y.len, guard));
+            if depth == 0 {
+                let root = root_over(list, guard);
+                return map.0.root.store_reusing(root, &mut retired.inners, guard);
+            }
+            span = Span { first: left.step(depth - 1).1, last: right.step(depth - 1).1 };
+            let enough = widen(&mut list, &mut span, left.step(depth - 1).0, right.step(depth - 1).0, guard);
+            branches = inners(list, enough);
+        }
+    }
+
     /// The leaves that hold what the two outer leaves keep and the new entry, where they begin, and which leaves they
     /// replace. `lead_at` says how long a gap begins where a leaf does.
     fn rewrite(

@@ -2,15 +2,17 @@
 
 use super::node::{HEIGHT, Inner, LEAF, Leaf, Node, NodeRef, least};
 use super::{Found, RangeMap, build};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::epoch::{Guard, Limbo, pin};
-use elbowroom_sync::{Arc, SoleGuard};
+use elbowroom_sync::epoch::{Guard, Limbo};
 use std::ops::Range;
 
-/// The right to change a [`RangeMap`]. See [`RangeMap::writer`].
-pub struct Writer<'m, V: Send + Sync + 'static> {
-    pub(super) map: &'m RangeMap<V>,
-    pub(super) retired: SoleGuard<'m, Retired<V>>,
+/// The one that changes a [`RangeMap`]. See [`RangeMap::new`].
+///
+/// Its methods take a guard from their caller, who often needs one anyway: beginning a read-side section costs as much as a store.
+pub struct Writer<V: Send + Sync + 'static> {
+    pub(super) map: RangeMap<V>,
+    pub(super) retired: Retired<V>,
 }
 
 /// What a writer has replaced. It comes back to the writer, so that readers never drop it.
@@ -23,6 +25,14 @@ impl<V: Copy + Send + Sync + 'static> Retired<V> {
     pub(super) fn new() -> Self {
         // Inner nodes are made anew: an old one holds its children until it is dropped.
         Self { leaves: Limbo::new(SPARE_LEAVES), inners: Limbo::new(0) }
+    }
+
+    /// A leaf to write to that nobody else has, of unknown contents.
+    #[inline]
+    fn blank_leaf(&mut self) -> Arc<Leaf<V>> {
+        // One that a copied inner node holds too goes when that does.
+        let used = self.leaves.reuse().filter(|leaf| Arc::strong_count(leaf) == 1);
+        used.unwrap_or_else(|| Arc::new(Leaf::empty()))
     }
 }
 
@@ -38,7 +48,8 @@ pub(super) struct Path<'g, V> {
 
 impl<'g, V: Copy + Send + Sync + 'static> Path<'g, V> {
     /// The way to the leaf that covers `key`, which is below `u64::MAX`.
-    #[inline]
+    // Always: it is large, and would be copied on its way to the caller.
+    #[inline(always)]
     pub(super) fn to(map: &'g RangeMap<V>, key: u64, guard: &'g Guard) -> Self {
         let mut inner = map.root(guard);
         let mut steps = [(inner, 0); HEIGHT];
@@ -107,36 +118,32 @@ impl<'g, V: Copy + Send + Sync + 'static> Path<'g, V> {
     }
 }
 
-impl<'m, V: Copy + Send + Sync + 'static> Writer<'m, V> {
-    pub(super) fn new(map: &'m RangeMap<V>) -> Self {
-        // Taking it also orders this writer behind the last one, whose gaps and length it reads.
-        let retired = map.retired.take().expect("a range map has one writer at a time");
-        Self { map, retired }
+impl<V: Copy + Send + Sync + 'static> Writer<V> {
+    pub(super) fn new(map: RangeMap<V>) -> Self {
+        Self { map, retired: Retired::new() }
     }
 
     /// Lets `value` cover `range`, whatever was there; None makes it a gap. What the range cuts keeps its value on both
     /// sides. One atomic change for readers. An empty range changes nothing.
-    pub fn store(&mut self, range: Range<u64>, value: Option<V>) {
+    pub fn store(&mut self, range: Range<u64>, value: Option<V>, guard: &Guard) {
         if range.is_empty() {
             return;
         }
         self.collect();
-        let guard = pin();
-        let path = Path::to(self.map, range.start, &guard);
-        if !self.store_in_leaf(&path, &range, value, &guard) {
-            self.store_across(range, value, &guard);
+        if !self.store_in_leaf(&range, value, guard) {
+            self.store_across(range, value, guard);
         }
     }
 
     /// Makes `range` a gap. As [`store`](Self::store) of None.
-    pub fn erase(&mut self, range: Range<u64>) {
-        self.store(range, None);
+    pub fn erase(&mut self, range: Range<u64>, guard: &Guard) {
+        self.store(range, None, guard);
     }
 
     /// Makes the whole map a gap.
-    pub fn clear(&mut self) {
-        self.map.root.store_reusing(build::bare_root(), &mut self.retired.inners, &pin());
-        self.map.len.store(0, Ordering::Relaxed);
+    pub fn clear(&mut self, guard: &Guard) {
+        self.map.0.root.store_reusing(build::bare_root(), &mut self.retired.inners, guard);
+        self.map.0.len.store(0, Ordering::Relaxed);
     }
 
     /// Frees what large changes have replaced, as far as no reader can be there any more. Each store does that too: only
@@ -145,16 +152,12 @@ impl<'m, V: Copy + Send + Sync + 'static> Writer<'m, V> {
         self.retired.inners.collect();
     }
 
-    /// The store if it concerns the leaf of `path` alone and makes it neither too full nor too empty; else nothing, and
+    /// The store if it concerns one leaf alone and makes it neither too full nor too empty; else nothing, and
     /// false.
     #[inline]
-    fn store_in_leaf(
-        &mut self,
-        path: &Path<'_, V>,
-        range: &Range<u64>,
-        value: Option<V>,
-        guard: &Guard,
-    ) -> bool {
+    fn store_in_leaf(&mut self, range: &Range<u64>, value: Option<V>, guard: &Guard) -> bool {
+        let Self { map, retired } = self;
+        let path = Path::to(map, range.start, guard);
         let Found { leaf, lo, hi } = path.found;
         if range.end > hi {
             return false;
@@ -169,41 +172,32 @@ impl<'m, V: Copy + Send + Sync + 'static> Writer<'m, V> {
         if len > LEAF || too_empty {
             return false;
         }
-        let mut new = self.blank_leaf();
+        let mut new = retired.blank_leaf();
         let written = Arc::get_mut(&mut new).expect("a blank leaf has no other owner");
         cut.apply(leaf, range.start, value, written);
         written.set_run_on(match (written.ends_in_gap(), leaf.ends_in_gap()) {
             (true, true) => leaf.run_on(),
-            (true, false) => self.map.lead_at(hi, guard),
+            (true, false) => map.lead_at(hi, guard),
             (false, _) => 0,
         });
         let (gap, lead) = (written.largest_gap(lo), written.lead(lo));
         let lead_changes = lead != leaf.lead(lo);
-        parent.replace(slot, Node::Leaf(new), &mut self.retired, guard);
+        parent.replace(slot, Node::Leaf(new), retired, guard);
         path.set_gap(path.height - 1, gap);
-        self.add_len(cut.added(leaf, value), cut.removed(leaf));
+        map.add_len(cut.added(leaf, value), cut.removed(leaf));
         if lead_changes {
-            self.map.run_on_to(lo, lead, guard);
+            map.run_on_to(lo, lead, guard);
         }
         true
-    }
-
-    /// A leaf to write to that nobody else has, of unknown contents.
-    #[inline]
-    fn blank_leaf(&mut self) -> Arc<Leaf<V>> {
-        // One that a copied inner node holds too goes when that does.
-        let used = self.retired.leaves.reuse().filter(|leaf| Arc::strong_count(leaf) == 1);
-        used.unwrap_or_else(|| Arc::new(Leaf::empty()))
-    }
-
-    /// Counts ranges that came and went. There is one writer, so a load and a store are enough.
-    pub(super) fn add_len(&self, added: usize, removed: usize) {
-        let len = self.map.len.load(Ordering::Relaxed);
-        self.map.len.store(len + added - removed, Ordering::Relaxed);
     }
 }
 
 impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
+    /// Counts ranges that came and went. There is one writer, so a load and a store are enough.
+    pub(super) fn add_len(&self, added: usize, removed: usize) {
+        self.0.len.store(self.len() + added - removed, Ordering::Relaxed);
+    }
+
     /// The length of the gap that begins at `key`, where a leaf begins or the map ends; 0 for none.
     pub(super) fn lead_at(&self, key: u64, guard: &Guard) -> u64 {
         if key == u64::MAX { 0 } else { self.find(key, guard).leaf.lead(key) }

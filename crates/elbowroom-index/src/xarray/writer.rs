@@ -28,8 +28,10 @@ struct New<T> {
 
 impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     pub(super) fn new(array: &'a XArray<T>) -> Self {
-        let busy = array.writing.swap(true, Ordering::Acquire);
+        // Not an exchange: callers hold a lock, this only finds the mistake, and it would be the dearest part of a store.
+        let busy = array.writing.load(Ordering::Acquire);
         assert!(!busy, "an xarray has two writers: the cache lock is not held");
+        array.writing.store(true, Ordering::Relaxed);
         Self { array, guard: pin() }
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Values that share one wait. Each batch costs a look at every thread's epoch, and what waits is memory and cache.
-const BATCH: usize = 16;
+const BATCH: usize = 32;
 /// Batches that wait at most, before a writer gives values to the collector instead: some reader stays pinned.
-const WAITING_BATCHES: usize = 16;
+const WAITING_BATCHES: usize = 8;
 
 /// Where a writer puts what it has taken out of [`ArcCell`](super::ArcCell)s, to get it back after a grace period.
 ///

@@ -281,9 +281,9 @@ impl<P: Platform> Core<P> {
         if punched == Ok(true) {
             mm.take(&mut layout, &page);
         }
-        drop(layout);
         match punched {
             Ok(_) => Step::Denied(Denial::NotMapped),
+            // Still with the lock: what is mapped there afterwards finds the denial.
             Err(_) => self.refuse(addr, Denial::NoAccess, || true),
         }
     }

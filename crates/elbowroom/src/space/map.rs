@@ -8,7 +8,6 @@ use crate::platform::Platform;
 use crate::vma::{Layout, Pattern, Prot, Sharing, Vma, VmaFlags, VmaSpec};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
-use elbowroom_sync::epoch::pin;
 use std::ops::Range;
 
 /// Where a mapping goes.
@@ -106,8 +105,6 @@ impl<P: Platform> Space<P> {
             }
             place => {
                 let (range, mut layout) = self.find_place(place, len, first_page)?;
-                // One for all that is looked up below: making one costs more than having one.
-                let _epoch = pin();
                 self.mm.room_for(1, &layout)?;
                 self.mm.insert(&mut layout, Vma::new(range.clone(), first_page, spec));
                 range

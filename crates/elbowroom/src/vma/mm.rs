@@ -7,6 +7,7 @@ use super::{Vma, VmaSpec, carve};
 use crate::object::FileObject;
 use crate::page::{AnonPages, HUGE_PAGES, Parked};
 use elbowroom_index::RangeMap;
+use elbowroom_index::range_map::Writer;
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::epoch::pin;
@@ -41,8 +42,9 @@ impl Entry {
 }
 
 /// What the layout lock guards besides the VMAs.
-#[derive(Default)]
 pub(crate) struct LayoutState {
+    /// What changes the index.
+    index: Writer<Entry>,
     /// Ranges whose mappings are gone from the index and whose pages are being taken out. Faults there wait.
     pub(crate) changing: Vec<Range<usize>>,
     /// The faults that wait for a change to end.
@@ -51,6 +53,12 @@ pub(crate) struct LayoutState {
     pub(crate) promised: usize,
     /// How many wait for a moment at which nothing is being changed: until they have had it, no change begins.
     pub(crate) still_wanted: usize,
+}
+
+impl LayoutState {
+    fn new(index: Writer<Entry>) -> Self {
+        Self { index, changing: Vec::new(), stalled: Vec::new(), promised: 0, still_wanted: 0 }
+    }
 }
 
 /// The layout, locked for changing it.
@@ -97,9 +105,9 @@ fn addresses_of(pages: &Range<u64>) -> Range<usize> {
 impl Mm {
     /// A layout without any addresses of its own.
     pub(crate) fn new(id: u64, locks: &LockStats) -> Self {
-        let layout = locks.layout_lock(LayoutState::default());
-        let index = RangeMap::new();
-        index.writer().store(0..1 << (usize::BITS - PAGE_SHIFT), Some(Entry::TAKEN));
+        let (index, mut writer) = RangeMap::new();
+        writer.store(0..1 << (usize::BITS - PAGE_SHIFT), Some(Entry::TAKEN), &pin());
+        let layout = locks.layout_lock(LayoutState::new(writer));
         Self {
             id,
             index,
@@ -121,13 +129,13 @@ impl Mm {
     }
 
     /// Makes addresses free that were not ours, or were being changed.
-    pub(crate) fn release(&self, _layout: &mut Layout<'_>, range: &Range<usize>) {
-        self.index.writer().erase(pages_of(range));
+    pub(crate) fn release(&self, layout: &mut Layout<'_>, range: &Range<usize>) {
+        layout.index.erase(pages_of(range), &pin());
     }
 
     /// Makes the range nobody's: it is not free, and no VMA has it.
-    pub(crate) fn take(&self, _layout: &mut Layout<'_>, range: &Range<usize>) {
-        self.index.writer().store(pages_of(range), Some(Entry::TAKEN));
+    pub(crate) fn take(&self, layout: &mut Layout<'_>, range: &Range<usize>) {
+        layout.index.store(pages_of(range), Some(Entry::TAKEN), &pin());
     }
 
     /// The VMA that covers `addr`, locked for reading. Waits for nothing.
@@ -234,11 +242,11 @@ impl Mm {
         align: usize,
         phase: usize,
         within: &Range<usize>,
-        _layout: &Layout<'_>,
+        layout: &Layout<'_>,
     ) -> Option<Range<usize>> {
         let (len, align, phase) = (len >> PAGE_SHIFT, align >> PAGE_SHIFT, phase >> PAGE_SHIFT);
         let within = pages_of(within);
-        let start = self.index.writer().gap_down(len as u64, align as u64, phase as u64, within)?;
+        let start = layout.index.gap_down(len as u64, align as u64, phase as u64, within, &pin())?;
         Some(addresses_of(&(start..start + len as u64)))
     }
 
@@ -293,7 +301,7 @@ impl Mm {
         }
         let pages = pages_of(&vma.range);
         let key = self.vmas.insert(layout, vma).expect("the caller has asked for room");
-        self.index.writer().store(pages, Some(Entry::of(key)));
+        layout.index.store(pages, Some(Entry::of(key)), &guard);
     }
 
     /// Makes `range` free if it is that of one VMA without any page in the cache or of its own; else nothing is changed.
@@ -317,7 +325,7 @@ impl Mm {
             return false;
         }
         self.vmas.remove(key, layout);
-        self.index.writer().erase(pages);
+        layout.index.erase(pages, &guard);
         true
     }
 
@@ -331,7 +339,7 @@ impl Mm {
                 let pages = pages_of(&piece.range);
                 let kept = Vma::new(piece.range, piece.first_page, vma.spec.clone());
                 let key = self.vmas.insert(layout, kept).expect("the caller has asked for room");
-                self.index.writer().store(pages, Some(Entry::of(key)));
+                layout.index.store(pages, Some(Entry::of(key)), &pin());
             }
         }
         self.take(layout, range);

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::num::NonZeroU64;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use elbowroom_index::RangeMap;
+use elbowroom_index::{RangeMap, range_map};
 use elbowroom_sync::epoch;
 
 use crate::content::PageDice;
@@ -40,11 +40,19 @@ fn start_of(number: u64) -> u64 {
     (number + 1) * STRIDE
 }
 
-struct Ours(RangeMap<NonZeroU64>);
+/// The writer is under a lock that no reader takes, as it is in a space.
+struct Ours(RangeMap<NonZeroU64>, Mutex<range_map::Writer<NonZeroU64>>);
+
+impl Ours {
+    fn writer(&self) -> MutexGuard<'_, range_map::Writer<NonZeroU64>> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Index for Ours {
     fn with(count: u64) -> Self {
-        let index = Self(RangeMap::new());
+        let (map, writer) = RangeMap::new();
+        let index = Self(map, Mutex::new(writer));
         (0..count).for_each(|number| index.map(number));
         index
     }
@@ -56,12 +64,12 @@ impl Index for Ours {
 
     fn map(&self, number: u64) {
         let start = start_of(number);
-        self.0.writer().store(start..start + VMA_PAGES, NonZeroU64::new(number + 1));
+        self.writer().store(start..start + VMA_PAGES, NonZeroU64::new(number + 1), &epoch::pin());
     }
 
     fn unmap(&self, number: u64) {
         let start = start_of(number);
-        self.0.writer().erase(start..start + VMA_PAGES);
+        self.writer().erase(start..start + VMA_PAGES, &epoch::pin());
     }
 }
 
