@@ -123,7 +123,7 @@ impl<T> LayoutLock<T> {
     #[inline]
     pub fn write(&self) -> LayoutWrite<'_, T> {
         order::before_lock(LockClass::Layout);
-        self.stats.cells(LockClass::Layout).acquired();
+        self.stats.acquired(LockClass::Layout);
         if self.word.0.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.enter_slowly(Mode::Write);
         }
@@ -138,7 +138,7 @@ impl<T> LayoutLock<T> {
     #[inline]
     pub fn read(&self) -> LayoutRead<'_, T> {
         order::before_lock(LockClass::Layout);
-        self.stats.cells(LockClass::Layout).acquired();
+        self.stats.acquired(LockClass::Layout);
         if !self.join_readers() {
             self.enter_slowly(Mode::Read);
         }

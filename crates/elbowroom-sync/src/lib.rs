@@ -24,7 +24,7 @@ mod shuttled;
 mod slots;
 pub mod thread;
 
-pub use counter::Counter;
+pub use counter::Counters;
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};
 pub use lock::{ClassStats, Condvar, LockClass, LockStats, Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 //! A class is a level in the lock order: a thread that holds a lock may only take locks of a later class. The order
 //! is the order of [`LockClass`]'s variants; docs/locking.md says what each one guards.
 
-use crate::{Arc, Histogram, HistogramSnapshot};
+use crate::{Arc, Counters, Histogram, HistogramSnapshot};
 use std::ops::{Deref, DerefMut};
 // Not the facade's: statistics order nothing, so a model need not branch on them.
 use crate::time::{Duration, Instant};
@@ -95,42 +95,24 @@ impl LockClass {
     }
 }
 
-/// The counts of one class.
+/// What the takers of one class have waited.
 #[derive(Default)]
-pub(crate) struct ClassCells {
-    acquisitions: AtomicU64,
+struct Waits {
     contended: AtomicU64,
     wait_ns: AtomicU64,
     waits: Histogram,
 }
 
-impl ClassCells {
-    /// A lock of the class is being taken.
-    #[inline]
-    pub(crate) fn acquired(&self) {
-        self.acquisitions.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Its taker has waited since `start`.
-    pub(crate) fn waited(&self, start: Instant) {
-        let waited_ns = start.elapsed().as_nanos() as u64;
-        self.contended.fetch_add(1, Ordering::Relaxed);
-        self.wait_ns.fetch_add(waited_ns, Ordering::Relaxed);
-        self.waits.record(waited_ns);
-    }
+/// What is counted of all classes.
+#[derive(Default)]
+struct Counts {
+    acquisitions: Counters<{ LockClass::ALL.len() }>,
+    waits: [Waits; LockClass::ALL.len()],
 }
 
 /// The lock statistics of one manager. Cloning shares them.
-#[derive(Clone)]
-pub struct LockStats {
-    classes: Arc<[ClassCells; LockClass::ALL.len()]>,
-}
-
-impl Default for LockStats {
-    fn default() -> Self {
-        Self { classes: Arc::new(std::array::from_fn(|_| ClassCells::default())) }
-    }
-}
+#[derive(Clone, Default)]
+pub struct LockStats(Arc<Counts>);
 
 /// What the locks of one class have seen.
 #[derive(Debug, Clone)]
@@ -155,24 +137,33 @@ impl LockStats {
 
     /// A lock of `class` around `value`, counted here.
     pub fn mutex<T>(&self, class: LockClass, value: T) -> Mutex<T> {
-        Mutex { class, stats: self.clone(), inner: sys::Mutex::new(value) }
+        Mutex { class, stats: Some(self.clone()), inner: sys::Mutex::new(value) }
     }
 
-    /// Where the locks of `class` count.
+    /// A lock of `class` is being taken.
     #[inline]
-    pub(crate) fn cells(&self, class: LockClass) -> &ClassCells {
-        &self.classes[class as usize]
+    pub(crate) fn acquired(&self, class: LockClass) {
+        self.0.acquisitions.add(class as usize, 1);
+    }
+
+    /// Its taker has waited since `start`.
+    pub(crate) fn waited(&self, class: LockClass, start: Instant) {
+        let waited_ns = start.elapsed().as_nanos() as u64;
+        let waits = &self.0.waits[class as usize];
+        waits.contended.fetch_add(1, Ordering::Relaxed);
+        waits.wait_ns.fetch_add(waited_ns, Ordering::Relaxed);
+        waits.waits.record(waited_ns);
     }
 
     /// What the locks of `class` have seen so far.
     pub fn class(&self, class: LockClass) -> ClassStats {
-        let cells = &self.classes[class as usize];
+        let waits = &self.0.waits[class as usize];
         ClassStats {
             class,
-            acquisitions: cells.acquisitions.load(Ordering::Relaxed),
-            contended: cells.contended.load(Ordering::Relaxed),
-            wait_ns: cells.wait_ns.load(Ordering::Relaxed),
-            waits: cells.waits.snapshot(),
+            acquisitions: self.0.acquisitions.get(class as usize),
+            contended: waits.contended.load(Ordering::Relaxed),
+            wait_ns: waits.wait_ns.load(Ordering::Relaxed),
+            waits: waits.waits.snapshot(),
         }
     }
 }
@@ -190,28 +181,37 @@ pub(crate) use shuttle::sync as sys;
 /// A mutual-exclusion lock of a class. A panic while it is held does not poison it.
 pub struct Mutex<T> {
     class: LockClass,
-    stats: LockStats,
+    /// None if nobody counts.
+    stats: Option<LockStats>,
     inner: sys::Mutex<T>,
 }
 
 impl<T> Mutex<T> {
+    /// A lock that is counted nowhere: for what there are many of, and what nobody waits for.
+    pub fn uncounted(class: LockClass, value: T) -> Self {
+        Self { class, stats: None, inner: sys::Mutex::new(value) }
+    }
+
     /// Takes the lock, waiting for it if need be.
     ///
     /// # Panics
     /// In debug builds, if this thread holds a lock of the same or a later class.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         order::before_lock(self.class);
-        let cells = self.stats.cells(self.class);
-        cells.acquired();
+        if let Some(stats) = &self.stats {
+            stats.acquired(self.class);
+        }
         let guard = match self.inner.try_lock() {
             Ok(guard) => guard,
             Err(_) => {
-                let start = Instant::now();
+                let start = self.stats.as_ref().map(|stats| (stats, Instant::now()));
                 let guard = match self.inner.lock() {
                     Ok(guard) => guard,
                     Err(poisoned) => poisoned.into_inner(),
                 };
-                cells.waited(start);
+                if let Some((stats, start)) = start {
+                    stats.waited(self.class, start);
+                }
                 guard
             }
         };

@@ -1,6 +1,7 @@
 //! Threads and the small per-thread number that spreads counters.
 
-use crate::atomic::Ordering;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(not(any(loom, shuttle)))]
 pub use std::thread::{JoinHandle, sleep, yield_now};
@@ -50,16 +51,85 @@ pub(crate) fn look_around(looks: u32, yields: u32, done: impl Fn() -> bool) -> b
     false
 }
 
-/// A small number that differs between threads that live at the same time, as far as it can.
-pub(crate) fn slot() -> usize {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    std::thread_local! {
-        static SLOT: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) };
-    }
-    SLOT.with(|slot| {
-        if slot.get() == usize::MAX {
-            slot.set(NEXT.fetch_add(1, Ordering::Relaxed));
+/// Slots that belong to one thread each.
+pub(crate) const OWN_SLOTS: usize = u64::BITS as usize;
+
+/// Which of them are taken. Not the facade's: only statistics use them.
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+std::thread_local! {
+    /// The thread's slot; `usize::MAX`: it has not asked yet. Without a destructor, so it can be asked for to the end.
+    static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
+    static TENANCY: Tenancy = const { Tenancy };
+}
+
+/// Gives the thread's slot back when the thread ends.
+struct Tenancy;
+
+impl Drop for Tenancy {
+    fn drop(&mut self) {
+        let slot = SLOT.replace(shared_slot());
+        if slot < OWN_SLOTS {
+            // Release: the next tenant goes on from what this one has stored.
+            TAKEN.fetch_and(!(1 << slot), Ordering::Release);
         }
-        slot.get()
-    })
+    }
+}
+
+/// A small number. If it is below [`OWN_SLOTS`], no other thread that lives has it; the others are shared.
+#[inline]
+pub(crate) fn slot() -> usize {
+    match SLOT.get() {
+        usize::MAX => take_slot(),
+        slot => slot,
+    }
+}
+
+#[cold]
+fn take_slot() -> usize {
+    // For the time of the next line, which may allocate, and so come here again.
+    SLOT.set(shared_slot());
+    // A thread that is past its destructors would never give it back.
+    if TENANCY.try_with(|_| ()).is_ok() {
+        let free = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+        if let Ok(taken) = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
+            SLOT.set(taken.trailing_ones() as usize);
+        }
+    }
+    SLOT.get()
+}
+
+fn shared_slot() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    OWN_SLOTS + NEXT.fetch_add(1, Ordering::Relaxed) % OWN_SLOTS
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_threads_have_one_slot_and_it_is_given_back() {
+        for _ in 0..3 {
+            let barrier = std::sync::Barrier::new(2 * OWN_SLOTS);
+            let seen = std::sync::Mutex::new(Vec::new());
+            std::thread::scope(|scope| {
+                for _ in 0..2 * OWN_SLOTS {
+                    scope.spawn(|| {
+                        let mine = slot();
+                        barrier.wait();
+                        assert_eq!(slot(), mine);
+                        seen.lock().unwrap().push(mine);
+                    });
+                }
+            });
+            let mut own: Vec<_> = seen.into_inner().unwrap();
+            own.retain(|&slot| slot < OWN_SLOTS);
+            let count = own.len();
+            own.sort_unstable();
+            own.dedup();
+            // Other tests' threads may have some.
+            assert!(own.len() == count && count > OWN_SLOTS / 2, "{own:?}");
+        }
+    }
 }

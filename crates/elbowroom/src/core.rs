@@ -15,8 +15,9 @@ use crate::vma::{Layout, Mm};
 use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::Kicker;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::epoch::{ArcCell, Guard, pin};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, RcuCell, thread};
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
 
 /// The shared state of one manager.
@@ -54,23 +55,36 @@ pub(crate) struct Core<P: Platform> {
 
 /// The spaces, by the top 16 bits of their addresses. The process's own, with real pointers, is number 0.
 pub(crate) struct SpaceTable {
-    by_number: RcuCell<Vec<Option<Arc<Mm>>>>,
+    by_number: ArcCell<Vec<Option<Arc<Mm>>>>,
     changes: Mutex<u64>,
 }
 
 impl SpaceTable {
     pub(crate) fn new(locks: &LockStats) -> Self {
-        Self { by_number: RcuCell::new(Vec::new()), changes: locks.mutex(LockClass::Spaces, 0) }
+        Self { by_number: ArcCell::new(Arc::new(Vec::new())), changes: locks.mutex(LockClass::Spaces, 0) }
+    }
+
+    /// The space that has `addr`, for as long as the guard lives.
+    pub(crate) fn at<'g>(&'g self, addr: usize, guard: &'g Guard) -> Option<&'g Arc<Mm>> {
+        self.by_number.load(guard)?.get(number_of(addr))?.as_ref()
     }
 
     /// The space that has `addr`.
     pub(crate) fn of(&self, addr: usize) -> Option<Arc<Mm>> {
-        self.by_number.read(|spaces| spaces.get(number_of(addr))?.clone())
+        self.at(addr, &pin()).cloned()
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Arc<Mm>> {
-        self.by_number.read(|spaces| spaces.iter().flatten().cloned().collect())
+        self.by_number.load(&pin()).into_iter().flatten().flatten().cloned().collect()
+    }
+
+    /// Replaces the table by a changed one. The caller has the lock of changes.
+    fn change(&self, change: impl FnOnce(&mut Vec<Option<Arc<Mm>>>)) {
+        let guard = pin();
+        let mut spaces = self.by_number.load(&guard).cloned().unwrap_or_default();
+        change(&mut spaces);
+        self.by_number.store(Some(Arc::new(spaces)), &guard);
     }
 
     /// A new space that has the addresses with the top 16 bits of `addr`.
@@ -79,22 +93,22 @@ impl SpaceTable {
         *serial += 1;
         // The top bit keeps the numbers of spaces apart from those of objects.
         let mm = Arc::new(Mm::new(*serial | 1 << 63, locks));
-        let mut spaces = Vec::clone(&self.by_number.load());
         let number = number_of(addr);
-        spaces.resize(spaces.len().max(number + 1), None);
-        spaces[number] = Some(mm.clone());
-        self.by_number.store(spaces);
+        self.change(|spaces| {
+            spaces.resize(spaces.len().max(number + 1), None);
+            spaces[number] = Some(mm.clone());
+        });
         mm
     }
 
     /// Forgets the space that has `addr`.
     pub(crate) fn remove(&self, addr: usize) {
         let _changes = self.changes.lock();
-        let mut spaces = Vec::clone(&self.by_number.load());
-        if let Some(place) = spaces.get_mut(number_of(addr)) {
-            *place = None;
-        }
-        self.by_number.store(spaces);
+        self.change(|spaces| {
+            if let Some(place) = spaces.get_mut(number_of(addr)) {
+                *place = None;
+            }
+        });
     }
 }
 

@@ -1,62 +1,84 @@
 //! What happened: written everywhere, read by nothing in the core.
 
-use elbowroom_sync::{Counter, Histogram};
+use elbowroom_sync::Histogram;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Faults served without I/O.
+    FaultsMinor,
+    /// Faults that waited for I/O.
+    FaultsMajor,
+    /// Faults that ended in a signal or EFAULT.
+    FaultsDenied,
+    /// Lookups in the fault path that took the layout lock.
+    LayoutLockFaults,
+    /// Lookups that locked their VMA.
+    VmaLockSuccess,
+    /// Lookups that met a VMA that was being changed.
+    VmaLockAbort,
+    /// Lookups that found a VMA which had changed when it was locked.
+    VmaLockRetry,
+    /// Lookups that found no VMA.
+    VmaLockMiss,
+    /// Retries after I/O that did not find the folio any more. By design 0.
+    RetryIoMiss,
+    /// Bytes read from stores.
+    ReadBytes,
+    /// Reads from stores.
+    Reads,
+    /// Bytes written to stores.
+    WrittenBytes,
+    /// Reads that failed.
+    ReadErrors,
+    /// Writes that failed.
+    WriteErrors,
+    /// Dirty pages that were dropped because they could not be written and memory ran out.
+    LostDirtyPages,
+    /// Pages evicted.
+    EvictedPages,
+    /// Evicted pages read again.
+    RefaultPages,
+    /// Folios taken out of their window by reclaim.
+    SecondChances,
+    /// Writers made to wait because too much was dirty.
+    Throttled,
+    /// Files found changed by somebody else.
+    ForeignChanges,
+    /// Files left to the kernel because they were used through several mappings at once.
+    AliasedFiles,
+    /// Faults served by a huge folio.
+    HugeFaults,
+    /// Huge folios split into small ones.
+    HugeSplits,
+    /// Huge folios made of small ones.
+    HugeJoins,
+    /// Faults that found no frame to be had, and waited for one.
+    MemoryWaits,
+}
+
+/// The last of them.
+const LAST: Event = Event::MemoryWaits;
 
 /// The counters of one manager.
 #[derive(Default)]
 pub struct Counters {
-    /// Faults served without I/O.
-    pub faults_minor: Counter,
-    /// Faults that waited for I/O.
-    pub faults_major: Counter,
-    /// Faults that ended in a signal or EFAULT.
-    pub faults_denied: Counter,
-    /// Lookups in the fault path that took the layout lock.
-    pub layout_lock_faults: Counter,
-    /// Lookups that locked their VMA.
-    pub vma_lock_success: Counter,
-    /// Lookups that met a VMA that was being changed.
-    pub vma_lock_abort: Counter,
-    /// Lookups that found a VMA which had changed when it was locked.
-    pub vma_lock_retry: Counter,
-    /// Lookups that found no VMA.
-    pub vma_lock_miss: Counter,
-    /// Retries after I/O that did not find the folio any more. By design 0.
-    pub retry_io_miss: Counter,
+    events: elbowroom_sync::Counters<{ LAST as usize + 1 }>,
     /// Time from reading a fault's event to its wake-up.
     pub fault_latency: Histogram,
-    /// Bytes read from stores.
-    pub read_bytes: Counter,
-    /// Reads from stores.
-    pub reads: Counter,
-    /// Bytes written to stores.
-    pub written_bytes: Counter,
-    /// Reads that failed.
-    pub read_errors: Counter,
-    /// Writes that failed.
-    pub write_errors: Counter,
-    /// Dirty pages that were dropped because they could not be written and memory ran out.
-    pub lost_dirty_pages: Counter,
-    /// Pages evicted.
-    pub evicted_pages: Counter,
-    /// Evicted pages read again.
-    pub refault_pages: Counter,
-    /// Folios taken out of their window by reclaim.
-    pub second_chances: Counter,
-    /// Writers made to wait because too much was dirty.
-    pub throttled: Counter,
-    /// Files found changed by somebody else.
-    pub foreign_changes: Counter,
-    /// Files left to the kernel because they were used through several mappings at once.
-    pub aliased_files: Counter,
-    /// Faults served by a huge folio.
-    pub huge_faults: Counter,
-    /// Huge folios split into small ones.
-    pub huge_splits: Counter,
-    /// Huge folios made of small ones.
-    pub huge_joins: Counter,
-    /// Faults that found no frame to be had, and waited for one.
-    pub memory_waits: Counter,
+}
+
+impl Counters {
+    /// Counts `n` events of a kind.
+    #[inline]
+    pub fn add(&self, event: Event, n: u64) {
+        self.events.add(event as usize, n);
+    }
+
+    /// How many there were so far.
+    pub fn get(&self, event: Event) -> u64 {
+        self.events.get(event as usize)
+    }
 }
 
 /// A summary of a manager's life so far. Serializes to the JSON that `--stats` writes.

@@ -9,6 +9,7 @@ use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio};
 use crate::platform::Platform;
+use crate::stats::Event;
 use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PageSet, UnmapError};
 use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::time::Instant;
@@ -79,7 +80,7 @@ impl<P: Platform> Core<P> {
 
     /// Drops what somebody else has changed under us, as far as it is clean.
     pub(crate) fn drop_foreign(&self, object: &Arc<FileObject>) {
-        self.counters.foreign_changes.add(1);
+        self.counters.add(Event::ForeignChanges, 1);
         self.drop_clean(object, 0..u64::MAX >> PAGE_SHIFT);
     }
 
@@ -152,7 +153,7 @@ impl<P: Platform> Core<P> {
             Err(e) => {
                 drop(body);
                 folio.state.set(Flag::WriteFailed);
-                self.counters.write_errors.add(1);
+                self.counters.add(Event::WriteErrors, 1);
                 object.record_error(e);
             }
         }
@@ -176,7 +177,7 @@ impl<P: Platform> Core<P> {
             // Pages beyond the end of the file have no place in it, and the tail of its last page is not written.
             if len > 0 {
                 file.write(extent, start..start + len, wanted.start)?;
-                self.counters.written_bytes.add(len as u64);
+                self.counters.add(Event::WrittenBytes, len as u64);
             }
         }
         Ok(())

@@ -133,7 +133,7 @@ impl<T> LayoutLock<T> {
             }
         }
         drop(queue);
-        self.stats.cells(LockClass::Layout).waited(start);
+        self.stats.waited(LockClass::Layout, start);
     }
 
     /// Enters, if `ticket` is the queue's head and those inside permit it, and lets in the readers behind a reader. Tells whether it

@@ -8,6 +8,7 @@ use crate::config::{JOIN_LOOKS, JOINS_AT_ONCE};
 use crate::core::Core;
 use crate::page::{AnonPages, Flag, Folio, HUGE_ORDER, HUGE_PAGES, Parked};
 use crate::platform::Platform;
+use crate::stats::Event;
 use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::{Extent, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
@@ -34,7 +35,7 @@ impl<P: Platform> Pass<'_, P> {
         let mut extent = core.whole_run(HUGE_ORDER)?;
         extent.clear();
         let folio = core.anon_folio(mm.id, first, extent);
-        core.counters.huge_faults.add(1);
+        core.counters.add(Event::HugeFaults, 1);
         Some(self.own(mm, vma, folio, fault))
     }
 }
@@ -78,7 +79,7 @@ impl<P: Platform> Core<P> {
         assert!(split, "what is at a page changes only under its folio's lock");
         huge.state.set(Flag::Dead);
         self.folios.fetch_sub(1, Ordering::Relaxed);
-        self.counters.huge_splits.add(1);
+        self.counters.add(Event::HugeSplits, 1);
         small.iter().for_each(|folio| self.unlock(folio));
     }
 
@@ -131,7 +132,7 @@ impl<P: Platform> Core<P> {
         let joined = mm.anon.join(first, small, &huge);
         if joined {
             small.iter().for_each(|folio| self.free_folio(folio));
-            self.counters.huge_joins.add(1);
+            self.counters.add(Event::HugeJoins, 1);
         } else {
             self.free_folio(&huge);
         }

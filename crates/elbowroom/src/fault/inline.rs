@@ -8,6 +8,7 @@ use crate::config::{DELAY, PINNED_BOUND, REPEATS_AT_ONCE, THROTTLE_BOUND};
 use crate::core::{Core, Job};
 use crate::page::{Answer, Parked, Waiter};
 use crate::platform::Platform;
+use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::thread;
@@ -97,7 +98,7 @@ impl<P: Platform> Core<P> {
 
     /// Waits until less is dirty, or for a while.
     fn throttle_here(&self) {
-        self.counters.throttled.add(1);
+        self.counters.add(Event::Throttled, 1);
         let until = Instant::now() + THROTTLE_BOUND;
         while self.too_dirty() && Instant::now() < until {
             self.flush.state.lock().all = true;

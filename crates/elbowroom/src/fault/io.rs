@@ -7,6 +7,7 @@ use crate::config::MAX_FOLIO_PAGES;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio};
 use crate::platform::Platform;
+use crate::stats::Event;
 use elbowroom_machine::{Mmu, PAGE_SHIFT};
 use elbowroom_store::{Reactor, Read, ReadDone};
 use elbowroom_sync::Arc;
@@ -63,7 +64,7 @@ impl<P: Platform> Pass<'_, P> {
             io.load.forgive();
         }
         let order = extent.order();
-        let folio = Arc::new(Folio::new(object.serial, index >> order << order, order, &core.locks));
+        let folio = Arc::new(Folio::new(object.serial, index >> order << order, order));
         flags.iter().for_each(|&flag| {
             folio.state.set(flag);
         });
@@ -112,8 +113,8 @@ impl<P: Platform> Pass<'_, P> {
         let waited_from = self.ready.len();
         match read.result {
             Ok(len) => {
-                core.counters.reads.add(1);
-                core.counters.read_bytes.add(len as u64);
+                core.counters.add(Event::Reads, 1);
+                core.counters.add(Event::ReadBytes, len as u64);
                 if len < extent.len_bytes() {
                     // The end of the file: what is beyond it reads as zeros, and no bytes of the frames' last user show.
                     extent.bytes_mut()[len..].fill(0);
@@ -125,7 +126,7 @@ impl<P: Platform> Pass<'_, P> {
                 core.enqueue(object, folio);
             }
             Err(_) => {
-                core.counters.read_errors.add(1);
+                core.counters.add(Event::ReadErrors, 1);
                 object.note_unreadable();
                 object.remove(&folio);
                 core.folios.fetch_sub(1, Ordering::Relaxed);

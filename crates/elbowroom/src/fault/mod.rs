@@ -21,6 +21,7 @@ use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, REPEATS_AT_ONCE}
 use crate::core::{Core, Job};
 use crate::page::{Answer, Flag, Folio, Parked};
 use crate::platform::Platform;
+use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent, Mmu, PAGE_SIZE};
 use elbowroom_store::{Reactor, ReadDone};
 use elbowroom_sync::atomic::Ordering;
@@ -243,7 +244,7 @@ impl<P: Platform> Handler<P> {
                     }
                 }
                 Step::NoMemory => {
-                    self.core.counters.memory_waits.add(1);
+                    self.core.counters.add(Event::MemoryWaits, 1);
                     return self.starved.push_back(fault);
                 }
                 // A thread that waits here bounds its wait itself.
@@ -320,9 +321,9 @@ impl<P: Platform> Core<P> {
         self.let_go(fault);
         let counters = &self.counters;
         match (denied, fault.major || major) {
-            (true, _) => counters.faults_denied.add(1),
-            (false, true) => counters.faults_major.add(1),
-            (false, false) => counters.faults_minor.add(1),
+            (true, _) => counters.add(Event::FaultsDenied, 1),
+            (false, true) => counters.add(Event::FaultsMajor, 1),
+            (false, false) => counters.add(Event::FaultsMinor, 1),
         }
         counters.fault_latency.record(fault.since.elapsed().as_nanos() as u64);
     }

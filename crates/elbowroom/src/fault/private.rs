@@ -220,7 +220,7 @@ impl<P: Platform> Core<P> {
     /// A new folio with the extent, uptodate and locked.
     pub(crate) fn anon_folio(&self, owner: u64, page: u64, extent: Extent) -> Arc<Folio> {
         self.count_folio();
-        Arc::new(Folio::filled(owner, page, extent, &self.locks))
+        Arc::new(Folio::filled(owner, page, extent))
     }
 
     /// The folio that a space has at a page, locked; waits for the lock. Not for handlers.

@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
+use crate::stats::Event;
 use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::atomic::Ordering;
@@ -38,9 +39,9 @@ impl<P: Platform> Pass<'_, P> {
     pub(super) fn step(&mut self, fault: &mut Parked) -> Step {
         let core = self.core;
         // One for all that is looked up below: making one costs more than having one. Nothing here waits.
-        let _epoch = pin();
-        let Some(mm) = core.spaces.of(fault.event.addr) else { return Step::Foreign };
-        let vma = match core.find_vma(&mm, fault) {
+        let epoch = pin();
+        let Some(mm) = core.spaces.at(fault.event.addr, &epoch) else { return Step::Foreign };
+        let vma = match core.find_vma(mm, fault) {
             Lookup::Vma(vma) => vma,
             Lookup::Other(step) => return step,
         };
@@ -54,10 +55,10 @@ impl<P: Platform> Pass<'_, P> {
             return core.refuse(addr, denial, || true);
         }
         if vma.spec.is_private() {
-            return self.private_step(&mm, &vma, fault);
+            return self.private_step(mm, &vma, fault);
         }
         match &vma.spec.object {
-            Some(object) => self.object_step(&mm, &vma, object, fault),
+            Some(object) => self.object_step(mm, &vma, object, fault),
             // There is no shared mapping of nothing.
             None => core.refuse(addr, Denial::Bus, || true),
         }
@@ -149,7 +150,7 @@ impl<P: Platform> Pass<'_, P> {
         let (core, thread) = (self.core, fault.event.thread);
         let waited_for_it = fault.major && fault.held.as_ref().is_some_and(|f| f.range().contains(&index));
         if waited_for_it && !fault.alone {
-            core.counters.retry_io_miss.add(1);
+            core.counters.add(Event::RetryIoMiss, 1);
         }
         let pages = if fault.alone {
             1
@@ -218,15 +219,15 @@ impl<P: Platform> Core<P> {
     pub(crate) fn enter<'m>(&self, mm: &'m Mm, addr: usize) -> Result<Entered<'m>, Enter> {
         let counters = &self.counters;
         let layout = (!self.config.ablation.vma_locks).then(|| {
-            counters.layout_lock_faults.add(1);
+            counters.add(Event::LayoutLockFaults, 1);
             mm.read()
         });
         let found = mm.enter(addr);
         match &found {
-            Ok(_) => counters.vma_lock_success.add(1),
-            Err(Enter::Miss) => counters.vma_lock_miss.add(1),
-            Err(Enter::Locked) => counters.vma_lock_abort.add(1),
-            Err(Enter::Changed) => counters.vma_lock_retry.add(1),
+            Ok(_) => counters.add(Event::VmaLockSuccess, 1),
+            Err(Enter::Miss) => counters.add(Event::VmaLockMiss, 1),
+            Err(Enter::Locked) => counters.add(Event::VmaLockAbort, 1),
+            Err(Enter::Changed) => counters.add(Event::VmaLockRetry, 1),
         }
         Ok(Entered { vma: found?, _layout: layout })
     }
@@ -242,7 +243,7 @@ impl<P: Platform> Core<P> {
             return Lookup::Other(Step::Again);
         }
         fault.lookups = 0;
-        self.counters.layout_lock_faults.add(1);
+        self.counters.add(Event::LayoutLockFaults, 1);
         let step = self.look_closely(mm, addr, &mm.read());
         Lookup::Other(step.unwrap_or_else(|| match fault.event.thread {
             // Nobody waits there: a verb only asked.
@@ -395,7 +396,7 @@ impl<P: Platform> Core<P> {
 
     /// Lets a throttled writer go on when less is dirty, or after a while.
     pub(crate) fn throttle(&self, page: Range<usize>) {
-        self.counters.throttled.add(1);
+        self.counters.add(Event::Throttled, 1);
         let until = elbowroom_sync::time::Instant::now() + crate::config::THROTTLE_BOUND;
         let mut state = self.flush.state.lock();
         state.throttled.push((page, until));

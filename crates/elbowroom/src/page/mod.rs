@@ -15,7 +15,7 @@ pub use wait::{Answer, Parked, WaitTable, Waiter};
 
 use elbowroom_machine::{Extent, PageSet};
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
-use elbowroom_sync::{LockClass, LockStats, Mutex, MutexGuard};
+use elbowroom_sync::{LockClass, Mutex, MutexGuard};
 use std::ops::Range;
 
 /// 2^order pages of a file.
@@ -47,7 +47,7 @@ pub struct Body {
 
 impl Folio {
     /// A locked folio whose frames are being filled.
-    pub fn new(object: u64, index: u64, order: u8, locks: &LockStats) -> Self {
+    pub fn new(object: u64, index: u64, order: u8) -> Self {
         let body = Body { extent: None, leaving: false, dirty: PageSet::new(order) };
         Self {
             state: StateWord::locked(),
@@ -56,12 +56,12 @@ impl Folio {
             object,
             mapcount: AtomicU32::new(1),
             moves: AtomicU32::new(0),
-            body: locks.mutex(LockClass::Folio, body),
+            body: Mutex::uncounted(LockClass::Folio, body),
         }
     }
 
     /// A locked folio that has its bytes.
-    pub fn filled(object: u64, index: u64, extent: Extent, locks: &LockStats) -> Self {
+    pub fn filled(object: u64, index: u64, extent: Extent) -> Self {
         let order = extent.order();
         let body = Body { extent: Some(extent), leaving: false, dirty: PageSet::new(order) };
         Self {
@@ -71,7 +71,7 @@ impl Folio {
             object,
             mapcount: AtomicU32::new(1),
             moves: AtomicU32::new(0),
-            body: locks.mutex(LockClass::Folio, body),
+            body: Mutex::uncounted(LockClass::Folio, body),
         }
     }
 

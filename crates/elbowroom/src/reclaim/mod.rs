@@ -13,6 +13,7 @@ use crate::lru::{Entry, Lru};
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
+use crate::stats::Event;
 use elbowroom_machine::{Extent, Mmu, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
@@ -225,7 +226,7 @@ impl<P: Platform> Core<P> {
         let unmapped = self.mmu.unmap(entry.folio.body().extent());
         let fate = match unmapped {
             Ok(()) => {
-                self.counters.second_chances.add(1);
+                self.counters.add(Event::SecondChances, 1);
                 Fate::Standby
             }
             Err(UnmapError::Busy) => Fate::Inactive,
@@ -280,7 +281,7 @@ impl<P: Platform> Core<P> {
         let mut body = folio.body();
         let lost = body.dirty.count();
         if lost > 0 {
-            self.counters.lost_dirty_pages.add(lost as u64);
+            self.counters.add(Event::LostDirtyPages, lost as u64);
             self.dirty_pages.fetch_sub(lost, Ordering::AcqRel);
             body.dirty.clear();
         }
@@ -288,7 +289,7 @@ impl<P: Platform> Core<P> {
         drop(body);
         let pages = extent.pages();
         self.shadows.evicted(object.serial, folio.index, pages as u64);
-        self.counters.evicted_pages.add(pages as u64);
+        self.counters.add(Event::EvictedPages, pages as u64);
         self.folios.fetch_sub(1, Ordering::Relaxed);
         self.mmu.free(extent);
         pages
@@ -297,7 +298,7 @@ impl<P: Platform> Core<P> {
     /// Queues a folio whose bytes have just been read.
     pub(crate) fn enqueue(&self, object: Arc<FileObject>, folio: Arc<Folio>) {
         let activate = self.shadows.refault(object.serial, folio.index).is_some_and(|distance| {
-            self.counters.refault_pages.add(folio.pages());
+            self.counters.add(Event::RefaultPages, folio.pages());
             let active = self.lru.lock().active.pages();
             if distance <= active as u64 {
                 return true;

@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::object::{FileObject, WriteTicket};
 use crate::page::{Flag, Folio};
 use crate::platform::Platform;
+use crate::stats::Event;
 use crate::vma::Mm;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
@@ -161,7 +162,7 @@ impl<P: Platform> Core<P> {
                 folio.body().extent = Some(extent);
                 if result.is_err() {
                     // The file's bytes are not to be had now: read the page again when somebody wants it.
-                    core.counters.read_errors.add(1);
+                    core.counters.add(Event::ReadErrors, 1);
                     core.discard(object, folio);
                 }
             });

@@ -5,6 +5,7 @@ use super::change::{Change, Pages, Part, Rest, Terms};
 use crate::config::{ALIAS_ROUNDS, DELAY, PINNED_BOUND};
 use crate::object::FileObject;
 use crate::platform::Host;
+use crate::stats::Event;
 use crate::vma::Prot;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, PAGE_SIZE};
@@ -149,7 +150,7 @@ impl Space<Host> {
                 return;
             }
             match self.give_files(&ranges, None, Some(object)) {
-                Ok(true) => self.core.counters.aliased_files.add(1),
+                Ok(true) => self.core.counters.add(Event::AliasedFiles, 1),
                 Ok(false) | Err(Errno::BUSY) => thread::sleep(DELAY),
                 Err(_) => break,
             }

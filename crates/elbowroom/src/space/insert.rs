@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::fault::Step;
 use crate::page::{AnonPages, Folio, Parked};
 use crate::platform::Soft;
+use crate::stats::Event;
 use crate::vma::{Prot, Vma};
 use elbowroom_machine::{Access, Errno, Extent, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::atomic::Ordering;
@@ -159,7 +160,7 @@ impl Insertion<'_> {
             return Ok(());
         }
         let (core, mm) = (&self.space.core, &self.space.mm);
-        core.counters.layout_lock_faults.add(1);
+        core.counters.add(Event::LayoutLockFaults, 1);
         let step = core.look_closely(mm, at, &mm.read());
         match step {
             Some(Step::Again) => {}
