@@ -17,6 +17,7 @@ mod counter;
 pub mod epoch;
 mod histogram;
 mod layout_lock;
+mod lines;
 mod lock;
 mod rcu;
 #[cfg(shuttle)]
@@ -27,6 +28,7 @@ pub mod thread;
 pub use counter::Counters;
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};
+pub use lines::Lines;
 pub use lock::{ClassStats, Condvar, LockClass, LockStats, Mutex, MutexGuard};
 pub use rcu::RcuCell;
 pub use slots::{Full, Key, SlotRead, Slots, TryReadError};

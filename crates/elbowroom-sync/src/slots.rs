@@ -49,6 +49,7 @@
 mod chunks;
 mod word;
 
+use crate::Lines;
 use crate::atomic::{AtomicU32, Ordering};
 use crate::layout_lock::{Held, LayoutHeld, LayoutLock, LayoutWrite};
 use crate::lock::sys;
@@ -131,6 +132,11 @@ pub struct Slots<T> {
     layout: u64,
     limit: u32,
     chunks: Chunks<T>,
+    upkeep: Lines<Upkeep>,
+}
+
+/// What readers of values do not need.
+struct Upkeep {
     /// Slots made so far. This and the next two are changed under the layout lock only.
     made: AtomicU32,
     /// Values in the table.
@@ -155,17 +161,19 @@ impl<T> Slots<T> {
             layout: layout.id(),
             limit,
             chunks: Chunks::new(limit),
-            made: AtomicU32::new(0),
-            used: AtomicU32::new(0),
-            vacant: AtomicU32::new(NONE),
-            drain: sys::Mutex::new(()),
-            drained: sys::Condvar::new(),
+            upkeep: Lines(Upkeep {
+                made: AtomicU32::new(0),
+                used: AtomicU32::new(0),
+                vacant: AtomicU32::new(NONE),
+                drain: sys::Mutex::new(()),
+                drained: sys::Condvar::new(),
+            }),
         }
     }
 
     /// How many values it has.
     pub fn len(&self) -> usize {
-        self.used.load(Ordering::Relaxed) as usize
+        self.upkeep.used.load(Ordering::Relaxed) as usize
     }
 
     /// Whether it has none.
@@ -187,7 +195,7 @@ impl<T> Slots<T> {
         // SAFETY: the slot is vacant, so no reader enters it, and the layout lock keeps everybody else out.
         unsafe { slot.put(value) };
         let generation = slot.attach(layout.sequence());
-        self.used.store(self.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.upkeep.used.store(self.upkeep.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         Ok(Key { slot: number, generation })
     }
 
@@ -272,10 +280,10 @@ impl<T> Slots<T> {
         // SAFETY: its readers are out, and its keys are stale; the layout lock keeps everybody else out.
         let value = unsafe { slot.take() };
         if retired.reusable {
-            slot.next_vacant.store(self.vacant.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.vacant.store(key.slot, Ordering::Relaxed);
+            slot.next_vacant.store(self.upkeep.vacant.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.upkeep.vacant.store(key.slot, Ordering::Relaxed);
         }
-        self.used.store(self.used.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        self.upkeep.used.store(self.upkeep.used.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         value
     }
 
@@ -302,18 +310,18 @@ impl<T> Slots<T> {
 
     /// A vacant slot's number, taken off the list or made.
     fn take_vacant(&self) -> Option<u32> {
-        let vacant = self.vacant.load(Ordering::Relaxed);
+        let vacant = self.upkeep.vacant.load(Ordering::Relaxed);
         if vacant != NONE {
             let slot = self.slot(vacant).expect("a vacant slot has been made");
-            self.vacant.store(slot.next_vacant.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.upkeep.vacant.store(slot.next_vacant.load(Ordering::Relaxed), Ordering::Relaxed);
             return Some(vacant);
         }
-        let number = self.made.load(Ordering::Relaxed);
+        let number = self.upkeep.made.load(Ordering::Relaxed);
         if number == self.limit {
             return None;
         }
         self.chunks.make(number);
-        self.made.store(number + 1, Ordering::Relaxed);
+        self.upkeep.made.store(number + 1, Ordering::Relaxed);
         Some(number)
     }
 
@@ -328,8 +336,8 @@ impl<T> Slots<T> {
     #[cold]
     fn wake_writer(&self) {
         // With the mutex, so that the writer is either asleep or has not looked yet.
-        let _guard = self.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        self.drained.notify_all();
+        let _guard = self.upkeep.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.upkeep.drained.notify_all();
     }
 
     /// Waits until no reader is inside. The caller has turned away new ones. Linux: `vma_mark_detached`, `__vma_enter_locked`.
@@ -341,9 +349,9 @@ impl<T> Slots<T> {
         if look_around(LOOKS, YIELDS, || slot.is_unread()) {
             return;
         }
-        let mut guard = self.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut guard = self.upkeep.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while !slot.ask_for_wake() {
-            guard = self.drained.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
+            guard = self.upkeep.drained.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         slot.awake();
     }

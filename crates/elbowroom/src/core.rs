@@ -17,7 +17,7 @@ use elbowroom_store::Kicker;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard, pin};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::{Arc, Condvar, Lines, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
 
 /// The shared state of one manager.
@@ -41,8 +41,8 @@ pub(crate) struct Core<P: Platform> {
     /// Faults that wait for I/O.
     pub(crate) waiting: AtomicUsize,
     /// Folios that have frames.
-    pub(crate) folios: AtomicUsize,
-    pub(crate) folios_peak: AtomicUsize,
+    pub(crate) folios: Lines<AtomicUsize>,
+    pub(crate) folios_peak: Lines<AtomicUsize>,
     /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none waits.
     pub(crate) starving_since: AtomicU64,
     pub(crate) born: Instant,

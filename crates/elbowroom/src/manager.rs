@@ -18,7 +18,7 @@ use elbowroom_machine::{Errno, WindowTable};
 use elbowroom_store::{FileId, Inject, Reactor, reactor};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::{Arc, Condvar, Lines, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
 use std::path::Path;
 
@@ -86,8 +86,8 @@ impl<P: Platform> Manager<P> {
             counters: Counters::default(),
             dirty_pages: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            folios: AtomicUsize::new(0),
-            folios_peak: AtomicUsize::new(0),
+            folios: Lines::default(),
+            folios_peak: Lines::default(),
             starving_since: AtomicU64::new(0),
             born: Instant::now(),
             seconds: AtomicU32::new(0),

@@ -44,10 +44,10 @@ pub use build::NotSorted;
 pub use iter::Overlapping;
 pub use writer::Writer;
 
-use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard};
-use node::{Inner, Leaf, Lines, NodeRef};
+use elbowroom_sync::{Arc, Lines};
+use node::{Inner, Leaf, NodeRef};
 use std::mem::size_of;
 use std::ops::Range;
 

@@ -10,11 +10,11 @@
 //! search runs over the whole array and has no branch that depends on the data.
 
 use super::writer::Retired;
-use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard};
+use elbowroom_sync::{Arc, Lines};
 use std::array;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 /// Small nodes where a test wants splits after a few stores, and where a model checker has to look at each slot.
 const SMALL: bool = cfg!(any(test, loom, shuttle));
@@ -174,18 +174,6 @@ pub(super) struct Inner<V> {
     /// The largest gap that begins below each child. Only writers read and write them.
     gaps: Lines<[AtomicU64; FANOUT]>,
     pub(super) len: usize,
-}
-
-/// A value on cache lines of its own.
-#[repr(align(64))]
-pub(super) struct Lines<T>(pub(super) T);
-
-impl<T> Deref for Lines<T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.0
-    }
 }
 
 impl<V: Copy + Send + Sync + 'static> Inner<V> {

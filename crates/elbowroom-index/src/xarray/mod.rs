@@ -57,9 +57,9 @@ mod writer;
 pub use iter::{Entry, Iter};
 pub use writer::{Occupied, Writer};
 
-use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard};
+use elbowroom_sync::{Arc, Lines};
 use node::{Held, Node, Tag};
 use std::ops::RangeBounds;
 
@@ -84,9 +84,20 @@ impl Mark {
 
 /// The index of one page cache. See the module's page.
 pub struct XArray<T> {
+    top: Lines<Top<T>>,
+    upkeep: Lines<Upkeep>,
+}
+
+/// What each lookup begins with, and a store seldom changes.
+struct Top<T> {
     root: ArcCell<Node<T>>,
     /// One bit for each [`Tag`] that anything in the tree has.
     summary: AtomicU64,
+}
+
+/// What only writers need.
+#[derive(Default)]
+struct Upkeep {
     /// The bytes of nodes and blocks in the tree.
     bytes: AtomicU64,
     /// Whether there is a writer.
@@ -96,12 +107,8 @@ pub struct XArray<T> {
 impl<T: Send + Sync + 'static> XArray<T> {
     /// An empty index. Allocates nothing.
     pub fn new() -> Self {
-        Self {
-            root: ArcCell::empty(),
-            summary: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            writing: AtomicBool::new(false),
-        }
+        let top = Top { root: ArcCell::empty(), summary: AtomicU64::new(0) };
+        Self { top: Lines(top), upkeep: Lines::default() }
     }
 
     /// The right to change it. Pins an epoch: do not wait or sleep while it lives.
@@ -184,12 +191,12 @@ impl<T: Send + Sync + 'static> XArray<T> {
     }
 
     fn any_tag(&self, tag: Tag) -> bool {
-        self.summary.load(Ordering::Acquire) & (1 << tag as u32) != 0
+        self.top.summary.load(Ordering::Acquire) & (1 << tag as u32) != 0
     }
 
     /// The bytes of the nodes in the tree, without those that wait for their grace period.
     pub fn memory_bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.upkeep.bytes.load(Ordering::Relaxed)
     }
 
     /// The values that cover any index of `range`, in order, each once.
@@ -230,7 +237,7 @@ impl<T: Send + Sync + 'static> XArray<T> {
     /// The root, if the tree is high enough for `index`.
     #[inline]
     fn root_over<'g>(&'g self, index: u64, guard: &'g Guard) -> Option<&'g Node<T>> {
-        self.root.load(guard).filter(|root| root.covers(index))
+        self.top.root.load(guard).filter(|root| root.covers(index))
     }
 
     fn held<'g, V>(

@@ -266,7 +266,7 @@ fn check<T: Send + Sync + 'static>(node: &Node<T>, guard: &Guard) -> u64 {
 
 fn check_all<T: Send + Sync + 'static>(array: &XArray<T>) {
     let guard = pin();
-    let root = array.root.load(&guard);
+    let root = array.top.root.load(&guard);
     assert_eq!(array.memory_bytes(), root.map_or(0, |root| check(root, &guard)));
     if let Some(root) = root {
         let only_child =

@@ -29,9 +29,9 @@ struct New<T> {
 impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     pub(super) fn new(array: &'a XArray<T>) -> Self {
         // Not an exchange: callers hold a lock, this only finds the mistake, and it would be the dearest part of a store.
-        let busy = array.writing.load(Ordering::Acquire);
+        let busy = array.upkeep.writing.load(Ordering::Acquire);
         assert!(!busy, "an xarray has two writers: the cache lock is not held");
-        array.writing.store(true, Ordering::Relaxed);
+        array.upkeep.writing.store(true, Ordering::Relaxed);
         Self { array, guard: pin() }
     }
 
@@ -165,8 +165,8 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     /// Erases everything, shadows too. All nodes are dropped together after their grace period: for a large tree, at once in some
     /// thread's pin.
     pub fn clear(&self) {
-        self.array.root.store(None, &self.guard);
-        self.array.bytes.store(0, Ordering::Relaxed);
+        self.array.top.root.store(None, &self.guard);
+        self.array.upkeep.bytes.store(0, Ordering::Relaxed);
         self.publish_summary();
     }
 
@@ -175,7 +175,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     }
 
     pub(super) fn root(&self) -> Option<&Node<T>> {
-        self.array.root.load(&self.guard)
+        self.array.top.root.load(&self.guard)
     }
 
     pub(super) fn root_over(&self, index: u64) -> Option<&Node<T>> {
@@ -193,7 +193,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         while root.shift < shift {
             let higher = Node::new(root.shift + BITS);
             if let Some(cell) = higher.child_cell(0) {
-                cell.store(self.array.root.load_arc(&self.guard), &self.guard);
+                cell.store(self.array.top.root.load_arc(&self.guard), &self.guard);
             }
             higher.summarize(0, root, &Tag::ALL);
             self.set_root(higher);
@@ -203,7 +203,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     }
 
     fn set_root(&self, root: Node<T>) {
-        self.array.root.store(Some(Arc::new(root)), &self.guard);
+        self.array.top.root.store(Some(Arc::new(root)), &self.guard);
         self.allocated(allocated::<Node<T>>());
     }
 
@@ -220,7 +220,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
                 },
                 _ => break,
             };
-            self.array.root.store(heir, &self.guard);
+            self.array.top.root.store(heir, &self.guard);
             self.freed(allocated::<Node<T>>());
         }
         self.publish_summary();
@@ -229,7 +229,10 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     fn publish_summary(&self) {
         let has = |tag: &&Tag| self.root().is_some_and(|root| root.tag(**tag) != 0);
         let summary = Tag::ALL.iter().filter(has).fold(0, |word, &tag| word | 1 << tag as u32);
-        self.array.summary.store(summary, Ordering::Release);
+        // Readers keep it in their caches as long as nobody stores to it.
+        if self.array.top.summary.load(Ordering::Relaxed) != summary {
+            self.array.top.summary.store(summary, Ordering::Release);
+        }
     }
 
     /// The child of `slot`, where there is no value; a new one has the shadow of the slot.
@@ -268,16 +271,22 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     }
 
     pub(super) fn allocated(&self, bytes: u64) {
-        self.array.bytes.store(self.array.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+        self.array
+            .upkeep
+            .bytes
+            .store(self.array.upkeep.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
     pub(super) fn freed(&self, bytes: u64) {
-        self.array.bytes.store(self.array.bytes.load(Ordering::Relaxed) - bytes, Ordering::Relaxed);
+        self.array
+            .upkeep
+            .bytes
+            .store(self.array.upkeep.bytes.load(Ordering::Relaxed) - bytes, Ordering::Relaxed);
     }
 }
 
 impl<T: Send + Sync + 'static> Drop for Writer<'_, T> {
     fn drop(&mut self) {
-        self.array.writing.store(false, Ordering::Release);
+        self.array.upkeep.writing.store(false, Ordering::Release);
     }
 }

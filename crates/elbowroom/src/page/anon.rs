@@ -10,9 +10,10 @@
 
 use crate::page::Folio;
 use elbowroom_index::XArray;
-use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_index::xarray::Writer;
+use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::pin;
-use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::ops::Range;
 
 /// log2 of [`HUGE_PAGES`].
@@ -22,18 +23,19 @@ pub const HUGE_ORDER: u8 = 9;
 pub const HUGE_PAGES: u64 = 1 << HUGE_ORDER;
 
 /// The index, by page number of the address. Looking a page up takes no lock; it may miss a folio that is being split or joined just then, so whoever finds
-/// none learns from [`AnonPages::insert`] whether there is one. Whoever lists a range takes the lock, and misses none.
+/// none learns from [`AnonPages::insert`] whether there is one. Whoever lists a range takes the lock, and misses none. Whether there is any is
+/// known without the lock, unless one is being split or joined: unmapping asks that of untouched memory, while others fault pages in.
 pub struct AnonPages {
     pages: XArray<Folio>,
+    /// How often a split or a join has begun or ended. Changed under the lock.
+    reshapes: Lines<AtomicUsize>,
     changes: Mutex<()>,
-    /// How many folios there are; while one is split or joined, not fewer than there were.
-    count: AtomicUsize,
 }
 
 impl AnonPages {
     /// None.
     pub fn new(locks: &LockStats) -> Self {
-        Self { pages: XArray::new(), changes: locks.mutex(LockClass::Anon, ()), count: AtomicUsize::new(0) }
+        Self { pages: XArray::new(), reshapes: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
     }
 
     /// The folio at a page.
@@ -44,9 +46,7 @@ impl AnonPages {
     /// Puts a folio there, from `page` on; `false` if there is one at any of its pages.
     pub fn insert(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changes = self.changes.lock();
-        let stored = self.pages.writer().store(page, folio.order, folio.clone()).is_ok();
-        self.recount(|count| count + usize::from(stored));
-        stored
+        self.pages.writer().store(page, folio.order, folio.clone()).is_ok()
     }
 
     /// Puts `new`, one page each and as many, in the place of the huge folio `old` from `first` on, whose lock the caller has.
@@ -55,13 +55,13 @@ impl AnonPages {
         if !self.has(first, old) {
             return false;
         }
-        let writer = self.pages.writer();
-        writer.erase(first, None);
-        for (page, folio) in (first..).zip(new) {
-            let stored = writer.store(page, 0, folio.clone());
-            debug_assert!(stored.is_ok(), "nothing is where the huge folio was");
-        }
-        self.recount(|count| count + new.len() - 1);
+        self.reshape(|writer| {
+            writer.erase(first, None);
+            for (page, folio) in (first..).zip(new) {
+                let stored = writer.store(page, 0, folio.clone());
+                debug_assert!(stored.is_ok(), "nothing is where the huge folio was");
+            }
+        });
         true
     }
 
@@ -71,13 +71,13 @@ impl AnonPages {
         if !(first..).zip(old).all(|(page, folio)| self.has(page, folio)) {
             return false;
         }
-        let writer = self.pages.writer();
-        (first..).zip(old).for_each(|(page, _)| {
-            writer.erase(page, None);
+        self.reshape(|writer| {
+            (first..).zip(old).for_each(|(page, _)| {
+                writer.erase(page, None);
+            });
+            let stored = writer.store(first, new.order, new.clone());
+            debug_assert!(stored.is_ok(), "nothing is where the small folios were");
         });
-        let stored = writer.store(first, new.order, new.clone());
-        debug_assert!(stored.is_ok(), "nothing is where the small folios were");
-        self.recount(|count| count + 1 - old.len());
         true
     }
 
@@ -91,9 +91,25 @@ impl AnonPages {
         self.lookup(page).is_some_and(|there| Arc::ptr_eq(&there, folio))
     }
 
-    /// Changes the count, which only who has the lock does.
-    fn recount(&self, change: impl FnOnce(usize) -> usize) {
-        self.count.store(change(self.count.load(Ordering::Relaxed)), Ordering::Release);
+    /// Replaces folios by others of the same pages, which are not all there in between. The caller has the lock.
+    fn reshape(&self, change: impl FnOnce(&Writer<'_, Folio>)) {
+        self.reshapes.fetch_add(1, Ordering::Relaxed);
+        // Whoever sees anything of the change sees that it has begun.
+        fence(Ordering::Release);
+        change(&self.pages.writer());
+        self.reshapes.fetch_add(1, Ordering::Release);
+    }
+
+    /// What `look` sees at a moment when all that is there can be found. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a second try.
+    fn whole<R>(&self, look: impl Fn() -> R) -> R {
+        let before = self.reshapes.load(Ordering::Acquire);
+        let seen = look();
+        fence(Ordering::Acquire);
+        if before.is_multiple_of(2) && self.reshapes.load(Ordering::Relaxed) == before {
+            return seen;
+        }
+        let _changes = self.changes.lock();
+        look()
     }
 
     /// Puts `new` in the place of `old`, whose lock the caller has; `false` if that is not there.
@@ -105,28 +121,22 @@ impl AnonPages {
     /// Takes `folio`, whose lock the caller has, out; `false` if it is not there.
     pub fn remove(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changes = self.changes.lock();
-        let erased = self.has(page, folio) && self.pages.writer().erase(page, None).is_some();
-        self.recount(|count| count - usize::from(erased));
-        erased
+        self.has(page, folio) && self.pages.writer().erase(page, None).is_some()
     }
 
     /// Whether there is none at all.
     pub fn is_empty(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.whole(|| self.pages.is_empty())
     }
 
     /// Whether there seems to be none in a range of pages. Takes no lock.
     pub fn seems_empty(&self, pages: Range<u64>) -> bool {
-        self.is_empty() || self.pages.range(pages, &pin()).next().is_none()
+        self.pages.is_empty() || self.pages.range(pages, &pin()).next().is_none()
     }
 
     /// Whether there is any in a range of pages.
     pub fn has_any(&self, pages: Range<u64>) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let _changes = self.changes.lock();
-        self.pages.range(pages, &pin()).next().is_some()
+        self.whole(|| !self.pages.is_empty() && self.pages.range(pages.clone(), &pin()).next().is_some())
     }
 
     /// The folios that have any of a range of pages, each with its first page, which may lie before the range.
