@@ -79,6 +79,12 @@ impl Pattern {
         Command::new(program("pattern")).args(["check", path]).args([bytes, seed]).run().success();
     }
 
+    /// Whether the file is exactly that of this seed.
+    pub fn holds(path: &str, bytes: u64, seed: u64) -> bool {
+        let outcome = Command::new(program("pattern")).args(["check", path]).args([bytes, seed]).run();
+        outcome.status.success()
+    }
+
     /// The file's size and checksum, as text.
     ///
     /// # Panics

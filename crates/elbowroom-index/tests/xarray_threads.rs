@@ -68,14 +68,14 @@ fn race(
     };
     let readers: Vec<_> = (1..=READERS).map(reader).collect();
     let (start, mut seed, mut writes) = (Instant::now(), 99, 0_u64);
-    while start.elapsed() < RUN || turns.load(Ordering::Relaxed) < 1000 {
+    let enough = |writes: u64| turns.load(Ordering::Relaxed) >= 1000 && writes > 100;
+    while start.elapsed() < RUN || !enough(writes) {
         write(array, random(&mut seed));
         writes += 1;
-        assert!(start.elapsed() < 20 * RUN, "the readers make no progress");
+        assert!(start.elapsed() < 20 * RUN, "no progress: {turns:?} reads, {writes} writes");
     }
     over.store(true, Ordering::Release);
     readers.into_iter().for_each(|reader| reader.join().unwrap());
-    assert!(writes > 100, "{writes} writes");
 }
 
 /// Values that stay: one of order `i % 10` at `i * 1024`.

@@ -3,10 +3,16 @@
 use elbowroom_machine::soft::{Cause, Intent, SoftConfig, SoftCpu, SoftFault, SoftMmu};
 use elbowroom_machine::{Access, Extent, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{LockStats, thread};
+use std::cell::Cell;
 use std::thread::scope;
 
+/// How often something is done to a page, at least.
 const ROUNDS: u64 = 3_000;
+
+/// Longer than any thread is without a processor; a test that waits longer fails.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Tells the other threads to stop, also when a check fails.
 struct Stop<'a>(&'a AtomicBool);
@@ -15,6 +21,13 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Calls `round` with 1, 2, ... for [`ROUNDS`] rounds, and then until `enough`: on a busy machine the other threads may come late.
+fn rounds(enough: impl Fn() -> bool, mut round: impl FnMut(u64)) {
+    let until = Instant::now() + LONG;
+    let more = |number: u64| number <= ROUNDS || !enough() && Instant::now() < until;
+    (1..).take_while(|&number| more(number)).for_each(&mut round);
 }
 
 fn mmu() -> SoftMmu {
@@ -30,14 +43,17 @@ fn map(mmu: &SoftMmu, extent: &mut Extent, base: usize, access: Access) {
 
 /// Unmaps; says how often that was refused because of a store under way.
 fn unmap(mmu: &SoftMmu, extent: &mut Extent) -> u64 {
-    for busy in 0..1_000_000 {
+    let until = Instant::now() + LONG;
+    for busy in 0.. {
         match mmu.unmap(extent) {
             Ok(()) => return busy,
+            // A thread that has lost its processor within a store keeps the page until it gets another.
             Err(UnmapError::Busy) => thread::yield_now(),
             Err(UnmapError::Lost) => panic!("nothing can be lost"),
         }
+        assert!(Instant::now() < until, "a page is pinned for ever");
     }
-    panic!("a page is pinned for ever")
+    unreachable!("the numbers do not end")
 }
 
 /// Gives other threads some time with the page.
@@ -58,9 +74,9 @@ fn fill(extent: &mut Extent, word: u64) {
     extent.bytes_mut().as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
 }
 
-/// Reads pages that hold the number of their round, until told to stop; returns how many reads were good.
-fn read_rounds(cpu: &SoftCpu, at: [usize; 2], gone: &AtomicU64, stop: &AtomicBool) -> u64 {
-    let (mut good, mut turn) = (0, 0);
+/// Reads pages that hold the number of their round, until told to stop; counts how many reads were good.
+fn read_rounds(cpu: &SoftCpu, at: [usize; 2], gone: &AtomicU64, stop: &AtomicBool, good: &AtomicU64) {
+    let mut turn = 0;
     let mut page = vec![0; PAGE_SIZE];
     while !stop.load(Ordering::Relaxed) {
         turn += 1;
@@ -69,31 +85,30 @@ fn read_rounds(cpu: &SoftCpu, at: [usize; 2], gone: &AtomicU64, stop: &AtomicBoo
         let over = gone.load(Ordering::Acquire);
         if let Ok(word) = cpu.read_u64(addr + turn * 8 % PAGE_SIZE) {
             assert!(word > over && word != POISON, "stale: {word} after {over}");
-            good += 1;
+            good.fetch_add(1, Ordering::Relaxed);
         }
         let over = gone.load(Ordering::Acquire);
         if cpu.read(addr, &mut page).is_ok() {
             let words: Vec<u64> = page.as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w)).collect();
             assert!(words[0] > over && words[0] != POISON, "stale: {} after {over}", words[0]);
             assert!(words.iter().all(|&word| word == words[0]), "two rounds in one page");
-            good += 1;
+            good.fetch_add(1, Ordering::Relaxed);
         }
     }
-    good
 }
 
 #[test]
 fn no_read_is_stale_or_mixed() {
     let mmu = mmu();
     let at = [1, 2].map(|_| SoftMmu::space_range(mmu.create_space().unwrap()).start + (7 << 21));
-    let (gone, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (gone, stop, good) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
     scope(|scope| {
-        let (mmu, gone, stop) = (&mmu, &gone, &stop);
-        let end = Stop(stop);
-        let readers: Vec<_> =
-            (0..3).map(|_| scope.spawn(move || read_rounds(&mmu.cpu(), at, gone, stop))).collect();
+        let (mmu, gone, stop, good) = (&mmu, &gone, &stop, &good);
+        let _end = Stop(stop);
+        (0..3).for_each(|_| drop(scope.spawn(move || read_rounds(&mmu.cpu(), at, gone, stop, good))));
         let mut extents = [mmu.alloc(0).unwrap(), mmu.alloc(0).unwrap()];
-        for round in 1..=ROUNDS {
+        let enough = || good.load(Ordering::Relaxed) > 100;
+        rounds(enough, |round| {
             let extent = &mut extents[(round / 3 % 2) as usize];
             fill(extent, round);
             map(mmu, extent, at[(round / 2 % 2) as usize], Access::ReadOnly);
@@ -101,10 +116,8 @@ fn no_read_is_stale_or_mixed() {
             assert_eq!(mmu.unmap(extent), Ok(()), "reads take no pins");
             gone.store(round, Ordering::Release);
             fill(extent, POISON);
-        }
-        drop(end);
-        let good: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-        assert!(good > 100, "the readers hardly read anything: {good}");
+        });
+        assert!(enough(), "the readers hardly read anything: {good:?}");
     });
 }
 
@@ -120,8 +133,8 @@ struct Written {
     halves: u32,
 }
 
-/// Stores growing numbers into a word of its own, and counts words that are shared up.
-fn write_words(cpu: &SoftCpu, me: usize, at: [usize; 2], stop: &AtomicBool) -> Written {
+/// Stores growing numbers into a word of its own, which it shows in `last`, and counts words that are shared up.
+fn write_words(cpu: &SoftCpu, me: usize, at: [usize; 2], stop: &AtomicBool, last: &AtomicU64) -> Written {
     let mut written = Written::default();
     let own = 8 * (me * 2 + 1);
     let mut turn = me;
@@ -140,7 +153,10 @@ fn write_words(cpu: &SoftCpu, me: usize, at: [usize; 2], stop: &AtomicBool) -> W
             }),
         };
         match stored {
-            Ok(()) => written.last = next,
+            Ok(()) => {
+                written.last = next;
+                last.store(next, Ordering::Relaxed);
+            }
             Err(fault) => assert!(is_fault(fault), "{fault:?}"),
         }
         if let Ok(now) = cpu.read_u64(base + SHARED_WORD)
@@ -168,14 +184,17 @@ fn no_store_is_lost_or_late() {
     let mmu = mmu();
     let at = [1, 2].map(|_| SoftMmu::space_range(mmu.create_space().unwrap()).start + (3 << 30));
     let stop = AtomicBool::new(false);
+    let last = [(); WRITERS].map(|()| AtomicU64::new(0));
     let mut extent = mmu.alloc(0).unwrap();
     extent.bytes_mut().fill(0);
     scope(|scope| {
-        let (mmu, stop) = (&mmu, &stop);
+        let (mmu, stop, last) = (&mmu, &stop, &last);
         let end = Stop(stop);
-        let writers: Vec<_> =
-            (0..WRITERS).map(|me| scope.spawn(move || write_words(&mmu.cpu(), me, at, stop))).collect();
-        for round in 1..=ROUNDS {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|me| scope.spawn(move || write_words(&mmu.cpu(), me, at, stop, &last[me])))
+            .collect();
+        let enough = || last.iter().all(|last| last.load(Ordering::Relaxed) > 100);
+        rounds(enough, |round| {
             map(mmu, &mut extent, at[(round / 2 % 2) as usize], Access::Write);
             linger(round);
             unmap(mmu, &mut extent);
@@ -185,7 +204,7 @@ fn no_store_is_lost_or_late() {
             linger(round + 1);
             assert_eq!(next.bytes(), extent.bytes(), "a late store");
             mmu.free(std::mem::replace(&mut extent, next));
-        }
+        });
         drop(end);
         let written: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
         for (me, written) in written.iter().enumerate() {
@@ -207,9 +226,10 @@ fn a_protected_page_does_not_change() {
     extent.bytes_mut().fill(0);
     map(&mmu, &mut extent, start, Access::Write);
     let page = start..start + PAGE_SIZE;
-    let protected = scope(|scope| {
+    let protected = Cell::new(0);
+    scope(|scope| {
         let (mmu, stop) = (&mmu, &stop);
-        let end = Stop(stop);
+        let _end = Stop(stop);
         for me in 0..2 {
             scope.spawn(move || {
                 let cpu = mmu.cpu();
@@ -220,10 +240,11 @@ fn a_protected_page_does_not_change() {
                 }
             });
         }
-        let (cpu, mut protected) = (mmu.cpu(), 0);
-        for round in 0..ROUNDS {
+        let cpu = mmu.cpu();
+        let enough = || protected.get() > ROUNDS / 10;
+        rounds(enough, |round| {
             if mmu.write_protect(page.clone()).is_ok() {
-                protected += 1;
+                protected.set(protected.get() + 1);
                 let before = [0, 8].map(|offset| cpu.read_u64(start + offset).unwrap());
                 linger(round);
                 let after = [0, 8].map(|offset| cpu.read_u64(start + offset).unwrap());
@@ -231,11 +252,9 @@ fn a_protected_page_does_not_change() {
             }
             mmu.make_writable(page.clone(), Wake::Now).unwrap();
             linger(round);
-        }
-        drop(end);
-        protected
+        });
+        assert!(enough(), "hardly ever protected: {protected:?}");
     });
-    assert!(protected > ROUNDS / 10, "hardly ever protected: {protected}");
     unmap(&mmu, &mut extent);
 }
 
@@ -280,12 +299,12 @@ fn words_are_never_torn() {
 fn what_a_subscriber_keeps_is_never_out_of_date() {
     let mmu = mmu();
     let start = SoftMmu::space_range(mmu.create_space().unwrap()).start;
-    let (gone, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (gone, stop, kept) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
     scope(|scope| {
-        let (mmu, gone, stop) = (&mmu, &gone, &stop);
-        let end = Stop(stop);
-        let subscriber = scope.spawn(move || {
-            let (cpu, sub, mut kept) = (mmu.cpu(), mmu.subscribe(), 0_u64);
+        let (mmu, gone, stop, kept) = (&mmu, &gone, &stop, &kept);
+        let _end = Stop(stop);
+        scope.spawn(move || {
+            let (cpu, sub) = (mmu.cpu(), mmu.subscribe());
             while !stop.load(Ordering::Relaxed) {
                 let position = sub.begin();
                 let Ok(word) = cpu.read_u64(start) else { continue };
@@ -295,20 +314,19 @@ fn what_a_subscriber_keeps_is_never_out_of_date() {
                         break;
                     }
                     assert!(word > over, "{word} is kept after {over}");
-                    kept += 1;
+                    kept.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            kept
         });
         let mut extent = mmu.alloc(0).unwrap();
-        for round in 1..=ROUNDS {
+        let enough = || kept.load(Ordering::Relaxed) > 100;
+        rounds(enough, |round| {
             fill(&mut extent, round);
             map(mmu, &mut extent, start, Access::ReadOnly);
             linger(round);
             mmu.unmap(&mut extent).unwrap();
             gone.store(round, Ordering::Release);
-        }
-        drop(end);
-        assert!(subscriber.join().unwrap() > 100);
+        });
+        assert!(enough(), "the subscriber hardly kept anything: {kept:?}");
     });
 }

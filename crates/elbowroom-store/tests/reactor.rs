@@ -124,11 +124,12 @@ fn injected_short_reads(kind: EngineKind) {
     }
 }
 
+/// So slow that what is not slow is done before on any machine.
 fn slow_reads_hold_nobody_up(kind: EngineKind) {
     let directory = directory();
     let slow = open(&make_file(directory.path(), "slow", 4 * PAGE));
     let fast = open(&make_file(directory.path(), "fast", 4 * PAGE));
-    let mut event_loop = Loop::new(kind, faults("read:slow=400ms:file=/slow"));
+    let mut event_loop = Loop::new(kind, faults("read:slow=5s:file=/slow"));
     let start = Instant::now();
     for page in 0..4 {
         event_loop.read(&slow, page, 1, page as u64);
@@ -139,8 +140,9 @@ fn slow_reads_hold_nobody_up(kind: EngineKind) {
     for read in event_loop.finish(4) {
         assert_read(&read, read.token as usize, PAGE);
     }
+    // One after the other they would take 20 s.
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(400) && took < Duration::from_millis(1500), "{took:?}");
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(15), "{took:?}");
 }
 
 fn errors_can_be_slow(kind: EngineKind) {
@@ -149,8 +151,14 @@ fn errors_can_be_slow(kind: EngineKind) {
     let mut event_loop = Loop::new(kind, faults("read:eio,read:slow=400ms"));
     let start = Instant::now();
     event_loop.read(&file, 0, 1, 5);
-    assert_eq!(event_loop.wake(Duration::from_millis(5)), Woken::default());
-    assert_eq!(event_loop.finish(1)[0].result, Err(Errno::IO));
+    // A wait may end before the read is done, and never gives it back before its time.
+    let mut done = Vec::new();
+    assert_eq!(event_loop.reactor.wait(Some(Duration::from_millis(5)), &mut done), Ok(Woken::default()));
+    assert!(done.is_empty() || start.elapsed() >= Duration::from_millis(400));
+    if done.is_empty() {
+        done = event_loop.finish(1);
+    }
+    assert_eq!(done[0].result, Err(Errno::IO));
     assert!(start.elapsed() >= Duration::from_millis(400));
 }
 
@@ -202,7 +210,8 @@ fn kicks(kind: EngineKind) {
         asks.send(()).unwrap();
         assert_eq!(event_loop.wake(LONG), kicked);
     }
-    assert!(start.elapsed() < LONG);
+    // Each may have to wait for a processor.
+    assert!(start.elapsed() < 10 * LONG);
     drop(asks);
     other.join().unwrap();
     // What is over does not keep the loop busy.
@@ -243,9 +252,15 @@ fn the_watched_descriptor(kind: EngineKind) {
 
 fn timeouts(kind: EngineKind) {
     let mut event_loop = Loop::new(kind, None);
+    // No time is no time; but the processor may be taken away in any single one of these waits.
+    let no_time = (0..20).map(|_| {
+        let start = Instant::now();
+        assert_eq!(event_loop.wake(Duration::ZERO), Woken::default());
+        start.elapsed()
+    });
+    let least = no_time.min().unwrap();
+    assert!(least < Duration::from_millis(100), "{least:?}");
     let start = Instant::now();
-    assert_eq!(event_loop.wake(Duration::ZERO), Woken::default());
-    assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(event_loop.wake(Duration::from_millis(50)), Woken::default());
     assert!(start.elapsed() >= Duration::from_millis(50));
     // No bound at all still ends by a kick.
@@ -261,6 +276,12 @@ fn timeouts(kind: EngineKind) {
 
 /// After the drop nothing may write into the buffers any more.
 fn dropped_with_reads_in_flight(kind: EngineKind) {
+    // The pool may be faster than a thread that has lost its processor.
+    assert!((0..5).any(|_| drop_with_reads_in_flight(kind)), "no read was in flight");
+}
+
+/// Tells whether there were reads in flight.
+fn drop_with_reads_in_flight(kind: EngineKind) -> bool {
     const PAGES: usize = 64;
     let directory = directory();
     let file = open(&make_file(directory.path(), "file", 1024 * PAGE));
@@ -273,7 +294,7 @@ fn dropped_with_reads_in_flight(kind: EngineKind) {
         event_loop.reactor.read(Read { file: file.clone(), offset, len: PAGES * PAGE, buf, token });
     }
     event_loop.reactor.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
-    assert!(event_loop.reactor.in_flight() > 0);
+    let in_flight = event_loop.reactor.in_flight();
     drop(event_loop);
     for &place in &places {
         // SAFETY: the memory of test extents is never freed, and the reactor that owned this one is gone.
@@ -285,6 +306,7 @@ fn dropped_with_reads_in_flight(kind: EngineKind) {
         let bytes = unsafe { std::slice::from_raw_parts(place, PAGES * PAGE) };
         assert!(bytes.iter().all(|&b| b == 0xa5), "a read was still in flight");
     }
+    in_flight > 0
 }
 
 fn made_here_used_there(kind: EngineKind) {

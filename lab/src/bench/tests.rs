@@ -15,14 +15,29 @@ fn parse(line: &str) -> Result<LibraryBench> {
     bench.check().map(|()| bench)
 }
 
-fn measured(line: &str) -> (String, serde_json::Value) {
-    let mut stage = Stage { interrupt: Interrupt::install().unwrap(), progress: Progress::new() };
-    measure(&parse(line).unwrap(), &mut stage).unwrap()
+/// Measures as `line` says, with that many seconds for SECONDS; for longer, if that was not `enough` because others have the processors.
+fn measured(
+    line: &str,
+    seconds: f64,
+    enough: impl Fn(&serde_json::Value) -> bool,
+) -> (String, serde_json::Value) {
+    for factor in [1.0, 6.0, 36.0] {
+        let mut stage = Stage { interrupt: Interrupt::install().unwrap(), progress: Progress::new() };
+        let line = line.replace("SECONDS", &(factor * seconds).to_string());
+        match measure(&parse(&line).unwrap(), &mut stage) {
+            Ok((table, json)) if enough(&json) => return (table, json),
+            Ok(_) => {}
+            Err(error) => {
+                assert!(format!("{error:#}").contains("the writer did not come to write"), "{error:#}")
+            }
+        }
+    }
+    panic!("{line}: a thread never had its turn");
 }
 
 #[test]
 fn core_has_exactly_its_keys_and_positive_figures() {
-    let (table, json) = measured("core --seconds 0.15 --runs 1");
+    let (table, json) = measured("core --seconds SECONDS --runs 1", 0.15, |_| true);
     let keys = [
         "lookup_100k_ns",
         "lookup_1k_ns",
@@ -59,14 +74,18 @@ fn core_has_exactly_its_keys_and_positive_figures() {
 
 #[test]
 fn a_storm_shows_what_vma_locks_are_for() {
-    let (table, json) =
-        measured("thread-storm --threads 8 --seconds 0.05 --runs 1 --engines kernel,soft-before,soft,host");
+    let line = "thread-storm --threads 8 --seconds SECONDS --runs 1 --engines kernel,soft-before,soft,host";
+    let (table, json) = measured(line, 0.05, |json| {
+        let of =
+            |engine: &serde_json::Value, key: &str| json["medians"][engine.as_str().unwrap()][key].as_f64();
+        let all =
+            |key: &str| json["engines"].as_array().unwrap().iter().all(|engine| of(engine, key) > Some(0.0));
+        all("churn_per_second") && all("churn_beside_per_second")
+    });
     let medians = &json["medians"];
     let of = |engine: &str, key: &str| medians[engine][key].as_f64();
     for engine in json["engines"].as_array().unwrap().iter().filter_map(|engine| engine.as_str()) {
-        for key in
-            ["all_ready_ns", "start_max_ns", "fault_p99_ratio", "churn_per_second", "churn_beside_per_second"]
-        {
+        for key in ["all_ready_ns", "start_max_ns", "fault_p99_ratio"] {
             assert!(of(engine, key).unwrap() > 0.0, "{engine} {key}");
         }
         for phase in ["alone", "among", "beside"] {
@@ -91,18 +110,23 @@ fn a_storm_shows_what_vma_locks_are_for() {
 
 #[test]
 fn received_pages_are_inserted_and_come_back() {
-    let (_, json) = measured("zero-copy-receive --threads 3 --seconds 0.05 --runs 1 --batch 5");
+    let line = "zero-copy-receive --threads 3 --seconds SECONDS --runs 1 --batch 5";
+    let (_, json) = measured(line, 0.05, |json| {
+        let of = |engine: &str, key: &str| json["medians"][engine][key].as_f64().unwrap();
+        let changed = ["soft", "soft-before"].iter().all(|engine| of(engine, "protects_per_second") > 0.0);
+        // A share of a time that was measured at another time.
+        changed && of("soft-before", "layout_share_percent") < 100.0
+    });
     for engine in ["soft", "soft-before"] {
         let figures = &json["medians"][engine];
-        for key in ["insert_ns", "find_ns", "find_share_percent", "inserts_per_second", "protects_per_second"]
-        {
+        for key in ["insert_ns", "find_ns", "find_share_percent", "inserts_per_second"] {
             assert!(figures[key].as_f64().unwrap() > 0.0, "{engine} {key}");
         }
     }
     let takes = |engine: &str| json["medians"][engine]["layout_takes_percent"].as_f64().unwrap();
     assert!(takes("soft-before") >= 100.0 && takes("soft") < 1.0);
     let share = |engine: &str| json["medians"][engine]["layout_share_percent"].as_f64().unwrap();
-    assert!(share("soft") <= share("soft-before") && share("soft-before") < 100.0);
+    assert!(share("soft") <= share("soft-before"));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use crate::support::*;
 use elbowroom::{Config, Errno, Sharing};
+use elbowroom_sync::thread;
+use elbowroom_sync::time::{Duration, Instant};
 
 on_every_machine! {
     a_page_that_cannot_be_read_fails_alone
@@ -44,7 +46,7 @@ fn a_page_that_cannot_be_read_fails_alone<M: Machine>() {
 
 fn a_page_that_could_not_be_read_may_come_later<M: Machine>() {
     // The first read, of several pages perhaps, and the second, of one.
-    let interval = elbowroom_sync::time::Duration::from_millis(100);
+    let interval = Duration::from_millis(100);
     let config = Config { writeback_interval: interval, ..injecting("read:eio:file=later:times=2") };
     let Some(m) = M::start(config) else { return };
     let dir = scratch();
@@ -53,12 +55,16 @@ fn a_page_that_could_not_be_read_may_come_later<M: Machine>() {
     let addr = m.map_file(&object, 8, Sharing::Shared);
     m.port().load_fails(addr, Failure::Bus);
     // With real pointers, a denial lasts until the flusher undoes it.
-    elbowroom_sync::thread::sleep(10 * interval);
+    let until = Instant::now() + Duration::from_secs(20);
+    while !m.port().can_load(addr) {
+        assert!(Instant::now() < until, "it never comes");
+        thread::sleep(interval);
+    }
     m.check_marks(addr, 0..8, 0);
 }
 
 fn an_error_of_writing_is_told_once<M: Machine>() {
-    let interval = elbowroom_sync::time::Duration::from_secs(3600);
+    let interval = Duration::from_secs(3600);
     let config = Config { writeback_interval: interval, ..injecting("write:eio:file=unwritable:times=1") };
     let Some(m) = M::start(config) else { return };
     let dir = scratch();

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use elbowroom::{Advice, Config, Prot, Sharing};
+use elbowroom_sync::time::Duration;
 
 on_every_machine! {
     shared_stores_reach_the_file_and_its_other_mappings
@@ -13,7 +14,9 @@ on_every_machine! {
 }
 
 fn shared_stores_reach_the_file_and_its_other_mappings<M: Machine>() {
-    let Some(m) = M::start(Config::with_memory(BUDGET)) else { return };
+    // Nothing is written before it is asked for.
+    let config = Config { writeback_interval: Duration::from_secs(3600), ..Config::with_memory(BUDGET) };
+    let Some(m) = M::start(config) else { return };
     let dir = scratch();
     let path = stamped(dir.path(), "shared", 64);
     let object = m.manager().open(&path, true).unwrap();

@@ -102,10 +102,17 @@ fn the_last_room_for_mappings_is_not_given_twice() {
         map_single(&m, room, 0..MAX_VMAS - 100).unwrap();
         let cpu = m.space().cpu();
         let pin = cpu.pin(addr + PAGE, 8, Intent::Read).unwrap();
+        let (subscription, pinned) = (m.manager().subscribe(), addr + PAGE..addr + 2 * PAGE);
+        let since = subscription.begin();
         std::thread::scope(|scope| {
             // One mapping becomes three.
             let protected = scope.spawn(|| m.space().protect(addr + PAGE, PAGE, Prot::READ));
-            thread::sleep(Duration::from_millis(200));
+            // It says that it takes the page away, and then finds that it cannot: in its middle.
+            let until = Instant::now() + LONG;
+            while !subscription.retry(since, &pinned) {
+                assert!(Instant::now() < until, "protect does not begin");
+                thread::yield_now();
+            }
             assert_eq!(map_single(&m, room, MAX_VMAS - 100..MAX_VMAS), Err(Errno::NOMEM));
             drop(pin);
             assert_eq!(protected.join().expect("no panic"), Ok(()));

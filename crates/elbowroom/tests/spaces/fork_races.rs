@@ -1,10 +1,11 @@
 //! fork beside threads that store, cut files, and fork, too.
 
-use super::there;
+use super::{fork, there};
 use crate::support::*;
 use elbowroom::{AccessError, Config, Errno, Intent, Remap, Sharing};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use elbowroom_sync::time::Duration;
+use elbowroom_sync::thread;
+use elbowroom_sync::time::{Duration, Instant};
 
 /// The writer of a page stores a number to its first word, and then to its last; so, at any moment, the last is the first or one less.
 #[test]
@@ -13,10 +14,10 @@ fn each_page_of_the_child_is_from_one_moment() {
     const PAGES: usize = 24;
     let addr = m.map_anon(PAGES, Sharing::Private);
     let stop = AtomicBool::new(false);
-    let written = AtomicU64::new(0);
+    let written = [AtomicU64::new(0), AtomicU64::new(0)];
     std::thread::scope(|scope| {
-        for thread in 0..2 {
-            let (m, stop, written) = (&m, &stop, &written);
+        for (thread, written) in written.iter().enumerate() {
+            let (m, stop) = (&m, &stop);
             scope.spawn(move || {
                 let cpu = m.space().cpu();
                 let mut number = 0;
@@ -31,10 +32,15 @@ fn each_page_of_the_child_is_from_one_moment() {
             });
         }
         let _end = StopAtTheEnd(&stop);
+        let until = Instant::now() + Duration::from_secs(60);
+        while written.iter().any(|written| written.load(Ordering::Acquire) == 0) {
+            assert!(Instant::now() < until, "nothing is written");
+            thread::yield_now();
+        }
         let cpu = m.space().cpu();
         let mut before = [0; PAGES];
         for _ in 0..40 {
-            let child = m.space().fork().unwrap();
+            let child = fork(m.space());
             let here = there(addr, m.space(), &child);
             let words = |page: usize| [0, PAGE - 8].map(|at| cpu.word(here + page * PAGE + at));
             for (page, before) in before.iter_mut().enumerate() {
@@ -46,12 +52,11 @@ fn each_page_of_the_child_is_from_one_moment() {
             // It stays as it is, whatever the parent's threads do.
             for page in 0..PAGES {
                 let first = words(page);
-                elbowroom_sync::thread::yield_now();
+                thread::yield_now();
                 assert_eq!(words(page), first);
             }
         }
     });
-    assert!(written.load(Ordering::Acquire) > 0);
 }
 
 /// A fork that fails gives back what it had shared so far, also what the parent has copied meanwhile.
@@ -118,7 +123,7 @@ fn files_are_cut_while_spaces_fork() {
             let _end = StopAtTheEnd(&stop);
             let cpu = m.space().cpu();
             for _ in 0..400 {
-                let child = Sound::new(m.space().fork().unwrap());
+                let child = fork(m.space());
                 let here = there(addr, m.space(), &child);
                 for page in 0..PAGES {
                     is_of_the_file(cpu.read_u64(here + page * PAGE), page, here);

@@ -1,6 +1,6 @@
 //! Bugs of the past, each as a test that tells its story. All end by themselves: what might hang runs under a bound.
 
-use super::there;
+use super::{fork, there};
 use crate::support::*;
 use elbowroom::{
     AccessError, Advice, Config, Errno, Intent, Manager, MapRequest, Place, Prot, Remap, Sharing, Soft, Space,
@@ -23,18 +23,6 @@ const UNTIL_IT_WAITS: Duration = Duration::from_millis(200);
 fn busy_machine() -> Sound<SoftMachine> {
     let config = Config { writeback_interval: Duration::from_millis(1), ..Config::with_memory(BUDGET) };
     Sound::new(SoftMachine::start(config).unwrap())
-}
-
-/// A child, dropped while all is well. A thread that lost the processor within a store has its page pinned, perhaps for longer than fork waits.
-fn fork(space: &Space<Soft>) -> Sound<Space<Soft>> {
-    let until = Instant::now() + HANG / 2;
-    loop {
-        match space.fork() {
-            Ok(child) => return Sound::new(child),
-            Err(Errno::AGAIN) if Instant::now() < until => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
 }
 
 /// Stores each page's stamp for `seed` to its first word.
@@ -373,7 +361,7 @@ fn accesses_fail_after_the_manager() {
             let addr = space.map(request(Some(&object), 8, sharing)).unwrap();
             drop(manager);
             let cpu = space.cpu();
-            let failed = ends_within(Duration::from_secs(1), move || access(&cpu, addr));
+            let failed = ends_within(HANG, move || access(&cpu, addr));
             assert_eq!(failed, Err(AccessError::Stopped(addr)));
         }
     }

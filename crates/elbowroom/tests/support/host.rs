@@ -72,12 +72,13 @@ impl Port for Pointers {
         unsafe { (addr as *mut u64).write_volatile(word) };
     }
 
+    fn can_load(&self, addr: usize) -> bool {
+        kernel_loads(addr).0 == 1
+    }
+
     #[track_caller]
     fn load_fails(&self, addr: usize, how: Failure) {
-        let (_reader, writer) = pipe();
-        // SAFETY: the kernel checks the address; nothing here is stored to.
-        let done = unsafe { write(writer.as_raw_fd(), addr as *const u8, 1) };
-        assert_eq!((done, errno_of(done)), (-1, Some(EFAULT)), "load at {addr:#x}: {how:?} expected");
+        assert_eq!(kernel_loads(addr), (-1, Some(EFAULT)), "load at {addr:#x}: {how:?} expected");
     }
 
     #[track_caller]
@@ -91,6 +92,14 @@ impl Port for Pointers {
 }
 
 const EFAULT: i32 = 14;
+
+/// What write(2) of a byte says.
+fn kernel_loads(addr: usize) -> (isize, Option<i32>) {
+    let (_reader, writer) = pipe();
+    // SAFETY: the kernel checks the address; nothing here is stored to.
+    let done = unsafe { write(writer.as_raw_fd(), addr as *const u8, 1) };
+    (done, errno_of(done))
+}
 
 fn pipe() -> (PipeReader, PipeWriter) {
     std::io::pipe().unwrap()

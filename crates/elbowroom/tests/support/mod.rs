@@ -65,6 +65,9 @@ pub trait Port {
         self.store(addr, &word.to_le_bytes());
     }
 
+    /// Whether a load of a byte succeeds.
+    fn can_load(&self, addr: usize) -> bool;
+
     /// Checks that a load of a byte fails; so, if the machine can tell.
     fn load_fails(&self, addr: usize, how: Failure);
 

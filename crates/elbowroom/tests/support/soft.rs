@@ -56,6 +56,10 @@ impl Port for Cpu {
         self.write(addr, data).unwrap();
     }
 
+    fn can_load(&self, addr: usize) -> bool {
+        self.read(addr, &mut [0]).is_ok()
+    }
+
     #[track_caller]
     fn load_fails(&self, addr: usize, how: Failure) {
         let loaded = self.read(addr, &mut [0]);
