@@ -9,10 +9,11 @@ use crate::page::{AnonPages, HUGE_PAGES, Parked};
 use elbowroom_index::RangeMap;
 use elbowroom_index::range_map::Writer;
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
-use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::{
-    Arc, Key, LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, LockStats, SlotRead, Slots, TryReadError,
+    Arc, Key, LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, Lines, LockStats, SlotRead, Slots,
+    TryReadError,
 };
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -81,12 +82,21 @@ pub(crate) enum Enter {
     Changed,
 }
 
+/// How many hints a layout has, and the addresses that share one: 1 MiB, and those a multiple of `HINTS` MiB away.
+const HINTS: usize = 64;
+const HINT_SHIFT: u32 = 20;
+/// No hint: what no table gives as a key.
+const NO_HINT: u64 = 0;
+
 /// A space's layout.
 pub(crate) struct Mm {
     /// Which of the manager's spaces.
     pub(crate) id: u64,
     index: RangeMap<Entry>,
     vmas: Slots<Vma>,
+    /// Which VMA was entered last, by address. It is as good as one from the index, which is written by all who map: a key whose VMA is gone finds
+    /// nothing, and whatever it finds is looked at, whether it covers the address. So hints need not be taken back, as those of Linux's `vmacache` had to be.
+    hints: [Lines<AtomicU64>; HINTS],
     layout: LayoutLock<LayoutState>,
     /// The pages that belong to the space alone.
     pub(crate) anon: AnonPages,
@@ -112,6 +122,7 @@ impl Mm {
             id,
             index,
             vmas: Slots::new(&layout, MAX_VMAS),
+            hints: std::array::from_fn(|_| Lines(AtomicU64::new(NO_HINT))),
             layout,
             anon: AnonPages::new(locks),
             joined_up_to: AtomicUsize::new(0),
@@ -140,9 +151,23 @@ impl Mm {
 
     /// The VMA that covers `addr`, locked for reading. Waits for nothing.
     pub(crate) fn enter(&self, addr: usize) -> Result<VmaGuard<'_>, Enter> {
-        let page = (addr >> PAGE_SHIFT) as u64;
-        let found = self.index.get(page, &pin());
+        let hint = &self.hints[addr >> HINT_SHIFT & (HINTS - 1)];
+        let hinted = hint.load(Ordering::Relaxed);
+        if hinted != NO_HINT
+            && let Ok(vma) = self.lock_at(Key::from_u64(hinted), addr)
+        {
+            return Ok(vma);
+        }
+        let found = self.index.get((addr >> PAGE_SHIFT) as u64, &pin());
         let key = found.and_then(|(_, entry)| entry.key()).ok_or(Enter::Miss)?;
+        let vma = self.lock_at(key, addr)?;
+        hint.store(key.to_u64(), Ordering::Relaxed);
+        Ok(vma)
+    }
+
+    /// The VMA that `key` names, locked for reading, if it covers `addr`.
+    #[inline]
+    fn lock_at(&self, key: Key, addr: usize) -> Result<VmaGuard<'_>, Enter> {
         match self.vmas.try_read(key, &self.layout) {
             Ok(vma) if MUTANT_SKIP_REVALIDATION || vma.range.contains(&addr) => Ok(vma),
             Ok(_) | Err(TryReadError::Detached | TryReadError::Reused) => Err(Enter::Changed),
