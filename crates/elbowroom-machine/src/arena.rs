@@ -99,6 +99,11 @@ impl Arena {
             && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
     }
 
+    /// Frames that are free and have memory. A guess: nothing is locked.
+    pub(crate) fn frames_at_hand(&self) -> usize {
+        self.free.load(Ordering::Relaxed)
+    }
+
     /// Whether half of its size is free. A guess: nothing is locked.
     pub(crate) fn is_roomy(&self) -> bool {
         let rest = self.frames - self.claimed.load(Ordering::Relaxed).min(self.frames);

@@ -159,6 +159,11 @@ impl HostMmu {
         self.arena.wants_to_grow()
     }
 
+    /// Frames that can be allocated without growing the arena. A guess.
+    pub fn frames_at_hand(&self) -> usize {
+        self.arena.frames_at_hand()
+    }
+
     /// Whether half of the arena is free. A guess.
     pub fn is_roomy(&self) -> bool {
         self.arena.is_roomy()

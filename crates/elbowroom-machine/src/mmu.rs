@@ -33,6 +33,9 @@ pub trait Mmu: Send + Sync + 'static {
     /// Frames that have memory so far.
     fn populated_frames(&self) -> usize;
 
+    /// Frames that can be allocated without growing the arena. A guess.
+    fn frames_at_hand(&self) -> usize;
+
     /// Whether half of the arena is free. A guess.
     fn is_roomy(&self) -> bool;
 
@@ -135,6 +138,10 @@ macro_rules! same_in_both {
 
         fn populated_frames(&self) -> usize {
             self.populated_frames()
+        }
+
+        fn frames_at_hand(&self) -> usize {
+            self.frames_at_hand()
         }
 
         fn is_roomy(&self) -> bool {

@@ -73,6 +73,9 @@ pub trait Reactor: Send {
     /// wrong is said by the completion.
     fn read(&mut self, read: Read);
 
+    /// Submits what is queued, so that the device works while its owner does.
+    fn submit(&mut self);
+
     /// Submits what is queued; waits until a read is done, the descriptor is readable, somebody kicked, or `timeout` (none
     /// means no bound). Completions are appended to `done`. After a timeout it returns with nothing.
     ///

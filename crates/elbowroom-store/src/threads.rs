@@ -111,6 +111,10 @@ impl Reactor for Threads {
         self.grow();
     }
 
+    fn submit(&mut self) {
+        // A read is with its thread at once.
+    }
+
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<ReadDone>) -> Result<Woken, Errno> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut any = self.collect(done);

@@ -285,6 +285,14 @@ impl Reactor for Uring {
         }
     }
 
+    fn submit(&mut self) {
+        if self.enabled && !self.queue.is_empty() {
+            self.fill();
+            // What was not submitted is with the next wait, which says what is wrong.
+            let _ = self.enter(Wait::No);
+        }
+    }
+
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<ReadDone>) -> Result<Woken, Errno> {
         self.enable()?;
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));

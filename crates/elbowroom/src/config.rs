@@ -103,14 +103,20 @@ pub const READ_GROWTH: u64 = 4;
 /// An arena that has fewer frames than this grows at once when frames are needed (16 MiB); a larger one grows in a thread of its own.
 pub const GROW_AT_ONCE_FRAMES: usize = 4096;
 
-/// How long the thread that grows the arena sleeps at most before it looks by itself.
-pub const GROWTH_LOOK: Duration = Duration::from_secs(1);
+/// How long the thread that keeps frames at hand sleeps at most before it looks by itself.
+pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);
 
 /// The waiting faults may hold at most one part in this many of the arena.
 pub const WAITING_SHARE: u64 = 4;
 
 /// How many pages around a read fault in a writable shared mapping are copied in.
 pub const TRACKED_AROUND_PAGES: usize = 16;
+
+/// A thread of its own frees frames once less than one in this many is free, until twice as many are. Linux: the low and the high watermark of `kswapd`.
+pub const LOW_SHARE: usize = 128;
+
+/// Pages that it frees at a time, before it lets others have the processor.
+pub const AHEAD_BATCH_PAGES: usize = 16;
 
 /// Pages that reclaim frees at a time, at least.
 pub const RECLAIM_BATCH_PAGES: usize = 64;
@@ -127,11 +133,11 @@ pub const OPTIMISTIC_LOOKUPS: u32 = 8;
 /// Looks of a fault that something changing makes it repeat, before it lets others go on.
 pub const REPEATS_AT_ONCE: u32 = 64;
 
-/// A file is left to the kernel if one folio of it has gone from mapping to mapping more often than this within [`GROWTH_LOOK`]: less often than where one instruction
+/// A file is left to the kernel if one folio of it has gone from mapping to mapping more often than this within [`SUPPLY_LOOK`]: less often than where one instruction
 /// needs two mappings of it at once, and far more often than where mappings are used in turn for different parts.
 pub const ALIAS_MOVES: u32 = 2000;
 
-/// Huge folios that are made of small ones at a time, once in [`GROWTH_LOOK`].
+/// Huge folios that are made of small ones at a time, once in [`SUPPLY_LOOK`].
 pub const JOINS_AT_ONCE: usize = 16;
 
 /// Mappings that are looked at for that in each space, at most.

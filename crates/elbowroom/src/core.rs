@@ -4,7 +4,7 @@
 //! `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
 //! over these by what they do.
 
-use crate::config::{CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, GROWTH_LOOK, STILL_PATIENCE, WAITING_SHARE};
+use crate::config::{CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, STILL_PATIENCE, SUPPLY_LOOK, WAITING_SHARE};
 use crate::lru::{Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Folio, Parked, WaitTable};
@@ -34,7 +34,7 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) streams: Mutex<Streams>,
     pub(crate) spaces: SpaceTable,
     pub(crate) flush: FlushQueue,
-    pub(crate) growth: Growth,
+    pub(crate) supply: Supply,
     pub(crate) inboxes: Vec<Inbox>,
     /// Pages that differ from their file.
     pub(crate) dirty_pages: AtomicUsize,
@@ -143,13 +143,13 @@ pub(crate) struct FlushState {
     pub(crate) refused: Vec<Range<usize>>,
 }
 
-/// The bell of the thread that grows the arena.
-pub(crate) struct Growth {
+/// The bell of the thread that keeps frames at hand.
+pub(crate) struct Supply {
     asked: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Growth {
+impl Supply {
     pub(crate) fn new(locks: &LockStats) -> Self {
         Self { asked: locks.mutex(LockClass::Queue, false), changed: Condvar::new() }
     }
@@ -165,7 +165,7 @@ impl Growth {
     pub(crate) fn wait(&self, stop: &AtomicBool) {
         let mut asked = self.asked.lock();
         if !*asked && !stop.load(Ordering::Acquire) {
-            self.changed.wait_timeout(&mut asked, GROWTH_LOOK);
+            self.changed.wait_timeout(&mut asked, SUPPLY_LOOK);
         }
         *asked = false;
     }

@@ -1,7 +1,7 @@
 //! A manager: its threads, and its verbs.
 
 use crate::config::{Config, MAX_HANDLERS};
-use crate::core::{Core, FlushQueue, FlushState, Growth, Inbox, SpaceTable};
+use crate::core::{Core, FlushQueue, FlushState, Inbox, SpaceTable, Supply};
 use crate::error::StartError;
 use crate::fault::Handler;
 use crate::lru::{Lru, Shadows};
@@ -81,7 +81,7 @@ impl<P: Platform> Manager<P> {
                 state: locks.mutex(LockClass::Queue, FlushState::default()),
                 changed: Condvar::new(),
             },
-            growth: Growth::new(&locks),
+            supply: Supply::new(&locks),
             inboxes,
             counters: Counters::default(),
             dirty_pages: AtomicUsize::new(0),
@@ -122,9 +122,9 @@ impl<P: Platform> Manager<P> {
             core.run_flusher();
         })?);
         let core = self.core.clone();
-        threads.push(thread::spawn("elbowroom-grow", move || {
+        threads.push(thread::spawn("elbowroom-supply", move || {
             begin();
-            core.run_grower(|core| {
+            core.run_supplier(|core| {
                 core.join_some();
                 chores(core);
             });
@@ -272,7 +272,7 @@ impl<P: Platform> Drop for Manager<P> {
             self.core.stop.store(true, Ordering::Release);
             self.core.flush.changed.notify_all();
         }
-        self.core.growth.ask();
+        self.core.supply.ask();
         self.core.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();

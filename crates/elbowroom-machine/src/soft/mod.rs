@@ -181,6 +181,11 @@ impl SoftMmu {
         self.shared.frames.arena().wants_to_grow()
     }
 
+    /// Frames that can be allocated without growing the arena. A guess.
+    pub fn frames_at_hand(&self) -> usize {
+        self.shared.frames.arena().frames_at_hand()
+    }
+
     /// Whether half of the arena is free. A guess.
     pub fn is_roomy(&self) -> bool {
         self.shared.frames.arena().is_roomy()

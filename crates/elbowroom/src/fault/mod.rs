@@ -112,14 +112,16 @@ impl<P: Platform> Handler<P> {
                 }
             };
             self.io.load.work_begins();
-            done.drain(..).for_each(|read| self.pass().complete(read));
             if woken.readable {
                 P::take_faults(&self.core.mmu, &mut events);
                 if self.io.load.is_high() {
                     self.share(&mut events);
                 }
+                // Before the reads that are done: the device works on what these need while those are mapped.
                 events.drain(..).for_each(|event| self.serve(Parked::new(event)));
+                self.io.reactor.submit();
             }
+            done.drain(..).for_each(|read| self.pass().complete(read));
             if woken.kicked {
                 self.take_jobs();
             }

@@ -1,12 +1,13 @@
 //! Making frames free: second chances, eviction, and what a refault means.
 //!
-//! Direct reclaim only: whoever needs frames frees a batch first. Nothing here waits: a locked or held folio is passed over, a dirty one is
-//! handed to the flusher. Nor does it wait for an arena that still grows: a thread of its own grows it ahead of need, and who needs
-//! frames sooner frees some, as if the arena had its size. Where nothing can be freed, it grows it itself.
+//! A thread of its own keeps some frames at hand (Linux: `kswapd`): it grows the arena ahead of need up to its size, and from then on frees
+//! frames when few are left. Whoever needs frames sooner frees a batch himself, also while the arena still grows, as if it had its size; where
+//! nothing can be freed, he grows it. Nothing here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
 use crate::config::{
-    ACTIVE_PERCENT, BIMODAL_ONE_IN, FAILED_DIRTY_KEEP, GROW_AT_ONCE_FRAMES, GROWTH_LOOK,
-    RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES, RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
+    ACTIVE_PERCENT, AHEAD_BATCH_PAGES, BIMODAL_ONE_IN, DELAY, FAILED_DIRTY_KEEP, GROW_AT_ONCE_FRAMES,
+    LOW_SHARE, RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES, RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
+    SUPPLY_LOOK,
 };
 use crate::core::Core;
 use crate::lru::{Entry, Lru};
@@ -15,9 +16,9 @@ use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Extent, Mmu, UnmapError};
-use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, thread};
 
 /// Where a folio that reclaim met goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,9 +41,7 @@ impl<P: Platform> Core<P> {
         let wanted: usize = 1 << order;
         for _ in 0..RECLAIM_ROUNDS {
             let extent = self.mmu.alloc(order);
-            if self.mmu.wants_to_grow() {
-                self.growth.ask();
-            }
+            self.see_to_supply(order);
             if extent.is_some() {
                 return extent;
             }
@@ -59,10 +58,21 @@ impl<P: Platform> Core<P> {
     /// A run of 2^`order` frames, if that can be had without freeing any. An arena that grows for it clears no more than its user would have to.
     pub(crate) fn whole_run(&self, order: u8) -> Option<Extent> {
         let extent = self.mmu.alloc(order).or_else(|| self.grow_arena().then(|| self.mmu.alloc(order))?);
-        if self.mmu.wants_to_grow() {
-            self.growth.ask();
-        }
+        self.see_to_supply(order);
         extent
+    }
+
+    /// Wakes the thread that keeps frames at hand, if there is something for it to do. It frees single frames only: runs are made by who needs one, of
+    /// folios that are as large, and would be in pieces otherwise.
+    fn see_to_supply(&self, order: u8) {
+        if self.mmu.wants_to_grow() || order == 0 && self.mmu.frames_at_hand() < self.low_mark() {
+            self.supply.ask();
+        }
+    }
+
+    /// Fewer frames should not be free.
+    fn low_mark(&self) -> usize {
+        self.mmu.frames() / LOW_SHARE
     }
 
     fn grow_arena(&self) -> bool {
@@ -70,16 +80,36 @@ impl<P: Platform> Core<P> {
         self.mmu.grow().unwrap_or(false)
     }
 
-    /// The thread that grows the arena, and has time for `chores` about once in [`GROWTH_LOOK`].
-    pub(crate) fn run_grower(self: &Arc<Self>, chores: impl Fn(&Arc<Self>)) {
-        let mut due = Instant::now() + GROWTH_LOOK;
+    /// The thread that keeps frames at hand, and has time for `chores` about once in [`SUPPLY_LOOK`].
+    pub(crate) fn run_supplier(self: &Arc<Self>, chores: impl Fn(&Arc<Self>)) {
+        let mut due = Instant::now() + SUPPLY_LOOK;
         while !self.stop.load(Ordering::Acquire) {
             if !(self.mmu.wants_to_grow() && self.grow_arena()) {
-                self.growth.wait(&self.stop);
+                self.supply.wait(&self.stop);
+                self.free_ahead();
             }
             if Instant::now() >= due {
                 chores(self);
-                due = Instant::now() + GROWTH_LOOK;
+                due = Instant::now() + SUPPLY_LOOK;
+            }
+        }
+    }
+
+    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size.
+    fn free_ahead(&self) {
+        let low = self.low_mark();
+        if self.mmu.wants_to_grow() || self.mmu.frames_at_hand() >= low {
+            return;
+        }
+        while self.mmu.frames_at_hand() < 2 * low && !self.stop.load(Ordering::Acquire) {
+            let mut ready = Vec::new();
+            let freed = self.shrink(AHEAD_BATCH_PAGES, &mut ready);
+            self.dispatch(ready);
+            // Whoever has just been woken does little before it waits again, and should not wait for this.
+            thread::yield_now();
+            if freed == 0 {
+                // All that is left is in use: whoever needs it looks for himself.
+                return thread::sleep(DELAY);
             }
         }
     }
@@ -314,5 +344,48 @@ impl<P: Platform> Core<P> {
         } else {
             lru.inactive.push(Entry { object, folio });
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use elbowroom_machine::PAGE_SIZE;
+    use elbowroom_sync::time::Duration;
+
+    /// Whenever few frames are left, some are freed although nobody asks for more.
+    #[test]
+    fn single_frames_are_freed_ahead_of_need() {
+        const PAGES: usize = 8192;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len((PAGES * PAGE_SIZE) as u64).unwrap();
+        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        let space = manager.create_space().unwrap();
+        let request = MapRequest {
+            place: Place::Anywhere,
+            len: PAGES * PAGE_SIZE,
+            prot: Prot::READ,
+            may_write: false,
+            sharing: Sharing::Shared,
+            object: Some(manager.open(file.path(), false).unwrap()),
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let (start, cpu, core) = (space.map(request).unwrap(), space.cpu(), &space.core);
+        let mut met = 0;
+        // In strides, so that no stream is seen and single pages are read.
+        for page in (0..PAGES).map(|turn| turn * 4099 % PAGES) {
+            assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
+            let low = || !core.mmu.wants_to_grow() && core.mmu.frames_at_hand() < core.low_mark();
+            let since = Instant::now();
+            met += usize::from(low());
+            while low() {
+                assert!(since.elapsed() < Duration::from_secs(20), "nobody frees frames ahead");
+                thread::sleep(DELAY);
+            }
+        }
+        assert!(met > 0, "memory was never short");
     }
 }
