@@ -4,7 +4,7 @@
 //! mm/mmap_lock.c). Neighbours: `layout_lock`, whose sequence number ends all write locks at once, and `word`, the state of one slot.
 //!
 //! # How a reader uses it
-//! 1. It finds a [`Key`] in an index, under RCU. The key may be stale by now.
+//! 1. It finds a [`Key`] in an index, under RCU, or has one from before. The key may be stale by now.
 //! 2. [`Slots::try_read`]. If that fails, [`TryReadError`] says why: `Locked` means that somebody changes the layout (take the layout
 //!    lock and use [`Slots::read_locked`]); `Detached` and `Reused` mean that the index has something newer (look again).
 //! 3. It checks that what it got still covers the address it looked for. The generation in the key has proved that it is
@@ -202,12 +202,12 @@ impl<T> Slots<T> {
     /// Read-locks the value that `key` names. Never blocks and never spins.
     ///
     /// # Errors
-    /// Why it could not. `Locked` may be wrong, just after a write; the other two are for good.
+    /// Why it could not. `Locked` may be wrong, just after a write; the other two are for good, unless the key came without the order that an index gives.
     #[inline]
     pub fn try_read<L>(&self, key: Key, layout: &LayoutLock<L>) -> Result<SlotRead<'_, T>, TryReadError> {
         self.check_id(layout.id());
         let slot = self.slot(key.slot).ok_or(TryReadError::Reused)?;
-        // A look before the count, which spares a slot that is busy the traffic. What it sees may be old, but not older than the key.
+        // A look before the count, which spares a slot that is busy the traffic. What it sees may be old, but not older than a key from an index.
         slot.refusal(slot.load(), key.generation, layout)?;
         let word = slot.count_reader();
         match slot.refusal(word, key.generation, layout) {

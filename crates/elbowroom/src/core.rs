@@ -85,6 +85,8 @@ impl SpaceTable {
         let mut spaces = self.by_number.load(&guard).cloned().unwrap_or_default();
         change(&mut spaces);
         self.by_number.store(Some(Arc::new(spaces)), &guard);
+        // The old table may be the last to have a space.
+        guard.flush();
     }
 
     /// A new space that has the addresses with the top 16 bits of `addr`.
@@ -147,15 +149,23 @@ pub(crate) struct FlushState {
 pub(crate) struct Supply {
     asked: Mutex<bool>,
     changed: Condvar,
+    /// The same as `asked`, for those who ask again and again.
+    seen: AtomicBool,
 }
 
 impl Supply {
     pub(crate) fn new(locks: &LockStats) -> Self {
-        Self { asked: locks.mutex(LockClass::Queue, false), changed: Condvar::new() }
+        let asked = locks.mutex(LockClass::Queue, false);
+        Self { asked, changed: Condvar::new(), seen: AtomicBool::new(false) }
     }
 
     /// Rings it.
     pub(crate) fn ask(&self) {
+        if self.seen.load(Ordering::Relaxed) {
+            // It has not looked since: it will.
+            return;
+        }
+        self.seen.store(true, Ordering::Relaxed);
         if !std::mem::replace(&mut *self.asked.lock(), true) {
             self.changed.notify_all();
         }
@@ -168,6 +178,7 @@ impl Supply {
             self.changed.wait_timeout(&mut asked, SUPPLY_LOOK);
         }
         *asked = false;
+        self.seen.store(false, Ordering::Relaxed);
     }
 }
 

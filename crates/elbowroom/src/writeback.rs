@@ -11,7 +11,7 @@ use crate::page::{Flag, Folio};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PageSet, UnmapError};
-use elbowroom_sync::atomic::{Ordering, fence};
+use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
@@ -270,8 +270,6 @@ impl<P: Platform> Core<P> {
         if !object.take_denied() {
             return;
         }
-        // Who denies now sees what has changed, or is seen.
-        fence(Ordering::SeqCst);
         for mm in self.spaces.all() {
             if obstacle == Obstacle::Skip && !mm.read().changing.is_empty() {
                 // What is being changed could not be found; the next time, then.

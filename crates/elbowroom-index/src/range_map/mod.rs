@@ -127,7 +127,7 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
     /// For values of 8 bytes without a niche a leaf of 16 slots has 416 bytes and an inner node of 32 has 960: 30 bytes a
     /// slot when all are full, 40 to 53 after stores in ascending, scattered or descending order. A range takes a slot and
     /// the gap behind it, if there is one, another. With a niche (`NonZero`, a reference) a slot is 8 bytes smaller.
-    /// Up to some 340 replaced leaves that wait for their grace period or for the next stores come on top.
+    /// Up to some 350 replaced leaves that wait for their grace period or for the next stores come on top.
     pub fn memory_bytes(&self, guard: &Guard) -> usize {
         fn below<V: Copy + Send + Sync + 'static>(inner: &Inner<V>, guard: &Guard) -> usize {
             let children = (0..inner.len).map(|slot| match inner.child(slot, guard) {

@@ -294,19 +294,25 @@ impl<P: Platform> Core<P> {
     /// Makes an access fail for which there has been no memory for too long, until the flusher's next look.
     fn give_up(&self, event: &FaultEvent) {
         let page = event.addr..event.addr + PAGE_SIZE;
-        if let Some(mm) = self.spaces.of(event.addr)
-            && let Ok(vma) = mm.enter(event.addr)
-            && let Some(object) = &vma.spec.object
-            && let Some(folio) = object.lookup(vma.page_at(event.addr))
-            && folio.state.try_lock()
-        {
-            // A page of the file may be there that cannot be copied: what makes accesses fail takes its place.
+        let mm = self.spaces.of(event.addr);
+        // Both are kept to the end: what makes accesses fail must not take the place of a page that somebody maps meanwhile.
+        let vma = mm.as_ref().and_then(|mm| mm.enter(event.addr).ok());
+        let object = vma.as_ref().and_then(|vma| Some((vma.spec.object.as_ref()?, vma.page_at(event.addr))));
+        let folio = object.and_then(|(object, page)| object.lookup(page));
+        if let Some(folio) = &folio {
+            if !folio.state.try_lock() {
+                // Somebody is about to bring it, perhaps.
+                return self.mmu.wake(page);
+            }
+            // It may be there, and not to be copied.
             if !folio.state.test(Flag::Dead) {
                 let _ = self.mmu.unmap(folio.body().extent());
             }
-            self.unlock(&folio);
         }
         let _ = self.mmu.deny(event.addr, Denial::Bus, || true);
+        if let Some(folio) = &folio {
+            self.unlock(folio);
+        }
         self.flush.state.lock().refused.push(page);
     }
 

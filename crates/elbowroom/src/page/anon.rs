@@ -100,7 +100,7 @@ impl AnonPages {
         self.reshapes.fetch_add(1, Ordering::Release);
     }
 
-    /// What `look` sees at a moment when all that is there can be found. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a second try.
+    /// What `look` sees at a moment when all that is there can be found. May take the lock, so not for who has one of a later class. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a second try.
     fn whole<R>(&self, look: impl Fn() -> R) -> R {
         let before = self.reshapes.load(Ordering::Acquire);
         let seen = look();
@@ -149,9 +149,10 @@ impl AnonPages {
         self.pages.range(pages, &guard).arcs().map(|entry| (entry.index, entry.value)).collect()
     }
 
-    /// The part of `pages` around `page` that has none.
+    /// The part of `pages` around `page` that has none, if all that may be there are copies of a file's pages, which are never split nor joined. Takes no
+    /// lock.
     pub fn gap_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
-        if self.is_empty() {
+        if self.pages.is_empty() {
             return pages;
         }
         let guard = pin();

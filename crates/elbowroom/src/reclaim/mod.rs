@@ -95,13 +95,17 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size.
+    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size. Not for longer than that should take: if
+    /// others allocate as fast, they ring again, and there are chores.
     fn free_ahead(&self) {
         let low = self.low_mark();
         if self.mmu.wants_to_grow() || self.mmu.frames_at_hand() >= low {
             return;
         }
-        while self.mmu.frames_at_hand() < 2 * low && !self.stop.load(Ordering::Acquire) {
+        for _ in 0..(2 * low).div_ceil(AHEAD_BATCH_PAGES) {
+            if self.mmu.frames_at_hand() >= 2 * low || self.stop.load(Ordering::Acquire) {
+                return;
+            }
             let mut ready = Vec::new();
             let freed = self.shrink(AHEAD_BATCH_PAGES, &mut ready);
             self.dispatch(ready);
@@ -109,7 +113,7 @@ impl<P: Platform> Core<P> {
             thread::yield_now();
             if freed == 0 {
                 // All that is left is in use: whoever needs it looks for himself.
-                return thread::sleep(DELAY);
+                return thread::sleep(10 * DELAY);
             }
         }
     }
