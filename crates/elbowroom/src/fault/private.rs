@@ -226,7 +226,7 @@ impl<P: Platform> Core<P> {
     /// The folio that a space has at a page, locked; waits for the lock. Not for handlers.
     pub(crate) fn lock_own(&self, mm: &Mm, page: u64) -> Option<Arc<Folio>> {
         loop {
-            let folio = mm.anon.lookup(page)?;
+            let folio = mm.anon.find(page)?;
             self.waits.lock(&folio);
             if mm.anon.has(page, &folio) {
                 return Some(folio);

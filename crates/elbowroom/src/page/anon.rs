@@ -38,9 +38,14 @@ impl AnonPages {
         Self { pages: XArray::new(), reshapes: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
     }
 
-    /// The folio at a page.
+    /// The folio at a page; it may miss one that is being split or joined.
     pub fn lookup(&self, page: u64) -> Option<Arc<Folio>> {
         self.pages.load_arc(page, &pin())
+    }
+
+    /// The folio at a page; misses none, for who would leave alone what is not there.
+    pub fn find(&self, page: u64) -> Option<Arc<Folio>> {
+        self.whole(|| self.lookup(page))
     }
 
     /// Puts a folio there, from `page` on; `false` if there is one at any of its pages.

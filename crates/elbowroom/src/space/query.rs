@@ -64,8 +64,7 @@ impl<P: Platform> Space<P> {
             }
             next = part.range.end;
             for page in part.range.clone().step_by(PAGE_SIZE) {
-                let own =
-                    part.spec.is_private() && self.mm.anon.lookup((page >> PAGE_SHIFT) as u64).is_some();
+                let own = part.spec.is_private() && self.mm.anon.find((page >> PAGE_SHIFT) as u64).is_some();
                 let index = part.first_page + ((page - part.range.start) >> PAGE_SHIFT) as u64;
                 let folio = part.spec.object.as_ref().and_then(|object| object.lookup(index));
                 let cached = folio.is_some_and(|folio| folio.state.test(Flag::Uptodate));
