@@ -147,38 +147,35 @@ pub(crate) struct FlushState {
 
 /// The bell of the thread that keeps frames at hand.
 pub(crate) struct Supply {
-    asked: Mutex<bool>,
+    /// It has rung since that thread looked last.
+    asked: AtomicBool,
+    sleeping: Mutex<()>,
     changed: Condvar,
-    /// The same as `asked`, for those who ask again and again.
-    seen: AtomicBool,
 }
 
 impl Supply {
     pub(crate) fn new(locks: &LockStats) -> Self {
-        let asked = locks.mutex(LockClass::Queue, false);
-        Self { asked, changed: Condvar::new(), seen: AtomicBool::new(false) }
+        let sleeping = locks.mutex(LockClass::Queue, ());
+        Self { asked: AtomicBool::new(false), sleeping, changed: Condvar::new() }
     }
 
     /// Rings it.
     pub(crate) fn ask(&self) {
-        if self.seen.load(Ordering::Relaxed) {
-            // It has not looked since: it will.
-            return;
-        }
-        self.seen.store(true, Ordering::Relaxed);
-        if !std::mem::replace(&mut *self.asked.lock(), true) {
+        // The look before the exchange spares those who ask again and again.
+        if !self.asked.load(Ordering::Relaxed) && !self.asked.swap(true, Ordering::AcqRel) {
+            // With the lock: the thread is either asleep, or has not looked yet.
+            let _sleeping = self.sleeping.lock();
             self.changed.notify_all();
         }
     }
 
     /// Waits until it has rung, or for a while, or not at all once `stop` is set.
     pub(crate) fn wait(&self, stop: &AtomicBool) {
-        let mut asked = self.asked.lock();
-        if !*asked && !stop.load(Ordering::Acquire) {
-            self.changed.wait_timeout(&mut asked, SUPPLY_LOOK);
+        let mut sleeping = self.sleeping.lock();
+        if !self.asked.load(Ordering::Acquire) && !stop.load(Ordering::Acquire) {
+            self.changed.wait_timeout(&mut sleeping, SUPPLY_LOOK);
         }
-        *asked = false;
-        self.seen.store(false, Ordering::Relaxed);
+        self.asked.store(false, Ordering::Release);
     }
 }
 

@@ -28,10 +28,8 @@ struct New<T> {
 
 impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     pub(super) fn new(array: &'a XArray<T>) -> Self {
-        // Not an exchange: callers hold a lock, this only finds the mistake, and it would be the dearest part of a store.
-        let busy = array.upkeep.writing.load(Ordering::Acquire);
+        let busy = array.upkeep.writing.swap(true, Ordering::Acquire);
         assert!(!busy, "an xarray has two writers: the cache lock is not held");
-        array.upkeep.writing.store(true, Ordering::Relaxed);
         Self { array, guard: pin() }
     }
 
@@ -271,17 +269,13 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     }
 
     pub(super) fn allocated(&self, bytes: u64) {
-        self.array
-            .upkeep
-            .bytes
-            .store(self.array.upkeep.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+        let total = &self.array.upkeep.bytes;
+        total.store(total.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
     pub(super) fn freed(&self, bytes: u64) {
-        self.array
-            .upkeep
-            .bytes
-            .store(self.array.upkeep.bytes.load(Ordering::Relaxed) - bytes, Ordering::Relaxed);
+        let total = &self.array.upkeep.bytes;
+        total.store(total.load(Ordering::Relaxed) - bytes, Ordering::Relaxed);
     }
 }
 
