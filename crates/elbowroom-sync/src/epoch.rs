@@ -2,17 +2,17 @@
 //!
 //! A reader pins the epoch and follows [`ArcCell`]s as plain references; a writer puts another `Arc` into a cell, and
 //! what was there is dropped only after a grace period: when every [`Guard`] that was pinned at that time is gone.
-//! Linux: `rcu_read_lock`, `rcu_dereference`, `rcu_assign_pointer` and `kfree_rcu`. Fraser's epochs, as
-//! `crossbeam-epoch` builds them, with its one default collector.
+//! Linux: `rcu_read_lock`, `rcu_dereference`, `rcu_assign_pointer` and `kfree_rcu`. How a grace period is found is in `readers`.
 //!
-//! * Readers never lock, wait or retry. [`pin`] is a store and a fence, a load is one load. Once in a while a reader
-//!   that pins or unpins is the one who drops what others have retired.
-//! * So a retired value may be dropped by any thread that uses this module, at any pin: a value's `Drop` must not
-//!   take a lock that a reader could hold, wait, or do I/O.
-//!   A writer that never pauses keeps its garbage from its readers with a [`Limbo`].
+//! * Readers never lock, wait or retry. [`pin`] is an exchange on a line of the thread's own, a load is one load. Who only reads drops
+//!   nothing and looks at nobody.
+//! * A retired value is dropped by the thread that retired it, when an outermost guard of it goes; by another thread only if that one
+//!   has ended. A value's `Drop` must not take a lock that the holder of a guard could have or wait for, wait, or do I/O.
+//!   A writer that never pauses has its garbage back from a [`Limbo`].
 //! * A guard that stays holds back every later drop in the process. A pinned thread must not sleep, wait or do I/O.
-//! * Nothing promises that a retired value is dropped at all while no thread pins; use [`ArcCell::swap`] or counts of
-//!   your own where a resource must come back.
+//! * Nothing promises that a retired value is dropped at all while the thread that retired it pins no more; use [`ArcCell::swap`] or
+//!   counts of your own where a resource must come back.
+//! * In the child of a fork, guards of threads that are not there stay for good: nothing that was retired before is dropped there.
 //!
 //! Synchronization: a load is `Acquire`, a store `Release`, so that a reader of a value sees what its writer did before.
 //! Two writers of one cell may race; each old value is retired once.
@@ -24,13 +24,16 @@
 //! all its tasks on one thread. `--cfg elbowroom_mutant="no_grace"` plants the fault that this must find: values are
 //! dropped as they are retired.
 //!
-//! Blind spots of the model: crossbeam's own code is not run; `pin`, unpinning and retiring are fences (`SeqCst`), and
-//! all unpinning and retiring is ordered by one atomic, which is more than crossbeam promises; a value's `Drop` runs in
-//! the thread that unpins last or retires, never later and never in a bystander; a guard counts as a user of what it
-//! loaded until it is dropped, even if the reference is not looked at again.
+//! Blind spots of the model: `pin`, unpinning and retiring are fences (`SeqCst`), and all unpinning and retiring is ordered by one
+//! atomic, which is more than the real one promises; a value's `Drop` runs in the thread that unpins last or retires, never later; a
+//! guard counts as a user of what it loaded until it is dropped, even if the reference is not looked at again. How the real one finds
+//! the end of a grace period, and hands records on, has loom models of its own (`readers/models.rs`); the queues in `real` and
+//! [`Limbo`] are tested on real threads only.
 
 #[cfg(not(any(loom, shuttle)))]
 mod limbo;
+#[cfg(any(not(any(loom, shuttle)), all(test, loom)))]
+mod readers;
 #[cfg(not(any(loom, shuttle)))]
 mod real;
 #[cfg(not(any(loom, shuttle)))]

@@ -1,33 +1,33 @@
 //! Retired values that their writer gets back.
 
-use super::{Guard, pin};
+use super::real::{Grace, Guard, pin};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Values that share one wait. Each batch costs a look at every thread's epoch, and what waits is memory and cache.
+/// Values that share one wait. Each batch costs a look at every thread's record, and what waits is memory and cache.
 const BATCH: usize = 32;
-/// Batches that wait at most, before a writer gives values to the collector instead: some reader stays pinned.
+/// Batches that wait at most, before a writer gives values to its thread's stock instead: some reader stays pinned.
 const WAITING_BATCHES: usize = 8;
 
 /// Where a writer puts what it has taken out of [`ArcCell`](super::ArcCell)s, to get it back after a grace period.
 ///
-/// A value that a cell retires by itself is dropped by whoever happens to pin, which for a structure that is written
-/// without pause means the readers. What goes through here stays with its writer: readers do nothing for it, and the
-/// memory is used again while it is still in the writer's cache. Linux: the reason for `kfree_rcu`'s batches.
+/// What a cell retires by itself is freed when nobody can reach it. What goes through here is used again, while it is still in the
+/// writer's cache, whichever thread the writer is next time. Linux: the reason for `kfree_rcu`'s batches.
 ///
-/// Dropping it gives what still waits to the collector.
+/// Dropping it retires what still waits, as a cell does.
 pub struct Limbo<T: Send + Sync + 'static> {
     filling: Vec<Arc<T>>,
     waiting: VecDeque<Batch<T>>,
+    /// A batch without values, for its memory.
+    spare: Option<Batch<T>>,
     ready: Vec<Arc<T>>,
     /// How many of `ready` there are at most.
     keep: usize,
 }
 
 struct Batch<T> {
-    /// Set when no guard is left that was pinned when the batch was closed.
-    over: Arc<AtomicBool>,
+    /// Over when no guard is left that was pinned when the batch was closed.
+    grace: Grace,
     values: Vec<Arc<T>>,
 }
 
@@ -35,7 +35,7 @@ impl<T: Send + Sync + 'static> Limbo<T> {
     /// An empty one that keeps `keep` values for reuse at most; what is more is dropped by [`collect`](Self::collect).
     /// With 0 each value waits by itself, and so as short as can be.
     pub const fn new(keep: usize) -> Self {
-        Self { filling: Vec::new(), waiting: VecDeque::new(), ready: Vec::new(), keep }
+        Self { filling: Vec::new(), waiting: VecDeque::new(), spare: None, ready: Vec::new(), keep }
     }
 
     /// A value that was retired here and that no guard can reach any more, if there is one. It is the caller's like any
@@ -62,20 +62,15 @@ impl<T: Send + Sync + 'static> Limbo<T> {
 
     #[cold]
     fn close_batch(&mut self, guard: &Guard) {
-        let over = Arc::new(AtomicBool::new(false));
-        let next = Vec::with_capacity(self.batch());
-        let values = std::mem::replace(&mut self.filling, next);
-        guard.defer({
-            let over = over.clone();
-            // Release: what readers did with the values is done before they are used again.
-            move || over.store(true, Ordering::Release)
-        });
-        guard.flush();
-        self.waiting.push_back(Batch { over, values });
+        let spare = self.spare.take();
+        let mut batch = spare.unwrap_or_else(|| Batch { grace: Grace::over(), values: Vec::new() });
+        std::mem::swap(&mut self.filling, &mut batch.values);
+        guard.begin(&mut batch.grace);
+        self.waiting.push_back(batch);
         self.collect();
         if self.waiting.len() > WAITING_BATCHES {
             let batch = self.waiting.pop_front();
-            guard.defer(move || drop(batch));
+            batch.into_iter().flat_map(|batch| batch.values).for_each(|value| guard.retire(value));
         }
     }
 
@@ -89,18 +84,21 @@ impl<T: Send + Sync + 'static> Limbo<T> {
     }
 
     fn collect_waiting(&mut self) {
-        while let Some(batch) = self.waiting.pop_front_if(|batch| batch.over.load(Ordering::Acquire)) {
+        while let Some(mut batch) = self.waiting.pop_front_if(|batch| batch.grace.is_over()) {
             let room = self.keep.saturating_sub(self.ready.len());
-            self.ready.extend(batch.values.into_iter().take(room));
+            self.ready.extend(batch.values.drain(..).take(room));
+            self.spare = Some(batch);
         }
     }
 }
 
 impl<T: Send + Sync + 'static> Drop for Limbo<T> {
     fn drop(&mut self) {
-        let rest = (std::mem::take(&mut self.filling), std::mem::take(&mut self.waiting));
-        if !rest.0.is_empty() || !rest.1.is_empty() {
-            pin().defer(move || drop(rest));
+        let waiting = self.waiting.drain(..).flat_map(|batch| batch.values);
+        let mut rest = waiting.chain(self.filling.drain(..)).peekable();
+        if rest.peek().is_some() {
+            let guard = pin();
+            rest.for_each(|value| guard.retire(value));
         }
     }
 }

@@ -1,39 +1,191 @@
-//! The epoch on `crossbeam-epoch`.
+//! The epoch on the machine's own atomics.
 
 use super::limbo::Limbo;
+use super::readers::{self, Readers};
+use crate::thread::look_around;
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// Values that share one look at all readers. More would be memory and cache that wait; fewer, more looks.
+const BATCH: usize = 64;
+/// How often a thread that flushes, or ends, looks whether the last readers are gone, before it leaves that for later: some microseconds.
+const LOOKS: u32 = 80;
+/// How often it yields to them then.
+const YIELDS: u32 = 8;
+
+/// Something that only waits to be dropped.
+type Retired = Arc<dyn Retire>;
+type Reader = readers::Reader<Stock>;
+/// The end of a grace period of this process.
+pub(super) type Grace = readers::Grace<Stock>;
+
+static READERS: Readers<Stock> = Readers::new();
+
+trait Retire: Send + Sync {}
+impl<T: Send + Sync> Retire for T {}
+
+/// What a thread has retired and not dropped yet.
+#[derive(Default)]
+pub(super) struct Stock {
+    /// Retired since the last look at the readers.
+    filling: Vec<Retired>,
+    /// In the order of the looks, so that the first to wait is over first.
+    waiting: VecDeque<(Grace, Vec<Retired>)>,
+    /// The next look is due, however little is to be dropped.
+    flush: bool,
+    /// The thread is dropping something, which may retire more and end sections.
+    disposing: bool,
+}
+
+std::thread_local! {
+    /// The thread's record. Without a destructor, so that it can be used to the end.
+    static READER: Cell<Option<&'static Reader>> = const { Cell::new(None) };
+    static TENANCY: Tenancy = const { Tenancy };
+}
+
+/// Gives the thread's record back when the thread ends.
+struct Tenancy;
+
+impl Drop for Tenancy {
+    fn drop(&mut self) {
+        // Another destructor of the thread may be in a section, or begin one later: its outermost guard gives back then.
+        if READER.get().is_some() {
+            pin().flush();
+        }
+    }
+}
+
 /// A read-side section: while it lives, nothing that this thread can load from an [`ArcCell`] is dropped.
 ///
 /// Belongs to its thread. Guards nest; an inner one costs next to nothing. Linux: `rcu_read_lock`.
 pub struct Guard {
-    inner: crossbeam_epoch::Guard,
+    reader: &'static Reader,
+    not_send: PhantomData<*const ()>,
 }
 
-/// Begins a read-side section of this thread, which ends when the guard is dropped. May drop retired values.
+/// Begins a read-side section of this thread, which ends when the guard is dropped.
 #[inline]
 pub fn pin() -> Guard {
-    Guard { inner: crossbeam_epoch::pin() }
+    let reader = READER.get().unwrap_or_else(|| register());
+    reader.enter();
+    Guard { reader, not_send: PhantomData }
+}
+
+/// The thread's first section, or one after its destructors have run.
+#[cold]
+fn register() -> &'static Reader {
+    let reader = READERS.take();
+    READER.set(Some(reader));
+    // A thread that is past its destructors gives it back at once.
+    let ends = TENANCY.try_with(|_| ()).is_err();
+    // SAFETY: the record is this thread's, and the closure only looks.
+    reader.set_due(ends || unsafe { reader.stock(|stock| !stock.is_empty()) });
+    reader
 }
 
 impl Guard {
-    /// Hands what this thread has retired to the collector now, and drops what may go. Otherwise that happens
-    /// every few dozen retirements.
+    /// Has what this thread has retired dropped when its outermost guard goes, if readers let it, for whom it waits some microseconds then;
+    /// else at the end of a later section. Otherwise that happens every few dozen retirements.
     pub fn flush(&self) {
-        self.inner.flush();
+        // SAFETY: the record is this thread's, as the guard is.
+        unsafe { self.reader.stock(|stock| stock.flush = true) };
+        self.reader.set_due(true);
     }
 
     /// Drops `old`, which has just left its cell, after a grace period.
-    fn retire<T: Send + Sync + 'static>(&self, old: Arc<T>) {
-        self.defer(move || drop(old));
+    #[inline]
+    pub(super) fn retire<T: Send + Sync + 'static>(&self, old: Arc<T>) {
+        // SAFETY: the record is this thread's, as the guard is; the closure drops nothing.
+        let filled = unsafe {
+            self.reader.stock(|stock| {
+                stock.filling.push(old);
+                stock.filling.len()
+            })
+        };
+        if filled >= BATCH {
+            self.reader.set_due(true);
+        }
     }
 
-    /// Runs `f` after a grace period, on any thread.
-    pub(super) fn defer(&self, f: impl FnOnce() + Send + 'static) {
-        self.inner.defer(f);
+    /// Begins a grace period for what has left its cells before, of which `grace` is to tell the end; it waits for this guard, too.
+    pub(super) fn begin(&self, grace: &mut Grace) {
+        READERS.begin(grace);
+    }
+}
+
+impl Drop for Guard {
+    #[inline]
+    fn drop(&mut self) {
+        if self.reader.leave() {
+            dispose(self.reader);
+        }
+    }
+}
+
+/// Drops what may go, outside of any section, and gives the record back if the thread is at its end.
+#[cold]
+fn dispose(reader: &'static Reader) {
+    // SAFETY: the record is this thread's: it has just left a section. The closure drops nothing.
+    let stock = |f: &mut dyn FnMut(&mut Stock)| unsafe { reader.stock(f) };
+    let mut nested = false;
+    stock(&mut |stock| nested = std::mem::replace(&mut stock.disposing, true));
+    if nested {
+        return;
+    }
+    loop {
+        let mut over = None;
+        stock(&mut |stock| {
+            stock.close_batch();
+            over = stock.next_over();
+        });
+        // The drops may retire more, which the next turn sees.
+        let Some(values) = over else { break };
+        drop(values);
+    }
+    let mut left = false;
+    stock(&mut |stock| {
+        stock.disposing = false;
+        left = !stock.is_empty();
+        reader.set_due(!stock.waiting.is_empty());
+    });
+    if TENANCY.try_with(|_| ()).is_err() {
+        READER.set(None);
+        reader.give_back(left);
+    }
+}
+
+impl Stock {
+    fn is_empty(&self) -> bool {
+        self.filling.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Looks at all readers, if there is enough to drop or it was asked for, with what threads have left that are gone.
+    fn close_batch(&mut self) {
+        let flush = std::mem::take(&mut self.flush);
+        if !flush && self.filling.len() < BATCH {
+            return;
+        }
+        READERS.take_left(|left| {
+            self.filling.extend(left.filling);
+            self.filling.extend(left.waiting.into_iter().flat_map(|(_, values)| values));
+        });
+        if !self.filling.is_empty() {
+            let mut grace = Grace::over();
+            READERS.begin(&mut grace);
+            self.waiting.push_back((grace, std::mem::take(&mut self.filling)));
+        }
+        if flush && let Some((last, _)) = self.waiting.back_mut() {
+            look_around(LOOKS, YIELDS, || last.is_over());
+        }
+    }
+
+    /// A batch that nobody can reach any more, if the first is one.
+    fn next_over(&mut self) -> Option<Vec<Retired>> {
+        self.waiting.pop_front_if(|(grace, _)| grace.is_over()).map(|(_, values)| values)
     }
 }
 

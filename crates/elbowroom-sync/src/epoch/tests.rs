@@ -184,3 +184,82 @@ fn a_limbo_that_keeps_nothing_drops_each_value_as_soon_as_it_may() {
     wait_for_drops_beside(&drops, 1, || limbo.collect());
     assert!(limbo.reuse().is_none());
 }
+
+#[test]
+fn what_a_thread_leaves_is_dropped_by_another() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    let cell = ArcCell::new(Canary::new(0, &drops));
+    let reader = pin();
+    let seen = cell.load(&reader).unwrap();
+    std::thread::scope(|scope| {
+        let leaver = scope.spawn(|| {
+            for number in 1..=100 {
+                cell.store(Some(Canary::new(number, &drops)), &pin());
+            }
+        });
+        // With the thread's destructors: a scope alone ends before them.
+        leaver.join().unwrap();
+    });
+    assert_eq!((seen.check.load(Ordering::Relaxed), drops.load(Ordering::Relaxed)), (ALIVE, 0));
+    drop(reader);
+    wait_for_drops(&drops, 100);
+}
+
+/// Uses a cell as the thread's variables are destroyed.
+struct Late(ArcCell<Canary>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let guard = pin();
+        assert_eq!(self.0.load(&guard).unwrap().check.load(Ordering::Relaxed), ALIVE);
+        self.0.store(None, &guard);
+    }
+}
+
+std::thread_local! {
+    static LATE: std::cell::RefCell<Option<Late>> = const { std::cell::RefCell::new(None) };
+}
+
+#[test]
+fn a_threads_last_destructors_may_read_and_write() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    // Destroyed before the epoch's own variable, and after it.
+    for first_pin in [true, false] {
+        let late = Late(ArcCell::new(Canary::new(1, &drops)));
+        std::thread::spawn(move || {
+            if first_pin {
+                drop(pin());
+            }
+            LATE.set(Some(late));
+            drop(pin());
+        })
+        .join()
+        .unwrap();
+    }
+    wait_for_drops(&drops, 2);
+}
+
+/// Retires another of its kind as it is dropped.
+struct Chain {
+    rest: ArcCell<Chain>,
+    drops: Arc<AtomicUsize>,
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        self.drops.fetch_add(1, Ordering::Relaxed);
+        self.rest.store(None, &pin());
+    }
+}
+
+#[test]
+fn a_drop_may_retire_more() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    let chain = (0..1000)
+        .fold(ArcCell::empty(), |rest, _| ArcCell::new(Arc::new(Chain { rest, drops: drops.clone() })));
+    chain.store(None, &pin());
+    wait_for_drops(&drops, 1000);
+}

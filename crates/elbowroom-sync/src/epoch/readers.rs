@@ -1,0 +1,227 @@
+//! Who is inside a read-side section, and how long a writer waits for them.
+//!
+//! Each thread that reads has a record with a count of its turns: odd inside a section, even outside. A writer that has taken something out
+//! of a structure looks at all records, once. Whose count is odd may still use what was taken out; nobody else can find it any more. When
+//! each of those few has another count, the grace period is over. So it ends with the last section that could matter, and there is no
+//! number that all readers look at. Linux: the context-tracking counters that RCU looks at (`rcu_watching_snap_save`,
+//! `rcu_watching_snap_stopped_since`).
+//!
+//! Why it is enough: a reader makes its count odd, passes a full barrier, and then loads pointers; a writer stores a pointer, passes a
+//! full barrier, and then looks at the counts. One barrier comes first. If the writer's does, the reader loads the new pointer; if the
+//! reader's does, the writer sees the count odd, or what it became later, and with it all that the reader did in the section. A record
+//! that is new while the writer looks is the first case, or is found.
+//!
+//! A record is never freed. A thread that ends leaves it to another, with what it could not dispose of yet (`S`, the stock).
+
+use crate::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
+use crate::cell::UnsafeCell;
+use std::ptr;
+// Of the tenant alone, so a model need not branch on them.
+use std::sync::atomic as plain;
+
+/// Nobody's, and nothing is in stock.
+const VACANT: u8 = 0;
+/// A thread's.
+const TAKEN: u8 = 1;
+/// Nobody's, with something in stock.
+const LEFT: u8 = 2;
+
+/// In tests of the tests: a section begins without a barrier.
+const MUTANT_NO_BARRIER: bool = cfg!(elbowroom_mutant = "no_barrier");
+/// In tests of the tests: a writer does not pass a barrier before it looks.
+const MUTANT_NO_LOOK_BARRIER: bool = cfg!(elbowroom_mutant = "no_look_barrier");
+/// How a section ends. In tests of the tests, what was read in it may come later.
+const LEAVE: Ordering =
+    if cfg!(elbowroom_mutant = "relaxed_leave") { Ordering::Relaxed } else { Ordering::Release };
+/// How a record is given back. In tests of the tests, the next tenant need not see the stock.
+const VACATE: Ordering =
+    if cfg!(elbowroom_mutant = "relaxed_vacate") { Ordering::Relaxed } else { Ordering::Release };
+
+/// All records.
+pub(super) struct Readers<S: 'static> {
+    /// The newest; each leads to the one before it.
+    first: AtomicPtr<Reader<S>>,
+}
+
+/// One thread's record, on cache lines of its own.
+#[repr(align(64))]
+pub(super) struct Reader<S: 'static> {
+    /// Odd inside a section. Only the tenant stores.
+    turns: AtomicU64,
+    /// `VACANT`, `TAKEN` or `LEFT`.
+    tenancy: AtomicU8,
+    /// Set before others see the record.
+    next: *const Reader<S>,
+    /// Guards of the tenant that live.
+    depth: plain::AtomicU32,
+    /// The end of a section is to say so.
+    due: plain::AtomicBool,
+    stock: UnsafeCell<S>,
+}
+
+// SAFETY: `next` is set before the record is shared and points to a record, which is never freed. `stock` is only reached by the tenant
+// (the condition of `stock`), to whom it is handed by `tenancy`, so it moves between threads (`S: Send`) but is never shared.
+unsafe impl<S: Send> Sync for Reader<S> {}
+// SAFETY: the same.
+unsafe impl<S: Send> Send for Reader<S> {}
+
+impl<S: Default + Send> Readers<S> {
+    #[cfg(not(loom))]
+    pub(super) const fn new() -> Self {
+        Self { first: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    #[cfg(loom)]
+    pub(super) fn new() -> Self {
+        Self { first: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// All records that there were when it was called, and perhaps newer ones.
+    fn iter(&self) -> impl Iterator<Item = &'static Reader<S>> {
+        // Acquire: a record is seen as it was made.
+        let mut at: *const Reader<S> = self.first.load(Ordering::Acquire);
+        std::iter::from_fn(move || {
+            // SAFETY: null, or a record that was published by `take` and is never freed.
+            let reader = unsafe { at.as_ref() }?;
+            at = reader.next;
+            Some(reader)
+        })
+    }
+
+    /// A record for the calling thread alone, until it gives it back. It may have a stock.
+    pub(super) fn take(&self) -> &'static Reader<S> {
+        if let Some(reader) =
+            self.iter().find(|reader| reader.change_tenant(VACANT) || reader.change_tenant(LEFT))
+        {
+            return reader;
+        }
+        let mut first = self.first.load(Ordering::Relaxed);
+        let reader = Box::leak(Box::new(Reader {
+            turns: AtomicU64::new(0),
+            tenancy: AtomicU8::new(TAKEN),
+            next: first,
+            depth: plain::AtomicU32::new(0),
+            due: plain::AtomicBool::new(false),
+            stock: UnsafeCell::new(S::default()),
+        }));
+        // Release: others see it whole. What it leads to, they see by its own release, which this exchange does not hide.
+        while let Err(other) = self.first.compare_exchange(first, reader, Ordering::AcqRel, Ordering::Relaxed)
+        {
+            first = other;
+            reader.next = first;
+        }
+        reader
+    }
+
+    /// Takes what threads that have ended left in stock.
+    pub(super) fn take_left(&self, mut each: impl FnMut(S)) {
+        for reader in self.iter() {
+            if reader.tenancy.load(Ordering::Relaxed) == LEFT && reader.change_tenant(LEFT) {
+                // SAFETY: the record is this thread's.
+                each(unsafe { reader.stock(std::mem::take) });
+                reader.tenancy.store(VACANT, VACATE);
+            }
+        }
+    }
+
+    /// Begins a grace period, of which `grace` is to tell the end: for all that the caller, or whose doings it has seen, has taken out.
+    pub(super) fn begin(&self, grace: &mut Grace<S>) {
+        grace.0.clear();
+        if !MUTANT_NO_LOOK_BARRIER {
+            fence(Ordering::SeqCst);
+        }
+        // Acquire: what a section did that has ended is done.
+        let looked = self.iter().map(|reader| (reader, reader.turns.load(Ordering::Acquire)));
+        grace.0.extend(looked.filter(|(_, turns)| turns % 2 == 1));
+    }
+}
+
+impl<S: Default + Send> Reader<S> {
+    /// Begins a section, unless the thread is in one. The caller is the tenant.
+    #[inline]
+    pub(super) fn enter(&self) {
+        let depth = self.depth.load(plain::Ordering::Relaxed);
+        if depth == 0 {
+            let turns = self.turns.load(Ordering::Relaxed) + 1;
+            if cfg!(all(target_arch = "x86_64", not(loom))) {
+                // On this machine an exchange is a full barrier, and half as dear as the fence; the compiler keeps to the order, too.
+                self.turns.swap(turns, Ordering::SeqCst);
+                plain::compiler_fence(Ordering::SeqCst);
+            } else {
+                // Release: who sees this count, and not the end of the section before, sees that it is over all the same.
+                self.turns.store(turns, Ordering::Release);
+                if !MUTANT_NO_BARRIER {
+                    fence(Ordering::SeqCst);
+                }
+            }
+        }
+        self.depth.store(depth + 1, plain::Ordering::Relaxed);
+    }
+
+    /// Undoes one `enter`. Tells whether the section has ended and something is due. The caller is the tenant.
+    #[inline]
+    pub(super) fn leave(&self) -> bool {
+        let depth = self.depth.load(plain::Ordering::Relaxed) - 1;
+        self.depth.store(depth, plain::Ordering::Relaxed);
+        if depth > 0 {
+            return false;
+        }
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, LEAVE);
+        self.due.load(plain::Ordering::Relaxed)
+    }
+
+    /// Whether the end of each section is to tell that something is due. The caller is the tenant.
+    #[inline]
+    pub(super) fn set_due(&self, due: bool) {
+        self.due.store(due, plain::Ordering::Relaxed);
+    }
+
+    /// Gives the record back, outside of any section. The caller is the tenant, and no more after that.
+    pub(super) fn give_back(&self, stocked: bool) {
+        debug_assert_eq!(self.depth.load(plain::Ordering::Relaxed), 0, "a thread ends in a section");
+        self.set_due(false);
+        self.tenancy.store(if stocked { LEFT } else { VACANT }, VACATE);
+    }
+
+    /// Runs `f` on the stock.
+    ///
+    /// # Safety
+    /// The caller is the tenant, and `f` does not come here again.
+    #[inline]
+    pub(super) unsafe fn stock<R>(&self, f: impl FnOnce(&mut S) -> R) -> R {
+        // SAFETY: the tenant is one thread, which is not here already.
+        self.stock.with_mut(|stock| f(unsafe { &mut *stock }))
+    }
+
+    /// Makes the record the calling thread's if it is nobody's, with or without a stock.
+    fn change_tenant(&self, from: u8) -> bool {
+        // Acquire: the tenant before has left it.
+        self.tenancy.compare_exchange(from, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// The end of a grace period: those whose sections it waits for, and the count that each had.
+pub(super) struct Grace<S: 'static>(Vec<(&'static Reader<S>, u64)>);
+
+impl<S> Grace<S> {
+    /// One that is over.
+    pub(super) const fn over() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Whether all those sections have ended; what was done in them is done. Once true, always true.
+    #[inline]
+    pub(super) fn is_over(&mut self) -> bool {
+        while let Some((reader, turns)) = self.0.last() {
+            // Acquire: what the section did is done.
+            if reader.turns.load(Ordering::Acquire) == *turns {
+                return false;
+            }
+            self.0.pop();
+        }
+        true
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models;
