@@ -32,6 +32,8 @@ unsafe extern "C" fn before() {
 }
 
 unsafe extern "C" fn in_child() {
+    // SAFETY: this is the child's only thread, before it does anything else.
+    unsafe { elbowroom_sync::epoch::after_fork() };
     // The child of a thread of ours would be a bug, but its mark is not for a child's only thread.
     state::set_service_thread(false);
     let Some(process) = state::process() else { return };

@@ -4,15 +4,16 @@
 //! what was there is dropped only after a grace period: when every [`Guard`] that was pinned at that time is gone.
 //! Linux: `rcu_read_lock`, `rcu_dereference`, `rcu_assign_pointer` and `kfree_rcu`. How a grace period is found is in `readers`.
 //!
-//! * Readers never lock, wait or retry. [`pin`] is an exchange on a line of the thread's own, a load is one load. Who only reads drops
-//!   nothing and looks at nobody.
+//! * Readers never lock, wait or retry. The outermost [`pin`] is an exchange, or a store and a fence, on a line of the thread's own; a load
+//!   is one load. Who only reads drops nothing and looks at nobody, until its thread ends.
 //! * A retired value is dropped by the thread that retired it, when an outermost guard of it goes; by another thread only if that one
 //!   has ended. A value's `Drop` must not take a lock that the holder of a guard could have or wait for, wait, or do I/O.
 //!   A writer that never pauses has its garbage back from a [`Limbo`].
 //! * A guard that stays holds back every later drop in the process. A pinned thread must not sleep, wait or do I/O.
 //! * Nothing promises that a retired value is dropped at all while the thread that retired it pins no more; use [`ArcCell::swap`] or
 //!   counts of your own where a resource must come back.
-//! * In the child of a fork, guards of threads that are not there stay for good: nothing that was retired before is dropped there.
+//! * In the child of a fork, sections of threads that are not there stay for good, and nothing is dropped, until [`after_fork`].
+//! * Not for signal handlers: one that interrupts [`pin`] would take its section for begun.
 //!
 //! Synchronization: a load is `Acquire`, a store `Release`, so that a reader of a value sees what its writer did before.
 //! Two writers of one cell may race; each old value is retired once.
@@ -49,6 +50,8 @@ pub use imp::{ArcCell, Guard, pin};
 pub use limbo::Limbo;
 #[cfg(any(loom, shuttle))]
 pub use model::Limbo;
+#[cfg(not(any(loom, shuttle)))]
+pub use real::after_fork;
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

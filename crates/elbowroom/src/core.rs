@@ -80,11 +80,10 @@ impl SpaceTable {
     }
 
     /// Replaces the table by a changed one. The caller has the lock of changes.
-    fn change(&self, change: impl FnOnce(&mut Vec<Option<Arc<Mm>>>)) {
-        let guard = pin();
-        let mut spaces = self.by_number.load(&guard).cloned().unwrap_or_default();
+    fn change(&self, guard: &Guard, change: impl FnOnce(&mut Vec<Option<Arc<Mm>>>)) {
+        let mut spaces = self.by_number.load(guard).cloned().unwrap_or_default();
         change(&mut spaces);
-        self.by_number.store(Some(Arc::new(spaces)), &guard);
+        self.by_number.store(Some(Arc::new(spaces)), guard);
         // The old table may be the last to have a space.
         guard.flush();
     }
@@ -92,25 +91,31 @@ impl SpaceTable {
     /// A new space that has the addresses with the top 16 bits of `addr`.
     pub(crate) fn add(&self, addr: usize, locks: &LockStats) -> Arc<Mm> {
         let mut serial = self.changes.lock();
+        let guard = pin();
         *serial += 1;
         // The top bit keeps the numbers of spaces apart from those of objects.
         let mm = Arc::new(Mm::new(*serial | 1 << 63, locks));
         let number = number_of(addr);
-        self.change(|spaces| {
+        self.change(&guard, |spaces| {
             spaces.resize(spaces.len().max(number + 1), None);
             spaces[number] = Some(mm.clone());
         });
+        // Before the guard, whose end drops the old table.
+        drop(serial);
         mm
     }
 
     /// Forgets the space that has `addr`.
     pub(crate) fn remove(&self, addr: usize) {
-        let _changes = self.changes.lock();
-        self.change(|spaces| {
+        let changes = self.changes.lock();
+        let guard = pin();
+        self.change(&guard, |spaces| {
             if let Some(place) = spaces.get_mut(number_of(addr)) {
                 *place = None;
             }
         });
+        // Before the guard, whose end drops the old table, and the space with it.
+        drop(changes);
     }
 }
 

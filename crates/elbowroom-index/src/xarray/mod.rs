@@ -36,8 +36,8 @@
 //! | changes marks | | sees the old or the new mark until the call returns |
 //! | anything else | the value | finds it once |
 //!
-//! Nodes and values that leave the tree are dropped after a grace period, by any thread that uses epochs: `T`'s `Drop` must
-//! take no lock and must not wait.
+//! Nodes and values that leave the tree are dropped after a grace period, when a section of the thread that took them out ends (seldom of
+//! another): `T`'s `Drop` must take no lock and must not wait.
 //!
 //! # Memory
 //! A node is 616 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level 1 has a block for those of

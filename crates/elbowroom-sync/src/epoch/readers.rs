@@ -11,7 +11,11 @@
 //! reader's does, the writer sees the count odd, or what it became later, and with it all that the reader did in the section. A record
 //! that is new while the writer looks is the first case, or is found.
 //!
-//! A record is never freed. A thread that ends leaves it to another, with what it could not dispose of yet (`S`, the stock).
+//! A record is never freed. A thread that ends gives it back, for another; what it could not dispose of yet (`S`, the stock) is taken out by
+//! the next writer that looks at all records.
+//!
+//! "The tenant" below is the thread that `take` gave the record to, until it gives it back. That the caller is the tenant is a condition of
+//! all methods of a [`Reader`], which the module `epoch` keeps: it calls them on the thread's own record only.
 
 use crate::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
 use crate::cell::UnsafeCell;
@@ -53,7 +57,7 @@ pub(super) struct Reader<S: 'static> {
     /// Set before others see the record.
     next: *const Reader<S>,
     /// Guards of the tenant that live.
-    depth: plain::AtomicU32,
+    depth: plain::AtomicU64,
     /// The end of a section is to say so.
     due: plain::AtomicBool,
     stock: UnsafeCell<S>,
@@ -88,11 +92,9 @@ impl<S: Default + Send> Readers<S> {
         })
     }
 
-    /// A record for the calling thread alone, until it gives it back. It may have a stock.
+    /// A record for the calling thread alone, until it gives it back. Nothing is in stock.
     pub(super) fn take(&self) -> &'static Reader<S> {
-        if let Some(reader) =
-            self.iter().find(|reader| reader.change_tenant(VACANT) || reader.change_tenant(LEFT))
-        {
+        if let Some(reader) = self.iter().find(|reader| reader.change_tenant(VACANT)) {
             return reader;
         }
         let mut first = self.first.load(Ordering::Relaxed);
@@ -100,7 +102,7 @@ impl<S: Default + Send> Readers<S> {
             turns: AtomicU64::new(0),
             tenancy: AtomicU8::new(TAKEN),
             next: first,
-            depth: plain::AtomicU32::new(0),
+            depth: plain::AtomicU64::new(0),
             due: plain::AtomicBool::new(false),
             stock: UnsafeCell::new(S::default()),
         }));
@@ -115,12 +117,23 @@ impl<S: Default + Send> Readers<S> {
 
     /// Takes what threads that have ended left in stock.
     pub(super) fn take_left(&self, mut each: impl FnMut(S)) {
-        for reader in self.iter() {
-            if reader.tenancy.load(Ordering::Relaxed) == LEFT && reader.change_tenant(LEFT) {
-                // SAFETY: the record is this thread's.
-                each(unsafe { reader.stock(std::mem::take) });
-                reader.tenancy.store(VACANT, VACATE);
-            }
+        for reader in self.iter().filter(|reader| reader.change_tenant(LEFT)) {
+            // SAFETY: the record is this thread's.
+            each(unsafe { reader.stock(std::mem::take) });
+            reader.tenancy.store(VACANT, VACATE);
+        }
+    }
+
+    /// Ends all sections but that of `own`: their threads are not in this process.
+    ///
+    /// # Safety
+    /// The calling thread is the only one of the process, just forked, and `own` is its record, if it has one.
+    #[cfg(not(loom))]
+    pub(super) unsafe fn end_all_but(&self, own: Option<&'static Reader<S>>) {
+        for reader in self.iter().filter(|reader| own.is_none_or(|own| !ptr::eq(own, *reader))) {
+            let turns = reader.turns.load(Ordering::Relaxed);
+            // Its tenancy stays: what its thread was doing with the stock may be half done.
+            reader.turns.store(turns + turns % 2, Ordering::Release);
         }
     }
 
@@ -137,14 +150,15 @@ impl<S: Default + Send> Readers<S> {
 }
 
 impl<S: Default + Send> Reader<S> {
-    /// Begins a section, unless the thread is in one. The caller is the tenant.
+    /// Begins a section, unless the thread is in one.
     #[inline]
     pub(super) fn enter(&self) {
         let depth = self.depth.load(plain::Ordering::Relaxed);
         if depth == 0 {
             let turns = self.turns.load(Ordering::Relaxed) + 1;
-            if cfg!(all(target_arch = "x86_64", not(loom))) {
-                // On this machine an exchange is a full barrier, and half as dear as the fence; the compiler keeps to the order, too.
+            if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
+                // On this machine an exchange is a full barrier, and half as dear as the fence; the compiler keeps to the order, too. The
+                // language's rules alone do not order it before the loads that follow, so models run the other branch.
                 self.turns.swap(turns, Ordering::SeqCst);
                 plain::compiler_fence(Ordering::SeqCst);
             } else {
@@ -158,7 +172,7 @@ impl<S: Default + Send> Reader<S> {
         self.depth.store(depth + 1, plain::Ordering::Relaxed);
     }
 
-    /// Undoes one `enter`. Tells whether the section has ended and something is due. The caller is the tenant.
+    /// Undoes one `enter`. Tells whether the section has ended and something is due.
     #[inline]
     pub(super) fn leave(&self) -> bool {
         let depth = self.depth.load(plain::Ordering::Relaxed) - 1;
@@ -170,15 +184,23 @@ impl<S: Default + Send> Reader<S> {
         self.due.load(plain::Ordering::Relaxed)
     }
 
-    /// Whether the end of each section is to tell that something is due. The caller is the tenant.
+    /// Whether the end of each section is to tell that something is due.
     #[inline]
     pub(super) fn set_due(&self, due: bool) {
         self.due.store(due, plain::Ordering::Relaxed);
     }
 
-    /// Gives the record back, outside of any section. The caller is the tenant, and no more after that.
+    /// Whether the tenant is in a section.
+    pub(super) fn is_inside(&self) -> bool {
+        self.depth.load(plain::Ordering::Relaxed) > 0
+    }
+
+    /// Gives the record back; `stocked`: with something in stock. The caller is the tenant no more.
+    ///
+    /// # Panics
+    /// Inside a section.
     pub(super) fn give_back(&self, stocked: bool) {
-        debug_assert_eq!(self.depth.load(plain::Ordering::Relaxed), 0, "a thread ends in a section");
+        assert!(!self.is_inside(), "a record is given back inside a section");
         self.set_due(false);
         self.tenancy.store(if stocked { LEFT } else { VACANT }, VACATE);
     }
@@ -193,10 +215,12 @@ impl<S: Default + Send> Reader<S> {
         self.stock.with_mut(|stock| f(unsafe { &mut *stock }))
     }
 
-    /// Makes the record the calling thread's if it is nobody's, with or without a stock.
+    /// Makes the record the calling thread's if it is as said: `VACANT` or `LEFT`.
     fn change_tenant(&self, from: u8) -> bool {
+        // A look first: an exchange that fails would take the line from a tenant that begins a section.
         // Acquire: the tenant before has left it.
-        self.tenancy.compare_exchange(from, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.tenancy.load(Ordering::Relaxed) == from
+            && self.tenancy.compare_exchange(from, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }
 

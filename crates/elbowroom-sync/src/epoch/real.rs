@@ -35,6 +35,8 @@ pub(super) struct Stock {
     filling: Vec<Retired>,
     /// In the order of the looks, so that the first to wait is over first.
     waiting: VecDeque<(Grace, Vec<Retired>)>,
+    /// An empty one, for its memory.
+    spare: Vec<Retired>,
     /// The next look is due, however little is to be dropped.
     flush: bool,
     /// The thread is dropping something, which may retire more and end sections.
@@ -50,6 +52,13 @@ std::thread_local! {
 /// Gives the thread's record back when the thread ends.
 struct Tenancy;
 
+impl Tenancy {
+    /// Whether the thread is past its destructors, or those have got here.
+    fn is_over() -> bool {
+        TENANCY.try_with(|_| ()).is_err()
+    }
+}
+
 impl Drop for Tenancy {
     fn drop(&mut self) {
         // Another destructor of the thread may be in a section, or begin one later: its outermost guard gives back then.
@@ -57,6 +66,14 @@ impl Drop for Tenancy {
             pin().flush();
         }
     }
+}
+
+/// Runs `f` on what this thread has retired. `f` drops nothing and begins no section.
+#[inline]
+fn stock<R>(reader: &'static Reader, f: impl FnOnce(&mut Stock) -> R) -> R {
+    // SAFETY: a thread gets at no other record than its own: by `READER`, and by a guard, which keeps it from being given back. `f` comes
+    // here by the values' destructors and by new guards only.
+    unsafe { reader.stock(f) }
 }
 
 /// A read-side section: while it lives, nothing that this thread can load from an [`ArcCell`] is dropped.
@@ -80,32 +97,36 @@ pub fn pin() -> Guard {
 fn register() -> &'static Reader {
     let reader = READERS.take();
     READER.set(Some(reader));
-    // A thread that is past its destructors gives it back at once.
-    let ends = TENANCY.try_with(|_| ()).is_err();
-    // SAFETY: the record is this thread's, and the closure only looks.
-    reader.set_due(ends || unsafe { reader.stock(|stock| !stock.is_empty()) });
+    // A thread that is past its destructors gives it back as soon as it can.
+    reader.set_due(Tenancy::is_over());
     reader
+}
+
+/// Ends the sections of all threads that the child of a fork does not have, without which nothing would ever be dropped there. What they had
+/// retired stays.
+///
+/// # Safety
+/// The calling thread is the only one of its process, which has just come from a fork.
+pub unsafe fn after_fork() {
+    // SAFETY: passed on; the record is the thread's own.
+    unsafe { READERS.end_all_but(READER.get()) };
 }
 
 impl Guard {
     /// Has what this thread has retired dropped when its outermost guard goes, if readers let it, for whom it waits some microseconds then;
     /// else at the end of a later section. Otherwise that happens every few dozen retirements.
     pub fn flush(&self) {
-        // SAFETY: the record is this thread's, as the guard is.
-        unsafe { self.reader.stock(|stock| stock.flush = true) };
+        stock(self.reader, |stock| stock.flush = true);
         self.reader.set_due(true);
     }
 
     /// Drops `old`, which has just left its cell, after a grace period.
     #[inline]
     pub(super) fn retire<T: Send + Sync + 'static>(&self, old: Arc<T>) {
-        // SAFETY: the record is this thread's, as the guard is; the closure drops nothing.
-        let filled = unsafe {
-            self.reader.stock(|stock| {
-                stock.filling.push(old);
-                stock.filling.len()
-            })
-        };
+        let filled = stock(self.reader, |stock| {
+            stock.filling.push(old);
+            stock.filling.len()
+        });
         if filled >= BATCH {
             self.reader.set_due(true);
         }
@@ -126,35 +147,41 @@ impl Drop for Guard {
     }
 }
 
-/// Drops what may go, outside of any section, and gives the record back if the thread is at its end.
+/// Drops what may go, outside of any section.
 #[cold]
 fn dispose(reader: &'static Reader) {
-    // SAFETY: the record is this thread's: it has just left a section. The closure drops nothing.
-    let stock = |f: &mut dyn FnMut(&mut Stock)| unsafe { reader.stock(f) };
-    let mut nested = false;
-    stock(&mut |stock| nested = std::mem::replace(&mut stock.disposing, true));
-    if nested {
+    if stock(reader, |stock| std::mem::replace(&mut stock.disposing, true)) {
+        // One of the drops below has ended a section.
         return;
     }
-    loop {
-        let mut over = None;
-        stock(&mut |stock| {
-            stock.close_batch();
-            over = stock.next_over();
-        });
+    let _end = EndOfDisposal(reader);
+    while let Some(mut values) = stock(reader, Stock::next) {
         // The drops may retire more, which the next turn sees.
-        let Some(values) = over else { break };
-        drop(values);
+        values.clear();
+        stock(reader, |stock| stock.spare = values);
     }
-    let mut left = false;
-    stock(&mut |stock| {
-        stock.disposing = false;
-        left = !stock.is_empty();
-        reader.set_due(!stock.waiting.is_empty());
-    });
-    if TENANCY.try_with(|_| ()).is_err() {
-        READER.set(None);
-        reader.give_back(left);
+}
+
+/// What comes after disposal, even if a drop panics.
+struct EndOfDisposal(&'static Reader);
+
+impl Drop for EndOfDisposal {
+    fn drop(&mut self) {
+        let reader = self.0;
+        stock(reader, |stock| {
+            stock.disposing = false;
+            reader.set_due(!stock.waiting.is_empty());
+        });
+        if !Tenancy::is_over() {
+            return;
+        }
+        // A destructor may have kept a guard, which comes here again.
+        if reader.is_inside() {
+            reader.set_due(true);
+        } else {
+            READER.set(None);
+            reader.give_back(stock(reader, |stock| !stock.is_empty()));
+        }
     }
 }
 
@@ -163,12 +190,20 @@ impl Stock {
         self.filling.is_empty() && self.waiting.is_empty()
     }
 
-    /// Looks at all readers, if there is enough to drop or it was asked for, with what threads have left that are gone.
-    fn close_batch(&mut self) {
+    /// The next values that nobody can reach any more, after a look at all readers if one is due.
+    fn next(&mut self) -> Option<Vec<Retired>> {
         let flush = std::mem::take(&mut self.flush);
-        if !flush && self.filling.len() < BATCH {
-            return;
+        if flush || self.filling.len() >= BATCH {
+            self.close_batch();
         }
+        if flush && let Some((last, _)) = self.waiting.back_mut() {
+            look_around(LOOKS, YIELDS, || last.is_over());
+        }
+        self.waiting.pop_front_if(|(grace, _)| grace.is_over()).map(|(_, values)| values)
+    }
+
+    /// Looks at all readers, for what was retired since the last time, and for what threads have left that are gone.
+    fn close_batch(&mut self) {
         READERS.take_left(|left| {
             self.filling.extend(left.filling);
             self.filling.extend(left.waiting.into_iter().flat_map(|(_, values)| values));
@@ -176,16 +211,9 @@ impl Stock {
         if !self.filling.is_empty() {
             let mut grace = Grace::over();
             READERS.begin(&mut grace);
-            self.waiting.push_back((grace, std::mem::take(&mut self.filling)));
+            let next = std::mem::take(&mut self.spare);
+            self.waiting.push_back((grace, std::mem::replace(&mut self.filling, next)));
         }
-        if flush && let Some((last, _)) = self.waiting.back_mut() {
-            look_around(LOOKS, YIELDS, || last.is_over());
-        }
-    }
-
-    /// A batch that nobody can reach any more, if the first is one.
-    fn next_over(&mut self) -> Option<Vec<Retired>> {
-        self.waiting.pop_front_if(|(grace, _)| grace.is_over()).map(|(_, values)| values)
     }
 }
 

@@ -15,7 +15,7 @@ struct Canary {
 
 const ALIVE: usize = 0x5afe;
 
-/// All tests share the one collector, so a guard of one holds back what another waits for: each runs alone.
+/// All tests share the readers' records, so a guard of one holds back what another waits for: each runs alone.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -262,4 +262,88 @@ fn a_drop_may_retire_more() {
         .fold(ArcCell::empty(), |rest, _| ArcCell::new(Arc::new(Chain { rest, drops: drops.clone() })));
     chain.store(None, &pin());
     wait_for_drops(&drops, 1000);
+}
+
+/// Panics as it is dropped.
+struct Mine;
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        panic!("a drop that panics");
+    }
+}
+
+#[test]
+fn a_drop_that_panics_stops_no_later_one() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    ArcCell::new(Arc::new(Mine)).store(None, &pin());
+    let dropped = std::panic::catch_unwind(|| {
+        // Other threads of this process may be in a section for a moment.
+        let until = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < until {
+            pin().flush();
+        }
+    });
+    assert!(dropped.is_err(), "it was never dropped");
+    ArcCell::new(Canary::new(1, &drops)).store(None, &pin());
+    wait_for_drops(&drops, 1);
+}
+
+#[test]
+fn a_guard_that_outlives_its_threads_destructors_keeps_what_it_loaded() {
+    std::thread_local! {
+        static KEPT: std::cell::RefCell<Option<Guard>> = const { std::cell::RefCell::new(None) };
+    }
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // Destroyed after the epoch's own variable, which the first pin registers.
+            KEPT.set(None);
+            KEPT.set(Some(pin()));
+            ArcCell::new(Canary::new(1, &drops)).store(None, &pin());
+        });
+        thread.join().unwrap();
+    });
+    wait_for_drops(&drops, 1);
+}
+
+#[test]
+fn the_child_of_a_fork_drops_what_it_retires() {
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
+        fn _exit(status: i32) -> !;
+    }
+    let _alone = alone();
+    let (inside, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _section = pin();
+            inside.store(true, Ordering::Release);
+            while !over.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        });
+        while !inside.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // SAFETY: the child uses nothing but this thread's own and the heap, which libc keeps usable.
+        let child = unsafe { fork() };
+        if child == 0 {
+            // SAFETY: the child has this thread only.
+            unsafe { after_fork() };
+            let drops = Arc::new(AtomicUsize::new(0));
+            ArcCell::new(Canary::new(1, &drops)).store(None, &pin());
+            pin().flush();
+            // SAFETY: ends the child at once.
+            unsafe { _exit(if drops.load(Ordering::Relaxed) == 1 { 7 } else { 1 }) };
+        }
+        over.store(true, Ordering::Release);
+        let mut status = 0;
+        // SAFETY: `status` is where the kernel may write.
+        assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 7 << 8, "the child has dropped nothing");
+    });
 }

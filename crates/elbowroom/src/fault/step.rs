@@ -14,12 +14,6 @@ use elbowroom_sync::epoch::pin;
 use elbowroom_sync::{Arc, LayoutHeld};
 use std::ops::{Deref, Range};
 
-/// What the VMA lookup found.
-enum Lookup<'a> {
-    Vma(Entered<'a>),
-    Other(Step),
-}
-
 /// A VMA that was entered, and the layout lock if that was needed for it.
 pub(crate) struct Entered<'a> {
     vma: VmaGuard<'a>,
@@ -38,14 +32,16 @@ impl<P: Platform> Pass<'_, P> {
     /// One look at a fault.
     pub(super) fn step(&mut self, fault: &mut Parked) -> Step {
         let core = self.core;
-        // One for all that is looked up below: making one costs more than having one. Nothing here waits.
-        let epoch = pin();
-        let Some(mm) = core.spaces.at(fault.event.addr, &epoch) else { return Step::Foreign };
-        let vma = match core.find_vma(mm, fault) {
-            Lookup::Vma(vma) => vma,
-            Lookup::Other(step) => return step,
-        };
         let addr = fault.event.addr;
+        // One for all that is looked up below: making one costs more than having one.
+        let epoch = pin();
+        let Some(mm) = core.spaces.at(addr, &epoch) else { return Step::Foreign };
+        let Ok(vma) = core.enter(mm, addr) else {
+            // That may wait, which is not for a guard.
+            let mm = mm.clone();
+            drop(epoch);
+            return core.not_entered(&mm, fault);
+        };
         if let Some(denial) = forbidden(vma.spec.prot, fault.event.write) {
             if fault.event.write
                 && let Some(object) = &vma.spec.object
@@ -232,24 +228,22 @@ impl<P: Platform> Core<P> {
         Ok(Entered { vma: found?, _layout: layout })
     }
 
-    fn find_vma<'m>(&self, mm: &'m Mm, fault: &mut Parked) -> Lookup<'m> {
+    /// What an access that did not get into its VMA does next.
+    fn not_entered(&self, mm: &Mm, fault: &mut Parked) -> Step {
         let addr = fault.event.addr;
-        if let Ok(vma) = self.enter(mm, addr) {
-            return Lookup::Vma(vma);
-        }
         fault.lookups += 1;
         if fault.lookups < OPTIMISTIC_LOOKUPS {
             elbowroom_sync::thread::yield_now();
-            return Lookup::Other(Step::Again);
+            return Step::Again;
         }
         fault.lookups = 0;
         self.counters.add(Event::LayoutLockFaults, 1);
         let step = self.look_closely(mm, addr, &mm.read());
-        Lookup::Other(step.unwrap_or_else(|| match fault.event.thread {
+        step.unwrap_or_else(|| match fault.event.thread {
             // Nobody waits there: a verb only asked.
             NO_THREAD => Step::Denied(Denial::NotMapped),
             _ => self.not_mapped(mm, addr),
-        }))
+        })
     }
 
     /// What an access that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is mapped there.

@@ -12,8 +12,8 @@ use crate::page::Folio;
 use elbowroom_index::XArray;
 use elbowroom_index::xarray::Writer;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
-use elbowroom_sync::epoch::pin;
-use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
+use elbowroom_sync::epoch::{Guard, pin};
+use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex, MutexGuard};
 use std::ops::Range;
 
 /// log2 of [`HUGE_PAGES`].
@@ -32,10 +32,20 @@ pub struct AnonPages {
     changes: Mutex<()>,
 }
 
+/// The right to change the index. The lock goes first, and then the guard, at whose end folios may be dropped.
+struct Changing<'a> {
+    _lock: MutexGuard<'a, ()>,
+    _epoch: Guard,
+}
+
 impl AnonPages {
     /// None.
     pub fn new(locks: &LockStats) -> Self {
         Self { pages: XArray::new(), reshapes: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
+    }
+
+    fn lock(&self) -> Changing<'_> {
+        Changing { _lock: self.changes.lock(), _epoch: pin() }
     }
 
     /// The folio at a page; it may miss one that is being split or joined.
@@ -50,13 +60,13 @@ impl AnonPages {
 
     /// Puts a folio there, from `page` on; `false` if there is one at any of its pages.
     pub fn insert(&self, page: u64, folio: &Arc<Folio>) -> bool {
-        let _changes = self.changes.lock();
+        let _changing = self.lock();
         self.pages.writer().store(page, folio.order, folio.clone()).is_ok()
     }
 
     /// Puts `new`, one page each and as many, in the place of the huge folio `old` from `first` on, whose lock the caller has.
     pub fn split(&self, first: u64, old: &Arc<Folio>, new: &[Arc<Folio>]) -> bool {
-        let _changes = self.changes.lock();
+        let _changing = self.lock();
         if !self.has(first, old) {
             return false;
         }
@@ -72,7 +82,7 @@ impl AnonPages {
 
     /// Puts the huge folio `new` in the place of `old`, one page each from `first` on, whose locks the caller has; `false` if one of them is not there.
     pub fn join(&self, first: u64, old: &[Arc<Folio>], new: &Arc<Folio>) -> bool {
-        let _changes = self.changes.lock();
+        let _changing = self.lock();
         if !(first..).zip(old).all(|(page, folio)| self.has(page, folio)) {
             return false;
         }
@@ -113,19 +123,19 @@ impl AnonPages {
         if before.is_multiple_of(2) && self.reshapes.load(Ordering::Relaxed) == before {
             return seen;
         }
-        let _changes = self.changes.lock();
+        let _changing = self.lock();
         look()
     }
 
     /// Puts `new` in the place of `old`, whose lock the caller has; `false` if that is not there.
     pub fn replace(&self, page: u64, old: &Arc<Folio>, new: &Arc<Folio>) -> bool {
-        let _changes = self.changes.lock();
+        let _changing = self.lock();
         self.has(page, old) && self.pages.writer().replace(page, new.clone()).is_ok()
     }
 
     /// Takes `folio`, whose lock the caller has, out; `false` if it is not there.
     pub fn remove(&self, page: u64, folio: &Arc<Folio>) -> bool {
-        let _changes = self.changes.lock();
+        let _changing = self.lock();
         self.has(page, folio) && self.pages.writer().erase(page, None).is_some()
     }
 
@@ -149,7 +159,7 @@ impl AnonPages {
         if self.is_empty() {
             return Vec::new();
         }
-        let _changes = self.changes.lock();
+        let _changing = self.lock();
         let guard = pin();
         self.pages.range(pages, &guard).arcs().map(|entry| (entry.index, entry.value)).collect()
     }
