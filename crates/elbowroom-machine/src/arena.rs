@@ -8,6 +8,7 @@ use crate::buddy::Buddy;
 use crate::uffd::{Protection, Uffd};
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::thread::yield_now;
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
@@ -193,6 +194,9 @@ impl Arena {
         let len = block.len() << PAGE_SHIFT;
         // SAFETY: the advice concerns only our own, unused block. A kernel without huge pages refuses it.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxHugepage) };
+        // Here and below: who waited for mmap_lock was woken as that ended, often on this processor, and would wait there for a whole
+        // slice of time while the kernel clears memory.
+        yield_now();
         for page in (start..start + len).step_by(PAGE_SIZE) {
             // Touched, not populated by advice: a fault takes only the lock of its VMA, while the advice would keep mmap_lock for as long
             // as it takes to clear the block, and every mmap of the program would wait for that. Not zero: splitting a
@@ -200,11 +204,13 @@ impl Arena {
             // SAFETY: the byte is ours and unused.
             unsafe { (page as *mut u8).write_volatile(1) };
         }
+        yield_now();
         // Of a part of a huge page, this advice is followed by splitting it.
         // SAFETY: as above.
         let _ = unsafe { mm::madvise(start as *mut _, PAGE_SIZE, Advice::LinuxCold) };
         // SAFETY: as above.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
+        yield_now();
         for page in (start..start + len).step_by(PAGE_SIZE) {
             // All zeros from here on.
             // SAFETY: as above.
@@ -212,6 +218,7 @@ impl Arena {
         }
         if let Some(uffd) = register {
             uffd.register(start..start + len, Protection::Writable)?;
+            yield_now();
         }
         self.populated.fetch_add(block.len(), Ordering::Relaxed);
         Ok(())

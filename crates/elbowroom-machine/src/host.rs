@@ -6,7 +6,8 @@
 //! 2. Each page of an extent is at home or in a window, never both, except inside a call of this module.
 //!
 //! Synchronization: an extent's owner serializes calls for it (`&mut Extent`). Requests to the kernel take its per-VMA
-//! locks, not mmap_lock; [`HostMmu::deny`] and its like change the kernel's layout and take it.
+//! locks, not mmap_lock, but for write-protecting, which takes that for reading; [`HostMmu::deny`] and its like change the kernel's layout and
+//! take it for writing.
 
 use crate::arena::Arena;
 use crate::batch::Batch;
@@ -14,7 +15,10 @@ use crate::layout::Layout;
 use crate::pageset::Membership;
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Protection, Uffd};
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE, WindowTable};
-use elbowroom_sync::{LockClass, LockStats, Mutex, thread, time::Duration};
+use elbowroom_sync::atomic::{AtomicU64, Ordering};
+use elbowroom_sync::thread::{self, yield_now};
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
@@ -37,6 +41,9 @@ pub enum Mover {
 pub struct HostConfig {
     /// Size of the arena, in frames (pages), at least 1.
     pub arena_frames: usize,
+    /// Tells whether a thread of the program is about to change its mappings in the kernel, or waits there to: see [`HostMmu`].
+    /// Called often, by any thread; must not block.
+    pub changes_wait: Option<fn() -> bool>,
     /// The mover; `None`: the best that the kernel has.
     pub mover: Option<Mover>,
 }
@@ -92,6 +99,11 @@ pub struct FaultEvent {
 }
 
 /// Arena, windows and the way between them.
+///
+/// What it asks of the kernel takes mmap_lock for reading now and then (write-protecting), and interrupts the other processors while it has
+/// it. The lock lets readers past a writer that sleeps, for 4 ms (`RWSEM_WAIT_TIMEOUT`), and a writer that is woken up may find
+/// its processor taken by who woke it. So before such requests a thread looks whether the program wants to change its mappings
+/// ([`HostConfig::changes_wait`]), and if so lets it go first, for a bounded time.
 pub struct HostMmu {
     uffd: Uffd,
     arena: Arena,
@@ -100,7 +112,17 @@ pub struct HostMmu {
     /// Homes of pages that were copied into a window: to be emptied, many at a time.
     vacating: Mutex<Vec<usize>>,
     batch: Batch,
+    changes_wait: Option<fn() -> bool>,
+    born: Instant,
+    /// No way is given before this, in microseconds since `born`.
+    no_way_before: AtomicU64,
 }
+
+/// For how long a thread gives way to changes of the program's mappings, at most: a few times what one takes.
+const GIVE_WAY: Duration = Duration::from_micros(100);
+
+/// For how long nobody gives way after that was not enough: the program does nothing else, and faults must be served, too.
+const NO_WAY_AFTER: Duration = Duration::from_millis(1);
 
 /// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one page but no TLB shootdown, which in a
 /// virtual machine costs several times the copy; what it leaves behind is emptied many pages at a time, with one shootdown.
@@ -130,7 +152,46 @@ impl HostMmu {
         let arena = Arena::new(config.arena_frames, locks).map_err(SetupError::Memory)?;
         let layout = Layout::new(locks).map_err(SetupError::Memory)?;
         let vacating = locks.mutex(LockClass::Vacating, Vec::with_capacity(VACATE_BATCH));
-        Ok(Self { uffd, arena, layout, mover, vacating, batch: Batch::new() })
+        Ok(Self {
+            uffd,
+            arena,
+            layout,
+            mover,
+            vacating,
+            batch: Batch::new(),
+            changes_wait: config.changes_wait,
+            born: Instant::now(),
+            no_way_before: AtomicU64::new(0),
+        })
+    }
+
+    /// Lets the program's changes of its mappings go first, for a moment.
+    #[inline]
+    fn give_way(&self) {
+        if let Some(wait) = self.changes_wait
+            && wait()
+        {
+            self.give_way_while(wait);
+        }
+    }
+
+    #[cold]
+    fn give_way_while(&self, wait: fn() -> bool) {
+        // Statistics of a kind: who reads an old value gives way once more or once less.
+        let begin = self.born.elapsed();
+        if begin < Duration::from_micros(self.no_way_before.load(Ordering::Relaxed)) {
+            return;
+        }
+        while wait() {
+            let now = self.born.elapsed();
+            if now > begin + GIVE_WAY {
+                let until = now + NO_WAY_AFTER;
+                self.no_way_before.store(until.as_micros() as u64, Ordering::Relaxed);
+                return;
+            }
+            // Who waits may have been woken on this processor.
+            yield_now();
+        }
     }
 
     /// Which mover is used.
@@ -236,6 +297,7 @@ impl HostMmu {
     ) -> Result<(), Errno> {
         assert!(extent.is_home() || extent.base == base, "an extent is in two places");
         extent.base = base;
+        self.give_way();
         let mut rest = pages;
         while let Some(run) = extent.away.first_run(rest.clone(), Membership::Out) {
             let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
@@ -246,6 +308,7 @@ impl HostMmu {
             } else {
                 self.move_in(extent, run.clone())?;
                 if access == Access::ReadOnly {
+                    self.give_way();
                     self.retry(|| self.uffd.write_protect(window.clone()))?;
                 }
                 if wake == Wake::Now {
@@ -339,6 +402,7 @@ impl HostMmu {
     /// # Panics
     /// If an extent has several pages.
     pub fn unmap_clean(&self, extents: &mut [Extent]) {
+        self.give_way();
         self.empty_all_homes();
         let mut gone = Vec::with_capacity(extents.len());
         for extent in extents.iter_mut().filter(|e| !e.is_home()) {
@@ -383,6 +447,7 @@ impl HostMmu {
     /// # Errors
     /// [`UnmapError`]. After `Busy` the extent knows which pages are still away.
     pub fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
+        self.give_way();
         let (all, base) = (0..extent.pages(), extent.base);
         let mut lost = false;
         if !extent.is_home() {

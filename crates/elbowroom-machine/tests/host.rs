@@ -2,9 +2,14 @@
 
 use elbowroom_machine::{Access, HostConfig, HostMmu, Mover, PAGE_SIZE, SetupError, Wake};
 use elbowroom_sync::LockStats;
+use elbowroom_sync::atomic::{AtomicU32, Ordering};
 
 fn mmu(mover: Mover) -> Option<HostMmu> {
-    let config = HostConfig { arena_frames: 1500, mover: Some(mover) };
+    mmu_beside(mover, None)
+}
+
+fn mmu_beside(mover: Mover, changes_wait: Option<fn() -> bool>) -> Option<HostMmu> {
+    let config = HostConfig { arena_frames: 1500, changes_wait, mover: Some(mover) };
     match HostMmu::new(config, &LockStats::new()) {
         Ok(mmu) => Some(mmu),
         Err(e @ (SetupError::Userfaultfd(_) | SetupError::NoMove)) => {
@@ -29,9 +34,13 @@ fn frames(mmu: &HostMmu, order: u8) -> Option<elbowroom_machine::Extent> {
 
 fn round_trip(mover: Mover, access: Access, order: u8) {
     let Some(mmu) = mmu(mover) else { return };
+    round_trip_of(&mmu, access, order);
+}
+
+fn round_trip_of(mmu: &HostMmu, access: Access, order: u8) {
     let window = mmu.add_window(64 << 20).unwrap();
     let base = window.start + (8 << 20);
-    let mut extent = frames(&mmu, order).unwrap();
+    let mut extent = frames(mmu, order).unwrap();
     let stamp = |i: usize, round: usize| (i * 31 + round * 7 + 1) as u8;
     for round in 0..3 {
         extent.bytes_mut().iter_mut().enumerate().for_each(|(i, b)| *b = stamp(i / 97, round));
@@ -126,5 +135,38 @@ fn runs_go_in_and_out_across_a_page_that_was_denied() {
             assert_eq!(extent.bytes()[5 * PAGE_SIZE], 6);
             mmu.free(extent);
         }
+    }
+}
+
+#[test]
+fn changes_of_the_programs_mappings_go_first() {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    // Nobody waits until told, and then until asked a few times.
+    static WAITS_FOR: AtomicU32 = AtomicU32::new(0);
+    fn waits() -> bool {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        WAITS_FOR.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+    let Some(mmu) = mmu_beside(Mover::Move, Some(waits)) else { return };
+    let window = mmu.add_window(4 << 20).unwrap();
+    let mut extent = frames(&mmu, 3).unwrap();
+    for _ in 0..3 {
+        // Each of the three is asked about, and the last answer was no.
+        WAITS_FOR.store(3, Ordering::Relaxed);
+        let asked = ASKED.load(Ordering::Relaxed);
+        mmu.map(&mut extent, window.start, 0..8, Access::ReadOnly, Wake::Now).unwrap();
+        // A thread that lost its processor for longer than the bound goes on, but not at its first look.
+        assert!(ASKED.load(Ordering::Relaxed) > asked + 1);
+        WAITS_FOR.store(0, Ordering::Relaxed);
+        mmu.unmap(&mut extent).unwrap();
+    }
+    mmu.free(extent);
+}
+
+#[test]
+fn a_program_that_never_stops_changing_its_mappings_stops_nobody() {
+    let Some(mmu) = mmu_beside(Mover::Move, Some(|| true)) else { return };
+    for access in [Access::ReadOnly, Access::Write] {
+        round_trip_of(&mmu, access, 4);
     }
 }

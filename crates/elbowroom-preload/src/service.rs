@@ -187,6 +187,7 @@ fn config(options: &Options) -> Config {
         inject: options.inject.clone(),
         private_writes: false,
         on_thread_start: Some(state::enter_service_thread),
+        changes_wait: Some(state::changes_wait),
         ablation: elbowroom::Ablation::default(),
     }
 }

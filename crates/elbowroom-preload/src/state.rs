@@ -64,6 +64,8 @@ pub struct Process {
     pub left: Counts,
     /// Calls whose delivery to the manager ended in a panic of the manager.
     pub panics: AtomicU64,
+    /// Threads that change the program's mappings in the kernel right now, or wait there to.
+    changes: AtomicU32,
     our_threads: [AtomicU32; MAX_OUR_THREADS],
     our_thread_count: AtomicU32,
 }
@@ -164,6 +166,20 @@ pub fn enter_service_thread() {
             slot.store(sys::gettid(), Ordering::Release);
         }
     }
+}
+
+/// Runs `call`, which changes the program's mappings in the kernel. The manager's threads give way meanwhile.
+pub fn change_mappings<R>(call: impl FnOnce() -> R) -> R {
+    let Some(process) = process() else { return call() };
+    process.changes.fetch_add(1, Ordering::Relaxed);
+    let result = call();
+    process.changes.fetch_sub(1, Ordering::Relaxed);
+    result
+}
+
+/// Whether [`change_mappings`] is under way.
+pub fn changes_wait() -> bool {
+    process().is_some_and(|process| process.changes.load(Ordering::Relaxed) > 0)
 }
 
 impl Process {

@@ -49,6 +49,10 @@ pub struct Config {
     pub private_writes: bool,
     /// Called first by every thread that the manager starts.
     pub on_thread_start: Option<fn()>,
+    /// Tells whether a thread of the program is about to change its mappings in the kernel (mmap, munmap and the like, of what is not
+    /// managed), or waits there to. The manager's threads then let it go first, 0.1 ms at most, since their own requests would keep the
+    /// kernel's lock from it. Called often, by any thread; must not block. For spaces of the host only.
+    pub changes_wait: Option<fn() -> bool>,
     /// Which improvements are on.
     pub ablation: Ablation,
 }
@@ -73,6 +77,7 @@ impl Config {
             inject: None,
             private_writes: true,
             on_thread_start: None,
+            changes_wait: None,
             ablation: Ablation::default(),
         }
     }

@@ -42,7 +42,8 @@ impl Platform for Host {
             MoverKind::Move => Some(Mover::Move),
             MoverKind::Copy => Some(Mover::Copy),
         };
-        Ok(HostMmu::new(HostConfig { arena_frames: frames, mover }, locks)?)
+        let changes_wait = config.changes_wait;
+        Ok(HostMmu::new(HostConfig { arena_frames: frames, changes_wait, mover }, locks)?)
     }
 
     fn watch(mmu: &HostMmu, handler: usize) -> Option<i32> {

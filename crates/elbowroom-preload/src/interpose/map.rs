@@ -112,8 +112,10 @@ fn map_by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
         return libc::MAP_FAILED;
     }
     let addr = args.addr as *mut c_void;
-    // SAFETY: the program's own call, as it made it.
-    let at = unsafe { sys::mmap(addr, args.len, args.prot, args.flags, args.fd, args.offset) };
+    let at = state::change_mappings(|| {
+        // SAFETY: the program's own call, as it made it.
+        unsafe { sys::mmap(addr, args.len, args.prot, args.flags, args.fd, args.offset) }
+    });
     if at == libc::MAP_FAILED {
         return at;
     }
@@ -154,15 +156,17 @@ fn make_way(process: &Process, manager: &Manager, args: &MapArgs, of_file: bool)
 unsafe fn unmap(addr: *mut c_void, len: size_t) -> c_int {
     let Some((process, manager, range)) = managed_range(addr as usize, len) else {
         // SAFETY: the caller's promise.
-        return unsafe { sys::munmap(addr, len) };
+        return state::change_mappings(|| unsafe { sys::munmap(addr, len) });
     };
     let done = each_part(manager, range, &mut |side, part| match side {
         Side::Managed => request::submit(process, Op::Unmap(part)).map(drop),
         // SAFETY: the caller's promise, for a part of its range.
-        Side::Kernel => match unsafe { sys::munmap(part.start as *mut c_void, part.len()) } {
-            0 => Ok(()),
-            _ => Err(sys::errno()),
-        },
+        Side::Kernel => {
+            match state::change_mappings(|| unsafe { sys::munmap(part.start as *mut c_void, part.len()) }) {
+                0 => Ok(()),
+                _ => Err(sys::errno()),
+            }
+        }
     });
     done.map_or_else(sys::fail, |()| 0)
 }
@@ -184,8 +188,10 @@ unsafe fn remap(
             None => {}
         }
     }
+    let flags = flags as c_long;
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags as c_long, new) as *mut c_void }
+    state::change_mappings(|| unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) })
+        as *mut c_void
 }
 
 /// `None`: the kernel does it, and nothing of it is managed any more.

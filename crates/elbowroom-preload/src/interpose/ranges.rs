@@ -84,7 +84,11 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
         addr as usize,
         len,
         &mut |process, range| protect_managed(process, range, prot),
-        &mut |addr, len| unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot as c_long) },
+        &mut |addr, len| {
+            let prot = prot as c_long;
+            // SAFETY: the caller's promise.
+            state::change_mappings(|| unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot) })
+        },
     )
 }
 
