@@ -112,7 +112,7 @@ pub const GROW_AT_ONCE_FRAMES: usize = 4096;
 pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);
 
 /// The waiting faults may hold at most one part in this many of the arena.
-pub const WAITING_SHARE: u64 = 4;
+pub const WAITING_SHARE: u64 = 2;
 
 /// How many pages around a read fault in a writable shared mapping are copied in.
 pub const TRACKED_AROUND_PAGES: usize = 16;
