@@ -8,7 +8,6 @@ use crate::buddy::Buddy;
 use crate::uffd::{Protection, Uffd};
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
-use elbowroom_sync::thread::yield_now;
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
@@ -112,11 +111,12 @@ impl Arena {
     }
 
     /// Populates one more block; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where
-    /// the memory is at hand, several milliseconds where a hypervisor must find it first.
+    /// the memory is at hand, several milliseconds where a hypervisor must find it first. Calls `between` after each request to the kernel
+    /// that had mmap_lock.
     ///
     /// # Errors
     /// The kernel's: no memory, or none that can be registered.
-    pub(crate) fn grow(&self, register: Option<&Uffd>) -> Result<bool, Errno> {
+    pub(crate) fn grow(&self, register: Option<&Uffd>, between: impl Fn()) -> Result<bool, Errno> {
         let block = {
             let mut state = self.state.lock();
             let start = state.claimed;
@@ -126,7 +126,7 @@ impl Arena {
         if block.is_empty() {
             return Ok(false);
         }
-        let populated = self.populate(&block, register);
+        let populated = self.populate(&block, register, between);
         let mut state = self.state.lock();
         match populated {
             Ok(()) => state.buddy.add(block.start as u32, block.end as u32),
@@ -189,14 +189,19 @@ impl Arena {
     /// in physical memory, so that a read into a run of them is one segment for the device instead of one for each page
     /// (2.5 times the throughput on a virtual disk). Split at once, and not by the first MOVE of a part of it, because a MOVE cannot
     /// split while a device has pinned any other page of it.
-    fn populate(&self, block: &Range<usize>, register: Option<&Uffd>) -> Result<(), Errno> {
+    fn populate(
+        &self,
+        block: &Range<usize>,
+        register: Option<&Uffd>,
+        between: impl Fn(),
+    ) -> Result<(), Errno> {
         let start = self.base + (block.start << PAGE_SHIFT);
         let len = block.len() << PAGE_SHIFT;
         // SAFETY: the advice concerns only our own, unused block. A kernel without huge pages refuses it.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxHugepage) };
         // Here and below: who waited for mmap_lock was woken as that ended, often on this processor, and would wait there for a whole
         // slice of time while the kernel clears memory.
-        yield_now();
+        between();
         for page in (start..start + len).step_by(PAGE_SIZE) {
             // Touched, not populated by advice: a fault takes only the lock of its VMA, while the advice would keep mmap_lock for as long
             // as it takes to clear the block, and every mmap of the program would wait for that. Not zero: splitting a
@@ -204,13 +209,13 @@ impl Arena {
             // SAFETY: the byte is ours and unused.
             unsafe { (page as *mut u8).write_volatile(1) };
         }
-        yield_now();
+        between();
         // Of a part of a huge page, this advice is followed by splitting it.
         // SAFETY: as above.
         let _ = unsafe { mm::madvise(start as *mut _, PAGE_SIZE, Advice::LinuxCold) };
         // SAFETY: as above.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxNoHugepage) };
-        yield_now();
+        between();
         for page in (start..start + len).step_by(PAGE_SIZE) {
             // All zeros from here on.
             // SAFETY: as above.
@@ -218,7 +223,7 @@ impl Arena {
         }
         if let Some(uffd) = register {
             uffd.register(start..start + len, Protection::Writable)?;
-            yield_now();
+            between();
         }
         self.populated.fetch_add(block.len(), Ordering::Relaxed);
         Ok(())

@@ -102,8 +102,9 @@ pub struct FaultEvent {
 ///
 /// What it asks of the kernel takes mmap_lock for reading now and then (write-protecting), and interrupts the other processors while it has
 /// it. The lock lets readers past a writer that sleeps, for 4 ms (`RWSEM_WAIT_TIMEOUT`), and a writer that is woken up may find
-/// its processor taken by who woke it. So before such requests a thread looks whether the program wants to change its mappings
-/// ([`HostConfig::changes_wait`]), and if so lets it go first, for a bounded time.
+/// its processor taken by who woke it. So before it write-protects what it has moved in, between the steps of growing the arena, and where
+/// the manager says so ([`HostMmu::give_way`]), a thread looks whether the program wants to change its mappings
+/// ([`HostConfig::changes_wait`]), and if so lets it go first.
 pub struct HostMmu {
     uffd: Uffd,
     arena: Arena,
@@ -114,15 +115,19 @@ pub struct HostMmu {
     batch: Batch,
     changes_wait: Option<fn() -> bool>,
     born: Instant,
-    /// No way is given before this, in microseconds since `born`.
-    no_way_before: AtomicU64,
+    /// How far the time that was given is paid back, in microseconds since `born`.
+    paid_until: AtomicU64,
 }
 
-/// For how long a thread gives way to changes of the program's mappings, at most: a few times what one takes.
-const GIVE_WAY: Duration = Duration::from_micros(100);
+/// For how long a thread gives way to changes of the program's mappings at a time, but for what it takes to get its processor back: a few
+/// times what a change takes.
+const GIVE_WAY_US: u64 = 100;
 
-/// For how long nobody gives way after that was not enough: the program does nothing else, and faults must be served, too.
-const NO_WAY_AFTER: Duration = Duration::from_millis(1);
+/// One part in this many of a thread's time may be given, since faults must be served, too, if the program never stops changing.
+const GIVEN_SHARE: u64 = 3;
+
+/// That is kept over this time.
+const GIVEN_OVER_US: u64 = 2000;
 
 /// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one page but no TLB shootdown, which in a
 /// virtual machine costs several times the copy; what it leaves behind is emptied many pages at a time, with one shootdown.
@@ -161,13 +166,14 @@ impl HostMmu {
             batch: Batch::new(),
             changes_wait: config.changes_wait,
             born: Instant::now(),
-            no_way_before: AtomicU64::new(0),
+            paid_until: AtomicU64::new(0),
         })
     }
 
-    /// Lets the program's changes of its mappings go first, for a moment.
+    /// Lets the program's changes of its mappings go first: yields the processor until none waits, for 0.1 ms, and a third of the time, at
+    /// most; longer only if others have the processor. Nothing if none waits.
     #[inline]
-    fn give_way(&self) {
+    pub fn give_way(&self) {
         if let Some(wait) = self.changes_wait
             && wait()
         {
@@ -177,21 +183,22 @@ impl HostMmu {
 
     #[cold]
     fn give_way_while(&self, wait: fn() -> bool) {
-        // Statistics of a kind: who reads an old value gives way once more or once less.
-        let begin = self.born.elapsed();
-        if begin < Duration::from_micros(self.no_way_before.load(Ordering::Relaxed)) {
+        let now = || self.born.elapsed().as_micros() as u64;
+        let begin = now();
+        // Threads that come here together may both give: it is about a share, not a limit.
+        let paid_until = self.paid_until.load(Ordering::Relaxed);
+        if begin < paid_until {
             return;
         }
-        while wait() {
-            let now = self.born.elapsed();
-            if now > begin + GIVE_WAY {
-                let until = now + NO_WAY_AFTER;
-                self.no_way_before.store(until.as_micros() as u64, Ordering::Relaxed);
-                return;
-            }
+        let mut end = begin;
+        while wait() && end < begin + GIVE_WAY_US {
             // Who waits may have been woken on this processor.
             yield_now();
+            end = now();
         }
+        let given = (end - begin).min(GIVE_WAY_US);
+        let paid_until = paid_until.max(begin.saturating_sub(GIVEN_OVER_US)) + given * GIVEN_SHARE;
+        self.paid_until.store(paid_until, Ordering::Relaxed);
     }
 
     /// Which mover is used.
@@ -236,7 +243,7 @@ impl HostMmu {
     /// The kernel's: it has no memory.
     pub fn grow(&self) -> Result<bool, Errno> {
         let register = (self.mover == Mover::Move).then_some(&self.uffd);
-        self.arena.grow(register)
+        self.arena.grow(register, || self.give_way())
     }
 
     /// Gives an extent back.
@@ -297,7 +304,6 @@ impl HostMmu {
     ) -> Result<(), Errno> {
         assert!(extent.is_home() || extent.base == base, "an extent is in two places");
         extent.base = base;
-        self.give_way();
         let mut rest = pages;
         while let Some(run) = extent.away.first_run(rest.clone(), Membership::Out) {
             let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
@@ -402,7 +408,6 @@ impl HostMmu {
     /// # Panics
     /// If an extent has several pages.
     pub fn unmap_clean(&self, extents: &mut [Extent]) {
-        self.give_way();
         self.empty_all_homes();
         let mut gone = Vec::with_capacity(extents.len());
         for extent in extents.iter_mut().filter(|e| !e.is_home()) {
@@ -447,7 +452,6 @@ impl HostMmu {
     /// # Errors
     /// [`UnmapError`]. After `Busy` the extent knows which pages are still away.
     pub fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
-        self.give_way();
         let (all, base) = (0..extent.pages(), extent.base);
         let mut lost = false;
         if !extent.is_home() {

@@ -39,6 +39,9 @@ pub trait Mmu: Send + Sync + 'static {
     /// Whether half of the arena is free. A guess.
     fn is_roomy(&self) -> bool;
 
+    /// Lets others go first whom the next requests would keep waiting. Called where nothing is locked.
+    fn give_way(&self);
+
     /// Bytes of memory in tables of its own now, beside the arena.
     fn metadata_bytes(&self) -> usize;
 
@@ -176,6 +179,10 @@ macro_rules! same_in_both {
 impl Mmu for HostMmu {
     same_in_both!();
 
+    fn give_way(&self) {
+        self.give_way();
+    }
+
     fn metadata_bytes(&self) -> usize {
         // The kernel has the page tables.
         0
@@ -221,6 +228,10 @@ impl Mmu for HostMmu {
 
 impl Mmu for SoftMmu {
     same_in_both!();
+
+    fn give_way(&self) {
+        // Nothing here has a lock that the program wants.
+    }
 
     fn metadata_bytes(&self) -> usize {
         self.metadata_bytes()

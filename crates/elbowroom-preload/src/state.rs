@@ -168,9 +168,9 @@ pub fn enter_service_thread() {
     }
 }
 
-/// Runs `call`, which changes the program's mappings in the kernel. The manager's threads give way meanwhile.
+/// Runs `call`, which changes the program's mappings in the kernel, and soon is done. The manager's threads give way meanwhile.
 pub fn change_mappings<R>(call: impl FnOnce() -> R) -> R {
-    let Some(process) = process() else { return call() };
+    let Some(process) = for_program() else { return call() };
     process.changes.fetch_add(1, Ordering::Relaxed);
     let result = call();
     process.changes.fetch_sub(1, Ordering::Relaxed);
@@ -179,7 +179,8 @@ pub fn change_mappings<R>(call: impl FnOnce() -> R) -> R {
 
 /// Whether [`change_mappings`] is under way.
 pub fn changes_wait() -> bool {
-    process().is_some_and(|process| process.changes.load(Ordering::Relaxed) > 0)
+    // A signal handler that forks in between, and returns in the child, makes it less than 0 there.
+    process().is_some_and(|process| process.changes.load(Ordering::Relaxed).cast_signed() > 0)
 }
 
 impl Process {

@@ -50,8 +50,8 @@ pub struct Config {
     /// Called first by every thread that the manager starts.
     pub on_thread_start: Option<fn()>,
     /// Tells whether a thread of the program is about to change its mappings in the kernel (mmap, munmap and the like, of what is not
-    /// managed), or waits there to. The manager's threads then let it go first, 0.1 ms at most, since their own requests would keep the
-    /// kernel's lock from it. Called often, by any thread; must not block. For spaces of the host only.
+    /// managed), or waits there to. The manager's threads then let it go first, for 0.1 ms and a third of their time at most, since their own
+    /// requests would keep the kernel's lock from it. Called often, by any thread; must not block. For spaces of the host only.
     pub changes_wait: Option<fn() -> bool>,
     /// Which improvements are on.
     pub ablation: Ablation,
@@ -111,7 +111,7 @@ pub const GROW_AT_ONCE_FRAMES: usize = 4096;
 /// How long the thread that keeps frames at hand sleeps at most before it looks by itself.
 pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);
 
-/// The waiting faults may hold at most one part in this many of the arena.
+/// A read may take one part in this many of the arena, divided by the faults that wait.
 pub const WAITING_SHARE: u64 = 2;
 
 /// How many pages around a read fault in a writable shared mapping are copied in.

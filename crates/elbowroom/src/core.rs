@@ -277,7 +277,7 @@ impl<P: Platform> Core<P> {
         inbox.kicker.kick();
     }
 
-    /// The most pages one read may take now, a power of two: what waiting faults hold together stays a small part of the arena.
+    /// The most pages one read may take now, a power of two: as many as if all that wait, and one more, had a part of half of the arena. Those that came when few waited may have more.
     pub(crate) fn read_cap(&self) -> u64 {
         let waiting = self.waiting.load(Ordering::Relaxed) as u64 + 1;
         let frames = self.mmu.populated_frames().max(GROW_AT_ONCE_FRAMES).min(self.mmu.frames());

@@ -196,7 +196,7 @@ impl SoftMmu {
     /// # Errors
     /// The kernel's: it has no memory.
     pub fn grow(&self) -> Result<bool, Errno> {
-        self.shared.frames.arena().grow(None)
+        self.shared.frames.arena().grow(None, || ())
     }
 
     /// Gives an extent back.

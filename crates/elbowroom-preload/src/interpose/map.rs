@@ -112,10 +112,10 @@ fn map_by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
         return libc::MAP_FAILED;
     }
     let addr = args.addr as *mut c_void;
-    let at = state::change_mappings(|| {
-        // SAFETY: the program's own call, as it made it.
-        unsafe { sys::mmap(addr, args.len, args.prot, args.flags, args.fd, args.offset) }
-    });
+    // SAFETY: the program's own call, as it made it.
+    let call = || unsafe { sys::mmap(addr, args.len, args.prot, args.flags, args.fd, args.offset) };
+    let takes_long = args.flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) != 0;
+    let at = if takes_long { call() } else { state::change_mappings(call) };
     if at == libc::MAP_FAILED {
         return at;
     }
@@ -160,9 +160,10 @@ unsafe fn unmap(addr: *mut c_void, len: size_t) -> c_int {
     };
     let done = each_part(manager, range, &mut |side, part| match side {
         Side::Managed => request::submit(process, Op::Unmap(part)).map(drop),
-        // SAFETY: the caller's promise, for a part of its range.
         Side::Kernel => {
-            match state::change_mappings(|| unsafe { sys::munmap(part.start as *mut c_void, part.len()) }) {
+            let at = part.start as *mut c_void;
+            // SAFETY: the caller's promise, for a part of its range.
+            match state::change_mappings(|| unsafe { sys::munmap(at, part.len()) }) {
                 0 => Ok(()),
                 _ => Err(sys::errno()),
             }

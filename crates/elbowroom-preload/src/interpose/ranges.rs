@@ -105,9 +105,10 @@ fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Resul
 }
 
 unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
-    // SAFETY: the caller's promise.
-    let by_kernel = |addr: usize, len: usize| unsafe {
-        libc::syscall(libc::SYS_pkey_mprotect, addr, len, prot as c_long, key as c_long)
+    let by_kernel = |addr: usize, len: usize| {
+        let (prot, key) = (prot as c_long, key as c_long);
+        // SAFETY: the caller's promise.
+        state::change_mappings(|| unsafe { libc::syscall(libc::SYS_pkey_mprotect, addr, len, prot, key) })
     };
     let managed = &mut |process: &'static Process, range: Range<usize>| {
         if key == -1 {

@@ -290,10 +290,24 @@ fn a_drop_that_panics_stops_no_later_one() {
     wait_for_drops(&drops, 1);
 }
 
+/// Has a guard until the thread's variables are destroyed.
+struct Kept {
+    guard: Option<Guard>,
+    drops: Arc<AtomicUsize>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // A panic here would end the process: the test fails all the same.
+        assert_eq!(self.drops.load(Ordering::Relaxed), 0, "retired under the guard, and gone before it");
+        self.guard = None;
+    }
+}
+
 #[test]
-fn a_guard_that_outlives_its_threads_destructors_keeps_what_it_loaded() {
+fn a_guard_that_outlives_its_threads_destructors_still_keeps_what_was_retired() {
     std::thread_local! {
-        static KEPT: std::cell::RefCell<Option<Guard>> = const { std::cell::RefCell::new(None) };
+        static KEPT: std::cell::RefCell<Option<Kept>> = const { std::cell::RefCell::new(None) };
     }
     let _alone = alone();
     let drops = Arc::new(AtomicUsize::new(0));
@@ -301,8 +315,9 @@ fn a_guard_that_outlives_its_threads_destructors_keeps_what_it_loaded() {
         let thread = scope.spawn(|| {
             // Destroyed after the epoch's own variable, which the first pin registers.
             KEPT.set(None);
-            KEPT.set(Some(pin()));
+            KEPT.set(Some(Kept { guard: Some(pin()), drops: drops.clone() }));
             ArcCell::new(Canary::new(1, &drops)).store(None, &pin());
+            pin().flush();
         });
         thread.join().unwrap();
     });
@@ -331,6 +346,7 @@ fn the_child_of_a_fork_drops_what_it_retires() {
         }
         // SAFETY: the child uses nothing but this thread's own and the heap, which libc keeps usable.
         let child = unsafe { fork() };
+        assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
         if child == 0 {
             // SAFETY: the child has this thread only.
             unsafe { after_fork() };

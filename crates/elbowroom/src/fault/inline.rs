@@ -74,6 +74,7 @@ impl<P: Platform> Core<P> {
                 }
                 Step::Foreign => return Err(FaultError::Denied(Denial::NotMapped)),
                 Step::NeedsHandler | Step::NoMemory | Step::Stalled => {
+                    fault.let_go();
                     let answer = self.hand_over(fault.event).ok_or(FaultError::Stopped)?;
                     *major |= answer.major;
                     if let Some(denial) = answer.denied {

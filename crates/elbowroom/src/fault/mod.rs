@@ -226,6 +226,7 @@ impl<P: Platform> Handler<P> {
 
     /// Serves a fault as far as it gets without waiting.
     pub(crate) fn serve(&mut self, mut fault: Parked) {
+        self.core.mmu.give_way();
         loop {
             match self.pass().step(&mut fault) {
                 Step::Again => {
@@ -247,6 +248,8 @@ impl<P: Platform> Handler<P> {
                 }
                 Step::NoMemory => {
                     self.core.counters.add(Event::MemoryWaits, 1);
+                    // What it holds may be what it waits for, if others do the same.
+                    fault.let_go();
                     return self.starved.push_back(fault);
                 }
                 // A thread that waits here bounds its wait itself.

@@ -176,7 +176,7 @@ impl<P: Platform> Pass<'_, P> {
             return;
         }
         let thread = fault.event.thread;
-        let next = core.streams.lock().read_on(thread, object.serial, folio.range().end, core.read_cap());
+        let next = core.streams.lock().read_on(thread, object.serial, folio.range().end, core.read_cap() / 2);
         if let Some((start, pages)) = next
             && start < object.size_pages().min(vma.pages().end)
             && self.prefetch(object, start..start + pages, pages)
