@@ -14,11 +14,9 @@ use crate::batch::Batch;
 use crate::layout::Layout;
 use crate::pageset::Membership;
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Protection, Uffd};
+use crate::way::Way;
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE, WindowTable};
-use elbowroom_sync::atomic::{AtomicU64, Ordering};
-use elbowroom_sync::thread::{self, yield_now};
-use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{LockClass, LockStats, Mutex};
+use elbowroom_sync::{LockClass, LockStats, Mutex, thread, time::Duration};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
@@ -41,7 +39,7 @@ pub enum Mover {
 pub struct HostConfig {
     /// Size of the arena, in frames (pages), at least 1.
     pub arena_frames: usize,
-    /// Tells whether a thread of the program is about to change its mappings in the kernel, or waits there to: see [`HostMmu`].
+    /// Tells whether a thread of the program is about to change its mappings in the kernel, or waits there to: [`HostMmu::give_way`].
     /// Called often, by any thread; must not block.
     pub changes_wait: Option<fn() -> bool>,
     /// The mover; `None`: the best that the kernel has.
@@ -99,12 +97,6 @@ pub struct FaultEvent {
 }
 
 /// Arena, windows and the way between them.
-///
-/// What it asks of the kernel takes mmap_lock for reading now and then (write-protecting), and interrupts the other processors while it has
-/// it. The lock lets readers past a writer that sleeps, for 4 ms (`RWSEM_WAIT_TIMEOUT`), and a writer that is woken up may find
-/// its processor taken by who woke it. So before it write-protects what it has moved in, between the steps of growing the arena, and where
-/// the manager says so ([`HostMmu::give_way`]), a thread looks whether the program wants to change its mappings
-/// ([`HostConfig::changes_wait`]), and if so lets it go first.
 pub struct HostMmu {
     uffd: Uffd,
     arena: Arena,
@@ -113,21 +105,8 @@ pub struct HostMmu {
     /// Homes of pages that were copied into a window: to be emptied, many at a time.
     vacating: Mutex<Vec<usize>>,
     batch: Batch,
-    changes_wait: Option<fn() -> bool>,
-    born: Instant,
-    /// How far the time that was given is paid back, in microseconds since `born`.
-    paid_until: AtomicU64,
+    way: Way,
 }
-
-/// For how long a thread gives way to changes of the program's mappings at a time, but for what it takes to get its processor back: a few
-/// times what a change takes.
-const GIVE_WAY_US: u64 = 100;
-
-/// One part in this many of a thread's time may be given, since faults must be served, too, if the program never stops changing.
-const GIVEN_SHARE: u64 = 3;
-
-/// That is kept over this time.
-const GIVEN_OVER_US: u64 = 2000;
 
 /// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one page but no TLB shootdown, which in a
 /// virtual machine costs several times the copy; what it leaves behind is emptied many pages at a time, with one shootdown.
@@ -164,9 +143,7 @@ impl HostMmu {
             mover,
             vacating,
             batch: Batch::new(),
-            changes_wait: config.changes_wait,
-            born: Instant::now(),
-            paid_until: AtomicU64::new(0),
+            way: Way::new(config.changes_wait),
         })
     }
 
@@ -174,31 +151,7 @@ impl HostMmu {
     /// most; longer only if others have the processor. Nothing if none waits.
     #[inline]
     pub fn give_way(&self) {
-        if let Some(wait) = self.changes_wait
-            && wait()
-        {
-            self.give_way_while(wait);
-        }
-    }
-
-    #[cold]
-    fn give_way_while(&self, wait: fn() -> bool) {
-        let now = || self.born.elapsed().as_micros() as u64;
-        let begin = now();
-        // Threads that come here together may both give: it is about a share, not a limit.
-        let paid_until = self.paid_until.load(Ordering::Relaxed);
-        if begin < paid_until {
-            return;
-        }
-        let mut end = begin;
-        while wait() && end < begin + GIVE_WAY_US {
-            // Who waits may have been woken on this processor.
-            yield_now();
-            end = now();
-        }
-        let given = (end - begin).min(GIVE_WAY_US);
-        let paid_until = paid_until.max(begin.saturating_sub(GIVEN_OVER_US)) + given * GIVEN_SHARE;
-        self.paid_until.store(paid_until, Ordering::Relaxed);
+        self.way.give();
     }
 
     /// Which mover is used.
@@ -243,7 +196,7 @@ impl HostMmu {
     /// The kernel's: it has no memory.
     pub fn grow(&self) -> Result<bool, Errno> {
         let register = (self.mover == Mover::Move).then_some(&self.uffd);
-        self.arena.grow(register, || self.give_way())
+        self.arena.grow(register, || self.way.give())
     }
 
     /// Gives an extent back.
@@ -314,7 +267,7 @@ impl HostMmu {
             } else {
                 self.move_in(extent, run.clone())?;
                 if access == Access::ReadOnly {
-                    self.give_way();
+                    self.way.give();
                     self.retry(|| self.uffd.write_protect(window.clone()))?;
                 }
                 if wake == Wake::Now {

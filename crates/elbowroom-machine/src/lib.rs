@@ -25,6 +25,7 @@ mod pageset;
 pub mod probe;
 pub mod soft;
 mod uffd;
+mod way;
 mod window;
 
 pub use extent::Extent;

@@ -37,7 +37,7 @@ const MUTANT_NO_LOOK_BARRIER: bool = cfg!(elbowroom_mutant = "no_look_barrier");
 /// How a section ends. In tests of the tests, what was read in it may come later.
 const LEAVE: Ordering =
     if cfg!(elbowroom_mutant = "relaxed_leave") { Ordering::Relaxed } else { Ordering::Release };
-/// How a record is given back. In tests of the tests, the next tenant need not see the stock.
+/// How a record is given back. In tests of the tests, who takes the stock out need not see it.
 const VACATE: Ordering =
     if cfg!(elbowroom_mutant = "relaxed_vacate") { Ordering::Relaxed } else { Ordering::Release };
 
@@ -58,7 +58,7 @@ pub(super) struct Reader<S: 'static> {
     next: *const Reader<S>,
     /// Guards of the tenant that live.
     depth: plain::AtomicU64,
-    /// The end of a section is to say so.
+    /// There is something to do when the section ends.
     due: plain::AtomicBool,
     stock: UnsafeCell<S>,
 }
@@ -106,7 +106,7 @@ impl<S: Default + Send> Readers<S> {
             due: plain::AtomicBool::new(false),
             stock: UnsafeCell::new(S::default()),
         }));
-        // Release: others see it whole. What it leads to, they see by its own release, which this exchange does not hide.
+        // Release: others see it whole. Acquire: and so what it leads to.
         while let Err(other) = self.first.compare_exchange(first, reader, Ordering::AcqRel, Ordering::Relaxed)
         {
             first = other;

@@ -71,8 +71,8 @@ impl Drop for Tenancy {
 /// Runs `f` on what this thread has retired. `f` drops nothing and begins no section.
 #[inline]
 fn stock<R>(reader: &'static Reader, f: impl FnOnce(&mut Stock) -> R) -> R {
-    // SAFETY: a thread gets at no other record than its own: by `READER`, and by a guard, which keeps it from being given back. `f` comes
-    // here by the values' destructors and by new guards only.
+    // SAFETY: a thread gets at no other record than its own: by `READER`, and by a guard, which keeps it from being given back. Drops of
+    // values and guards are the only ways back here, and `f` has neither.
     unsafe { reader.stock(f) }
 }
 
@@ -97,7 +97,7 @@ pub fn pin() -> Guard {
 fn register() -> &'static Reader {
     let reader = READERS.take();
     READER.set(Some(reader));
-    // A thread that is past its destructors gives it back as soon as it can.
+    // A look at `TENANCY` is what registers its destructor. A thread that is past that gives the record back as soon as it can.
     reader.set_due(Tenancy::is_over());
     reader
 }
