@@ -114,6 +114,10 @@ pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);
 /// A read may take one part in this many of the arena, divided by the faults that wait.
 pub const WAITING_SHARE: u64 = 2;
 
+/// A part that is read ahead of its reader is at most one part in this many of what a waiting fault may read: nobody waits for it, nothing else bounds how much
+/// of that there is, and what does not fit is evicted before it was used.
+pub const AHEAD_SHARE: u64 = 4;
+
 /// How many pages around a read fault in a writable shared mapping are copied in.
 pub const TRACKED_AROUND_PAGES: usize = 16;
 

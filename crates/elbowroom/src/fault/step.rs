@@ -1,7 +1,9 @@
 //! One look at a fault: from the address to a mapped page, or to what it must wait for.
 
 use super::{NO_THREAD, Pass, Step};
-use crate::config::{ALIAS_MOVES, OPTIMISTIC_LOOKUPS, RECLAIM_BATCH_PAGES, TRACKED_AROUND_PAGES};
+use crate::config::{
+    AHEAD_SHARE, ALIAS_MOVES, OPTIMISTIC_LOOKUPS, RECLAIM_BATCH_PAGES, TRACKED_AROUND_PAGES,
+};
 use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
@@ -176,7 +178,12 @@ impl<P: Platform> Pass<'_, P> {
             return;
         }
         let thread = fault.event.thread;
-        let next = core.streams.lock().read_on(thread, object.serial, folio.range().end, core.read_cap() / 2);
+        let next = core.streams.lock().read_on(
+            thread,
+            object.serial,
+            folio.range().end,
+            core.read_cap() / AHEAD_SHARE,
+        );
         if let Some((start, pages)) = next
             && start < object.size_pages().min(vma.pages().end)
             && self.prefetch(object, start..start + pages, pages)
