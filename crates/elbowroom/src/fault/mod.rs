@@ -17,7 +17,7 @@ mod step;
 
 pub(crate) use self::inline::FaultError;
 use self::io::Io;
-use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, REPEATS_AT_ONCE};
+use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, READS_BETWEEN_LOOKS, REPEATS_AT_ONCE};
 use crate::core::{Core, Job};
 use crate::page::{Answer, Flag, Folio, Parked};
 use crate::platform::Platform;
@@ -113,15 +113,15 @@ impl<P: Platform> Handler<P> {
             };
             self.io.load.work_begins();
             if woken.readable {
-                P::take_faults(&self.core.mmu, &mut events);
-                if self.io.load.is_high() {
-                    self.share(&mut events);
-                }
-                // Before the reads that are done: the device works on what these need while those are mapped.
-                events.drain(..).for_each(|event| self.serve(Parked::new(event)));
-                self.io.reactor.submit();
+                self.serve_new(&mut events);
             }
-            done.drain(..).for_each(|read| self.pass().complete(read));
+            for (nth, read) in (1..).zip(done.drain(..)) {
+                self.pass().complete(read);
+                self.run_ready();
+                if nth % READS_BETWEEN_LOOKS == 0 {
+                    self.serve_new(&mut events);
+                }
+            }
             if woken.kicked {
                 self.take_jobs();
             }
@@ -130,6 +130,18 @@ impl<P: Platform> Handler<P> {
             self.run_starved();
         }
         self.end();
+    }
+
+    /// Serves the faults that have come, and submits the reads that they need. Before and among the reads that are done: the device works on what
+    /// these need while those are mapped. It completes reads in batches, and what is served batch by batch only would have device and
+    /// processors wait for each other.
+    fn serve_new(&mut self, events: &mut Vec<FaultEvent>) {
+        P::take_faults(&self.core.mmu, events);
+        if self.io.load.is_high() {
+            self.share(events);
+        }
+        events.drain(..).for_each(|event| self.serve(Parked::new(event)));
+        self.io.reactor.submit();
     }
 
     /// Ends the reads under way, so that nobody waits for their folios. Threads that wait for an answer look whether there are handlers.
