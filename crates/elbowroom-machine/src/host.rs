@@ -382,7 +382,7 @@ impl HostMmu {
                 // SAFETY: (1) the page is present in the window and write-protected, so nobody writes it; (2) only the
                 // extent's owner uses its home.
                 let (copied, _) = unsafe {
-                    self.uffd.copy(extent.home, extent.base, PAGE_SIZE, Protection::Writable, Wake::Now)
+                    self.uffd.copy(extent.home, extent.base, PAGE_SIZE, Protection::Writable, Wake::Later)
                 };
                 copied == PAGE_SIZE
             }
@@ -430,7 +430,7 @@ impl HostMmu {
             let len = most.min(run.end - at) << PAGE_SHIFT;
             // SAFETY: (1) the pages in the window are the extent's, whose owner takes them back; (2) nobody touches their homes
             // while they are away.
-            let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Now) };
+            let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
             extent.away.remove(at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
             match result {
@@ -454,7 +454,7 @@ impl HostMmu {
         // SAFETY: (1) the source is a constant; (2) the home is empty and belongs to the extent at hand. If it is not empty after
         // all, the kernel refuses and nothing is needed.
         let _ = unsafe {
-            self.uffd.copy(home, ZEROS.as_ptr() as usize, PAGE_SIZE, Protection::Writable, Wake::Now)
+            self.uffd.copy(home, ZEROS.as_ptr() as usize, PAGE_SIZE, Protection::Writable, Wake::Later)
         };
     }
 
