@@ -39,6 +39,8 @@ struct State {
     claimed: usize,
     /// Frames that somebody has had: the others are all zeros, as the kernel gave them.
     used: Vec<u64>,
+    /// Homes that are free but empty: their memory went into a window, and was given back to the kernel there.
+    hollow: Vec<usize>,
 }
 
 impl State {
@@ -66,7 +68,8 @@ impl Arena {
         // Aligned as blocks are, so that each can be one huge page; the rest of the reservation is never used.
         let len = (frames << PAGE_SHIFT) + BLOCK_BYTES;
         let start = reserve(len)?;
-        let state = State { buddy: Buddy::default(), claimed: 0, used: vec![0; frames.div_ceil(64)] };
+        let used = vec![0; frames.div_ceil(64)];
+        let state = State { buddy: Buddy::default(), claimed: 0, used, hollow: Vec::new() };
         Ok(Self {
             reserved: start..start + len,
             base: start.next_multiple_of(BLOCK_BYTES),
@@ -89,7 +92,7 @@ impl Arena {
     }
 
     fn publish(&self, state: &State) {
-        self.free.store(state.buddy.free_frames(), Ordering::Relaxed);
+        self.free.store(state.buddy.free_frames() + state.hollow.len(), Ordering::Relaxed);
         self.claimed.store(state.claimed, Ordering::Relaxed);
     }
 
@@ -99,7 +102,7 @@ impl Arena {
             && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
     }
 
-    /// Frames that are free and have memory. A guess: nothing is locked.
+    /// Frames that are free without growing, hollow ones included. A guess: nothing is locked.
     pub(crate) fn frames_at_hand(&self) -> usize {
         self.free.load(Ordering::Relaxed)
     }
@@ -152,10 +155,48 @@ impl Arena {
         self.publish(&state);
     }
 
+    /// Takes over the empty homes of single pages that nobody has any more.
+    pub(crate) fn add_hollow(&self, homes: impl Iterator<Item = usize>) {
+        let mut state = self.state.lock();
+        for home in homes {
+            state.note_used(((home - self.base) >> PAGE_SHIFT) as u32, 0);
+            state.hollow.push(home);
+        }
+        self.publish(&state);
+    }
+
+    /// Takes at most `most` empty homes, for [`Arena::add_filled`] or [`Arena::add_hollow`] to give back.
+    pub(crate) fn take_hollow(&self, most: usize) -> Vec<usize> {
+        let mut state = self.state.lock();
+        let rest = state.hollow.len().saturating_sub(most);
+        let taken = state.hollow.split_off(rest);
+        self.publish(&state);
+        taken
+    }
+
+    /// Frees the frame of a home that was empty and has memory now.
+    pub(crate) fn add_filled(&self, home: usize) {
+        let mut state = self.state.lock();
+        state.buddy.release(((home - self.base) >> PAGE_SHIFT) as u32, 0);
+        self.publish(&state);
+    }
+
+    /// Gives a page that is away an empty home in exchange for its own, which still has memory and is free then; `None` if there is no
+    /// empty one.
+    pub(crate) fn exchange(&self, home: usize) -> Option<usize> {
+        let mut state = self.state.lock();
+        let empty = state.hollow.pop()?;
+        let frame = ((home - self.base) >> PAGE_SHIFT) as u32;
+        state.note_used(frame, 0);
+        state.buddy.release(frame, 0);
+        self.publish(&state);
+        Some(empty)
+    }
+
     /// Frames that can be allocated now or after growing.
     pub(crate) fn free_frames(&self) -> usize {
         let state = self.state.lock();
-        state.buddy.free_frames() + (self.frames - state.claimed)
+        state.buddy.free_frames() + state.hollow.len() + (self.frames - state.claimed)
     }
 
     pub(crate) fn frames(&self) -> usize {

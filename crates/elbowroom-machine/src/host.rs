@@ -115,6 +115,9 @@ const COPY_MAX_PAGES: usize = 2;
 /// Homes that wait to be emptied, at most. They are counted in the reserve of the budget.
 const VACATE_BATCH: usize = 32;
 
+/// How many empty homes are filled together when a single frame is wanted.
+const FILL_BATCH: usize = 4;
+
 /// How often a request that meets a page in transit is tried again: about 2 ms in all.
 const BUSY_TRIES: u32 = 64;
 
@@ -172,7 +175,26 @@ impl HostMmu {
     /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of those that the arena has
     /// so far ([`HostMmu::grow`]).
     pub fn alloc(&self, order: u8) -> Option<Extent> {
+        let found = self.arena.alloc(order);
+        if found.is_some() || !self.fill_homes(if order == 0 { FILL_BATCH } else { usize::MAX }) {
+            return found;
+        }
         self.arena.alloc(order)
+    }
+
+    /// Gives empty homes memory, so that their frames can be allocated; `false` if there is none, or no memory.
+    fn fill_homes(&self, most: usize) -> bool {
+        let mut homes = self.arena.take_hollow(most);
+        let before = homes.len();
+        while let Some(&home) = homes.last()
+            && self.refill(home)
+        {
+            self.arena.add_filled(home);
+            homes.pop();
+        }
+        let filled = before - homes.len();
+        self.arena.add_hollow(homes.into_iter());
+        filled > 0
     }
 
     /// Whether somebody who has time should call [`HostMmu::grow`].
@@ -318,13 +340,22 @@ impl HostMmu {
             let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, wake) };
             if copied > 0 {
                 extent.away.insert(at..at + (copied >> PAGE_SHIFT));
-                self.vacate(src, copied);
+                match self.spare_home(extent) {
+                    Some(empty) => extent.home = empty,
+                    None => self.vacate(src, copied),
+                }
                 at += copied >> PAGE_SHIFT;
             } else if let Err(e) = result {
                 fewer(e, &mut most, len).or_else(|e| again(e, &mut tries))?;
             }
         }
         Ok(())
+    }
+
+    /// An empty home for a single page that was just copied into a window, whose own is free then. That spares emptying the one and
+    /// filling the other.
+    fn spare_home(&self, extent: &Extent) -> Option<usize> {
+        if extent.order == 0 { self.arena.exchange(extent.home) } else { None }
     }
 
     /// Empties the homes of pages that were just copied into a window; a few at once, or together with others later.
@@ -373,6 +404,31 @@ impl HostMmu {
         }
         // SAFETY: the bytes are home; the window's copies are ours to drop.
         unsafe { self.batch.drop_pages(&gone) };
+    }
+
+    /// Frees extents of one clean page each that are away: the pages are dropped where they are, with one TLB shootdown for all. With
+    /// [`Mover::Move`] their homes stay empty until another page needs an empty one, or the frames are short.
+    ///
+    /// # Panics
+    /// If an extent has several pages, or one at home.
+    pub fn discard_clean(&self, extents: Vec<Extent>) {
+        assert!(
+            extents.iter().all(|e| e.order == 0 && !e.is_home()),
+            "discard_clean is for single pages away"
+        );
+        // Homes that wait to be emptied are not empty.
+        self.empty_all_homes();
+        let windows: Vec<_> = extents.iter().map(|e| e.base).collect();
+        // SAFETY: the pages are clean, and their owner gives them up.
+        unsafe { self.batch.drop_pages(&windows) };
+        match self.mover {
+            Mover::Move => self.arena.add_hollow(extents.into_iter().map(|extent| extent.home)),
+            // The kernel fills their homes when they are touched.
+            Mover::Copy => extents.into_iter().for_each(|mut extent| {
+                extent.away.clear();
+                self.arena.free(extent);
+            }),
+        }
     }
 
     /// Fills the empty home of a single page with its bytes.
@@ -448,14 +504,16 @@ impl HostMmu {
         Ok(())
     }
 
-    /// Gives an empty home a page of zeros.
-    fn refill(&self, home: usize) {
+    /// Gives an empty home a page of zeros; tells whether it has memory now.
+    fn refill(&self, home: usize) -> bool {
         static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-        // SAFETY: (1) the source is a constant; (2) the home is empty and belongs to the extent at hand. If it is not empty after
-        // all, the kernel refuses and nothing is needed.
-        let _ = unsafe {
-            self.uffd.copy(home, ZEROS.as_ptr() as usize, PAGE_SIZE, Protection::Writable, Wake::Later)
-        };
+        let from = ZEROS.as_ptr() as usize;
+        let filled = self.retry(|| {
+            // SAFETY: (1) the source is a constant; (2) the home is empty and the caller's.
+            unsafe { self.uffd.copy(home, from, PAGE_SIZE, Protection::Writable, Wake::Later).1 }
+        });
+        // If it is not empty after all, the kernel refuses and nothing is needed.
+        matches!(filled, Ok(()) | Err(Errno::EXIST))
     }
 
     fn copy_out(&self, extent: &mut Extent, run: Range<usize>, lost: &mut bool) -> Result<(), UnmapError> {

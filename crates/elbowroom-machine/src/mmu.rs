@@ -73,6 +73,9 @@ pub trait Mmu: Send + Sync + 'static {
     /// [`Mmu::unmap`] of many clean extents of a page each, as cheaply as that can be done; the extents tell which are home then.
     fn unmap_clean(&self, extents: &mut [Extent]);
 
+    /// Frees clean extents of a page each, all of them away, without taking their bytes home, if that is cheaper than with. Gives them back if not.
+    fn discard_clean(&self, extents: Vec<Extent>) -> Vec<Extent>;
+
     /// Lets stores to the present pages of `range` through.
     ///
     /// # Errors
@@ -197,6 +200,11 @@ impl Mmu for HostMmu {
         true
     }
 
+    fn discard_clean(&self, extents: Vec<Extent>) -> Vec<Extent> {
+        self.discard_clean(extents);
+        Vec::new()
+    }
+
     fn wake(&self, range: Range<usize>) {
         self.wake(range);
     }
@@ -240,6 +248,11 @@ impl Mmu for SoftMmu {
     fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool {
         self.copy_page(from, page, to);
         true
+    }
+
+    fn discard_clean(&self, extents: Vec<Extent>) -> Vec<Extent> {
+        // Taking a page home only changes its entry.
+        extents
     }
 
     fn wake(&self, _range: Range<usize>) {

@@ -115,6 +115,44 @@ fn many_clean_pages_come_home_together() {
     }
 }
 
+/// Frames of discarded pages are free, and as good as others: single ones, those in runs, and those of pages that were exchanged.
+#[test]
+fn discarded_pages_leave_their_frames() {
+    for mover in [Mover::Move, Mover::Copy] {
+        let Some(mmu) = mmu(mover) else { return };
+        let base = mmu.add_window(64 << 20).unwrap().start;
+        let at = |i: usize| base + i * 2 * PAGE_SIZE;
+        let mut held = Vec::new();
+        for round in 0..20_usize {
+            let stamp = |i: usize| (round * 31 + i) as u8;
+            for i in 0..1000 {
+                let mut extent = frames(&mmu, 0).unwrap();
+                extent.bytes_mut().fill(stamp(i));
+                // The same addresses come again after four rounds: nothing must be left there.
+                let base = at(round % 4 * 1000 + i);
+                mmu.map(&mut extent, base, 0..1, Access::ReadOnly, Wake::Now).unwrap();
+                held.push(extent);
+            }
+            for (i, extent) in held.iter_mut().enumerate().step_by(7) {
+                let base = extent.base().unwrap();
+                mmu.unmap(extent).unwrap();
+                assert!(extent.bytes().iter().all(|&b| b == stamp(i)), "page {i} of round {round}");
+                mmu.map(extent, base, 0..1, Access::ReadOnly, Wake::Now).unwrap();
+            }
+            mmu.discard_clean(held.split_off(100));
+            held.iter_mut().for_each(|extent| mmu.unmap(extent).unwrap());
+            held.drain(..).for_each(|extent| mmu.free(extent));
+            assert_eq!(mmu.free_frames(), 1500);
+            let large: Vec<_> = std::iter::from_fn(|| frames(&mmu, 9)).collect();
+            assert_eq!(large.len(), 2, "free frames join again");
+            for mut extent in large {
+                extent.bytes_mut().fill(1);
+                mmu.free(extent);
+            }
+        }
+    }
+}
+
 /// A page that was denied and is allowed again is a VMA of its own for the kernel, which serves no request across two.
 #[test]
 fn runs_go_in_and_out_across_a_page_that_was_denied() {

@@ -133,6 +133,13 @@ pub const RECLAIM_BATCH_PAGES: usize = 64;
 /// Folios that one reclaim looks at, at most, per page that it wants (a second look at each is its second chance).
 pub const RECLAIM_SCAN_FACTOR: usize = 8;
 
+/// Second chances of single pages are worth their cost while more than one in this many is taken: a chance costs about a tenth of the read that it saves, and that
+/// read makes somebody wait.
+pub const CHANCE_WORTH_ONE_IN: u64 = 16;
+
+/// While they are not, one page in this many gets one all the same.
+pub const CHANCE_SAMPLE_ONE_IN: u64 = 16;
+
 /// One refault in so many is activated although it came later than the active list is long.
 pub const BIMODAL_ONE_IN: u64 = 16;
 

@@ -5,7 +5,7 @@
 //! over these by what they do.
 
 use crate::config::{CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, STILL_PATIENCE, SUPPLY_LOOK, WAITING_SHARE};
-use crate::lru::{Lru, Shadows};
+use crate::lru::{Chances, Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Folio, Parked, WaitTable};
 use crate::platform::Platform;
@@ -30,6 +30,7 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) objects: ObjectTable,
     pub(crate) lru: Mutex<Lru>,
     pub(crate) shadows: Shadows,
+    pub(crate) chances: Chances,
     pub(crate) lottery: AtomicU64,
     pub(crate) streams: Mutex<Streams>,
     pub(crate) spaces: SpaceTable,

@@ -4,7 +4,7 @@ use crate::config::{Config, MAX_HANDLERS};
 use crate::core::{Core, FlushQueue, FlushState, Inbox, SpaceTable, Supply};
 use crate::error::StartError;
 use crate::fault::Handler;
-use crate::lru::{Lru, Shadows};
+use crate::lru::{Chances, Lru, Shadows};
 use crate::object::{FileObject, ObjectTable, WriteTicket};
 use crate::page::WaitTable;
 use crate::platform::{Host, Platform, Soft};
@@ -73,6 +73,7 @@ impl<P: Platform> Manager<P> {
             objects: ObjectTable::new(inject, &locks),
             lru: locks.mutex(LockClass::Lru, Lru::default()),
             shadows: Shadows::new(frames),
+            chances: Chances::default(),
             lottery: AtomicU64::new(0),
             streams: locks.mutex(LockClass::Streams, Streams::new()),
             spaces: SpaceTable::new(&locks),

@@ -10,8 +10,10 @@
 //! ```
 //! Moves are lazy, as in a clock: a fault only sets a flag, and reclaim moves the folio when it meets it.
 
+mod chances;
 mod shadow;
 
+pub(crate) use chances::Chances;
 pub(crate) use shadow::Shadows;
 
 use crate::object::FileObject;
@@ -56,6 +58,11 @@ impl Queue {
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Whether more than half of the folios are single pages, at least.
+    pub(crate) fn is_mostly_single(&self) -> bool {
+        self.pages < self.entries.len() * 3 / 2
     }
 }
 

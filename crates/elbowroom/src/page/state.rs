@@ -30,6 +30,8 @@ pub enum Flag {
     WriteFailed = 1 << 8,
     /// The flusher has been asked to write it.
     Queued = 1 << 9,
+    /// It was activated once. Linux: `PG_workingset`.
+    Workingset = 1 << 10,
 }
 
 const HOLD: u64 = 1 << 32;

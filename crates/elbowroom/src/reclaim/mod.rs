@@ -5,9 +5,9 @@
 //! nothing can be freed, he grows it. Nothing here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
 use crate::config::{
-    ACTIVE_PERCENT, AHEAD_BATCH_PAGES, BIMODAL_ONE_IN, DELAY, FAILED_DIRTY_KEEP, GROW_AT_ONCE_FRAMES,
-    LOW_SHARE, RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES, RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, STANDBY_SHARE,
-    SUPPLY_LOOK,
+    ACTIVE_PERCENT, AHEAD_BATCH_PAGES, BIMODAL_ONE_IN, CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP,
+    GROW_AT_ONCE_FRAMES, LOW_SHARE, RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES, RECLAIM_ROUNDS,
+    RECLAIM_SCAN_FACTOR, STANDBY_SHARE, SUPPLY_LOOK,
 };
 use crate::core::Core;
 use crate::lru::{Entry, Lru};
@@ -130,12 +130,16 @@ impl<P: Platform> Core<P> {
     fn shrink_inactive(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
-        let keep_standby = self.mmu.populated_frames() / STANDBY_SHARE;
+        let standby_share = self.mmu.populated_frames() / STANDBY_SHARE;
         // Whether the inactive queue has only what cannot be taken now.
         let mut barren = false;
         while freed < want && looks > 0 {
             let mut lru = self.lru.lock();
             self.balance(&mut lru);
+            // The few that get a chance for the sake of knowing are to have it for as long as if all had.
+            let few = lru.standby.is_mostly_single() && self.chances.are_vain();
+            let keep_standby =
+                if few { standby_share / CHANCE_SAMPLE_ONE_IN as usize } else { standby_share };
             if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 || barren {
                 let Some(entry) = lru.standby.pop() else { break };
                 drop(lru);
@@ -151,7 +155,9 @@ impl<P: Platform> Core<P> {
                 }
                 drop(lru);
                 looks = looks.saturating_sub(batch.len());
-                barren = self.age(batch, ready) == 0;
+                let (aged, evicted) = self.age(batch, ready);
+                freed += evicted;
+                barren = aged == 0 && evicted == 0;
             }
         }
         freed
@@ -204,6 +210,7 @@ impl<P: Platform> Core<P> {
             Fate::Inactive
         } else if folio.state.clear(Flag::Referenced) {
             folio.state.set(Flag::Active);
+            folio.state.set(Flag::Workingset);
             Fate::Active
         } else {
             return Met::Locked;
@@ -222,9 +229,12 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Takes inactive folios out of their windows: those of a single clean page all together. Returns how many are on standby now.
-    fn age(&self, batch: Vec<Entry>, ready: &mut Vec<Parked>) -> usize {
+    /// Takes inactive folios out of their windows: those of a single clean page all together. If few such pages come back, those that never did are evicted
+    /// at once. Returns how many folios are on standby now, and how many pages were freed.
+    fn age(&self, batch: Vec<Entry>, ready: &mut Vec<Parked>) -> (usize, usize) {
         let mut aged = 0;
+        let vain = self.chances.are_vain();
+        let (mut strangers, mut unwanted) = (Vec::new(), Vec::new());
         let mut singles = Vec::with_capacity(batch.len());
         let mut extents = Vec::with_capacity(batch.len());
         for entry in batch {
@@ -237,8 +247,13 @@ impl<P: Platform> Core<P> {
             if single && let Some(extent) = body.extent.take() {
                 body.leaving = true;
                 drop(body);
-                singles.push(entry);
-                extents.push(extent);
+                if vain && !entry.folio.state.test(Flag::Workingset) && !self.chances.sample() {
+                    strangers.push(entry);
+                    unwanted.push(extent);
+                } else {
+                    singles.push(entry);
+                    extents.push(extent);
+                }
             } else {
                 drop(body);
                 aged += usize::from(self.age_one(entry, ready));
@@ -246,13 +261,38 @@ impl<P: Platform> Core<P> {
         }
         self.mmu.unmap_clean(&mut extents);
         for (entry, extent) in singles.into_iter().zip(extents) {
-            let mut body = entry.folio.body();
-            body.leaving = false;
-            body.extent = Some(extent);
-            drop(body);
+            returned(&entry.folio, extent);
             aged += usize::from(self.age_one(entry, ready));
         }
-        aged
+        (aged, self.evict_singles(strangers, unwanted, ready))
+    }
+
+    /// Evicts locked folios of a single clean page, whose extents these are. Returns how many.
+    fn evict_singles(&self, entries: Vec<Entry>, extents: Vec<Extent>, ready: &mut Vec<Parked>) -> usize {
+        let mut extents = self.mmu.discard_clean(extents);
+        if extents.is_empty() {
+            for entry in &entries {
+                // Nothing of it is in a window any more, which whoever unmaps the range may know now.
+                entry.folio.body().leaving = false;
+                entry.object.remove(&entry.folio);
+                self.note_evicted(&entry.object, &entry.folio);
+                self.waits.unlock(&entry.folio, ready);
+            }
+            return entries.len();
+        }
+        self.mmu.unmap_clean(&mut extents);
+        let mut freed = 0;
+        for (entry, extent) in entries.into_iter().zip(extents) {
+            let home = extent.is_home();
+            returned(&entry.folio, extent);
+            if home {
+                freed += self.evict(&entry.object, &entry.folio);
+                self.waits.unlock(&entry.folio, ready);
+            } else {
+                self.age_one(entry, ready);
+            }
+        }
+        freed
     }
 
     /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance, if that can be.
@@ -277,7 +317,12 @@ impl<P: Platform> Core<P> {
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.
     fn visit_standby(&self, entry: Entry, ready: &mut Vec<Parked>) -> usize {
+        // What was active before gets its chance in any case, and says nothing about those that were not.
+        let unknown = entry.folio.order == 0 && !entry.folio.state.test(Flag::Workingset);
         if let Met::Not(fate) = self.meet(&entry.folio, ready) {
+            if unknown && fate == Fate::Active {
+                self.chances.note(true);
+            }
             self.requeue(entry, fate);
             return 0;
         }
@@ -293,6 +338,9 @@ impl<P: Platform> Core<P> {
         } else {
             (Fate::Gone, self.evict(&entry.object, &entry.folio))
         };
+        if unknown && fate == Fate::Gone {
+            self.chances.note(false);
+        }
         self.waits.unlock(&entry.folio, ready);
         self.requeue(entry, fate);
         freed
@@ -322,11 +370,15 @@ impl<P: Platform> Core<P> {
         let Some(extent) = body.extent.take() else { return 0 };
         drop(body);
         let pages = extent.pages();
-        self.shadows.evicted(object.serial, folio.index, pages as u64);
-        self.counters.add(Event::EvictedPages, pages as u64);
-        self.folios.fetch_sub(1, Ordering::Relaxed);
+        self.note_evicted(object, folio);
         self.mmu.free(extent);
         pages
+    }
+
+    fn note_evicted(&self, object: &FileObject, folio: &Folio) {
+        self.shadows.evicted(object.serial, folio.index, folio.pages());
+        self.counters.add(Event::EvictedPages, folio.pages());
+        self.folios.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Queues a folio whose bytes have just been read.
@@ -344,11 +396,19 @@ impl<P: Platform> Core<P> {
         let mut lru = self.lru.lock();
         if activate {
             folio.state.set(Flag::Active);
+            folio.state.set(Flag::Workingset);
             lru.active.push(Entry { object, folio });
         } else {
             lru.inactive.push(Entry { object, folio });
         }
     }
+}
+
+/// The MMU is done with the extent of a folio that it took home together with others.
+fn returned(folio: &Folio, extent: Extent) {
+    let mut body = folio.body();
+    body.leaving = false;
+    body.extent = Some(extent);
 }
 
 #[cfg(all(test, not(shuttle)))]

@@ -10,6 +10,7 @@ on_every_machine! {
     stores_to_the_file_show_in_untouched_private_pages
     a_mapping_may_begin_inside_the_file
     a_file_four_times_the_budget_reads_right
+    random_reads_read_right_and_keep_what_comes_back
     stores_to_more_than_the_budget_reach_the_file
 }
 
@@ -151,6 +152,51 @@ fn a_file_four_times_the_budget_reads_right<M: Machine>() {
     let stats = m.manager().stats();
     assert!(stats.peak_bytes <= BUDGET && stats.evicted_pages > 0, "{stats:?}");
     assert_eq!((stats.retry_io_misses, stats.layout_lock_faults), (0, 0), "{stats:?}");
+}
+
+fn random_reads_read_right_and_keep_what_comes_back<M: Machine>() {
+    let Some(m) = M::start(Config::with_memory(BUDGET)) else { return };
+    let dir = scratch();
+    let pages = 8 * BUDGET as usize / PAGE;
+    let path = stamped(dir.path(), "random", pages);
+    let object = m.manager().open(&path, false).unwrap();
+    let base = m.map(elbowroom::MapRequest {
+        prot: Prot::READ,
+        may_write: false,
+        ..request(Some(&object), pages, Sharing::Shared)
+    });
+    // Every page once before any comes again, in an order without streams; after each three of a few that come again and again, if there are any.
+    let read = |hot: usize| {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let m = &m;
+                scope.spawn(move || {
+                    let port = m.port();
+                    for i in (thread..pages).step_by(4) {
+                        let cold = i * 7919 % pages;
+                        let again = (0..3).filter(|_| hot > 0).map(|nth| (i * 3 + nth) * 31 % hot);
+                        for page in std::iter::once(cold).chain(again) {
+                            assert_eq!(
+                                port.word(base + page * PAGE + 8 * (i % 512)),
+                                stamp(page),
+                                "page {page}"
+                            );
+                        }
+                    }
+                });
+            }
+        });
+        m.manager().stats()
+    };
+    let cold = read(0);
+    assert!(cold.peak_bytes <= BUDGET && cold.evicted_pages > pages as u64 / 2, "{cold:?}");
+    assert!(cold.second_chances * 2 < cold.evicted_pages, "nobody takes chances: {cold:?}");
+    let few = BUDGET as usize / PAGE / 4;
+    let hot = read(few);
+    // All of memory is read about nine times meanwhile.
+    let again = (hot.faults_major - cold.faults_major).saturating_sub(pages as u64);
+    assert!(again < 6 * few as u64, "what comes back is kept: {again}, {cold:?}, {hot:?}");
+    assert!(hot.peak_bytes <= BUDGET, "{hot:?}");
 }
 
 fn stores_to_more_than_the_budget_reach_the_file<M: Machine>() {
