@@ -39,7 +39,7 @@ struct State {
     claimed: usize,
     /// Frames that somebody has had: the others are all zeros, as the kernel gave them.
     used: Vec<u64>,
-    /// Homes that are free but empty: their memory went into a window, and was given back to the kernel there.
+    /// Homes that are free but empty: the page that they belonged to was dropped in its window.
     hollow: Vec<usize>,
 }
 
@@ -218,7 +218,7 @@ impl Arena {
         first as u32
     }
 
-    /// Frames that have memory: they are never given back to the kernel.
+    /// Frames that have had memory. All have, but for the hollow ones, and those whose page is in a window.
     pub(crate) fn populated_frames(&self) -> usize {
         self.populated.load(Ordering::Relaxed)
     }

@@ -6,6 +6,7 @@
 use crate::PAGE_SIZE;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::mm::{self, Advice};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::ffi::{c_int, c_long};
@@ -82,8 +83,12 @@ impl Batch {
                 flags,
             )
         };
-        let all = dropped == (pages.len() * PAGE_SIZE) as c_long;
-        self.refused.store(!all, Ordering::Relaxed);
-        all
+        let error = (dropped < 0).then(std::io::Error::last_os_error);
+        let error = error.as_ref().and_then(Errno::from_io_error);
+        // Any other is about a page of this list, that somebody has unmapped behind our back perhaps.
+        if matches!(error, Some(Errno::PERM | Errno::NOSYS | Errno::INVAL)) {
+            self.refused.store(true, Ordering::Relaxed);
+        }
+        dropped == (pages.len() * PAGE_SIZE) as c_long
     }
 }

@@ -115,8 +115,11 @@ const COPY_MAX_PAGES: usize = 2;
 /// Homes that wait to be emptied, at most. They are counted in the reserve of the budget.
 const VACATE_BATCH: usize = 32;
 
-/// How many empty homes are filled together when a single frame is wanted.
-const FILL_BATCH: usize = 4;
+/// How many empty homes are filled together when a single frame is wanted and none has memory.
+const FILL_FOR_PAGE: usize = 4;
+
+/// The same when a run of frames is wanted.
+const FILL_FOR_RUN: usize = 64;
 
 /// How often a request that meets a page in transit is tried again: about 2 ms in all.
 const BUSY_TRIES: u32 = 64;
@@ -175,11 +178,16 @@ impl HostMmu {
     /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of those that the arena has
     /// so far ([`HostMmu::grow`]).
     pub fn alloc(&self, order: u8) -> Option<Extent> {
-        let found = self.arena.alloc(order);
-        if found.is_some() || !self.fill_homes(if order == 0 { FILL_BATCH } else { usize::MAX }) {
-            return found;
+        let mut found = self.arena.alloc(order);
+        // Others may take what was filled.
+        while found.is_none() && order == 0 && self.fill_homes(FILL_FOR_PAGE) {
+            found = self.arena.alloc(order);
         }
-        self.arena.alloc(order)
+        // Empty homes are scattered: that they make a run is not worth much time.
+        if found.is_none() && order > 0 && self.fill_homes(FILL_FOR_RUN) {
+            found = self.arena.alloc(order);
+        }
+        found
     }
 
     /// Gives empty homes memory, so that their frames can be allocated; `false` if there is none, or no memory.
@@ -392,6 +400,9 @@ impl HostMmu {
     /// # Panics
     /// If an extent has several pages.
     pub fn unmap_clean(&self, extents: &mut [Extent]) {
+        if extents.is_empty() {
+            return;
+        }
         self.empty_all_homes();
         let mut gone = Vec::with_capacity(extents.len());
         for extent in extents.iter_mut().filter(|e| !e.is_home()) {
@@ -416,6 +427,9 @@ impl HostMmu {
             extents.iter().all(|e| e.order == 0 && !e.is_home()),
             "discard_clean is for single pages away"
         );
+        if extents.is_empty() {
+            return;
+        }
         // Homes that wait to be emptied are not empty.
         self.empty_all_homes();
         let windows: Vec<_> = extents.iter().map(|e| e.base).collect();
@@ -492,7 +506,9 @@ impl HostMmu {
             match result {
                 Err(e) if moved == 0 && fewer(e, &mut most, len).is_ok() => {}
                 Err(Errno::NOENT | Errno::INVAL) if moved == 0 => {
-                    self.refill(dst);
+                    if !self.refill(dst) {
+                        return Err(UnmapError::Busy);
+                    }
                     extent.away.remove(at..at + 1);
                     *lost = true;
                     at += 1;

@@ -30,7 +30,7 @@ pub trait Mmu: Send + Sync + 'static {
     /// The size of the arena, in frames.
     fn frames(&self) -> usize;
 
-    /// Frames that have memory so far.
+    /// Frames that have had memory so far.
     fn populated_frames(&self) -> usize;
 
     /// Frames that can be allocated without growing the arena. A guess.
@@ -73,7 +73,8 @@ pub trait Mmu: Send + Sync + 'static {
     /// [`Mmu::unmap`] of many clean extents of a page each, as cheaply as that can be done; the extents tell which are home then.
     fn unmap_clean(&self, extents: &mut [Extent]);
 
-    /// Frees clean extents of a page each, all of them away, without taking their bytes home, if that is cheaper than with. Gives them back if not.
+    /// Takes clean extents of a page each, all of them away, out of their windows, without their bytes if that is cheaper, and frees them. Gives all of them
+    /// back if one is pinned; some may be home then.
     fn discard_clean(&self, extents: Vec<Extent>) -> Vec<Extent>;
 
     /// Lets stores to the present pages of `range` through.
@@ -250,8 +251,12 @@ impl Mmu for SoftMmu {
         true
     }
 
-    fn discard_clean(&self, extents: Vec<Extent>) -> Vec<Extent> {
+    fn discard_clean(&self, mut extents: Vec<Extent>) -> Vec<Extent> {
         // Taking a page home only changes its entry.
+        self.unmap_clean(&mut extents);
+        if extents.iter().all(Extent::is_home) {
+            extents.drain(..).for_each(|extent| self.free(extent));
+        }
         extents
     }
 

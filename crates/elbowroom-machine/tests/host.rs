@@ -143,8 +143,9 @@ fn discarded_pages_leave_their_frames() {
             held.iter_mut().for_each(|extent| mmu.unmap(extent).unwrap());
             held.drain(..).for_each(|extent| mmu.free(extent));
             assert_eq!(mmu.free_frames(), 1500);
-            let large: Vec<_> = std::iter::from_fn(|| frames(&mmu, 9)).collect();
-            assert_eq!(large.len(), 2, "free frames join again");
+            // Each attempt fills some of the empty homes.
+            let large = [(); 2].map(|()| (0..1500).find_map(|_| frames(&mmu, 9)));
+            let large = large.map(|run| run.expect("free frames join again"));
             for mut extent in large {
                 extent.bytes_mut().fill(1);
                 mmu.free(extent);

@@ -133,12 +133,15 @@ pub const RECLAIM_BATCH_PAGES: usize = 64;
 /// Folios that one reclaim looks at, at most, per page that it wants (a second look at each is its second chance).
 pub const RECLAIM_SCAN_FACTOR: usize = 8;
 
-/// Second chances of single pages are worth their cost while more than one in this many is taken: a chance costs about a tenth of the read that it saves, and that
-/// read makes somebody wait.
-pub const CHANCE_WORTH_ONE_IN: u64 = 16;
+/// Second chances of single pages are given up while fewer than one in this many is taken. One costs a copy and a share of a TLB shootdown, about a tenth of the
+/// processor time of the read that it saves; and that read makes somebody wait.
+pub const CHANCE_BAD_ONE_IN: u64 = 20;
 
-/// While they are not, one page in this many gets one all the same.
-pub const CHANCE_SAMPLE_ONE_IN: u64 = 16;
+/// They are given again when more than one in this many is taken.
+pub const CHANCE_GOOD_ONE_IN: u64 = 12;
+
+/// While they are given up, one page in this many gets one all the same.
+pub const CHANCE_SAMPLE_ONE_IN: usize = 16;
 
 /// One refault in so many is activated although it came later than the active list is long.
 pub const BIMODAL_ONE_IN: u64 = 16;
@@ -214,7 +217,7 @@ pub const RECLAIM_ROUNDS: usize = 4;
 /// device; too few of them and the device runs dry meanwhile. Between 3 and 8 random reads are about equally fast, a fifth faster than with none.
 pub const READS_BETWEEN_LOOKS: usize = 6;
 
-/// The handler that reads fault events shares a batch of more than this with the others, while it is overloaded.
+/// A handler shares a batch of more new faults than this with the others, while it is overloaded.
 pub const HAND_OVER_FAULTS: usize = 1;
 
 /// A handler is overloaded while it works for more than this share of its time, in percent.

@@ -47,7 +47,7 @@ impl Platform for Host {
     }
 
     fn watch(mmu: &HostMmu, handler: usize) -> Option<i32> {
-        // One handler reads the events and shares them out: if all watched, each fault would wake all.
+        // One handler is woken by events, and shares them out: if all watched, each fault would wake all.
         (handler == 0).then(|| mmu.event_fd())
     }
 

@@ -39,7 +39,7 @@ pub enum Event {
     EvictedPages,
     /// Evicted pages read again.
     RefaultPages,
-    /// Folios taken out of their window by reclaim.
+    /// Folios that reclaim put on standby.
     SecondChances,
     /// Writers made to wait because too much was dirty.
     Throttled,
@@ -128,7 +128,7 @@ pub struct Stats {
     pub evicted_pages: u64,
     /// Evicted pages that were read again.
     pub refault_pages: u64,
-    /// Folios that reclaim took out of their window, to see whether they are touched again.
+    /// Folios that reclaim took out of their window and put on standby, to see whether they are touched again.
     pub second_chances: u64,
     /// Writers that waited because too much was dirty.
     pub throttled_writers: u64,

@@ -112,7 +112,11 @@ impl<P: Platform> Handler<P> {
                 }
             };
             self.io.load.work_begins();
-            if woken.readable {
+            if woken.kicked {
+                self.take_jobs();
+                self.run_ready();
+            }
+            if woken.readable || woken.kicked {
                 self.serve_new(&mut events);
             }
             for (nth, read) in (1..).zip(done.drain(..)) {
@@ -121,9 +125,6 @@ impl<P: Platform> Handler<P> {
                 if nth % READS_BETWEEN_LOOKS == 0 {
                     self.serve_new(&mut events);
                 }
-            }
-            if woken.kicked {
-                self.take_jobs();
             }
             self.run_delayed();
             self.run_ready();

@@ -1,10 +1,10 @@
 //! Whether second chances are worth what they cost.
 //!
-//! A page that waits on standby was copied home, and its home must be emptied again if it is touched; where hardly any is (random reads of far more than
-//! memory), reclaim does better to drop pages where they are. It goes on giving some of them their chance, to see when that changes.
+//! A page that waits on standby was copied home, and is copied again if it is touched; where hardly any is (random reads of far more than memory), reclaim does
+//! better to drop pages where they are. It goes on giving some of them their chance, to see when that changes.
 
-use crate::config::{CHANCE_SAMPLE_ONE_IN, CHANCE_WORTH_ONE_IN};
-use elbowroom_sync::atomic::{AtomicU64, Ordering};
+use crate::config::{CHANCE_BAD_ONE_IN, CHANCE_GOOD_ONE_IN, CHANCE_SAMPLE_ONE_IN};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// So many chances are remembered; then the past counts half.
 const WINDOW: u64 = if cfg!(shuttle) { 16 } else { 1024 };
@@ -14,25 +14,28 @@ const WINDOW: u64 = if cfg!(shuttle) { 16 } else { 1024 };
 pub(crate) struct Chances {
     ended: AtomicU64,
     taken: AtomicU64,
-    turn: AtomicU64,
+    vain: AtomicBool,
+    turn: AtomicUsize,
 }
 
 impl Chances {
     /// Notes that a page's chance has ended; `taken`: it was touched.
     pub(crate) fn note(&self, taken: bool) {
-        if taken {
-            self.taken.fetch_add(1, Ordering::Relaxed);
+        let taken = self.taken.fetch_add(u64::from(taken), Ordering::Relaxed) + u64::from(taken);
+        let ended = self.ended.fetch_add(1, Ordering::Relaxed) + 1;
+        if ended >= WINDOW / 4 {
+            let one_in = if self.are_vain() { CHANCE_GOOD_ONE_IN } else { CHANCE_BAD_ONE_IN };
+            self.vain.store(taken * one_in < ended, Ordering::Relaxed);
         }
-        if self.ended.fetch_add(1, Ordering::Relaxed) >= WINDOW {
+        if ended > WINDOW {
             self.ended.store(WINDOW / 2, Ordering::Relaxed);
-            self.taken.store(self.taken.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+            self.taken.store(taken / 2, Ordering::Relaxed);
         }
     }
 
     /// Whether hardly any was taken lately.
     pub(crate) fn are_vain(&self) -> bool {
-        let ended = self.ended.load(Ordering::Relaxed);
-        ended >= WINDOW / 4 && self.taken.load(Ordering::Relaxed) * CHANCE_WORTH_ONE_IN < ended
+        self.vain.load(Ordering::Relaxed)
     }
 
     /// Whether the next page is to get one although hardly any is taken.
@@ -53,7 +56,11 @@ mod tests {
         assert!(chances.are_vain());
         let given = (0..CHANCE_SAMPLE_ONE_IN * 10).filter(|_| chances.sample()).count();
         assert_eq!(given, 10, "some are still given");
+        (0..2000).for_each(|i| chances.note(i % 16 == 0));
+        assert!(chances.are_vain(), "giving them again takes more than going on with them");
         (0..2000).for_each(|i| chances.note(i % 4 == 0));
+        assert!(!chances.are_vain());
+        (0..2000).for_each(|i| chances.note(i % 16 == 0));
         assert!(!chances.are_vain());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   new --> inactive --(taken out of its window)--> standby --(clean, untouched)--> free
-//!              ^                                       |
+//!              ^   \--(a clean page, while hardly any on standby is touched)----------> free
+//!              |                                       |
 //!              |            touched again since        |
 //!   active <---+---------------------------------------+
 //!      |       ^
@@ -30,19 +31,26 @@ pub(crate) struct Entry {
 /// A queue that knows how many pages it has.
 #[derive(Default)]
 pub(crate) struct Queue {
-    entries: VecDeque<Entry>,
+    /// With the pages that each counts as.
+    entries: VecDeque<(Entry, usize)>,
     pages: usize,
 }
 
 impl Queue {
     pub(crate) fn push(&mut self, entry: Entry) {
-        self.pages += entry.folio.pages() as usize;
-        self.entries.push_back(entry);
+        let pages = entry.folio.pages() as usize;
+        self.push_as(entry, pages);
+    }
+
+    /// A folio that counts as so many pages: those for which it stands.
+    pub(crate) fn push_as(&mut self, entry: Entry, pages: usize) {
+        self.pages += pages;
+        self.entries.push_back((entry, pages));
     }
 
     pub(crate) fn pop(&mut self) -> Option<Entry> {
-        let entry = self.entries.pop_front()?;
-        self.pages -= entry.folio.pages() as usize;
+        let (entry, pages) = self.entries.pop_front()?;
+        self.pages -= pages;
         Some(entry)
     }
 
@@ -52,17 +60,12 @@ impl Queue {
 
     /// Drops the entries of folios that left their cache without reclaim.
     fn purge(&mut self) {
-        self.entries.retain(|entry| !entry.folio.state.test(Flag::Dead));
-        self.pages = self.entries.iter().map(|entry| entry.folio.pages() as usize).sum();
+        self.entries.retain(|(entry, _)| !entry.folio.state.test(Flag::Dead));
+        self.pages = self.entries.iter().map(|(_, pages)| pages).sum();
     }
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Whether more than half of the folios are single pages, at least.
-    pub(crate) fn is_mostly_single(&self) -> bool {
-        self.pages < self.entries.len() * 3 / 2
     }
 }
 

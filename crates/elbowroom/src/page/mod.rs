@@ -37,7 +37,7 @@ pub struct Folio {
 
 /// What the owner of a folio's lock may change.
 pub struct Body {
-    /// The frames; `None` while a device has them (then all pages are at home), or while reclaim takes them home.
+    /// The frames; `None` while a device has them (then all pages are at home), or while reclaim takes them home or frees them.
     pub extent: Option<Extent>,
     /// Whether reclaim has the frames: pages may still be in a window.
     pub leaving: bool,

@@ -25,7 +25,6 @@ use elbowroom_sync::{Arc, thread};
 enum Fate {
     Gone,
     Inactive,
-    Standby,
     Active,
 }
 
@@ -130,16 +129,12 @@ impl<P: Platform> Core<P> {
     fn shrink_inactive(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
-        let standby_share = self.mmu.populated_frames() / STANDBY_SHARE;
+        let keep_standby = self.mmu.populated_frames() / STANDBY_SHARE;
         // Whether the inactive queue has only what cannot be taken now.
         let mut barren = false;
         while freed < want && looks > 0 {
             let mut lru = self.lru.lock();
             self.balance(&mut lru);
-            // The few that get a chance for the sake of knowing are to have it for as long as if all had.
-            let few = lru.standby.is_mostly_single() && self.chances.are_vain();
-            let keep_standby =
-                if few { standby_share / CHANCE_SAMPLE_ONE_IN as usize } else { standby_share };
             if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 || barren {
                 let Some(entry) = lru.standby.pop() else { break };
                 drop(lru);
@@ -224,13 +219,12 @@ impl<P: Platform> Core<P> {
         match fate {
             Fate::Gone => {}
             Fate::Inactive => lru.inactive.push(entry),
-            Fate::Standby => lru.standby.push(entry),
             Fate::Active => lru.active.push(entry),
         }
     }
 
-    /// Takes inactive folios out of their windows: those of a single clean page all together. If few such pages come back, those that never did are evicted
-    /// at once. Returns how many folios are on standby now, and how many pages were freed.
+    /// Takes inactive folios out of their windows: those of a single clean page all together. While hardly any such page is touched on standby, those that
+    /// were never active are evicted at once, but for a sample. Returns how many folios are on standby now, and how many pages were freed.
     fn age(&self, batch: Vec<Entry>, ready: &mut Vec<Parked>) -> (usize, usize) {
         let mut aged = 0;
         let vain = self.chances.are_vain();
@@ -247,24 +241,28 @@ impl<P: Platform> Core<P> {
             if single && let Some(extent) = body.extent.take() {
                 body.leaving = true;
                 drop(body);
-                if vain && !entry.folio.state.test(Flag::Workingset) && !self.chances.sample() {
+                let stranger = vain && !entry.folio.state.test(Flag::Workingset);
+                if stranger && !self.chances.sample() {
                     strangers.push(entry);
                     unwanted.push(extent);
                 } else {
-                    singles.push(entry);
+                    // One of a sample is to have its chance for as long as if all had theirs.
+                    singles.push((entry, if stranger { CHANCE_SAMPLE_ONE_IN } else { 1 }));
                     extents.push(extent);
                 }
             } else {
                 drop(body);
-                aged += usize::from(self.age_one(entry, ready));
+                let pages = entry.folio.pages() as usize;
+                aged += usize::from(self.age_one(entry, pages, ready));
             }
         }
+        let freed = self.evict_singles(strangers, unwanted, ready);
         self.mmu.unmap_clean(&mut extents);
-        for (entry, extent) in singles.into_iter().zip(extents) {
+        for ((entry, counts_as), extent) in singles.into_iter().zip(extents) {
             returned(&entry.folio, extent);
-            aged += usize::from(self.age_one(entry, ready));
+            aged += usize::from(self.age_one(entry, counts_as, ready));
         }
-        (aged, self.evict_singles(strangers, unwanted, ready))
+        (aged, freed)
     }
 
     /// Evicts locked folios of a single clean page, whose extents these are. Returns how many.
@@ -272,9 +270,9 @@ impl<P: Platform> Core<P> {
         let mut extents = self.mmu.discard_clean(extents);
         if extents.is_empty() {
             for entry in &entries {
+                entry.object.remove(&entry.folio);
                 // Nothing of it is in a window any more, which whoever unmaps the range may know now.
                 entry.folio.body().leaving = false;
-                entry.object.remove(&entry.folio);
                 self.note_evicted(&entry.object, &entry.folio);
                 self.waits.unlock(&entry.folio, ready);
             }
@@ -289,30 +287,29 @@ impl<P: Platform> Core<P> {
                 freed += self.evict(&entry.object, &entry.folio);
                 self.waits.unlock(&entry.folio, ready);
             } else {
-                self.age_one(entry, ready);
+                self.age_one(entry, 1, ready);
             }
         }
         freed
     }
 
-    /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance, if that can be.
-    fn age_one(&self, entry: Entry, ready: &mut Vec<Parked>) -> bool {
+    /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance as so many pages, if that can be.
+    fn age_one(&self, entry: Entry, counts_as: usize, ready: &mut Vec<Parked>) -> bool {
         let unmapped = self.mmu.unmap(entry.folio.body().extent());
-        let fate = match unmapped {
+        if unmapped == Err(UnmapError::Lost) {
+            // Whatever was in the lost pages is gone; the rest is read again.
+            self.evict(&entry.object, &entry.folio);
+        }
+        self.waits.unlock(&entry.folio, ready);
+        match unmapped {
             Ok(()) => {
                 self.counters.add(Event::SecondChances, 1);
-                Fate::Standby
+                self.lru.lock().standby.push_as(entry, counts_as);
             }
-            Err(UnmapError::Busy) => Fate::Inactive,
-            Err(UnmapError::Lost) => {
-                // Whatever was in the lost pages is gone; the rest is read again.
-                self.evict(&entry.object, &entry.folio);
-                Fate::Gone
-            }
-        };
-        self.waits.unlock(&entry.folio, ready);
-        self.requeue(entry, fate);
-        fate == Fate::Standby
+            Err(UnmapError::Busy) => self.requeue(entry, Fate::Inactive),
+            Err(UnmapError::Lost) => {}
+        }
+        unmapped.is_ok()
     }
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.
