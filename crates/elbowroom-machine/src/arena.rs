@@ -68,6 +68,10 @@ impl Arena {
         // Aligned as blocks are, so that each can be one huge page; the rest of the reservation is never used.
         let len = (frames << PAGE_SHIFT) + BLOCK_BYTES;
         let start = reserve(len)?;
+        // A page that is never used. With the first page of a mapping the kernel makes what all its pages are listed in (anon_vma), and the parts that the
+        // mapping is split into inherit it. A fault that has to make it takes mmap_lock, and may keep it while it clears 2 MiB.
+        // SAFETY: the last page of the reservation, which is larger than the aligned frames by at least one.
+        unsafe { ((start + len - PAGE_SIZE) as *mut u8).write_volatile(0) };
         let used = vec![0; frames.div_ceil(64)];
         let state = State { buddy: Buddy::default(), claimed: 0, used, hollow: Vec::new() };
         Ok(Self {
