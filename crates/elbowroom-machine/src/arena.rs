@@ -27,6 +27,9 @@ pub(crate) struct Arena {
     base: usize,
     frames: usize,
     state: Mutex<State>,
+    /// Whoever has it may populate a block. Two at once would only wait for each other: the advice for one block is for a neighbour of the VMA in which
+    /// the other is being cleared, so it waits for that, with mmap_lock; and all of the program's mmap with it.
+    growth: Mutex<()>,
     populated: AtomicUsize,
     /// What `state` says, for who only wants to know about: frames that are free, and `claimed`.
     free: AtomicUsize,
@@ -79,6 +82,7 @@ impl Arena {
             base: start.next_multiple_of(BLOCK_BYTES),
             frames,
             state: locks.mutex(LockClass::Frames, state),
+            growth: locks.mutex(LockClass::Growth, ()),
             populated: AtomicUsize::new(0),
             free: AtomicUsize::new(0),
             claimed: AtomicUsize::new(0),
@@ -117,13 +121,18 @@ impl Arena {
         (self.free.load(Ordering::Relaxed) + rest) * 2 >= self.frames
     }
 
-    /// Populates one more block; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where
+    /// Populates one more block, or waits until somebody else has; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where
     /// the memory is at hand, several milliseconds where a hypervisor must find it first. Calls `between` after each request to the kernel
     /// that had mmap_lock.
     ///
     /// # Errors
     /// The kernel's: no memory, or none that can be registered.
     pub(crate) fn grow(&self, register: Option<&Uffd>, between: impl Fn()) -> Result<bool, Errno> {
+        let populated = self.populated_frames();
+        let _alone = self.growth.lock();
+        if self.populated_frames() != populated {
+            return Ok(true);
+        }
         let block = {
             let mut state = self.state.lock();
             let start = state.claimed;
@@ -137,9 +146,8 @@ impl Arena {
         let mut state = self.state.lock();
         match populated {
             Ok(()) => state.buddy.add(block.start as u32, block.end as u32),
-            // Unless somebody has claimed beyond, the next one to grow it tries this block again.
-            Err(_) if state.claimed == block.end => state.claimed = block.start,
-            Err(_) => {}
+            // The next one to grow it tries this block again.
+            Err(_) => state.claimed = block.start,
         }
         self.publish(&state);
         drop(state);
