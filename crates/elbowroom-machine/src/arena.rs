@@ -8,7 +8,7 @@ use crate::buddy::Buddy;
 use crate::uffd::{Protection, Uffd};
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
-use elbowroom_sync::{LockClass, LockStats, Mutex};
+use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex, time::Duration};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::ops::Range;
@@ -21,15 +21,17 @@ const BLOCK_BYTES: usize = BLOCK_PAGES << PAGE_SHIFT;
 /// With fewer free frames than this, the arena wants to grow: 16 MiB.
 const GROW_AHEAD_FRAMES: usize = 8 * BLOCK_PAGES;
 
+/// How long who waits for a block sleeps at most before it looks again: a bound, not a poll.
+const GROWTH_BOUND: Duration = Duration::from_millis(50);
+
 pub(crate) struct Arena {
     /// What was reserved, with the room to align the base.
     reserved: Range<usize>,
     base: usize,
     frames: usize,
     state: Mutex<State>,
-    /// Whoever has it may populate a block. Two at once would only wait for each other: the advice for one block is for a neighbour of the VMA in which
-    /// the other is being cleared, so it waits for that, with mmap_lock; and all of the program's mmap with it.
-    growth: Mutex<()>,
+    /// A turn of growing it has ended.
+    grown: Condvar,
     populated: AtomicUsize,
     /// What `state` says, for who only wants to know about: frames that are free, and `claimed`.
     free: AtomicUsize,
@@ -40,6 +42,10 @@ struct State {
     buddy: Buddy,
     /// Frames below this one are populated or being populated.
     claimed: usize,
+    /// Whether a thread populates a block.
+    growing: bool,
+    /// How often that has ended.
+    turn: u64,
     /// Frames that somebody has had: the others are all zeros, as the kernel gave them.
     used: Vec<u64>,
     /// Homes that are free but empty: the page that they belonged to was dropped in its window.
@@ -71,18 +77,19 @@ impl Arena {
         // Aligned as blocks are, so that each can be one huge page; the rest of the reservation is never used.
         let len = (frames << PAGE_SHIFT) + BLOCK_BYTES;
         let start = reserve(len)?;
-        // A page that is never used. With the first page of a mapping the kernel makes what all its pages are listed in (anon_vma), and the parts that the
+        // A page that holds nothing. With the first page of a mapping the kernel makes what all its pages are listed in (anon_vma), and the parts that the
         // mapping is split into inherit it. A fault that has to make it takes mmap_lock, and may keep it while it clears 2 MiB.
         // SAFETY: the last page of the reservation, which is larger than the aligned frames by at least one.
         unsafe { ((start + len - PAGE_SIZE) as *mut u8).write_volatile(0) };
         let used = vec![0; frames.div_ceil(64)];
-        let state = State { buddy: Buddy::default(), claimed: 0, used, hollow: Vec::new() };
+        let state =
+            State { buddy: Buddy::default(), claimed: 0, growing: false, turn: 0, used, hollow: Vec::new() };
         Ok(Self {
             reserved: start..start + len,
             base: start.next_multiple_of(BLOCK_BYTES),
             frames,
             state: locks.mutex(LockClass::Frames, state),
-            growth: locks.mutex(LockClass::Growth, ()),
+            grown: Condvar::new(),
             populated: AtomicUsize::new(0),
             free: AtomicUsize::new(0),
             claimed: AtomicUsize::new(0),
@@ -121,36 +128,46 @@ impl Arena {
         (self.free.load(Ordering::Relaxed) + rest) * 2 >= self.frames
     }
 
-    /// Populates one more block, or waits until somebody else has; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where
-    /// the memory is at hand, several milliseconds where a hypervisor must find it first. Calls `between` after each request to the kernel
+    /// Populates one more block, or waits while somebody else does; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear
+    /// 2 MiB: 0.1 ms where the memory is at hand, several milliseconds where a hypervisor must find it first. Calls `between` after each request to the kernel
     /// that had mmap_lock.
+    ///
+    /// One thread populates at a time. Two would only wait for each other: the advice for one block is for a neighbour of the VMA in which the other is being
+    /// cleared, so it waits for that, with mmap_lock; and all of the program's mmap with it.
     ///
     /// # Errors
     /// The kernel's: no memory, or none that can be registered.
     pub(crate) fn grow(&self, register: Option<&Uffd>, between: impl Fn()) -> Result<bool, Errno> {
-        let populated = self.populated_frames();
-        let _alone = self.growth.lock();
-        if self.populated_frames() != populated {
-            return Ok(true);
-        }
         let block = {
             let mut state = self.state.lock();
+            if state.growing {
+                let turn = state.turn;
+                while state.turn == turn {
+                    self.grown.wait_timeout(&mut state, GROWTH_BOUND);
+                }
+                return Ok(true);
+            }
             let start = state.claimed;
+            if start == self.frames {
+                return Ok(false);
+            }
+            state.growing = true;
             state.claimed = (start + BLOCK_PAGES).min(self.frames);
             start..state.claimed
         };
-        if block.is_empty() {
-            return Ok(false);
-        }
-        let populated = self.populate(&block, register, between);
+        let populated = self.populate(&block, register, &between);
         let mut state = self.state.lock();
         match populated {
             Ok(()) => state.buddy.add(block.start as u32, block.end as u32),
             // The next one to grow it tries this block again.
             Err(_) => state.claimed = block.start,
         }
+        state.growing = false;
+        state.turn += 1;
         self.publish(&state);
         drop(state);
+        self.grown.notify_all();
+        between();
         populated.map(|()| true)
     }
 
@@ -230,7 +247,7 @@ impl Arena {
         first as u32
     }
 
-    /// Frames that have had memory. All have, but for the hollow ones, and those whose page is in a window.
+    /// Frames that have had memory. All still have it, but for the hollow ones, and those whose page is in a window.
     pub(crate) fn populated_frames(&self) -> usize {
         self.populated.load(Ordering::Relaxed)
     }
@@ -276,7 +293,6 @@ impl Arena {
         }
         if let Some(uffd) = register {
             uffd.register(start..start + len, Protection::Writable)?;
-            between();
         }
         self.populated.fetch_add(block.len(), Ordering::Relaxed);
         Ok(())

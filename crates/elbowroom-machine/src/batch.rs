@@ -85,7 +85,7 @@ impl Batch {
         };
         let error = (dropped < 0).then(std::io::Error::last_os_error);
         let error = error.as_ref().and_then(Errno::from_io_error);
-        // Any other is about a page of this list, that somebody has unmapped behind our back perhaps.
+        // Most others are about a page of this list, that somebody has unmapped behind our back perhaps.
         if matches!(error, Some(Errno::PERM | Errno::NOSYS | Errno::INVAL)) {
             self.refused.store(true, Ordering::Relaxed);
         }

@@ -5,7 +5,8 @@
 //! 2. A page that is not in `away` is at home: present in the arena at `home + index * PAGE_SIZE`, and nobody but the extent's
 //!    owner reads or writes it there.
 //! 3. A page in `away` is present in a window at `base + index * PAGE_SIZE`, and its home is empty, or waits to be
-//!    emptied: touching it there would be a fault of our own. Of a single page the home may change while it is away. So every access to bytes checks that all pages are at home.
+//!    emptied: touching it there would be a fault of our own. So every access to bytes checks that all pages are at home.
+//!    Of a single page the home may change while it is away.
 
 use crate::{PAGE_SHIFT, PageSet};
 

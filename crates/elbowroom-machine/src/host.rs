@@ -220,7 +220,7 @@ impl HostMmu {
         self.arena.is_roomy()
     }
 
-    /// Gives the arena 2 MiB more of its size, which takes up to several milliseconds; `false` if it has all of it.
+    /// Gives the arena 2 MiB more of its size, which takes up to several milliseconds, or waits while another thread does; `false` if it has all of it.
     ///
     /// # Errors
     /// The kernel's: it has no memory.

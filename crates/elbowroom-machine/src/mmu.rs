@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Arena, page tables of some kind, and the way between them. [`HostMmu`] has real pointers, [`crate::soft::SoftMmu`] tables of its own.
 ///
 /// A page of an extent is at home or mapped ("away"), never both. The owner of an extent serializes the calls for it. No call waits for
-/// anything but short locks and, at most for some milliseconds, for pins to go.
+/// anything but short locks and, at most for some milliseconds, for pins to go, or for another thread that grows the arena.
 pub trait Mmu: Send + Sync + 'static {
     /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free in what the arena has so far.
     fn alloc(&self, order: u8) -> Option<Extent>;
@@ -15,7 +15,8 @@ pub trait Mmu: Send + Sync + 'static {
     /// Whether somebody who has time should call [`Mmu::grow`].
     fn wants_to_grow(&self) -> bool;
 
-    /// Gives the arena 2 MiB more of its size, which may take milliseconds; `false` if it has all of it.
+    /// Gives the arena 2 MiB more of its size, which may take milliseconds, or waits while another thread does; `false` if it has all of it. Somebody else may
+    /// have taken the frames when it returns.
     ///
     /// # Errors
     /// The kernel has no memory.

@@ -39,8 +39,6 @@ pub enum LockClass {
     Window,
     /// One table of pages of the soft MMU. Linux: the page-table lock of a PTE table.
     PageTable,
-    /// Giving the arena more memory: one thread at a time.
-    Growth,
     /// The frame allocator.
     Frames,
     /// A queue of work for another thread.
@@ -53,7 +51,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 18] = [
+    pub const ALL: [LockClass; 17] = [
         LockClass::Threads,
         LockClass::Spaces,
         LockClass::Layout,
@@ -67,7 +65,6 @@ impl LockClass {
         LockClass::Vacating,
         LockClass::Window,
         LockClass::PageTable,
-        LockClass::Growth,
         LockClass::Frames,
         LockClass::Queue,
         LockClass::Streams,
@@ -90,7 +87,6 @@ impl LockClass {
             LockClass::Vacating => "vacating",
             LockClass::Window => "window",
             LockClass::PageTable => "page-table",
-            LockClass::Growth => "growth",
             LockClass::Frames => "frames",
             LockClass::Queue => "queue",
             LockClass::Streams => "streams",

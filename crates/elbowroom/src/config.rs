@@ -214,7 +214,7 @@ pub const ACTIVE_PERCENT: usize = 60;
 pub const RECLAIM_ROUNDS: usize = 4;
 
 /// A handler looks for new faults after so many reads that it completed. A look costs a system call, and submitting early a notification of the
-/// device; too few of them and the device runs dry meanwhile. Between 3 and 8 random reads are about equally fast, a fifth faster than with none.
+/// device; too few of them and the device runs dry meanwhile. Between 3 and 8 random reads are about equally fast, a seventh faster than with none.
 pub const READS_BETWEEN_LOOKS: usize = 6;
 
 /// A handler shares a batch of more new faults than this with the others, while it is overloaded.

@@ -191,7 +191,7 @@ impl SoftMmu {
         self.shared.frames.arena().is_roomy()
     }
 
-    /// Gives the arena 2 MiB more of its size; `false` if it has all of it.
+    /// Gives the arena 2 MiB more of its size, or waits while another thread does; `false` if it has all of it.
     ///
     /// # Errors
     /// The kernel's: it has no memory.

@@ -19,6 +19,7 @@ pub(crate) use self::inline::FaultError;
 use self::io::Io;
 use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, READS_BETWEEN_LOOKS, REPEATS_AT_ONCE};
 use crate::core::{Core, Job};
+use crate::object::FileObject;
 use crate::page::{Answer, Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -28,6 +29,7 @@ use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// The thread number of faults that no thread of the program has had.
 pub(crate) const NO_THREAD: u32 = 0;
@@ -112,10 +114,8 @@ impl<P: Platform> Handler<P> {
                 }
             };
             self.io.load.work_begins();
-            if woken.kicked {
-                self.take_jobs();
-                self.run_ready();
-            }
+            let ahead = if woken.kicked { self.take_jobs() } else { Vec::new() };
+            self.run_ready();
             if woken.readable || woken.kicked {
                 self.serve_new(&mut events);
             }
@@ -125,6 +125,10 @@ impl<P: Platform> Handler<P> {
                 if nth % READS_BETWEEN_LOOKS == 0 {
                     self.serve_new(&mut events);
                 }
+            }
+            for (object, pages) in ahead {
+                let cap = self.core.read_cap();
+                self.pass().prefetch(&object, pages, cap);
             }
             self.run_delayed();
             self.run_ready();
@@ -178,17 +182,17 @@ impl<P: Platform> Handler<P> {
         }
     }
 
-    fn take_jobs(&mut self) {
+    /// Makes ready what others have handed over. Returns what is to be read ahead, for which nobody waits.
+    fn take_jobs(&mut self) -> Vec<(Arc<FileObject>, Range<u64>)> {
         let jobs = std::mem::take(&mut *self.core.inboxes[self.number].jobs.lock());
+        let mut ahead = Vec::new();
         for job in jobs {
             match job {
                 Job::Retry(faults) => self.ready.extend(faults),
-                Job::Prefetch(object, pages) => {
-                    let cap = self.core.read_cap();
-                    self.pass().prefetch(&object, pages, cap);
-                }
+                Job::Prefetch(object, pages) => ahead.push((object, pages)),
             }
         }
+        ahead
     }
 
     fn run_ready(&mut self) {

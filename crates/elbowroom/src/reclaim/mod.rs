@@ -51,12 +51,25 @@ impl<P: Platform> Core<P> {
                 break;
             }
         }
-        (0..=order).rev().find_map(|smaller| self.mmu.alloc(smaller))
+        loop {
+            let smaller = (0..=order).rev().find_map(|smaller| self.mmu.alloc(smaller));
+            // Others may have taken what the arena had grown by.
+            if smaller.is_some() || !self.grow_arena() {
+                return smaller;
+            }
+        }
     }
 
     /// A run of 2^`order` frames, if that can be had without freeing any. An arena that grows for it clears no more than its user would have to.
     pub(crate) fn whole_run(&self, order: u8) -> Option<Extent> {
-        let extent = self.mmu.alloc(order).or_else(|| self.grow_arena().then(|| self.mmu.alloc(order))?);
+        let mut extent = self.mmu.alloc(order);
+        for _ in 0..RECLAIM_ROUNDS {
+            // More than once, since others may take what it has grown by.
+            if extent.is_some() || !self.grow_arena() {
+                break;
+            }
+            extent = self.mmu.alloc(order);
+        }
         self.see_to_supply(order);
         extent
     }

@@ -295,13 +295,14 @@ impl<P: Platform> Core<P> {
         if !part.spec.is_private() {
             return;
         }
-        for (page, _) in mm.anon.in_range(part.page_numbers()) {
-            let page = page.max(part.page_numbers().start);
-            if let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) {
-                self.take_own(mm, page, &folio);
-                self.unlock(&folio);
-            }
-        }
+        let pages = part.page_numbers();
+        let _: Result<(), Errno> = each_own(mm, &pages, |page| {
+            let Some(folio) = self.lock_own_within(mm, page, &pages) else { return Ok(page + 1) };
+            let first = AnonPages::first_of(&folio, page);
+            self.take_own(mm, first, &folio);
+            self.unlock(&folio);
+            Ok(first + folio.pages())
+        });
     }
 
     /// Takes the pages of a part that stays mapped out of the MMU, but for those that are pinned. Any of them may be back by the time this returns. Linux:
@@ -319,23 +320,23 @@ impl<P: Platform> Core<P> {
         let deadline = Instant::now() + PINNED_BOUND;
         self.take_out(mm, part, deadline)?;
         if part.spec.is_private() {
-            for (page, _) in mm.anon.in_range(part.page_numbers()) {
-                // What was joined meanwhile with what is beyond the part is split again.
-                let page = page.max(part.page_numbers().start);
-                while !self.forget_own(mm, page, part) {
-                    if Instant::now() > deadline {
-                        return Err(Errno::BUSY);
+            each_own(mm, &part.page_numbers(), |page| {
+                loop {
+                    match self.forget_own(mm, page, part) {
+                        Some(next) => return Ok(next),
+                        None if Instant::now() > deadline => return Err(Errno::BUSY),
+                        None => thread::sleep(CHANGE_LOOK),
                     }
-                    thread::sleep(CHANGE_LOOK);
                 }
-            }
+            })?;
         }
         self.mmu.allow(part.range.clone())
     }
 
-    /// Frees a page that belongs to the space, if what is mapped there is still like the part. `false`: it is pinned there, or the mapping is being changed.
-    fn forget_own(&self, mm: &Mm, page: u64, part: &Part) -> bool {
-        let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) else { return true };
+    /// Frees what belongs to the space at a page, if what is mapped there is still like the part. Returns the page behind it. `None`: it is pinned there, or
+    /// the mapping is being changed.
+    fn forget_own(&self, mm: &Mm, page: u64, part: &Part) -> Option<u64> {
+        let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) else { return Some(page + 1) };
         let first = AnonPages::first_of(&folio, page);
         let addr = (first as usize) << PAGE_SHIFT;
         // While the VMA is entered nobody puts another page there.
@@ -358,6 +359,64 @@ impl<P: Platform> Core<P> {
             Err(_) => false,
         };
         self.unlock(&folio);
-        gone
+        gone.then(|| first + folio.pages())
+    }
+}
+
+/// Calls `each` for the pages in a range that belong to the space; it tells from which page on to go on. A huge folio is one call, if `each` says so. One that was
+/// joined since the ends of the range were split reaches beyond it, and is split when it is locked: then each of its pages is one.
+fn each_own(
+    mm: &Mm,
+    pages: &Range<u64>,
+    mut each: impl FnMut(u64) -> Result<u64, Errno>,
+) -> Result<(), Errno> {
+    for (first, listed) in mm.anon.in_range(pages.clone()) {
+        let end = (first + listed.pages()).min(pages.end);
+        let mut page = first.max(pages.start);
+        while page < end {
+            page = each(page)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::page::HUGE_PAGES;
+    use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+
+    /// As if it had been joined after the ends of the part were split.
+    #[test]
+    fn a_part_of_a_huge_folio_is_dropped_page_by_page() {
+        const BYTES: usize = (HUGE_PAGES as usize) << PAGE_SHIFT;
+        let manager = Manager::<Soft>::start_on(Config::with_memory(64 << 20)).unwrap();
+        let space = manager.create_space().unwrap();
+        let request = MapRequest {
+            place: Place::Anywhere,
+            len: 2 * BYTES,
+            prot: Prot::READ.union(Prot::WRITE),
+            may_write: true,
+            sharing: Sharing::Private,
+            object: None,
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let start = space.map(request).unwrap().next_multiple_of(BYTES);
+        let (cpu, core, mm) = (space.cpu(), &space.core, &space.mm);
+        cpu.write_u64(start, 1).unwrap();
+        let first = (start >> PAGE_SHIFT) as u64;
+        let huge = mm.anon.find(first).unwrap();
+        assert_eq!(huge.pages(), HUGE_PAGES);
+        core.bring_home(None, &huge, start, Instant::now()).unwrap();
+        for (from, pages) in [(0, 100), (300, 50), (400, HUGE_PAGES as usize - 400)] {
+            let range = start + (from << PAGE_SHIFT)..start + ((from + pages) << PAGE_SHIFT);
+            let part = Part { range, first_page: 0, spec: mm.enter(start).unwrap().spec.clone() };
+            core.drop_own(mm, &part);
+        }
+        let left = mm.anon.in_range(first..first + HUGE_PAGES);
+        let left: Vec<_> = left.into_iter().map(|(page, _)| page - first).collect();
+        assert_eq!(left, (100..300).chain(350..400).collect::<Vec<_>>());
     }
 }
