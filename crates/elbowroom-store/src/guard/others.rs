@@ -37,9 +37,10 @@ fn has_open(process: &Path, id: FileId) -> bool {
     }
 }
 
-/// By the inode number alone: the device that /proc shows is not always the one that fstat(2) gives.
+/// By the inode number alone: the device that /proc shows is not always the one that fstat(2) gives. A process whose
+/// descriptors we may see and whose mappings we may not (the first one of some containers) is taken to map nothing.
 fn maps(process: &Path, inode: u64) -> bool {
-    let Ok(maps) = fs::read_to_string(process.join("maps")) else { return process.exists() };
+    let Ok(maps) = fs::read_to_string(process.join("maps")) else { return false };
     maps.lines()
         .any(|line| line.split_ascii_whitespace().nth(4).and_then(|field| field.parse().ok()) == Some(inode))
 }
