@@ -24,6 +24,7 @@ use std::ops::Range;
 
 pub use crate::layout::Denial;
 pub use crate::uffd::Wake;
+pub use rustix::mm::Advice as GivenAdvice;
 
 /// How pages get into windows and out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -614,6 +615,15 @@ impl HostMmu {
     /// until [`HostMmu::wake`].
     pub fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
         self.layout.give_away(range)
+    }
+
+    /// Tells the kernel about its own mapping at `range`, which [`HostMmu::map_file`] has made.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn advise_given(&self, range: Range<usize>, advice: GivenAdvice) -> Result<(), Errno> {
+        // SAFETY: none of the advice that is given here changes what is mapped; the range is the kernel's.
+        unsafe { mm::madvise(range.start as *mut _, range.len(), advice) }
     }
 
     /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, with PROT_* bits `prot`.

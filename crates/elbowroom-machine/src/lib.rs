@@ -29,7 +29,9 @@ mod way;
 mod window;
 
 pub use extent::Extent;
-pub use host::{Access, Denial, FaultEvent, HostConfig, HostMmu, Mover, SetupError, UnmapError, Wake};
+pub use host::{
+    Access, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, SetupError, UnmapError, Wake,
+};
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};
 pub use rustix::io::Errno;
