@@ -19,7 +19,7 @@ impl Space<Host> {
     /// `prot`, or their own rights if `None`. What was dirty is written first, so the bytes are the same.
     ///
     /// # Errors
-    /// EINVAL: the range is no range. EOPNOTSUPP: something there is not a file's, or has pages of its own. ENOMEM: no more ranges can be given away. EBUSY: a page is
+    /// EINVAL: the range is no range. EOPNOTSUPP: something there is not a file's, or has pages of its own. EBUSY: a page is
     /// pinned, or being written, for longer than the bound. The error of a write-back. In all of these nothing is changed. The error of mapping: what was not mapped
     /// stays as it is.
     pub fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
@@ -80,7 +80,7 @@ impl Space<Host> {
                 if !parts.iter().all(|part| part.spec.object.as_ref().is_some_and(|object| wanted(object))) {
                     return Err(Errno::OPNOTSUPP);
                 }
-                self.can_give(parts.len() + ranges.len())
+                Ok(Pages::Leave)
             })?;
             changes.push(change);
         }
@@ -123,11 +123,6 @@ impl Space<Host> {
         self.core.mmu.map_file(part.range.clone(), object.file().as_fd(), offset, prot, private)
     }
 
-    /// ENOMEM, before anything is changed, if no more ranges can be given away.
-    fn can_give(&self, ranges: usize) -> Result<Pages, Errno> {
-        if self.core.mmu.can_give_away(ranges + 1) { Ok(Pages::Leave) } else { Err(Errno::NOMEM) }
-    }
-
     /// Leaves the files to the kernel of which a folio has gone from one mapping to another all the time.
     ///
     /// A folio is mapped in one place. An instruction that needs two mappings of one at the same time (`rep movsb` from one to the other) would fault for ever,
@@ -165,15 +160,13 @@ impl Space<Host> {
     /// As for [`Space::hand_back`].
     pub fn surrender(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
-        let plan = |parts: &[Part]| self.can_give(parts.len() + 1).map(|_| Pages::Drop);
-        let change = self.begin(range.clone(), plan)?;
-        let mut given = Ok(());
+        let change = self.begin(range.clone(), |_: &[Part]| Ok(Pages::Drop))?;
         let mut rest = range.clone();
         while let Some(owned) = self.core.mmu.windows().first_owned(rest.clone()) {
             rest.start = owned.end;
-            given = given.and(self.core.mmu.give_away(owned));
+            self.core.mmu.give_away(&owned);
         }
         self.finish(change, Vec::new(), Rest::Taken);
-        given
+        Ok(())
     }
 }
