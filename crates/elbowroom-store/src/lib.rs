@@ -56,3 +56,17 @@ pub use guard::{Comer, Guard, Guards};
 pub use inject::Inject;
 pub use origin::Origin;
 pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
+
+#[cfg(all(test, not(shuttle)))]
+mod test_extent {
+    use elbowroom_machine::Extent;
+
+    /// An extent of an arena that is never dropped.
+    pub(crate) fn extent(order: u8) -> Extent {
+        use elbowroom_machine::soft::{SoftConfig, SoftMmu};
+        let mmu = SoftMmu::new(SoftConfig::new(1 << order), &elbowroom_sync::LockStats::new())
+            .expect("room for an arena");
+        while mmu.grow().expect("memory for an arena") {}
+        Box::leak(Box::new(mmu)).alloc(order).expect("the arena's only run")
+    }
+}
