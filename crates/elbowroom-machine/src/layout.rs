@@ -75,12 +75,31 @@ impl Layout {
         let sizes = SIZES.into_iter().filter(|&s| s > min_len).chain([min_len]);
         let mut last = Errno::NOMEM;
         for len in sizes {
-            match reserve(len + table_room(len)) {
+            match self.reserve_apart(len + table_room(len)) {
                 Ok(start) => return self.enter_window(uffd, start, len),
                 Err(e) => last = e,
             }
         }
         Err(last)
+    }
+
+    /// Reserves addresses that are in no window, a hole in one included: the kernel may choose those of a large hole.
+    fn reserve_apart(&self, len: usize) -> Result<usize, Errno> {
+        let mut in_holes = Vec::new();
+        let found = loop {
+            match reserve(len) {
+                Ok(start) if self.windows.windows().any(|w| w.start < start + len && start < w.end) => {
+                    // Kept until another place is found, so that it is not chosen again.
+                    in_holes.push(start);
+                }
+                found => break found,
+            }
+        };
+        for start in in_holes {
+            // SAFETY: reserved above, and nobody knows of it.
+            let _ = unsafe { mm::munmap(start as *mut _, len) };
+        }
+        found
     }
 
     /// Enters what was reserved at `start`, with room for the table behind it, as a window of `len` bytes; or unmaps it.

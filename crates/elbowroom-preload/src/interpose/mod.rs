@@ -32,4 +32,5 @@ mod read;
 mod signal;
 mod stdio;
 mod sync;
+mod thread;
 mod write;

@@ -4,11 +4,11 @@
 
 use crate::reason::Reason;
 use crate::request::{self, Durable, Op, RESIDENT_PAGES};
+use crate::reserve;
 use crate::serve;
-use crate::split::{self, Side};
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
-use elbowroom::{Advice, Manager};
+use elbowroom::{Advice, Manager, Side};
 use libc::{c_int, c_long, c_uchar, c_uint, c_void, size_t};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -37,20 +37,13 @@ pub fn managed_range(addr: usize, len: usize) -> Option<(&'static Process, &'sta
     manager.windows().intersects(addr, end - addr).then_some((process, manager, addr..end))
 }
 
-/// [`split::parts`] by the manager's windows.
+/// Calls `each` for the parts of the range inside windows and outside, in order, until one fails.
 pub fn each_part(
     manager: &Manager,
     range: Range<usize>,
     each: &mut dyn FnMut(Side, Range<usize>) -> Result<(), c_int>,
 ) -> Result<(), c_int> {
-    let windows = manager.windows();
-    split::parts(
-        range,
-        PAGE,
-        &|range| windows.intersects(range.start, range.len()),
-        &|range| windows.covers(range.start, range.len()),
-        each,
-    )
+    manager.windows().parts(range).try_for_each(|(side, part)| each(side, part))
 }
 
 /// Gives a managed range to the kernel, with its bytes.
@@ -79,6 +72,9 @@ fn by_parts(
 }
 
 unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
     // SAFETY: the caller's promise.
     by_parts(
         addr as usize,
@@ -105,6 +101,9 @@ fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Resul
 }
 
 unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
     let by_kernel = |addr: usize, len: usize| {
         let (prot, key) = (prot as c_long, key as c_long);
         // SAFETY: the caller's promise.
@@ -174,6 +173,9 @@ fn meaning(advice: c_int) -> Meaning {
 }
 
 unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
     let managed = &mut |process: &'static Process, range| match meaning(advice) {
         Meaning::Follow(advice) => request::submit(process, Op::Advise(range, advice)).map(drop),
         Meaning::Nothing => Ok(()),
