@@ -71,7 +71,8 @@ fn reserve(len: usize) -> Option<Range<usize>> {
     // SAFETY: a new mapping; the address is a wish.
     let at = unsafe { sys::mmap(wanted as *mut c_void, len, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED {
-        // Its place in the table stays empty: others may have taken the next.
+        // Its place in the table stays empty if somebody has taken the next one.
+        let _ = REGION_COUNT.compare_exchange(index + 1, index, Ordering::AcqRel, Ordering::Relaxed);
         return None;
     }
     // Its parts come into use page by page; whole huge pages would be memory that nobody asked for.
