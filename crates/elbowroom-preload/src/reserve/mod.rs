@@ -34,6 +34,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const INITIAL_HEAP_BYTES: usize = 1 << 20;
 /// The heap of a manager: this, and a part of the budget. What it needs beyond that is reserved later.
 const HEAP_BYTES: usize = 64 << 20;
+/// The same where the program's addresses are limited; the rest is reserved when it is needed.
+const LIMITED_HEAP_BYTES: usize = 8 << 20;
 /// The part: 1/16, about four times what describes the frames of files that are no larger than the budget.
 const HEAP_PART_OF_BUDGET: usize = 16;
 /// The most regions. Each further region of the heap is twice as large as the one before.
@@ -118,7 +120,16 @@ pub fn prepare(budget_bytes: u64) {
     stacks::prepare();
     buffers::prepare();
     let part = usize::try_from(budget_bytes).unwrap_or(usize::MAX) / HEAP_PART_OF_BUDGET;
-    heap::prepare((HEAP_BYTES + part.min(1 << 40)).next_multiple_of(HEAP_BYTES));
+    let heap = if addresses_are_limited() { LIMITED_HEAP_BYTES } else { HEAP_BYTES + part.min(1 << 40) };
+    heap::prepare(heap.next_multiple_of(PAGE));
+}
+
+/// Whether there is an RLIMIT_AS.
+fn addresses_are_limited() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the kernel writes one `rlimit`.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    limit.rlim_cur != libc::RLIM_INFINITY
 }
 
 /// In a forked child, before it does anything else: it has none of the parent's threads.
