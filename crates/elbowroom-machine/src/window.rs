@@ -2,9 +2,9 @@
 
 use crate::PAGE_SIZE;
 use crate::foreign::Foreign;
+use elbowroom_sync::OnceLock;
 use rustix::io::Errno;
 use std::ops::Range;
-use std::sync::OnceLock;
 
 pub use crate::foreign::Side;
 
