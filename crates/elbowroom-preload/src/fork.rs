@@ -5,10 +5,11 @@
 
 use crate::end;
 use crate::interpose;
+use crate::reserve;
 use crate::signals;
-use crate::split::{self, Side};
 use crate::state;
 use crate::sys::{self, PAGE};
+use elbowroom::Side;
 use libc::c_int;
 
 /// No address of a program is above this.
@@ -42,6 +43,7 @@ pub fn before_fork() {
 unsafe extern "C" fn in_child() {
     // SAFETY: this is the child's only thread, before it does anything else.
     unsafe { elbowroom_sync::epoch::after_fork() };
+    reserve::in_child();
     // The child of a thread of ours would be a bug, but its mark is not for a child's only thread.
     state::set_service_thread(false);
     let Some(process) = state::process() else { return };
@@ -56,21 +58,11 @@ unsafe extern "C" fn in_child() {
 /// where a stale pointer of the parent's points: such an access must fail, not read something else.
 fn keep_windows_closed() {
     let Some(windows) = state::last_manager().map(|manager| manager.windows()) else { return };
-    let _ = split::parts::<()>(
-        PAGE..ADDRESS_END,
-        PAGE,
-        &|range| windows.intersects(range.start, range.len()),
-        &|range| windows.covers(range.start, range.len()),
-        &mut |side, range| {
-            if side == Side::Managed {
-                let flags =
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-                let at = range.start as *mut libc::c_void;
-                // SAFETY: NOREPLACE: nothing that is mapped is changed. If it fails, the addresses are in use
-                // already.
-                unsafe { sys::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) };
-            }
-            Ok(())
-        },
-    );
+    for (_, range) in windows.parts(PAGE..ADDRESS_END).filter(|(side, _)| *side == Side::Managed) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        let at = range.start as *mut libc::c_void;
+        // SAFETY: NOREPLACE: nothing that is mapped is changed. If it fails, the addresses are in use
+        // already.
+        unsafe { sys::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) };
+    }
 }

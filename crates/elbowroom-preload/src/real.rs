@@ -162,4 +162,7 @@ real! {
     sysv_signal(signal: c_int, handler: Handler) -> Handler;
     __sysv_signal(signal: c_int, handler: Handler) -> Handler;
     sigset(signal: c_int, handler: Handler) -> Handler;
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: *const c_void,
+        argument: *mut c_void) -> c_int;
+    __cxa_thread_atexit_impl(destructor: *const c_void, object: *mut c_void, dso: *mut c_void) -> c_int;
 }

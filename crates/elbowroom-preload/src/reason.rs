@@ -58,6 +58,8 @@ reasons! {
     LockedMemory = "locked_memory",
     /// mlockall beside managed memory, refused with ENOMEM.
     MlockRefused = "mlock_refused",
+    /// A call on addresses where the library has its own memory, refused.
+    LibraryMemory = "library_memory",
 }
 
 /// One counter per reason. All zero is the start.

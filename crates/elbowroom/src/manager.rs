@@ -319,6 +319,11 @@ impl Manager<Host> {
     pub fn windows(&self) -> &WindowTable {
         self.core.mmu.windows()
     }
+
+    /// Whether any of `range` is memory of the manager's own: frames, or what it keeps beside windows.
+    pub fn has_memory_of_its_own_in(&self, range: &std::ops::Range<usize>) -> bool {
+        self.core.mmu.has_memory_of_its_own_in(range)
+    }
 }
 
 impl Manager<Soft> {

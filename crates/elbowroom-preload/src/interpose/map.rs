@@ -7,13 +7,13 @@
 use crate::policy::{self, FileFacts, First, Last, MapArgs, Surroundings};
 use crate::reason::Reason;
 use crate::request::{self, Op};
+use crate::reserve;
 use crate::serve;
 use crate::service;
 use crate::signals;
-use crate::split::Side;
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
-use elbowroom::{FileId, Manager, Remap};
+use elbowroom::{FileId, Manager, Remap, Side};
 use libc::{c_int, c_long, c_void, off_t, size_t};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -39,6 +39,10 @@ unsafe fn map(
     offset: off_t,
 ) -> *mut c_void {
     let args = MapArgs { addr: addr as usize, len, prot, flags, fd, offset };
+    if flags & libc::MAP_FIXED != 0 && reserve::refuses(args.addr, len) {
+        sys::set_errno(libc::ENOMEM);
+        return libc::MAP_FAILED;
+    }
     match state::for_program() {
         Some(process) => map_for_program(process, &args),
         // SAFETY: the caller's promise.
@@ -211,6 +215,9 @@ pub fn hand_back_before_fork() {
 }
 
 unsafe fn unmap(addr: *mut c_void, len: size_t) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::EINVAL);
+    }
     let possible = managed_range(addr as usize, len).filter(|(_, _, range)| range.end <= ADDRESS_END);
     let Some((process, manager, range)) = possible else {
         // SAFETY: the caller's promise.
@@ -237,6 +244,11 @@ unsafe fn remap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
+    let target_len = if flags & libc::MREMAP_FIXED != 0 { new_len } else { 0 };
+    if reserve::refuses(old as usize, old_len) || reserve::refuses(new as usize, target_len) {
+        sys::set_errno(libc::EINVAL);
+        return libc::MAP_FAILED;
+    }
     if let Some((process, manager)) = state::alive() {
         match remap_managed(process, manager, old as usize, old_len, new_len, flags, new as usize) {
             Some(Ok(at)) => return at as *mut c_void,

@@ -32,6 +32,7 @@ mod read;
 mod signal;
 mod stdio;
 mod sync;
+mod thread;
 mod write;
 
 pub use map::hand_back_before_fork;

@@ -5,11 +5,11 @@
 
 use crate::reason::Reason;
 use crate::request::{self, Durable, Op, RESIDENT_PAGES};
+use crate::reserve;
 use crate::serve;
-use crate::split::{self, Side};
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
-use elbowroom::{Advice, Manager};
+use elbowroom::{Advice, Manager, Side};
 use libc::{c_int, c_long, c_uchar, c_uint, c_void, size_t};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -45,20 +45,13 @@ pub fn managed_range(addr: usize, len: usize) -> Option<(&'static Process, &'sta
     manager.windows().intersects(addr, end - addr).then_some((process, manager, addr..end))
 }
 
-/// [`split::parts`] by the manager's windows.
+/// Calls `each` for the parts of the range inside windows and outside, in order, until one fails.
 pub fn each_part(
     manager: &Manager,
     range: Range<usize>,
     each: &mut dyn FnMut(Side, Range<usize>) -> Result<(), c_int>,
 ) -> Result<(), c_int> {
-    let windows = manager.windows();
-    split::parts(
-        range,
-        PAGE,
-        &|range| windows.intersects(range.start, range.len()),
-        &|range| windows.covers(range.start, range.len()),
-        each,
-    )
+    manager.windows().parts(range).try_for_each(|(side, part)| each(side, part))
 }
 
 /// Makes the range the kernel's: the files that are managed there go back with all their mappings, and what is free
@@ -111,6 +104,9 @@ fn submit(process: &Process, op: Op) -> Result<Done, c_int> {
 }
 
 unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
     let managed = |process: &'static Process, range| protect_managed(process, range, prot);
     by_side(addr as usize, len, managed, || {
         let prot = prot as c_long;
@@ -130,6 +126,9 @@ fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Resul
 }
 
 unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
     let managed = |process: &'static Process, range| match key {
         -1 => protect_managed(process, range, prot),
         _ => Ok(Done::ByKernel(Reason::KernelCall)),
@@ -189,6 +188,9 @@ fn meaning(advice: c_int) -> Option<Advice> {
 /// # Safety
 /// As madvise(2).
 pub unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
     let managed = |process: &'static Process, range| match meaning(advice) {
         Some(advice) => submit(process, Op::Advise(range, advice)),
         None => Ok(Done::ByKernel(Reason::KernelCall)),
