@@ -39,6 +39,7 @@ mod end;
 mod fork;
 mod ids;
 mod interpose;
+mod limits;
 mod policy;
 mod real;
 mod reason;
@@ -48,6 +49,7 @@ mod service;
 mod signals;
 mod split;
 mod state;
+mod stderr;
 mod summary;
 mod sys;
 

@@ -24,7 +24,12 @@ macro_rules! export {
     };
 }
 
+#[macro_use]
+mod jump;
+
+mod children;
 mod files;
+mod limits;
 mod map;
 mod process;
 mod ranges;
