@@ -106,6 +106,151 @@ static void crash(void)
     *nowhere = 1;
 }
 
+static void must_not_run(int sig)
+{
+    describe(sig);
+    _exit(95);
+}
+
+static void crash_again(int sig)
+{
+    describe(sig);
+    crash();
+}
+
+static sigjmp_buf leave;
+
+static void jump_away(int sig)
+{
+    if (!probe_active)
+        describe(sig);
+    siglongjmp(leave, 1);
+}
+
+static void print_mask(const char *when)
+{
+    sigset_t mask, pending;
+    SYS(pthread_sigmask(SIG_BLOCK, NULL, &mask));
+    SYS(sigpending(&pending));
+    char text[200];
+    snprintf(text, sizeof text, "%s: SEGV %d, BUS %d, USR1 %d; pending SEGV %d\n", when, sigismember(&mask, SIGSEGV),
+             sigismember(&mask, SIGBUS), sigismember(&mask, SIGUSR1), sigismember(&pending, SIGSEGV));
+    say(text);
+}
+
+static void block(int how, int sig)
+{
+    sigset_t mask;
+    sigemptyset(&mask);
+    if (sig)
+        sigaddset(&mask, sig);
+    else
+        sigfillset(&mask);
+    SYS(pthread_sigmask(how, &mask, NULL));
+}
+
+static void *crash_in_thread(void *argument)
+{
+    print_mask("in a thread");
+    block(SIG_UNBLOCK, SIGUSR1);
+    print_mask("USR1 unblocked");
+    crash();
+    return argument;
+}
+
+static void count(int sig)
+{
+    (void)sig;
+    calls++;
+}
+
+/* The signals that instructions raise, blocked. */
+static void blocked(const char *mode)
+{
+    if (!strcmp(mode, "blocked-segv")) {
+        set(SIGSEGV, must_not_run, 0);
+        block(SIG_BLOCK, SIGSEGV);
+        print_mask("blocked");
+        crash();
+    }
+    if (!strcmp(mode, "blocked-default")) {
+        block(SIG_SETMASK, 0);
+        crash();
+    }
+    if (!strcmp(mode, "blocked-ill")) {
+        block(SIG_BLOCK, SIGILL);
+        __builtin_trap();
+    }
+    if (!strcmp(mode, "blocked-fpe")) {
+        volatile int zero = 0;
+        block(SIG_BLOCK, SIGFPE);
+        calls = 100 / zero;
+    }
+    if (!strcmp(mode, "blocked-trap")) {
+        block(SIG_BLOCK, SIGTRAP);
+#ifdef __x86_64__
+        __asm__ volatile("int3");
+#endif
+        raise(SIGKILL);
+    }
+    if (!strcmp(mode, "blocked-thread")) {
+        pthread_t id;
+        set(SIGSEGV, must_not_run, 0);
+        block(SIG_SETMASK, 0);
+        SPAWN(&id, crash_in_thread, NULL);
+        pthread_join(id, NULL);
+    }
+    if (!strcmp(mode, "blocked-nested")) {
+        set(SIGSEGV, crash_again, 0);
+        crash();
+    }
+    if (!strcmp(mode, "blocked-by-term")) {
+        struct sigaction action = {.sa_handler = crash_again};
+        sigfillset(&action.sa_mask);
+        SYS(sigaction(SIGTERM, &action, NULL));
+        set(SIGSEGV, must_not_run, 0);
+        raise(SIGTERM);
+    }
+    if (!strcmp(mode, "blocked-left")) {
+        set(SIGSEGV, jump_away, 0);
+        for (volatile int i = 0; i < 100; i++)
+            if (sigsetjmp(leave, 1) == 0)
+                crash();
+        print_mask("after siglongjmp");
+        if (sigsetjmp(leave, 0) == 0)
+            crash();
+        print_mask("after longjmp");
+        crash();
+    }
+    if (!strcmp(mode, "blocked-sent")) {
+        set(SIGSEGV, count, 0);
+        block(SIG_BLOCK, SIGSEGV);
+        kill(getpid(), SIGSEGV);
+        print_mask("sent");
+        CHECK(calls == 0, "called");
+        block(SIG_UNBLOCK, SIGSEGV);
+        CHECK(calls == 1, "not called");
+        print_mask("unblocked");
+        block(SIG_BLOCK, SIGSEGV);
+        raise(SIGSEGV);
+        sigset_t mask;
+        int got;
+        sigemptyset(&mask);
+        sigaddset(&mask, SIGSEGV);
+        CHECK(sigwait(&mask, &got) == 0 && got == SIGSEGV && calls == 1, "sigwait");
+        print_mask("waited for");
+        raise(SIGSEGV);
+        block(SIG_SETMASK, SIGUSR1);
+        CHECK(calls == 2, "not called");
+        print_mask("another mask");
+        set(SIGSEGV, (void *)SIG_DFL, 0);
+        block(SIG_BLOCK, SIGSEGV);
+        raise(SIGSEGV);
+        print_mask("sent by default");
+        block(SIG_UNBLOCK, SIGSEGV);
+    }
+}
+
 static void prepare(const char *mode)
 {
     if (!strcmp(mode, "once"))
@@ -179,6 +324,8 @@ static void end(const char *mode)
         overflow(0);
     if (!strcmp(mode, "small-stack-once"))
         raise(SIGTERM);
+    if (!strncmp(mode, "blocked", 7))
+        blocked(mode);
     raise(SIGTERM);
 }
 

@@ -158,6 +158,12 @@ real! {
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     prlimit64(pid: c_int, resource: c_uint, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int
         = SYS_prlimit64;
+    siglongjmp(env: *mut c_void, value: c_int) -> c_int;
+    longjmp(env: *mut c_void, value: c_int) -> c_int;
+    _longjmp(env: *mut c_void, value: c_int) -> c_int;
+    __longjmp_chk(env: *mut c_void, value: c_int) -> c_int;
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: *mut c_void,
+        argument: *mut c_void) -> c_int;
     abort() -> c_int;
     _Fork() -> c_int;
     clone(start: *mut c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,

@@ -9,6 +9,8 @@
 //! * handlers with SA_RESETHAND: the kernel would make the disposition SIG_DFL behind our back, and a handler
 //!   that raises the signal again would end the process. It becomes our SIG_DFL instead;
 //! * SIG_IGN of signals that instructions raise: the kernel does not ignore them then, but kills;
+//! * handlers of signals that instructions raise, and handlers that block such signals: if they are blocked, the
+//!   kernel kills, so it must not know (blocked.rs);
 //! * handlers and SIG_IGN of SIGABRT: abort(3) inside libc raises it, and then once more by default.
 //!
 //! The kernel's disposition has the program's flags and mask, so that a handler is called as the kernel would
@@ -23,6 +25,7 @@
 //!
 //! Synchronization: see table.rs.
 
+pub mod blocked;
 mod fatal;
 mod table;
 
@@ -32,12 +35,16 @@ use crate::real;
 use crate::state;
 use crate::sys;
 use libc::{c_int, c_void, siginfo_t};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use table::{Action, Held};
 
 const LAST_SIGNAL: c_int = 64;
 
-static ARMED: AtomicBool = AtomicBool::new(false);
+/// What we stand in front of: nothing, signals that instructions raise, or all.
+static ARMED: AtomicU32 = AtomicU32::new(NOTHING);
+const NOTHING: u32 = 0;
+const INSTRUCTIONS: u32 = 1;
+const ALL: u32 = 2;
 /// It was process 1 of its namespace that armed.
 static AS_INIT: AtomicBool = AtomicBool::new(false);
 /// Signals that the program ignores, and that we stand in front of (bit n-1 for signal n).
@@ -62,21 +69,37 @@ pub fn is_synchronous(signal: c_int) -> bool {
     )
 }
 
-/// Whether dispositions are virtual now.
-pub fn armed() -> bool {
-    ARMED.load(Ordering::Acquire)
+/// Whether the disposition of the signal is virtual now.
+fn is_virtual(signal: c_int) -> bool {
+    match ARMED.load(Ordering::Acquire) {
+        NOTHING => false,
+        INSTRUCTIONS => is_synchronous(signal),
+        _ => is_fatal(signal),
+    }
 }
 
 /// Stands in front of the dispositions. Once is enough for a process and its children; only the children of a
 /// process 1 have to do more than it did.
 pub fn arm() {
     fork::now_managed();
-    if armed() && !(AS_INIT.load(Ordering::Acquire) && sys::getpid() != 1) {
+    let armed = ARMED.load(Ordering::Acquire) == ALL;
+    if armed && !(AS_INIT.load(Ordering::Acquire) && sys::getpid() != 1) {
         return;
     }
     AS_INIT.store(sys::getpid() == 1, Ordering::Release);
-    ARMED.store(true, Ordering::Release);
+    ARMED.store(ALL, Ordering::Release);
     for signal in (1..=LAST_SIGNAL).filter(|signal| is_fatal(*signal)) {
+        adopt(&table::lock(signal));
+    }
+}
+
+/// The same for the signals that instructions raise, whatever is managed: the program blocks some of them.
+fn arm_synchronous() {
+    let armed = ARMED.compare_exchange(NOTHING, INSTRUCTIONS, Ordering::AcqRel, Ordering::Acquire).is_err();
+    if armed {
+        return;
+    }
+    for signal in (1..=LAST_SIGNAL).filter(|signal| is_synchronous(*signal)) {
         adopt(&table::lock(signal));
     }
 }
@@ -85,7 +108,7 @@ pub fn arm() {
 pub fn after_fork() {
     table::after_fork();
     // A child that touches its parent's managed memory is told what it did.
-    if armed() {
+    if is_virtual(libc::SIGSEGV) {
         adopt(&table::lock(libc::SIGSEGV));
     }
 }
@@ -119,11 +142,18 @@ fn in_front_of(signal: c_int, action: Action) -> Option<Action> {
             flags: ours | libc::SA_RESTART,
             mask: 0,
         }),
-        _ => (action.flags & libc::SA_RESETHAND != 0 || signal == libc::SIGABRT).then_some(Action {
-            handler,
-            flags: action.flags & !libc::SA_RESETHAND | libc::SA_SIGINFO,
-            mask: action.mask,
-        }),
+        _ => {
+            let deferred = if is_synchronous(signal) { libc::SA_NODEFER } else { 0 };
+            let needed = action.flags & libc::SA_RESETHAND != 0
+                || signal == libc::SIGABRT
+                || is_synchronous(signal)
+                || action.mask & blocked::SYNCHRONOUS != 0;
+            needed.then_some(Action {
+                handler,
+                flags: action.flags & !libc::SA_RESETHAND | libc::SA_SIGINFO | deferred,
+                mask: action.mask & !blocked::SYNCHRONOUS,
+            })
+        }
     }
 }
 
@@ -167,10 +197,10 @@ pub unsafe fn virtual_sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if !is_fatal(signal) || !armed() {
+    if !is_virtual(signal) {
         // SAFETY: the caller's promise.
         let r = unsafe { real::sigaction(signal, new, old) };
-        if armed() && is_fatal(signal) && has_own_table() {
+        if is_virtual(signal) && has_own_table() {
             // Another thread armed meanwhile.
             adopt(&table::lock(signal));
         }
@@ -234,7 +264,7 @@ pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_i
     // change it.
     let was = unsafe { real(signal, handler) };
     let Some(before) = before else { return was };
-    if armed() && has_own_table() {
+    if is_virtual(signal) && has_own_table() {
         let kept = sys::errno();
         adopt(&table::lock(signal));
         sys::set_errno(kept);
@@ -242,13 +272,15 @@ pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_i
     if was == dispatch as *const () as usize { before } else { was }
 }
 
-/// Before another program replaces this one: it inherits which signals are ignored.
+/// Before another program replaces this one: it inherits which signals are ignored, and which are blocked.
 pub fn before_exec() {
+    sys::block(blocked::mask());
     each_ignored(|ignored| Some(ignored));
 }
 
 /// The other program did not start.
 pub fn after_exec() {
+    sys::unblock(blocked::mask());
     each_ignored(|_| None);
 }
 
@@ -282,30 +314,43 @@ pub fn set_default(signal: c_int) {
 
 /// What the kernel calls instead of what the program has set.
 unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives a valid siginfo.
+    let code = unsafe { (*info).si_code };
+    let by_instruction = is_synchronous(signal) && code > 0;
+    if blocked::blocks(signal) {
+        match by_instruction {
+            true => fatal::happens(signal, info),
+            // SAFETY: the kernel's own.
+            false => unsafe { blocked::postpone(signal, info, context) },
+        }
+        return;
+    }
     let mut action = table::load(signal);
     if action.is_handler() && action.flags & libc::SA_RESETHAND != 0 {
         action = reset(signal);
     }
-    // SAFETY: the kernel gives a valid siginfo.
-    let code = unsafe { (*info).si_code };
     let by_itself = signal == libc::SIGABRT && code == libc::SI_TKILL;
     match action.handler {
         libc::SIG_DFL => fatal::happens(signal, info),
-        libc::SIG_IGN if is_synchronous(signal) && code > 0 => fatal::happens(signal, info),
+        libc::SIG_IGN if by_instruction => fatal::happens(signal, info),
         libc::SIG_IGN => {}
-        handler => {
-            // SAFETY: the program gave this function for this signal; one that takes only the number ignores
-            // the rest.
-            let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
-                unsafe { std::mem::transmute(handler) };
-            // SAFETY: as above.
-            unsafe { handler(signal, info, context) };
-        }
+        // SAFETY: the kernel's own.
+        _ => unsafe { call(action, signal, info, context) },
     }
     if by_itself {
         // If it is abort(3), inside libc, it raises the signal again now, after making it SIG_DFL.
         end::flush();
     }
+}
+
+/// Calls the program's handler as the kernel would.
+unsafe fn call(action: Action, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the program gave this function for this signal; one that takes only the number ignores the rest.
+    let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+        unsafe { std::mem::transmute(action.handler) };
+    let itself = if action.flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+    // SAFETY: as above.
+    unsafe { blocked::during(action.mask | itself, context, || handler(signal, info, context)) };
 }
 
 /// What a handler with SA_RESETHAND finds: its disposition is SIG_DFL, with its flags and its mask. Gives the

@@ -31,6 +31,7 @@ mod children;
 mod files;
 mod limits;
 mod map;
+mod mask;
 mod process;
 mod ranges;
 mod read;
