@@ -40,6 +40,7 @@ mod end;
 mod fork;
 mod ids;
 mod interpose;
+mod limits;
 mod policy;
 mod real;
 mod reason;
@@ -49,6 +50,7 @@ mod serve;
 mod service;
 mod signals;
 mod state;
+mod stderr;
 mod summary;
 mod sys;
 

@@ -50,6 +50,8 @@ reasons! {
     ChildProcess = "child_process",
     /// The manager did not start.
     ManagerUnavailable = "manager_unavailable",
+    /// RLIMIT_AS or RLIMIT_DATA leaves no room for windows and arena, and may not be raised.
+    AddressSpaceLimit = "address_space_limit",
     /// The manager could not make the mapping.
     ManagerRefused = "manager_refused",
     /// mremap to a place, or in a way, that only the kernel can follow.

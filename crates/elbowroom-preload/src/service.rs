@@ -11,7 +11,7 @@
 //! Synchronization: requests come over the lanes (request.rs); between a lane and its workers stands a queue
 //! under a mutex that only service threads take.
 
-use crate::config::{Fallback, Io, Mmu, Options, Sharing};
+use crate::config::{Io, Mmu, Options, Sharing};
 use crate::reason::Reason;
 use crate::request::Request;
 use crate::reserve;
@@ -94,24 +94,17 @@ fn set_phase(process: &Process, phase: u32) {
     sys::futex_wake(process.phase.as_ptr(), i32::MAX);
 }
 
-/// Says why the manager did not start and ends the program, unless it was asked to go on without.
+/// Says why the manager did not start, once in a process. The program goes on without: `elbowroom run` has found
+/// out before that a manager can work here, and what the program has done since to its limits or its system is
+/// no reason to end it.
 fn report_failure(process: &Process) {
+    if state::options().is_none_or(|options| options.quiet) {
+        return;
+    }
     // SAFETY: leaked by `fail` before the phase was set.
     let why = unsafe { process.error.load(Ordering::Acquire).as_ref() };
     let why = why.map_or("unknown reason", String::as_str);
-    let options = state::options();
-    if options.is_some_and(|options| options.fallback == Fallback::Kernel) {
-        if options.is_some_and(|options| !options.quiet) {
-            sys::write_stderr(format!("elbowroom: running without a manager: {why}\n").as_bytes());
-        }
-        return;
-    }
-    let text = format!(
-        "elbowroom: cannot manage memory: {why}\n\
-         elbowroom: `elbowroom doctor` says what to change; `elbowroom run --fallback kernel` runs unmanaged\n"
-    );
-    sys::write_stderr(text.as_bytes());
-    sys::exit_group(CANNOT_RUN_STATUS);
+    sys::write_stderr(format!("elbowroom: running without a manager: {why}\n").as_bytes());
 }
 
 fn first_thread(process: &'static Process) {

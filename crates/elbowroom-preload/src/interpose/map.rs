@@ -4,6 +4,7 @@
 //! is managed, all of it goes back to the kernel. And where a call concerns addresses of both sides, all that it concerns is made the
 //! kernel's first, and the kernel then does the call.
 
+use crate::limits;
 use crate::policy::{self, FileFacts, First, Last, MapArgs, Surroundings};
 use crate::reason::Reason;
 use crate::request::{self, Op};
@@ -98,6 +99,9 @@ fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writabl
         if state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
             return map_by_kernel(process, args, Some(Reason::LockedMemory));
         }
+        if !limits::make_room() {
+            return map_by_kernel(process, args, Some(Reason::AddressSpaceLimit));
+        }
         if service::manager(process).is_none() {
             return map_by_kernel(process, args, None);
         }
@@ -106,6 +110,7 @@ fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writabl
     match request::submit(process, op) {
         Ok(at) => {
             signals::arm();
+            limits::settle();
             at as *mut c_void
         }
         Err(libc::EEXIST) if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => {

@@ -24,8 +24,14 @@ macro_rules! export {
     };
 }
 
+#[macro_use]
+mod jump;
+
+mod children;
 mod files;
+mod limits;
 mod map;
+mod mask;
 mod process;
 mod ranges;
 mod read;
