@@ -78,10 +78,10 @@ macro_rules! real {
                 #[allow(unused_mut)]
                 let mut pointer = pointers::$name.load(Ordering::Acquire);
                 if pointer.is_null() {
-                    let _words = [$($a.word()),*];
+                    let _words: &[c_long] = &[$($a.word()),*];
                     $(
                         // SAFETY: the system call has the same parameters; the caller's promise.
-                        return unsafe { by_system_call(libc::$call, &_words) as $r };
+                        return unsafe { by_system_call(libc::$call, _words) as $r };
                     )?
                     #[allow(unreachable_code)]
                     {
@@ -135,12 +135,22 @@ real! {
     fsync(fd: c_int) -> c_int = SYS_fsync;
     fdatasync(fd: c_int) -> c_int = SYS_fdatasync;
     sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int = SYS_sync_file_range;
-    fflush(file: *mut FILE) -> c_int;
+    fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
+    tmpfile64() -> *mut FILE;
     fclose(file: *mut FILE) -> c_int;
-    fwrite(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
-    fwrite_unlocked(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
-    fputs(text: *const c_char, file: *mut FILE) -> c_int;
-    fputs_unlocked(text: *const c_char, file: *mut FILE) -> c_int;
+    dup(fd: c_int) -> c_int = SYS_dup;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int = SYS_dup3;
+    process_madvise(pidfd: c_int, parts: *const iovec, n: size_t, advice: c_int, flags: c_uint) -> ssize_t
+        = SYS_process_madvise;
+    vmsplice(fd: c_int, from: *const iovec, n: size_t, flags: c_uint) -> ssize_t = SYS_vmsplice;
+    send(socket: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    sendto(socket: c_int, from: *const c_void, len: size_t, flags: c_int, to: *const c_void, to_len: c_uint)
+        -> ssize_t = SYS_sendto;
+    sendmsg(socket: c_int, message: *const c_void, flags: c_int) -> ssize_t = SYS_sendmsg;
+    sendmmsg(socket: c_int, messages: *mut c_void, n: c_uint, flags: c_int) -> c_int = SYS_sendmmsg;
     _exit(status: c_int) -> c_int = SYS_exit_group;
     execve(path: *const c_char, args: *const *const c_char, env: *const *const c_char) -> c_int = SYS_execve;
     execv(path: *const c_char, args: *const *const c_char) -> c_int;

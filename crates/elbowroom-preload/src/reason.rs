@@ -48,6 +48,8 @@ reasons! {
     Remapped = "remapped",
     /// The program locks all its memory.
     LockedMemory = "locked_memory",
+    /// A stdio stream has the file open in a way that its mappings could not follow.
+    Stdio = "stdio",
     /// mlock of managed memory, refused with ENOMEM.
     MlockRefused = "mlock_refused",
 }

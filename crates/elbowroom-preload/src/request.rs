@@ -9,6 +9,7 @@
 
 use crate::policy::MapArgs;
 use crate::state::{self, LaneKind, Process};
+use crate::streams::Kind;
 use crate::sys::{self, Except, SignalsBlocked};
 use elbowroom::{Advice, FileId, Prot, Remap};
 use std::ops::Range;
@@ -52,6 +53,10 @@ pub enum Op {
     Resident(Range<usize>),
     /// Gives the range to the kernel with its contents and these rights, or its own.
     HandBack(Range<usize>, Option<u32>),
+    /// Gives the file to the kernel, wherever it is mapped.
+    HandBackFile(FileId),
+    /// A stdio stream of the file is being opened: gives it to the kernel if they exclude each other.
+    StreamOpens(FileId, Kind),
     /// Gives the addresses to the kernel.
     Surrender(Range<usize>),
     /// A write to the file begins: gives a ticket, or 0 if the file is not managed.

@@ -2,8 +2,10 @@
 
 use crate::end;
 use crate::policy::MapArgs;
+use crate::reason::Reason;
 use crate::request::{Change, Durable, Flush, Op, RESIDENT_PAGES, Reply, Request};
 use crate::state::Process;
+use crate::streams::Kind;
 use crate::sys::PAGE;
 use elbowroom::{
     Errno, FileId, FileObject, Host, Manager, MapRequest, Place, Prot, Sharing, Space, WriteTicket,
@@ -66,6 +68,8 @@ fn perform(
             space.resident(range.start, &mut resident[..pages])
         }
         Op::HandBack(range, prot) => space.hand_back(range.start, range.len(), prot),
+        Op::HandBackFile(id) => hand_back_file(process, manager, space, id, Kind::Writer),
+        Op::StreamOpens(id, kind) => hand_back_file(process, manager, space, id, kind),
         Op::Surrender(range) => space.surrender(range.start, range.len()),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
         Op::WriteEnd { ticket, written } => {
@@ -98,6 +102,26 @@ fn perform(
 
 fn number(error: Errno) -> i32 {
     error.raw_os_error()
+}
+
+/// Gives the file to the kernel if a stream of this kind and its mappings exclude each other. What was stored in
+/// it is in the file afterwards, also if nobody maps it any more.
+fn hand_back_file(
+    process: &Process,
+    manager: &Manager,
+    space: &Space<Host>,
+    id: FileId,
+    kind: Kind,
+) -> Result<(), Errno> {
+    match manager.find(id) {
+        Some(object) if kind.conflicts(object.is_open_for_writing()) => {
+            if space.hand_back_file(&object)? {
+                process.count(Reason::Stdio);
+            }
+            manager.write_back(&object, 0..u64::MAX)
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn write_begin(manager: &Manager, id: FileId, range: Range<u64>, flush: Flush) -> Reply {

@@ -24,7 +24,9 @@ macro_rules! export {
     };
 }
 
+mod advise;
 mod files;
+mod lend;
 mod map;
 mod process;
 mod ranges;

@@ -159,6 +159,27 @@ impl Space<Host> {
         object.set_aliased(false);
     }
 
+    /// Replaces all mappings of a file by the kernel's own, as [`Space::hand_back`] does. Gives whether there were any.
+    ///
+    /// # Errors
+    /// As for [`Space::hand_back`].
+    pub fn hand_back_file(&self, object: &Arc<FileObject>) -> Result<bool, Errno> {
+        let deadline = Instant::now() + PINNED_BOUND;
+        loop {
+            let ranges = self.mm.ranges_of(object, &self.core.still_layout(&self.mm));
+            if ranges.is_empty() {
+                return Ok(false);
+            }
+            if self.give_files(&ranges, None, Some(object))? {
+                return Ok(true);
+            }
+            if Instant::now() > deadline {
+                return Err(Errno::BUSY);
+            }
+            thread::sleep(DELAY);
+        }
+    }
+
     /// Unmaps what is mapped in the range and leaves its addresses to whoever maps something over them.
     ///
     /// # Errors
