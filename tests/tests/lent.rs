@@ -58,3 +58,10 @@ fn zero_copy(variant: Variant) {
     assert_eq!(outcome.stdout, parts(&names));
 }
 behaviour!(zero_copy: plain, m64, m16, copy, threads, handlers1);
+
+fn asynchronous(variant: Variant) {
+    let scratch = Scratch::new();
+    let outcome = Command::new(program("aio")).args([&scratch.file("data")]).variant(variant).run().success();
+    assert_eq!(outcome.stdout, parts(&["of_libc", "of_libaio"]));
+}
+behaviour!(asynchronous: plain, m64, m16, copy);

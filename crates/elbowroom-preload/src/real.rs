@@ -143,6 +143,10 @@ real! {
     dup(fd: c_int) -> c_int = SYS_dup;
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int = SYS_dup3;
+    aio_read64(block: *mut c_void) -> c_int;
+    aio_write64(block: *mut c_void) -> c_int;
+    aio_fsync64(operation: c_int, block: *mut c_void) -> c_int;
+    lio_listio64(mode: c_int, blocks: *const *mut c_void, n: c_int, event: *mut c_void) -> c_int;
     process_madvise(pidfd: c_int, parts: *const iovec, n: size_t, advice: c_int, flags: c_uint) -> ssize_t
         = SYS_process_madvise;
     vmsplice(fd: c_int, from: *const iovec, n: size_t, flags: c_uint) -> ssize_t = SYS_vmsplice;

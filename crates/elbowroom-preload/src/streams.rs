@@ -19,6 +19,8 @@ const SLOTS: usize = 4096;
 const FREE: usize = 0;
 /// `stream` of a slot whose stream is being opened or closed. No stream is at this address.
 const NAMELESS: usize = 1;
+/// `stream` of a slot for a file that is used for good, and not by a stream. No stream is at this address.
+pub const LASTING: usize = 2;
 
 /// What a stream does with its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +142,7 @@ impl Streams {
     /// address.
     pub fn unbind(&self, stream: usize) -> Option<Entry> {
         let found = self.used().iter().position(|slot| slot.stream.load(Ordering::Acquire) == stream);
-        let entry = found.filter(|_| stream > NAMELESS)?;
+        let entry = found.filter(|_| stream > LASTING)?;
         self.slots[entry].stream.store(NAMELESS, Ordering::Release);
         Some(Entry(entry))
     }
@@ -162,9 +164,16 @@ impl Streams {
     /// The entry of the stream that uses a descriptor.
     pub fn with_fd(&self, fd: c_int) -> Option<Entry> {
         let uses = |slot: &Slot| {
-            slot.stream.load(Ordering::Acquire) > NAMELESS && slot.fd.load(Ordering::Relaxed) == fd
+            slot.stream.load(Ordering::Acquire) > LASTING && slot.fd.load(Ordering::Relaxed) == fd
         };
         self.used().iter().position(uses).map(Entry)
+    }
+
+    /// Whether the file is in the table for good, for a use of this kind or a stricter one.
+    pub fn has_lasting(&self, id: FileId, kind: Kind) -> bool {
+        let stricter = |slot: &Slot| slot.kind().is_some_and(|is| is == kind || is == Kind::Writer);
+        let lasts = |slot: &Slot| slot.stream.load(Ordering::Acquire) == LASTING;
+        self.used().iter().any(|slot| lasts(slot) && stricter(slot) && slot.id() == id)
     }
 
     /// Whether a stream of the file excludes managed mappings of it. `writable`: they may be stored to.
@@ -236,6 +245,17 @@ mod tests {
         assert!(streams.with_fd(100).is_some() && streams.with_fd(101).is_none());
         close(&streams, 100);
         assert!(streams.unbind(100).is_none() && streams.unbind(1).is_none());
+    }
+
+    #[test]
+    fn what_lasts_is_listed_once_and_by_its_strictest_use() {
+        let streams = Box::new(Streams::new());
+        assert!(!streams.has_lasting(FILE, Kind::Reader));
+        open(&streams, LASTING, FILE, Kind::Reader);
+        assert!(streams.has_lasting(FILE, Kind::Reader) && !streams.has_lasting(FILE, Kind::Writer));
+        open(&streams, LASTING, FILE, Kind::Writer);
+        assert!(streams.has_lasting(FILE, Kind::Reader) && streams.has_lasting(FILE, Kind::Writer));
+        assert!(streams.conflict(FILE, false) && streams.unbind(LASTING).is_none());
     }
 
     #[test]

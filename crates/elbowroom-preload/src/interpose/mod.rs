@@ -25,6 +25,7 @@ macro_rules! export {
 }
 
 mod advise;
+mod aio;
 mod files;
 mod lend;
 mod map;

@@ -13,7 +13,7 @@ use crate::coherence;
 use crate::real;
 use crate::request::{self, Change, Op};
 use crate::state;
-use crate::streams::{Entry, Kind, Streams};
+use crate::streams::{Entry, Kind, LASTING, Streams};
 use crate::sys;
 use elbowroom::FileId;
 use libc::{FILE, c_char, c_int, c_void};
@@ -66,10 +66,24 @@ fn give_way(id: Option<FileId>, kind: Kind) -> Result<(), c_int> {
     request::submit(process, Op::StreamOpens(id, kind)).map(drop)
 }
 
+/// A descriptor's file is used in ways that nobody sees, and whose end nobody sees: it is the kernel's from now on.
+/// The errno if it cannot be.
+pub fn leave_for_good(fd: c_int, kind: Kind) -> Result<(), c_int> {
+    let Some(id) = regular(sys::fstat(fd)) else { return Ok(()) };
+    // A stream of the program's may be closed again, so that this asks for more than `conflict`.
+    if !STREAMS.has_lasting(id, kind)
+        && let Some(entry) = STREAMS.claim()
+    {
+        STREAMS.name(entry, Some(id), kind);
+        STREAMS.bind(entry, LASTING, -1);
+    }
+    give_way(Some(id), kind)
+}
+
 /// What a stream has written is to be read anew by who maps the file next.
 fn forget(file: Option<(FileId, Kind)>) {
     if let Some((id, Kind::Writer)) = file
-        && let Some((process, _)) = state::alive_with_files()
+        && let Some((process, _)) = state::alive()
         && process.managed.may_contain(id.device, id.inode)
     {
         // What goes wrong here shows when the file is mapped.
