@@ -11,8 +11,8 @@ use crate::random::compare::{Difference, difference, last_steps, step_of};
 use crate::random::shrink::shrink;
 use crate::variant::Variant;
 
-/// Without a new line for so long, a run hangs. Far more than any step needs on a machine that others use too.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Without a new line for so many seconds, a run hangs. Far more than any step needs on a machine that others use too.
+const PATIENCE: u64 = 20;
 /// The same while steps are left out, where a wrong guess costs only a longer list.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
 /// How long leaving out steps may take.
@@ -35,6 +35,8 @@ pub struct Campaign {
     pub run_steps: u64,
     /// Instead of a number of steps.
     pub seconds: Option<u64>,
+    /// Without a new line for so long, a run hangs.
+    pub patience: Duration,
     /// How many differences are reported before it ends.
     pub differences: usize,
     /// Kinds of steps that are left out.
@@ -54,6 +56,7 @@ impl Campaign {
             steps: number("ELBOWROOM_RANDOM_STEPS").unwrap_or(steps).div_ceil(parts),
             run_steps: number("ELBOWROOM_RANDOM_RUN_STEPS").unwrap_or(RUN_STEPS),
             seconds: number("ELBOWROOM_RANDOM_SECONDS").map(|seconds| (seconds * jobs).div_ceil(parts)),
+            patience: Duration::from_secs(number("ELBOWROOM_RANDOM_PATIENCE").unwrap_or(PATIENCE)),
             differences: number("ELBOWROOM_RANDOM_DIFFERENCES").unwrap_or(1) as usize,
             without: std::env::var("ELBOWROOM_RANDOM_WITHOUT").unwrap_or_default(),
         }
@@ -65,20 +68,20 @@ impl Campaign {
     /// With what differs, if anything does.
     pub fn run(&self, kinds: Kinds, variant: Variant) {
         let started = Instant::now();
-        let (mut steps, mut runs, mut reports) = (0, 0, Vec::new());
+        let (mut steps, mut runs, mut reports) = (0, 0, 0);
         let mut seed = self.seed;
         loop {
             let case = self.case(seed, kinds);
-            if let Some(report) = examine(&case, variant) {
+            if let Some(report) = examine(&case, variant, self.patience) {
                 println!("{report}");
-                reports.push(report);
+                reports += 1;
             }
             seed += 1;
             runs += 1;
             steps += case.steps * u64::from(case.threads);
             let elapsed = started.elapsed().as_secs();
             let done = self.seconds.map_or(steps >= self.steps, |seconds| elapsed >= seconds);
-            if done || reports.len() >= self.differences {
+            if done || reports >= self.differences {
                 break;
             }
         }
@@ -88,9 +91,9 @@ impl Campaign {
             variant.name,
             self.seed,
             steps as f64 / seconds,
-            reports.len()
+            reports
         );
-        assert!(reports.is_empty(), "{}", reports.join("\n"));
+        assert_eq!(reports, 0, "differences are above");
     }
 
     fn case(&self, seed: u64, kinds: Kinds) -> Case {
@@ -105,16 +108,16 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// What differs, in words.
-fn examine(case: &Case, variant: Variant) -> Option<String> {
-    let plain = case.run(Variant::plain(), None, PATIENCE, false);
+fn examine(case: &Case, variant: Variant, patience: Duration) -> Option<String> {
+    let plain = case.run(Variant::plain(), None, patience, false);
     assert_eq!(plain.end, End::Well, "seed {}: the plain run: {}", case.seed, plain.stderr);
-    let other = case.run(variant, None, PATIENCE, false);
+    let other = case.run(variant, None, patience, false);
     let found = difference(&plain, &other)?;
     let mut report = format!(
         "== {} steps of seed {}, {} threads, {:?}, {}: ",
         case.steps, case.seed, case.threads, case.kinds, variant.name
     );
-    describe(&mut report, &found, &other);
+    describe(&mut report, &found, &other, false);
     let steps = candidates(case, &found, &other);
     let pair = |steps: &[Step], patience, verbose| {
         let plain = case.run(Variant::plain(), Some(steps), patience, verbose);
@@ -122,16 +125,16 @@ fn examine(case: &Case, variant: Variant) -> Option<String> {
         let found = difference(&plain, &other);
         (plain, other, found)
     };
-    if pair(&steps, PATIENCE, false).2.is_none() && pair(&steps, PATIENCE, false).2.is_none() {
+    if pair(&steps, patience, false).2.is_none() && pair(&steps, patience, false).2.is_none() {
         let _ = writeln!(report, "-- it does not happen again in two runs of the same steps");
         context(&mut report, &plain, &other, &found);
         return Some(report);
     }
     let few = shrink(&steps, SHRINK_LIMIT, |steps| pair(steps, SHORT_PATIENCE, false).2.is_some());
-    let (plain, other, found) = pair(&few, PATIENCE, true);
+    let (plain, other, found) = pair(&few, patience, true);
     let _ = writeln!(report, "-- {} of {} steps are needed:", few.len(), steps.len());
     match found {
-        Some(found) => describe(&mut report, &found, &other),
+        Some(found) => describe(&mut report, &found, &other, true),
         None => report.push_str("(not in the last run)\n"),
     }
     show(&mut report, &plain, &other);
@@ -156,24 +159,26 @@ fn candidates(case: &Case, found: &Difference, other: &Ran) -> Vec<Step> {
     steps
 }
 
-fn describe(report: &mut String, found: &Difference, other: &Ran) {
+fn describe(report: &mut String, found: &Difference, other: &Ran, fully: bool) {
     let _ = match found {
         Difference::Line { thread, expected, got, .. } => {
+            let (expected, got) = cut_pair(expected, got);
             writeln!(report, "thread {thread} differs\n  expected {expected}\n  got      {got}")
         }
         Difference::File { name, at } => writeln!(report, "{name} differs after the end, from byte {at:#x}"),
         Difference::End => writeln!(report, "it ends in another way"),
     };
-    match &other.end {
-        End::Well => {}
-        End::Badly(how) => {
-            let _ = writeln!(report, "  ended: {how} at {}\n{}", last_steps(other).join("; "), other.stderr);
-        }
-        End::Hung(threads) => {
-            let _ =
-                writeln!(report, "  HANGS at {}\n{threads}\n{}", last_steps(other).join("; "), other.stderr);
-        }
+    let (how, threads) = match &other.end {
+        End::Well => return,
+        End::Badly(how) => (how.as_str(), ""),
+        End::Hung(threads) => ("HANGS", threads.as_str()),
+    };
+    let at: Vec<String> = last_steps(other).iter().map(|line| cut(line)).collect();
+    let _ = writeln!(report, "  {how} at {}", at.join("; "));
+    if fully {
+        let _ = writeln!(report, "{threads}");
     }
+    let _ = write!(report, "{}", other.stderr);
 }
 
 /// The lines around a difference.
@@ -197,16 +202,35 @@ fn show(report: &mut String, plain: &Ran, other: &Ran) {
 }
 
 fn show_line(report: &mut String, expected: &str, got: &str) {
-    let _ = match expected == got {
-        true => writeln!(report, "    {}", cut(expected)),
-        false => writeln!(report, "  - {}\n  + {}", cut(expected), cut(got)),
+    let _ = if expected == got {
+        writeln!(report, "    {}", cut(expected))
+    } else {
+        let (expected, got) = cut_pair(expected, got);
+        writeln!(report, "  - {expected}\n  + {got}")
     };
 }
 
-/// Looks at large ranges make long lines.
+/// Characters of a line that are shown: looks at large ranges make long lines.
+const LONG: usize = 300;
+
 fn cut(line: &str) -> String {
-    const LONG: usize = 400;
     if line.len() <= LONG { line.to_owned() } else { format!("{} ...", line.get(..LONG).unwrap_or("?")) }
+}
+
+/// The begin of two lines, and what is near the first difference.
+fn cut_pair(expected: &str, got: &str) -> (String, String) {
+    let same = expected.bytes().zip(got.bytes()).take_while(|(a, b)| a == b).count();
+    let from = same.saturating_sub(40);
+    let around = |line: &str| match line.len() {
+        0..=LONG => line.to_owned(),
+        _ if from < 160 => cut(line),
+        len => {
+            let end = len.min(from + LONG - 100);
+            let (begin, part) = (line.get(..100).unwrap_or("?"), line.get(from..end).unwrap_or(""));
+            format!("{begin} ...(from {from}) {part} ...")
+        }
+    };
+    (around(expected), around(got))
 }
 
 /// Keeps the list of steps for runs by hand.
