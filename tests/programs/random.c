@@ -103,6 +103,22 @@ static void make_files(struct worker *w)
     SYS(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, w->pair));
 }
 
+static struct worker *new_worker(unsigned id)
+{
+    char path[4096];
+    struct worker *w = calloc(1, sizeof *w);
+    CHECK(w, "no memory");
+    w->id = id;
+    w->rng = rng_new(options.seed, UINT64_MAX - id);
+    set_files(w->files, REGION_PAGES, NO_FILE);
+    snprintf(path, sizeof path, "%s/transcript.%u", options.dir, id);
+    w->transcript = (int)SYS(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+    put(w, "begin\n");
+    go(w);
+    make_files(w);
+    return w;
+}
+
 static void *work(void *argument)
 {
     struct worker *w = argument;
@@ -119,7 +135,7 @@ static void *work(void *argument)
         for (uint64_t step = 0; step < options.steps; step++)
             do_step(w, step);
     }
-    put(w, "end");
+    put(w, "end ");
     step_check(w);
     put(w, "\n");
     go(w);
@@ -203,28 +219,22 @@ int main(int argc, char **argv)
     SYS(sigaction(SIGBUS, &action, NULL));
     CHECK(options.threads >= 1 && options.threads <= 8 && options.every > 0, "an impossible option");
 
+    pthread_t threads[8];
+    struct worker *workers[8];
+    for (unsigned i = 0; i < options.threads; i++)
+        workers[i] = new_worker(i);
     const uint8_t *pressure;
     uint8_t *base = make_region(&pressure);
     size_t part = REGION_PAGES / options.threads;
-    pthread_t threads[8];
-    struct worker *workers[8];
     for (unsigned i = 0; i < options.threads; i++) {
-        char path[4096];
-        struct worker *w = workers[i] = calloc(1, sizeof *w);
-        CHECK(w, "no memory");
-        w->id = i;
+        struct worker *w = workers[i];
         w->base = base + i * part * PAGE;
         w->pages = part;
         w->pressure = pressure;
-        w->rng = rng_new(options.seed, UINT64_MAX - i);
-        set_files(w->files, REGION_PAGES, NO_FILE);
         if (options.threads > 1) { /* Mappings of neighbours are not merged. */
             w->pages--;
             SYS(munmap(w->base + w->pages * PAGE, PAGE));
         }
-        snprintf(path, sizeof path, "%s/transcript.%u", options.dir, i);
-        w->transcript = (int)SYS(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-        make_files(w);
     }
     for (unsigned i = 1; i < options.threads; i++)
         SPAWN(&threads[i], work, workers[i]);

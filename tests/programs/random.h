@@ -70,7 +70,7 @@ struct worker {
     int pair[2], pipe[2];
     int transcript;
     size_t used;
-    char text[1 << 16];
+    char text[1 << 14];
     uint8_t buffer[BUFFER] __attribute__((aligned(4096)));
     /* What a look at memory has found. */
     volatile size_t look_page, look_ok, look_bad[4];
@@ -208,8 +208,10 @@ __attribute__((noinline)) static void read_pages(struct worker *w, const uint8_t
         if (options.verbose)
             sum == sum_page(zeros) ? put(w, "0") : put(w, "(%04x)", (unsigned)sum & 0xffff);
         w->look_page++;
-        if (options.verbose && w->look_page % 64 == 0)
+        if (w->look_page % 512 == 0) { /* A look at much memory: that it gets on is seen. */
+            put(w, ".");
             go(w);
+        }
     }
     probe_active = 0;
 }

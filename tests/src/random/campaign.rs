@@ -13,8 +13,12 @@ use crate::variant::Variant;
 
 /// Without a new line for so many seconds, a run hangs. Far more than any step needs on a machine that others use too.
 const PATIENCE: u64 = 20;
-/// The same while steps are left out, where a wrong guess costs only a longer list.
+/// The same for the plain kernel, which does not hang.
+const PLAIN_PATIENCE: Duration = Duration::from_secs(120);
+/// The same while steps are left out, where a wrong guess is noticed at the end.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
+/// But never less than so many times what the plain run took: that says how busy the machine is.
+const PATIENCE_FACTOR: u32 = 20;
 /// How long leaving out steps may take.
 const SHRINK_LIMIT: Duration = Duration::from_secs(180);
 /// Steps of a thread in one run.
@@ -109,9 +113,9 @@ fn number(variable: &str) -> Option<u64> {
 
 /// What differs, in words.
 fn examine(case: &Case, variant: Variant, patience: Duration) -> Option<String> {
-    let plain = case.run(Variant::plain(), None, patience, false);
+    let plain = case.run(Variant::plain(), None, PLAIN_PATIENCE, false);
     assert_eq!(plain.end, End::Well, "seed {}: the plain run: {}", case.seed, plain.stderr);
-    let other = case.run(variant, None, patience, false);
+    let other = case.run(variant, None, patience.max(plain.elapsed * PATIENCE_FACTOR), false);
     let found = difference(&plain, &other)?;
     let mut report = format!(
         "== {} steps of seed {}, {} threads, {:?}, {}: ",
@@ -119,8 +123,9 @@ fn examine(case: &Case, variant: Variant, patience: Duration) -> Option<String> 
     );
     describe(&mut report, &found, &other, false);
     let steps = candidates(case, &found, &other);
-    let pair = |steps: &[Step], patience, verbose| {
-        let plain = case.run(Variant::plain(), Some(steps), patience, verbose);
+    let pair = |steps: &[Step], patience: Duration, verbose| {
+        let plain = case.run(Variant::plain(), Some(steps), PLAIN_PATIENCE, verbose);
+        let patience = patience.max(plain.elapsed * PATIENCE_FACTOR);
         let other = case.run(variant, Some(steps), patience, verbose);
         let found = difference(&plain, &other);
         (plain, other, found)

@@ -69,6 +69,8 @@ pub struct Ran {
     pub end: End,
     /// Standard error.
     pub stderr: String,
+    /// How long it took.
+    pub elapsed: Duration,
 }
 
 impl Case {
@@ -94,11 +96,13 @@ impl Case {
             .process_group(0)
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let started = Instant::now();
         let end = self.watch(child, at, patience);
         Ran {
             transcripts: (0..self.threads).map(|thread| read(&transcript(at, thread))).collect(),
             files: files(at),
             end,
+            elapsed: started.elapsed(),
             stderr: read(&stderr),
         }
     }

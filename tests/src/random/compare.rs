@@ -74,9 +74,11 @@ pub fn last_steps(ran: &Ran) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn ran(transcript: &str, end: End) -> Ran {
-        Ran { transcripts: vec![transcript.to_owned()], files: [].into(), end, stderr: String::new() }
+        let transcripts = vec![transcript.to_owned()];
+        Ran { transcripts, files: [].into(), end, stderr: String::new(), elapsed: Duration::ZERO }
     }
 
     #[test]
