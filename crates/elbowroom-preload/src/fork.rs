@@ -4,6 +4,7 @@
 //! Before the fork, dirty pages are written back, so that the child reads the files as its parent left them.
 
 use crate::end;
+use crate::interpose;
 use crate::signals;
 use crate::split::{self, Side};
 use crate::state;
@@ -28,6 +29,13 @@ pub fn set_up() {
 }
 
 unsafe extern "C" fn before() {
+    before_fork();
+}
+
+/// What comes before a child that gets a copy of this process: it must read the files as its parent left them, and the two
+/// must see each other's stores where the kernel lets them.
+pub fn before_fork() {
+    interpose::hand_back_before_fork();
     end::flush();
 }
 

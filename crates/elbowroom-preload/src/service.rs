@@ -11,7 +11,7 @@
 //! Synchronization: requests come over the lanes (request.rs); between a lane and its workers stands a queue
 //! under a mutex that only service threads take.
 
-use crate::config::{Fallback, Io, Mmu, Options};
+use crate::config::{Fallback, Io, Mmu, Options, Sharing};
 use crate::reason::Reason;
 use crate::request::Request;
 use crate::serve;
@@ -188,6 +188,9 @@ fn config(options: &Options) -> Config {
         private_writes: false,
         on_thread_start: Some(state::enter_service_thread),
         changes_wait: Some(state::changes_wait),
+        close_unmapped: true,
+        alone: options.sharing == Sharing::Auto,
+        on_hand_back: Some(|id| state::KERNEL_MAPPED.add(id.device, id.inode)),
         ablation: elbowroom::Ablation::default(),
     }
 }

@@ -33,3 +33,5 @@ mod signal;
 mod stdio;
 mod sync;
 mod write;
+
+pub use map::hand_back_before_fork;
