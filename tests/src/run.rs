@@ -283,7 +283,7 @@ impl Drop for Running {
 }
 
 /// Name, state, system call and kernel function of each thread, for who has to find out why it hangs.
-fn describe_threads(pid: u32) -> String {
+pub(crate) fn describe_threads(pid: u32) -> String {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return "none".to_owned() };
     let mut lines: Vec<String> = tasks
         .flatten()
