@@ -327,7 +327,9 @@ unsafe fn send_messages(socket: c_int, messages: *mut mmsghdr, n: c_uint, flags:
     let mut sent = 0;
     while sent < n {
         match send_one(manager, socket, messages.wrapping_add(sent), flags) {
-            Ok(()) => sent += 1,
+            Ok(true) => sent += 1,
+            // What follows a message that was sent in part must not take its place.
+            Ok(false) => return sent as c_int + 1,
             // As the kernel does: the error is that of the first message, or is met again.
             Err(errno) if sent == 0 => return sys::fail(errno),
             Err(_) => break,
@@ -336,8 +338,8 @@ unsafe fn send_messages(socket: c_int, messages: *mut mmsghdr, n: c_uint, flags:
     sent as c_int
 }
 
-/// One of several messages, whose length goes to the program's memory.
-fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) -> Result<(), c_int> {
+/// One of several messages, whose length goes to the program's memory. Gives whether all of it was sent.
+fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) -> Result<bool, c_int> {
     let message: *const msghdr = at.cast_const().cast();
     let sent = match send_copies_of(manager, socket, message, flags)? {
         Some(sent) => sent,
@@ -349,5 +351,20 @@ fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) ->
     let len = c_uint::try_from(sent).map_err(|_| sys::errno())?;
     let to = at.addr() + std::mem::offset_of!(mmsghdr, msg_len);
     let written = sys::copy_checked((&raw const len).addr(), to, size_of::<c_uint>());
-    if written == size_of::<c_uint>() as ssize_t { Ok(()) } else { Err(libc::EFAULT) }
+    if written == size_of::<c_uint>() as ssize_t {
+        Ok(sent as usize >= total_bytes(message))
+    } else {
+        Err(libc::EFAULT)
+    }
+}
+
+/// The bytes of a message; 0 if it cannot be read.
+fn total_bytes(at: *const msghdr) -> usize {
+    // SAFETY: integers and pointers, which may be anything.
+    let Ok(message) = (unsafe { read(at) }) else { return 0 };
+    if !(1..=MAX_PARTS).contains(&message.msg_iovlen) {
+        return 0;
+    }
+    let Ok(mut parts) = Parts::read(message.msg_iov, message.msg_iovlen) else { return 0 };
+    parts.all().iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }
