@@ -26,7 +26,7 @@
 //! threads that kick it must share one.
 //!
 //! Unsafe code is confined to `uring` (the kernel is given addresses of frames), `threads` (the watched descriptor is
-//! borrowed by number) and `calls` (descriptors are closed by number).
+//! borrowed by number), `calls` (descriptors are closed by number) and `mapped` (a mapping of the kernel's is written to).
 
 #[cfg(not(shuttle))]
 mod bell;
@@ -37,6 +37,9 @@ mod held;
 mod inject;
 #[cfg(shuttle)]
 mod inline;
+#[cfg(not(shuttle))]
+mod limits;
+mod mapped;
 mod reactor;
 mod request;
 #[cfg(not(shuttle))]
