@@ -10,7 +10,7 @@
 //!   memory.
 //! * the write family, truncate, fallocate, open with O_TRUNC, copy_file_range, sendfile, splice: mappings
 //!   must see what they store.
-//! * the read family: it must see what was stored through mappings.
+//! * the read family, lseek and ioctl: they must see what was stored through mappings.
 //! * fsync and relatives, close: they report the file's write-back error.
 //! * fflush, fclose, fwrite, fputs: stdio writes with an internal write that cannot be interposed.
 //! * _exit, the exec family, posix_spawn, system, popen; exit, quick_exit and fork by libc's own hooks: dirty

@@ -24,11 +24,14 @@ macro_rules! export {
     };
 }
 
+mod between;
 mod files;
 mod map;
+mod open;
 mod process;
 mod ranges;
 mod read;
+mod seek;
 mod signal;
 mod stdio;
 mod sync;

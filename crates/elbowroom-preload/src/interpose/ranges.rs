@@ -204,12 +204,16 @@ unsafe fn resident(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_int {
         for at in range.clone().step_by(RESIDENT_PAGES * PAGE) {
             let chunk = at..range.end.min(at + RESIDENT_PAGES * PAGE);
             let pages = chunk.len() / PAGE;
+            let to = (out as usize).wrapping_add((at - start) / PAGE);
+            let mut copied = pages;
             request::submit_with(process, Op::Resident(chunk), |done| {
                 if done.reply.is_ok() {
-                    // SAFETY: the caller's promise: one byte per page of its range.
-                    unsafe { out.add((at - start) / PAGE).copy_from(done.resident.as_ptr(), pages) };
+                    copied = sys::copy_checked(done.resident.as_ptr() as usize, to, pages);
                 }
             })?;
+            if copied < pages {
+                return Err(libc::EFAULT);
+            }
         }
         Ok(())
     };
