@@ -174,10 +174,12 @@ fn copy_probed(from: usize, to: usize, len: usize) -> usize {
     while done < len {
         let to_page_end = |at: usize| PAGE - (at + done) % PAGE;
         let n = (len - done).min(to_page_end(from)).min(to_page_end(to));
-        // Whole words do not cross pages; what the second look stores is overwritten at once.
-        let readable = probe((from + done) & !(WORD - 1), std::ptr::null_mut());
-        let writable = n < WORD || probe(0, (to + done) as *mut u64);
-        if !readable || !writable {
+        // Whole words do not cross pages. The second look stores something, which is overwritten at once: so it
+        // comes only after the first.
+        if !probe((from + done) & !(WORD - 1), std::ptr::null_mut()) {
+            break;
+        }
+        if n >= WORD && !probe(0, (to + done) as *mut u64) {
             break;
         }
         // SAFETY: the caller gives `to` for writing; both were there just now.
