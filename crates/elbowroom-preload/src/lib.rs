@@ -10,7 +10,7 @@
 //!   memory.
 //! * the write family, truncate, fallocate, open with O_TRUNC, copy_file_range, sendfile, splice: mappings
 //!   must see what they store.
-//! * the read family: it must see what was stored through mappings.
+//! * the read family, lseek and ioctl: they must see what was stored through mappings.
 //! * fsync and relatives, close: they report the file's write-back error.
 //! * fopen, fdopen, freopen, fclose, dup2: stdio reads and writes with internal calls that cannot be interposed,
 //!   so files that it writes are left to the kernel (interpose/stdio.rs); dprintf.

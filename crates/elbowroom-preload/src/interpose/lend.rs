@@ -70,7 +70,7 @@ impl Drop for Fresh {
 unsafe fn read<T>(at: *const T) -> Result<T, c_int> {
     let mut value = MaybeUninit::<T>::uninit();
     let len = size_of::<T>();
-    if sys::copy_checked(at.addr(), value.as_mut_ptr().addr(), len) != len as ssize_t {
+    if sys::copy_checked(at.addr(), value.as_mut_ptr().addr(), len) != len {
         return Err(libc::EFAULT);
     }
     // SAFETY: all of it was written, and any bytes are valid, the caller's promise.
@@ -89,7 +89,7 @@ impl Parts {
         let bytes = n * size_of::<iovec>();
         let mut mapping = Fresh::new(bytes.next_multiple_of(PAGE)).ok_or(libc::ENOMEM)?;
         let to = mapping.bytes().as_mut_ptr().addr();
-        if sys::copy_checked(at.addr(), to, bytes) != bytes as ssize_t {
+        if sys::copy_checked(at.addr(), to, bytes) != bytes {
             return Err(libc::EFAULT);
         }
         Ok(Self { mapping, n })
@@ -138,25 +138,13 @@ fn copy_managed(manager: &Manager, parts: &mut [iovec], limit: usize) -> Result<
         } else if managed(part) {
             let to = at.wrapping_add(offset(part));
             at = at.wrapping_add((offset(part) + part.iov_len).next_multiple_of(PAGE));
-            let copied = copy(part.iov_base.addr(), to.addr(), part.iov_len);
+            let copied = sys::copy_checked(part.iov_base.addr(), to.addr(), part.iov_len);
             faulted = copied < part.iov_len;
             *part = iovec { iov_base: to.cast(), iov_len: copied };
         }
         bytes += part.iov_len;
     }
     Ok(Copied::Instead { _mapping: mapping, bytes, faulted })
-}
-
-/// Copies and gives how many bytes, fewer at an address that cannot be read.
-fn copy(from: usize, to: usize, len: usize) -> usize {
-    let mut done = 0;
-    while done < len {
-        match usize::try_from(sys::copy_checked(from + done, to + done, len - done)) {
-            Ok(n @ 1..) => done += n,
-            _ => break,
-        }
-    }
-    done
 }
 
 /// A cancellation that is pending is taken before anything is held.
@@ -351,11 +339,7 @@ fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) ->
     let len = c_uint::try_from(sent).map_err(|_| sys::errno())?;
     let to = at.addr() + std::mem::offset_of!(mmsghdr, msg_len);
     let written = sys::copy_checked((&raw const len).addr(), to, size_of::<c_uint>());
-    if written == size_of::<c_uint>() as ssize_t {
-        Ok(sent as usize >= total_bytes(message))
-    } else {
-        Err(libc::EFAULT)
-    }
+    if written == size_of::<c_uint>() { Ok(sent as usize >= total_bytes(message)) } else { Err(libc::EFAULT) }
 }
 
 /// The bytes of a message; 0 if it cannot be read.

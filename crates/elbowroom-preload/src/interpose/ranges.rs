@@ -231,7 +231,7 @@ unsafe fn resident(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_int {
             let mut bytes = [0; RESIDENT_PAGES];
             request::submit_with(process, Op::Resident(chunk), |done| bytes = done.resident)?;
             // The program's pointer may be bad: the kernel looks.
-            if sys::copy_checked(bytes.as_ptr() as usize, to as usize, pages) != pages as isize {
+            if sys::copy_checked(bytes.as_ptr() as usize, to as usize, pages) != pages {
                 return Err(libc::EFAULT);
             }
         }
