@@ -13,17 +13,17 @@
 //! * the read family: it must see what was stored through mappings.
 //! * fsync and relatives, close: they report the file's write-back error.
 //! * fflush, fclose, fwrite, fputs: stdio writes with an internal write that cannot be interposed.
-//! * _exit, the exec family, posix_spawn, system, popen; exit, quick_exit and fork by libc's own hooks: dirty
-//!   pages are written back first.
-//! * sigaction and relatives: see [`signals`].
+//! * _exit, abort, the exec family, posix_spawn, system, popen, clone, vfork, _Fork; exit, quick_exit and fork by
+//!   libc's own hooks: dirty pages are written back first.
+//! * sigaction and relatives, the signal mask, longjmp and pthread_create: see [`signals`].
+//! * getrlimit, setrlimit, prlimit: see [`limits`].
 //!
 //! # What is not covered
 //! Raw system calls (`syscall(2)`, Go programs) on managed memory or files; reads and writes of managed files
 //! by io_uring and aio (transfers of other files into and out of managed memory are fine, except that where
 //! pages are copied, not moved, reads that have a device write into managed memory are seen in the read family
 //! only, and only by O_DIRECT); what stdio pushes
-//! out of its buffers in functions other than the above; execl and relatives write back, but make no report;
-//! vfork followed by anything but exec or _exit.
+//! out of its buffers in functions other than the above; vfork followed by anything but exec or _exit.
 //!
 //! # Concurrency
 //! A thread of the program that calls in takes no lock and allocates nothing; it blocks its signals while a

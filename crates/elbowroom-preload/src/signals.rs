@@ -293,8 +293,12 @@ fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
     }
 }
 
-/// abort(3), when what the program has set for SIGABRT is still to happen.
-pub fn raise_abort() {
+/// abort(3), when what the program has set for SIGABRT is still to happen. For SIG_DFL nothing is: the alternate
+/// stack of the handler that may have called abort has no room for another.
+pub fn abort_first() {
+    if table::load(libc::SIGABRT).handler == libc::SIG_DFL {
+        return;
+    }
     sys::unblock(1 << (libc::SIGABRT - 1));
     // SAFETY: integers only.
     unsafe {
