@@ -150,6 +150,7 @@ fn children(mode: &str, variant: Variant) -> elbowroom_tests::Outcome {
 fn children_of_all_kinds(variant: Variant) {
     children("ways", variant);
     children("lists", variant);
+    children("masks", variant);
 }
 behaviour!(children_of_all_kinds: plain, m64, m16, copy);
 

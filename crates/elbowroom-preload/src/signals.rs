@@ -274,13 +274,18 @@ pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_i
 
 /// Before another program replaces this one: it inherits which signals are ignored, and which are blocked.
 pub fn before_exec() {
-    sys::block(blocked::mask());
+    // A child that shares our memory may have set its own mask, which is the kernel's.
+    if has_own_table() {
+        sys::block(blocked::mask());
+    }
     each_ignored(Some);
 }
 
 /// The other program did not start.
 pub fn after_exec() {
-    sys::unblock(blocked::mask());
+    if has_own_table() {
+        sys::unblock(blocked::mask());
+    }
     each_ignored(|_| None);
 }
 
