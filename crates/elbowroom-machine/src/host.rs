@@ -628,6 +628,14 @@ impl HostMmu {
         self.layout.rearm(&self.uffd, range)
     }
 
+    /// The same where nothing is mapped.
+    ///
+    /// # Errors
+    /// The same. EEXIST: something is; nothing is changed.
+    pub fn rearm_free(&self, range: &Range<usize>) -> Result<(), RearmError> {
+        self.layout.rearm_free(&self.uffd, range)
+    }
+
     /// Tells the kernel about its own mapping at `range`, which [`HostMmu::map_file`] has made.
     ///
     /// # Errors

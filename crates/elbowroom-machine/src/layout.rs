@@ -230,12 +230,24 @@ impl Layout {
     /// EINVAL: it is not all inside one window and foreign; nothing is changed. ENOMEM and the like: it is foreign still, and either unchanged, or nothing is
     /// mapped there; [`Replaced`] says which.
     pub(crate) fn rearm(&self, uffd: &Uffd, range: &Range<usize>) -> Result<(), RearmError> {
+        self.rearm_over(uffd, range, MapFlags::FIXED)
+    }
+
+    /// The same where nothing is mapped.
+    ///
+    /// # Errors
+    /// The same. EEXIST: something is; nothing is changed.
+    pub(crate) fn rearm_free(&self, uffd: &Uffd, range: &Range<usize>) -> Result<(), RearmError> {
+        self.rearm_over(uffd, range, MapFlags::FIXED_NOREPLACE)
+    }
+
+    fn rearm_over(&self, uffd: &Uffd, range: &Range<usize>, place: MapFlags) -> Result<(), RearmError> {
         let denials = self.denials.lock();
         if range.is_empty() || !self.windows.is_foreign(range) || !range.start.is_multiple_of(PAGE_SIZE) {
             return Err(RearmError { errno: Errno::INVAL, replaced: Replaced::No });
         }
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: what is there is the kernel's, and the caller says that it may go.
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | place;
+        // SAFETY: what is there is the kernel's, and the caller says that it may go, if there is anything.
         unsafe { mm::mmap_anonymous(range.start as *mut _, range.len(), ProtFlags::empty(), flags) }
             .map_err(|errno| RearmError { errno, replaced: Replaced::No })?;
         if let Err(errno) = arm(uffd, range) {

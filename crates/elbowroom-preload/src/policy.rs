@@ -49,7 +49,7 @@ pub struct Surroundings {
     pub min_size_bytes: u64,
     /// Whether any file is managed now.
     pub any_managed: bool,
-    /// Whether all of the wanted range is inside windows.
+    /// Whether all of the wanted range, if an address is wanted, is inside windows.
     pub inside_windows: bool,
 }
 
@@ -121,8 +121,10 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     if args.flags & !FOLLOWED != 0 || args.prot & !known_prot != 0 {
         return First::Kernel(Some(Reason::UnsupportedFlags));
     }
-    if args.fixed() && !around.inside_windows {
-        return First::Kernel(Some(Reason::FixedOutsideWindow));
+    if args.addr != 0 && !around.inside_windows {
+        // A hint is followed by the kernel where there is room.
+        let reason = if args.fixed() { Reason::FixedOutsideWindow } else { Reason::HintOutsideWindow };
+        return First::Kernel(Some(reason));
     }
     if (args.len as u64) < around.min_size_bytes && !(shared && around.any_managed) {
         return First::Kernel(Some(Reason::TooSmall));
@@ -207,6 +209,7 @@ mod tests {
             first_of(&|a| (a.addr, a.flags) = (4096, MAP_SHARED | MAP_FIXED)),
             counted(Reason::FixedOutsideWindow)
         );
+        assert_eq!(first_of(&|a| a.addr = 4096), counted(Reason::HintOutsideWindow));
         assert_eq!(
             first_of(&|a| (a.flags, a.prot) = (MAP_PRIVATE, PROT_READ | PROT_WRITE)),
             counted(Reason::PrivateWritable)

@@ -32,6 +32,8 @@ reasons! {
     NotRegular = "not_regular",
     /// Wanted at an address that is not inside a window.
     FixedOutsideWindow = "fixed_outside_window",
+    /// Asked for, not demanded, at an address that is not inside a window.
+    HintOutsideWindow = "hint_outside_window",
     /// Flags that only the kernel can follow.
     UnsupportedFlags = "unsupported_flags",
     /// The kernel maps the same file, and one of the two could store to it.

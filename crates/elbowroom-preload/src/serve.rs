@@ -225,8 +225,13 @@ fn map_object(
     let args = &wanted.args;
     let nonblocking = args.flags & libc::MAP_NONBLOCK != 0;
     let place = place(args);
-    if let Place::Fixed(at) = place {
-        space.take_back(at, args.rounded())?;
+    match place {
+        Place::Fixed(at) => space.take_back(at, args.rounded())?,
+        Place::Hint(at) => {
+            // Where there is no room, it goes elsewhere.
+            let _ = space.take_back_free(at, args.rounded());
+        }
+        Place::Anywhere | Place::FixedNoReplace(_) => {}
     }
     let request = MapRequest {
         place,

@@ -138,6 +138,14 @@ pub fn open_flags(fd: c_int) -> Option<c_int> {
     (r >= 0).then_some(r as c_int)
 }
 
+/// Moves the file position of a descriptor back. `errno` is kept.
+pub fn move_back(fd: c_int, bytes: usize) {
+    let kept = errno();
+    // SAFETY: integers only.
+    unsafe { libc::syscall(libc::SYS_lseek, fd as c_long, -(bytes as c_long), libc::SEEK_CUR as c_long) };
+    set_errno(kept);
+}
+
 /// The file position of a descriptor. `errno` is kept.
 pub fn position(fd: c_int) -> Option<u64> {
     let kept = errno();

@@ -142,6 +142,10 @@ impl Buffers {
             if way == Way::Read {
                 let copied = self.scatter(way, done, buffer.at() as usize, n);
                 if copied < n {
+                    if matches!(at, At::Cursor) {
+                        // What could not be put where the program wanted it was not read.
+                        sys::move_back(fd, n - copied);
+                    }
                     n = copied;
                     done += n;
                     break;

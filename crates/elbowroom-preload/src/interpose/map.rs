@@ -58,7 +58,7 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     let around = Surroundings {
         min_size_bytes: options.min_size_bytes,
         any_managed: manager.is_some_and(|manager| manager.managed_files() > 0),
-        inside_windows: args.fixed() && manager.is_some_and(|manager| inside_windows(manager, args)),
+        inside_windows: manager.is_some_and(|manager| inside_windows(manager, args)),
     };
     if let First::Kernel(reason) = policy::first(args, &around) {
         return map_by_kernel(process, args, reason);
@@ -84,11 +84,11 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     }
 }
 
-/// Whether the manager can map at the fixed place. What was given to the kernel inside a window can be taken back
-/// if it is replaced anyway.
+/// Whether the manager can map at the wanted place. What was given to the kernel inside a window can be taken back
+/// if it is replaced anyway, or free.
 fn inside_windows(manager: &Manager, args: &MapArgs) -> bool {
     let windows = manager.windows();
-    let Some(end) = args.addr.checked_add(args.rounded()) else { return false };
+    let Some(end) = (args.addr & !(PAGE - 1)).checked_add(args.rounded()) else { return false };
     if args.flags & libc::MAP_FIXED_NOREPLACE != 0 {
         return windows.covers(args.addr, args.rounded());
     }
@@ -306,7 +306,9 @@ fn remap_managed(
     let fixed = flags & libc::MREMAP_FIXED != 0;
     // A length of 0 asks for a second mapping of the same pages. What grows may grow in place.
     let source = old..old.checked_add(from_len.max(to_len).max(PAGE))?;
-    let target = if fixed { new..new.checked_add(to_len)? } else { 0..0 };
+    // Without MREMAP_FIXED the address of MREMAP_DONTUNMAP is a hint.
+    let hinted = !fixed && flags & libc::MREMAP_DONTUNMAP != 0 && new != 0;
+    let target = if fixed || hinted { new..new.checked_add(to_len)? } else { 0..0 };
     if source.end > ADDRESS_END || target.end > ADDRESS_END {
         return None;
     }
@@ -339,8 +341,17 @@ fn remap_managed(
         // It went to the kernel meanwhile, with its file: the manager found nothing there.
     }
     process.count(Reason::Remapped);
+    let target = if hinted { Wanted::IfFree(target) } else { Wanted::Replaced(target) };
     let done = hand_back_for_remap(process, manager, old..old + from_len.max(PAGE), source, target);
     done.err().map(Err)
+}
+
+/// Where an mremap wants to go.
+enum Wanted {
+    /// There, if that is free.
+    IfFree(Range<usize>),
+    /// There, whatever is there. Empty: nowhere in particular.
+    Replaced(Range<usize>),
 }
 
 /// Makes all that an mremap concerns the kernel's: the mapping with its bytes, the free addresses behind it that it may
@@ -350,18 +361,25 @@ fn hand_back_for_remap(
     manager: &Manager,
     mapping: Range<usize>,
     grown: Range<usize>,
-    target: Range<usize>,
+    target: Wanted,
 ) -> Result<(), c_int> {
     let windows = manager.windows();
-    for range in [mapping.clone(), target] {
-        if !range.is_empty() && windows.intersects(range.start, range.len()) {
-            hand_back(process, range)?;
-        }
-    }
+    let concerns = |range: &Range<usize>| !range.is_empty() && windows.intersects(range.start, range.len());
     let growth = mapping.end..grown.end;
-    if !growth.is_empty() && windows.intersects(growth.start, growth.len()) {
+    if concerns(&mapping) {
+        hand_back(process, mapping)?;
+    }
+    let free = match target {
+        Wanted::IfFree(range) => range,
+        Wanted::Replaced(range) if concerns(&range) => {
+            hand_back(process, range)?;
+            0..0
+        }
+        Wanted::Replaced(_) => 0..0,
+    };
+    for range in [growth, free].into_iter().filter(concerns) {
         // If something is mapped there, the kernel finds no room, as it should.
-        let _ = request::submit(process, Op::MakeRoom(growth));
+        let _ = request::submit(process, Op::MakeRoom(range));
     }
     Ok(())
 }

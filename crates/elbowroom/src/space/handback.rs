@@ -11,7 +11,7 @@ use crate::platform::Host;
 use crate::stats::Event;
 use crate::vma::{Pattern, Prot, VmaFlags};
 use crate::writeback::Obstacle;
-use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SHIFT, PAGE_SIZE, Side};
+use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SHIFT, PAGE_SIZE, RearmError, Side};
 use elbowroom_store::FileId;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
@@ -223,11 +223,28 @@ impl Space<Host> {
     /// # Errors
     /// EINVAL: the range is not inside one window. The kernel's. What it mapped there may be gone then.
     pub fn take_back(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.take_back_by(addr, len, |part| self.core.mmu.rearm(part))
+    }
+
+    /// Takes back what of the range was given to the kernel, if nothing is mapped there: for a mapping of ours that is wanted there.
+    ///
+    /// # Errors
+    /// EEXIST: something of the kernel's is mapped there. EINVAL: the range is not inside one window. The kernel's.
+    pub fn take_back_free(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.take_back_by(addr & !(PAGE_SIZE - 1), len, |part| self.core.mmu.rearm_free(part))
+    }
+
+    fn take_back_by(
+        &self,
+        addr: usize,
+        len: usize,
+        rearm: impl Fn(&Range<usize>) -> Result<(), RearmError>,
+    ) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
         let mut layout = self.layout_without_change_in(&range);
         let parts = self.core.mmu.windows().parts(range);
         for (_, part) in parts.filter(|(side, _)| *side == Side::Kernel) {
-            self.core.mmu.rearm(&part).map_err(|error| error.errno)?;
+            rearm(&part).map_err(|error| error.errno)?;
             self.mm.release(&mut layout, &part);
         }
         Ok(())
