@@ -22,6 +22,7 @@ mod host;
 mod layout;
 mod mmu;
 mod pageset;
+mod peek;
 pub mod probe;
 pub mod soft;
 mod uffd;
