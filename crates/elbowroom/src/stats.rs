@@ -55,10 +55,12 @@ pub enum Event {
     HugeJoins,
     /// Faults that found no frame to be had, and waited for one.
     MemoryWaits,
+    /// Faults that nobody served within their bound.
+    OverdueFaults,
 }
 
 /// The last of them.
-const LAST: Event = Event::MemoryWaits;
+const LAST: Event = Event::OverdueFaults;
 
 /// The counters of one manager.
 #[derive(Default)]
@@ -134,6 +136,8 @@ pub struct Stats {
     pub throttled_writers: u64,
     /// Times that a fault found no free memory and waited for some.
     pub memory_waits: u64,
+    /// Faults that were not served within their bound, and ended by SIGBUS.
+    pub overdue_faults: u64,
     /// Files found changed by another process.
     pub foreign_changes: u64,
     /// Files left to the kernel because they were used through several mappings at once.

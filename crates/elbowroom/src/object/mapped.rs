@@ -2,13 +2,13 @@
 
 use super::FileObject;
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::ops::Deref;
 
 /// A mapping of an object, or a part of one that is being changed: while one of these lives, a file stays open and memory keeps its bytes.
 ///
-/// Locks: `cache` when the first is made; `resize` or `queue` when the last is dropped.
+/// Locks: `cache` when the first is made; `queue` when the last one of memory is dropped. The last one of a file only notes the time: it may be dropped under
+/// the layout lock, while others ask the file for its size with `resize` held, which takes as long as the disk does.
 pub struct Mapped(Arc<FileObject>);
 
 impl Mapped {
@@ -37,7 +37,7 @@ impl Drop for Mapped {
         }
         match &self.0.unmapped {
             Some(unmapped) => unmapped.0.lock().push(self.0.clone()),
-            None => self.0.seen.lock().unmapped_since = Some(Instant::now()),
+            None => self.0.note_unmapped(),
         }
     }
 }
@@ -62,5 +62,24 @@ impl Unmapped {
     /// Takes it all.
     pub fn take(&self) -> Vec<Arc<FileObject>> {
         std::mem::take(&mut *self.0.lock())
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::object::ObjectTable;
+
+    /// Who asks a slow file for its size keeps nobody from unmapping it.
+    #[test]
+    fn the_last_one_of_a_file_waits_for_nobody() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let object = ObjectTable::new(None, &LockStats::new()).open(file.path(), false).unwrap();
+        let mapped = Mapped::new(object.clone());
+        assert!(object.unmapped_since().is_none());
+        // Held over fstat. To take it twice in one thread is a deadlock.
+        let _asking = object.seen.lock();
+        drop(mapped);
+        assert!(object.unmapped_since().is_some());
     }
 }

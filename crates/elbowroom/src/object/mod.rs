@@ -18,7 +18,7 @@ use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{FileId, FileStat, StoreFile};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::pin;
-use elbowroom_sync::time::Instant;
+use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell};
 use std::ops::Range;
 
@@ -42,6 +42,11 @@ pub struct FileObject {
     unmapped: Option<Arc<Unmapped>>,
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
+    /// When it was made, and for how long it had been there, in nanoseconds, when it was last unmapped.
+    made: Instant,
+    unmapped_at: AtomicU64,
+    /// It was mapped privately: there may be copies of its pages.
+    private: AtomicBool,
     /// Somebody stored to a mapping of it without the right to.
     strict: AtomicBool,
     /// A read of it failed since somebody asked last.
@@ -64,7 +69,6 @@ struct Cache {
 struct Seen {
     stat: FileStat,
     error: Option<Errno>,
-    unmapped_since: Option<Instant>,
 }
 
 /// Why a folio was not inserted.
@@ -97,7 +101,7 @@ impl FileObject {
         unmapped: Option<Arc<Unmapped>>,
         locks: &LockStats,
     ) -> Self {
-        let seen = Seen { stat, error: None, unmapped_since: Some(Instant::now()) };
+        let seen = Seen { stat, error: None };
         Self {
             id,
             serial,
@@ -109,6 +113,9 @@ impl FileObject {
             mappings: AtomicUsize::new(0),
             unmapped,
             seen: locks.mutex(LockClass::Resize, seen),
+            made: Instant::now(),
+            unmapped_at: AtomicU64::new(0),
+            private: AtomicBool::new(false),
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
             denied: AtomicBool::new(false),
@@ -321,7 +328,21 @@ impl FileObject {
         if self.mappings.load(Ordering::Acquire) > 0 {
             return None;
         }
-        self.seen.lock().unmapped_since
+        Some(self.made + Duration::from_nanos(self.unmapped_at.load(Ordering::Acquire)))
+    }
+
+    fn note_unmapped(&self) {
+        self.unmapped_at.store(self.made.elapsed().as_nanos() as u64, Ordering::Release);
+    }
+
+    /// Notes that it is about to be mapped privately.
+    pub(crate) fn note_private(&self) {
+        self.private.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether there may be copies of its pages. After a full fence: who makes a copy later sees what was stored before that.
+    pub(crate) fn may_have_copies(&self) -> bool {
+        self.private.load(Ordering::SeqCst)
     }
 
     /// The byte range of the file that the pages cover, up to its end.

@@ -145,7 +145,9 @@ impl Space<Host> {
         // From now on nobody maps it anew.
         object.set_aliased(true);
         for _ in 0..ALIAS_ROUNDS {
-            let ranges = self.mm.ranges_of(object, &self.core.still_layout(&self.mm));
+            let Some(layout) = self.core.still_layout(&self.mm) else { break };
+            let ranges = self.mm.ranges_of(object, &layout);
+            drop(layout);
             if ranges.is_empty() {
                 return;
             }

@@ -2,7 +2,7 @@
 
 use super::{fork, there};
 use crate::support::*;
-use elbowroom::{AccessError, Config, Errno, Intent, Remap, Sharing};
+use elbowroom::{AccessError, Config, Errno, Intent, MapRequest, Place, Prot, Remap, Sharing};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
@@ -187,4 +187,43 @@ fn children_fork_in_several_threads() {
         }
     });
     m.check_marks(addr, 0..PAGES, 0);
+}
+
+/// What is unmapped while a fork goes on, and what is mapped in its place, is not the child's: it would have the new one's bytes with the old one's rights.
+#[test]
+fn what_takes_the_place_of_a_mapping_is_not_the_childs() {
+    const PAGES: usize = 400;
+    let m = SoftMachine::start(Config::with_memory(4 * BUDGET)).unwrap();
+    // Many pages of its own, at lower and at higher addresses, so that sharing takes a while.
+    let many = [(); 2].map(|()| m.map_anon(PAGES, Sharing::Private));
+    many.iter().for_each(|&addr| m.mark(addr, 0..PAGES, 1));
+    let at = m.map_anon(1, Sharing::Private);
+    m.space().unmap(at, PAGE).unwrap();
+    let place = |prot| MapRequest { place: Place::Fixed(at), prot, ..request(None, 1, Sharing::Private) };
+    m.map(place(Prot::READ));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = m.space().cpu();
+            while !stop.load(Ordering::Relaxed) {
+                m.space().unmap(at, PAGE).unwrap();
+                m.map(place(RW));
+                cpu.write_u64(at, 77).unwrap();
+                m.space().unmap(at, PAGE).unwrap();
+                m.map(place(Prot::READ));
+            }
+        });
+        let _end = StopAtTheEnd(&stop);
+        for round in 0..100 {
+            let child = fork(m.space());
+            let (cpu, here) = (child.cpu(), there(at, m.space(), &child));
+            if cpu.read_u64(here) == Ok(77) {
+                assert_eq!(
+                    cpu.write_u64(here, 1),
+                    Ok(()),
+                    "round {round}: bytes that nobody could store there"
+                );
+            }
+        }
+    });
 }
