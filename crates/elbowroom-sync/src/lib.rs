@@ -12,6 +12,7 @@
 //!
 //! Synchronization: each type documents its own.
 
+#[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have their own epoch"))]
 mod blocking;
 mod cell;
 mod counter;

@@ -5,8 +5,7 @@
 //! over these by what they do.
 
 use crate::config::{
-    CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, LAST_FLUSH_BOUND, STILL_BOUND, STILL_PATIENCE,
-    STILL_PATIENCE_MOST, STOPPED, WAITING_SHARE,
+    CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST, WAITING_SHARE,
 };
 use crate::fault::{Beat, Waiting};
 use crate::lru::{Chances, Lru, Shadows};
@@ -329,42 +328,6 @@ impl<P: Platform> Core<P> {
         let frames = self.mmu.populated_frames().max(GROW_AT_ONCE_FRAMES).min(self.mmu.frames());
         let cap = (frames as u64 / (WAITING_SHARE * waiting)).max(1);
         1 << cap.ilog2()
-    }
-
-    /// How long something has waited since, not counting the time for which the whole process was stopped (by SIGSTOP, a debugger, a freezer).
-    pub(crate) fn waited(&self, since: Instant) -> Duration {
-        if cfg!(shuttle) {
-            return since.elapsed();
-        }
-        let now = self.born.elapsed().as_nanos() as u64;
-        // The watchdog looks once a second, so nobody was there to look for longer only if nobody ran.
-        let before = self.alive.swap(now, Ordering::AcqRel);
-        if now.saturating_sub(before) > STOPPED.as_nanos() as u64 {
-            self.resumed.store(now, Ordering::Release);
-        }
-        let resumed = Duration::from_nanos(self.resumed.load(Ordering::Acquire));
-        since.elapsed().min(self.born.elapsed() - resumed)
-    }
-
-    /// Says what went wrong inside.
-    pub(crate) fn report(&self, line: &str) {
-        match self.config.report {
-            Some(report) => report(line),
-            None => eprintln!("elbowroom: {line}"),
-        }
-    }
-
-    /// A thread of the manager has panicked, which is the end: what it had locked stays locked, and what waits for it waits for ever. What is dirty is written
-    /// first, if the flusher can.
-    pub(crate) fn end_process(&self, thread: &str) -> ! {
-        self.report(&format!("internal error: thread {thread} has panicked, so the process ends"));
-        let until = Instant::now() + LAST_FLUSH_BOUND;
-        while self.dirty_pages.load(Ordering::Relaxed) > 0 && Instant::now() < until {
-            self.flush.state.lock().all = true;
-            self.flush.changed.notify_all();
-            std::thread::sleep(CHANGE_LOOK);
-        }
-        self.config.end_process.unwrap_or(std::process::abort)()
     }
 
     /// For how long faults have waited for memory without any getting some.

@@ -5,8 +5,9 @@
 //! fault ready, and it starts again from the top. No step takes an address-space-wide lock, except to tell a
 //! wrong access from a mapping in change.
 //!
-//! [`step`] has the decisions (`private` those for pages that belong to one space), this file the loop of a handler: what to do when a step says
-//! that it must wait. `inline` is the loop of a thread that serves a fault of its own.
+//! `step` has the decisions (`private` those for pages that belong to one space), `needs` what comes between two looks, this file the loop of a handler: what to
+//! do when a step says that it must wait. `inline` is the loop of a thread that serves a fault of its own. `end` is how faults end, `watchdog` who sees to it
+//! that they do, and `trouble` what is done when something is broken.
 
 mod ahead;
 mod end;
@@ -14,27 +15,31 @@ mod huge;
 mod inline;
 mod io;
 mod load;
+mod needs;
 mod private;
 mod step;
+mod trouble;
 mod waiting;
+#[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]
 mod watchdog;
 
 use self::ahead::Ahead;
 use self::end::Finish;
 pub(crate) use self::inline::FaultError;
 use self::io::Io;
-use self::step::{Got, Need};
+use self::needs::{Got, Need};
 use self::waiting::Delayed;
 pub(crate) use self::waiting::{Beat, Waiting};
-use crate::config::{DELAY, HAND_OVER_FAULTS, PINNED_BOUND, READS_BETWEEN_LOOKS, RECLAIM_BATCH_PAGES};
-use crate::config::{MEMORY_WAIT_BOUND, REPEATS_AT_ONCE};
+use crate::config::{
+    DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND, READS_BETWEEN_LOOKS, RECLAIM_BATCH_PAGES,
+    REPEATS_AT_ONCE,
+};
 use crate::core::{Core, Inbox, Job};
 use crate::object::FileObject;
 use crate::page::{Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::Mmu;
-use elbowroom_machine::{Denial, FaultEvent};
+use elbowroom_machine::{Denial, FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
@@ -101,11 +106,20 @@ pub(crate) struct Handler<P: Platform> {
     ready: Vec<Parked>,
     /// What was advised to be read, for which nobody waits.
     ahead: Ahead,
+    /// Whether it may have faults that it tries again by itself.
+    pending: bool,
 }
 
 impl<P: Platform> Handler<P> {
     pub(crate) fn new(core: Arc<Core<P>>, number: usize, reactor: Box<dyn Reactor>) -> Self {
-        Self { core, number, io: Io::new(reactor), ready: Vec::new(), ahead: Ahead::default() }
+        Self {
+            core,
+            number,
+            io: Io::new(reactor),
+            ready: Vec::new(),
+            ahead: Ahead::default(),
+            pending: false,
+        }
     }
 
     fn inbox(&self) -> &Inbox {
@@ -119,11 +133,8 @@ impl<P: Platform> Handler<P> {
         while !self.core.stop.load(Ordering::Acquire) {
             self.io.load.work_ends();
             self.inbox().beat.waits();
-            let bound = if !self.ahead.is_empty() {
-                Some(Duration::ZERO)
-            } else {
-                (!self.inbox().waiting.lock().is_empty()).then_some(DELAY)
-            };
+            let bound =
+                if !self.ahead.is_empty() { Some(Duration::ZERO) } else { self.pending.then_some(DELAY) };
             let woken = match self.io.reactor.wait(bound, &mut done) {
                 Ok(woken) => woken,
                 Err(_) => {
@@ -149,9 +160,13 @@ impl<P: Platform> Handler<P> {
                 }
             }
             self.read_ahead();
-            self.run_delayed();
-            self.run_ready();
-            self.run_starved();
+            if self.pending {
+                self.run_delayed();
+                self.run_ready();
+                self.run_starved();
+                let none = self.inbox().waiting.lock().is_empty();
+                self.pending = !none;
+            }
         }
         self.end();
     }
@@ -310,9 +325,11 @@ impl<P: Platform> Handler<P> {
         // What it holds may be what it waits for, if others do the same.
         fault.let_go();
         self.inbox().waiting.lock().starved.push_back(fault);
+        self.pending = true;
     }
 
     fn delay(&mut self, fault: Parked, what: Delayed, delay: Duration) {
         self.inbox().waiting.lock().delay(Instant::now() + delay, fault, what);
+        self.pending = true;
     }
 }
