@@ -7,10 +7,9 @@
 use crate::config::{
     CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST, WAITING_SHARE,
 };
-use crate::fault::{Beat, Waiting};
 use crate::lru::{Chances, Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
-use crate::page::{Folio, Parked, WaitTable};
+use crate::page::{Beat, Folio, Parked, WaitTable, Waiting};
 use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Counters;

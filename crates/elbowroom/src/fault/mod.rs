@@ -19,7 +19,6 @@ mod needs;
 mod private;
 mod step;
 mod trouble;
-mod waiting;
 #[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]
 mod watchdog;
 
@@ -28,15 +27,13 @@ use self::end::Finish;
 pub(crate) use self::inline::FaultError;
 use self::io::Io;
 use self::needs::{Got, Need};
-use self::waiting::Delayed;
-pub(crate) use self::waiting::{Beat, Waiting};
 use crate::config::{
     DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND, READS_BETWEEN_LOOKS, RECLAIM_BATCH_PAGES,
     REPEATS_AT_ONCE,
 };
 use crate::core::{Core, Inbox, Job};
 use crate::object::FileObject;
-use crate::page::{Folio, Parked};
+use crate::page::{Delayed, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent, Mmu};

@@ -5,10 +5,9 @@
 //! reported and ended by SIGBUS, as the kernel does where a page cannot be had. Faults wait in the table of waiters for folios, in the queues of handlers, and in
 //! spaces, for the end of a change; what the kernel has not told us of yet shows in the beat of the handler that should have asked.
 
-use super::Beat;
 use crate::config::{DELAY, WATCH_LOOK};
 use crate::core::{Core, Job};
-use crate::page::{Flag, Folio, Parked};
+use crate::page::{Beat, Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Mmu, PAGE_SIZE};

@@ -194,11 +194,14 @@ fn children_fork_in_several_threads() {
 fn what_takes_the_place_of_a_mapping_is_not_the_childs() {
     const PAGES: usize = 400;
     let m = SoftMachine::start(Config::with_memory(4 * BUDGET)).unwrap();
-    // Many pages of its own, at lower and at higher addresses, so that sharing takes a while.
-    let many = [(); 2].map(|()| m.map_anon(PAGES, Sharing::Private));
-    many.iter().for_each(|&addr| m.mark(addr, 0..PAGES, 1));
+    // Behind many pages of the space's own, so that it takes a while until its turn comes to be shared.
     let at = m.map_anon(1, Sharing::Private);
     m.space().unmap(at, PAGE).unwrap();
+    let many = m.space().map(MapRequest {
+        place: Place::Fixed(at - 2 * PAGES * PAGE),
+        ..request(None, PAGES, Sharing::Private)
+    });
+    m.mark(many.unwrap(), 0..PAGES, 1);
     let place = |prot| MapRequest { place: Place::Fixed(at), prot, ..request(None, 1, Sharing::Private) };
     m.map(place(Prot::READ));
     let stop = AtomicBool::new(false);
