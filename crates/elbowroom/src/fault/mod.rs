@@ -159,8 +159,11 @@ impl<P: Platform> Handler<P> {
             self.read_ahead();
             if self.pending {
                 self.run_delayed();
-                self.run_ready();
                 self.run_starved();
+            }
+            // Whatever of the above has freed frames may have let faults go on, also where nothing was pending. None may be left: the next wait has no bound.
+            self.run_ready();
+            if self.pending {
                 let none = self.inbox().waiting.lock().is_empty();
                 self.pending = !none;
             }
