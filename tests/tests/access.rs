@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elbowroom_tests::{Command, Pattern, Scratch, Variant, behaviour, program};
+use elbowroom_tests::{Command, Pattern, Scratch, Variant, behaviour, program, skipped};
 
 /// Three times the smallest budget, and no multiple of a page.
 const READ_BYTES: u64 = 48 * 1024 * 1024 + 1234;
@@ -77,7 +77,7 @@ behaviour!(small_files: plain, m16);
 /// Files that live in memory are the kernel's.
 fn files_in_memory(variant: Variant) {
     let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
-        println!("skipped: there is no /dev/shm to write to");
+        skipped("there is no /dev/shm to write to");
         return;
     };
     let file = directory.path().join("data").display().to_string();

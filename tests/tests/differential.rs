@@ -3,6 +3,7 @@
 use elbowroom_tests::differential::{
     Bend, Bent, Campaign, EPISODE, Kernel, Mix, Model, Ours, PAGES, Site, Tally,
 };
+use elbowroom_tests::skipped;
 
 /// Kernel engines that the tests of this file have at the same time, and as many that move what was placed elsewhere.
 const ENGINES: u64 = 8;
@@ -131,7 +132,7 @@ fn host() -> Option<(std::sync::Arc<elbowroom::Manager>, std::sync::Arc<elbowroo
     match elbowroom::Manager::start(elbowroom::Config::with_memory(64 << 20)) {
         Ok((manager, space)) => Some((std::sync::Arc::new(manager), std::sync::Arc::new(space))),
         Err(why) => {
-            eprintln!("SKIPPED: {why}");
+            skipped(why);
             None
         }
     }

@@ -5,10 +5,9 @@
 //! failure.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour};
+use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour, skipped};
 
 /// Where a program is, or the loud skip of a test.
 fn find(program: &str, package: &str) -> Option<PathBuf> {
@@ -18,8 +17,7 @@ fn find(program: &str, package: &str) -> Option<PathBuf> {
     if found.is_none() {
         let required = std::env::var_os("ELBOWROOM_REQUIRE_PROGRAMS").is_some_and(|value| value == "1");
         assert!(!required, "{program} is not installed: apt-get install {package}");
-        let skip = format!("SKIPPED: {program} is not installed (apt-get install {package})\n");
-        std::io::stderr().write_all(skip.as_bytes()).expect("standard error can be written");
+        skipped(format_args!("{program} is not installed (apt-get install {package})"));
     }
     found
 }

@@ -161,18 +161,11 @@ impl Arena {
             state.claimed = (start + BLOCK_PAGES).min(self.frames);
             start..state.claimed
         };
-        let populated = self.populate(&block, register, &between);
-        let mut state = self.state.lock();
-        match populated {
-            Ok(()) => state.buddy.add(frame_number(block.start), frame_number(block.end)),
-            // The next one to grow it tries this block again.
-            Err(_) => state.claimed = block.start,
-        }
-        state.growing = false;
-        state.turn += 1;
-        self.publish(&state);
-        drop(state);
-        self.grown.notify_all();
+        // Ends the turn whatever happens, a panic too: others wait for it.
+        let mut turn = Turn { arena: self, block, done: false };
+        let populated = self.populate(&turn.block, register, &between);
+        turn.done = populated.is_ok();
+        drop(turn);
         between();
         populated.map(|()| true)
     }
@@ -319,6 +312,31 @@ impl Arena {
 /// The number as the buddy allocator has it.
 fn frame_number(frame: usize) -> u32 {
     u32::try_from(frame).expect("an arena has fewer than 2^32 frames: `new` sees to it")
+}
+
+/// The right to grow the arena, by a block that was claimed for it.
+struct Turn<'a> {
+    arena: &'a Arena,
+    block: Range<usize>,
+    /// Whether the block has its memory.
+    done: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.arena.state.lock();
+        if self.done {
+            state.buddy.add(frame_number(self.block.start), frame_number(self.block.end));
+        } else {
+            // The next one to grow it tries this block again.
+            state.claimed = self.block.start;
+        }
+        state.growing = false;
+        state.turn += 1;
+        self.arena.publish(&state);
+        drop(state);
+        self.arena.grown.notify_all();
+    }
 }
 
 impl Drop for Arena {

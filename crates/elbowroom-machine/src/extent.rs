@@ -20,12 +20,14 @@ pub struct Extent {
     pub(crate) away: PageSet,
     /// The frames are as the kernel gave them. Nobody looks at this but [`Extent::clear`], before anything else is done.
     zeroed: bool,
+    /// A page was found lost by an unmapping that failed for another page: whoever takes the rest home is to be told.
+    pub(crate) lost: bool,
 }
 
 impl Extent {
     /// An extent whose frames are all at home at `home`, and owned by nobody else.
     pub(crate) fn new(home: usize, order: u8, zeroed: bool) -> Self {
-        Self { home, order, base: 0, away: PageSet::new(order), zeroed }
+        Self { home, order, base: 0, away: PageSet::new(order), zeroed, lost: false }
     }
 
     /// Fills it with zeros, which frames that nobody has had before are already. Call it before anything else is done with the extent, or not at all.
@@ -70,6 +72,11 @@ impl Extent {
     /// Whether all its pages are at home, so that their bytes may be used.
     pub fn is_home(&self) -> bool {
         self.away.is_empty()
+    }
+
+    /// Whether bytes of it were lost in a window, and nobody was told yet: what is at home is not what it should be.
+    pub fn is_damaged(&self) -> bool {
+        self.lost
     }
 
     /// The pages that are in a window.

@@ -13,10 +13,11 @@ use crate::arena::Arena;
 use crate::batch::Batch;
 use crate::layout::Layout;
 use crate::pageset::Membership;
+use crate::peek::{Peek, is_resident};
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Protection, Uffd};
 use crate::way::Way;
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE, WindowTable};
-use elbowroom_sync::{LockClass, LockStats, Mutex, thread, time::Duration};
+use elbowroom_sync::{LockClass, LockStats, Mutex, thread};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
@@ -106,6 +107,8 @@ pub struct HostMmu {
     /// Homes of pages that were copied into a window: to be emptied, many at a time.
     vacating: Mutex<Vec<usize>>,
     batch: Batch,
+    /// How bytes are read from windows.
+    peek: Peek,
     way: Way,
 }
 
@@ -122,8 +125,8 @@ const FILL_FOR_PAGE: usize = 4;
 /// The same when a run of frames is wanted.
 const FILL_FOR_RUN: usize = 64;
 
-/// How often a request that meets a page in transit is tried again: about 2 ms in all.
-const BUSY_TRIES: u32 = 64;
+/// How often a request that meets a page in transit is tried again at once. Whoever asked has locks, so longer waits are for when it has let go of them.
+const BUSY_TRIES: u32 = 32;
 
 /// The most messages taken in one read.
 const EVENT_BATCH: usize = 64;
@@ -150,6 +153,7 @@ impl HostMmu {
             mover,
             vacating,
             batch: Batch::new(),
+            peek: Peek::new(),
             way: Way::new(config.changes_wait),
         })
     }
@@ -452,10 +456,15 @@ impl HostMmu {
         }
     }
 
-    /// Fills the empty home of a single page with its bytes.
+    /// Fills the empty home of a single page with its bytes; `false`: it could not be done, and [`HostMmu::unmap`] finds out why.
     fn copy_home(&self, extent: &Extent) -> bool {
         match self.mover {
             Mover::Move => {
+                // The program may have dropped the page by a system call that nobody saw. The kernel would serve the copy's own load of it by a fault, for us
+                // to serve.
+                if !is_resident(extent.base) {
+                    return false;
+                }
                 // SAFETY: (1) the page is present in the window and write-protected, so nobody writes it; (2) only the
                 // extent's owner uses its home.
                 let (copied, _) = unsafe {
@@ -465,14 +474,7 @@ impl HostMmu {
             }
             Mover::Copy => {
                 // SAFETY: as above, and the home is memory that the kernel fills when it is touched.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(
-                        extent.base as *const u8,
-                        extent.home as *mut u8,
-                        PAGE_SIZE,
-                    );
-                }
-                true
+                unsafe { self.peek.copy(extent.base, extent.home, PAGE_SIZE) }.is_ok()
             }
         }
     }
@@ -483,7 +485,6 @@ impl HostMmu {
     /// [`UnmapError`]. After `Busy` the extent knows which pages are still away.
     pub fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
         let (all, base) = (0..extent.pages(), extent.base);
-        let mut lost = false;
         if !extent.is_home() {
             self.empty_all_homes();
         }
@@ -491,14 +492,14 @@ impl HostMmu {
             let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
             self.layout.allow_after_all(&self.uffd, window).map_err(|_| UnmapError::Busy)?;
             match self.mover {
-                Mover::Move => self.move_out(extent, run, &mut lost)?,
-                Mover::Copy => self.copy_out(extent, run, &mut lost)?,
+                Mover::Move => self.move_out(extent, run)?,
+                Mover::Copy => self.copy_out(extent, run)?,
             }
         }
-        if lost { Err(UnmapError::Lost) } else { Ok(()) }
+        if std::mem::take(&mut extent.lost) { Err(UnmapError::Lost) } else { Ok(()) }
     }
 
-    fn move_out(&self, extent: &mut Extent, run: Range<usize>, lost: &mut bool) -> Result<(), UnmapError> {
+    fn move_out(&self, extent: &mut Extent, run: Range<usize>) -> Result<(), UnmapError> {
         let mut at = run.start;
         let mut tries = 0;
         let mut most = run.len();
@@ -517,7 +518,7 @@ impl HostMmu {
                         return Err(UnmapError::Busy);
                     }
                     extent.away.remove(at..at + 1);
-                    *lost = true;
+                    extent.lost = true;
                     at += 1;
                 }
                 Err(e) if moved == 0 => again(e, &mut tries).map_err(|_| UnmapError::Busy)?,
@@ -539,19 +540,25 @@ impl HostMmu {
         matches!(filled, Ok(()) | Err(Errno::EXIST))
     }
 
-    fn copy_out(&self, extent: &mut Extent, run: Range<usize>, lost: &mut bool) -> Result<(), UnmapError> {
+    fn copy_out(&self, extent: &mut Extent, run: Range<usize>) -> Result<(), UnmapError> {
         let (home, window) =
             (extent.home + (run.start << PAGE_SHIFT), extent.base + (run.start << PAGE_SHIFT));
         let len = run.len() << PAGE_SHIFT;
         match self.retry(|| self.uffd.write_protect(window..window + len)) {
             Ok(()) => {
-                // SAFETY: (1) the pages are present in the window and stay: only their extent's owner removes them; stores
-                // wait, since they are write-protected, and loads do no harm; (2) the homes are ours and apart from it.
-                unsafe { std::ptr::copy_nonoverlapping(window as *const u8, home as *mut u8, len) };
+                for at in (0..len).step_by(PAGE_SIZE) {
+                    // SAFETY: (1) stores to the page wait, since it is write-protected; (2) the homes are ours, and apart from it.
+                    if unsafe { self.peek.copy(window + at, home + at, PAGE_SIZE) }.is_err() {
+                        // The program has dropped it by a system call that nobody saw. Its home has whatever was there before.
+                        // SAFETY: the home is ours.
+                        unsafe { std::ptr::write_bytes((home + at) as *mut u8, 0, PAGE_SIZE) };
+                        extent.lost = true;
+                    }
+                }
                 // SAFETY: the bytes are home; the window's copies are ours to drop.
                 let _ = unsafe { mm::madvise(window as *mut _, len, Advice::LinuxDontNeed) };
             }
-            Err(Errno::NOENT) => *lost = true,
+            Err(Errno::NOENT) => extent.lost = true,
             Err(_) => return Err(UnmapError::Busy),
         }
         extent.away.remove(run);
@@ -671,15 +678,12 @@ fn fewer(error: Errno, most: &mut usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Passes on an error that trying again does not help, or that was met too often; else waits a moment.
+/// Passes on an error that trying again does not help, or that was met too often; else lets others have the processor.
 fn again(error: Errno, tries: &mut u32) -> Result<(), Errno> {
     if !matches!(error, Errno::AGAIN | Errno::BUSY | Errno::INTR) || *tries == BUSY_TRIES {
         return Err(error);
     }
     *tries += 1;
-    match *tries {
-        0..16 => thread::yield_now(),
-        _ => thread::sleep(Duration::from_micros(40)),
-    }
+    thread::yield_now();
     Ok(())
 }

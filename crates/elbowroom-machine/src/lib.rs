@@ -24,6 +24,7 @@ mod layout;
 mod limits;
 mod mmu;
 mod pageset;
+mod peek;
 pub mod probe;
 pub mod soft;
 mod uffd;

@@ -1,9 +1,18 @@
 //! The host MMU against the real kernel: pages keep their bytes on the way into a window and home again.
 
-use elbowroom_machine::{Access, Errno, HostConfig, HostMmu, Mover, PAGE_SIZE, Replaced, SetupError, Wake};
+use elbowroom_machine::{
+    Access, Errno, HostConfig, HostMmu, Mover, PAGE_SIZE, Replaced, SetupError, UnmapError, Wake,
+};
 use elbowroom_sync::LockStats;
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests print to itself.
+fn skipped(reason: impl std::fmt::Display) {
+    // If nobody can be told, there is nobody to tell.
+    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));
+}
 
 fn mmu(mover: Mover) -> Option<HostMmu> {
     mmu_beside(mover, None)
@@ -14,7 +23,7 @@ fn mmu_beside(mover: Mover, changes_wait: Option<fn() -> bool>) -> Option<HostMm
     match HostMmu::new(config, &LockStats::new()) {
         Ok(mmu) => Some(mmu),
         Err(e @ (SetupError::Userfaultfd(_) | SetupError::NoMove)) => {
-            eprintln!("SKIPPED ({mover:?}): {e}");
+            skipped(format_args!("{mover:?}: {e}"));
             None
         }
         Err(e) => panic!("{e}"),
@@ -287,4 +296,76 @@ fn an_extent_of_another_mmu_is_noticed() {
     };
     let extent = frames(&one, 0).unwrap();
     other.free(extent);
+}
+
+/// Pins a page as a device does that reads or writes it: as a registered buffer of an io_uring.
+fn pin(addr: usize) -> Option<OwnedFd> {
+    const SETUP: i64 = 425;
+    const REGISTER: i64 = 427;
+    unsafe extern "C" {
+        fn syscall(number: i64, ...) -> i64;
+    }
+    let mut params = [0_u64; 15];
+    // SAFETY: the parameters of io_uring_setup(2) are 120 bytes, zero for a ring without options.
+    let ring = unsafe { syscall(SETUP, 1_i64, params.as_mut_ptr()) };
+    if ring < 0 {
+        skipped("no io_uring, so nothing can be pinned");
+        return None;
+    }
+    // SAFETY: the descriptor was just made, and is nobody else's.
+    let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
+    let buffer = [addr, PAGE_SIZE];
+    // SAFETY: as io_uring_register(2) says: one buffer, which the kernel checks.
+    let done = unsafe { syscall(REGISTER, i64::from(ring.as_raw_fd()), 0_i64, buffer.as_ptr(), 1_i64) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    Some(ring)
+}
+
+/// A page that was lost is told of, also if the unmapping that found it failed for another page.
+#[test]
+fn a_loss_is_not_forgotten_when_another_page_is_pinned() {
+    let Some(mmu) = mmu(Mover::Move) else { return };
+    let base = mmu.add_window(64 << 20).unwrap().start + (8 << 20);
+    let mut extent = frames(&mmu, 2).unwrap();
+    extent.bytes_mut().fill(7);
+    mmu.map(&mut extent, base, 0..4, Access::Write, Wake::Now).unwrap();
+    unsafe extern "C" {
+        fn madvise(addr: usize, len: usize, advice: i32) -> i32;
+    }
+    let Some(ring) = pin(base + 2 * PAGE_SIZE) else { return };
+    // SAFETY: the page is the test's, and nobody needs its bytes.
+    assert_eq!(unsafe { madvise(base, PAGE_SIZE, 4) }, 0);
+    assert_eq!(mmu.unmap(&mut extent), Err(UnmapError::Busy));
+    assert!(extent.is_damaged());
+    drop(ring);
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut unmapped = mmu.unmap(&mut extent);
+    while unmapped == Err(UnmapError::Busy) {
+        // The kernel takes rings apart when it has time.
+        assert!(Instant::now() < until, "it stays pinned");
+        elbowroom_sync::thread::sleep(Duration::from_millis(1));
+        unmapped = mmu.unmap(&mut extent);
+    }
+    assert_eq!(unmapped, Err(UnmapError::Lost));
+    // It is told once.
+    assert_eq!(mmu.unmap(&mut extent), Ok(()));
+    mmu.free(extent);
+}
+
+/// With UFFDIO_COPY pages are read out of windows: one that is gone there is lost, and nobody waits for it.
+#[test]
+fn a_page_that_is_gone_is_not_waited_for() {
+    let Some(mmu) = mmu(Mover::Copy) else { return };
+    let base = mmu.add_window(64 << 20).unwrap().start + (8 << 20);
+    let mut extent = frames(&mmu, 1).unwrap();
+    extent.bytes_mut().fill(7);
+    mmu.map(&mut extent, base, 0..2, Access::Write, Wake::Now).unwrap();
+    unsafe extern "C" {
+        fn madvise(addr: usize, len: usize, advice: i32) -> i32;
+    }
+    // SAFETY: the page is the test's, and nobody needs its bytes.
+    assert_eq!(unsafe { madvise(base, PAGE_SIZE, 4) }, 0);
+    assert_eq!(mmu.unmap(&mut extent), Err(UnmapError::Lost));
+    assert!(extent.bytes()[PAGE_SIZE..].iter().all(|byte| *byte == 7), "the other page is as it was");
+    mmu.free(extent);
 }

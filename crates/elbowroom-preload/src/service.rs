@@ -12,6 +12,7 @@
 //! under a mutex that only service threads take.
 
 use crate::config::{Io, Mmu, Options, Sharing};
+use crate::real;
 use crate::reason::Reason;
 use crate::request::Request;
 use crate::reserve;
@@ -193,6 +194,9 @@ fn config(options: &Options) -> Config {
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
         on_hand_back: Some(|id| state::KERNEL_MAPPED.add(id.device, id.inode)),
+        fault_bound: elbowroom::FAULT_BOUND,
+        report: Some(say),
+        end_process: Some(die),
         ablation: elbowroom::Ablation::default(),
     }
 }
@@ -201,12 +205,31 @@ fn config(options: &Options) -> Config {
 /// nowhere, so the text goes to the program's.
 fn report_panics() {
     std::panic::set_hook(Box::new(|info| {
-        let text = format!("elbowroom: internal error: {info}\n");
-        let path = format!("/proc/{}/fd/2", sys::getpid());
-        if let Ok(mut stderr) = std::fs::OpenOptions::new().append(true).open(path) {
-            let _ = std::io::Write::write_all(&mut stderr, text.as_bytes());
-        }
+        say(&format!("internal error: {info}"));
     }));
+}
+
+/// Ends the process by SIGABRT, whatever the program does about that, and without our own way to the end, which would wait for the thread that is gone.
+fn die() -> ! {
+    // SAFETY: all zero is a valid disposition, SIG_DFL; the set of signals is 64 bits, as the kernel has it; and the rest are integers.
+    unsafe {
+        let action: libc::sigaction = std::mem::zeroed();
+        let _ = real::sigaction(libc::SIGABRT, &action, std::ptr::null_mut());
+        let set = 1_u64 << (libc::SIGABRT - 1);
+        let (how, none) = (libc::SIG_UNBLOCK as libc::c_long, std::ptr::null_mut::<u64>());
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set, none, 8 as libc::c_long);
+        let (process, thread) = (sys::getpid() as libc::c_long, sys::gettid() as libc::c_long);
+        libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGABRT as libc::c_long);
+    }
+    sys::exit_group(128 + libc::SIGABRT)
+}
+
+/// Writes a line to the program's standard error.
+fn say(line: &str) {
+    let path = format!("/proc/{}/fd/2", sys::getpid());
+    if let Ok(mut stderr) = std::fs::OpenOptions::new().append(true).open(path) {
+        let _ = std::io::Write::write_all(&mut stderr, format!("elbowroom: {line}\n").as_bytes());
+    }
 }
 
 /// The workers' side of the lanes.

@@ -36,6 +36,8 @@ impl AsFd for Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
+        // The last one of a file on a network waits for what its server says.
+        elbowroom_sync::may_block();
         // SAFETY: (1) the inner descriptor is taken once, here, and not used after; (2) it is owned, so its number is open
         // and nobody else closes it.
         unsafe { rustix::io::close(ManuallyDrop::take(&mut self.0).into_raw_fd()) };

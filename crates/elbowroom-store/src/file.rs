@@ -21,7 +21,7 @@ use crate::limits;
 use crate::mapped;
 use elbowroom_machine::{Errno, Extent, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
-use elbowroom_sync::{Arc, thread};
+use elbowroom_sync::{Arc, may_block, thread};
 use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io;
 use std::num::NonZeroU64;
@@ -96,6 +96,7 @@ impl StoreFile {
     /// [`Errno::INVAL`] if it is not a regular file (nothing is opened then, so that a FIFO or a device does not
     /// notice); else what open(2) and fstat(2) say.
     pub fn open(path: &Path, writable: bool, inject: Option<Arc<Inject>>) -> Result<StoreFile, Errno> {
+        may_block();
         let place = Descriptor::from(open_at(path, OFlags::PATH)?);
         let stat = fs::fstat(&place)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -149,6 +150,7 @@ impl StoreFile {
     /// # Errors
     /// What fstat(2) says.
     pub fn stat(&self) -> Result<FileStat, Errno> {
+        may_block();
         let stat = retry(|| fs::fstat(&self.buffered))?;
         let ns = |seconds: i128, ns: i128| seconds * 1_000_000_000 + ns;
         Ok(FileStat {
@@ -165,6 +167,7 @@ impl StoreFile {
     /// # Errors
     /// What pread(2) says; `buf` may be written in part then.
     pub fn read_buffered(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        may_block();
         let verdict = self.judge(Operation::Read, offset, buf.len() as u64);
         thread_delay(verdict);
         if let Some(error) = verdict.error {
@@ -196,6 +199,7 @@ impl StoreFile {
         }
         let bytes = extent.bytes().get(range).ok_or(Errno::INVAL)?;
         check_span(offset, bytes.len())?;
+        may_block();
         let verdict = self.judge(Operation::Write, offset, bytes.len() as u64);
         thread_delay(verdict);
         if let Some(error) = verdict.error {
@@ -237,6 +241,7 @@ impl StoreFile {
     /// # Errors
     /// What fallocate(2) says; EOPNOTSUPP where the filesystem has no holes.
     pub fn punch_hole(&self, range: Range<u64>) -> Result<(), Errno> {
+        may_block();
         let flags = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
         retry(|| fs::fallocate(&self.buffered, flags, range.start, range.end - range.start))
     }
@@ -246,6 +251,7 @@ impl StoreFile {
     /// # Errors
     /// What fdatasync(2) says. The kernel reports a failed write-back once; what was dirty then is lost to it.
     pub fn sync_data(&self) -> Result<(), Errno> {
+        may_block();
         let verdict = self.judge(Operation::Sync, 0, 0);
         thread_delay(verdict);
         match verdict.error {

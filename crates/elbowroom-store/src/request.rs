@@ -133,6 +133,7 @@ impl Request {
 
 /// Does a read, blocking.
 pub(crate) fn perform(mut request: Request, mut step: Step) -> ReadDone {
+    elbowroom_sync::may_block();
     let result = loop {
         match step {
             Step::Finish(result) => break result,

@@ -12,6 +12,8 @@
 //!
 //! Synchronization: each type documents its own.
 
+#[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have their own epoch"))]
+mod blocking;
 mod cell;
 mod counter;
 pub mod epoch;
@@ -25,6 +27,7 @@ mod shuttled;
 mod slots;
 pub mod thread;
 
+pub use blocking::may_block;
 pub use counter::Counters;
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};

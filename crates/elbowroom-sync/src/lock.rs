@@ -258,6 +258,9 @@ impl Condvar {
 
     /// Waits until notified, at most `bound`; may wake without cause, so the caller checks its condition again.
     pub fn wait_timeout<T>(&self, guard: &mut MutexGuard<'_, T>, bound: Duration) {
+        order::unlocked(guard.class);
+        crate::may_block();
+        order::locked(guard.class);
         let inner = guard.guard.take().expect("the guard holds its lock");
         let inner = match self.0.wait_timeout(inner, bound) {
             Ok((inner, _)) => inner,
@@ -297,6 +300,18 @@ pub(crate) mod order {
         #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
         HELD.with_borrow_mut(|held| held.push(class));
         let _ = class;
+    }
+
+    /// Whether what is held may be held for long.
+    #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
+    #[track_caller]
+    pub(crate) fn may_block() {
+        const LONG: [LockClass; 3] = [LockClass::Threads, LockClass::Objects, LockClass::Resize];
+        HELD.with_borrow(|held| {
+            if let Some(short) = held.iter().find(|class| !LONG.contains(class)) {
+                panic!("a thread may block with {} held", short.name());
+            }
+        });
     }
 
     pub(crate) fn unlocked(class: LockClass) {

@@ -51,6 +51,7 @@ mod word;
 
 use crate::Lines;
 use crate::atomic::{AtomicU32, Ordering};
+use crate::blocking::{Inside, entered, left, may_wait};
 use crate::layout_lock::{Held, LayoutHeld, LayoutLock, LayoutWrite};
 use crate::lock::sys;
 use crate::thread::look_around;
@@ -211,7 +212,10 @@ impl<T> Slots<T> {
         slot.refusal(slot.load(), key.generation, layout)?;
         let word = slot.count_reader();
         match slot.refusal(word, key.generation, layout) {
-            Ok(()) => Ok(SlotRead { table: self, slot }),
+            Ok(()) => {
+                entered(Inside::Slot);
+                Ok(SlotRead { table: self, slot })
+            }
             Err(why) => {
                 self.leave(slot);
                 Err(why)
@@ -349,6 +353,7 @@ impl<T> Slots<T> {
         if look_around(LOOKS, YIELDS, || slot.is_unread()) {
             return;
         }
+        may_wait();
         let mut guard = self.upkeep.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while !slot.ask_for_wake() {
             guard = self.upkeep.drained.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -378,6 +383,7 @@ impl<T> Deref for SlotRead<'_, T> {
 impl<T> Drop for SlotRead<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        left(Inside::Slot);
         self.table.leave(self.slot);
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(not(any(loom, shuttle)))]
-pub use std::thread::{JoinHandle, sleep, yield_now};
+pub use std::thread::{JoinHandle, yield_now};
 
 #[cfg(shuttle)]
 pub use crate::shuttled::sleep;
@@ -13,6 +13,16 @@ pub use shuttle::thread::{JoinHandle, yield_now};
 
 #[cfg(loom)]
 pub use loom::thread::yield_now;
+
+/// Sleeps.
+///
+/// # Panics
+/// In debug builds, where nothing may wait: see [`may_block`](crate::may_block).
+#[cfg(not(any(loom, shuttle)))]
+pub fn sleep(duration: std::time::Duration) {
+    crate::may_block();
+    std::thread::sleep(duration);
+}
 
 /// Starts a named thread.
 ///

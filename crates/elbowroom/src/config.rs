@@ -60,6 +60,13 @@ pub struct Config {
     pub alone: bool,
     /// Called before the kernel maps a file that was managed, with the file.
     pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
+    /// A fault that was not served for so long is reported, and ended by SIGBUS.
+    pub fault_bound: Duration,
+    /// Told, in a line without its end, what went wrong that nobody else is told of. `None`: it is written to standard error. Called by the manager's threads.
+    pub report: Option<fn(&str)>,
+    /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait for ever. `None`: by
+    /// [`abort`](std::process::abort). Called by the thread that panicked, and never to return.
+    pub end_process: Option<fn() -> !>,
     /// Which improvements are on.
     pub ablation: Ablation,
 }
@@ -88,6 +95,9 @@ impl Config {
             close_unmapped: false,
             alone: false,
             on_hand_back: None,
+            fault_bound: FAULT_BOUND,
+            report: None,
+            end_process: None,
             ablation: Ablation::default(),
         }
     }
@@ -127,6 +137,9 @@ pub const WAITING_SHARE: u64 = 2;
 /// A part that is read ahead of its reader is at most one part in this many of what a waiting fault may read: nobody waits for it, nothing else bounds how much
 /// of that there is, and what does not fit is evicted before it was used.
 pub const AHEAD_SHARE: u64 = 4;
+
+/// What was advised to be read is started in pieces of so many pages; between them faults are looked for.
+pub const AHEAD_PIECE_PAGES: u64 = 512;
 
 /// How many pages around a read fault in a writable shared mapping are copied in.
 pub const TRACKED_AROUND_PAGES: usize = 16;
@@ -184,14 +197,33 @@ pub const DELAY: Duration = Duration::from_millis(1);
 /// How often it is looked whether a change of the layout has ended. Changes are short, but for those that wait for a pin.
 pub const CHANGE_LOOK: Duration = Duration::from_micros(100);
 
-/// How long new changes of a layout are kept waiting at a time for a moment without any. As long after that they are not.
+/// How long new changes of a layout are kept waiting at first for a moment without any. As long after that they are not.
 pub const STILL_PATIENCE: Duration = Duration::from_millis(10);
+
+/// Each time that there was no such moment they are kept waiting for twice as long, up to this.
+pub const STILL_PATIENCE_MOST: Duration = Duration::from_secs(1);
+
+/// For how long such a moment is waited for. Each change that is under way ends in less, unless it waits for a disk.
+pub const STILL_BOUND: Duration = Duration::from_secs(30);
 
 /// How long a fault waits for memory before it fails with SIGBUS rather than hang.
 pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 
 /// How long dirty pages that could not be written are kept while others wait for memory.
 pub const FAILED_DIRTY_KEEP: Duration = Duration::from_secs(5);
+
+/// How long a fault waits for anything before it is reported and fails with SIGBUS, if nothing else is asked for: longer than any bound here, and than it takes
+/// the kernel to give up a disk that does not answer.
+pub const FAULT_BOUND: Duration = Duration::from_secs(180);
+
+/// How often it is looked whether handlers get on, and faults are served.
+pub const WATCH_LOOK: Duration = Duration::from_secs(1);
+
+/// If the watchdog has not looked for so long, the process was stopped: that time is nobody's wait.
+pub const STOPPED: Duration = Duration::from_secs(5);
+
+/// How long a thread that has panicked waits for the flusher to write what is dirty, before the process ends.
+pub const LAST_FLUSH_BOUND: Duration = Duration::from_secs(2);
 
 /// How long munmap waits for a page that the kernel has pinned.
 pub const PINNED_BOUND: Duration = Duration::from_secs(10);
@@ -213,6 +245,9 @@ pub const STREAM_SLOTS: usize = 4096;
 
 /// With more faults waiting than this, sequential streams are not read ahead of their readers.
 pub const READ_ON_MAX_WAITING: usize = 16;
+
+/// How many entries of the queues are looked at under their lock at a time, for folios that have left their caches.
+pub const PURGE_LOOKS: usize = 256;
 
 /// Folios that reclaim takes out of their windows together, at most.
 pub const RECLAIM_BATCH_FOLIOS: usize = 64;

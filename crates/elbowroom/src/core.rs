@@ -4,10 +4,12 @@
 //! `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
 //! over these by what they do.
 
-use crate::config::{CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, STILL_PATIENCE, SUPPLY_LOOK, WAITING_SHARE};
+use crate::config::{
+    CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST, WAITING_SHARE,
+};
 use crate::lru::{Chances, Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
-use crate::page::{Folio, Parked, WaitTable};
+use crate::page::{Beat, Folio, Parked, WaitTable, Waiting};
 use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Counters;
@@ -33,11 +35,18 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) lru: Mutex<Lru>,
     pub(crate) shadows: Shadows,
     pub(crate) chances: Chances,
-    pub(crate) lottery: AtomicU64,
+    /// Whose turn it is to get a job.
+    pub(crate) turn: AtomicUsize,
+    /// How many accessors of soft spaces were made.
+    pub(crate) cpus: AtomicU32,
+    /// How many refaults came too late to be activated for that.
+    pub(crate) late_refaults: AtomicU64,
     pub(crate) streams: Mutex<Streams>,
     pub(crate) spaces: SpaceTable,
     pub(crate) flush: FlushQueue,
     pub(crate) supply: Supply,
+    /// What the watchdog sleeps at.
+    pub(crate) watch: Supply,
     pub(crate) inboxes: Vec<Inbox>,
     /// Pages that differ from their file.
     pub(crate) dirty_pages: AtomicUsize,
@@ -49,6 +58,9 @@ pub(crate) struct Core<P: Platform> {
     /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none waits.
     pub(crate) starving_since: AtomicU64,
     pub(crate) born: Instant,
+    /// When somebody last looked at the clock for a bound, and when the process last went on after it had been stopped; nanoseconds since `born`.
+    pub(crate) alive: AtomicU64,
+    pub(crate) resumed: AtomicU64,
     /// Counts the looks of whoever settles aliases.
     pub(crate) seconds: AtomicU32,
     pub(crate) stop: AtomicBool,
@@ -153,7 +165,7 @@ pub(crate) struct FlushState {
     pub(crate) refused: Vec<Range<usize>>,
 }
 
-/// The bell of the thread that keeps frames at hand.
+/// The bell of a thread: of the one that keeps frames at hand, and of the watchdog.
 pub(crate) struct Supply {
     /// It has rung since that thread looked last.
     asked: AtomicBool,
@@ -177,11 +189,11 @@ impl Supply {
         }
     }
 
-    /// Waits until it has rung, or for a while, or not at all once `stop` is set.
-    pub(crate) fn wait(&self, stop: &AtomicBool) {
+    /// Waits until it has rung, or for `bound`, or not at all once `stop` is set.
+    pub(crate) fn wait(&self, stop: &AtomicBool, bound: Duration) {
         let mut sleeping = self.sleeping.lock();
         if !self.asked.load(Ordering::Acquire) && !stop.load(Ordering::Acquire) {
-            self.changed.wait_timeout(&mut sleeping, SUPPLY_LOOK);
+            self.changed.wait_timeout(&mut sleeping, bound);
         }
         self.asked.store(false, Ordering::Release);
     }
@@ -191,6 +203,23 @@ impl Supply {
 pub(crate) struct Inbox {
     pub(crate) kicker: Kicker,
     pub(crate) jobs: Mutex<Vec<Job>>,
+    /// The faults that it tries again by itself.
+    pub(crate) waiting: Mutex<Waiting>,
+    pub(crate) beat: Lines<Beat>,
+    /// The watchdog says that it does not get on: others do its work.
+    pub(crate) stuck: AtomicBool,
+}
+
+impl Inbox {
+    pub(crate) fn new(kicker: Kicker, locks: &LockStats) -> Self {
+        Self {
+            kicker,
+            jobs: locks.mutex(LockClass::Queue, Vec::new()),
+            waiting: locks.mutex(LockClass::Queue, Waiting::default()),
+            beat: Lines::default(),
+            stuck: AtomicBool::new(false),
+        }
+    }
 }
 
 /// What other threads ask of a handler.
@@ -229,33 +258,43 @@ impl<P: Platform> Core<P> {
 
     /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for taking free addresses. Not for handlers, nor
     /// for who has begun a change.
-    pub(crate) fn keep_still<'m>(&self, mm: &'m Mm) -> Still<'m> {
+    ///
+    /// Others have as long as before to begin changes, each time that this has waited in vain, and are kept waiting for twice as long then: somebody whose
+    /// change is under way may wait for another's. So changes that follow each other cannot keep this from its moment. `None`: there was none for
+    /// [`STILL_BOUND`].
+    pub(crate) fn keep_still<'m>(&self, mm: &'m Mm) -> Option<Still<'m>> {
+        let deadline = Instant::now() + STILL_BOUND;
+        let mut patience = STILL_PATIENCE;
         loop {
-            let until = Instant::now() + STILL_PATIENCE;
+            let until = Instant::now() + patience;
             mm.write().still_wanted += 1;
             let still = Still(mm);
             while Instant::now() < until {
                 if mm.read().changing.is_empty() {
-                    return still;
+                    return Some(still);
                 }
                 thread::sleep(CHANGE_LOOK);
             }
             // What is under way waits for something, perhaps for somebody who has a change to make first.
             drop(still);
+            if Instant::now() > deadline {
+                return None;
+            }
             thread::sleep(STILL_PATIENCE);
+            patience = (2 * patience).min(STILL_PATIENCE_MOST);
         }
     }
 
     /// A space's layout lock, at a moment when nothing of it is being changed.
-    pub(crate) fn still_layout<'m>(&self, mm: &'m Mm) -> Layout<'m> {
+    pub(crate) fn still_layout<'m>(&self, mm: &'m Mm) -> Option<Layout<'m>> {
         loop {
-            let still = self.keep_still(mm);
+            let still = self.keep_still(mm)?;
             let mut layout = mm.write();
             // The lock does from here on what it did.
             layout.still_wanted -= 1;
             std::mem::forget(still);
             if layout.changing.is_empty() {
-                return layout;
+                return Some(layout);
             }
         }
     }
@@ -269,8 +308,12 @@ impl<P: Platform> Core<P> {
 
     /// Gives a handler something to do.
     pub(crate) fn post(&self, job: Job) {
-        let turn = self.lottery.fetch_add(1, Ordering::Relaxed) as usize;
-        self.post_to(turn % self.inboxes.len(), job);
+        let (turn, handlers) = (self.turn.fetch_add(1, Ordering::Relaxed), self.inboxes.len());
+        let gets_on = |number: &usize| !self.inboxes[*number].stuck.load(Ordering::Relaxed);
+        let first = turn % handlers;
+        let handler =
+            (first..first + handlers).map(|number| number % handlers).find(gets_on).unwrap_or(first);
+        self.post_to(handler, job);
     }
 
     /// Gives one handler something to do.

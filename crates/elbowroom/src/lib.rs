@@ -24,7 +24,7 @@ mod stats;
 mod vma;
 mod writeback;
 
-pub use config::{Ablation, Config, MAX_HANDLERS, MoverKind};
+pub use config::{Ablation, Config, FAULT_BOUND, MAX_HANDLERS, MoverKind};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
 pub use elbowroom_machine::{Errno, Side, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId, Origin};

@@ -20,6 +20,7 @@ use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orde
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, Condvar, Lines, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Virtual memory: a budget, and the spaces that have what is mapped under it.
@@ -65,10 +66,7 @@ impl<P: Platform> Manager<P> {
             let made = reactor(config.engine, P::watch(&mmu, number), inject.clone());
             reactors.push(made.map_err(StartError::Engine)?);
         }
-        let inboxes = reactors
-            .iter()
-            .map(|r| Inbox { kicker: r.kicker(), jobs: locks.mutex(LockClass::Queue, Vec::new()) })
-            .collect();
+        let inboxes = reactors.iter().map(|reactor| Inbox::new(reactor.kicker(), &locks)).collect();
         let core = Arc::new(Core {
             waits: WaitTable::new(&locks),
             objects: ObjectTable::new(inject, config.close_unmapped, &locks),
@@ -76,7 +74,9 @@ impl<P: Platform> Manager<P> {
             lru: locks.mutex(LockClass::Lru, Lru::default()),
             shadows: Shadows::new(frames),
             chances: Chances::default(),
-            lottery: AtomicU64::new(0),
+            turn: AtomicUsize::new(0),
+            cpus: AtomicU32::new(0),
+            late_refaults: AtomicU64::new(0),
             streams: locks.mutex(LockClass::Streams, Streams::new()),
             spaces: SpaceTable::new(&locks),
             flush: FlushQueue {
@@ -84,6 +84,7 @@ impl<P: Platform> Manager<P> {
                 changed: Condvar::new(),
             },
             supply: Supply::new(&locks),
+            watch: Supply::new(&locks),
             inboxes,
             counters: Counters::default(),
             dirty_pages: AtomicUsize::new(0),
@@ -92,6 +93,8 @@ impl<P: Platform> Manager<P> {
             folios_peak: Lines::default(),
             starving_since: AtomicU64::new(0),
             born: Instant::now(),
+            alive: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
             seconds: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             dead: AtomicUsize::new(0),
@@ -109,29 +112,30 @@ impl<P: Platform> Manager<P> {
         reactors: Vec<Box<dyn Reactor>>,
         chores: fn(&Arc<Core<P>>),
     ) -> std::io::Result<()> {
-        let begin = self.core.config.on_thread_start.unwrap_or(|| ());
-        let mut threads = self.threads.lock();
+        let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
+            let core = self.core.clone();
+            let thread = thread::spawn(name, move || run_to_the_end(&core, name, body))?;
+            self.threads.lock().push(thread);
+            Ok(())
+        };
         for (number, reactor) in reactors.into_iter().enumerate() {
             let handler = Handler::new(self.core.clone(), number, reactor);
-            threads.push(thread::spawn("elbowroom-fault", move || {
-                begin();
-                handler.run();
-            })?);
+            start("elbowroom-fault", Box::new(move || handler.run()))?;
         }
         let core = self.core.clone();
-        threads.push(thread::spawn("elbowroom-flush", move || {
-            begin();
-            core.run_flusher();
-        })?);
+        start("elbowroom-flush", Box::new(move || core.run_flusher()))?;
+        // In a model time does not pass, and nothing is ever late.
+        #[cfg(not(shuttle))]
+        {
+            let core = self.core.clone();
+            start("elbowroom-alarm", Box::new(move || core.run_watchdog()))?;
+        }
         let core = self.core.clone();
-        threads.push(thread::spawn("elbowroom-supply", move || {
-            begin();
-            core.run_supplier(|core| {
-                core.join_some();
-                chores(core);
-            });
-        })?);
-        Ok(())
+        let chores = move |core: &Arc<Core<P>>| {
+            core.join_some();
+            chores(core);
+        };
+        start("elbowroom-supply", Box::new(move || core.run_supplier(chores)))
     }
 
     /// How many files are open. Any thread.
@@ -256,6 +260,7 @@ impl<P: Platform> Manager<P> {
             second_chances: c.get(Event::SecondChances),
             throttled_writers: c.get(Event::Throttled),
             memory_waits: c.get(Event::MemoryWaits),
+            overdue_faults: c.get(Event::OverdueFaults),
             foreign_changes: c.get(Event::ForeignChanges),
             aliased_files: c.get(Event::AliasedFiles),
             handed_back_files: c.get(Event::HandedBackFiles),
@@ -265,6 +270,21 @@ impl<P: Platform> Manager<P> {
             huge_joins: c.get(Event::HugeJoins),
             mmu: P::name(&core.mmu),
         }
+    }
+}
+
+/// A thread's life. None of them may end by a panic unnoticed: faults would wait for ever.
+fn run_to_the_end<P: Platform>(core: &Arc<Core<P>>, name: &str, body: Box<dyn FnOnce() + Send>) {
+    let life = || {
+        core.config.on_thread_start.unwrap_or(|| ())();
+        body();
+    };
+    if cfg!(shuttle) {
+        // The model checker shows a panic itself.
+        return life();
+    }
+    if catch_unwind(AssertUnwindSafe(life)).is_err() {
+        core.end_process(name);
     }
 }
 
@@ -355,6 +375,7 @@ impl<P: Platform> Drop for Manager<P> {
         if let Some(guards) = &self.core.guards {
             guards.stop();
         }
+        self.core.watch.ask();
         self.core.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();

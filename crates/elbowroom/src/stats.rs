@@ -59,10 +59,12 @@ pub enum Event {
     HandedBackFiles,
     /// Files that another process wanted while they were managed.
     ContestedFiles,
+    /// Faults that nobody served within their bound.
+    OverdueFaults,
 }
 
 /// The last of them.
-const LAST: Event = Event::ContestedFiles;
+const LAST: Event = Event::OverdueFaults;
 
 /// The counters of one manager.
 #[derive(Default)]
@@ -138,6 +140,8 @@ pub struct Stats {
     pub throttled_writers: u64,
     /// Times that a fault found no free memory and waited for some.
     pub memory_waits: u64,
+    /// Faults that were not served within their bound, and ended by SIGBUS.
+    pub overdue_faults: u64,
     /// Files found changed by another process.
     pub foreign_changes: u64,
     /// Files left to the kernel because they were used through several mappings at once.

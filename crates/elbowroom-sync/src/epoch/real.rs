@@ -2,6 +2,7 @@
 
 use super::limbo::Limbo;
 use super::readers::{self, Readers};
+use crate::blocking::{Inside, entered, left};
 use crate::thread::look_around;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -89,6 +90,7 @@ pub struct Guard {
 pub fn pin() -> Guard {
     let reader = READER.get().unwrap_or_else(|| register());
     reader.enter();
+    entered(Inside::Section);
     Guard { reader, not_send: PhantomData }
 }
 
@@ -141,6 +143,7 @@ impl Guard {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
+        left(Inside::Section);
         if self.reader.leave() {
             dispose(self.reader);
         }

@@ -110,6 +110,7 @@ impl<T> LayoutLock<T> {
 
     /// Waits until all who queued before have left.
     fn enter_by_the_queue(&self, mode: Mode) {
+        crate::blocking::may_wait();
         let mut queue = self.queue();
         queue.modes.push_back(mode);
         let ticket = queue.granted + queue.modes.len() as u64;

@@ -32,7 +32,10 @@ impl<P: Platform> Pass<'_, P> {
         if !(fits && core.config.ablation.huge_folios && core.mmu.is_roomy() && mm.anon.seems_empty(block)) {
             return None;
         }
-        let mut extent = core.whole_run(HUGE_ORDER)?;
+        let mut extent = match self.take_run(HUGE_ORDER) {
+            Ok(extent) => extent?,
+            Err(step) => return Some(step),
+        };
         extent.clear();
         let folio = core.anon_folio(mm.id, first, extent);
         core.counters.add(Event::HugeFaults, 1);

@@ -45,7 +45,7 @@ impl<P: Platform> Core<P> {
             if self.stop.load(Ordering::Acquire) {
                 return Err(FaultError::Stopped);
             }
-            let step = Pass { core: self, io: None, ready: &mut ready }.step(fault);
+            let step = Pass::new(self, None, &mut ready).step(fault);
             self.dispatch(std::mem::take(&mut ready));
             match step {
                 Step::Done | Step::Spurious => return Ok(()),
@@ -73,7 +73,7 @@ impl<P: Platform> Core<P> {
                     thread::sleep(DELAY / 10);
                 }
                 Step::Foreign => return Err(FaultError::Denied(Denial::NotMapped)),
-                Step::NeedsHandler | Step::NoMemory | Step::Stalled => {
+                Step::NeedsHandler | Step::NoMemory | Step::NoTables | Step::Stalled => {
                     fault.let_go();
                     let answer = self.hand_over(fault.event).ok_or(FaultError::Stopped)?;
                     *major |= answer.major;

@@ -2,13 +2,12 @@
 
 use super::Pass;
 use super::load::Load;
-use super::step::ReadError;
 use crate::config::MAX_FOLIO_PAGES;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Mmu, PAGE_SHIFT};
+use elbowroom_machine::{Extent, Mmu, PAGE_SHIFT};
 use elbowroom_store::{Reactor, Read, ReadDone};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
@@ -18,6 +17,8 @@ use std::ops::Range;
 pub(super) struct Io {
     pub(super) reactor: Box<dyn Reactor>,
     pub(super) load: Load,
+    /// Reads whose folios have been inserted, to be queued as soon as nothing is held.
+    begun: Vec<Read>,
     /// Reads under way, by token.
     reads: Vec<Option<(Arc<FileObject>, Arc<Folio>)>>,
     free_tokens: Vec<usize>,
@@ -25,7 +26,7 @@ pub(super) struct Io {
 
 impl Io {
     pub(super) fn new(reactor: Box<dyn Reactor>) -> Self {
-        Self { reactor, load: Load::new(), reads: Vec::new(), free_tokens: Vec::new() }
+        Self { reactor, load: Load::new(), begun: Vec::new(), reads: Vec::new(), free_tokens: Vec::new() }
     }
 
     /// A token for a read into the folio.
@@ -47,23 +48,19 @@ impl Io {
 }
 
 impl<P: Platform> Pass<'_, P> {
-    /// Inserts a folio with page `index`, of 2^`order` pages or fewer, and starts reading it.
+    /// Inserts a folio with page `index`, of the extent's size, and has it read into the extent at the end of the step.
     pub(super) fn start_read(
         &mut self,
         object: &Arc<FileObject>,
         index: u64,
-        order: u8,
+        extent: Extent,
         flags: &[Flag],
-    ) -> Result<Arc<Folio>, ReadError> {
+    ) -> Result<Arc<Folio>, InsertError> {
         let core = self.core;
-        let Some(io) = self.io.as_deref_mut() else { return Err(ReadError::NoHandler) };
-        let Some(file) = object.file() else { return Err(ReadError::Insert(InsertError::Closed)) };
-        let order = object.free_order(index, order, object.size_pages());
-        let populated = core.mmu.populated_frames();
-        let extent = core.frames(order, self.ready).ok_or(ReadError::NoMemory)?;
-        if core.mmu.populated_frames() != populated {
-            io.load.forgive();
-        }
+        let Some(file) = object.file() else {
+            core.mmu.free(extent);
+            return Err(InsertError::Closed);
+        };
         let order = extent.order();
         let folio = Arc::new(Folio::new(object.serial, index >> order << order, order));
         flags.iter().for_each(|&flag| {
@@ -71,11 +68,12 @@ impl<P: Platform> Pass<'_, P> {
         });
         if let Err(e) = object.insert(&folio) {
             core.mmu.free(extent);
-            return Err(ReadError::Insert(e));
+            return Err(e);
         }
         core.count_folio();
+        let io = self.io.as_deref_mut().expect("only handlers start reads");
         let token = io.token(object, &folio);
-        io.reactor.read(Read {
+        io.begun.push(Read {
             file,
             offset: folio.index << PAGE_SHIFT,
             len: extent.len_bytes(),
@@ -83,6 +81,13 @@ impl<P: Platform> Pass<'_, P> {
             token,
         });
         Ok(folio)
+    }
+
+    /// Queues the reads that were begun. Not under a guard: it may start a thread, or read itself if there are none.
+    pub(super) fn begin_reads(&mut self) {
+        if let Some(io) = self.io.as_deref_mut() {
+            io.begun.drain(..).for_each(|read| io.reactor.read(read));
+        }
     }
 
     /// Starts reading those of `pages` that are not in the cache, in reads of at most `cap` pages. Tells whether any was started. Stops
@@ -97,12 +102,15 @@ impl<P: Platform> Pass<'_, P> {
                 continue;
             }
             let order = cap.clamp(1, MAX_FOLIO_PAGES).min((end - index).next_power_of_two()).ilog2() as u8;
-            match self.start_read(object, index, order, &[Flag::Readahead]) {
+            let order = object.free_order(index, order, object.size_pages());
+            let Some(extent) = self.core.frames(order, self.ready) else { break };
+            match self.start_read(object, index, extent, &[Flag::Readahead]) {
                 Ok(folio) => index = folio.range().end,
-                Err(_) => return started,
+                Err(_) => break,
             }
             started = true;
         }
+        self.begin_reads();
         started
     }
 

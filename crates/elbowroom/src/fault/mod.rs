@@ -5,30 +5,42 @@
 //! fault ready, and it starts again from the top. No step takes an address-space-wide lock, except to tell a
 //! wrong access from a mapping in change.
 //!
-//! [`step`] has the decisions (`private` those for pages that belong to one space), this file the loop of a handler: what to do when a step says
-//! that it must wait. `inline` is the loop of a thread that serves a fault of its own.
+//! `step` has the decisions (`private` those for pages that belong to one space), `needs` what comes between two looks, this file the loop of a handler: what to
+//! do when a step says that it must wait. `inline` is the loop of a thread that serves a fault of its own. `end` is how faults end, `watchdog` who sees to it
+//! that they do, and `trouble` what is done when something is broken.
 
+mod ahead;
+mod end;
 mod huge;
 mod inline;
 mod io;
 mod load;
+mod needs;
 mod private;
 mod step;
+mod trouble;
+#[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]
+mod watchdog;
 
+use self::ahead::Ahead;
+use self::end::Finish;
 pub(crate) use self::inline::FaultError;
 use self::io::Io;
-use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, READS_BETWEEN_LOOKS, REPEATS_AT_ONCE};
-use crate::core::{Core, Job};
+use self::needs::{Got, Need};
+use crate::config::{
+    DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND, READS_BETWEEN_LOOKS, RECLAIM_BATCH_PAGES,
+    REPEATS_AT_ONCE,
+};
+use crate::core::{Core, Inbox, Job};
 use crate::object::FileObject;
-use crate::page::{Answer, Flag, Folio, Parked};
+use crate::page::{Delayed, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Denial, FaultEvent, Mmu, PAGE_SIZE};
+use elbowroom_machine::{Denial, FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
-use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The thread number of faults that no thread of the program has had.
@@ -50,6 +62,8 @@ pub(crate) enum Step {
     Again,
     /// No frames can be had now.
     NoMemory,
+    /// There is no memory for page tables: as soon as some frames are free.
+    NoTables,
     /// The kernel is busy with a page: look again in a moment.
     Later,
     /// The address is no longer ours: let the kernel decide, in a moment.
@@ -67,6 +81,18 @@ struct Pass<'a, P: Platform> {
     io: Option<&'a mut Io>,
     /// The faults whose wait has ended meanwhile.
     ready: &'a mut Vec<Parked>,
+    /// What the last look found missing.
+    need: Option<Need>,
+    /// What was got for the next look.
+    got: Got,
+    /// What is to be read ahead at the end of the step.
+    ahead: Option<(Arc<FileObject>, Range<u64>)>,
+}
+
+impl<'a, P: Platform> Pass<'a, P> {
+    fn new(core: &'a Core<P>, io: Option<&'a mut Io>, ready: &'a mut Vec<Parked>) -> Self {
+        Self { core, io, ready, need: None, got: Got::default(), ahead: None }
+    }
 }
 
 /// One fault handler thread.
@@ -75,15 +101,10 @@ pub(crate) struct Handler<P: Platform> {
     number: usize,
     io: Io,
     ready: Vec<Parked>,
-    starved: VecDeque<Parked>,
-    delayed: VecDeque<(Instant, Parked, Delayed)>,
-}
-
-/// What becomes of a fault after its delay.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Delayed {
-    ServeAgain,
-    WakeOnly,
+    /// What was advised to be read, for which nobody waits.
+    ahead: Ahead,
+    /// Whether it may have faults that it tries again by itself.
+    pending: bool,
 }
 
 impl<P: Platform> Handler<P> {
@@ -93,9 +114,13 @@ impl<P: Platform> Handler<P> {
             number,
             io: Io::new(reactor),
             ready: Vec::new(),
-            starved: VecDeque::new(),
-            delayed: VecDeque::new(),
+            ahead: Ahead::default(),
+            pending: false,
         }
+    }
+
+    fn inbox(&self) -> &Inbox {
+        &self.core.inboxes[self.number]
     }
 
     /// Serves faults until the manager stops.
@@ -104,8 +129,10 @@ impl<P: Platform> Handler<P> {
         let mut events: Vec<FaultEvent> = Vec::with_capacity(256);
         while !self.core.stop.load(Ordering::Acquire) {
             self.io.load.work_ends();
-            let pending = !self.starved.is_empty() || !self.delayed.is_empty();
-            let woken = match self.io.reactor.wait(pending.then_some(DELAY), &mut done) {
+            self.inbox().beat.waits();
+            let bound =
+                if !self.ahead.is_empty() { Some(Duration::ZERO) } else { self.pending.then_some(DELAY) };
+            let woken = match self.io.reactor.wait(bound, &mut done) {
                 Ok(woken) => woken,
                 Err(_) => {
                     // It cannot fail in a way that lasts; if it does all the same, do not spin.
@@ -113,8 +140,11 @@ impl<P: Platform> Handler<P> {
                     continue;
                 }
             };
+            self.inbox().beat.works(0);
             self.io.load.work_begins();
-            let ahead = if woken.kicked { self.take_jobs() } else { Vec::new() };
+            if woken.kicked {
+                self.take_jobs();
+            }
             self.run_ready();
             if woken.readable || woken.kicked {
                 self.serve_new(&mut events);
@@ -126,13 +156,17 @@ impl<P: Platform> Handler<P> {
                     self.serve_new(&mut events);
                 }
             }
-            for (object, pages) in ahead {
-                let cap = self.core.read_cap();
-                self.pass().prefetch(&object, pages, cap);
+            self.read_ahead();
+            if self.pending {
+                self.run_delayed();
+                self.run_starved();
             }
-            self.run_delayed();
+            // Whatever of the above has freed frames may have let faults go on, also where nothing was pending. None may be left: the next wait has no bound.
             self.run_ready();
-            self.run_starved();
+            if self.pending {
+                let none = self.inbox().waiting.lock().is_empty();
+                self.pending = !none;
+            }
         }
         self.end();
     }
@@ -159,12 +193,12 @@ impl<P: Platform> Handler<P> {
             }
             done.drain(..).for_each(|read| self.pass().complete(read));
         }
-        let parked = self.ready.drain(..).chain(self.starved.drain(..));
-        parked.chain(self.delayed.drain(..).map(|(_, fault, _)| fault)).for_each(|mut f| f.let_go());
+        let waiting = self.inbox().waiting.lock().take_all();
+        self.ready.drain(..).chain(waiting).for_each(|mut fault| fault.let_go());
     }
 
     fn pass(&mut self) -> Pass<'_, P> {
-        Pass { core: &self.core, io: Some(&mut self.io), ready: &mut self.ready }
+        Pass::new(&self.core, Some(&mut self.io), &mut self.ready)
     }
 
     /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is cheaper, and leaves the
@@ -182,17 +216,15 @@ impl<P: Platform> Handler<P> {
         }
     }
 
-    /// Makes ready what others have handed over. Returns what is to be read ahead, for which nobody waits.
-    fn take_jobs(&mut self) -> Vec<(Arc<FileObject>, Range<u64>)> {
-        let jobs = std::mem::take(&mut *self.core.inboxes[self.number].jobs.lock());
-        let mut ahead = Vec::new();
+    /// Makes ready what others have handed over.
+    fn take_jobs(&mut self) {
+        let jobs = std::mem::take(&mut *self.inbox().jobs.lock());
         for job in jobs {
             match job {
                 Job::Retry(faults) => self.ready.extend(faults),
-                Job::Prefetch(object, pages) => ahead.push((object, pages)),
+                Job::Prefetch(object, pages) => self.ahead.add(object, pages),
             }
         }
-        ahead
     }
 
     fn run_ready(&mut self) {
@@ -203,34 +235,35 @@ impl<P: Platform> Handler<P> {
 
     fn run_delayed(&mut self) {
         let now = Instant::now();
-        while self.delayed.front().is_some_and(|(due, ..)| *due <= now) {
-            let Some((_, fault, what)) = self.delayed.pop_front() else { return };
-            match what {
-                Delayed::ServeAgain => self.serve(fault),
-                Delayed::WakeOnly => self.finish(fault, Finish::Wake),
+        loop {
+            let due = self.inbox().waiting.lock().take_due(now);
+            match due {
+                Some((fault, Delayed::ServeAgain)) => self.serve(fault),
+                Some((fault, Delayed::WakeOnly)) => self.finish(fault, Finish::Wake),
+                None => return,
             }
         }
     }
 
     /// Tries those that found no memory again, oldest first, until one finds none again.
     fn run_starved(&mut self) {
-        let mut left = self.starved.len();
+        let mut left = self.inbox().waiting.lock().starved.len();
         while left > 0 {
-            let Some(fault) = self.starved.pop_front() else { return };
-            if fault.since.elapsed() > MEMORY_WAIT_BOUND {
-                self.core.give_up(&fault.event);
-                self.finish(fault, Finish::Denied(Denial::Bus));
-                if self.starved.is_empty() {
+            let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { return };
+            if self.core.waited(fault.since) > MEMORY_WAIT_BOUND {
+                self.give_up(fault);
+                if self.inbox().waiting.lock().starved.is_empty() {
                     self.core.starving_since.store(0, Ordering::Relaxed);
                 }
                 left -= 1;
                 continue;
             }
-            let before = self.starved.len();
+            let before = self.inbox().waiting.lock().starved.len();
             self.serve(fault);
-            if self.starved.len() > before {
+            let mut waiting = self.inbox().waiting.lock();
+            if waiting.starved.len() > before {
                 // It went to the back, but it is the oldest: put it in front again.
-                self.starved.rotate_right(1);
+                waiting.starved.rotate_right(1);
                 let now_ns = self.core.born.elapsed().as_nanos() as u64;
                 let starving = &self.core.starving_since;
                 let _ = starving.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
@@ -244,6 +277,7 @@ impl<P: Platform> Handler<P> {
     /// Serves a fault as far as it gets without waiting.
     pub(crate) fn serve(&mut self, mut fault: Parked) {
         self.core.mmu.give_way();
+        self.inbox().beat.works(fault.event.addr);
         loop {
             match self.pass().step(&mut fault) {
                 Step::Again => {
@@ -263,15 +297,20 @@ impl<P: Platform> Handler<P> {
                         Some(back) => fault = back,
                     }
                 }
-                Step::NoMemory => {
-                    self.core.counters.add(Event::MemoryWaits, 1);
-                    // What it holds may be what it waits for, if others do the same.
-                    fault.let_go();
-                    return self.starved.push_back(fault);
+                Step::NoTables => {
+                    self.core.shrink(RECLAIM_BATCH_PAGES, &mut self.ready);
+                    return self.starve(fault);
                 }
+                Step::NoMemory => return self.starve(fault),
                 // A thread that waits here bounds its wait itself.
                 Step::Later if fault.waiter.is_some() => return self.finish(fault, Finish::Wake),
-                Step::Later => return self.delay(fault, Delayed::ServeAgain, DELAY),
+                Step::Later => {
+                    let since = *fault.blocked_since.get_or_insert_with(Instant::now);
+                    if self.core.waited(since) > PINNED_BOUND {
+                        return self.give_up(fault);
+                    }
+                    return self.delay(fault, Delayed::ServeAgain, DELAY);
+                }
                 Step::Foreign => return self.delay(fault, Delayed::WakeOnly, DELAY),
                 Step::Stalled => return self.core.stall(fault),
                 // A handler is what it needs.
@@ -280,87 +319,17 @@ impl<P: Platform> Handler<P> {
         }
     }
 
-    fn delay(&mut self, fault: Parked, what: Delayed, delay: Duration) {
-        self.delayed.push_back((Instant::now() + delay, fault, what));
-    }
-
-    fn finish(&mut self, mut fault: Parked, how: Finish) {
-        let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
-        let denied = if let Finish::Denied(denial) = how { Some(denial) } else { None };
-        if let Some(waiter) = fault.waiter.take() {
-            let (throttle, major) = (how == Finish::Throttle, fault.major);
-            self.core.let_go(&mut fault);
-            // Its thread counts it, and throttles itself: it has no page to wait at.
-            return waiter.tell(Answer { denied, throttle, major });
-        }
-        match how {
-            Finish::Awake | Finish::Denied(_) => {}
-            Finish::Wake => self.core.mmu.wake(page),
-            Finish::Throttle => self.core.throttle(page),
-        }
-        self.core.count(&mut fault, denied.is_some(), false);
-    }
-}
-
-impl<P: Platform> Core<P> {
-    /// Notes that the fault waits for the folio; for the bytes of its file, perhaps.
-    fn note_wait(&self, fault: &mut Parked, folio: &Folio) {
-        if !fault.major && !folio.state.test(Flag::Uptodate) {
-            fault.major = true;
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Makes an access fail for which there has been no memory for too long, until the flusher's next look.
-    fn give_up(&self, event: &FaultEvent) {
-        let page = event.addr..event.addr + PAGE_SIZE;
-        let mm = self.spaces.of(event.addr);
-        // Both are kept to the end: what makes accesses fail must not take the place of a page that somebody maps meanwhile.
-        let vma = mm.as_ref().and_then(|mm| mm.enter(event.addr).ok());
-        let object = vma.as_ref().and_then(|vma| Some((vma.spec.object.as_ref()?, vma.page_at(event.addr))));
-        let folio = object.and_then(|(object, page)| object.lookup(page));
-        if let Some(folio) = &folio {
-            if !folio.state.try_lock() {
-                // Somebody is about to bring it, perhaps.
-                return self.mmu.wake(page);
-            }
-            // It may be there, and not to be copied.
-            if !folio.state.test(Flag::Dead) {
-                let _ = self.mmu.unmap(folio.body().extent());
-            }
-        }
-        let _ = self.mmu.deny(event.addr, Denial::Bus, || true);
-        if let Some(folio) = &folio {
-            self.unlock(folio);
-        }
-        self.flush.state.lock().refused.push(page);
-    }
-
-    /// Lets go of what a fault that has ended held.
-    fn let_go(&self, fault: &mut Parked) {
+    /// Queues a fault that found no memory.
+    fn starve(&mut self, mut fault: Parked) {
+        self.core.counters.add(Event::MemoryWaits, 1);
+        // What it holds may be what it waits for, if others do the same.
         fault.let_go();
-        if fault.major {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.inbox().waiting.lock().starved.push_back(fault);
+        self.pending = true;
     }
 
-    /// Counts a fault that has ended, and lets go of what it held. `major`: somebody else waited for I/O for it.
-    fn count(&self, fault: &mut Parked, denied: bool, major: bool) {
-        self.let_go(fault);
-        let counters = &self.counters;
-        match (denied, fault.major || major) {
-            (true, _) => counters.add(Event::FaultsDenied, 1),
-            (false, true) => counters.add(Event::FaultsMajor, 1),
-            (false, false) => counters.add(Event::FaultsMinor, 1),
-        }
-        counters.fault_latency.record(fault.since.elapsed().as_nanos() as u64);
+    fn delay(&mut self, fault: Parked, what: Delayed, delay: Duration) {
+        self.inbox().waiting.lock().delay(Instant::now() + delay, fault, what);
+        self.pending = true;
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Finish {
-    Awake,
-    Wake,
-    Denied(Denial),
-    Throttle,
 }

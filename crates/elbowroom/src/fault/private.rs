@@ -17,6 +17,13 @@ use elbowroom_sync::atomic::{Ordering, fence};
 /// In tests of the tests: a folio that was found is used without looking whether it is still there.
 const MUTANT_SKIP_IDENTITY_CHECK: bool = cfg!(elbowroom_mutant = "skip_identity_check");
 
+/// Why a page was not copied.
+enum NoCopy {
+    /// No frame is at hand.
+    Frames(Step),
+    Unmap(UnmapError),
+}
+
 impl<P: Platform> Pass<'_, P> {
     pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Step {
         let page = (fault.event.addr >> PAGE_SHIFT) as u64;
@@ -48,14 +55,21 @@ impl<P: Platform> Pass<'_, P> {
         }
     }
 
+    /// A new folio of one page of zeros, uptodate and locked.
+    pub(super) fn zero_folio(&mut self, owner: u64, page: u64) -> Result<Arc<Folio>, Step> {
+        let mut extent = self.take_frames(0)?;
+        extent.clear();
+        Ok(self.core.anon_folio(owner, page, extent))
+    }
+
     /// Untouched anonymous memory.
     fn zero_page(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Step {
         if let Some(step) = self.huge_zero_page(mm, vma, page, fault) {
             return step;
         }
-        match self.core.zero_folio(mm.id, page, self.ready) {
-            Some(folio) => self.own(mm, vma, folio, fault),
-            None => Step::NoMemory,
+        match self.zero_folio(mm.id, page) {
+            Ok(folio) => self.own(mm, vma, folio, fault),
+            Err(step) => step,
         }
     }
 
@@ -80,12 +94,12 @@ impl<P: Platform> Pass<'_, P> {
             let here = source.body().extent().base() == Some(vma.address_of(source.index));
             let at_home = if here { core.mmu.unmap(source.body().extent()) } else { Ok(()) };
             let page = (index - source.index) as usize;
-            match at_home.and_then(|()| self.copy(mm, &source, page, fault)) {
+            match at_home.map_err(NoCopy::Unmap).and_then(|()| self.copy(mm, &source, page, fault)) {
                 // Whoever truncates the file looks for copies after the size is stored, so either the copy is found or this sees the size.
-                Ok(Some(copy)) => self.own_if(mm, vma, copy, fault, inside),
-                Ok(None) => Step::NoMemory,
-                Err(UnmapError::Busy) => Step::Later,
-                Err(UnmapError::Lost) => {
+                Ok(copy) => self.own_if(mm, vma, copy, fault, inside),
+                Err(NoCopy::Frames(step)) => step,
+                Err(NoCopy::Unmap(UnmapError::Busy)) => Step::Later,
+                Err(NoCopy::Unmap(UnmapError::Lost)) => {
                     core.discard(object, &source);
                     Step::Again
                 }
@@ -95,28 +109,27 @@ impl<P: Platform> Pass<'_, P> {
         step
     }
 
-    /// A page with the bytes of page `page` of `source`, which is locked; `None`: no memory. The source stays where it is, if that can be.
-    fn copy(
-        &mut self,
-        mm: &Mm,
-        source: &Folio,
-        page: usize,
-        fault: &Parked,
-    ) -> Result<Option<Arc<Folio>>, UnmapError> {
+    /// A page with the bytes of page `page` of `source`, which is locked. The source stays where it is, if that can be.
+    fn copy(&mut self, mm: &Mm, source: &Folio, page: usize, fault: &Parked) -> Result<Arc<Folio>, NoCopy> {
         let core = self.core;
-        // Reclaim passes over the source: its lock is ours.
-        let Some(mut copy) = core.frames(0, self.ready) else { return Ok(None) };
+        let mut copy = self.take_frames(0).map_err(NoCopy::Frames)?;
         let mut body = source.body();
         let extent = body.extent();
+        if extent.is_damaged()
+            && let Err(e) = core.mmu.unmap(extent)
+        {
+            core.mmu.free(copy);
+            return Err(NoCopy::Unmap(e));
+        }
         if !core.mmu.copy_page(extent, page, &mut copy) {
             if let Err(e) = core.mmu.unmap(extent) {
                 core.mmu.free(copy);
-                return Err(e);
+                return Err(NoCopy::Unmap(e));
             }
             copy.bytes_mut().copy_from_slice(&extent.bytes()[page << PAGE_SHIFT..][..PAGE_SIZE]);
         }
         drop(body);
-        Ok(Some(core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, copy)))
+        Ok(core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, copy))
     }
 
     /// A store to a page that other spaces have, too. Nobody stores to it, so it can be copied wherever it is mapped, but for here.
@@ -127,9 +140,9 @@ impl<P: Platform> Pass<'_, P> {
             return Step::Later;
         }
         let own = match self.copy(mm, shared, 0, fault) {
-            Ok(Some(own)) => own,
-            Ok(None) => return Step::NoMemory,
-            Err(_) => return Step::Later,
+            Ok(own) => own,
+            Err(NoCopy::Frames(step)) => return step,
+            Err(NoCopy::Unmap(_)) => return Step::Later,
         };
         // Nobody else changes what is there: the shared folio is locked, and was there after that.
         let replaced = mm.anon.replace((fault.event.addr >> PAGE_SHIFT) as u64, shared, &own);
@@ -208,13 +221,6 @@ impl<P: Platform> Core<P> {
         };
         drop(body);
         self.mapped(mapped, false, present && !write)
-    }
-
-    /// A new folio of one page of zeros, uptodate and locked.
-    pub(crate) fn zero_folio(&self, owner: u64, page: u64, ready: &mut Vec<Parked>) -> Option<Arc<Folio>> {
-        let mut extent = self.frames(0, ready)?;
-        extent.clear();
-        Some(self.anon_folio(owner, page, extent))
     }
 
     /// A new folio with the extent, uptodate and locked.

@@ -1,9 +1,8 @@
 //! One look at a fault: from the address to a mapped page, or to what it must wait for.
 
+use super::needs::Need;
 use super::{NO_THREAD, Pass, Step};
-use crate::config::{
-    AHEAD_SHARE, ALIAS_MOVES, OPTIMISTIC_LOOKUPS, RECLAIM_BATCH_PAGES, TRACKED_AROUND_PAGES,
-};
+use crate::config::{AHEAD_SHARE, ALIAS_MOVES, OPTIMISTIC_LOOKUPS, TRACKED_AROUND_PAGES};
 use crate::core::Core;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, Parked};
@@ -31,8 +30,8 @@ impl<'a> Deref for Entered<'a> {
 }
 
 impl<P: Platform> Pass<'_, P> {
-    /// One look at a fault.
-    pub(super) fn step(&mut self, fault: &mut Parked) -> Step {
+    /// One look at a fault. Nothing in it may block.
+    pub(super) fn look(&mut self, fault: &mut Parked) -> Step {
         let core = self.core;
         let addr = fault.event.addr;
         // One for all that is looked up below: making one costs more than having one.
@@ -101,32 +100,41 @@ impl<P: Platform> Pass<'_, P> {
     ) -> Result<Arc<Folio>, Step> {
         let core = self.core;
         let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
-        if fault.failed {
-            let step = core.refuse(addr, bus(vma), || true);
-            // Afterwards, so that whoever lets accesses be tried again finds this one.
-            object.note_denied();
-            object.note_unreadable();
-            return Err(step);
-        }
         if index >= object.size_pages() {
             // It may have grown without our knowing.
-            let known = object.refresh_size().is_ok() && index < object.size_pages();
-            return Err(if known { Step::Again } else { core.beyond_the_end(vma, object, index, addr) });
+            return Err(if self.got.asked_size {
+                core.beyond_the_end(vma, object, index, addr)
+            } else {
+                self.needs(Need::Size(object.clone()))
+            });
         }
         let Some(folio) = object.lookup(index) else {
+            if std::mem::take(&mut fault.failed) {
+                // Not if somebody else can read it by now; and if the denial fails, the next look reads it again.
+                let step = core.refuse(addr, bus(vma), || object.lookup(index).is_none());
+                // Afterwards, so that whoever lets accesses be tried again finds this one.
+                object.note_denied();
+                object.note_unreadable();
+                return Err(step);
+            }
             return Err(if object.is_memory() {
                 self.new_memory(object, index)
             } else {
                 self.read_at_fault(vma, object, index, fault)
             });
         };
+        // Whatever failed before, the page is there now, or is being read.
+        fault.failed = false;
         if folio.state.try_lock() { Ok(folio) } else { Err(Step::Wait(folio)) }
     }
 
     /// A page of zeros for a page of memory that nobody has touched.
     fn new_memory(&mut self, object: &Arc<FileObject>, index: u64) -> Step {
         let core = self.core;
-        let Some(folio) = core.zero_folio(object.serial, index, self.ready) else { return Step::NoMemory };
+        let folio = match self.zero_folio(object.serial, index) {
+            Ok(folio) => folio,
+            Err(step) => return step,
+        };
         if object.insert(&folio).is_err() {
             core.free_folio(&folio);
         }
@@ -155,22 +163,26 @@ impl<P: Platform> Pass<'_, P> {
         } else {
             core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, core.read_cap())
         };
-        match self.start_read(object, index, pages.ilog2() as u8, &[]) {
+        let order = object.free_order(index, pages.ilog2() as u8, object.size_pages());
+        let extent = match self.take_frames(order) {
+            Ok(extent) => extent,
+            Err(step) => return step,
+        };
+        match self.start_read(object, index, extent, &[]) {
             Ok(folio) => {
                 core.streams.lock().note(thread, object.serial, folio.index, folio.pages());
                 Step::Wait(folio)
             }
-            Err(ReadError::NoMemory) => Step::NoMemory,
-            Err(ReadError::NoHandler) => Step::NeedsHandler,
-            Err(ReadError::Insert(InsertError::Exists)) => Step::Again,
-            Err(ReadError::Insert(InsertError::Closed)) => core.refuse(fault.event.addr, bus(vma), || true),
+            Err(InsertError::Exists) => Step::Again,
+            Err(InsertError::Closed) => core.refuse(fault.event.addr, bus(vma), || true),
         }
     }
 
-    /// Reads the next part of a sequential stream while its thread works on this one.
+    /// Has the next part of a sequential stream read while its thread works on this one.
     fn read_on(&mut self, vma: &VmaGuard<'_>, object: &Arc<FileObject>, folio: &Folio, fault: &Parked) {
         let core = self.core;
-        if !folio.state.clear(Flag::Readahead) && !fault.major {
+        // Only a handler can.
+        if self.io.is_none() || !folio.state.clear(Flag::Readahead) && !fault.major {
             return;
         }
         // With many waiting faults the device is busy, and memory is better used for what they wait for.
@@ -186,19 +198,10 @@ impl<P: Platform> Pass<'_, P> {
         );
         if let Some((start, pages)) = next
             && start < object.size_pages().min(vma.pages().end)
-            && self.prefetch(object, start..start + pages, pages)
         {
-            core.streams.lock().note(thread, object.serial, start, pages);
+            self.ahead = Some((object.clone(), start..start + pages));
         }
     }
-}
-
-/// Why a read was not started.
-pub(super) enum ReadError {
-    NoMemory,
-    /// Only a handler can.
-    NoHandler,
-    Insert(InsertError),
 }
 
 /// How an access to a page that cannot be had must fail; a store that the mapping does not permit fails for that reason first.
@@ -347,7 +350,8 @@ impl<P: Platform> Core<P> {
         let wake = if throttle { Wake::Later } else { Wake::Now };
         let mut body = folio.body();
         let extent = body.extent();
-        if extent.base().is_some_and(|b| b != base) {
+        // Where pages were lost, the file's are to be read anew, not those mapped that are home.
+        if extent.is_damaged() || extent.base().is_some_and(|b| b != base) {
             if folio.note_moved(self.seconds.load(Ordering::Relaxed)) > ALIAS_MOVES {
                 object.note_bouncing();
             }
@@ -409,13 +413,8 @@ impl<P: Platform> Core<P> {
             Ok(()) => Step::Done,
             // The way is blocked by what the program mapped behind our back: the address is not ours any more.
             Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) => Step::Foreign,
-            Err(Errno::NOMEM) => {
-                // There are page tables for what is mapped when all else is gone.
-                let mut ready = Vec::new();
-                self.shrink(RECLAIM_BATCH_PAGES, &mut ready);
-                self.dispatch(ready);
-                Step::NoMemory
-            }
+            // There are page tables for what is mapped when all else is gone.
+            Err(Errno::NOMEM) => Step::NoTables,
             Err(_) => Step::Later,
         }
     }

@@ -2,13 +2,12 @@
 
 use super::FileObject;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
-use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::ops::Deref;
 
 /// A mapping of an object, or a part of one that is being changed: while one of these lives, a file stays open and memory keeps its bytes.
 ///
-/// Locks: `cache` when the first is made; `queue` when the last is dropped.
+/// Locks: `cache` when the first is made; `queue` when the last is dropped, which may be under the layout lock.
 pub struct Mapped(Arc<FileObject>);
 
 impl Mapped {
@@ -36,7 +35,7 @@ impl Drop for Mapped {
             return;
         }
         if !self.0.is_memory() {
-            *self.0.unmapped_since.lock() = Some(Instant::now());
+            self.0.note_unmapped();
         }
         if let Some(unmapped) = &self.0.unmapped {
             unmapped.push(self.0.clone());
@@ -80,5 +79,24 @@ impl Unmapped {
         let mut objects = self.objects.lock();
         self.any.store(false, Ordering::Release);
         std::mem::take(&mut *objects)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::object::ObjectTable;
+
+    /// Who asks a slow file for its size keeps nobody from unmapping it.
+    #[test]
+    fn the_last_one_of_a_file_waits_for_nobody() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let object = ObjectTable::new(None, &LockStats::new()).open(file.path(), false).unwrap();
+        let mapped = Mapped::new(object.clone());
+        assert!(object.unmapped_since().is_none());
+        // Held over fstat. To take it twice in one thread is a deadlock.
+        let _asking = object.seen.lock();
+        drop(mapped);
+        assert!(object.unmapped_since().is_some());
     }
 }

@@ -21,7 +21,7 @@ use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{FileId, FileStat, Origin, StoreFile};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::pin;
-use elbowroom_sync::time::Instant;
+use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell, Weak};
 use std::ops::Range;
 
@@ -48,8 +48,6 @@ pub struct FileObject {
     unmapped: Option<Arc<Unmapped>>,
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
-    /// Since when nobody maps it.
-    unmapped_since: Mutex<Option<Instant>>,
     /// The program's descriptions that it is mapped through.
     origins: Mutex<Vec<Weak<Origin>>>,
     /// The first write-back error since somebody asked, as an errno; 0: none. No lock: also handlers record one.
@@ -59,6 +57,11 @@ pub struct FileObject {
     settled: AtomicU64,
     /// The smallest size that the file was seen with since stores beyond it were dropped; `u64::MAX`: it did not shrink.
     cut: AtomicU64,
+    /// When it was made, and for how long it had been there, in nanoseconds, when it was last unmapped.
+    made: Instant,
+    unmapped_at: AtomicU64,
+    /// It was mapped privately: there may be copies of its pages.
+    private: AtomicBool,
     /// Somebody stored to a mapping of it without the right to.
     strict: AtomicBool,
     /// A read of it failed since somebody asked last.
@@ -129,11 +132,13 @@ impl FileObject {
             mappings: AtomicUsize::new(0),
             unmapped,
             seen: locks.mutex(LockClass::Resize, seen),
-            unmapped_since: locks.mutex(LockClass::Queue, Some(Instant::now())),
             origins: locks.mutex(LockClass::Resize, Vec::new()),
             error: AtomicU32::new(0),
             settled: AtomicU64::new(stat.size),
             cut: AtomicU64::new(u64::MAX),
+            made: Instant::now(),
+            unmapped_at: AtomicU64::new(0),
+            private: AtomicBool::new(false),
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
             denied: AtomicBool::new(false),
@@ -356,7 +361,21 @@ impl FileObject {
         if self.mappings.load(Ordering::Acquire) > 0 {
             return None;
         }
-        *self.unmapped_since.lock()
+        Some(self.made + Duration::from_nanos(self.unmapped_at.load(Ordering::Acquire)))
+    }
+
+    fn note_unmapped(&self) {
+        self.unmapped_at.store(self.made.elapsed().as_nanos() as u64, Ordering::Release);
+    }
+
+    /// Notes that it is about to be mapped privately.
+    pub(crate) fn note_private(&self) {
+        self.private.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether there may be copies of its pages. After a full fence: who makes a copy later sees what was stored before that.
+    pub(crate) fn may_have_copies(&self) -> bool {
+        self.private.load(Ordering::SeqCst)
     }
 
     /// The byte range of the file that the pages cover, up to its end.

@@ -8,10 +8,12 @@
 mod anon;
 mod state;
 mod wait;
+mod waiting;
 
 pub use anon::{AnonPages, HUGE_ORDER, HUGE_PAGES};
 pub use state::{Flag, StateWord};
 pub use wait::{Answer, Parked, WaitTable, Waiter};
+pub use waiting::{Beat, Delayed, Waiting};
 
 use elbowroom_machine::{Extent, PageSet};
 use elbowroom_sync::atomic::{AtomicU32, Ordering};

@@ -26,8 +26,10 @@ pub struct Parked {
     pub major: bool,
     /// A larger read around this page failed: read the page alone.
     pub alone: bool,
-    /// The page cannot be read.
+    /// The last read of its page, alone, failed.
     pub failed: bool,
+    /// Since when it has met what the MMU could not do just then, a pinned page for example.
+    pub blocked_since: Option<Instant>,
     /// Lookups that met a mapping in change.
     pub lookups: u32,
     /// Looks that ended because something had changed meanwhile.
@@ -86,6 +88,7 @@ impl Parked {
             major: false,
             alone: false,
             failed: false,
+            blocked_since: None,
             lookups: 0,
             repeats: 0,
             waiter: None,
@@ -160,6 +163,15 @@ impl WaitTable {
         if waiters.threads > 0 {
             bucket.changed.notify_all();
         }
+    }
+
+    /// Takes the parked faults of which `wanted` says so, with the folios for which they wait.
+    pub fn take_faults(&self, wanted: impl Fn(&Parked) -> bool) -> Vec<(Arc<Folio>, Parked)> {
+        let taken = |bucket: &Bucket| {
+            let mut waiters = bucket.waiters.lock();
+            waiters.faults.extract_if(.., |(_, fault)| wanted(fault)).collect::<Vec<_>>()
+        };
+        self.buckets.iter().flat_map(taken).collect()
     }
 
     /// Takes the folio's lock, waiting for it. Not for handler threads.

@@ -60,6 +60,13 @@ impl<P: Platform> Core<P> {
         }
     }
 
+    /// A run of 2^`order` frames, if there is one free. Takes no time to speak of.
+    pub(crate) fn frames_at_hand(&self, order: u8) -> Option<Extent> {
+        let extent = self.mmu.alloc(order);
+        self.see_to_supply(order);
+        extent
+    }
+
     /// A run of 2^`order` frames, if that can be had without freeing any. An arena that grows for it clears no more than its user would have to.
     pub(crate) fn whole_run(&self, order: u8) -> Option<Extent> {
         let mut extent = self.mmu.alloc(order);
@@ -97,7 +104,7 @@ impl<P: Platform> Core<P> {
         let mut due = Instant::now() + SUPPLY_LOOK;
         while !self.stop.load(Ordering::Acquire) {
             if !(self.mmu.wants_to_grow() && self.grow_arena()) {
-                self.supply.wait(&self.stop);
+                self.supply.wait(&self.stop, SUPPLY_LOOK);
                 self.free_ahead();
             }
             if Instant::now() >= due {
@@ -401,8 +408,8 @@ impl<P: Platform> Core<P> {
                 return true;
             }
             // Beyond what a larger active list would have kept: a cycle longer than memory, perhaps. Keep a part of it.
-            let lottery = self.lottery.fetch_add(1, Ordering::Relaxed);
-            lottery.is_multiple_of(BIMODAL_ONE_IN) && active < self.active_limit()
+            let late = self.late_refaults.fetch_add(1, Ordering::Relaxed);
+            late.is_multiple_of(BIMODAL_ONE_IN) && active < self.active_limit()
         });
         let mut lru = self.lru.lock();
         if activate {

@@ -68,17 +68,23 @@ impl<P: Platform> Core<P> {
     fn drop_copies_beyond(&self, object: &Arc<FileObject>, end: u64) {
         // A copy that is being made sees the new size, or is found here.
         fence(Ordering::SeqCst);
+        if !object.may_have_copies() {
+            // And no reason to have all changes of mappings wait.
+            return;
+        }
         let deadline = Instant::now() + PINNED_BOUND;
         // Until there is none left: mremap may move some between being listed and being locked, and fork share some with a child that was looked at before its
-        // parent.
-        loop {
+        // parent. Or until the file has grown again: what is copied then is not what was truncated.
+        while object.size_pages() <= end {
             let (mut found, mut busy) = (0, 0);
             for mm in self.spaces.all() {
-                let copies = mm.copies_of(object, end, &self.still_layout(&mm));
+                let Some(layout) = self.still_layout(&mm) else { continue };
+                let copies = mm.copies_of(object, end, &layout);
+                drop(layout);
                 found += copies.len();
                 busy += copies.iter().filter(|&&page| !self.drop_copy(&mm, page, object, end)).count();
             }
-            if found == 0 || busy > 0 && Instant::now() > deadline {
+            if found == 0 || Instant::now() > deadline {
                 return;
             }
             if busy > 0 {

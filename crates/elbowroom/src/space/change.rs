@@ -386,16 +386,14 @@ mod tests {
     use super::*;
     use crate::page::HUGE_PAGES;
     use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use elbowroom_machine::PAGE_SIZE;
+    use elbowroom_sync::atomic::{AtomicBool, Ordering};
+    use elbowroom_sync::time::Duration;
 
-    /// As if it had been joined after the ends of the part were split.
-    #[test]
-    fn a_part_of_a_huge_folio_is_dropped_page_by_page() {
-        const BYTES: usize = (HUGE_PAGES as usize) << PAGE_SHIFT;
-        let manager = Manager::<Soft>::start_on(Config::with_memory(64 << 20)).unwrap();
-        let space = manager.create_space().unwrap();
-        let request = MapRequest {
+    fn memory(len: usize) -> MapRequest {
+        MapRequest {
             place: Place::Anywhere,
-            len: 2 * BYTES,
+            len,
             prot: Prot::READ.union(Prot::WRITE),
             may_write: true,
             sharing: Sharing::Private,
@@ -403,8 +401,65 @@ mod tests {
             offset: 0,
             populate: false,
             locked: false,
-        };
-        let start = space.map(request).unwrap().next_multiple_of(BYTES);
+        }
+    }
+
+    /// Long changes that overlap in time: at no moment nothing is being changed, unless somebody waits for one.
+    #[test]
+    fn a_still_moment_comes_whatever_others_change() {
+        const LONG: Duration = Duration::from_millis(40);
+        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        let space = manager.create_space().unwrap();
+        let ranges = [(); 4].map(|()| space.map(memory(PAGE_SIZE)).map(|at| at..at + PAGE_SIZE).unwrap());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for (nth, range) in (0..).zip(&ranges) {
+                let (space, stop) = (&space, &stop);
+                scope.spawn(move || {
+                    thread::sleep(LONG / 4 * nth);
+                    while !stop.load(Ordering::Relaxed) {
+                        let change = space.begin(range.clone(), |_| Ok(Pages::Stay)).unwrap();
+                        thread::sleep(LONG);
+                        space.undo(change);
+                    }
+                });
+            }
+            thread::sleep(2 * LONG);
+            let began = Instant::now();
+            let still = space.core.keep_still(&space.mm).is_some();
+            let took = began.elapsed();
+            stop.store(true, Ordering::Relaxed);
+            assert!(still && took < Duration::from_secs(10), "{took:?}");
+        });
+    }
+
+    /// A file without private mappings has no copies to be looked for, so its truncation waits for no change.
+    #[test]
+    fn a_truncation_without_copies_waits_for_no_change() {
+        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        let space = manager.create_space().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(8 * PAGE_SIZE as u64).unwrap();
+        let object = manager.open(file.path(), true).unwrap();
+        let sharing = Sharing::Shared;
+        space.map(MapRequest { object: Some(object.clone()), sharing, ..memory(8 * PAGE_SIZE) }).unwrap();
+        let other = space.map(memory(PAGE_SIZE)).unwrap();
+        let change = space.begin(other..other + PAGE_SIZE, |_| Ok(Pages::Stay)).unwrap();
+        let began = Instant::now();
+        file.as_file().set_len(0).unwrap();
+        manager.resized(&object, 0..u64::MAX);
+        // While the change is not over.
+        assert!(began.elapsed() < PINNED_BOUND, "{:?}", began.elapsed());
+        space.undo(change);
+    }
+
+    /// As if it had been joined after the ends of the part were split.
+    #[test]
+    fn a_part_of_a_huge_folio_is_dropped_page_by_page() {
+        const BYTES: usize = (HUGE_PAGES as usize) << PAGE_SHIFT;
+        let manager = Manager::<Soft>::start_on(Config::with_memory(64 << 20)).unwrap();
+        let space = manager.create_space().unwrap();
+        let start = space.map(memory(2 * BYTES)).unwrap().next_multiple_of(BYTES);
         let (cpu, core, mm) = (space.cpu(), &space.core, &space.mm);
         cpu.write_u64(start, 1).unwrap();
         let first = (start >> PAGE_SHIFT) as u64;

@@ -16,9 +16,10 @@ impl Space<Soft> {
     /// the child or not.
     ///
     /// # Errors
-    /// ENOMEM: too many spaces or VMAs. EAGAIN: a page that belongs to this space has been pinned for longer than 0.1 s, and cannot be shared.
+    /// ENOMEM: too many spaces or VMAs. EAGAIN: a page that belongs to this space has been pinned for longer than 0.1 s, and cannot be shared;
+    /// or mappings were being changed all the time.
     ///
-    /// Locks: `layout` of this space, shortly; those of the folios that belong to it. Changes of mappings that have pages wait until it ends.
+    /// Locks: `layout` of this space, shortly; those of the folios that belong to it. Changes of mappings wait until it ends.
     pub fn fork(&self) -> Result<Space<Soft>, Errno> {
         let child = Space::create(&self.core)?;
         let forked = self.fork_into(&child);
@@ -31,8 +32,9 @@ impl Space<Soft> {
 
     fn fork_into(&self, child: &Space<Soft>) -> Result<(), Errno> {
         let offset = child.base.wrapping_sub(self.base);
-        // No change begins until this ends. What is mapped meanwhile is not the child's, and what is unmapped without having had a page is.
-        let _still = self.core.keep_still(&self.mm);
+        // No change begins until this ends, nor is anything unmapped: what would be mapped in its place is not what the child gets there. What is mapped
+        // meanwhile where nothing was is not the child's.
+        let _still = self.core.keep_still(&self.mm).ok_or(Errno::AGAIN)?;
         let parts = self.mm.parts_held(&self.everything(), &self.mm.write());
         let inherited = || parts.iter().filter(|part| !part.2.flags.contains(VmaFlags::DONT_FORK));
         // First where the pages are, then the pages: whoever looks for copies of a file's page finds them by the mapping.

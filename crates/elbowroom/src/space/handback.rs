@@ -128,7 +128,7 @@ impl Space<Host> {
     fn begin_giving(&self, object: &Arc<FileObject>, changes: &mut Vec<Change>) -> Result<Attempt, Errno> {
         {
             // No mapping is hidden in somebody else's change, and none will be.
-            let _still = self.core.keep_still(&self.mm);
+            let _still = self.core.keep_still(&self.mm).ok_or(Errno::BUSY)?;
             let ranges = self.mm.ranges_of(object, &self.mm.write());
             if ranges.is_empty() {
                 return Ok(Attempt::NoneLeft);

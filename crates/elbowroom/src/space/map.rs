@@ -97,6 +97,11 @@ impl<P: Platform> Space<P> {
             (None, Sharing::Private) => None,
             (None, Sharing::Shared) => Some(Mapped::new(self.core.objects.memory(len as u64))),
         };
+        if let Some(object) = &object
+            && private
+        {
+            object.note_private();
+        }
         let spec = VmaSpec {
             object,
             origin,
@@ -237,13 +242,12 @@ impl<P: Platform> Space<P> {
 }
 
 impl<P: Platform> Core<P> {
-    /// Starts reading pages of a file, as far as half of the memory goes.
+    /// Starts reading pages of a file, as far as there is room.
     pub(super) fn will_need(&self, object: &Arc<FileObject>, pages: Range<u64>) {
         if object.is_memory() {
             return;
         }
-        let most = self.mmu.frames() as u64 / 2;
-        let end = pages.end.min(pages.start + most);
+        let end = pages.end.min(pages.start + self.room_for_advice());
         self.post(Job::Prefetch(object.clone(), pages.start..end));
     }
 }

@@ -82,7 +82,7 @@ impl Space<Soft> {
     /// A way to its memory, and that of its manager's other spaces.
     pub fn cpu(&self) -> Cpu {
         // Only tells streams of accesses apart.
-        let number = self.core.lottery.fetch_add(1, Ordering::Relaxed) as u32;
+        let number = self.core.cpus.fetch_add(1, Ordering::Relaxed);
         Cpu { core: self.core.clone(), soft: self.core.mmu.cpu(), number }
     }
 }

@@ -305,8 +305,7 @@ impl Mm {
 
     /// Maps, where no VMA is; joins it with neighbours that it continues. The caller has asked [`Mm::room_for`] it.
     pub(crate) fn insert(&self, layout: &mut Layout<'_>, mut vma: Vma) {
-        let guard = pin();
-        let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &guard)?.1.key();
+        let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &pin())?.1.key();
         let before = (vma.range.start > 0).then(|| key_at(vma.range.start - PAGE_SIZE)).flatten();
         let after = key_at(vma.range.end);
         let plan = {
@@ -326,14 +325,17 @@ impl Mm {
         }
         let pages = pages_of(&vma.range);
         let key = self.vmas.insert(layout, vma).expect("the caller has asked for room");
-        layout.index.store(pages, Some(Entry::of(key)), &guard);
+        layout.index.store(pages, Some(Entry::of(key)), &pin());
     }
 
-    /// Makes `range` free if it is that of one VMA without any page in the cache or of its own; else nothing is changed.
+    /// Makes `range` free if it is that of one VMA without any page in the cache or of its own, and nobody wants a layout that is not changed; else nothing is
+    /// changed.
     pub(crate) fn cut_untouched(&self, layout: &mut Layout<'_>, range: &Range<usize>) -> bool {
+        if layout.still_wanted > 0 {
+            return false;
+        }
         let pages = pages_of(range);
-        let guard = pin();
-        let Some((found, entry)) = self.index.get(pages.start, &guard) else { return false };
+        let Some((found, entry)) = self.index.get(pages.start, &pin()) else { return false };
         let Some(key) = entry.key().filter(|_| found == pages) else { return false };
         let touched = |layout: &Layout<'_>| {
             self.vmas.read_locked(key, layout).is_none_or(|vma| {
@@ -350,7 +352,7 @@ impl Mm {
             return false;
         }
         self.vmas.remove(key, layout);
-        layout.index.erase(pages, &guard);
+        layout.index.erase(pages, &pin());
         true
     }
 

@@ -198,7 +198,7 @@ impl<P: Platform> Core<P> {
             }
         }
         if self.dead.swap(0, Ordering::Relaxed) > 0 {
-            self.lru.lock().purge();
+            crate::lru::purge(&self.lru);
         }
     }
 
@@ -214,7 +214,13 @@ impl<P: Platform> Core<P> {
                 object.note_unreadable();
                 continue;
             }
-            let ranges = mm.ranges_of(object, &self.still_layout(&mm));
+            let Some(layout) = self.still_layout(&mm) else {
+                object.note_denied();
+                object.note_unreadable();
+                continue;
+            };
+            let ranges = mm.ranges_of(object, &layout);
+            drop(layout);
             for range in ranges {
                 if self.mmu.allow(range).is_err() {
                     // Tried again later.
@@ -295,7 +301,7 @@ impl<P: Platform> Core<P> {
         self.objects.forget_if_unused(object);
     }
 
-    fn wake_throttled(&self) {
+    pub(crate) fn wake_throttled(&self) {
         let relieved = !self.too_dirty();
         let now = Instant::now();
         let mut state = self.flush.state.lock();

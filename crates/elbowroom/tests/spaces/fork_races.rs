@@ -2,7 +2,7 @@
 
 use super::{fork, there};
 use crate::support::*;
-use elbowroom::{AccessError, Config, Errno, Intent, Remap, Sharing};
+use elbowroom::{AccessError, Config, Errno, Intent, MapRequest, Place, Prot, Remap, Sharing};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
@@ -187,4 +187,47 @@ fn children_fork_in_several_threads() {
         }
     });
     m.check_marks(addr, 0..PAGES, 0);
+}
+
+/// What is unmapped while a fork goes on, and what is mapped in its place, is not the child's: it would have the new one's bytes with the old one's rights.
+#[test]
+fn what_takes_the_place_of_a_mapping_is_not_the_childs() {
+    const PAGES: usize = 400;
+    let m = SoftMachine::start(Config::with_memory(4 * BUDGET)).unwrap();
+    // Behind many pages of the space's own, so that it takes a while until its turn comes to be shared.
+    let at = m.map_anon(1, Sharing::Private);
+    m.space().unmap(at, PAGE).unwrap();
+    let many = m.space().map(MapRequest {
+        place: Place::Fixed(at - 2 * PAGES * PAGE),
+        ..request(None, PAGES, Sharing::Private)
+    });
+    m.mark(many.unwrap(), 0..PAGES, 1);
+    // It is the highest that is free. (A mapping at a fixed place waits for the fork in any case.)
+    let map = |prot| assert_eq!(m.map(MapRequest { prot, ..request(None, 1, Sharing::Private) }), at);
+    map(Prot::READ);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = m.space().cpu();
+            while !stop.load(Ordering::Relaxed) {
+                m.space().unmap(at, PAGE).unwrap();
+                map(RW);
+                cpu.write_u64(at, 77).unwrap();
+                m.space().unmap(at, PAGE).unwrap();
+                map(Prot::READ);
+            }
+        });
+        let _end = StopAtTheEnd(&stop);
+        for round in 0..200 {
+            let child = fork(m.space());
+            let (cpu, here) = (child.cpu(), there(at, m.space(), &child));
+            if cpu.read_u64(here) == Ok(77) {
+                assert_eq!(
+                    cpu.write_u64(here, 1),
+                    Ok(()),
+                    "round {round}: bytes that nobody could store there"
+                );
+            }
+        }
+    });
 }

@@ -1,0 +1,50 @@
+//! What a program has advised to be read: in pieces, between which faults are looked for, and no more than there is room for.
+
+use super::Handler;
+use crate::config::AHEAD_PIECE_PAGES;
+use crate::core::Core;
+use crate::object::FileObject;
+use crate::platform::Platform;
+use elbowroom_machine::Mmu;
+use elbowroom_sync::Arc;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Ranges that are to be read.
+#[derive(Default)]
+pub(super) struct Ahead(VecDeque<(Arc<FileObject>, Range<u64>)>);
+
+impl Ahead {
+    pub(super) fn add(&mut self, object: Arc<FileObject>, pages: Range<u64>) {
+        self.0.push_back((object, pages));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<P: Platform> Handler<P> {
+    /// Starts reading the next piece. What there is no room for is left: it is only advice.
+    pub(super) fn read_ahead(&mut self) {
+        let Some((object, pages)) = self.ahead.0.pop_front() else { return };
+        let piece = pages.start..pages.end.min(pages.start + AHEAD_PIECE_PAGES).min(object.size_pages());
+        if piece.is_empty() {
+            return;
+        }
+        let cap = self.core.read_cap();
+        self.pass().prefetch(&object, piece.clone(), cap);
+        if piece.end < pages.end {
+            self.ahead.0.push_front((object, piece.end..pages.end));
+        }
+    }
+}
+
+impl<P: Platform> Core<P> {
+    /// How many pages may be read now for which nobody waits: those that are free, or that nobody has touched for some time; half of the memory at most.
+    pub(crate) fn room_for_advice(&self) -> u64 {
+        let free = self.mmu.frames().saturating_sub(self.mmu.populated_frames()) + self.mmu.frames_at_hand();
+        let lru = self.lru.lock();
+        (free + lru.standby.pages() + lru.inactive.pages()).min(self.mmu.frames() / 2) as u64
+    }
+}

@@ -1,0 +1,179 @@
+//! How a fault ends.
+
+use super::Handler;
+use crate::core::Core;
+use crate::page::{Answer, Flag, Folio, Parked};
+use crate::platform::Platform;
+use crate::stats::Event;
+use elbowroom_machine::{Denial, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::Ordering;
+
+/// How a fault ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finish {
+    /// Served, and the thread is awake.
+    Awake,
+    /// The thread is to be woken.
+    Wake,
+    /// The access fails; the thread is awake.
+    Denied(Denial),
+    /// Served, and its thread is to be woken later.
+    Throttle,
+}
+
+impl<P: Platform> Handler<P> {
+    pub(super) fn finish(&self, fault: Parked, how: Finish) {
+        self.core.finish(fault, how);
+    }
+
+    /// Ends a fault that waited for longer than it may.
+    pub(super) fn give_up(&self, fault: Parked) {
+        self.core.end_overdue(fault);
+    }
+}
+
+impl<P: Platform> Core<P> {
+    pub(super) fn finish(&self, mut fault: Parked, how: Finish) {
+        let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
+        let denied = if let Finish::Denied(denial) = how { Some(denial) } else { None };
+        if let Some(waiter) = fault.waiter.take() {
+            let (throttle, major) = (how == Finish::Throttle, fault.major);
+            self.let_go(&mut fault);
+            // Its thread counts it, and throttles itself: it has no page to wait at.
+            return waiter.tell(Answer { denied, throttle, major });
+        }
+        match how {
+            Finish::Awake | Finish::Denied(_) => {}
+            Finish::Wake => self.mmu.wake(page),
+            Finish::Throttle => self.throttle(page),
+        }
+        self.count(&mut fault, denied.is_some(), false);
+    }
+
+    /// Notes that the fault waits for the folio; for the bytes of its file, perhaps.
+    pub(super) fn note_wait(&self, fault: &mut Parked, folio: &Folio) {
+        if !fault.major && !folio.state.test(Flag::Uptodate) {
+            fault.major = true;
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends a fault that waited for longer than it may, by SIGBUS where that is possible without losing a page that is there. Where it is not, its thread is
+    /// woken, so that signals get at it, and faults again.
+    pub(super) fn end_overdue(&self, fault: Parked) {
+        let denied = self.give_up(&fault.event) || fault.waiter.is_some();
+        self.finish(fault, if denied { Finish::Denied(Denial::Bus) } else { Finish::Wake });
+    }
+
+    /// Makes an access fail that was not served in time, until the flusher's next look; `false`: its page is there or comes, or stays where it is pinned.
+    pub(super) fn give_up(&self, event: &FaultEvent) -> bool {
+        let page = event.addr..event.addr + PAGE_SIZE;
+        let Some(mm) = self.spaces.of(event.addr) else { return false };
+        // Both are kept to the end: what makes accesses fail must not take the place of a page that somebody maps meanwhile.
+        let Ok(vma) = mm.enter(event.addr) else { return false };
+        let number = (event.addr >> PAGE_SHIFT) as u64;
+        let own = || vma.spec.is_private() && mm.anon.lookup(number).is_some();
+        let index = vma.page_at(event.addr);
+        let cached = || vma.spec.object.as_ref().and_then(|object| object.lookup(index));
+        let denied = if own() {
+            false
+        } else {
+            match cached() {
+                None => self.deny_unless(event.addr, || own() || cached().is_some()),
+                Some(folio) if folio.state.try_lock() => {
+                    let denied = self.take_away(&folio, event.addr) && self.deny_unless(event.addr, own);
+                    self.unlock(&folio);
+                    denied
+                }
+                // Nothing of it is mapped before it is read. Else somebody is about to bring it, perhaps.
+                Some(folio) => {
+                    let comes = || folio.state.test(Flag::Uptodate) || folio.state.test(Flag::Dead) || own();
+                    !comes() && self.deny_unless(event.addr, comes)
+                }
+            }
+        };
+        if denied {
+            self.flush.state.lock().refused.push(page);
+        }
+        denied
+    }
+
+    fn deny_unless(&self, addr: usize, there: impl Fn() -> bool) -> bool {
+        self.mmu.deny(addr, Denial::Bus, || !there()) == Ok(true)
+    }
+
+    /// Takes a locked folio out of the window; `false`: its page at `addr` is pinned there.
+    fn take_away(&self, folio: &Arc<Folio>, addr: usize) -> bool {
+        // It may be there, and not to be copied.
+        if folio.state.test(Flag::Dead) {
+            return true;
+        }
+        let mut body = folio.body();
+        let extent = body.extent();
+        if self.mmu.unmap(extent) != Err(UnmapError::Busy) {
+            return true;
+        }
+        let there =
+            |base: usize| addr.checked_sub(base).is_some_and(|at| extent.away().contains(at >> PAGE_SHIFT));
+        !extent.base().is_some_and(there)
+    }
+
+    /// Lets go of what a fault that has ended held.
+    pub(super) fn let_go(&self, fault: &mut Parked) {
+        fault.let_go();
+        if fault.major {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a fault that has ended, and lets go of what it held. `major`: somebody else waited for I/O for it.
+    pub(super) fn count(&self, fault: &mut Parked, denied: bool, major: bool) {
+        self.let_go(fault);
+        let counters = &self.counters;
+        match (denied, fault.major || major) {
+            (true, _) => counters.add(Event::FaultsDenied, 1),
+            (false, true) => counters.add(Event::FaultsMajor, 1),
+            (false, false) => counters.add(Event::FaultsMinor, 1),
+        }
+        counters.fault_latency.record(fault.since.elapsed().as_nanos() as u64);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::fault::{Pass, Step};
+    use crate::page::Parked;
+    use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use elbowroom_machine::{FaultEvent, PAGE_SIZE};
+
+    /// A fault whose read failed looks whether the page has come since: it must not be denied then, which would take the page and what was stored to it away.
+    #[test]
+    fn a_read_that_failed_once_denies_no_page_that_is_there() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4 * PAGE_SIZE as u64).unwrap();
+        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        let space = manager.create_space().unwrap();
+        let request = MapRequest {
+            place: Place::Anywhere,
+            len: 4 * PAGE_SIZE,
+            prot: Prot::READ.union(Prot::WRITE),
+            may_write: true,
+            sharing: Sharing::Shared,
+            object: Some(manager.open(file.path(), true).unwrap()),
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let (start, cpu, core) = (space.map(request).unwrap(), space.cpu(), &space.core);
+        cpu.write_u64(start, 7).unwrap();
+        let event = FaultEvent { addr: start, thread: 1, write: true, present: false };
+        let (mut fault, mut ready) = (Parked::new(event), Vec::new());
+        fault.failed = true;
+        let step = Pass::new(core, None, &mut ready).step(&mut fault);
+        assert!(matches!(step, Step::Done | Step::Spurious), "the page is there");
+        assert!(!fault.failed);
+        assert!(!core.give_up(&event) || core.flush.state.lock().refused.len() == 1);
+        assert_eq!(cpu.read_u64(start), Ok(7));
+    }
+}

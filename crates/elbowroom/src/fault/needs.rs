@@ -1,0 +1,124 @@
+//! A step of a fault: looks, and between them what a look found missing.
+//!
+//! A look has an epoch section and a VMA, which all who change the layout wait for. So nothing in it may block: what it lacks (frames that reclaim or the kernel
+//! must make, a size that the file must be asked for) is had between two looks, and what it begins (reads) is begun behind it, with nothing held.
+
+use super::{Pass, Step};
+use crate::object::FileObject;
+use crate::page::Parked;
+use crate::platform::Platform;
+use elbowroom_machine::{Extent, Mmu};
+use elbowroom_sync::Arc;
+
+/// Looks of one step, at most, before others get their turn.
+const LOOKS_AT_ONCE: usize = 4;
+
+/// What a look at a fault found missing, and what takes longer to get than a VMA may be kept: it is got with nothing held, for the next look.
+pub(super) enum Need {
+    /// 2^n frames, or fewer.
+    Frames(u8),
+    /// So many frames in a run, if that can be had without freeing any.
+    WholeRun(u8),
+    /// The size of the file, which may have grown without our knowing.
+    Size(Arc<FileObject>),
+}
+
+/// What has been got for a fault.
+#[derive(Default)]
+pub(super) struct Got {
+    frames: Option<Extent>,
+    /// It was tried to get a run of frames, perhaps in vain.
+    tried_run: bool,
+    /// The file was asked for its size.
+    pub(super) asked_size: bool,
+}
+
+impl<P: Platform> Pass<'_, P> {
+    /// One step of a fault: a look, more looks with what the first one found missing, and then what it began.
+    pub(super) fn step(&mut self, fault: &mut Parked) -> Step {
+        let mut step = self.look(fault);
+        // Once each, but for what others take meanwhile.
+        for _ in 0..LOOKS_AT_ONCE {
+            let Some(need) = self.need.take() else { break };
+            if !self.get(need) {
+                step = Step::NoMemory;
+                break;
+            }
+            step = self.look(fault);
+        }
+        self.need = None;
+        if let Some(unused) = std::mem::take(&mut self.got).frames {
+            self.core.mmu.free(unused);
+        }
+        self.begin_reads();
+        if let Some((object, pages)) = self.ahead.take() {
+            let count = pages.end - pages.start;
+            if self.prefetch(&object, pages.clone(), count) {
+                self.core.streams.lock().note(fault.event.thread, object.serial, pages.start, count);
+            }
+        }
+        step
+    }
+
+    /// Has `need` got before the next look, which follows at once.
+    pub(super) fn needs(&mut self, need: Need) -> Step {
+        self.need = Some(need);
+        Step::Again
+    }
+
+    /// Gets what a look found missing, with nothing held. `false`: there is no memory.
+    fn get(&mut self, need: Need) -> bool {
+        let core = self.core;
+        if let Some(other) = self.got.frames.take() {
+            core.mmu.free(other);
+        }
+        match need {
+            Need::Frames(order) => {
+                let populated = core.mmu.populated_frames();
+                self.got.frames = core.frames(order, self.ready);
+                if core.mmu.populated_frames() != populated
+                    && let Some(io) = self.io.as_deref_mut()
+                {
+                    io.load.forgive();
+                }
+                self.got.frames.is_some()
+            }
+            Need::WholeRun(order) => {
+                self.got.frames = core.whole_run(order);
+                self.got.tried_run = true;
+                true
+            }
+            Need::Size(object) => {
+                // A file that cannot be asked keeps the size it had.
+                let _ = object.refresh_size();
+                self.got.asked_size = true;
+                true
+            }
+        }
+    }
+
+    /// 2^`order` frames or fewer, if they are at hand; if not, the next look has them.
+    pub(super) fn take_frames(&mut self, order: u8) -> Result<Extent, Step> {
+        match self.got.frames.take() {
+            Some(extent) if extent.order() <= order => return Ok(extent),
+            Some(larger) => self.core.mmu.free(larger),
+            None => {}
+        }
+        self.core.frames_at_hand(order).ok_or_else(|| self.needs(Need::Frames(order)))
+    }
+
+    /// 2^`order` frames in a run; `None`: they are to be got, or there are none, which the next look knows.
+    pub(super) fn take_run(&mut self, order: u8) -> Result<Option<Extent>, Step> {
+        let whole = |extent: &Extent| extent.order() == order;
+        if let Some(extent) = self.got.frames.take_if(|extent| whole(extent)) {
+            return Ok(Some(extent));
+        }
+        if self.got.tried_run {
+            return Ok(None);
+        }
+        match self.core.frames_at_hand(order) {
+            Some(extent) => Ok(Some(extent)),
+            None => Err(self.needs(Need::WholeRun(order))),
+        }
+    }
+}

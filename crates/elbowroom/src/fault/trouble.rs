@@ -1,0 +1,46 @@
+//! What is done when something inside is broken: it is said, and the process ends if it cannot go on.
+
+use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
+use crate::core::Core;
+use crate::platform::Platform;
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::thread;
+use elbowroom_sync::time::{Duration, Instant};
+
+impl<P: Platform> Core<P> {
+    /// How long something has waited since, not counting the time for which the whole process was stopped (by SIGSTOP, a debugger, a freezer).
+    pub(crate) fn waited(&self, since: Instant) -> Duration {
+        if cfg!(shuttle) {
+            return since.elapsed();
+        }
+        let now = self.born.elapsed().as_nanos() as u64;
+        // The watchdog looks once a second, so nobody was there to look for longer only if nobody ran.
+        let before = self.alive.swap(now, Ordering::AcqRel);
+        if now.saturating_sub(before) > STOPPED.as_nanos() as u64 {
+            self.resumed.store(now, Ordering::Release);
+        }
+        let resumed = Duration::from_nanos(self.resumed.load(Ordering::Acquire));
+        since.elapsed().min(self.born.elapsed() - resumed)
+    }
+
+    /// Says what went wrong inside.
+    pub(crate) fn report(&self, line: &str) {
+        match self.config.report {
+            Some(report) => report(line),
+            None => eprintln!("elbowroom: {line}"),
+        }
+    }
+
+    /// A thread of the manager has panicked, which is the end: what it had locked stays locked, and what waits for it waits for ever. What is dirty is written
+    /// first, if the flusher can.
+    pub(crate) fn end_process(&self, thread: &str) -> ! {
+        self.report(&format!("internal error: thread {thread} has panicked, so the process ends"));
+        let until = Instant::now() + LAST_FLUSH_BOUND;
+        while self.dirty_pages.load(Ordering::Relaxed) > 0 && Instant::now() < until {
+            self.flush.state.lock().all = true;
+            self.flush.changed.notify_all();
+            thread::sleep(CHANGE_LOOK);
+        }
+        self.config.end_process.unwrap_or(std::process::abort)()
+    }
+}
