@@ -1,4 +1,5 @@
-//! Random calls of the mmap family, loads, stores and file calls by one program, compared with the plain kernel step by
+//! Random calls of the mmap family, loads, stores and file calls by one program, compared with the plain
+//! kernel step by
 //! step. docs/testing.md says how to run it long, how to run one seed again, and how to read a difference.
 
 use elbowroom_tests::Variant;

@@ -1,4 +1,5 @@
-//! Seeds one after the other, each run plainly and in a variant, until so many steps or seconds are done; and what is
+//! Seeds one after the other, each run plainly and in a variant, until so many steps or seconds are done; and
+//! what is
 //! said about a difference.
 
 use std::fmt::Write;
@@ -11,7 +12,8 @@ use crate::random::compare::{Difference, difference, last_steps, step_of};
 use crate::random::shrink::shrink;
 use crate::variant::Variant;
 
-/// Without a new line for so many seconds, a run hangs. Far more than any step needs on a machine that others use too.
+/// Without a new line for so many seconds, a run hangs. Far more than any step needs on a machine that others
+/// use too.
 const PATIENCE: u64 = 20;
 /// The same for the plain kernel, which does not hang.
 const PLAIN_PATIENCE: Duration = Duration::from_secs(120);

@@ -1,11 +1,13 @@
-//! The fewest steps that still make a difference: pieces are left out, large ones first (delta debugging by Zeller and
+//! The fewest steps that still make a difference: pieces are left out, large ones first (delta debugging by
+//! Zeller and
 //! Hildebrandt, 2002, without its complements).
 
 use std::time::{Duration, Instant};
 
 use crate::random::case::Step;
 
-/// The shortest list that was found until `limit` has passed. `fails` is asked about parts of the list; the whole list
+/// The shortest list that was found until `limit` has passed. `fails` is asked about parts of the list; the
+/// whole list
 /// is known to fail.
 pub fn shrink(steps: &[Step], limit: Duration, mut fails: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
     let end = Instant::now() + limit;
