@@ -389,7 +389,7 @@ static void step_rearrange(struct worker *w)
     if (!range.at)
         return;
     go(w);
-    put_result(w, (long)syscall(SYS_remap_file_pages, range.at, range.pages * PAGE, 0, page, 0));
+    put_result(w, remap_file_pages(range.at, range.pages * PAGE, 0, page, 0));
     look(w, range.at, range.pages);
 }
 
