@@ -11,6 +11,7 @@
 //! * [`differential`]: the same random operations on two engines
 //! * [`place`]: scratch directories, and the binary under test
 //! * [`mod@program`]: the C programs of `tests/programs`
+//! * [`mod@public`]: programs that other people have written, as rows of a table
 //! * [`run`]: processes, their output, and how they ended
 //! * [`source`]: the source files, for the tidy test
 //! * [`variant`]: the ways in which a program is run
@@ -18,6 +19,7 @@
 pub mod differential;
 pub mod place;
 pub mod program;
+pub mod public;
 pub mod run;
 pub mod source;
 pub mod variant;
