@@ -73,7 +73,13 @@ impl State {
 
 impl Arena {
     /// Reserves address space for `frames` frames; no memory yet.
+    ///
+    /// # Errors
+    /// ENOMEM: there is no room for it, or there would be more than 2^32 frames (16 TiB), which is more than they are numbered by.
     pub(crate) fn new(frames: usize, locks: &LockStats) -> Result<Self, Errno> {
+        if u32::try_from(frames).is_err() {
+            return Err(Errno::NOMEM);
+        }
         // Aligned as blocks are, so that each can be one huge page; the rest of the reservation is never used.
         let len = (frames << PAGE_SHIFT) + BLOCK_BYTES;
         let start = reserve(len)?;
@@ -158,7 +164,7 @@ impl Arena {
         let populated = self.populate(&block, register, &between);
         let mut state = self.state.lock();
         match populated {
-            Ok(()) => state.buddy.add(block.start as u32, block.end as u32),
+            Ok(()) => state.buddy.add(frame_number(block.start), frame_number(block.end)),
             // The next one to grow it tries this block again.
             Err(_) => state.claimed = block.start,
         }
@@ -174,13 +180,13 @@ impl Arena {
     /// Gives an extent's frames back.
     ///
     /// # Panics
-    /// If a page of it is away.
+    /// If a page of it is away, or it is of another arena.
     pub(crate) fn free(&self, extent: Extent) {
         assert!(extent.is_home(), "an extent is freed with pages in a window");
-        let first = (extent.home - self.base) >> PAGE_SHIFT;
+        let first = self.frame_of(&extent);
         let mut state = self.state.lock();
-        state.note_used(first as u32, extent.order);
-        state.buddy.release(first as u32, extent.order);
+        state.note_used(first, extent.order);
+        state.buddy.release(first, extent.order);
         self.publish(&state);
     }
 
@@ -188,7 +194,7 @@ impl Arena {
     pub(crate) fn add_hollow(&self, homes: impl Iterator<Item = usize>) {
         let mut state = self.state.lock();
         for home in homes {
-            state.note_used(((home - self.base) >> PAGE_SHIFT) as u32, 0);
+            state.note_used(self.frame_at(home), 0);
             state.hollow.push(home);
         }
         self.publish(&state);
@@ -206,7 +212,7 @@ impl Arena {
     /// Frees the frame of a home that was empty and has memory now.
     pub(crate) fn add_filled(&self, home: usize) {
         let mut state = self.state.lock();
-        state.buddy.release(((home - self.base) >> PAGE_SHIFT) as u32, 0);
+        state.buddy.release(self.frame_at(home), 0);
         self.publish(&state);
     }
 
@@ -215,7 +221,7 @@ impl Arena {
     pub(crate) fn exchange(&self, home: usize) -> Option<usize> {
         let mut state = self.state.lock();
         let empty = state.hollow.pop()?;
-        let frame = ((home - self.base) >> PAGE_SHIFT) as u32;
+        let frame = self.frame_at(home);
         state.note_used(frame, 0);
         state.buddy.release(frame, 0);
         self.publish(&state);
@@ -242,9 +248,15 @@ impl Arena {
     /// # Panics
     /// If the extent is not of this arena.
     pub(crate) fn frame_of(&self, extent: &Extent) -> u32 {
-        let first = extent.home.wrapping_sub(self.base) >> PAGE_SHIFT;
-        assert!(first < self.frames && extent.home >= self.base, "an extent of another arena");
-        first as u32
+        self.frame_at(extent.home)
+    }
+
+    /// The number of the frame at an address. Arenas never overlap, and the memory of one that has an extent out is never
+    /// reused, so the address says whose it is.
+    fn frame_at(&self, home: usize) -> u32 {
+        let frame = home.wrapping_sub(self.base) >> PAGE_SHIFT;
+        assert!(frame < self.frames, "an extent of another arena");
+        frame_number(frame)
     }
 
     /// Frames that have had memory. All still have it, but for the hollow ones, and those whose page is in a window.
@@ -297,6 +309,11 @@ impl Arena {
         self.populated.fetch_add(block.len(), Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// The number as the buddy allocator has it.
+fn frame_number(frame: usize) -> u32 {
+    u32::try_from(frame).expect("an arena has fewer than 2^32 frames: `new` sees to it")
 }
 
 impl Drop for Arena {

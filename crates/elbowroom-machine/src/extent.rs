@@ -109,11 +109,4 @@ impl Extent {
         // SAFETY: as in `bytes`; `&mut self` makes this the only access.
         unsafe { std::slice::from_raw_parts_mut(self.home_ptr(), self.len_bytes()) }
     }
-
-    /// An extent in fresh anonymous memory that is never freed, for tests of I/O engines.
-    pub fn for_tests(order: u8) -> Extent {
-        let len = 1 << (u32::from(order) + PAGE_SHIFT);
-        let memory = Box::leak(vec![0_u8; len + crate::PAGE_SIZE].into_boxed_slice());
-        Extent::new((memory.as_mut_ptr() as usize).next_multiple_of(crate::PAGE_SIZE), order, false)
-    }
 }

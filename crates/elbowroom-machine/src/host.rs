@@ -22,8 +22,9 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice};
 use std::ops::Range;
 
-pub use crate::layout::Denial;
+pub use crate::layout::{Denial, RearmError, Replaced};
 pub use crate::uffd::Wake;
+pub use rustix::mm::Advice as GivenAdvice;
 
 /// How pages get into windows and out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,7 +233,7 @@ impl HostMmu {
     /// Gives an extent back.
     ///
     /// # Panics
-    /// If a page of it is away.
+    /// If a page of it is away, or it is of another MMU.
     pub fn free(&self, extent: Extent) {
         self.arena.free(extent);
     }
@@ -421,7 +422,7 @@ impl HostMmu {
     /// [`Mover::Move`] their homes stay empty until another page needs an empty one, or the frames are short.
     ///
     /// # Panics
-    /// If an extent has several pages, or one at home.
+    /// If an extent has several pages, or one at home, or is of another MMU.
     pub fn discard_clean(&self, extents: Vec<Extent>) {
         assert!(
             extents.iter().all(|e| e.order == 0 && !e.is_home()),
@@ -593,17 +594,12 @@ impl HostMmu {
         Ok(denied)
     }
 
-    /// Whether so many more ranges can be given to the kernel.
-    pub fn can_give_away(&self, ranges: usize) -> bool {
-        self.layout.windows.room() >= ranges
-    }
-
     /// Undoes the denials in `range` that happened before: see [`Mmu::allow`](crate::Mmu::allow).
     pub fn allow(&self, range: Range<usize>) -> Result<(), Errno> {
         self.layout.allow(&self.uffd, range)
     }
 
-    /// Unmaps `range` for good, so that an access gets SIGSEGV with SEGV_MAPERR, and wakes whoever waits there.
+    /// Unmaps `range`, so that an access gets SIGSEGV with SEGV_MAPERR, and wakes whoever waits there.
     pub fn punch(&self, range: Range<usize>) -> Result<(), Errno> {
         self.layout.punch(range.clone())?;
         self.wake(range);
@@ -611,9 +607,28 @@ impl HostMmu {
     }
 
     /// Gives `range`, with no page of ours in it, to whoever maps something over it. Whoever waits there goes on waiting
-    /// until [`HostMmu::wake`].
-    pub fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
-        self.layout.give_away(range)
+    /// until [`HostMmu::wake`]. Until then the kernel's mapping there is still the window's: whoever does not map something over it at once
+    /// uses [`HostMmu::punch`].
+    pub fn give_away(&self, range: &Range<usize>) {
+        self.layout.give_away(range);
+    }
+
+    /// Makes `range`, which was given to the kernel, a part of its window again, with nothing in it, instead of whatever is mapped there.
+    ///
+    /// # Errors
+    /// EINVAL: it is not a range of whole pages, all of them inside one window and the kernel's. The kernel's. The range is the kernel's still, and
+    /// the error says whether what was mapped there is gone.
+    pub fn rearm(&self, range: &Range<usize>) -> Result<(), RearmError> {
+        self.layout.rearm(&self.uffd, range)
+    }
+
+    /// Tells the kernel about its own mapping at `range`, which [`HostMmu::map_file`] has made.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn advise_given(&self, range: Range<usize>, advice: GivenAdvice) -> Result<(), Errno> {
+        // SAFETY: none of the advice that is given here changes what is mapped; the range is the kernel's.
+        unsafe { mm::madvise(range.start as *mut _, range.len(), advice) }
     }
 
     /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, with PROT_* bits `prot`.

@@ -31,6 +31,25 @@ pub enum Denial {
     BusReadOnly,
 }
 
+/// What became of what was mapped in a range that could not be made a part of its window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replaced {
+    /// It is as it was.
+    No,
+    /// It is gone; nothing is mapped there.
+    Unmapped,
+}
+
+/// Why a range could not be made a part of its window again. It is the kernel's still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a range cannot be made part of a window again: {errno}")]
+pub struct RearmError {
+    /// The kernel's error.
+    pub errno: Errno,
+    /// What became of what was mapped there.
+    pub replaced: Replaced,
+}
+
 pub(crate) struct Layout {
     pub(crate) windows: WindowTable,
     denials: Mutex<BTreeMap<usize, Denial>>,
@@ -56,17 +75,41 @@ impl Layout {
         let sizes = SIZES.into_iter().filter(|&s| s > min_len).chain([min_len]);
         let mut last = Errno::NOMEM;
         for len in sizes {
-            match reserve(len) {
-                Ok(start) => {
-                    uffd.register(start..start + len, Protection::WriteProtected)?;
-                    let _denials = self.denials.lock();
-                    self.windows.add_window(start..start + len)?;
-                    return Ok(start..start + len);
-                }
+            match reserve(len + table_room(len)) {
+                Ok(start) => return self.enter_window(uffd, start, len),
                 Err(e) => last = e,
             }
         }
         Err(last)
+    }
+
+    /// Enters what was reserved at `start`, with room for the table behind it, as a window of `len` bytes; or unmaps it.
+    fn enter_window(&self, uffd: &Uffd, start: usize, len: usize) -> Result<Range<usize>, Errno> {
+        let window = start..start + len;
+        let result = self.try_to_enter(uffd, window.clone());
+        if result.is_err() {
+            // SAFETY: it was reserved for this, and nobody knows of it.
+            let _ = unsafe { mm::munmap(start as *mut _, len + table_room(len)) };
+        }
+        result.map(|()| window)
+    }
+
+    fn try_to_enter(&self, uffd: &Uffd, window: Range<usize>) -> Result<(), Errno> {
+        let table = (window.end + PAGE_SIZE) as *mut std::ffi::c_void;
+        let table_len = table_room(window.len()) - PAGE_SIZE;
+        // SAFETY: the page between window and table, which nobody uses: a guard.
+        unsafe { mm::mprotect(window.end as *mut _, PAGE_SIZE, MprotectFlags::empty())? };
+        // A forked child asks which addresses are windows.
+        // SAFETY: the advice concerns only the room for the table.
+        unsafe { mm::madvise(table, table_len, Advice::LinuxDoFork)? };
+        let _denials = self.denials.lock();
+        if !self.windows.has_room() {
+            return Err(Errno::NOMEM);
+        }
+        uffd.register(window.clone(), Protection::WriteProtected)?;
+        // SAFETY: fresh anonymous memory behind the window, as long as the table needs, which nobody else knows of, and which is
+        // unmapped only if this fails.
+        unsafe { self.windows.add_window(window, table.cast()) }
     }
 
     /// Makes the next access to the page that `addr` is in fail, if it is still `wanted` after the denial can be seen; tells whether it was.
@@ -132,28 +175,58 @@ impl Layout {
     }
 
     /// Gives the range to the kernel as it is, for somebody to map over it.
-    pub(crate) fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
+    pub(crate) fn give_away(&self, range: &Range<usize>) {
         let mut denials = self.denials.lock();
-        self.give_away_held(range, &mut denials)
+        self.give_away_held(range, &mut denials);
     }
 
     /// The lock also serializes the writers of the window table.
-    fn give_away_held(
-        &self,
-        range: Range<usize>,
-        denials: &mut BTreeMap<usize, Denial>,
-    ) -> Result<(), Errno> {
-        self.windows.give_away(range.clone())?;
-        denials.retain(|page, _| !range.contains(page));
+    fn give_away_held(&self, range: &Range<usize>, denials: &mut BTreeMap<usize, Denial>) {
+        self.windows.give_away(range);
+        let gone: Vec<_> = denials.range(range.clone()).map(|(&page, _)| page).collect();
+        gone.iter().for_each(|page| {
+            denials.remove(page);
+        });
         self.denied.store(denials.len(), Ordering::SeqCst);
+    }
+
+    /// Gives the range to the kernel, with nothing mapped there. In one request, so that the kernel is asked once however large the range is, and no part of
+    /// it stays registered.
+    pub(crate) fn punch(&self, range: Range<usize>) -> Result<(), Errno> {
+        let mut denials = self.denials.lock();
+        // Given first: once it is unmapped, the kernel may choose these addresses for anybody's new mapping.
+        self.windows.give_away(&range);
+        // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
+        if let Err(e) = unsafe { mm::munmap(range.start as *mut _, range.len()) } {
+            self.windows.take_back(&range);
+            return Err(e);
+        }
+        self.give_away_held(&range, &mut denials);
         Ok(())
     }
 
-    /// Gives the range to the kernel, with nothing mapped there.
-    pub(crate) fn punch(&self, range: Range<usize>) -> Result<(), Errno> {
-        self.give_away(range.clone())?;
-        // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
-        unsafe { mm::munmap(range.start as *mut _, range.len()) }
+    /// Makes a range of a window that was given to the kernel a part of the window again, instead of whatever is mapped there.
+    ///
+    /// # Errors
+    /// EINVAL: it is not all inside one window and foreign; nothing is changed. ENOMEM and the like: it is foreign still, and either unchanged, or nothing is
+    /// mapped there; [`Replaced`] says which.
+    pub(crate) fn rearm(&self, uffd: &Uffd, range: &Range<usize>) -> Result<(), RearmError> {
+        let denials = self.denials.lock();
+        if range.is_empty() || !self.windows.is_foreign(range) || !range.start.is_multiple_of(PAGE_SIZE) {
+            return Err(RearmError { errno: Errno::INVAL, replaced: Replaced::No });
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: what is there is the kernel's, and the caller says that it may go.
+        unsafe { mm::mmap_anonymous(range.start as *mut _, range.len(), ProtFlags::empty(), flags) }
+            .map_err(|errno| RearmError { errno, replaced: Replaced::No })?;
+        if let Err(errno) = arm(uffd, range) {
+            // SAFETY: it was mapped above, and nobody relies on what is in it.
+            let _ = unsafe { mm::munmap(range.start as *mut _, range.len()) };
+            return Err(RearmError { errno, replaced: Replaced::Unmapped });
+        }
+        self.windows.take_back(range);
+        drop(denials);
+        Ok(())
     }
 
     /// Gives the range to the kernel as its own mapping of a file; if that fails, it stays as it is.
@@ -168,16 +241,19 @@ impl Layout {
         let sharing = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
         let prot = ProtFlags::from_bits_retain(prot);
         let mut denials = self.denials.lock();
-        // What is given away cannot be taken back, so it is mapped first; and no more than can be given.
-        if self.windows.room() == 0 {
-            return Err(Errno::NOMEM);
-        }
+        // Mapped first: if that fails, nothing was given.
         // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
         unsafe {
             mm::mmap(range.start as *mut _, range.len(), prot, sharing | MapFlags::FIXED, file, offset)?;
         }
-        self.give_away_held(range, &mut denials)
+        self.give_away_held(&range, &mut denials);
+        Ok(())
     }
+}
+
+/// Room for the table behind a window of `len` bytes, with a page between that nobody can touch.
+fn table_room(len: usize) -> usize {
+    PAGE_SIZE + WindowTable::bytes_for(len)
 }
 
 /// Makes a page that was mapped over part of its window again: registered, and without rights until that is done, so that
@@ -186,9 +262,25 @@ fn restore_page(uffd: &Uffd, page: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the page holds our mapping of the empty file.
     unsafe { mm::mmap_anonymous(page as *mut _, PAGE_SIZE, ProtFlags::empty(), flags)? };
+    take_part(uffd, &(page..page + PAGE_SIZE))
+}
+
+/// Makes fresh memory without rights a part of its window: registered, then accessible.
+fn arm(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
+    take_part(uffd, range)?;
+    // SAFETY: the range is registered: whoever touches it waits for an answer.
+    unsafe { mm::mprotect(range.start as *mut _, range.len(), MprotectFlags::READ | MprotectFlags::WRITE) }
+}
+
+/// Gives a range what windows have, so that the kernel joins it with its neighbours.
+fn take_part(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
     for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
-        // SAFETY: the advice concerns only this page.
-        let _ = unsafe { mm::madvise(page as *mut _, PAGE_SIZE, advice) };
+        // SAFETY: the advice concerns only this range.
+        let result = unsafe { mm::madvise(range.start as *mut _, range.len(), advice) };
+        // A kernel without huge pages refuses the last, and a core dump may be larger; but a child must not have a copy.
+        if let (Err(e), Advice::LinuxDontFork) = (result, advice) {
+            return Err(e);
+        }
     }
-    uffd.register(page..page + PAGE_SIZE, Protection::WriteProtected)
+    uffd.register(range.clone(), Protection::WriteProtected)
 }

@@ -12,12 +12,13 @@
 //! Synchronization: an extent is changed through `&mut`; the frame allocator and the record of the kernel's layout
 //! have a leaf lock each (`frames`, `window`), and so has each of the soft MMU's page tables (`page-table`).
 //!
-//! Unsafe code is confined to `arena`, `batch`, `extent`, `uffd`, `host`, `layout`, `probe` and two files of `soft`; docs/unsafe.md lists the invariants.
+//! Unsafe code is confined to `arena`, `batch`, `extent`, `foreign`, `uffd`, `host`, `layout`, `window`, `probe` and two files of `soft`; docs/unsafe.md lists the invariants.
 
 mod arena;
 mod batch;
 mod buddy;
 mod extent;
+mod foreign;
 mod host;
 mod layout;
 mod mmu;
@@ -29,11 +30,14 @@ mod way;
 mod window;
 
 pub use extent::Extent;
-pub use host::{Access, Denial, FaultEvent, HostConfig, HostMmu, Mover, SetupError, UnmapError, Wake};
+pub use host::{
+    Access, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, RearmError, Replaced, SetupError,
+    UnmapError, Wake,
+};
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};
 pub use rustix::io::Errno;
-pub use window::{WindowTable, surrounding_pages};
+pub use window::{Side, WindowTable, surrounding_pages};
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;

@@ -25,7 +25,7 @@ pub trait Mmu: Send + Sync + 'static {
     /// Gives an extent back.
     ///
     /// # Panics
-    /// If a page of it is away.
+    /// If a page of it is away, or it is of another MMU.
     fn free(&self, extent: Extent);
 
     /// The size of the arena, in frames.

@@ -1,90 +1,75 @@
-//! Which addresses are ours: a table that any thread reads without a lock, in a signal handler too.
+//! Which addresses are ours: a table that any thread reads without a lock, in a signal handler and in a forked child too.
 
 use crate::PAGE_SIZE;
-use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use crate::foreign::Foreign;
 use rustix::io::Errno;
 use std::ops::Range;
+use std::sync::OnceLock;
+
+pub use crate::foreign::Side;
 
 /// The most windows one manager can have. Each is a terabyte where the system allows it.
 const MAX_WINDOWS: usize = 64;
 
-/// The most separate ranges inside windows that were given to the kernel for good.
-const MAX_FOREIGN: usize = 4096;
-
-struct Slot {
-    start: AtomicUsize,
-    end: AtomicUsize,
+/// A window, and which of its pages were given to the kernel.
+struct Window {
+    range: Range<usize>,
+    foreign: Foreign,
 }
 
-impl Slot {
-    fn range(&self) -> Range<usize> {
-        self.start.load(Ordering::Acquire)..self.end.load(Ordering::Acquire)
-    }
-}
-
-/// An append-only list of ranges. Appending is serialized by the caller; reading needs nothing.
-struct Ranges<const N: usize> {
-    slots: Box<[Slot]>,
-    used: AtomicUsize,
-}
-
-impl<const N: usize> Ranges<N> {
-    fn new() -> Self {
-        let slots = (0..N).map(|_| Slot { start: AtomicUsize::new(0), end: AtomicUsize::new(0) }).collect();
-        Self { slots, used: AtomicUsize::new(0) }
+impl Window {
+    fn page(&self, addr: usize) -> usize {
+        (addr - self.range.start) / PAGE_SIZE
     }
 
-    fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.slots[..self.used.load(Ordering::Acquire)].iter().map(Slot::range)
+    /// The pages around `part`, which is inside the window.
+    fn pages(&self, part: &Range<usize>) -> Range<usize> {
+        self.page(part.start)..(part.end - self.range.start).div_ceil(PAGE_SIZE)
     }
 
-    fn push(&self, range: Range<usize>) -> Result<(), Errno> {
-        let used = self.used.load(Ordering::Acquire);
-        // Neighbours grow in place: one store makes the larger range visible.
-        if let Some(slot) = self.slots[..used].iter().find(|s| s.range().end == range.start) {
-            slot.end.store(range.end, Ordering::Release);
-            return Ok(());
-        }
-        let slot = self.slots.get(used).ok_or(Errno::NOMEM)?;
-        slot.start.store(range.start, Ordering::Release);
-        slot.end.store(range.end, Ordering::Release);
-        self.used.store(used + 1, Ordering::Release);
-        Ok(())
+    /// The first run of bytes of `part`, which is inside the window, on that side.
+    fn first_run(&self, part: &Range<usize>, side: Side) -> Option<Range<usize>> {
+        let pages = self.foreign.first_run(self.pages(part), side)?;
+        let start = self.range.start + pages.start * PAGE_SIZE;
+        let end = self.range.start + pages.end * PAGE_SIZE;
+        Some(start.max(part.start)..end.min(part.end))
     }
 }
 
 /// Where the windows are, less what was given to the kernel.
+///
+/// Synchronization: reading needs nothing, takes a few steps for each level of a tree ([`crate::foreign`]), and neither waits nor allocates. What was
+/// given away, or taken back, at a time that happened before is seen; of a change that is being made meanwhile, a part may be seen.
+/// Those who change the table are serialized by the lock of the layout.
 pub struct WindowTable {
-    windows: Ranges<MAX_WINDOWS>,
-    foreign: Ranges<MAX_FOREIGN>,
+    /// In the order in which they were made.
+    windows: [OnceLock<Window>; MAX_WINDOWS],
 }
 
 impl Default for WindowTable {
     fn default() -> Self {
-        Self { windows: Ranges::new(), foreign: Ranges::new() }
+        Self { windows: [const { OnceLock::new() }; MAX_WINDOWS] }
     }
 }
 
 impl WindowTable {
+    fn iter(&self) -> impl Iterator<Item = &Window> + '_ {
+        self.windows.iter().map_while(OnceLock::get)
+    }
+
     /// The first part of `range` that is ours: inside a window and not given to the kernel.
     pub fn first_owned(&self, range: Range<usize>) -> Option<Range<usize>> {
         let mut from = range.start;
         while from < range.end {
-            let inside = self.windows.iter().filter(|w| w.end > from).min_by_key(|w| w.start)?;
-            let mut part = inside.start.max(from)..inside.end.min(range.end);
+            let window = self.iter().filter(|w| w.range.end > from).min_by_key(|w| w.range.start)?;
+            let part = window.range.start.max(from)..window.range.end.min(range.end);
             if part.is_empty() {
                 return None;
             }
-            // Move past the foreign ranges that cover its start, then stop before the next one.
-            while let Some(foreign) = self.foreign.iter().find(|f| f.contains(&part.start)) {
-                part.start = foreign.end;
+            if let Some(owned) = window.first_run(&part, Side::Managed) {
+                return Some(owned);
             }
-            if part.start < part.end {
-                let next = self.foreign.iter().filter(|f| f.start > part.start).map(|f| f.start).min();
-                part.end = part.end.min(next.unwrap_or(usize::MAX));
-                return Some(part);
-            }
-            from = part.start;
+            from = part.end;
         }
         None
     }
@@ -100,27 +85,86 @@ impl WindowTable {
         self.first_owned(range.clone()) == Some(range)
     }
 
+    /// The parts of `range` that are ours and those that are not, in turn and in the order of addresses, which together are the range.
+    pub fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (Side, Range<usize>)> + '_ {
+        let mut rest = range;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let mut owned = self.first_owned(rest.clone()).unwrap_or(rest.end..rest.end);
+            if owned.start > rest.start {
+                let part = rest.start..owned.start;
+                rest.start = owned.start;
+                return Some((Side::Kernel, part));
+            }
+            // Windows may be neighbours.
+            while let Some(more) = self.first_owned(owned.end..rest.end)
+                && more.start == owned.end
+            {
+                owned.end = more.end;
+            }
+            rest.start = owned.end;
+            Some((Side::Managed, owned))
+        })
+    }
+
     /// The windows, with what was given to the kernel still in them.
     pub fn windows(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.windows.iter()
+        self.iter().map(|window| window.range.clone())
     }
 
-    pub(crate) fn add_window(&self, range: Range<usize>) -> Result<(), Errno> {
-        // Windows are never joined: each was registered and reserved by itself.
-        let used = self.windows.used.load(Ordering::Acquire);
-        if used == MAX_WINDOWS {
-            return Err(Errno::NOMEM);
+    /// Whether all of `range` is inside one window and was given to the kernel.
+    pub fn is_foreign(&self, range: &Range<usize>) -> bool {
+        self.around(range).is_some_and(|window| window.first_run(range, Side::Kernel).as_ref() == Some(range))
+    }
+
+    /// The window that all of `range` is in.
+    fn around(&self, range: &Range<usize>) -> Option<&Window> {
+        self.iter().find(|w| w.range.start <= range.start && range.end <= w.range.end)
+    }
+
+    /// How many bytes of memory the table needs for a window of `len` bytes.
+    pub(crate) fn bytes_for(len: usize) -> usize {
+        Foreign::bytes(len / PAGE_SIZE).next_multiple_of(PAGE_SIZE)
+    }
+
+    /// Whether another window can be added.
+    pub(crate) fn has_room(&self) -> bool {
+        self.windows[MAX_WINDOWS - 1].get().is_none()
+    }
+
+    /// Adds a window, whose pages' marks are kept in `memory`.
+    ///
+    /// # Errors
+    /// ENOMEM: there are too many.
+    ///
+    /// # Safety
+    /// `memory` is page-aligned and [`WindowTable::bytes_for`] long; all of it is zero and readable and writable, nobody else uses it, and it stays so for ever.
+    pub(crate) unsafe fn add_window(&self, range: Range<usize>, memory: *const u8) -> Result<(), Errno> {
+        // SAFETY: passed on.
+        let foreign = unsafe { Foreign::new(memory, range.len() / PAGE_SIZE) };
+        let slot = self.windows.iter().find(|slot| slot.get().is_none()).ok_or(Errno::NOMEM)?;
+        slot.set(Window { range, foreign }).map_err(|_| Errno::NOMEM)
+    }
+
+    /// Makes what is inside windows of `range`, a range of whole pages, the kernel's.
+    pub(crate) fn give_away(&self, range: &Range<usize>) {
+        self.set(range, Side::Kernel);
+    }
+
+    /// Makes what is inside windows of `range`, a range of whole pages, ours again.
+    pub(crate) fn take_back(&self, range: &Range<usize>) {
+        self.set(range, Side::Managed);
+    }
+
+    fn set(&self, range: &Range<usize>, side: Side) {
+        for window in self.iter() {
+            let part = window.range.start.max(range.start)..window.range.end.min(range.end);
+            if !part.is_empty() {
+                window.foreign.set(window.pages(&part), side);
+            }
         }
-        self.windows.push(range)
-    }
-
-    /// How many more ranges can be given away.
-    pub(crate) fn room(&self) -> usize {
-        MAX_FOREIGN - self.foreign.used.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn give_away(&self, range: Range<usize>) -> Result<(), Errno> {
-        self.foreign.push(range)
     }
 }
 
@@ -133,22 +177,62 @@ pub fn surrounding_pages(addr: usize, len: usize) -> Range<usize> {
 mod tests {
     use super::*;
 
+    fn add(table: &WindowTable, range: Range<usize>) {
+        let memory = vec![0_u64; WindowTable::bytes_for(range.len()) / 8].leak();
+        // SAFETY: zeros, long enough, aligned for words (all that these tests need), and leaked.
+        unsafe { table.add_window(range, memory.as_ptr().cast()).unwrap() };
+    }
+
     #[test]
     fn foreign_parts_are_not_ours() {
         let table = WindowTable::default();
         assert!(!table.intersects(0, usize::MAX));
-        table.add_window(0x10_0000..0x20_0000).unwrap();
-        table.add_window(0x40_0000..0x50_0000).unwrap();
+        add(&table, 0x10_0000..0x20_0000);
+        add(&table, 0x40_0000..0x50_0000);
         assert!(table.covers(0x10_0000, 0x10_0000) && !table.covers(0xf_f000, 0x2000));
         assert_eq!(table.first_owned(0..usize::MAX), Some(0x10_0000..0x20_0000));
         assert_eq!(table.first_owned(0x20_0000..0x41_0000), Some(0x40_0000..0x41_0000));
-        table.give_away(0x10_0000..0x11_0000).unwrap();
-        table.give_away(0x12_0000..0x13_0000).unwrap();
-        table.give_away(0x13_0000..0x14_0000).unwrap();
+        table.give_away(&(0x10_0000..0x11_0000));
+        table.give_away(&(0x12_0000..0x13_0000));
+        table.give_away(&(0x13_0000..0x14_0000));
         assert!(!table.intersects(0x12_0000, 0x2_0000));
         assert_eq!(table.first_owned(0x10_0000..0x20_0000), Some(0x11_0000..0x12_0000));
         assert_eq!(table.first_owned(0x12_0000..0x20_0000), Some(0x14_0000..0x20_0000));
-        table.give_away(0x14_0000..0x20_0000).unwrap();
+        table.give_away(&(0x14_0000..0x20_0000));
         assert_eq!(table.first_owned(0x12_0000..0x50_0000), Some(0x40_0000..0x50_0000));
+        assert!(table.is_foreign(&(0x12_0000..0x20_0000)) && !table.is_foreign(&(0x11_f000..0x20_0000)));
+        table.take_back(&(0x10_0000..0x20_0000));
+        assert!(table.covers(0x10_0000, 0x10_0000));
+    }
+
+    #[test]
+    fn bytes_are_those_of_their_pages() {
+        let table = WindowTable::default();
+        add(&table, 0x10_0000..0x20_0000);
+        table.give_away(&(0x10_1000..0x10_2000));
+        assert_eq!(table.first_owned(0x10_0ff0..0x10_2010), Some(0x10_0ff0..0x10_1000));
+        assert_eq!(table.first_owned(0x10_1001..0x10_2010), Some(0x10_2000..0x10_2010));
+        assert!(
+            table.covers(0x10_2ff8, 16) && !table.intersects(0x10_1800, 1) && !table.covers(0x10_0000, 0)
+        );
+    }
+
+    #[test]
+    fn parts_are_in_turn_and_are_all() {
+        let table = WindowTable::default();
+        add(&table, 0x10_0000..0x20_0000);
+        add(&table, 0x20_0000..0x30_0000);
+        table.give_away(&(0x12_0000..0x13_0000));
+        let parts: Vec<_> = table.parts(0xf_0000..0x31_0000).collect();
+        let expected = [
+            (Side::Kernel, 0xf_0000..0x10_0000),
+            (Side::Managed, 0x10_0000..0x12_0000),
+            (Side::Kernel, 0x12_0000..0x13_0000),
+            (Side::Managed, 0x13_0000..0x30_0000),
+            (Side::Kernel, 0x30_0000..0x31_0000),
+        ];
+        assert_eq!(parts, expected);
+        assert_eq!(table.parts(0x12_0000..0x12_0000).count(), 0);
+        assert_eq!(table.parts(0x50_0000..usize::MAX).count(), 1);
     }
 }

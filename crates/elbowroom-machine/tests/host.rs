@@ -1,6 +1,6 @@
 //! The host MMU against the real kernel: pages keep their bytes on the way into a window and home again.
 
-use elbowroom_machine::{Access, HostConfig, HostMmu, Mover, PAGE_SIZE, SetupError, Wake};
+use elbowroom_machine::{Access, Errno, HostConfig, HostMmu, Mover, PAGE_SIZE, Replaced, SetupError, Wake};
 use elbowroom_sync::LockStats;
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -217,4 +217,74 @@ fn a_program_that_never_stops_changing_its_mappings_stops_nobody() {
     for access in [Access::ReadOnly, Access::Write] {
         round_trip_of(&mmu, access, 4);
     }
+}
+
+/// The kernel's mappings in a range: their addresses, and whether a userfaultfd watches them.
+fn kernel_vmas(range: &std::ops::Range<usize>) -> Vec<(std::ops::Range<usize>, bool)> {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let address = |text: &str| usize::from_str_radix(text, 16).ok();
+        let head = line.split_once(' ').and_then(|(head, _)| head.split_once('-'));
+        if let Some((Some(start), Some(end))) = head.map(|(start, end)| (address(start), address(end))) {
+            found.push((start..end, false));
+        } else if let (Some(flags), Some(last)) = (line.strip_prefix("VmFlags:"), found.last_mut()) {
+            last.1 = flags.split(' ').any(|flag| flag == "um");
+        }
+    }
+    found.retain(|(vma, _)| vma.start < range.end && range.start < vma.end);
+    found
+}
+
+#[test]
+fn addresses_go_to_the_kernel_and_come_back_without_end() {
+    let Some(mmu) = mmu(Mover::Copy) else { return };
+    let window = mmu.add_window(64 << 20).unwrap();
+    let page = |i: usize| window.start + i * PAGE_SIZE;
+    // Far more ranges than there was once room for.
+    for i in (0..10_000).step_by(2) {
+        mmu.give_away(&(page(i)..page(i + 1)));
+    }
+    assert_eq!(mmu.windows().first_owned(page(8000)..window.end), Some(page(8001)..page(8002)));
+    let range = page(0)..page(10_000);
+    mmu.punch(range.clone()).unwrap();
+    assert_eq!(kernel_vmas(&range), []);
+    assert!(!mmu.windows().intersects(range.start, range.len()));
+    mmu.rearm(&range).unwrap();
+    assert!(mmu.windows().covers(window.start, 64 << 20));
+    let vmas = kernel_vmas(&range);
+    assert!(matches!(&vmas[..], [(vma, true)] if *vma == window), "one, as it was: {vmas:?}");
+    // It works as a window does.
+    let mut extent = frames(&mmu, 2).unwrap();
+    extent.bytes_mut().fill(7);
+    mmu.map(&mut extent, page(4998), 0..4, Access::ReadOnly, Wake::Later).unwrap();
+    // SAFETY: the page was mapped above.
+    assert_eq!(unsafe { (page(5000) as *const u8).read_volatile() }, 7);
+    mmu.unmap(&mut extent).unwrap();
+    mmu.free(extent);
+}
+
+#[test]
+fn only_what_is_the_kernels_comes_back() {
+    let Some(mmu) = mmu(Mover::Copy) else { return };
+    let window = mmu.add_window(64 << 20).unwrap();
+    let range = window.start + (1 << 20)..window.start + (3 << 20);
+    mmu.give_away(&(range.start..range.end - PAGE_SIZE));
+    let refused = mmu.rearm(&range).unwrap_err();
+    assert_eq!((refused.errno, refused.replaced), (Errno::INVAL, Replaced::No));
+    let outside = window.end - PAGE_SIZE..window.end + PAGE_SIZE;
+    assert_eq!(mmu.rearm(&outside).unwrap_err().errno, Errno::INVAL);
+    assert!(mmu.rearm(&(range.start + 1..range.start + PAGE_SIZE)).is_err());
+    mmu.rearm(&(range.start..range.end - PAGE_SIZE)).unwrap();
+    assert!(mmu.windows().covers(window.start, 64 << 20));
+}
+
+#[test]
+#[should_panic(expected = "an extent of another arena")]
+fn an_extent_of_another_mmu_is_noticed() {
+    let (Some(one), Some(other)) = (mmu(Mover::Copy), mmu(Mover::Copy)) else {
+        panic!("an extent of another arena: SKIPPED, no userfaultfd");
+    };
+    let extent = frames(&one, 0).unwrap();
+    other.free(extent);
 }

@@ -63,7 +63,6 @@ impl Ord for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom_machine::Extent;
 
     #[test]
     fn the_earliest_comes_first_and_not_before_its_time() {
@@ -71,7 +70,7 @@ mod tests {
         let ms = Duration::from_millis;
         let mut held = HeldReads::default();
         for (token, delay_ms) in [30, 10, 20, 10].into_iter().enumerate() {
-            let done = ReadDone { token: token as u64, buf: Extent::for_tests(0), result: Ok(0) };
+            let done = ReadDone { token: token as u64, buf: crate::test_extent::extent(0), result: Ok(0) };
             held.hold(now, ms(delay_ms), done);
         }
         let mut due_at = |after| {

@@ -4,6 +4,7 @@
 //! * [`Reactor`]: one handler thread's event loop. It starts reads into frames, and waits in one system call for their
 //!   completions, for a watched descriptor (the userfaultfd), and for kicks from other threads. [`reactor()`] makes one
 //!   of the two: io_uring, or `poll` and a pool of blocking threads.
+//! * [`Origin`]: the program's own descriptor of a file; [`Guards`]: who else wants a file is noticed first.
 //! * [`Inject`]: faults on purpose, for tests.
 //!
 //! # Invariants
@@ -26,17 +27,20 @@
 //! threads that kick it must share one.
 //!
 //! Unsafe code is confined to `uring` (the kernel is given addresses of frames), `threads` (the watched descriptor is
-//! borrowed by number) and `calls` (descriptors are closed by number).
+//! borrowed by number), `calls` (descriptors are closed by number), and `origin` and `guard` (system calls that rustix has no
+//! functions for).
 
 #[cfg(not(shuttle))]
 mod bell;
 mod calls;
 mod file;
+mod guard;
 #[cfg(not(shuttle))]
 mod held;
 mod inject;
 #[cfg(shuttle)]
 mod inline;
+mod origin;
 mod reactor;
 mod request;
 #[cfg(not(shuttle))]
@@ -48,5 +52,21 @@ mod uring;
 
 pub use elbowroom_machine::{Errno, Extent};
 pub use file::{FileId, FileStat, StoreFile};
+pub use guard::{Comer, Guard, Guards};
 pub use inject::Inject;
+pub use origin::Origin;
 pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
+
+#[cfg(all(test, not(shuttle)))]
+mod test_extent {
+    use elbowroom_machine::Extent;
+
+    /// An extent of an arena that is never dropped.
+    pub(crate) fn extent(order: u8) -> Extent {
+        use elbowroom_machine::soft::{SoftConfig, SoftMmu};
+        let mmu = SoftMmu::new(SoftConfig::new(1 << order), &elbowroom_sync::LockStats::new())
+            .expect("room for an arena");
+        while mmu.grow().expect("memory for an arena") {}
+        Box::leak(Box::new(mmu)).alloc(order).expect("the arena's only run")
+    }
+}

@@ -169,7 +169,7 @@ mod tests {
         let inject = Arc::new(Inject::parse(faults).unwrap());
         let file = Arc::new(StoreFile::open(temp.path(), false, Some(inject)).unwrap());
         let direct = file.direct();
-        let read = Read { file, offset: 0, len: 8192, buf: Extent::for_tests(1), token: 9 };
+        let read = Read { file, offset: 0, len: 8192, buf: crate::test_extent::extent(1), token: 9 };
         let (request, step) = Request::new(read, None);
         assert_eq!(step, Step::Again);
         (request, direct)

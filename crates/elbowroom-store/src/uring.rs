@@ -378,7 +378,6 @@ fn errno(error: std::io::Error) -> Errno {
 mod tests {
     use super::*;
     use crate::file::StoreFile;
-    use elbowroom_machine::Extent;
     use std::io::Write;
 
     /// The mode of old kernels, which `reactor` does not choose on new ones: all kinds of wake-up.
@@ -390,7 +389,7 @@ mod tests {
         let (watched, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
         let mut ring = Uring::new(RingMode::Plain, Some(watched.as_raw_fd()), None).unwrap();
         let long = Some(Duration::from_secs(20));
-        ring.read(Read { file, offset: 0, len: 8192, buf: Extent::for_tests(1), token: 3 });
+        ring.read(Read { file, offset: 0, len: 8192, buf: crate::test_extent::extent(1), token: 3 });
         let mut done = Vec::new();
         ring.wait(long, &mut done).unwrap();
         assert_eq!((done[0].token, done[0].result), (3, Ok(5000)));

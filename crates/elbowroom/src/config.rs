@@ -53,6 +53,13 @@ pub struct Config {
     /// managed), or waits there to. The manager's threads then let it go first, for 0.1 ms and a third of their time at most, since their own
     /// requests would keep the kernel's lock from it. Called often, by any thread; must not block. For spaces of the host only.
     pub changes_wait: Option<fn() -> bool>,
+    /// Files are written back and closed as soon as nobody maps them, before the verb that unmapped them returns; their pages stay for a
+    /// while. Off: they stay open for a while.
+    pub close_unmapped: bool,
+    /// Files are managed only while nobody else uses them ([`Manager::open_through`](crate::Manager::open_through)).
+    pub alone: bool,
+    /// Called before the kernel maps a file that was managed, with the file.
+    pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
     /// Which improvements are on.
     pub ablation: Ablation,
 }
@@ -78,6 +85,9 @@ impl Config {
             private_writes: true,
             on_thread_start: None,
             changes_wait: None,
+            close_unmapped: false,
+            alone: false,
+            on_hand_back: None,
             ablation: Ablation::default(),
         }
     }
@@ -162,9 +172,6 @@ pub const JOINS_AT_ONCE: usize = 16;
 /// Mappings that are looked at for that in each space, at most.
 pub const JOIN_LOOKS: usize = 64;
 
-/// How often the mappings of such a file are listed and handed back until there are none.
-pub const ALIAS_ROUNDS: usize = 8;
-
 /// Writers are throttled while more than one page in this many of the arena is dirty.
 pub const DIRTY_SHARE: usize = 3;
 
@@ -191,6 +198,12 @@ pub const PINNED_BOUND: Duration = Duration::from_secs(10);
 
 /// How long fork waits for a page that is pinned.
 pub const FORK_PINNED_BOUND: Duration = Duration::from_millis(100);
+
+/// How often a file is opened that somebody else closes meanwhile.
+pub const OPEN_ROUNDS: usize = 16;
+
+/// How long closing a file waits for those who are in the middle of using its descriptor.
+pub const CLOSE_BOUND: Duration = Duration::from_secs(1);
 
 /// A file that nobody maps is closed, and its pages dropped, after this.
 pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);

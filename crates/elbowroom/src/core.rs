@@ -13,7 +13,7 @@ use crate::readahead::Streams;
 use crate::stats::Counters;
 use crate::vma::{Layout, Mm};
 use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
-use elbowroom_store::Kicker;
+use elbowroom_store::{Guards, Kicker};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard, pin};
 use elbowroom_sync::time::{Duration, Instant};
@@ -28,6 +28,8 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) counters: Counters,
     pub(crate) waits: WaitTable,
     pub(crate) objects: ObjectTable,
+    /// Who keeps files ours alone.
+    pub(crate) guards: Option<Arc<Guards>>,
     pub(crate) lru: Mutex<Lru>,
     pub(crate) shadows: Shadows,
     pub(crate) chances: Chances,

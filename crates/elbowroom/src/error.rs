@@ -21,3 +21,20 @@ pub enum StartError {
     #[error("cannot start a thread ({0}): raise `ulimit -u` or the pids limit of the control group")]
     Thread(std::io::Error),
 }
+
+/// Why a file that the program has open cannot be managed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// It could not be opened.
+    #[error("cannot open it: {0}")]
+    Failed(Errno),
+    /// Another process uses it, or that cannot be known here.
+    #[error("another process may use it")]
+    NotAlone,
+}
+
+impl From<Errno> for OpenError {
+    fn from(error: Errno) -> Self {
+        OpenError::Failed(error)
+    }
+}

@@ -2,19 +2,20 @@
 
 use crate::config::{Config, MAX_HANDLERS};
 use crate::core::{Core, FlushQueue, FlushState, Inbox, SpaceTable, Supply};
-use crate::error::StartError;
+use crate::error::{OpenError, StartError};
 use crate::fault::Handler;
 use crate::lru::{Chances, Lru, Shadows};
-use crate::object::{FileObject, ObjectTable, WriteTicket};
+use crate::object::{Access, FileObject, ObjectTable, WriteTicket};
 use crate::page::WaitTable;
 use crate::platform::{Host, Platform, Soft};
 use crate::readahead::Streams;
 use crate::space::Space;
 use crate::stats::{Counters, Event, Stats};
+use crate::vma::Mm;
 use crate::writeback::Obstacle;
 use elbowroom_machine::soft::Subscription;
-use elbowroom_machine::{Errno, WindowTable};
-use elbowroom_store::{FileId, Inject, Reactor, reactor};
+use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable};
+use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, reactor};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, Condvar, Lines, LockClass, LockStats, Mutex, thread};
@@ -70,7 +71,8 @@ impl<P: Platform> Manager<P> {
             .collect();
         let core = Arc::new(Core {
             waits: WaitTable::new(&locks),
-            objects: ObjectTable::new(inject, &locks),
+            objects: ObjectTable::new(inject, config.close_unmapped, &locks),
+            guards: if config.alone { Guards::new(&locks).ok() } else { None },
             lru: locks.mutex(LockClass::Lru, Lru::default()),
             shadows: Shadows::new(frames),
             chances: Chances::default(),
@@ -134,7 +136,7 @@ impl<P: Platform> Manager<P> {
 
     /// How many files are open. Any thread.
     pub fn managed_files(&self) -> usize {
-        self.core.objects.len()
+        self.core.objects.opened()
     }
 
     /// How many pages are dirty. Any thread.
@@ -144,10 +146,42 @@ impl<P: Platform> Manager<P> {
 
     /// The object of the regular file at `path`, which may be `/proc/<tid>/fd/<n>`, opened if need be. `writable`: pages will be written back.
     pub fn open(&self, path: &Path, writable: bool) -> Result<Arc<FileObject>, Errno> {
-        let object = self.core.objects.open(path, writable)?;
-        // Whoever maps a file expects its bytes as they are now.
-        self.core.check_foreign(&object);
+        let (object, given_up) = self.core.objects.open(path, writable)?;
+        self.entered(&object, given_up);
         Ok(object)
+    }
+
+    fn entered(&self, object: &Arc<FileObject>, given_up: Option<Arc<FileObject>>) {
+        if let Some(old) = given_up {
+            self.core.drop_clean(&old, 0..u64::MAX >> PAGE_SHIFT);
+        }
+        // Whoever maps a file expects its bytes as they are now.
+        self.core.check_foreign(object);
+    }
+
+    /// The object of the file that descriptor `fd` of thread `tid` of this process is, and what the kernel would keep of the descriptor in a mapping: for
+    /// [`Space::map_through`](crate::Space::map_through). With [`Config::alone`] the file is kept ours alone from now on: if another process comes, it goes back to
+    /// the kernel before that process has it open.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_through(
+        &self,
+        tid: u32,
+        fd: i32,
+        writable: bool,
+    ) -> Result<(Arc<FileObject>, Arc<Origin>), OpenError> {
+        let objects = &self.core.objects;
+        let origin = Origin::take(tid, fd, objects.next_serial()).map_err(OpenError::Failed)?;
+        let access = match (&self.core.guards, self.core.config.alone) {
+            (Some(guards), _) => Access::Alone(guards),
+            (None, false) => Access::Anybody,
+            (None, true) => return Err(OpenError::NotAlone),
+        };
+        let (object, given_up) = objects.open_origin(&origin, writable, access)?;
+        self.entered(&object, given_up);
+        let origin = object.known_origin(origin);
+        Ok((object, origin))
     }
 
     /// The object of an open file.
@@ -217,6 +251,8 @@ impl<P: Platform> Manager<P> {
             memory_waits: c.get(Event::MemoryWaits),
             foreign_changes: c.get(Event::ForeignChanges),
             aliased_files: c.get(Event::AliasedFiles),
+            handed_back_files: c.get(Event::HandedBackFiles),
+            contested_files: c.get(Event::ContestedFiles),
             huge_faults: c.get(Event::HugeFaults),
             huge_splits: c.get(Event::HugeSplits),
             huge_joins: c.get(Event::HugeJoins),
@@ -237,8 +273,39 @@ impl Manager<Host> {
             }
         })?;
         let mm = manager.core.spaces.add(0, &manager.core.locks);
-        let space = Space { core: manager.core.clone(), mm, base: 0 };
+        let space = Space { core: manager.core.clone(), mm: mm.clone(), base: 0 };
+        if let Some(guards) = manager.core.guards.clone() {
+            manager.start_guards(&guards, mm).map_err(StartError::Thread)?;
+        }
         Ok((manager, space))
+    }
+
+    /// Starts the threads that notice who else wants a managed file, and give it back.
+    fn start_guards(&self, guards: &Arc<Guards>, mm: Arc<Mm>) -> std::io::Result<()> {
+        let begin = self.core.config.on_thread_start.unwrap_or(|| ());
+        let mut threads = self.threads.lock();
+        let listens = guards.clone();
+        threads.push(thread::spawn("elbowroom-guard", move || {
+            begin();
+            listens.listen();
+        })?);
+        let (comers, core) = (guards.clone(), self.core.clone());
+        threads.push(thread::spawn("elbowroom-give", move || {
+            begin();
+            let space = Space { core, mm, base: 0 };
+            while let Some(comer) = comers.next() {
+                space.core.counters.add(Event::ContestedFiles, 1);
+                // What could not be given in time is written back at least. Nobody waits for us for ever.
+                if space.give_file(comer.id).is_err()
+                    && let Some(object) = space.core.objects.find(comer.id)
+                {
+                    let _ = space.core.before_read(&object, 0..u64::MAX);
+                }
+            }
+        })?);
+        drop(threads);
+        guards.wait_for_listener();
+        Ok(())
     }
 
     /// Which addresses are managed. Any thread.
@@ -273,6 +340,9 @@ impl<P: Platform> Drop for Manager<P> {
             self.core.flush.changed.notify_all();
         }
         self.core.supply.ask();
+        if let Some(guards) = &self.core.guards {
+            guards.stop();
+        }
         self.core.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();

@@ -55,10 +55,14 @@ pub enum Event {
     HugeJoins,
     /// Faults that found no frame to be had, and waited for one.
     MemoryWaits,
+    /// Files given back to the kernel while they were mapped.
+    HandedBackFiles,
+    /// Files that another process wanted while they were managed.
+    ContestedFiles,
 }
 
 /// The last of them.
-const LAST: Event = Event::MemoryWaits;
+const LAST: Event = Event::ContestedFiles;
 
 /// The counters of one manager.
 #[derive(Default)]
@@ -138,6 +142,10 @@ pub struct Stats {
     pub foreign_changes: u64,
     /// Files left to the kernel because they were used through several mappings at once.
     pub aliased_files: u64,
+    /// Files given back to the kernel, with all their mappings, for whatever reason.
+    pub handed_back_files: u64,
+    /// Files that another process opened, or was about to write, while they were managed; they were given back.
+    pub contested_files: u64,
     /// Faults on private anonymous memory that were served by a huge folio, of 2 MiB.
     pub huge_faults: u64,
     /// Huge folios split into small ones.

@@ -167,7 +167,7 @@ impl<P: Platform> Core<P> {
         extent: &Extent,
         dirty: &PageSet,
     ) -> Result<(), Errno> {
-        let file = object.file();
+        let Some(file) = object.file() else { return Err(Errno::BADF) };
         let mut pages = 0..extent.pages();
         while let Some(run) = dirty.first_run(pages.clone(), Membership::In) {
             pages.start = run.end;
@@ -253,7 +253,7 @@ impl<P: Platform> Core<P> {
             self.wake_throttled();
             self.close_if_idle(&object);
         }
-        self.free_unmapped_memory();
+        self.settle_unmapped();
         let refused = std::mem::take(&mut self.flush.state.lock().refused);
         for page in refused {
             if self.mmu.allow(page.clone()).is_err() {
@@ -288,11 +288,29 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Frees the memory that nobody maps any more.
-    pub(crate) fn free_unmapped_memory(&self) {
+    /// Frees the memory that nobody maps any more, and writes back and closes the files, if they are to be closed then. For threads that hold no lock
+    /// and have no change of a layout under way.
+    pub(crate) fn settle_unmapped(&self) {
         for object in self.objects.unmapped.take() {
-            self.drop_memory(&object, 0..u64::MAX >> PAGE_SHIFT);
+            if object.is_memory() {
+                self.drop_memory(&object, 0..u64::MAX >> PAGE_SHIFT);
+            } else {
+                self.close_unmapped(&object, Obstacle::Wait);
+            }
         }
+    }
+
+    /// Writes a file back that nobody maps, and closes it. What could not be written keeps it open; the flusher tries again.
+    fn close_unmapped(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
+        let all = 0..u64::MAX >> PAGE_SHIFT;
+        // An error stays with the file.
+        let _ = self.write_back(object, all.clone(), obstacle);
+        for folio in object.folios_in(all).into_iter().filter(|folio| !folio.state.test(Flag::Uptodate)) {
+            // Its read, which has the file open, ends when it is unlocked.
+            self.waits.lock(&folio);
+            self.unlock(&folio);
+        }
+        object.close_file();
     }
 
     /// Frees folios of memory: they read as zeros again. `false`: some are left, which have been pinned for longer than the bound.
@@ -321,8 +339,11 @@ impl<P: Platform> Core<P> {
 
     fn close_if_idle(&self, object: &Arc<FileObject>) {
         let Some(since) = object.unmapped_since() else { return };
+        if self.config.close_unmapped && object.file().is_some() {
+            self.close_unmapped(object, Obstacle::Skip);
+        }
         // A deleted file that nobody maps only takes up room on its disk.
-        let deleted = object.file().stat().is_ok_and(|s| s.links == 0);
+        let deleted = object.file().is_some_and(|file| file.stat().is_ok_and(|s| s.links == 0));
         if object.has_dirty() || !(deleted || since.elapsed() > IDLE_FILE_KEEP) {
             return;
         }

@@ -2,9 +2,11 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 use elbowroom_store::{
     EngineKind, Extent, Inject, Kicker, Reactor, Read, ReadDone, StoreFile, Woken, reactor,
 };
+use elbowroom_sync::LockStats;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -50,9 +52,12 @@ pub fn faults(text: &str) -> Option<Arc<Inject>> {
     Some(Arc::new(Inject::parse(text).unwrap()))
 }
 
-/// The smallest extent that holds `pages`.
+/// The smallest extent that holds `pages`, of an arena that is never dropped.
 pub fn extent(pages: usize) -> Extent {
-    Extent::for_tests(pages.next_power_of_two().trailing_zeros() as u8)
+    let order = pages.next_power_of_two().trailing_zeros() as u8;
+    let mmu = SoftMmu::new(SoftConfig::new(1 << order), &LockStats::new()).unwrap();
+    while mmu.grow().unwrap() {}
+    Box::leak(Box::new(mmu)).alloc(order).unwrap()
 }
 
 /// A reactor and the pipe that it watches.

@@ -4,7 +4,7 @@ use super::Pass;
 use super::load::Load;
 use super::step::ReadError;
 use crate::config::MAX_FOLIO_PAGES;
-use crate::object::FileObject;
+use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -57,6 +57,7 @@ impl<P: Platform> Pass<'_, P> {
     ) -> Result<Arc<Folio>, ReadError> {
         let core = self.core;
         let Some(io) = self.io.as_deref_mut() else { return Err(ReadError::NoHandler) };
+        let Some(file) = object.file() else { return Err(ReadError::Insert(InsertError::Closed)) };
         let order = object.free_order(index, order, object.size_pages());
         let populated = core.mmu.populated_frames();
         let extent = core.frames(order, self.ready).ok_or(ReadError::NoMemory)?;
@@ -75,7 +76,7 @@ impl<P: Platform> Pass<'_, P> {
         core.count_folio();
         let token = io.token(object, &folio);
         io.reactor.read(Read {
-            file: object.file(),
+            file,
             offset: folio.index << PAGE_SHIFT,
             len: extent.len_bytes(),
             buf: extent,

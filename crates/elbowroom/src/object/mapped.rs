@@ -1,14 +1,14 @@
 //! Who maps an object.
 
 use super::FileObject;
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::ops::Deref;
 
 /// A mapping of an object, or a part of one that is being changed: while one of these lives, a file stays open and memory keeps its bytes.
 ///
-/// Locks: `cache` when the first is made; `resize` or `queue` when the last is dropped.
+/// Locks: `cache` when the first is made; `queue` when the last is dropped.
 pub struct Mapped(Arc<FileObject>);
 
 impl Mapped {
@@ -35,9 +35,11 @@ impl Drop for Mapped {
         if self.0.mappings.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
-        match &self.0.unmapped {
-            Some(unmapped) => unmapped.0.lock().push(self.0.clone()),
-            None => self.0.seen.lock().unmapped_since = Some(Instant::now()),
+        if !self.0.is_memory() {
+            *self.0.unmapped_since.lock() = Some(Instant::now());
+        }
+        if let Some(unmapped) = &self.0.unmapped {
+            unmapped.push(self.0.clone());
         }
     }
 }
@@ -50,17 +52,33 @@ impl Deref for Mapped {
     }
 }
 
-/// Memory that nobody maps any more, nor ever will: its pages are to be freed.
-pub struct Unmapped(Mutex<Vec<Arc<FileObject>>>);
+/// What nobody maps any more: memory, which nobody will ever map again and whose pages are to be freed, and files that are to be
+/// closed.
+pub struct Unmapped {
+    objects: Mutex<Vec<Arc<FileObject>>>,
+    any: AtomicBool,
+}
 
 impl Unmapped {
     /// None.
     pub(super) fn new(locks: &LockStats) -> Arc<Self> {
-        Arc::new(Self(locks.mutex(LockClass::Queue, Vec::new())))
+        let objects = locks.mutex(LockClass::Queue, Vec::new());
+        Arc::new(Self { objects, any: AtomicBool::new(false) })
+    }
+
+    fn push(&self, object: Arc<FileObject>) {
+        let mut objects = self.objects.lock();
+        objects.push(object);
+        self.any.store(true, Ordering::Release);
     }
 
     /// Takes it all.
     pub fn take(&self) -> Vec<Arc<FileObject>> {
-        std::mem::take(&mut *self.0.lock())
+        if !self.any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut objects = self.objects.lock();
+        self.any.store(false, Ordering::Release);
+        std::mem::take(&mut *objects)
     }
 }

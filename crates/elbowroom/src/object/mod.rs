@@ -5,21 +5,24 @@
 //! before pages beyond it are dropped, and checked again by a fault that has locked the folio.
 
 mod mapped;
+mod opened;
 mod table;
 mod writers;
 
 pub use mapped::{Mapped, Unmapped};
+pub(crate) use opened::Opened;
+pub(crate) use table::Access;
 pub use table::ObjectTable;
 pub use writers::{WriteTicket, Writers};
 
 use crate::page::{Flag, Folio};
 use elbowroom_index::{XArray, xarray::Mark};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
-use elbowroom_store::{FileId, FileStat, StoreFile};
+use elbowroom_store::{FileId, FileStat, Origin, StoreFile};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell};
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell, Weak};
 use std::ops::Range;
 
 /// A managed file.
@@ -28,8 +31,11 @@ pub struct FileObject {
     pub(crate) id: FileId,
     /// A number that no other object of this manager has had.
     pub(crate) serial: u64,
-    /// `None`: memory that has no file behind it.
-    file: Option<RcuCell<Arc<StoreFile>>>,
+    /// Memory that has no file behind it.
+    memory: bool,
+    /// The open file; `None`: memory, or nobody has mapped the file since it was closed, and its clean pages wait for
+    /// who opens it again.
+    opened: RcuCell<Option<Opened>>,
     size: AtomicU64,
     /// The folios; those that differ from the file are marked dirty.
     pages: XArray<Folio>,
@@ -38,10 +44,14 @@ pub struct FileObject {
     pub(crate) writers: Writers,
     /// How many [`Mapped`] there are.
     mappings: AtomicUsize,
-    /// Where memory goes when nobody maps it any more.
+    /// Where it goes when nobody maps it any more, for somebody to free or close it at once; `None`: it is kept for a while.
     unmapped: Option<Arc<Unmapped>>,
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
+    /// Since when nobody maps it.
+    unmapped_since: Mutex<Option<Instant>>,
+    /// The program's descriptions that it is mapped through.
+    origins: Mutex<Vec<Weak<Origin>>>,
     /// Somebody stored to a mapping of it without the right to.
     strict: AtomicBool,
     /// A read of it failed since somebody asked last.
@@ -64,7 +74,6 @@ struct Cache {
 struct Seen {
     stat: FileStat,
     error: Option<Errno>,
-    unmapped_since: Option<Instant>,
 }
 
 /// Why a folio was not inserted.
@@ -77,10 +86,14 @@ pub(crate) enum InsertError {
 }
 
 impl FileObject {
-    pub(crate) fn new(serial: u64, file: StoreFile, locks: &LockStats) -> Result<Self, Errno> {
-        let stat = file.stat()?;
-        let id = file.id();
-        Ok(Self::with(serial, id, stat, Some(RcuCell::new(Arc::new(file))), None, locks))
+    pub(crate) fn new(
+        serial: u64,
+        opened: Opened,
+        unmapped: Option<Arc<Unmapped>>,
+        locks: &LockStats,
+    ) -> Result<Self, Errno> {
+        let stat = opened.file.stat()?;
+        Ok(Self::with(serial, opened.file.id(), stat, Some(opened), unmapped, locks))
     }
 
     /// Memory of `size` bytes that mappings share, zero at first. Linux: `shmem_zero_setup`.
@@ -93,15 +106,16 @@ impl FileObject {
         serial: u64,
         id: FileId,
         stat: FileStat,
-        file: Option<RcuCell<Arc<StoreFile>>>,
+        opened: Option<Opened>,
         unmapped: Option<Arc<Unmapped>>,
         locks: &LockStats,
     ) -> Self {
-        let seen = Seen { stat, error: None, unmapped_since: Some(Instant::now()) };
+        let seen = Seen { stat, error: None };
         Self {
             id,
             serial,
-            file,
+            memory: opened.is_none(),
+            opened: RcuCell::new(opened),
             size: AtomicU64::new(stat.size),
             pages: XArray::new(),
             cache: locks.mutex(LockClass::Cache, Cache::default()),
@@ -109,6 +123,8 @@ impl FileObject {
             mappings: AtomicUsize::new(0),
             unmapped,
             seen: locks.mutex(LockClass::Resize, seen),
+            unmapped_since: locks.mutex(LockClass::Queue, Some(Instant::now())),
+            origins: locks.mutex(LockClass::Resize, Vec::new()),
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
             denied: AtomicBool::new(false),
@@ -119,7 +135,7 @@ impl FileObject {
 
     /// Whether it has no file behind it: its folios are the only place of their bytes.
     pub(crate) fn is_memory(&self) -> bool {
-        self.file.is_none()
+        self.memory
     }
 
     /// Device and inode number.
@@ -141,19 +157,9 @@ impl FileObject {
         self.seen.lock().error.get_or_insert(error);
     }
 
-    /// Its file.
-    ///
-    /// # Panics
-    /// If it is memory: nobody has anything to read or write there.
-    pub(crate) fn file(&self) -> Arc<StoreFile> {
-        let file = self.file.as_ref().expect("memory has no file");
-        Arc::clone(&*file.load())
-    }
-
-    pub(crate) fn replace_file(&self, new: StoreFile) {
-        if let Some(file) = &self.file {
-            file.store(Arc::new(new));
-        }
+    /// Its file; `None`: it is memory, or closed.
+    pub(crate) fn file(&self) -> Option<Arc<StoreFile>> {
+        self.opened.read(|opened| opened.as_ref().map(|opened| opened.file.clone()))
     }
 
     /// The file's size in bytes, as far as known.
@@ -168,10 +174,8 @@ impl FileObject {
 
     /// Asks the file, and stores its size. Under one lock, so that of two that ask at once the later answer is stored last.
     fn ask(&self, seen: &mut Seen) -> Result<FileStat, Errno> {
-        if self.is_memory() {
-            return Ok(seen.stat);
-        }
-        let stat = self.file().stat()?;
+        let Some(file) = self.file() else { return Ok(seen.stat) };
+        let stat = file.stat()?;
         self.size.store(stat.size, Ordering::Release);
         Ok(std::mem::replace(&mut seen.stat, stat))
     }
@@ -253,13 +257,6 @@ impl FileObject {
         self.pages.writer().clear_mark(folio.index, Mark::Dirty);
     }
 
-    /// Closes the object if its cache is empty and nobody maps it.
-    pub(crate) fn close_if_unused(&self) -> bool {
-        let mut cache = self.cache.lock();
-        cache.closed |= self.pages.is_empty() && self.mappings.load(Ordering::Acquire) == 0;
-        cache.closed
-    }
-
     /// Whether pages must arrive write-protected, with no moment in between: the program is known to store where it may not.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict.load(Ordering::Relaxed)
@@ -311,17 +308,12 @@ impl FileObject {
         self.strict.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was closed: the file must be opened anew.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.cache.lock().closed
-    }
-
     /// Since when nobody maps it; `None` while somebody does.
     pub(crate) fn unmapped_since(&self) -> Option<Instant> {
         if self.mappings.load(Ordering::Acquire) > 0 {
             return None;
         }
-        self.seen.lock().unmapped_since
+        *self.unmapped_since.lock()
     }
 
     /// The byte range of the file that the pages cover, up to its end.

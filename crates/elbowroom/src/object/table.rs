@@ -1,8 +1,11 @@
-//! The open file objects of one manager, by device and inode number.
+//! The file objects of one manager, by device and inode number.
 
-use super::{FileObject, Unmapped};
+use super::opened::Counted;
+use super::{FileObject, Opened, Unmapped};
+use crate::config::OPEN_ROUNDS;
+use crate::error::OpenError;
 use elbowroom_machine::Errno;
-use elbowroom_store::{FileId, Inject, StoreFile};
+use elbowroom_store::{FileId, Guard, Guards, Inject, Origin, StoreFile};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::collections::HashMap;
@@ -11,68 +14,181 @@ use std::path::Path;
 /// The table.
 pub struct ObjectTable {
     objects: Mutex<HashMap<FileId, Arc<FileObject>>>,
-    count: AtomicUsize,
+    /// Files that are open.
+    opened: Arc<AtomicUsize>,
     serials: AtomicU64,
-    /// Memory that nobody maps any more.
+    /// What nobody maps any more.
     pub(crate) unmapped: Arc<Unmapped>,
+    /// Whether files are closed as soon as nobody maps them.
+    close_unmapped: bool,
     inject: Option<Arc<Inject>>,
     locks: LockStats,
 }
 
+/// Who may use a file besides us.
+pub(crate) enum Access<'a> {
+    /// Whoever wants to: what others change is noticed late.
+    Anybody,
+    /// Nobody: the file gets a guard, or is not opened.
+    Alone(&'a Arc<Guards>),
+}
+
 impl ObjectTable {
-    pub(crate) fn new(inject: Option<Arc<Inject>>, locks: &LockStats) -> Self {
+    pub(crate) fn new(inject: Option<Arc<Inject>>, close_unmapped: bool, locks: &LockStats) -> Self {
         Self {
             objects: locks.mutex(LockClass::Objects, HashMap::new()),
-            count: AtomicUsize::new(0),
+            opened: Arc::new(AtomicUsize::new(0)),
             serials: AtomicU64::new(1),
             unmapped: Unmapped::new(locks),
+            close_unmapped,
             inject,
             locks: locks.clone(),
         }
     }
 
-    /// The object of the file at `path`, opened if need be; opened anew if it must be written and so far was not.
-    pub(crate) fn open(&self, path: &Path, writable: bool) -> Result<Arc<FileObject>, Errno> {
+    /// A number that no object and no description of this manager has had.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.serials.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The object of the file at `path`, opened if need be; opened anew if it must be written and so far was not. Pages of an object that
+    /// was given up for it are in the second place, to be freed.
+    pub(crate) fn open(
+        &self,
+        path: &Path,
+        writable: bool,
+    ) -> Result<(Arc<FileObject>, Option<Arc<FileObject>>), Errno> {
         // Opened outside the lock: it may wait for the disk. A second opener's descriptor is dropped again.
         let file = StoreFile::open(path, writable, self.inject.clone())?;
-        let mut objects = self.objects.lock();
-        if let Some(object) = objects.get(&file.id()) {
-            if writable && !object.file().writable() {
-                object.replace_file(file);
+        self.enter(file, None)
+    }
+
+    /// The same, of the file that the program has open as `origin`.
+    pub(crate) fn open_origin(
+        &self,
+        origin: &Origin,
+        writable: bool,
+        access: Access<'_>,
+    ) -> Result<(Arc<FileObject>, Option<Arc<FileObject>>), OpenError> {
+        let Access::Alone(guards) = access else {
+            return Ok(self.open(origin.path().as_ref(), writable)?);
+        };
+        for _ in 0..OPEN_ROUNDS {
+            let there = self.find(origin.id()).and_then(|object| Some((object.opened()?, object)));
+            if let Some((opened, object)) = there {
+                let Some(guard) = opened.guard.filter(|guard| !guard.is_broken()) else {
+                    return Err(OpenError::NotAlone);
+                };
+                if !writable || opened.file.writable() {
+                    return Ok((object, None));
+                }
+                if guard.is_lease() {
+                    // The program has it open for writing, so the lease is about to be broken.
+                    return Err(OpenError::NotAlone);
+                }
+                let file = StoreFile::open(origin.path().as_ref(), true, self.inject.clone())?;
+                return Ok(self.enter(file, Some(guard))?);
             }
-            return Ok(object.clone());
+            let (file, guard) = self.open_guarded(origin, writable, guards)?;
+            let entered = self.enter(file, Some(Arc::new(guard)))?;
+            if entered.0.file().is_some() {
+                return Ok(entered);
+            }
         }
-        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        let object = Arc::new(FileObject::new(serial, file, &self.locks)?);
+        Err(OpenError::Failed(Errno::STALE))
+    }
+
+    /// Opens the file and gets a guard for it.
+    fn open_guarded(
+        &self,
+        origin: &Origin,
+        writable: bool,
+        guards: &Arc<Guards>,
+    ) -> Result<(StoreFile, Guard), OpenError> {
+        let open = || StoreFile::open(origin.path().as_ref(), writable, self.inject.clone());
+        if writable {
+            // Before we have it open, too: then it is known best who else has.
+            let guard = guards.watch(origin).ok_or(OpenError::NotAlone)?;
+            return Ok((open()?, guard));
+        }
+        let file = open()?;
+        let lease = guards.lease(file.id(), file.as_fd());
+        let guard = lease.or_else(|| guards.watch(origin)).ok_or(OpenError::NotAlone)?;
+        Ok((file, guard))
+    }
+
+    /// Enters an open file: into the object that there is of it, if that has it open, or closed it as it is now.
+    fn enter(
+        &self,
+        file: StoreFile,
+        guard: Option<Arc<Guard>>,
+    ) -> Result<(Arc<FileObject>, Option<Arc<FileObject>>), Errno> {
+        let stat = file.stat()?;
+        let opened = Opened { guard, file: Arc::new(file), _counted: Counted::new(&self.opened) };
+        let mut objects = self.objects.lock();
+        let mut given_up = None;
+        if let Some(object) = objects.get(&opened.file.id()).cloned() {
+            match object.opened() {
+                Some(before) => {
+                    if opened.file.writable() && !before.file.writable() {
+                        object.store_opened(opened);
+                    }
+                    return Ok((object, None));
+                }
+                None if object.is_unchanged(&stat) => {
+                    object.store_opened(opened);
+                    return Ok((object, None));
+                }
+                None => {
+                    object.retire();
+                    given_up = Some(object);
+                }
+            }
+        }
+        let unmapped = self.close_unmapped.then(|| self.unmapped.clone());
+        let object = Arc::new(FileObject::new(self.next_serial(), opened, unmapped, &self.locks)?);
         objects.insert(object.id, object.clone());
-        self.count.store(objects.len(), Ordering::Release);
-        Ok(object)
+        Ok((object, given_up))
     }
 
     /// Memory of `size` bytes that mappings share. The table does not know it: it lives as long as it is mapped.
     pub(crate) fn memory(&self, size: u64) -> Arc<FileObject> {
-        let serial = self.serials.fetch_add(1, Ordering::Relaxed);
-        Arc::new(FileObject::memory(serial, size, self.unmapped.clone(), &self.locks))
+        Arc::new(FileObject::memory(self.next_serial(), size, self.unmapped.clone(), &self.locks))
     }
 
+    /// The object of a file that is open.
     pub(crate) fn find(&self, id: FileId) -> Option<Arc<FileObject>> {
-        self.objects.lock().get(&id).cloned()
+        self.objects.lock().get(&id).filter(|object| object.file().is_some()).cloned()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+    /// How many files are open.
+    pub(crate) fn opened(&self) -> usize {
+        self.opened.load(Ordering::Acquire)
     }
 
+    /// All objects, those whose file is closed among them.
     pub(crate) fn all(&self) -> Vec<Arc<FileObject>> {
         self.objects.lock().values().cloned().collect()
     }
 
-    /// Closes and forgets the object if nobody maps it and its cache is empty.
+    /// Forgets the object if nobody maps it and its cache is empty.
     pub(crate) fn forget_if_unused(&self, object: &FileObject) {
         let mut objects = self.objects.lock();
-        if object.close_if_unused() {
+        if object.retire_if_unused() {
+            Self::take_out(&mut objects, object);
+        }
+    }
+
+    /// Forgets the object: whoever wants its file from now on gets another one.
+    pub(crate) fn forget(&self, object: &FileObject) {
+        let mut objects = self.objects.lock();
+        object.retire();
+        Self::take_out(&mut objects, object);
+    }
+
+    fn take_out(objects: &mut HashMap<FileId, Arc<FileObject>>, object: &FileObject) {
+        if objects.get(&object.id).is_some_and(|there| there.serial == object.serial) {
             objects.remove(&object.id);
         }
-        self.count.store(objects.len(), Ordering::Release);
     }
 }

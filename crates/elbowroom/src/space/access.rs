@@ -145,7 +145,10 @@ impl<P: Platform> Core<P> {
     /// Reads bytes that changed in the file into the cached pages that have them.
     fn reread(&self, object: &Arc<FileObject>, bytes: Range<u64>) {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
-        let file = object.file();
+        let Some(file) = object.file() else {
+            // Closed meanwhile: who opens it again reads what it has then.
+            return self.drop_clean(object, pages);
+        };
         let deadline = Instant::now() + PINNED_BOUND;
         for folio in object.folios_in(pages) {
             self.with_home(object, &folio, deadline, |core, folio| {

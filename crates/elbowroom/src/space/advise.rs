@@ -44,6 +44,14 @@ pub enum Advice {
     WipeOnFork,
     /// A child gets it with its bytes.
     KeepOnFork,
+    /// It is not in core dumps.
+    DontDump,
+    /// It is in core dumps.
+    DoDump,
+    /// It may have huge pages. Kept for the kernel, should the mapping go back to it.
+    HugePage,
+    /// It has no huge pages. Kept as well.
+    NoHugePage,
 }
 
 impl<P: Platform> Space<P> {
@@ -114,6 +122,16 @@ impl<P: Platform> Space<P> {
             Advice::DoFork => self.set_flags(range, |flags| flags.remove(VmaFlags::DONT_FORK)),
             Advice::WipeOnFork => self.set_flags(range, |flags| flags.insert(VmaFlags::WIPE_ON_FORK)),
             Advice::KeepOnFork => self.set_flags(range, |flags| flags.remove(VmaFlags::WIPE_ON_FORK)),
+            Advice::DontDump => self.set_flags(range, |flags| flags.insert(VmaFlags::DONT_DUMP)),
+            Advice::DoDump => self.set_flags(range, |flags| flags.remove(VmaFlags::DONT_DUMP)),
+            Advice::HugePage => self.set_flags(range, |flags| {
+                flags.remove(VmaFlags::NO_HUGE_PAGE);
+                flags.insert(VmaFlags::HUGE_PAGE);
+            }),
+            Advice::NoHugePage => self.set_flags(range, |flags| {
+                flags.remove(VmaFlags::HUGE_PAGE);
+                flags.insert(VmaFlags::NO_HUGE_PAGE);
+            }),
             Advice::Free | Advice::PopulateRead | Advice::PopulateWrite => Ok(()),
         }
     }
@@ -141,7 +159,7 @@ impl<P: Platform> Space<P> {
             return Ok(());
         }
         let ticket = self.core.write_begin(object, bytes.clone());
-        let punched = object.file().punch_hole(bytes.clone());
+        let punched = object.file().ok_or(Errno::BADF).and_then(|file| file.punch_hole(bytes.clone()));
         if punched.is_ok() {
             self.core.resized(object, bytes);
         }

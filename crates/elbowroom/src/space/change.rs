@@ -210,11 +210,12 @@ impl<P: Platform> Space<P> {
             layout.stalled.extract_if(.., |fault| change.range.contains(&fault.event.addr)).collect();
         drop(layout);
         self.core.dispatch(stalled);
-        let memory = change.parts.iter().any(|part| part.spec.object.as_ref().is_some_and(|o| o.is_memory()));
         drop(change);
-        if memory {
-            self.core.free_unmapped_memory();
-        }
+    }
+
+    /// After a verb that may have unmapped the last of something: it is freed, or written back and closed. With no lock held and no change under way.
+    pub(super) fn settle(&self) {
+        self.core.settle_unmapped();
     }
 
     /// The layout lock, at a moment when nobody changes anything in `range`. Changes end by themselves, so this does.

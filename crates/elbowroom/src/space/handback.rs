@@ -1,51 +1,112 @@
-//! Giving addresses back to the kernel.
+//! Giving files and addresses to the kernel. docs/decisions/0015-one-owner.md
+//!
+//! A file is the manager's or the kernel's, never both: its two caches would differ. So what goes back is always a whole file, with all of its
+//! mappings, at one moment and in place. Addresses of ours that nothing is mapped at go back by being unmapped for real.
 
 use super::Space;
 use super::change::{Change, Pages, Part, Rest, Terms};
-use crate::config::{ALIAS_ROUNDS, DELAY, PINNED_BOUND};
+use crate::config::{DELAY, PINNED_BOUND};
 use crate::object::FileObject;
 use crate::platform::Host;
 use crate::stats::Event;
-use crate::vma::Prot;
+use crate::vma::{Pattern, Prot, VmaFlags};
 use crate::writeback::Obstacle;
-use elbowroom_machine::{Errno, PAGE_SIZE};
+use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_store::FileId;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
+/// What one attempt to give a file has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    /// There is nothing to give, any more.
+    NoneLeft,
+    /// All that there was is the kernel's.
+    Given,
+    /// Not now: something of it is being written through a descriptor, or was mapped since it was looked.
+    NotNow,
+}
+
 impl Space<Host> {
-    /// Replaces the mappings of files in the range by the kernel's own, in place, of the same files at the same offsets, with PROT_* bits
-    /// `prot`, or their own rights if `None`. What was dirty is written first, so the bytes are the same.
+    /// Makes the range wholly the kernel's: each file that is mapped there goes back ([`Space::give_file`]), and what is free is unmapped for real. Afterwards the
+    /// kernel's own calls find in the range what the program believes is there.
     ///
     /// # Errors
-    /// EINVAL: the range is no range. EOPNOTSUPP: something there is not a file's, or has pages of its own. ENOMEM: no more ranges can be given away. EBUSY: a page is
-    /// pinned, or being written, for longer than the bound. The error of a write-back. In all of these nothing is changed. The error of mapping: what was not mapped
-    /// stays as it is.
-    pub fn hand_back(&self, addr: usize, len: usize, prot: Option<u32>) -> Result<(), Errno> {
-        let range = self.range(addr, len).ok_or(Errno::INVAL)?;
-        let deadline = Instant::now() + PINNED_BOUND;
-        while !self.give_files(std::slice::from_ref(&range), prot, None)? {
-            // A write(2) to it is under way. It may wait for our change to end, so we do not wait for it in there.
-            if Instant::now() > deadline {
-                return Err(Errno::BUSY);
-            }
-            thread::sleep(DELAY);
+    /// EINVAL: the address is not aligned. EOPNOTSUPP: something there is no file's, or has pages of its own. EBUSY: a page is
+    /// pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many mappings. The error of a write-back. Files before the one that could not be given have gone back.
+    pub fn hand_back(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        if !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::INVAL);
         }
+        let range = self.clamped(addr, len);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut objects: Vec<Arc<FileObject>> = Vec::new();
+        for part in self.parts(&range) {
+            let object = part.spec.object.as_deref().ok_or(Errno::OPNOTSUPP)?;
+            if !objects.iter().any(|known| Arc::ptr_eq(known, object)) {
+                objects.push(object.clone());
+            }
+        }
+        objects.iter().try_for_each(|object| self.give_object(object))?;
+        self.punch(&range)
+    }
+
+    /// Gives a file back: all its mappings become the kernel's own, of the same pages, with the same rights, through the descriptor that the program made them
+    /// with. What was dirty is written first, so the bytes are the same. `false`: it is not managed.
+    ///
+    /// # Errors
+    /// As for [`Space::hand_back`]. The file stays as it was then, but for those of its mappings that could be given if it is the kernel that refused one.
+    pub fn give_file(&self, id: FileId) -> Result<bool, Errno> {
+        match self.core.objects.find(id) {
+            Some(object) => self.give_object(&object).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn give_object(&self, object: &Arc<FileObject>) -> Result<(), Errno> {
+        if object.is_memory() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // From now on nobody maps it anew.
+        object.set_aliased(true);
+        if let Some(tell) = self.core.config.on_hand_back {
+            tell(object.id());
+        }
+        let given = self.give_all(object);
+        if given.is_err() {
+            // The kernel cannot have it, or not now: all of it goes on as it was.
+            object.set_aliased(false);
+            return given;
+        }
+        self.core.counters.add(Event::HandedBackFiles, 1);
+        self.core.objects.forget(object);
+        self.core.drop_clean(object, 0..u64::MAX >> PAGE_SHIFT);
+        object.close_retired();
         Ok(())
     }
 
-    /// Replaces the mappings of files in the ranges, which are in order, by the kernel's own, all at one moment. With `only`: if they are all that there is of that file,
-    /// and nothing else. `false`: not now.
-    fn give_files(
-        &self,
-        ranges: &[Range<usize>],
-        prot: Option<u32>,
-        only: Option<&Arc<FileObject>>,
-    ) -> Result<bool, Errno> {
+    fn give_all(&self, object: &Arc<FileObject>) -> Result<(), Errno> {
+        let deadline = Instant::now() + PINNED_BOUND;
+        loop {
+            match self.give_mappings(object) {
+                Ok(Attempt::NoneLeft) => return Ok(()),
+                Ok(Attempt::Given) => {}
+                Ok(Attempt::NotNow) | Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(DELAY),
+                Ok(Attempt::NotNow) => return Err(Errno::BUSY),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Replaces the mappings of the file by the kernel's own, all at one moment.
+    fn give_mappings(&self, object: &Arc<FileObject>) -> Result<Attempt, Errno> {
         let mut changes = Vec::new();
-        let given = self.begin_giving(ranges, only, &mut changes);
-        if !matches!(given, Ok(true)) {
+        let given = self.begin_giving(object, &mut changes);
+        if given != Ok(Attempt::Given) {
             changes.into_iter().for_each(|change| self.undo(change));
             return given;
         }
@@ -53,45 +114,45 @@ impl Space<Host> {
         for change in changes {
             let mut kept = Vec::new();
             for part in &change.parts {
-                mapped = mapped.and_then(|()| self.map_kernels_own(part, prot));
+                mapped = mapped.and_then(|()| self.map_kernels_own(part));
                 if mapped.is_err() {
                     kept.push(part.with(|_| ()));
                 }
             }
             self.finish(change, kept, Rest::Given);
         }
-        mapped.map(|()| true)
+        mapped.map(|()| Attempt::Given)
     }
 
     /// Takes the mappings out, and sees to it that the file has all that they have. What has begun is in `changes`, whatever the result.
-    fn begin_giving(
-        &self,
-        ranges: &[Range<usize>],
-        only: Option<&Arc<FileObject>>,
-        changes: &mut Vec<Change>,
-    ) -> Result<bool, Errno> {
-        let wanted = |object: &Arc<FileObject>| {
-            !object.is_memory() && only.is_none_or(|only| Arc::ptr_eq(only, object))
-        };
-        // From the lowest address on: so that two who begin several cannot wait for each other.
-        for range in ranges {
-            let terms = Terms { beside_another: !changes.is_empty(), ..Terms::default() };
-            let change = self.begin_on(terms, range.clone(), |parts: &[Part]| {
-                if !parts.iter().all(|part| part.spec.object.as_ref().is_some_and(|object| wanted(object))) {
-                    return Err(Errno::OPNOTSUPP);
-                }
-                self.can_give(parts.len() + ranges.len())
-            })?;
-            changes.push(change);
-        }
-        if let Some(object) = only {
-            let layout = self.mm.write();
-            // Mapped, or moved, since it was listed.
-            if layout.changing.len() != changes.len() || !self.mm.ranges_of(object, &layout).is_empty() {
-                return Ok(false);
+    fn begin_giving(&self, object: &Arc<FileObject>, changes: &mut Vec<Change>) -> Result<Attempt, Errno> {
+        {
+            // No mapping is hidden in somebody else's change, and none will be.
+            let _still = self.core.keep_still(&self.mm);
+            let ranges = self.mm.ranges_of(object, &self.mm.write());
+            if ranges.is_empty() {
+                return Ok(Attempt::NoneLeft);
+            }
+            for range in ranges {
+                let terms = Terms { beside_another: true, ..Terms::default() };
+                let change = self.begin_on(terms, range, |parts: &[Part]| {
+                    let wanted =
+                        |part: &Part| part.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
+                    if parts.iter().all(wanted) { Ok(Pages::Leave) } else { Err(Errno::BUSY) }
+                })?;
+                changes.push(change);
             }
         }
-        changes.iter().try_fold(true, |all, change| Ok(self.settled(&change.parts)? && all))
+        if !self.mm.ranges_of(object, &self.mm.write()).is_empty() {
+            // Mapped since it was listed.
+            return Ok(Attempt::NotNow);
+        }
+        for change in changes {
+            if !self.settled(&change.parts)? {
+                return Ok(Attempt::NotNow);
+            }
+        }
+        Ok(Attempt::Given)
     }
 
     /// Whether the file has all that the parts, which are being changed, have; writes back what can be written now.
@@ -113,67 +174,78 @@ impl Space<Host> {
         Ok(clean)
     }
 
-    fn map_kernels_own(&self, part: &Part, prot: Option<u32>) -> Result<(), Errno> {
+    fn map_kernels_own(&self, part: &Part) -> Result<(), Errno> {
         let Some(object) = &part.spec.object else { return Ok(()) };
         let (read, write) = (u32::from(Prot::READ.bits()), u32::from(Prot::WRITE.bits()));
         debug_assert_eq!((read, write), (1, 2), "the bits are those of PROT_READ and PROT_WRITE");
-        let prot = prot.unwrap_or(u32::from(part.spec.prot.bits()));
+        let prot = u32::from(part.spec.prot.bits());
         let offset = part.first_page * PAGE_SIZE as u64;
-        let private = part.spec.is_private();
-        self.core.mmu.map_file(part.range.clone(), object.file().as_fd(), offset, prot, private)
+        let (range, private) = (part.range.clone(), part.spec.is_private());
+        match (&part.spec.origin, object.file()) {
+            (Some(origin), _) => self.core.mmu.map_file(range, origin.as_fd(), offset, prot, private)?,
+            (None, Some(file)) => self.core.mmu.map_file(range, file.as_fd(), offset, prot, private)?,
+            (None, None) => return Err(Errno::BADF),
+        }
+        for advice in advice_of(part) {
+            // The mapping is there; what the kernel does not know of advice cannot matter to it.
+            let _ = self.core.mmu.advise_given(part.range.clone(), advice);
+        }
+        Ok(())
     }
 
-    /// ENOMEM, before anything is changed, if no more ranges can be given away.
-    fn can_give(&self, ranges: usize) -> Result<Pages, Errno> {
-        if self.core.mmu.can_give_away(ranges + 1) { Ok(Pages::Leave) } else { Err(Errno::NOMEM) }
+    /// Unmaps for real what is free in the range.
+    ///
+    /// # Errors
+    /// The kernel's: too many mappings.
+    fn punch(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let mut layout = self.layout_without_change_in(range);
+        for hole in self.mm.free_in(range, &layout) {
+            Mmu::punch(&self.core.mmu, hole.clone())?;
+            self.mm.take(&mut layout, &hole);
+        }
+        Ok(())
     }
 
-    /// Leaves the files to the kernel of which a folio has gone from one mapping to another all the time.
+    /// Unmaps for real what is free in the range, if nothing is mapped there. For a mapping of the kernel's that is wanted there if there is room.
+    ///
+    /// # Errors
+    /// EEXIST: something of ours is mapped there. The kernel's: too many mappings.
+    pub fn make_room(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let range = self.clamped(addr & !(PAGE_SIZE - 1), len);
+        if !self.parts(&range).is_empty() {
+            return Err(Errno::EXIST);
+        }
+        if range.is_empty() { Ok(()) } else { self.punch(&range) }
+    }
+
+    /// Gives the files back of which a folio has gone from one mapping to another all the time.
     ///
     /// A folio is mapped in one place. An instruction that needs two mappings of one at the same time (`rep movsb` from one to the other) would fault for ever,
     /// and a loop that uses two in turn is slow. The kernel can do both.
     pub(crate) fn settle_aliases(&self) {
         self.core.seconds.fetch_add(1, Ordering::Relaxed);
         for object in self.core.objects.all() {
-            if object.take_bouncing() {
-                self.leave_to_kernel(&object);
+            if object.take_bouncing() && self.give_object(&object).is_ok() {
+                self.core.counters.add(Event::AliasedFiles, 1);
             }
         }
     }
+}
 
-    fn leave_to_kernel(&self, object: &Arc<FileObject>) {
-        // From now on nobody maps it anew.
-        object.set_aliased(true);
-        for _ in 0..ALIAS_ROUNDS {
-            let ranges = self.mm.ranges_of(object, &self.core.still_layout(&self.mm));
-            if ranges.is_empty() {
-                return;
-            }
-            match self.give_files(&ranges, None, Some(object)) {
-                Ok(true) => self.core.counters.add(Event::AliasedFiles, 1),
-                Ok(false) | Err(Errno::BUSY) => thread::sleep(DELAY),
-                Err(_) => break,
-            }
-        }
-        // The kernel cannot have it, or not now: all of it goes on as it was.
-        object.set_aliased(false);
-    }
-
-    /// Unmaps what is mapped in the range and leaves its addresses to whoever maps something over them.
-    ///
-    /// # Errors
-    /// As for [`Space::hand_back`].
-    pub fn surrender(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        let range = self.range(addr, len).ok_or(Errno::INVAL)?;
-        let plan = |parts: &[Part]| self.can_give(parts.len() + 1).map(|_| Pages::Drop);
-        let change = self.begin(range.clone(), plan)?;
-        let mut given = Ok(());
-        let mut rest = range.clone();
-        while let Some(owned) = self.core.mmu.windows().first_owned(rest.clone()) {
-            rest.start = owned.end;
-            given = given.and(self.core.mmu.give_away(owned));
-        }
-        self.finish(change, Vec::new(), Rest::Taken);
-        given
-    }
+/// What madvise has said of a mapping.
+fn advice_of(part: &Part) -> Vec<GivenAdvice> {
+    let pattern = match part.spec.pattern {
+        Pattern::Detect => None,
+        Pattern::Random => Some(GivenAdvice::Random),
+        Pattern::Sequential => Some(GivenAdvice::Sequential),
+    };
+    let flags = [
+        (VmaFlags::DONT_FORK, GivenAdvice::LinuxDontFork),
+        (VmaFlags::DONT_DUMP, GivenAdvice::LinuxDontDump),
+        (VmaFlags::HUGE_PAGE, GivenAdvice::LinuxHugepage),
+        (VmaFlags::NO_HUGE_PAGE, GivenAdvice::LinuxNoHugepage),
+    ];
+    let said =
+        flags.into_iter().filter(|(flag, _)| part.spec.flags.contains(*flag)).map(|(_, advice)| advice);
+    pattern.into_iter().chain(said).collect()
 }

@@ -7,6 +7,7 @@ use crate::object::{FileObject, Mapped};
 use crate::platform::Platform;
 use crate::vma::{Layout, Pattern, Prot, Sharing, Vma, VmaFlags, VmaSpec};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_store::Origin;
 use elbowroom_sync::Arc;
 use std::ops::Range;
 
@@ -58,6 +59,17 @@ impl<P: Platform> Space<P> {
     ///
     /// Locks: `layout`, shortly; with [`Place::Fixed`] those of unmapping, too.
     pub fn map(&self, request: MapRequest) -> Result<usize, Errno> {
+        let mapped = self.map_through(request, None);
+        self.settle();
+        mapped
+    }
+
+    /// The same, of a file that the program has open as `origin`: which mappings may be one, and the kernel's own mapping should the file go back to it,
+    /// depend on it.
+    ///
+    /// # Errors
+    /// As for [`Space::map`].
+    pub fn map_through(&self, request: MapRequest, origin: Option<Arc<Origin>>) -> Result<usize, Errno> {
         // Anonymous memory has no offset, whatever is said.
         let first_page = if request.object.is_some() { request.offset >> PAGE_SHIFT } else { 0 };
         if !request.offset.is_multiple_of(PAGE_SIZE as u64) || request.len == 0 {
@@ -87,6 +99,7 @@ impl<P: Platform> Space<P> {
         };
         let spec = VmaSpec {
             object,
+            origin,
             prot: request.prot,
             may_write: request.may_write,
             sharing: request.sharing,

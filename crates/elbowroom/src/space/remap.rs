@@ -48,6 +48,12 @@ impl<P: Platform> Space<P> {
     /// lengths with [`Remap::DontUnmap`], or no old length and a private mapping. EFAULT: the old range is not all one mapping (with
     /// [`Remap::Fixed`] and one length it may be several, with holes). ENOMEM: no room to grow in place, or at all.
     pub fn remap(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
+        let at = self.remap_range(addr, old, new, how);
+        self.settle();
+        at
+    }
+
+    fn remap_range(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
         let (old, new) = (page_align(old), page_align(new));
         if !addr.is_multiple_of(PAGE_SIZE) || new == 0 || new > TASK_SIZE {
             return Err(Errno::INVAL);

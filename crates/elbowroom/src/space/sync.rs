@@ -43,8 +43,8 @@ impl<P: Platform> Space<P> {
             return Ok(());
         }
         let mut result = self.core.write_back(object, part.pages(), Obstacle::Wait);
-        if durable && object.file().writable() {
-            result = result.and(object.file().sync_data());
+        if durable && let Some(file) = object.file().filter(|file| file.writable()) {
+            result = result.and(file.sync_data());
         }
         object.take_error().map_or(result, Err)
     }

@@ -16,11 +16,11 @@ impl<P: Platform> Space<P> {
     /// Locks: `layout`, shortly, twice; those of the folios that are mapped there.
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
-        if self.unmap_untouched(&range)? {
-            return Ok(());
+        if !self.unmap_untouched(&range)? {
+            let change = self.begin(range, |_| Ok(Pages::Drop))?;
+            self.finish(change, Vec::new(), Rest::Free);
         }
-        let change = self.begin(range, |_| Ok(Pages::Drop))?;
-        self.finish(change, Vec::new(), Rest::Free);
+        self.settle();
         Ok(())
     }
 

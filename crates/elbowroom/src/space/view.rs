@@ -98,6 +98,7 @@ impl<P: Platform> Drop for Space<P> {
             self.finish(change, Vec::new(), Rest::Taken);
             self.core.spaces.remove(self.base);
             self.core.mmu.remove_window(self.base);
+            self.settle();
         }
     }
 }

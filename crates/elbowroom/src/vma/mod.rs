@@ -12,6 +12,8 @@ pub(crate) use plan::carve;
 
 use crate::object::Mapped;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_store::Origin;
+use elbowroom_sync::Arc;
 use std::ops::Range;
 
 bitflags::bitflags! {
@@ -28,7 +30,7 @@ bitflags::bitflags! {
 bitflags::bitflags! {
     /// What else was said of a mapping. Linux: `vm_flags`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) struct VmaFlags: u8 {
+    pub(crate) struct VmaFlags: u16 {
         /// mlock: its pages stay.
         const LOCKED = 1;
         /// MADV_DONTFORK: a child does not get it.
@@ -37,6 +39,12 @@ bitflags::bitflags! {
         const WIPE_ON_FORK = 4;
         /// mlock2 with MLOCK_ONFAULT: locked pages come in when they are touched, not before.
         const ON_FAULT = 8;
+        /// MADV_DONTDUMP: not in core dumps. Only kept, for the kernel.
+        const DONT_DUMP = 16;
+        /// MADV_HUGEPAGE. Only kept, for the kernel.
+        const HUGE_PAGE = 32;
+        /// MADV_NOHUGEPAGE. Only kept, for the kernel.
+        const NO_HUGE_PAGE = 64;
     }
 }
 
@@ -65,6 +73,8 @@ pub enum Pattern {
 pub(crate) struct VmaSpec {
     /// What it maps; `None`: private anonymous memory.
     pub(crate) object: Option<Mapped>,
+    /// The program's description that it was mapped through.
+    pub(crate) origin: Option<Arc<Origin>>,
     pub(crate) prot: Prot,
     /// Whether it may get the right to write.
     pub(crate) may_write: bool,
@@ -76,10 +86,11 @@ pub(crate) struct VmaSpec {
 impl VmaSpec {
     /// What of it decides whether neighbours may be one mapping.
     pub(crate) fn kind(&self) -> plan::Kind {
-        let VmaSpec { object, prot, may_write, sharing, pattern, flags } = self;
+        let VmaSpec { object, origin, prot, may_write, sharing, pattern, flags } = self;
         let object = object.as_ref().map(|object| object.serial);
         plan::Kind {
             object,
+            origin: origin.as_ref().map(|origin| origin.serial()),
             prot: *prot,
             may_write: *may_write,
             sharing: *sharing,

@@ -37,6 +37,8 @@ pub(crate) struct Piece {
 pub(crate) struct Kind {
     /// The number of what it maps; `None`: private anonymous memory.
     pub(crate) object: Option<u64>,
+    /// The number of the program's description that it was mapped through.
+    pub(crate) origin: Option<u64>,
     pub(crate) prot: Prot,
     pub(crate) may_write: bool,
     pub(crate) sharing: Sharing,

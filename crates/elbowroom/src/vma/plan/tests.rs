@@ -18,6 +18,7 @@ fn pages_of(range: &Range<usize>) -> Range<usize> {
 fn kind(letter: u8, mark: u8) -> Kind {
     Kind {
         object: (letter != b'Z').then_some(u64::from(letter)),
+        origin: (mark == b'f').then_some(7),
         prot: if mark == b'r' { Prot::READ } else { Prot::READ | Prot::WRITE },
         may_write: mark != b'n',
         sharing: if mark == b's' { Sharing::Shared } else { Sharing::Private },
@@ -32,8 +33,8 @@ fn kind(letter: u8, mark: u8) -> Kind {
     }
 }
 
-/// Every mark: nothing, rights, the right to get rights, sharing, pattern, and each flag.
-const MARKS: [u8; 9] = *b" rnsqlodw";
+/// Every mark: nothing, rights, the right to get rights, sharing, pattern, each flag, and another description of the file.
+const MARKS: [u8; 10] = *b" rnsqlodwf";
 
 /// The letter and the mark of a kind.
 fn name_of(kind: &Kind) -> (char, char) {

@@ -1,0 +1,236 @@
+//! The kernel's side: fanotify, leases and their signal, by system call.
+
+use crate::calls::Descriptor;
+use crate::file::FileId;
+use elbowroom_machine::Errno;
+use rustix::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// The signal by which the kernel says that somebody waits for a lease.
+const SIGNAL: libc::c_int = libc::SIGIO;
+/// The kernel's signal set with that signal.
+static SIGNAL_SET: u64 = 1 << (SIGNAL - 1);
+/// Bytes of events taken at once.
+const EVENTS_BYTES: usize = 4096;
+
+fn check(r: libc::c_long) -> Result<libc::c_long, Errno> {
+    if r >= 0 {
+        return Ok(r);
+    }
+    let error = std::io::Error::last_os_error().raw_os_error();
+    Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO)))
+}
+
+/// The owner of a new descriptor that a system call gave.
+///
+/// # Safety
+/// `fd` is a descriptor that nobody else owns.
+unsafe fn own(fd: libc::c_long) -> Descriptor {
+    // SAFETY: the caller's promise.
+    Descriptor::from(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// A fanotify group that is asked before a marked file is opened.
+pub(super) struct Fanotify {
+    group: Arc<Descriptor>,
+    own_pid: i32,
+}
+
+impl AsFd for Fanotify {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.group.as_fd()
+    }
+}
+
+/// The permission that somebody waits for; given when this is dropped.
+pub(super) struct Answer {
+    group: Arc<Descriptor>,
+    event: Descriptor,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        let response =
+            libc::fanotify_response { fd: self.event.as_fd().as_raw_fd(), response: libc::FAN_ALLOW };
+        // SAFETY: the pointer is valid for the length, and both descriptors are open. If it fails, nobody waits any more.
+        unsafe {
+            let group = self.group.as_fd().as_raw_fd() as libc::c_long;
+            libc::syscall(libc::SYS_write, group, &raw const response, size_of_val(&response));
+        }
+    }
+}
+
+impl Fanotify {
+    /// # Errors
+    /// EPERM: that takes CAP_SYS_ADMIN.
+    pub(super) fn new() -> Result<Self, Errno> {
+        let flags = libc::FAN_CLASS_CONTENT
+            | libc::FAN_CLOEXEC
+            | libc::FAN_NONBLOCK
+            | libc::FAN_UNLIMITED_MARKS
+            | libc::FAN_UNLIMITED_QUEUE;
+        let event_flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_LARGEFILE;
+        // SAFETY: integers only; the descriptor that comes back is new.
+        let group = unsafe {
+            let r =
+                libc::syscall(libc::SYS_fanotify_init, flags as libc::c_long, event_flags as libc::c_long);
+            own(check(r)?)
+        };
+        Ok(Self { group: Arc::new(group), own_pid: rustix::process::getpid().as_raw_nonzero().get() })
+    }
+
+    /// Begins to be asked for the file behind `fd`.
+    pub(super) fn mark(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.change_mark(libc::FAN_MARK_ADD, fd)
+    }
+
+    /// Ends it.
+    pub(super) fn unmark(&self, fd: BorrowedFd<'_>) {
+        // Only a mark that is not there cannot be taken away.
+        let _ = self.change_mark(libc::FAN_MARK_REMOVE, fd);
+    }
+
+    fn change_mark(&self, how: libc::c_uint, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let group = self.group.as_fd().as_raw_fd() as libc::c_long;
+        let (how, fd) = (how as libc::c_long, fd.as_raw_fd() as libc::c_long);
+        let no_path: *const libc::c_char = std::ptr::null();
+        // SAFETY: integers and a null pointer, which means the file behind the descriptor.
+        check(unsafe { libc::syscall(libc::SYS_fanotify_mark, group, how, libc::FAN_OPEN_PERM, fd, no_path) })
+            .map(|_| ())
+    }
+
+    /// Takes the events that wait: those of this process are allowed at once, the others given to `each`.
+    pub(super) fn take_events(&self, mut each: impl FnMut(FileId, Answer)) {
+        #[repr(C, align(8))]
+        struct Buffer([u8; EVENTS_BYTES]);
+        let mut buffer = Buffer([0; EVENTS_BYTES]);
+        let group = self.group.as_fd().as_raw_fd() as libc::c_long;
+        loop {
+            // SAFETY: the buffer is ours and as long as said.
+            let n = unsafe { libc::syscall(libc::SYS_read, group, buffer.0.as_mut_ptr(), EVENTS_BYTES) };
+            let Ok(mut left @ 1..) = usize::try_from(n) else { return };
+            let mut at = 0;
+            while left >= size_of::<libc::fanotify_event_metadata>() {
+                // SAFETY: the kernel has put an event of at least this size there, aligned to 8 bytes.
+                let event = unsafe {
+                    buffer.0.as_ptr().add(at).cast::<libc::fanotify_event_metadata>().read_unaligned()
+                };
+                self.take_event(&event, &mut each);
+                let len = (event.event_len as usize).clamp(size_of_val(&event), left);
+                at += len;
+                left -= len;
+            }
+        }
+    }
+
+    fn take_event(&self, event: &libc::fanotify_event_metadata, each: &mut impl FnMut(FileId, Answer)) {
+        if event.fd < 0 {
+            return;
+        }
+        // SAFETY: the event's descriptor is new and ours.
+        let fd = unsafe { own(event.fd.into()) };
+        let answer = Answer { group: self.group.clone(), event: fd };
+        if event.mask & libc::FAN_OPEN_PERM == 0 || event.pid == self.own_pid {
+            return;
+        }
+        if let Ok(stat) = fs::fstat(&answer.event) {
+            each(FileId { device: stat.st_dev, inode: stat.st_ino }, answer);
+        }
+    }
+}
+
+/// Takes a read lease whose signal goes to thread `tid`. `false`: it is refused.
+pub(super) fn take_lease(fd: BorrowedFd<'_>, tid: i32) -> bool {
+    #[repr(C)]
+    struct Owner {
+        kind: libc::c_int,
+        pid: libc::pid_t,
+    }
+    const F_SETOWN_EX: libc::c_long = 15;
+    const F_OWNER_TID: libc::c_int = 0;
+    let number = fd.as_raw_fd() as libc::c_long;
+    let owner = Owner { kind: F_OWNER_TID, pid: tid };
+    // SAFETY: the owner is valid for the call; the rest are integers.
+    unsafe {
+        libc::syscall(libc::SYS_fcntl, number, F_SETOWN_EX, &raw const owner) == 0
+            && libc::syscall(
+                libc::SYS_fcntl,
+                number,
+                libc::F_SETLEASE as libc::c_long,
+                libc::F_RDLCK as libc::c_long,
+            ) == 0
+    }
+}
+
+/// Whether somebody waits for the lease.
+pub(super) fn lease_is_wanted(fd: i32) -> bool {
+    // SAFETY: integers only.
+    let lease =
+        unsafe { libc::syscall(libc::SYS_fcntl, fd as libc::c_long, libc::F_GETLEASE as libc::c_long) };
+    lease != libc::F_RDLCK as libc::c_long
+}
+
+/// Whether the description behind `fd`, which is open for writing, is the only one of its file. `None`: it cannot be asked.
+pub(super) fn is_only_one(fd: BorrowedFd<'_>) -> Option<bool> {
+    let number = fd.as_raw_fd() as libc::c_long;
+    let lease = |kind: libc::c_int| {
+        // SAFETY: integers only.
+        check(unsafe {
+            libc::syscall(libc::SYS_fcntl, number, libc::F_SETLEASE as libc::c_long, kind as libc::c_long)
+        })
+    };
+    // SAFETY: integers only.
+    let owner = unsafe { libc::syscall(libc::SYS_fcntl, number, libc::F_GETOWN as libc::c_long) };
+    match lease(libc::F_WRLCK) {
+        Ok(_) => {
+            let _ = lease(libc::F_UNLCK);
+            if owner == 0 {
+                // A first lease makes its taker the owner, which the program could see.
+                // SAFETY: integers only.
+                unsafe {
+                    libc::syscall(libc::SYS_fcntl, number, libc::F_SETOWN as libc::c_long, 0 as libc::c_long)
+                };
+            }
+            Some(true)
+        }
+        Err(Errno::AGAIN) => Some(false),
+        Err(_) => None,
+    }
+}
+
+/// A descriptor that becomes readable when the signal of leases comes to a thread that reads it.
+pub(super) fn signal_descriptor() -> Result<Descriptor, Errno> {
+    let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as libc::c_long;
+    // SAFETY: the set is valid and 8 bytes long; the descriptor that comes back is new.
+    unsafe {
+        let r = libc::syscall(
+            libc::SYS_signalfd4,
+            -1 as libc::c_long,
+            &raw const SIGNAL_SET,
+            8 as libc::c_long,
+            flags,
+        );
+        Ok(own(check(r)?))
+    }
+}
+
+/// Blocks the signal of leases for the calling thread.
+pub(super) fn block_signal() {
+    let none: *mut u64 = std::ptr::null_mut();
+    // SAFETY: the set is valid and 8 bytes long; where the old one goes is null.
+    unsafe {
+        let how = libc::SIG_BLOCK as libc::c_long;
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const SIGNAL_SET, none, 8 as libc::c_long);
+    }
+}
+
+/// Takes the signals that came; whether there were any.
+pub(super) fn take_signals(fd: &Descriptor) -> bool {
+    let mut any = false;
+    let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
+    while rustix::io::read(fd, &mut info).is_ok_and(|n| n > 0) {
+        any = true;
+    }
+    any
+}

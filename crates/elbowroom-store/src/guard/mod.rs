@@ -1,0 +1,240 @@
+//! How a file is kept ours alone: who else wants it is noticed before he has it.
+//!
+//! The manager caches a file's pages where the kernel does not know them, so another process that uses the file at the
+//! same time would see other bytes, or have its own overwritten. So while a file is managed it has a [`Guard`]:
+//!
+//! * **A read lease** (fcntl F_SETLEASE) for a file that nobody writes. The kernel refuses it where somebody has the
+//!   file open for writing, and makes whoever opens it so, or truncates it, wait until the lease is given up.
+//! * **A watch** (fanotify FAN_OPEN_PERM) for any other. The kernel asks us before another process has the file open.
+//!   Whether one has it already is asked when the watch begins ([`others::have_open`]).
+//!
+//! Whoever comes waits until the file was handed back to the kernel, and then finds everything as without us. What has no guard is not
+//! managed, unless the user says that the files are his alone.
+//!
+//! One thread, [`Guards::listen`], hears of who comes. It answers for our own process at once, and puts everything
+//! else in a queue that another thread works off ([`Guards::next`]): handing back may wait for a thread of the program,
+//! which may be in open(2) itself.
+//!
+//! Synchronization: one mutex, a leaf, around the guards and the queue. A guard leaves the table before its
+//! descriptor is closed.
+
+mod fanotify;
+mod others;
+
+use crate::calls::Descriptor;
+use crate::file::FileId;
+use crate::origin::Origin;
+use elbowroom_machine::Errno;
+use elbowroom_sync::time::Duration;
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
+use fanotify::{Answer, Fanotify};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// How often [`Guards::next`] looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// All guards of a process.
+pub struct Guards {
+    fanotify: Option<Fanotify>,
+    signals: Descriptor,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The thread that gets the signals of leases; 0: none listens.
+    listener: i32,
+    next: u64,
+    guards: HashMap<u64, Entry>,
+    waiting: VecDeque<Comer>,
+    stop: bool,
+}
+
+struct Entry {
+    id: FileId,
+    /// Of the lease, whose number is open as long as the guard is here.
+    lease: Option<i32>,
+    broken: bool,
+}
+
+/// Somebody who wants a file that has a guard. Dropping this lets him have it.
+pub struct Comer {
+    /// The file.
+    pub id: FileId,
+    _answer: Option<Answer>,
+}
+
+/// Keeps a file ours alone while it lives. It must be dropped before the descriptor that it was made for is closed.
+pub struct Guard {
+    guards: Arc<Guards>,
+    number: u64,
+    watched: Option<Descriptor>,
+}
+
+impl std::fmt::Debug for Guard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guard").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Guards {
+    /// None yet. Guards can be had once a thread is in [`Guards::listen`].
+    ///
+    /// # Errors
+    /// The kernel's: no descriptor for signals.
+    pub fn new(locks: &LockStats) -> Result<Arc<Self>, Errno> {
+        Ok(Arc::new(Self {
+            fanotify: Fanotify::new().ok(),
+            signals: fanotify::signal_descriptor()?,
+            state: locks.mutex(LockClass::Queue, State::default()),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// A guard for a file that we only read through `fd`, which was opened for reading only and must stay open as long as
+    /// the guard. `None`: somebody has the file open for writing, or the kernel gives no lease.
+    pub fn lease(self: &Arc<Self>, id: FileId, fd: BorrowedFd<'_>) -> Option<Guard> {
+        let listener = self.state.lock().listener;
+        if listener == 0 || !fanotify::take_lease(fd, listener) {
+            return None;
+        }
+        // A lease that was broken before it is in the table is found by the look that follows.
+        let guard = self.add(id, Some(fd.as_raw_fd()), None);
+        self.look_at_leases();
+        Some(guard)
+    }
+
+    /// A guard for a file that we may write, which the program has open as `origin`. `None`: another process has it open,
+    /// or that cannot be known here.
+    pub fn watch(self: &Arc<Self>, origin: &Origin) -> Option<Guard> {
+        let fanotify = self.fanotify.as_ref()?;
+        let watched = Descriptor::from(origin.as_fd().try_clone_to_owned().ok()?);
+        // In the table first, so that nobody who comes meanwhile is let in unnoticed.
+        let guard = self.add(origin.id(), None, Some(watched));
+        fanotify.mark(origin.as_fd()).ok()?;
+        if others::have_open(origin) {
+            return None;
+        }
+        let broken = self.state.lock().guards.get(&guard.number).is_none_or(|entry| entry.broken);
+        (!broken).then_some(guard)
+    }
+
+    fn add(self: &Arc<Self>, id: FileId, lease: Option<i32>, watched: Option<Descriptor>) -> Guard {
+        let mut state = self.state.lock();
+        state.next += 1;
+        let number = state.next;
+        state.guards.insert(number, Entry { id, lease, broken: false });
+        drop(state);
+        Guard { guards: self.clone(), number, watched }
+    }
+
+    /// Hears of who comes, until [`Guards::stop`]. One thread calls this; it has the signal of leases blocked.
+    pub fn listen(&self) {
+        fanotify::block_signal();
+        self.state.lock().listener = rustix::thread::gettid().as_raw_nonzero().get();
+        self.changed.notify_all();
+        while !self.state.lock().stop {
+            let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+            let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+            if let Some(fanotify) = &self.fanotify {
+                fds.push(PollFd::new(fanotify, PollFlags::IN));
+            }
+            // Interrupted, or timed out: the descriptors are looked at all the same.
+            let _ = poll(&mut fds, Some(&timeout));
+            drop(fds);
+            if fanotify::take_signals(&self.signals) {
+                self.look_at_leases();
+            }
+            if let Some(fanotify) = &self.fanotify {
+                fanotify.take_events(|id, answer| self.comes(id, answer));
+            }
+        }
+    }
+
+    /// Waits until a thread listens.
+    pub fn wait_for_listener(&self) {
+        let mut state = self.state.lock();
+        while state.listener == 0 && !state.stop {
+            self.changed.wait_timeout(&mut state, LOOK);
+        }
+    }
+
+    /// Somebody is about to have a watched file open.
+    fn comes(&self, id: FileId, answer: Answer) {
+        let mut state = self.state.lock();
+        let mut guarded = false;
+        for entry in state.guards.values_mut().filter(|entry| entry.id == id) {
+            entry.broken = true;
+            guarded = true;
+        }
+        if guarded {
+            state.waiting.push_back(Comer { id, _answer: Some(answer) });
+            self.changed.notify_all();
+        }
+    }
+
+    /// Looks which leases somebody waits for.
+    fn look_at_leases(&self) {
+        let mut state = self.state.lock();
+        let State { guards, waiting, .. } = &mut *state;
+        for entry in guards.values_mut().filter(|entry| !entry.broken) {
+            if entry.lease.is_some_and(fanotify::lease_is_wanted) {
+                entry.broken = true;
+                waiting.push_back(Comer { id: entry.id, _answer: None });
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The next who comes; waits for one. `None` after [`Guards::stop`].
+    pub fn next(&self) -> Option<Comer> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(comer) = state.waiting.pop_front() {
+                return Some(comer);
+            }
+            if state.stop {
+                return None;
+            }
+            self.changed.wait_timeout(&mut state, LOOK);
+        }
+    }
+
+    /// Ends [`Guards::listen`] and [`Guards::next`].
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Guard {
+    /// Whether somebody has come for the file.
+    pub fn is_broken(&self) -> bool {
+        self.guards.state.lock().guards.get(&self.number).is_none_or(|entry| entry.broken)
+    }
+
+    /// Whether it is a lease: nobody has the file open for writing.
+    pub fn is_lease(&self) -> bool {
+        self.watched.is_none()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let last = {
+            let mut state = self.guards.state.lock();
+            let gone = state.guards.remove(&self.number);
+            gone.is_some_and(|gone| !state.guards.values().any(|entry| entry.id == gone.id))
+        };
+        if let (true, Some(watched), Some(fanotify)) = (last, &self.watched, &self.guards.fanotify) {
+            fanotify.unmark(watched.as_fd());
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -1,0 +1,133 @@
+//! The program's own descriptor of a file that it maps.
+//!
+//! A mapping by the kernel keeps the open file description ("struct file") that it was made through: its rights, its
+//! `flock` locks, and which mappings may merge hang on that. A managed mapping keeps the same: the description is
+//! taken over from the program's file table into ours. Through it the mapping is made when it goes to the kernel.
+
+use crate::calls::Descriptor;
+use crate::file::FileId;
+use elbowroom_machine::Errno;
+use elbowroom_sync::Arc;
+use rustix::fs;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// PIDFD_THREAD: the descriptor stands for the thread, not for its process. Linux 6.9.
+const PIDFD_THREAD: u32 = rustix::fs::OFlags::EXCL.bits();
+/// fcntl(2): whether two descriptors share an open file description. Linux 6.10.
+const F_DUPFD_QUERY: libc::c_int = 1024 + 3;
+/// kcmp(2): the same question, older.
+const KCMP_FILE: libc::c_long = 0;
+
+/// An open file description of the program's, in our file table.
+#[derive(Debug)]
+pub struct Origin {
+    fd: Descriptor,
+    id: FileId,
+    /// A number that no other description of this process has had.
+    serial: u64,
+}
+
+impl Origin {
+    /// Takes over descriptor `fd` of thread `tid` of this process. `serial` names it; see [`Origin::is_same`].
+    ///
+    /// # Errors
+    /// EBADF: there is no such descriptor (any more). ENOSYS, EPERM: the kernel is older than 5.6, or a sandbox forbids
+    /// it. EMFILE: our file table is full.
+    pub fn take(tid: u32, fd: i32, serial: u64) -> Result<Self, Errno> {
+        let pid = Pid::from_raw(tid as i32).ok_or(Errno::SRCH)?;
+        let own = Pid::from_raw(rustix::process::getpid().as_raw_nonzero().get()).ok_or(Errno::SRCH)?;
+        // The main thread has the program's file table too, unless it has ended or somebody has unshared.
+        let thread = pidfd_open(pid, PidfdFlags::from_bits_retain(PIDFD_THREAD))
+            .or_else(|_| pidfd_open(own, PidfdFlags::empty()))
+            .map(Descriptor::from)?;
+        let taken = Descriptor::from(pidfd_getfd(&thread, fd, PidfdGetfdFlags::empty())?);
+        let stat = fs::fstat(&taken)?;
+        Ok(Self { fd: taken, id: FileId { device: stat.st_dev, inode: stat.st_ino }, serial })
+    }
+
+    /// The file.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Its number.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Whether it can be written through.
+    pub fn writable(&self) -> bool {
+        fs::fcntl_getfl(&self.fd).is_ok_and(|flags| flags & fs::OFlags::RWMODE == fs::OFlags::RDWR)
+    }
+
+    /// The descriptor in our file table.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The path under which the calling thread can open the same file anew.
+    pub fn path(&self) -> String {
+        self.fd.proc_path()
+    }
+
+    /// Whether both are one open file description. Where the kernel cannot tell, they are taken as two: then neighbours
+    /// that could be one mapping stay two.
+    pub fn is_same(&self, other: &Origin) -> bool {
+        let (a, b) = (self.fd.as_fd().as_raw_fd(), other.fd.as_fd().as_raw_fd());
+        // SAFETY: integers only; both descriptors are open for as long as they are borrowed.
+        let answer = unsafe { libc::syscall(libc::SYS_fcntl, a, F_DUPFD_QUERY, b) };
+        if answer >= 0 {
+            return answer == 1;
+        }
+        // SAFETY: integers only.
+        unsafe {
+            let (tid, same) = (libc::syscall(libc::SYS_gettid), KCMP_FILE);
+            libc::syscall(libc::SYS_kcmp, tid, tid, same, a as libc::c_long, b as libc::c_long) == 0
+        }
+    }
+
+    /// This one, or the one among `known` that is the same description.
+    pub fn or_known(self, known: impl IntoIterator<Item = Arc<Origin>>) -> Arc<Origin> {
+        known.into_iter().find(|other| other.is_same(&self)).unwrap_or_else(|| Arc::new(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(fd: &impl AsRawFd, serial: u64) -> Origin {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        Origin::take(tid, fd.as_raw_fd(), serial).unwrap()
+    }
+
+    #[test]
+    fn one_description_is_told_from_two() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let (a, b) = (std::fs::File::open(path.path()).unwrap(), std::fs::File::open(path.path()).unwrap());
+        let (first, again, other) = (take(&a, 1), take(&a, 2), take(&b, 3));
+        assert!(first.is_same(&again) && again.is_same(&first));
+        assert!(!first.is_same(&other));
+        assert_eq!((first.id(), first.writable()), (other.id(), false));
+        let known = Arc::new(first);
+        assert_eq!(again.or_known([known.clone()]).serial(), 1);
+        assert_eq!(other.or_known([known]).serial(), 3);
+    }
+
+    #[test]
+    fn it_outlives_the_programs_descriptor() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let file = path.reopen().unwrap();
+        let origin = take(&file, 1);
+        drop(file);
+        assert!(origin.writable());
+        assert!(fs::fstat(origin.as_fd()).is_ok());
+    }
+
+    #[test]
+    fn a_closed_descriptor_is_an_error() {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert_eq!(Origin::take(tid, 1 << 20, 1).unwrap_err(), Errno::BADF);
+    }
+}

@@ -1,0 +1,116 @@
+//! A file while it is open, and how it is closed when nobody maps it any more.
+//!
+//! An object may outlive its open file: its clean pages stay in the cache, and are taken up again by who opens the same file and finds
+//! it unchanged. So a program that has closed and unmapped a file finds no descriptor of ours in its way (executing
+//! it, taking a lease, unmounting), and one that maps a file again and again finds its pages.
+
+use super::FileObject;
+use crate::config::CLOSE_BOUND;
+use elbowroom_store::{FileStat, Guard, Origin, StoreFile};
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, thread};
+
+/// An open file.
+#[derive(Clone)]
+pub(crate) struct Opened {
+    /// What keeps it ours alone. Dropped before the file: its lease is known by the file's descriptor.
+    pub(crate) guard: Option<Arc<Guard>>,
+    pub(crate) file: Arc<StoreFile>,
+    pub(crate) _counted: Arc<Counted>,
+}
+
+/// One of the open files of a manager.
+pub(crate) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Arc<Self> {
+        count.fetch_add(1, Ordering::AcqRel);
+        Arc::new(Self(count.clone()))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl FileObject {
+    /// What is open of it.
+    pub(crate) fn opened(&self) -> Option<Opened> {
+        self.opened.read(Option::clone)
+    }
+
+    /// Opens it, again or in another way.
+    pub(super) fn store_opened(&self, opened: Opened) {
+        self.opened.store(Some(opened));
+    }
+
+    /// Whether the file must be opened anew before it is mapped.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.cache.lock().closed || !self.is_memory() && self.file().is_none()
+    }
+
+    /// Whether the file looks as it did when it was closed.
+    pub(super) fn is_unchanged(&self, now: &FileStat) -> bool {
+        let seen = self.seen.lock().stat;
+        (seen.size, seen.mtime_ns, seen.ctime_ns) == (now.size, now.mtime_ns, now.ctime_ns)
+    }
+
+    /// Closes the file if nobody maps it and nothing of it is dirty; its pages stay. When this returns true, no descriptor of it is open, unless
+    /// somebody is still using one after [`CLOSE_BOUND`].
+    pub(crate) fn close_file(&self) -> bool {
+        // What the file looks like now is what the next to open it compares. Asked before it is certain that nobody maps it: a store
+        // through a mapping that is made meanwhile keeps it open.
+        let _ = self.note_own_change();
+        let opened = {
+            // Mapping it is counted under this lock.
+            let _cache = self.cache.lock();
+            if self.mappings.load(Ordering::Acquire) > 0 || self.has_dirty() {
+                return false;
+            }
+            let Some(opened) = self.opened() else { return true };
+            self.opened.store(None);
+            opened
+        };
+        drop(opened.guard);
+        let until = Instant::now() + CLOSE_BOUND;
+        // Who uses it is in the middle of a system call, or about to drop it.
+        while Arc::strong_count(&opened.file) > 1 && Instant::now() < until {
+            thread::yield_now();
+        }
+        true
+    }
+
+    /// Gives it up for good: whoever wants it opens a new object. Its file is closed when the last user of it is done.
+    pub(crate) fn retire(&self) {
+        self.cache.lock().closed = true;
+    }
+
+    /// Closes the file of an object that was retired and that nobody maps.
+    pub(crate) fn close_retired(&self) {
+        self.opened.store(None);
+    }
+
+    /// Gives the object up if its cache is empty and nobody maps it.
+    pub(super) fn retire_if_unused(&self) -> bool {
+        let mut cache = self.cache.lock();
+        cache.closed |= self.pages.is_empty() && self.mappings.load(Ordering::Acquire) == 0;
+        cache.closed
+    }
+
+    /// The description, or the one that it is the same as if the file is mapped through that one already. Neighbours that are
+    /// mapped through one description may be one mapping.
+    pub(crate) fn known_origin(&self, origin: Origin) -> Arc<Origin> {
+        let mut origins = self.origins.lock();
+        origins.retain(|known| known.strong_count() > 0);
+        let known: Vec<_> = origins.iter().filter_map(|known| known.upgrade()).collect();
+        let before = origin.serial();
+        let origin = origin.or_known(known);
+        if origin.serial() == before {
+            origins.push(Arc::downgrade(&origin));
+        }
+        origin
+    }
+}
