@@ -43,6 +43,15 @@ pub enum Fallback {
     Kernel,
 }
 
+/// Whether other processes may use the files that are managed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sharing {
+    /// They may: a file goes to the kernel before another process has it, and is left there where that cannot be known
+    Auto,
+    /// You know that none does: all are managed; what another changes is noticed late
+    Trust,
+}
+
 /// All options of the preloaded library.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -62,6 +71,8 @@ pub struct Options {
     pub quiet: bool,
     /// What the library does if it cannot work although the checks before said it could.
     pub fallback: Fallback,
+    /// Whether other processes may use the files.
+    pub sharing: Sharing,
     /// Faults to inject, for tests; contains no `;`.
     pub inject: Option<String>,
     /// The process that `run` becomes.
@@ -76,12 +87,13 @@ impl Options {
         let Options { memory_bytes, min_size_bytes, handlers, main_pid, .. } = self;
         let mut text = OsString::from(format!(
             "memory={memory_bytes};min_size={min_size_bytes};io={};mmu={};handlers={handlers};writeback_ms={};\
-             quiet={};fallback={}",
+             quiet={};fallback={};sharing={}",
             name(self.io),
             name(self.mmu),
             self.writeback_interval.as_millis(),
             u8::from(self.quiet),
             name(self.fallback),
+            name(self.sharing),
         ));
         if let Some(inject) = &self.inject {
             text.push(format!(";inject={inject}"));
@@ -141,6 +153,7 @@ mod tests {
             writeback_interval: Duration::from_secs(1),
             quiet: false,
             fallback: Fallback::None,
+            sharing: Sharing::Auto,
             inject: None,
             main_pid: 77,
             stats: None,
@@ -152,7 +165,7 @@ mod tests {
         assert_eq!(
             sample().encode(),
             "memory=251658240;min_size=1048576;io=auto;mmu=move;handlers=0;writeback_ms=1000;quiet=0;\
-             fallback=none;main_pid=77"
+             fallback=none;sharing=auto;main_pid=77"
         );
     }
 
@@ -166,7 +179,10 @@ mod tests {
         options.stats = Some("/tmp/a;quiet=0 b".into());
         let text = options.encode().into_string().unwrap();
         assert!(text.contains(";io=threads;"), "{text}");
-        assert!(text.contains(";quiet=1;fallback=kernel;inject=read:eio@3;main_pid=77;"), "{text}");
+        assert!(
+            text.contains(";quiet=1;fallback=kernel;sharing=auto;inject=read:eio@3;main_pid=77;"),
+            "{text}"
+        );
         assert!(text.ends_with(";stats=/tmp/a;quiet=0 b"), "{text}");
     }
 

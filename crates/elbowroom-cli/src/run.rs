@@ -17,7 +17,7 @@ use elbowroom::Config;
 use elbowroom_machine::probe;
 
 use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
-use crate::options::{self, Fallback, Io, Mmu, Options};
+use crate::options::{self, Fallback, Io, Mmu, Options, Sharing};
 use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
 use crate::program::{self, Obstacle};
@@ -59,6 +59,9 @@ pub struct RunArgs {
     /// What to do where memory cannot be managed (userfaultfd not permitted, program statically linked, ...)
     #[arg(long, value_name = "HOW", value_enum, default_value = "none")]
     fallback: Fallback,
+    /// Whether other processes may use the files that the program maps
+    #[arg(long, value_name = "HOW", value_enum, default_value = "auto")]
+    sharing: Sharing,
     /// Make the store fail, for tests
     #[arg(long, value_name = "TEXT", hide = true, value_parser = parse_inject)]
     inject: Option<String>,
@@ -129,6 +132,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 writeback_interval: args.writeback_interval,
                 quiet: args.quiet,
                 fallback: args.fallback,
+                sharing: args.sharing,
                 inject: args.inject.clone(),
                 main_pid: std::process::id(),
                 stats,

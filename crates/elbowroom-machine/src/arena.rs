@@ -238,6 +238,11 @@ impl Arena {
         self.frames
     }
 
+    /// The addresses that are the arena's.
+    pub(crate) fn reserved(&self) -> &Range<usize> {
+        &self.reserved
+    }
+
     /// The address of the first frame.
     pub(crate) fn base(&self) -> usize {
         self.base

@@ -176,6 +176,12 @@ impl HostMmu {
         &self.layout.windows
     }
 
+    /// Whether any of `range` is in the arena, or in what the table of windows consists of. Async-signal-safe.
+    pub fn has_memory_of_its_own_in(&self, range: &Range<usize>) -> bool {
+        let arena = self.arena.reserved();
+        (range.start < arena.end && arena.start < range.end) || self.layout.windows.is_made_of(range)
+    }
+
     /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of those that the arena has
     /// so far ([`HostMmu::grow`]).
     pub fn alloc(&self, order: u8) -> Option<Extent> {

@@ -6,6 +6,7 @@
 //! Synchronization: the record of denials is under the `window` lock; its size is also in an atomic, so that the common case (none) takes no lock.
 
 use crate::arena::reserve;
+use crate::limits::{WINDOW_GRAIN, room_by_limits, window_sizes};
 use crate::uffd::{Protection, Uffd};
 use crate::{PAGE_SIZE, WindowTable};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
@@ -68,19 +69,37 @@ impl Layout {
         })
     }
 
-    /// Reserves and registers a window of at least `min_len` bytes: a terabyte, or less where the system allows no more.
+    /// Reserves and registers a window of at least `min_len` bytes: a terabyte, or less where the system allows no more. Where the process has a limit (RLIMIT_AS,
+    /// RLIMIT_DATA), the program keeps most of what is left of it: [`window_sizes`].
     pub(crate) fn add_window(&self, uffd: &Uffd, min_len: usize) -> Result<Range<usize>, Errno> {
-        const SIZES: [usize; 3] = [1 << 40, 64 << 30, 4 << 30];
-        let min_len = min_len.next_multiple_of(2 << 20) + (2 << 20);
-        let sizes = SIZES.into_iter().filter(|&s| s > min_len).chain([min_len]);
+        let min_len = min_len.next_multiple_of(WINDOW_GRAIN) + WINDOW_GRAIN;
         let mut last = Errno::NOMEM;
-        for len in sizes {
-            match reserve(len + table_room(len)) {
+        for len in window_sizes(min_len, room_by_limits()) {
+            match self.reserve_apart(len + table_room(len)) {
                 Ok(start) => return self.enter_window(uffd, start, len),
                 Err(e) => last = e,
             }
         }
         Err(last)
+    }
+
+    /// Reserves addresses that are in no window, a hole in one included: the kernel may choose those of a large hole.
+    fn reserve_apart(&self, len: usize) -> Result<usize, Errno> {
+        let mut in_holes = Vec::new();
+        let found = loop {
+            match reserve(len) {
+                Ok(start) if self.windows.windows().any(|w| w.start < start + len && start < w.end) => {
+                    // Kept until another place is found, so that it is not chosen again.
+                    in_holes.push(start);
+                }
+                found => break found,
+            }
+        };
+        for start in in_holes {
+            // SAFETY: reserved above, and nobody knows of it.
+            let _ = unsafe { mm::munmap(start as *mut _, len) };
+        }
+        found
     }
 
     /// Enters what was reserved at `start`, with room for the table behind it, as a window of `len` bytes; or unmaps it.

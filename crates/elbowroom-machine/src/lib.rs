@@ -21,6 +21,7 @@ mod extent;
 mod foreign;
 mod host;
 mod layout;
+mod limits;
 mod mmu;
 mod pageset;
 pub mod probe;

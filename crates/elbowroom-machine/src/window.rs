@@ -2,9 +2,9 @@
 
 use crate::PAGE_SIZE;
 use crate::foreign::Foreign;
+use elbowroom_sync::OnceLock;
 use rustix::io::Errno;
 use std::ops::Range;
-use std::sync::OnceLock;
 
 pub use crate::foreign::Side;
 
@@ -15,6 +15,8 @@ const MAX_WINDOWS: usize = 64;
 struct Window {
     range: Range<usize>,
     foreign: Foreign,
+    /// Where `foreign` is.
+    table: Range<usize>,
 }
 
 impl Window {
@@ -119,6 +121,11 @@ impl WindowTable {
         self.around(range).is_some_and(|window| window.first_run(range, Side::Kernel).as_ref() == Some(range))
     }
 
+    /// Whether any of `range` is memory of the table itself.
+    pub(crate) fn is_made_of(&self, range: &Range<usize>) -> bool {
+        self.iter().any(|w| range.start < w.table.end && w.table.start < range.end)
+    }
+
     /// The window that all of `range` is in.
     fn around(&self, range: &Range<usize>) -> Option<&Window> {
         self.iter().find(|w| w.range.start <= range.start && range.end <= w.range.end)
@@ -145,7 +152,8 @@ impl WindowTable {
         // SAFETY: passed on.
         let foreign = unsafe { Foreign::new(memory, range.len() / PAGE_SIZE) };
         let slot = self.windows.iter().find(|slot| slot.get().is_none()).ok_or(Errno::NOMEM)?;
-        slot.set(Window { range, foreign }).map_err(|_| Errno::NOMEM)
+        let table = memory as usize..memory as usize + Self::bytes_for(range.len());
+        slot.set(Window { range, foreign, table }).map_err(|_| Errno::NOMEM)
     }
 
     /// Makes what is inside windows of `range`, a range of whole pages, the kernel's.

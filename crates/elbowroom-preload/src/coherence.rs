@@ -13,10 +13,11 @@
 //! handler that jumped away would leave write-back held off. A pending cancellation is taken before.
 
 use crate::request::{self, Change, Flush, Op};
+use crate::reserve::Buffer;
 use crate::state::{self, Process};
 use crate::sys::{self, Except, PAGE, SignalsBlocked};
 use elbowroom::{FileId, Manager};
-use libc::{c_int, c_long, c_void, iovec, ssize_t};
+use libc::{c_int, c_long, iovec, ssize_t};
 use std::ops::Range;
 
 /// Bytes of the buffer between a managed file and managed memory.
@@ -293,63 +294,32 @@ fn direct(way: Direction, fd: c_int, parts: &[iovec], at: At, flags: c_int) -> s
     }
 }
 
-/// A buffer that is nobody's managed memory.
-pub struct Bounce {
-    at: *mut c_void,
-    len: usize,
-}
-
-impl Bounce {
-    /// One of `len` bytes, a multiple of the page size.
-    pub fn new(len: usize) -> Option<Self> {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, wherever the kernel puts it.
-        let at = unsafe { sys::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
-        (at != libc::MAP_FAILED).then_some(Self { at, len })
-    }
-
-    /// Its bytes.
-    pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `new` made that many, and they are only reached through `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.len) }
-    }
-}
-
-impl Drop for Bounce {
-    fn drop(&mut self) {
-        let kept = sys::errno();
-        // SAFETY: made by `new`, and nothing points to it any more.
-        unsafe { sys::munmap(self.at, self.len) };
-        sys::set_errno(kept);
-    }
-}
-
 fn bounce(way: Direction, fd: c_int, parts: &[iovec], at: At, flags: c_int) -> ssize_t {
     let total = total_bytes(parts).min(isize::MAX as usize & !(PAGE - 1));
-    let Some(buffer) = Bounce::new(total.next_multiple_of(PAGE).clamp(PAGE, BOUNCE_BYTES)) else {
+    let Some(buffer) = Buffer::new(total.next_multiple_of(PAGE).clamp(PAGE, BOUNCE_BYTES)) else {
         return sys::fail(libc::ENOMEM) as ssize_t;
     };
     let mut done = 0;
     while done < total {
-        let mut len = (total - done).min(buffer.len);
+        let mut len = (total - done).min(buffer.len());
         let at = match at {
             At::Cursor => At::Cursor,
             At::Offset(offset) => At::Offset(offset + done as u64),
         };
         if way == Direction::Write {
-            len = scatter(way, parts, done, buffer.at as usize, len);
+            len = scatter(way, parts, done, buffer.at() as usize, len);
             if len == 0 {
                 break;
             }
         }
-        let part = iovec { iov_base: buffer.at, iov_len: len };
+        let part = iovec { iov_base: buffer.at(), iov_len: len };
         let n = direct(way, fd, &[part], at, flags);
         let Ok(mut n) = usize::try_from(n) else {
             return if done > 0 { done as ssize_t } else { -1 };
         };
         let short = n < len;
         if way == Direction::Read {
-            let copied = scatter(way, parts, done, buffer.at as usize, n);
+            let copied = scatter(way, parts, done, buffer.at() as usize, n);
             if copied < n {
                 n = copied;
                 done += n;
@@ -430,7 +400,7 @@ mod tests {
     fn a_bad_address_is_efault_or_a_short_count() {
         let file = std::fs::File::from(memory_file());
         let mut good = [1; 100];
-        let bad = iovec { iov_base: 8 as *mut c_void, iov_len: 100 };
+        let bad = iovec { iov_base: 8 as *mut libc::c_void, iov_len: 100 };
         let n = bounce(Direction::Write, file.as_raw_fd(), &[part(&mut good), bad], At::Cursor, 0);
         assert_eq!(n, 100);
         let n = bounce(Direction::Write, file.as_raw_fd(), &[bad], At::Cursor, 0);

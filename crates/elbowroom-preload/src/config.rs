@@ -33,6 +33,15 @@ pub enum Mmu {
     Copy,
 }
 
+/// Whether other processes may use the files that are managed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// They may: a file goes to the kernel before another process has it, and is not managed where that cannot be known.
+    Auto,
+    /// The user says that none does, or that it does not matter.
+    Trust,
+}
+
 /// What to do when the manager cannot start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallback {
@@ -63,6 +72,8 @@ pub struct Options {
     pub quiet: bool,
     /// What to do when the manager cannot start.
     pub fallback: Fallback,
+    /// Whether other processes may use the files.
+    pub sharing: Sharing,
     /// Faults to inject, for tests.
     pub inject: Option<String>,
     /// The process that `elbowroom run` became.
@@ -85,6 +96,7 @@ impl Options {
             stats: None,
             quiet: false,
             fallback: Fallback::None,
+            sharing: Sharing::Auto,
             inject: None,
             main_pid: 0,
         };
@@ -130,6 +142,9 @@ impl Options {
                 self.fallback =
                     choice(key, value, &[("none", Fallback::None), ("kernel", Fallback::Kernel)])?;
             }
+            "sharing" => {
+                self.sharing = choice(key, value, &[("auto", Sharing::Auto), ("trust", Sharing::Trust)])?;
+            }
             "inject" => self.inject = (!value.is_empty()).then(|| value.to_owned()),
             "main_pid" => self.main_pid = number(key, value)?,
             _ => return Err(format!("{VARIABLE}: there is no option \"{key}\"")),
@@ -168,6 +183,7 @@ mod tests {
         assert_eq!(options.min_size_bytes, 1 << 20);
         assert_eq!(options.writeback_ms, 1000);
         assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
+        assert_eq!(options.sharing, Sharing::Auto);
         assert_eq!((options.quiet, options.main_pid, options.stats), (false, 7, None));
     }
 

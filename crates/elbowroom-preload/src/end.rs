@@ -3,17 +3,23 @@
 //!
 //! With a manager, a service thread collects the figures and writes the statistics file; the ending thread
 //! only writes text to standard error, which the service threads do not have. Nothing is allocated on the
-//! ending thread: it may be in a signal handler.
+//! ending thread, and no buffer is on its stack: it may be in a signal handler, whose alternate stack may have
+//! room for little more than what the kernel puts there.
+//!
+//! Synchronization: who sets [`Process::ended`] reports; the buffers of the report without a manager belong to
+//! who sets [`UNMANAGED_TAKEN`], for good.
 
+use crate::fork;
 use crate::request::{self, Op};
 use crate::state::{self, Process};
 use crate::summary::{Buffer, Report};
 use crate::sys;
 use elbowroom::{Manager, Stats};
+use std::cell::UnsafeCell;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static STDERR_DEVICE: AtomicU64 = AtomicU64::new(0);
 static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
@@ -42,10 +48,16 @@ pub fn flush() {
     if let Err(errno) = request::submit(process, Op::FlushAll)
         && stderr_is_unchanged()
     {
-        let mut text = Buffer::<128>::new();
-        let _ = writeln!(text, "elbowroom: stores to mapped files could not be written back: errno {errno}");
-        sys::write_stderr(text.as_bytes());
+        say_not_written(errno);
     }
+}
+
+/// Not inlined: its buffer is not on the stack of who succeeds.
+#[inline(never)]
+fn say_not_written(errno: i32) {
+    let mut text = Buffer::<128>::new();
+    let _ = writeln!(text, "elbowroom: stores to mapped files could not be written back: errno {errno}");
+    sys::write_stderr(text.as_bytes());
 }
 
 /// The process ends now.
@@ -54,17 +66,29 @@ pub fn process_ends() {
     report(Always::ForMainProcess);
 }
 
-/// The process is about to become another program, which may fail: the next end then reports again.
-pub fn process_is_replaced() {
+/// The process is about to become another program, which may fail: the next end then reports again, if this
+/// is told to [`process_goes_on`].
+pub fn process_is_replaced() -> Reported {
     flush();
-    report(Always::No);
+    report(Always::No)
 }
 
 /// The process did not become another program.
-pub fn process_goes_on() {
-    if let Some(process) = state::for_program().filter(|process| process.is_home()) {
+pub fn process_goes_on(reported: Reported) {
+    if reported == Reported::Now
+        && let Some(process) = state::for_program().filter(|process| process.is_home())
+    {
         process.ended.store(false, Ordering::Release);
     }
+}
+
+/// Whether a call has reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reported {
+    /// It has.
+    Now,
+    /// There was nothing to report, or another thread does.
+    Not,
 }
 
 /// Whether a process without a manager reports.
@@ -76,16 +100,18 @@ enum Always {
     No,
 }
 
-fn report(always: Always) {
-    let Some(process) = state::for_program().filter(|process| process.is_home()) else { return };
-    let Some(options) = state::options() else { return };
+fn report(always: Always) -> Reported {
+    let Some(process) = state::for_program().filter(|process| process.is_home()) else {
+        return Reported::Not;
+    };
+    let Some(options) = state::options() else { return Reported::Not };
     let is_main = options.main_pid == sys::getpid();
     let manager = process.manager();
     if manager.is_none() && !(is_main && always == Always::ForMainProcess) {
-        return;
+        return Reported::Not;
     }
     if process.ended.swap(true, Ordering::AcqRel) {
-        return;
+        return Reported::Not;
     }
     let quiet = options.quiet || !stderr_is_unchanged();
     match manager {
@@ -100,6 +126,7 @@ fn report(always: Always) {
         }
         None => report_unmanaged(process, options.stats.as_deref(), quiet),
     }
+    Reported::Now
 }
 
 /// On a service thread: writes the statistics file, and gives the text for standard error.
@@ -131,24 +158,53 @@ fn report_of(process: &Process, stats: Option<Stats>) -> Report<'_> {
     let managed = stats.is_some();
     let budget_bytes = state::options().map_or(0, |options| options.memory_bytes);
     let stats = stats.unwrap_or(Stats { budget_bytes, ..Stats::default() });
-    Report { stats, left_to_kernel: &process.left, pid: sys::getpid(), program: program_name(), managed }
+    Report {
+        stats,
+        forked_unmanaged: fork::unmanaged_children(),
+        left_to_kernel: &process.left,
+        pid: sys::getpid(),
+        program: program_name(),
+        managed,
+    }
 }
 
+/// Where a report without a manager is put together.
+struct Unmanaged {
+    text: Buffer<2048>,
+    json: Buffer<4096>,
+    path: [u8; libc::PATH_MAX as usize],
+}
+
+struct Shared(UnsafeCell<Unmanaged>);
+
+// SAFETY: only who has set `UNMANAGED_TAKEN` uses it.
+unsafe impl Sync for Shared {}
+
+static UNMANAGED: Shared = Shared(UnsafeCell::new(Unmanaged {
+    text: Buffer::new(),
+    json: Buffer::new(),
+    path: [0; libc::PATH_MAX as usize],
+}));
+static UNMANAGED_TAKEN: AtomicBool = AtomicBool::new(false);
+
 /// Without a manager there is no service thread either: by hand, and only ever for the main process.
+#[inline(never)]
 fn report_unmanaged(process: &Process, stats_path: Option<&Path>, quiet: bool) {
+    if UNMANAGED_TAKEN.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: it was not taken, and is never given back.
+    let buffers = unsafe { &mut *UNMANAGED.0.get() };
     let report = report_of(process, None);
     if !quiet {
-        let mut text = Buffer::<2048>::new();
-        let _ = write!(text, "{report}");
-        sys::write_stderr(text.as_bytes());
+        let _ = write!(buffers.text, "{report}");
+        sys::write_stderr(buffers.text.as_bytes());
     }
     let Some(path) = stats_path else { return };
-    let mut json = Buffer::<4096>::new();
-    let mut path_text = [0u8; libc::PATH_MAX as usize];
     let bytes = path.as_os_str().as_bytes();
-    let written = bytes.len() < path_text.len() && report.json(&mut json).is_ok() && {
-        path_text[..bytes.len()].copy_from_slice(bytes);
-        write_raw(&path_text, json.as_bytes())
+    let written = bytes.len() < buffers.path.len() && report.json(&mut buffers.json).is_ok() && {
+        buffers.path[..bytes.len()].copy_from_slice(bytes);
+        write_raw(&buffers.path, buffers.json.as_bytes())
     };
     if !written && !quiet {
         sys::write_stderr(b"elbowroom: cannot write the statistics to ");
@@ -168,7 +224,7 @@ fn write_raw(path: &[u8], bytes: &[u8]) -> bool {
         if fd < 0 {
             return false;
         }
-        let n = libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len());
+        let n = crate::stderr::quietly(|| libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()));
         libc::syscall(libc::SYS_close, fd);
         n == bytes.len() as libc::c_long
     }

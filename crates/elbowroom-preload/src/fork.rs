@@ -1,17 +1,32 @@
-//! What happens around fork(2).
+//! What happens around fork(2) and what is like it.
 //!
 //! A forked child has neither the service threads nor the windows, and finds [`crate::state::Process`] wiped.
 //! Before the fork, dirty pages are written back, so that the child reads the files as its parent left them.
+//!
+//! The processes of a tree that forked and did nothing more are counted, since nothing is managed in them:
+//! every fork counts one, and a forked process that executes a program or gets a manager counts itself out. The
+//! counter is in memory that all of them share; a program that is executed starts its own.
+//!
+//! Synchronization: atomics only.
 
 use crate::end;
+use crate::interpose;
+use crate::reserve;
 use crate::signals;
-use crate::split::{self, Side};
 use crate::state;
 use crate::sys::{self, PAGE};
+use elbowroom::Side;
 use libc::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
 
 /// No address of a program is above this.
 const ADDRESS_END: usize = 1 << 47;
+
+/// In a page that all processes of the tree share: those that were forked and neither executed a program nor
+/// got a manager.
+static ONLY_FORKED: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
+/// This process is one of them.
+static IS_ONLY_FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Registers the handlers. Called by the constructor.
 pub fn set_up() {
@@ -23,46 +38,99 @@ pub fn set_up() {
             dso: *mut libc::c_void,
         ) -> c_int;
     }
+    unsafe extern "C" fn prepare() {
+        before_fork();
+    }
+    unsafe extern "C" fn child() {
+        in_child();
+    }
     // SAFETY: the handlers stay valid: this library is never unloaded.
-    unsafe { __register_atfork(Some(before), None, Some(in_child), std::ptr::null_mut()) };
+    unsafe { __register_atfork(Some(prepare), None, Some(child), std::ptr::null_mut()) };
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, wherever the kernel puts it.
+    let page = unsafe { sys::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0) };
+    if page != libc::MAP_FAILED {
+        ONLY_FORKED.store(page.cast(), Ordering::Release);
+    }
 }
 
-unsafe extern "C" fn before() {
+/// What comes before a child that gets a copy of this process: it must read the files as its parent left them, and the two
+/// must see each other's stores where the kernel lets them.
+pub fn before_fork() {
+    interpose::hand_back_before_fork();
     end::flush();
 }
 
-unsafe extern "C" fn in_child() {
+/// In the child, before it does anything else.
+pub fn in_child() {
     // SAFETY: this is the child's only thread, before it does anything else.
     unsafe { elbowroom_sync::epoch::after_fork() };
+    reserve::in_child();
     // The child of a thread of ours would be a bug, but its mark is not for a child's only thread.
     state::set_service_thread(false);
     let Some(process) = state::process() else { return };
     process.is_home();
+    count(1);
+    IS_ONLY_FORKED.store(true, Ordering::Release);
+    signals::after_fork();
     if state::last_manager().is_some() {
-        signals::arm_for_child();
         keep_windows_closed();
     }
+}
+
+fn count(change: i64) {
+    // SAFETY: null, or the page of `set_up`, which is never unmapped.
+    if let Some(counter) = unsafe { ONLY_FORKED.load(Ordering::Acquire).as_ref() } {
+        counter.fetch_add(change, Ordering::AcqRel);
+    }
+}
+
+/// How many processes of this tree were forked, and then neither executed a program nor got a manager. A child
+/// that is about to do so counts until it has.
+pub fn unmanaged_children() -> u64 {
+    // SAFETY: as in `count`.
+    let counter = unsafe { ONLY_FORKED.load(Ordering::Acquire).as_ref() };
+    counter.map_or(0, |counter| counter.load(Ordering::Acquire).try_into().unwrap_or(0))
+}
+
+/// This process has a manager: it is not among those that only forked.
+pub fn now_managed() {
+    leave();
+}
+
+/// This process is about to execute a program. Gives what [`came_back`] wants.
+pub fn about_to_exec() -> bool {
+    leave()
+}
+
+/// The program was not executed.
+pub fn came_back(left: bool) {
+    if left {
+        IS_ONLY_FORKED.store(true, Ordering::Release);
+        count(1);
+    }
+}
+
+/// Counts this process out, if it is not a child that shares the memory of one that is counted.
+fn leave() -> bool {
+    let left = IS_ONLY_FORKED.load(Ordering::Acquire)
+        && state::process().is_some_and(|process| process.is_home())
+        && IS_ONLY_FORKED.swap(false, Ordering::AcqRel);
+    if left {
+        count(-1);
+    }
+    left
 }
 
 /// Reserves the addresses of the parent's windows without access, so that nothing the child maps can lie
 /// where a stale pointer of the parent's points: such an access must fail, not read something else.
 fn keep_windows_closed() {
     let Some(windows) = state::last_manager().map(|manager| manager.windows()) else { return };
-    let _ = split::parts::<()>(
-        PAGE..ADDRESS_END,
-        PAGE,
-        &|range| windows.intersects(range.start, range.len()),
-        &|range| windows.covers(range.start, range.len()),
-        &mut |side, range| {
-            if side == Side::Managed {
-                let flags =
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-                let at = range.start as *mut libc::c_void;
-                // SAFETY: NOREPLACE: nothing that is mapped is changed. If it fails, the addresses are in use
-                // already.
-                unsafe { sys::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) };
-            }
-            Ok(())
-        },
-    );
+    for (_, range) in windows.parts(PAGE..ADDRESS_END).filter(|(side, _)| *side == Side::Managed) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        let at = range.start as *mut libc::c_void;
+        // SAFETY: NOREPLACE: nothing that is mapped is changed. If it fails, the addresses are in use
+        // already.
+        unsafe { sys::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) };
+    }
 }

@@ -16,6 +16,7 @@
 //! * _exit, the exec family, posix_spawn, system, popen; exit, quick_exit and fork by libc's own hooks: dirty
 //!   pages are written back first.
 //! * sigaction and relatives: see [`signals`].
+//! * pthread_create and __cxa_thread_atexit_impl, for the library's own threads only: see [`reserve`].
 //!
 //! # What is not covered
 //! Raw system calls (`syscall(2)`, Go programs) on managed memory or files; reads and writes of managed files
@@ -39,24 +40,25 @@ mod end;
 mod fork;
 mod ids;
 mod interpose;
+mod limits;
 mod policy;
 mod real;
 mod reason;
 mod request;
+mod reserve;
 mod serve;
 mod service;
 mod signals;
-mod split;
 mod state;
+mod stderr;
 mod summary;
 mod sys;
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 
-/// The library's own heap: its threads must not allocate from a heap whose lock a faulting thread may hold.
 #[global_allocator]
-static HEAP: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static HEAP: reserve::Heap = reserve::Heap;
 
 #[cfg(not(test))]
 #[used]
@@ -73,8 +75,7 @@ unsafe extern "C" fn construct() {
         return;
     }
     // Registered before our own fork handlers, so that the heap is locked after they have run, and usable again in the child before they do.
-    // SAFETY: nothing was allocated yet, and it is called once.
-    unsafe { dlmalloc::enable_alloc_after_fork() };
+    reserve::set_up();
     // SAFETY: the environment holds strings.
     let text = unsafe { CStr::from_ptr(text) };
     match config::Options::parse(OsStr::from_bytes(text.to_bytes())) {

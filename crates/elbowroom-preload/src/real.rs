@@ -74,14 +74,15 @@ macro_rules! real {
             ///
             /// # Safety
             /// As that function.
+            #[allow(non_snake_case)]
             pub unsafe fn $name($($a: $t),*) -> $r {
                 #[allow(unused_mut)]
                 let mut pointer = pointers::$name.load(Ordering::Acquire);
                 if pointer.is_null() {
-                    let _words = [$($a.word()),*];
+                    let _words: &[c_long] = &[$($a.word()),*];
                     $(
                         // SAFETY: the system call has the same parameters; the caller's promise.
-                        return unsafe { by_system_call(libc::$call, &_words) as $r };
+                        return unsafe { by_system_call(libc::$call, _words) as $r };
                     )?
                     #[allow(unreachable_code)]
                     {
@@ -155,6 +156,18 @@ real! {
         args: *const *const c_char, env: *const *const c_char) -> c_int;
     system(command: *const c_char) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    prlimit64(pid: c_int, resource: c_uint, new: *const libc::rlimit, old: *mut libc::rlimit) -> c_int
+        = SYS_prlimit64;
+    siglongjmp(env: *mut c_void, value: c_int) -> c_int;
+    longjmp(env: *mut c_void, value: c_int) -> c_int;
+    _longjmp(env: *mut c_void, value: c_int) -> c_int;
+    __longjmp_chk(env: *mut c_void, value: c_int) -> c_int;
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: *mut c_void,
+        argument: *mut c_void) -> c_int;
+    abort() -> c_int;
+    _Fork() -> c_int;
+    clone(start: *mut c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,
+        tls: *mut c_void, child_tid: *mut c_int) -> c_int;
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     signal(signal: c_int, handler: Handler) -> Handler;
     bsd_signal(signal: c_int, handler: Handler) -> Handler;
@@ -162,4 +175,7 @@ real! {
     sysv_signal(signal: c_int, handler: Handler) -> Handler;
     __sysv_signal(signal: c_int, handler: Handler) -> Handler;
     sigset(signal: c_int, handler: Handler) -> Handler;
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: *const c_void,
+        argument: *mut c_void) -> c_int;
+    __cxa_thread_atexit_impl(destructor: *const c_void, object: *mut c_void, dso: *mut c_void) -> c_int;
 }

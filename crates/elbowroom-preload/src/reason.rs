@@ -34,22 +34,34 @@ reasons! {
     FixedOutsideWindow = "fixed_outside_window",
     /// Flags that only the kernel can follow.
     UnsupportedFlags = "unsupported_flags",
-    /// The kernel maps the same file for shared writing, or would have to.
+    /// The kernel maps the same file, and one of the two could store to it.
     MappedByKernel = "mapped_by_kernel",
+    /// Another process uses the file, or that cannot be known (`--sharing trust` manages it all the same).
+    NotAlone = "not_alone",
+    /// Managed memory whose range also has mappings of the kernel's: the whole range went to the kernel.
+    MixedRange = "mixed_range",
+    /// Advice, or another call on managed memory, that only the kernel can follow: its file went to the kernel.
+    KernelCall = "kernel_call",
+    /// mlock of managed memory: its file went to the kernel.
+    Mlocked = "mlocked",
     /// The manager could not open the file.
     OpenFailed = "open_failed",
     /// Asked by a child that shares the memory of its parent.
     ChildProcess = "child_process",
     /// The manager did not start.
     ManagerUnavailable = "manager_unavailable",
+    /// RLIMIT_AS or RLIMIT_DATA leaves no room for windows and arena, and may not be raised.
+    AddressSpaceLimit = "address_space_limit",
     /// The manager could not make the mapping.
     ManagerRefused = "manager_refused",
     /// mremap to a place, or in a way, that only the kernel can follow.
     Remapped = "remapped",
     /// The program locks all its memory.
     LockedMemory = "locked_memory",
-    /// mlock of managed memory, refused with ENOMEM.
+    /// mlockall beside managed memory, refused with ENOMEM.
     MlockRefused = "mlock_refused",
+    /// A call on addresses where the library has its own memory, refused.
+    LibraryMemory = "library_memory",
 }
 
 /// One counter per reason. All zero is the start.

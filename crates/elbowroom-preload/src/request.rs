@@ -28,8 +28,6 @@ pub enum Op {
         tid: u32,
         /// Open the file for writing too.
         writable: bool,
-        /// The file is, or was, mapped by the kernel on our account: look whether it still is.
-        kernel_mapped: bool,
     },
     /// munmap.
     Unmap(Range<usize>),
@@ -50,10 +48,18 @@ pub enum Op {
     Advise(Range<usize>, Advice),
     /// mincore of at most [`RESIDENT_PAGES`] pages: the bytes are in the reply.
     Resident(Range<usize>),
-    /// Gives the range to the kernel with its contents and these rights, or its own.
-    HandBack(Range<usize>, Option<u32>),
-    /// Gives the addresses to the kernel.
-    Surrender(Range<usize>),
+    /// munlock.
+    Unlock(Range<usize>),
+    /// Makes the range wholly the kernel's: its files go back, its holes are unmapped for real.
+    HandBack(Range<usize>),
+    /// The file goes back to the kernel.
+    HandBackFile(FileId),
+    /// The kernel maps the file: it goes back if either side can store to it. The kernel's mapping can if this is true.
+    KernelMaps(FileId, bool),
+    /// Unmaps the holes in the range for real, if nothing is mapped there.
+    MakeRoom(Range<usize>),
+    /// What a child of fork could store to, or see stored to, goes back to the kernel.
+    HandBackBeforeFork,
     /// A write to the file begins: gives a ticket, or 0 if the file is not managed.
     WriteBegin(FileId, Range<u64>, Flush),
     /// It ended.

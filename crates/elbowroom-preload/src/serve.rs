@@ -3,21 +3,26 @@
 use crate::end;
 use crate::policy::MapArgs;
 use crate::request::{Change, Durable, Flush, Op, RESIDENT_PAGES, Reply, Request};
-use crate::state::Process;
+use crate::state::{self, Process};
 use crate::sys::PAGE;
 use elbowroom::{
-    Errno, FileId, FileObject, Host, Manager, MapRequest, Place, Prot, Sharing, Space, WriteTicket,
+    Errno, FileId, FileObject, Host, Manager, MapRequest, OpenError, Origin, Place, Prot, Sharing, Space,
+    WriteTicket,
 };
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// [`Op::Map`]'s answer when the manager could not open the file; not an errno.
 pub const OPEN_FAILED: i32 = -1;
-/// [`Op::Map`]'s answer when the kernel still maps the file for shared writing; not an errno.
+/// [`Op::Map`]'s answer when the kernel still maps the file, and one of the two could store to it; not an errno.
 pub const MAPPED_BY_KERNEL: i32 = -2;
+/// [`Op::Map`]'s answer when another process uses the file, or that cannot be known; not an errno.
+pub const NOT_ALONE: i32 = -3;
+
+/// How often a file is opened anew that was closed before it was mapped.
+const MAP_ROUNDS: usize = 100;
 
 /// A write that has begun: what the number that [`Op::WriteBegin`] gives points to.
 struct Begun {
@@ -44,9 +49,8 @@ fn perform(
     resident: &mut [u8; RESIDENT_PAGES],
 ) -> Reply {
     let done = match op {
-        Op::Map { args, id, tid, writable, kernel_mapped } => {
-            let object = open(process, manager, &args, id, tid, writable, kernel_mapped)?;
-            return map(space, &args, object, writable).map_err(number);
+        Op::Map { args, id, tid, writable } => {
+            return map(process, manager, space, &Wanted { args, id, tid, writable });
         }
         Op::Unmap(range) => space.unmap(range.start, range.len()),
         Op::Protect(range, prot) => {
@@ -65,8 +69,12 @@ fn perform(
             let pages = (range.len() / PAGE).min(RESIDENT_PAGES);
             space.resident(range.start, &mut resident[..pages])
         }
-        Op::HandBack(range, prot) => space.hand_back(range.start, range.len(), prot),
-        Op::Surrender(range) => space.surrender(range.start, range.len()),
+        Op::Unlock(range) => space.unlock(range.start, range.len()),
+        Op::HandBack(range) => space.hand_back(range.start, range.len()),
+        Op::HandBackFile(id) => space.give_file(id).map(|_| ()),
+        Op::KernelMaps(id, writes) => space.give_if_stored_to(id, writes),
+        Op::MakeRoom(range) => space.make_room(range.start, range.len()),
+        Op::HandBackBeforeFork => space.give_before_fork(),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
         Op::WriteEnd { ticket, written } => {
             let Begun { ticket, .. } = *begun(ticket);
@@ -133,46 +141,82 @@ fn begun(ticket: usize) -> Box<Begun> {
     unsafe { Box::from_raw(ticket as *mut Begun) }
 }
 
-/// The object of a file that is to be mapped.
-fn open(
-    process: &Process,
-    manager: &Manager,
-    args: &MapArgs,
+/// A mapping that the manager is to make.
+struct Wanted {
+    args: MapArgs,
     id: FileId,
     tid: u32,
     writable: bool,
-    kernel_mapped: bool,
-) -> Result<Arc<FileObject>, i32> {
-    if kernel_mapped && still_mapped_by_kernel(id.inode, writable) {
-        return Err(MAPPED_BY_KERNEL);
+}
+
+fn map(process: &Process, manager: &Manager, space: &Space<Host>, wanted: &Wanted) -> Reply {
+    for _ in 0..MAP_ROUNDS {
+        let (object, origin) = open(process, manager, wanted)?;
+        match map_object(space, wanted, object, origin) {
+            // Nobody mapped it for a moment, and it was closed.
+            Err(Errno::STALE) => {}
+            mapped => return mapped.map_err(number),
+        }
     }
+    Err(number(Errno::STALE))
+}
+
+/// The object of the file, and the description that it is mapped through.
+fn open(
+    process: &Process,
+    manager: &Manager,
+    wanted: &Wanted,
+) -> Result<(Arc<FileObject>, Arc<Origin>), i32> {
+    let id = wanted.id;
     // Before the file is managed, so that no read or write of it is missed afterwards.
     process.managed.add(id.device, id.inode);
-    let path = format!("/proc/{tid}/fd/{}", args.fd);
-    let object = manager.open(Path::new(&path), writable).map_err(|_| OPEN_FAILED)?;
+    let (object, origin) =
+        manager.open_through(wanted.tid, wanted.args.fd, wanted.writable).map_err(|error| match error {
+            OpenError::Failed(_) => OPEN_FAILED,
+            OpenError::NotAlone => NOT_ALONE,
+        })?;
     if object.id() != id {
         // Another thread has closed the descriptor and opened something else under its number: as if it had
         // come first.
+        manager.close_unused(&object);
         return Err(OPEN_FAILED);
     }
+    // After the file can be found: who has the kernel map it looks for it afterwards, and one of the two sees the other.
+    fence(Ordering::SeqCst);
+    if state::KERNEL_MAPPED.may_contain(id.device, id.inode)
+        && still_mapped_by_kernel(id.inode, wanted.writable)
+    {
+        manager.close_unused(&object);
+        return Err(MAPPED_BY_KERNEL);
+    }
     process.file_opened();
-    Ok(object)
+    Ok((object, origin))
 }
 
-fn map(space: &Space<Host>, args: &MapArgs, object: Arc<FileObject>, writable: bool) -> Result<usize, Errno> {
+fn map_object(
+    space: &Space<Host>,
+    wanted: &Wanted,
+    object: Arc<FileObject>,
+    origin: Arc<Origin>,
+) -> Result<usize, Errno> {
+    let args = &wanted.args;
     let nonblocking = args.flags & libc::MAP_NONBLOCK != 0;
+    let place = place(args);
+    if let Place::Fixed(at) = place {
+        space.take_back(at, args.rounded())?;
+    }
     let request = MapRequest {
-        place: place(args),
+        place,
         len: args.rounded(),
         prot: prot(args.prot),
         sharing: if args.shared() == Some(true) { Sharing::Shared } else { Sharing::Private },
         object: Some(object),
         offset: args.offset as u64,
-        may_write: writable,
+        may_write: wanted.writable,
         populate: args.flags & libc::MAP_POPULATE != 0 && !nonblocking,
         locked: false,
     };
-    space.map(request)
+    space.map_through(request, Some(origin))
 }
 
 fn place(args: &MapArgs) -> Place {
@@ -195,19 +239,20 @@ pub fn prot(bits: libc::c_int) -> Prot {
     }
 }
 
-/// Whether the kernel maps the file shared, and one of the two sides may be written. By inode number alone:
-/// the device that /proc shows is not always the one that fstat(2) gives, and a wrong "yes" costs only this
-/// mapping.
+/// Whether the kernel maps the file, and one of the two sides could store to it: then each would miss the other's
+/// stores. By inode number alone: the device that /proc shows is not always the one that fstat(2) gives, and a
+/// wrong "yes" costs only this mapping.
 fn still_mapped_by_kernel(inode: u64, writable: bool) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
-    maps.lines().any(|line| maps_shared(line, inode, writable))
+    maps.lines().any(|line| conflicts(line, inode, writable))
 }
 
-fn maps_shared(line: &str, inode: u64, writable: bool) -> bool {
+fn conflicts(line: &str, inode: u64, writable: bool) -> bool {
     let mut fields = line.split_ascii_whitespace();
     let rights = fields.nth(1).unwrap_or_default().as_bytes();
     let same = fields.nth(2).and_then(|field| field.parse().ok()) == Some(inode);
-    same && rights.get(3) == Some(&b's') && (writable || rights.get(1) == Some(&b'w'))
+    let stores = rights.get(3) == Some(&b's') && rights.get(1) == Some(&b'w');
+    same && inode != 0 && (writable || stores)
 }
 
 #[cfg(test)]
@@ -215,15 +260,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_mappings_are_found_in_the_kernels_list() {
+    fn mappings_that_conflict_are_found_in_the_kernels_list() {
         let line = "7f00-7f01 rw-s 00001000 fe:00 4711    /srv/data 4712";
-        assert!(maps_shared(line, 4711, false));
-        assert!(!maps_shared(line, 4712, true));
+        assert!(conflicts(line, 4711, false));
+        assert!(!conflicts(line, 4712, true));
         let read_only = "7f00-7f01 r--s 00001000 fe:00 4711    /srv/data";
-        assert!(!maps_shared(read_only, 4711, false));
-        assert!(maps_shared(read_only, 4711, true));
-        assert!(!maps_shared("7f00-7f01 rw-p 00001000 fe:00 4711    /srv/data", 4711, true));
-        assert!(!maps_shared("7f00-7f01 rw-p 0 00:00 0", 0, true));
+        assert!(!conflicts(read_only, 4711, false));
+        assert!(conflicts(read_only, 4711, true));
+        let private = "7f00-7f01 rw-p 00001000 fe:00 4711    /srv/data";
+        assert!(!conflicts(private, 4711, false));
+        assert!(conflicts(private, 4711, true), "it shows what is stored to the file");
+        assert!(!conflicts("7f00-7f01 rw-p 0 00:00 0", 0, true));
     }
 
     #[test]

@@ -11,17 +11,18 @@
 //! Synchronization: requests come over the lanes (request.rs); between a lane and its workers stands a queue
 //! under a mutex that only service threads take.
 
-use crate::config::{Fallback, Io, Mmu, Options};
+use crate::config::{Io, Mmu, Options, Sharing};
 use crate::reason::Reason;
 use crate::request::Request;
+use crate::reserve;
 use crate::serve;
 use crate::state::{self, ALIVE, FAILED, LaneKind, NONE, Process, STARTING};
 use crate::sys::{self, Except, SignalsBlocked};
 use elbowroom::{Config, EngineKind, Host, Manager, MoverKind, Space};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The status of a program that could not be started as asked.
 pub const CANNOT_RUN_STATUS: libc::c_int = 125;
@@ -58,6 +59,7 @@ fn start(process: &'static Process) {
     // What libc and std call on this thread while it makes threads goes straight to the kernel.
     state::set_service_thread(true);
     let blocked = SignalsBlocked::new(Except::LibcInternal);
+    reserve::prepare(state::options().map_or(0, |options| options.memory_bytes));
     let spawned = spawn("elbowroom-watch", move || watch(process))
         .and_then(|()| spawn("elbowroom-svc", move || first_thread(process)));
     if let Err(error) = spawned {
@@ -92,24 +94,17 @@ fn set_phase(process: &Process, phase: u32) {
     sys::futex_wake(process.phase.as_ptr(), i32::MAX);
 }
 
-/// Says why the manager did not start and ends the program, unless it was asked to go on without.
+/// Says why the manager did not start, once in a process. The program goes on without: `elbowroom run` has found
+/// out before that a manager can work here, and what the program has done since to its limits or its system is
+/// no reason to end it.
 fn report_failure(process: &Process) {
+    if state::options().is_none_or(|options| options.quiet) {
+        return;
+    }
     // SAFETY: leaked by `fail` before the phase was set.
     let why = unsafe { process.error.load(Ordering::Acquire).as_ref() };
     let why = why.map_or("unknown reason", String::as_str);
-    let options = state::options();
-    if options.is_some_and(|options| options.fallback == Fallback::Kernel) {
-        if options.is_some_and(|options| !options.quiet) {
-            sys::write_stderr(format!("elbowroom: running without a manager: {why}\n").as_bytes());
-        }
-        return;
-    }
-    let text = format!(
-        "elbowroom: cannot manage memory: {why}\n\
-         elbowroom: `elbowroom doctor` says what to change; `elbowroom run --fallback kernel` runs unmanaged\n"
-    );
-    sys::write_stderr(text.as_bytes());
-    sys::exit_group(CANNOT_RUN_STATUS);
+    sys::write_stderr(format!("elbowroom: running without a manager: {why}\n").as_bytes());
 }
 
 fn first_thread(process: &'static Process) {
@@ -127,12 +122,19 @@ fn first_thread(process: &'static Process) {
     };
     // It lives as long as the process: pointers to it are read without locks, by forked children too.
     let manager: &'static Manager = Box::leak(Box::new(manager));
-    let pool = Arc::new(Pool { process, manager, space, queues: Default::default() });
-    let ending = pool.clone();
+    let pool = Arc::new(Pool {
+        process,
+        manager,
+        space,
+        queues: Default::default(),
+        wanted: Default::default(),
+        house_bell: AtomicU32::new(0),
+    });
+    let house = pool.clone();
     let spawned = pool
         .spawn_worker(LaneKind::Ordinary)
-        .and_then(|()| ending.spawn_worker(LaneKind::Ending))
-        .and_then(|()| spawn("elbowroom-house", move || keep_house(process)));
+        .and_then(|()| pool.spawn_worker(LaneKind::Ending))
+        .and_then(|()| spawn("elbowroom-house", move || keep_house(&house)));
     if let Err(error) = spawned {
         return fail(process, format!("cannot start a thread: {error}"));
     }
@@ -188,6 +190,9 @@ fn config(options: &Options) -> Config {
         private_writes: false,
         on_thread_start: Some(state::enter_service_thread),
         changes_wait: Some(state::changes_wait),
+        close_unmapped: true,
+        alone: options.sharing == Sharing::Auto,
+        on_hand_back: Some(|id| state::KERNEL_MAPPED.add(id.device, id.inode)),
         ablation: elbowroom::Ablation::default(),
     }
 }
@@ -210,6 +215,10 @@ struct Pool {
     manager: &'static Manager,
     space: Space<Host>,
     queues: [Mutex<VecDeque<Taken>>; 2],
+    /// Workers that are to be started, by [`LaneKind`].
+    wanted: [AtomicU32; 2],
+    /// A futex, changed when `wanted` was.
+    house_bell: AtomicU32,
 }
 
 /// A request that was taken off its lane.
@@ -219,6 +228,26 @@ struct Taken(*mut Request);
 unsafe impl Send for Taken {}
 
 impl Pool {
+    /// Asks for another worker. The house thread starts it: libc allocates for a thread that starts another, in memory that it maps for
+    /// each thread once (reserve/stacks.rs).
+    fn want_worker(&self, kind: LaneKind) {
+        if self.process.lanes[kind as usize].workers.load(Ordering::Acquire) < MAX_WORKERS[kind as usize] {
+            self.wanted[kind as usize].store(1, Ordering::Release);
+            self.house_bell.fetch_add(1, Ordering::AcqRel);
+            sys::futex_wake(self.house_bell.as_ptr(), 1);
+        }
+    }
+
+    /// Starts the workers that were asked for.
+    fn spawn_wanted(self: &Arc<Self>) {
+        for kind in [LaneKind::Ordinary, LaneKind::Ending] {
+            if self.wanted[kind as usize].swap(0, Ordering::AcqRel) != 0 {
+                // Without another thread, those that there are serve all, later: no reason to refuse a request.
+                let _ = self.spawn_worker(kind);
+            }
+        }
+    }
+
     fn spawn_worker(self: &Arc<Self>, kind: LaneKind) -> std::io::Result<()> {
         let lane = &self.process.lanes[kind as usize];
         if lane.workers.fetch_add(1, Ordering::AcqRel) >= MAX_WORKERS[kind as usize] {
@@ -242,8 +271,7 @@ impl Pool {
                 continue;
             };
             if lane.idle.load(Ordering::Acquire) == 0 {
-                // Without another thread this one serves alone, later: no reason to refuse the request.
-                let _ = self.spawn_worker(kind);
+                self.want_worker(kind);
             }
             // SAFETY: taken off the lane by this thread.
             let asked = unsafe { &mut *request };
@@ -273,14 +301,23 @@ fn watch(process: &'static Process) {
     unsafe { libc::exit(0) }
 }
 
-fn keep_house(process: &'static Process) {
-    let pid = sys::getpid();
+/// Starts workers, and looks each second whether the program has ended.
+fn keep_house(pool: &Arc<Pool>) {
+    let (process, pid) = (pool.process, sys::getpid());
+    let mut looked = Instant::now();
     loop {
-        std::thread::sleep(WATCH_INTERVAL);
-        if main_thread_ended(pid) && only_our_threads(process, pid) {
+        let bell = pool.house_bell.load(Ordering::Acquire);
+        pool.spawn_wanted();
+        let rest = WATCH_INTERVAL.saturating_sub(looked.elapsed());
+        if !rest.is_zero() {
+            sys::futex_wait(&pool.house_bell, bell, Some(rest.as_millis() as u32 + 1));
+            continue;
+        }
+        looked = Instant::now();
+        let ending = process.exit_now.load(Ordering::Acquire) != 0;
+        if !ending && main_thread_ended(pid) && only_our_threads(process, pid) {
             process.exit_now.store(1, Ordering::Release);
             sys::futex_wake(process.exit_now.as_ptr(), 1);
-            return;
         }
     }
 }

@@ -1,32 +1,54 @@
 //! Signals whose default action ends the process.
 //!
-//! Once a mapping is managed, such an end must not lose stores, nor the report. So every signal of that kind
-//! whose disposition is SIG_DFL gets [`on_fatal_signal`], and the program is not to notice: sigaction(2) and
-//! its relatives (interpose/signal.rs) report SIG_DFL where our handler is, and put our handler where the
-//! program sets SIG_DFL. The handler writes back, reports, restores SIG_DFL and lets the signal happen again,
-//! with the same siginfo, so that the wait status, the core dump and its registers are those of the program.
+//! Once a mapping is managed, such an end must not lose stores, nor the report. So we stand in front of the
+//! program's dispositions where it matters, with [`dispatch`], and the program is not to notice: sigaction(2)
+//! and its relatives (interpose/signal.rs) report what the program has set, which table.rs remembers. We stand
+//! in front of
+//! * SIG_DFL, of every signal that ends the process: the handler writes back and reports, and lets the signal
+//!   happen again by default (fatal.rs);
+//! * handlers with SA_RESETHAND: the kernel would make the disposition SIG_DFL behind our back, and a handler
+//!   that raises the signal again would end the process. It becomes our SIG_DFL instead;
+//! * SIG_IGN of signals that instructions raise: the kernel does not ignore them then, but kills;
+//! * handlers of signals that instructions raise, and handlers that block such signals: if they are blocked, the
+//!   kernel kills, so it must not know (blocked.rs);
+//! * handlers and SIG_IGN of SIGABRT: abort(3) inside libc raises it, and then once more by default.
 //!
-//! The same handler serves a forked child that touches what was managed memory of its parent: that is said
-//! before the child dies.
+//! The kernel's disposition has the program's flags and mask, so that a handler is called as the kernel would
+//! call it.
 //!
-//! Synchronization: dispositions are swapped by the kernel; beside them are only the flags and the mask that
-//! the program gave with SIG_DFL, in atomics.
+//! As process 1 of a PID namespace a process cannot be ended by SIG_DFL, unless an instruction raises the
+//! signal; handlers would be called, and interrupt its system calls. There we stand in front of SIG_DFL only
+//! for signals that instructions raise.
+//!
+//! A child that shares our memory (vfork) has dispositions of its own, but not a table of its own: what it sets
+//! goes to the kernel as it is.
+//!
+//! Synchronization: see table.rs.
+
+pub mod blocked;
+mod fatal;
+mod table;
 
 use crate::end;
+use crate::fork;
 use crate::real;
 use crate::state;
-use crate::summary::Buffer;
 use crate::sys;
 use libc::{c_int, c_void, siginfo_t};
-use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use table::{Action, Held};
 
-const SIGNALS: usize = 65;
+const LAST_SIGNAL: c_int = 64;
 
-static ARMED: AtomicBool = AtomicBool::new(false);
-/// What the program gave along with SIG_DFL.
-static DEFAULT_FLAGS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(0) }; SIGNALS];
-static DEFAULT_MASKS: [AtomicU64; SIGNALS] = [const { AtomicU64::new(0) }; SIGNALS];
+/// What we stand in front of: nothing, signals that instructions raise, or all.
+static ARMED: AtomicU32 = AtomicU32::new(NOTHING);
+const NOTHING: u32 = 0;
+const INSTRUCTIONS: u32 = 1;
+const ALL: u32 = 2;
+/// It was process 1 of its namespace that armed.
+static AS_INIT: AtomicBool = AtomicBool::new(false);
+/// Signals that the program ignores, and that we stand in front of (bit n-1 for signal n).
+static IGNORED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the default action of the signal ends the process, and a handler can be set for it.
 pub fn is_fatal(signal: c_int) -> bool {
@@ -34,80 +56,136 @@ pub fn is_fatal(signal: c_int) -> bool {
         libc::SIGKILL | libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => false,
         libc::SIGCHLD | libc::SIGCONT | libc::SIGURG | libc::SIGWINCH => false,
         // 32 and 33 are libc's own.
-        1..=31 | 34..=64 => true,
+        1..=31 | 34..=LAST_SIGNAL => true,
         _ => false,
     }
 }
 
-/// Whether SIG_DFL is virtual now.
-pub fn armed() -> bool {
-    ARMED.load(Ordering::Acquire)
+/// Whether instructions raise the signal: the kernel kills if it is blocked or ignored then.
+pub fn is_synchronous(signal: c_int) -> bool {
+    matches!(
+        signal,
+        libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP | libc::SIGSYS
+    )
 }
 
-/// Installs the handler for all signals that would end the process. Once is enough for a process and its
-/// children.
+/// Whether the disposition of the signal is virtual now.
+fn is_virtual(signal: c_int) -> bool {
+    match ARMED.load(Ordering::Acquire) {
+        NOTHING => false,
+        INSTRUCTIONS => is_synchronous(signal),
+        _ => is_fatal(signal),
+    }
+}
+
+/// Stands in front of the dispositions. Once is enough for a process and its children; only the children of a
+/// process 1 have to do more than it did.
 pub fn arm() {
-    if armed() || ARMED.swap(true, Ordering::AcqRel) {
+    fork::now_managed();
+    let armed = ARMED.load(Ordering::Acquire) == ALL;
+    if armed && !(AS_INIT.load(Ordering::Acquire) && sys::getpid() != 1) {
         return;
     }
-    for signal in (1..SIGNALS as c_int).filter(|signal| is_fatal(*signal)) {
-        arm_one(signal);
+    AS_INIT.store(sys::getpid() == 1, Ordering::Release);
+    ARMED.store(ALL, Ordering::Release);
+    for signal in (1..=LAST_SIGNAL).filter(|signal| is_fatal(*signal)) {
+        adopt(&table::lock(signal));
     }
 }
 
-/// Installs the handler for one signal, if its disposition is SIG_DFL.
-fn arm_one(signal: c_int) {
-    let Some(before) = exchange(signal, None) else { return };
-    if before.sa_sigaction != libc::SIG_DFL {
+/// The same for the signals that instructions raise, whatever is managed: the program blocks some of them.
+fn arm_synchronous() {
+    let armed = ARMED.compare_exchange(NOTHING, INSTRUCTIONS, Ordering::AcqRel, Ordering::Acquire).is_err();
+    if armed {
         return;
     }
-    remember_default(signal, &before);
-    // Another thread may have set a disposition in between: it gets it back.
-    if let Some(replaced) = exchange(signal, Some(&ours()))
-        && replaced.sa_sigaction != libc::SIG_DFL
-        && !is_ours(&replaced)
-    {
-        exchange(signal, Some(&replaced));
+    for signal in (1..=LAST_SIGNAL).filter(|signal| is_synchronous(*signal)) {
+        adopt(&table::lock(signal));
     }
 }
 
-/// After a fork: the SIGSEGV of a child that touches its parent's managed memory must be explained.
-pub fn arm_for_child() {
-    arm_one(libc::SIGSEGV);
+/// In a child that has only one thread.
+pub fn after_fork() {
+    table::after_fork();
+    // A child that touches its parent's managed memory is told what it did.
+    if is_virtual(libc::SIGSEGV) {
+        adopt(&table::lock(libc::SIGSEGV));
+    }
 }
 
-fn ours() -> libc::sigaction {
-    // SAFETY: all zero is a valid `sigaction`.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = on_fatal_signal as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the set is valid.
-    unsafe { libc::sigfillset(&mut action.sa_mask) };
-    action
+/// Remembers what the kernel has for a signal, if that is not ours, and stands in front of it if need be.
+fn adopt(held: &Held) {
+    let signal = held.signal();
+    let Some(there) = exchange(signal, None) else { return };
+    if is_ours(&there) {
+        return;
+    }
+    held.store(Action::of(&there));
+    if let Some(front) = in_front_of(signal, Action::of(&there)) {
+        exchange(signal, Some(front));
+    }
+    note_ignored(signal, &there);
 }
 
-/// Whether a disposition is our handler.
-pub fn is_ours(action: &libc::sigaction) -> bool {
-    action.sa_sigaction == on_fatal_signal as *const () as usize
+/// What the kernel gets for what the program has set; `None`: the same.
+fn in_front_of(signal: c_int, action: Action) -> Option<Action> {
+    let handler = dispatch as *const () as usize;
+    let ours = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    match action.handler {
+        libc::SIG_DFL => (is_synchronous(signal) || sys::getpid() != 1).then_some(Action {
+            handler,
+            flags: ours,
+            mask: !0,
+        }),
+        libc::SIG_IGN => (is_synchronous(signal) || signal == libc::SIGABRT).then_some(Action {
+            handler,
+            flags: ours | libc::SA_RESTART,
+            mask: 0,
+        }),
+        _ => {
+            let deferred = if is_synchronous(signal) { libc::SA_NODEFER } else { 0 };
+            let needed = action.flags & libc::SA_RESETHAND != 0
+                || signal == libc::SIGABRT
+                || is_synchronous(signal)
+                || action.mask & blocked::SYNCHRONOUS != 0;
+            needed.then_some(Action {
+                handler,
+                flags: action.flags & !libc::SA_RESETHAND | libc::SA_SIGINFO | deferred,
+                mask: action.mask & !blocked::SYNCHRONOUS,
+            })
+        }
+    }
 }
 
-/// sigaction(2) as libc has it.
-fn exchange(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
-    // SAFETY: all zero is a valid `sigaction`.
-    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
+/// Whether a disposition of the kernel's is ours.
+fn is_ours(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == dispatch as *const () as usize
+}
+
+fn note_ignored(signal: c_int, set: &libc::sigaction) {
+    let bit = 1 << (signal - 1);
+    if set.sa_sigaction == libc::SIG_IGN && in_front_of(signal, Action::of(set)).is_some() {
+        IGNORED.fetch_or(bit, Ordering::AcqRel);
+    } else {
+        IGNORED.fetch_and(!bit, Ordering::AcqRel);
+    }
+}
+
+/// Whether the caller has a table of its own.
+fn has_own_table() -> bool {
+    state::process().is_some_and(|process| process.is_home())
+}
+
+/// sigaction(2) as libc has it; gives what was there. `errno` is kept.
+fn exchange(signal: c_int, new: Option<Action>) -> Option<libc::sigaction> {
+    let mut old = Action { handler: libc::SIG_DFL, flags: 0, mask: 0 }.to_libc();
+    let new = new.map(Action::to_libc);
+    let new = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let kept = sys::errno();
     // SAFETY: both are null or valid; our handler may run at any time.
     let r = unsafe { real::sigaction(signal, new, &mut old) };
     sys::set_errno(kept);
     (r == 0).then_some(old)
-}
-
-fn remember_default(signal: c_int, action: &libc::sigaction) {
-    DEFAULT_FLAGS[signal as usize].store(action.sa_flags, Ordering::Relaxed);
-    // SAFETY: a `sigset_t` begins with the 64 bits that the kernel knows.
-    let mask = unsafe { std::ptr::from_ref(&action.sa_mask).cast::<u64>().read() };
-    DEFAULT_MASKS[signal as usize].store(mask, Ordering::Relaxed);
 }
 
 /// sigaction(2) as the program sees it.
@@ -119,95 +197,178 @@ pub unsafe fn virtual_sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if !is_fatal(signal) {
+    if !is_virtual(signal) {
         // SAFETY: the caller's promise.
-        return unsafe { real::sigaction(signal, new, old) };
+        let r = unsafe { real::sigaction(signal, new, old) };
+        if is_virtual(signal) && has_own_table() {
+            // Another thread armed meanwhile.
+            adopt(&table::lock(signal));
+        }
+        return r;
     }
     // SAFETY: the caller's promise. Read before `old` is written: they may be the same.
     let asked = unsafe { new.as_ref() }.copied();
-    let set = match asked {
-        Some(action) if action.sa_sigaction == libc::SIG_DFL && armed() => Some(ours()),
-        other => other,
-    };
-    // SAFETY: `old` is null or valid; the other pointer is ours.
-    let r =
-        unsafe { real::sigaction(signal, set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref), old) };
-    // SAFETY: the caller's promise.
-    if let (0, Some(old)) = (r, unsafe { old.as_mut() })
-        && is_ours(old)
-    {
-        old.sa_sigaction = libc::SIG_DFL;
-        old.sa_flags = DEFAULT_FLAGS[signal as usize].load(Ordering::Relaxed);
-        // SAFETY: as in `remember_default`.
-        unsafe {
-            libc::sigemptyset(&mut old.sa_mask);
-            let mask = DEFAULT_MASKS[signal as usize].load(Ordering::Relaxed);
-            (&raw mut old.sa_mask).cast::<u64>().write(mask);
+    let mut there = Action { handler: libc::SIG_DFL, flags: 0, mask: 0 }.to_libc();
+    let (before, r);
+    if has_own_table() {
+        let held = table::lock(signal);
+        before = held.load();
+        let front = asked.and_then(|asked| in_front_of(signal, Action::of(&asked))).map(Action::to_libc);
+        let set = front.as_ref().or(asked.as_ref()).map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: both pointers are null or to our own.
+        r = unsafe { real::sigaction(signal, set, &mut there) };
+        if let (0, Some(asked)) = (r, asked) {
+            held.store(as_reported(Action::of(&asked)));
+            note_ignored(signal, &asked);
         }
+    } else {
+        before = table::load(signal);
+        let set = asked.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: as above.
+        r = unsafe { real::sigaction(signal, set, &mut there) };
     }
-    if let (0, Some(action)) = (r, asked)
-        && action.sa_sigaction == libc::SIG_DFL
-    {
-        remember_default(signal, &action);
+    // SAFETY: the caller's promise.
+    if let (0, Some(old)) = (r, unsafe { old.as_mut() }) {
+        *old = there;
+        if is_ours(&there) {
+            tell(before, old);
+        }
     }
     r
 }
 
-/// After libc's signal(3) or a relative: what the program is told was there, and our handler again where it
-/// set SIG_DFL.
-pub fn virtual_result(signal: c_int, set: usize, was: usize) -> usize {
-    if armed() && is_fatal(signal) && set == libc::SIG_DFL {
-        arm_one(signal);
-    }
-    if was == on_fatal_signal as *const () as usize { libc::SIG_DFL } else { was }
+/// What sigaction(2) reports for what was set by libc's sigaction: the flag that libc adds is in it.
+fn as_reported(action: Action) -> Action {
+    let added = if cfg!(target_arch = "x86_64") { table::SA_RESTORER } else { 0 };
+    Action { flags: action.flags | added, ..action }
 }
 
-extern "C" fn on_fatal_signal(signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
-    let kept = sys::errno();
-    // SAFETY: the kernel gives a valid siginfo.
-    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    if state::process().is_some_and(|process| process.is_home()) {
-        if signal == libc::SIGSEGV && code > 0 && state::alive().is_none() {
-            explain_child_fault(address);
-        }
-        end::process_ends();
+/// Replaces our disposition by what it stands in front of.
+fn tell(action: Action, old: &mut libc::sigaction) {
+    // siginterrupt(3) changes this one in the kernel's disposition, without our knowing.
+    let restart = if action.is_handler() { libc::SA_RESTART } else { 0 };
+    let flags = action.flags & !restart | old.sa_flags & restart;
+    Action { flags, ..action }.write_to(old);
+    if flags & table::SA_RESTORER == 0 {
+        old.sa_restorer = None;
     }
-    // SAFETY: all zero is a valid `sigaction`: SIG_DFL, no flags.
-    let default: libc::sigaction = unsafe { std::mem::zeroed() };
-    exchange(signal, Some(&default));
-    let faulted = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL);
-    let by_instruction = faulted && code > 0 && !(signal == libc::SIGBUS && code == BUS_MCEERR_AO);
-    if !by_instruction {
-        raise_again(signal, info);
-    }
-    sys::set_errno(kept);
 }
 
-/// A memory error that was found in the background: no instruction would meet it again.
-const BUS_MCEERR_AO: c_int = 5;
+/// libc's signal(3) or a relative of it, as the program sees it.
+///
+/// # Safety
+/// As that function.
+pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_int, handler: usize) -> usize {
+    let before = is_fatal(signal).then(|| table::load(signal).handler);
+    // SAFETY: the caller's promise. Not under the lock, which blocks signals: some of them look at the mask, and
+    // change it.
+    let was = unsafe { real(signal, handler) };
+    let Some(before) = before else { return was };
+    if is_virtual(signal) && has_own_table() {
+        let kept = sys::errno();
+        adopt(&table::lock(signal));
+        sys::set_errno(kept);
+    }
+    if was == dispatch as *const () as usize { before } else { was }
+}
 
-/// Queues the same signal to this thread. It is blocked while the handler runs, and happens when the handler
-/// returns.
-fn raise_again(signal: c_int, info: *mut siginfo_t) {
-    let (pid, tid) = (sys::getpid() as libc::c_long, sys::gettid() as libc::c_long);
-    // SAFETY: the siginfo is the kernel's own; to itself a thread may queue any.
+/// Before another program replaces this one: it inherits which signals are ignored, and which are blocked.
+pub fn before_exec() {
+    sys::block(blocked::mask());
+    each_ignored(|ignored| Some(ignored));
+}
+
+/// The other program did not start.
+pub fn after_exec() {
+    sys::unblock(blocked::mask());
+    each_ignored(|_| None);
+}
+
+/// Gives the kernel `given(SIG_IGN)` for the ignored signals that we stand in front of, or what stands there.
+fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
+    let ignored = IGNORED.load(Ordering::Acquire);
+    let action = Action { handler: libc::SIG_IGN, flags: 0, mask: 0 };
+    for signal in (1..=LAST_SIGNAL).filter(|signal| ignored & 1 << (signal - 1) != 0) {
+        exchange(signal, given(action).or(in_front_of(signal, action)));
+    }
+}
+
+/// abort(3), when what the program has set for SIGABRT is still to happen.
+pub fn raise_abort() {
+    sys::unblock(1 << (libc::SIGABRT - 1));
+    // SAFETY: integers only.
     unsafe {
-        if libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal as libc::c_long, info) != 0 {
-            libc::syscall(libc::SYS_tgkill, pid, tid, signal as libc::c_long);
-        }
-    }
+        libc::syscall(
+            libc::SYS_tgkill,
+            libc::c_long::from(sys::getpid()),
+            libc::c_long::from(sys::gettid()),
+            libc::SIGABRT as libc::c_long,
+        )
+    };
 }
 
-fn explain_child_fault(address: usize) {
-    if !state::last_manager().is_some_and(|manager| manager.windows().intersects(address, 1)) {
+/// The kernel's own SIG_DFL, with nothing of ours in front.
+pub fn set_default(signal: c_int) {
+    exchange(signal, Some(Action { handler: libc::SIG_DFL, flags: 0, mask: 0 }));
+}
+
+/// What the kernel calls instead of what the program has set.
+unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives a valid siginfo.
+    let code = unsafe { (*info).si_code };
+    let by_instruction = is_synchronous(signal) && code > 0;
+    if blocked::blocks(signal) {
+        match by_instruction {
+            true => fatal::happens(signal, info),
+            // SAFETY: the kernel's own.
+            false => unsafe { blocked::postpone(signal, info, context) },
+        }
         return;
     }
-    let mut text = Buffer::<160>::new();
-    let _ = writeln!(
-        text,
-        "elbowroom: a forked child touched managed memory (address {address:#x}); only fork + exec is supported"
-    );
-    sys::write_stderr(text.as_bytes());
+    let mut action = table::load(signal);
+    if action.is_handler() && action.flags & libc::SA_RESETHAND != 0 {
+        action = reset(signal);
+    }
+    let by_itself = signal == libc::SIGABRT && code == libc::SI_TKILL;
+    match action.handler {
+        libc::SIG_DFL => fatal::happens(signal, info),
+        libc::SIG_IGN if by_instruction => fatal::happens(signal, info),
+        libc::SIG_IGN => {}
+        // SAFETY: the kernel's own.
+        _ => unsafe { call(action, signal, info, context) },
+    }
+    if by_itself {
+        // If it is abort(3), inside libc, it raises the signal again now, after making it SIG_DFL.
+        end::flush();
+    }
+}
+
+/// Calls the program's handler as the kernel would.
+unsafe fn call(action: Action, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the program gave this function for this signal; one that takes only the number ignores the rest.
+    let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+        unsafe { std::mem::transmute(action.handler) };
+    let itself = if action.flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+    // SAFETY: as above.
+    unsafe { blocked::during(action.mask | itself, context, || handler(signal, info, context)) };
+}
+
+/// What a handler with SA_RESETHAND finds: its disposition is SIG_DFL, with its flags and its mask. Gives the
+/// disposition before.
+fn reset(signal: c_int) -> Action {
+    if !has_own_table() {
+        set_default(signal);
+        return table::load(signal);
+    }
+    let held = table::lock(signal);
+    let before = held.load();
+    // Of two threads that get the signal at once, the second finds the first one's SIG_DFL.
+    if before.is_handler() && before.flags & libc::SA_RESETHAND != 0 {
+        let after = Action { handler: libc::SIG_DFL, ..before };
+        held.store(after);
+        exchange(signal, Some(in_front_of(signal, after).unwrap_or(after)));
+    }
+    before
 }
 
 #[cfg(test)]
@@ -220,5 +381,17 @@ mod tests {
         assert!(fatal.into_iter().all(is_fatal));
         let not = [0, 65, 32, 33, libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD, libc::SIGWINCH, libc::SIGTSTP];
         assert!(!not.into_iter().any(is_fatal));
+    }
+
+    #[test]
+    fn a_handler_keeps_its_flags_and_mask_behind_ours() {
+        let once = Action { handler: 0x1000, flags: libc::SA_RESETHAND | libc::SA_NODEFER, mask: 5 };
+        let front = in_front_of(libc::SIGTERM, once).unwrap();
+        assert_eq!((front.flags, front.mask), (libc::SA_NODEFER | libc::SA_SIGINFO, 5));
+        assert_eq!(in_front_of(libc::SIGTERM, Action { flags: 0, ..once }), None);
+        assert!(in_front_of(libc::SIGABRT, Action { flags: 0, ..once }).is_some());
+        assert_eq!(in_front_of(libc::SIGTERM, Action { handler: libc::SIG_IGN, ..once }), None);
+        assert!(in_front_of(libc::SIGBUS, Action { handler: libc::SIG_IGN, ..once }).is_some());
+        assert!(in_front_of(libc::SIGTERM, Action { handler: libc::SIG_DFL, ..once }).is_some());
     }
 }

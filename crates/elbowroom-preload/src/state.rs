@@ -71,13 +71,12 @@ pub struct Process {
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-/// Files that the kernel maps shared because of us, the parent's included: its mappings are inherited.
+/// Files that the kernel maps, or did, as far as mmap and handing back made that so; the parent's included: its
+/// mappings are inherited.
 pub static KERNEL_MAPPED: IdSet = IdSet::new();
 /// The manager of this process or of the nearest ancestor that had one: where its windows were must be known
 /// after fork.
 static LAST_MANAGER: AtomicPtr<Manager> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether any managed mapping was ever given to the kernel: it may then map any file.
-pub static HANDED_BACK: AtomicBool = AtomicBool::new(false);
 /// Set by mlockall(MCL_FUTURE): windows must not be locked in memory.
 pub static LOCKS_FUTURE_MEMORY: AtomicBool = AtomicBool::new(false);
 static OPTIONS: OnceLock<Options> = OnceLock::new();

@@ -12,6 +12,8 @@ pub struct Report<'a> {
     /// The manager's figures.
     #[serde(flatten)]
     pub stats: Stats,
+    /// Forked processes of this program's tree that neither executed a program nor got a manager.
+    pub forked_unmanaged: u64,
     /// What was left to the kernel.
     #[serde(serialize_with = "as_map")]
     pub left_to_kernel: &'a Counts,
@@ -60,6 +62,10 @@ impl Display for Report<'_> {
             line(f, "layout lock", format_args!("taken by {} faults", stats.layout_lock_faults))?;
         } else {
             line(f, "memory", format_args!("nothing was managed, of {}", Bytes(stats.budget_bytes)))?;
+        }
+        if self.forked_unmanaged > 0 {
+            let n = self.forked_unmanaged;
+            line(f, "forked children", format_args!("nothing was managed in {n} of them"))?;
         }
         line(f, "left to kernel", format_args!("{}", Left(self.left_to_kernel)))
     }
@@ -172,14 +178,23 @@ mod tests {
         let left = Counts::new();
         left.count(Reason::TooSmall);
         let stats = Stats { budget_bytes: 16 << 20, ..Stats::default() };
-        let report = Report { stats, left_to_kernel: &left, pid: 9, program: "a \"b\"", managed: false };
+        let report = Report {
+            stats,
+            forked_unmanaged: 3,
+            left_to_kernel: &left,
+            pid: 9,
+            program: "a \"b\"",
+            managed: false,
+        };
         let mut out = Vec::new();
         report.json(&mut out).unwrap();
         let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["budget_bytes"], 16 << 20);
         assert_eq!(value["left_to_kernel"], serde_json::json!({"too_small": 1}));
         assert_eq!((&value["pid"], &value["program"]), (&9.into(), &"a \"b\"".into()));
+        assert_eq!(value["forked_unmanaged"], 3);
         assert!(report.to_string().contains("1 too_small"));
+        assert!(report.to_string().contains("nothing was managed in 3 of them"));
     }
 
     #[test]

@@ -76,17 +76,9 @@ pub fn exit_group(status: c_int) -> ! {
     }
 }
 
-/// Writes all of `text` to descriptor 2 as far as it goes; errors are of no use to anybody here.
-pub fn write_stderr(mut text: &[u8]) {
-    while !text.is_empty() {
-        // SAFETY: the buffer is valid for its length.
-        let n = unsafe { libc::syscall(libc::SYS_write, 2 as c_long, text.as_ptr(), text.len()) };
-        if n > 0 {
-            text = &text[n as usize..];
-        } else if n == 0 || errno() != libc::EINTR {
-            return;
-        }
-    }
+/// Writes all of `text` to descriptor 2 as far as it goes (see stderr.rs). `errno` is kept.
+pub fn write_stderr(text: &[u8]) {
+    crate::stderr::write(text);
 }
 
 /// fstat(2) of a descriptor, or `None` with `errno` as it was before.
@@ -153,6 +145,16 @@ pub fn copy_checked(from: usize, to: usize, len: usize) -> ssize_t {
     }
 }
 
+/// Copies a value that the program gave a pointer to; `false` if the pointer is bad. `errno` is set then.
+pub fn copy_in<T: Copy>(from: *const T, to: &mut T) -> bool {
+    copy_checked(from as usize, std::ptr::from_mut(to) as usize, size_of::<T>()) == size_of::<T>() as ssize_t
+}
+
+/// Copies a value to where the program asked for it; `false` if the pointer is bad. `errno` is set then.
+pub fn copy_out<T: Copy>(from: &T, to: *mut T) -> bool {
+    copy_checked(std::ptr::from_ref(from) as usize, to as usize, size_of::<T>()) == size_of::<T>() as ssize_t
+}
+
 /// Waits until `word` is not `seen`, a wake, a signal, or `timeout_ms` (`None`: no limit).
 pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_ms: Option<u32>) {
     let timeout = timeout_ms
@@ -217,19 +219,27 @@ impl Drop for SignalsBlocked {
     }
 }
 
-/// Sets the thread's signal mask (bit n-1 for signal n) and gives the one before.
-fn set_mask(mask: u64) -> u64 {
+/// Sets the thread's signal mask (bit n-1 for signal n) and gives the one before. `errno` is kept.
+pub fn set_mask(mask: u64) -> u64 {
+    change_mask(libc::SIG_SETMASK, mask)
+}
+
+/// Adds to the thread's signal mask and gives the one before. `errno` is kept.
+pub fn block(mask: u64) -> u64 {
+    change_mask(libc::SIG_BLOCK, mask)
+}
+
+/// Takes from the thread's signal mask and gives the one before. `errno` is kept.
+pub fn unblock(mask: u64) -> u64 {
+    change_mask(libc::SIG_UNBLOCK, mask)
+}
+
+fn change_mask(how: c_int, mask: u64) -> u64 {
     let kept = errno();
     let mut before = 0u64;
     // SAFETY: both point to 8 bytes, the size of the kernel's signal set.
     unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK as c_long,
-            &raw const mask,
-            &raw mut before,
-            8 as c_long,
-        )
+        libc::syscall(libc::SYS_rt_sigprocmask, how as c_long, &raw const mask, &raw mut before, 8 as c_long)
     };
     set_errno(kept);
     before

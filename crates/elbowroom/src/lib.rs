@@ -26,7 +26,7 @@ mod writeback;
 
 pub use config::{Ablation, Config, MAX_HANDLERS, MoverKind};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
-pub use elbowroom_machine::{Errno, WindowTable};
+pub use elbowroom_machine::{Errno, Side, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId, Origin};
 pub use error::{OpenError, StartError};
 pub use manager::Manager;

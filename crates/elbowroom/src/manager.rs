@@ -189,6 +189,13 @@ impl<P: Platform> Manager<P> {
         self.core.objects.find(id)
     }
 
+    /// Closes a file that was opened to be mapped, and was not; nothing if somebody else maps it, or files are not closed then.
+    pub fn close_unused(&self, object: &Arc<FileObject>) {
+        if self.core.config.close_unmapped {
+            self.core.close_unmapped(object, Obstacle::Skip);
+        }
+    }
+
     /// Announces a write(2) to the bytes `range`: write-back of their pages waits until [`Manager::write_end`].
     pub fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
         self.core.write_begin(object, range)
@@ -311,6 +318,11 @@ impl Manager<Host> {
     /// Which addresses are managed. Any thread.
     pub fn windows(&self) -> &WindowTable {
         self.core.mmu.windows()
+    }
+
+    /// Whether any of `range` is memory of the manager's own: frames, or what it keeps beside windows.
+    pub fn has_memory_of_its_own_in(&self, range: &std::ops::Range<usize>) -> bool {
+        self.core.mmu.has_memory_of_its_own_in(range)
     }
 }
 

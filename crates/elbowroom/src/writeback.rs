@@ -301,7 +301,10 @@ impl<P: Platform> Core<P> {
     }
 
     /// Writes a file back that nobody maps, and closes it. What could not be written keeps it open; the flusher tries again.
-    fn close_unmapped(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
+    pub(crate) fn close_unmapped(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
+        if object.is_mapped() {
+            return;
+        }
         let all = 0..u64::MAX >> PAGE_SHIFT;
         // An error stays with the file.
         let _ = self.write_back(object, all.clone(), obstacle);

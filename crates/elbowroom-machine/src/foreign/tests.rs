@@ -1,3 +1,5 @@
+//! The marks against a plain list of sides: exhaustive in the small, random in the large, and with readers beside writers.
+
 use super::*;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;

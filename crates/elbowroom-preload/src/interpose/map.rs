@@ -1,20 +1,25 @@
 //! mmap, munmap and mremap.
+//!
+//! Two rules hold everywhere (docs/decisions/0015-one-owner.md). A file is the manager's or the kernel's: before the kernel maps one that
+//! is managed, all of it goes back to the kernel. And where a call concerns addresses of both sides, all that it concerns is made the
+//! kernel's first, and the kernel then does the call.
 
+use crate::limits;
 use crate::policy::{self, FileFacts, First, Last, MapArgs, Surroundings};
 use crate::reason::Reason;
 use crate::request::{self, Op};
+use crate::reserve;
 use crate::serve;
 use crate::service;
 use crate::signals;
-use crate::split::Side;
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
-use elbowroom::{FileId, Manager, Remap};
+use elbowroom::{FileId, Manager, Remap, Side};
 use libc::{c_int, c_long, c_void, off_t, size_t};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
-use super::ranges::{each_part, hand_back, managed_range};
+use super::ranges::{ADDRESS_END, each_part, hand_back, managed_range};
 
 export! {
     mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void
@@ -35,6 +40,10 @@ unsafe fn map(
     offset: off_t,
 ) -> *mut c_void {
     let args = MapArgs { addr: addr as usize, len, prot, flags, fd, offset };
+    if flags & libc::MAP_FIXED != 0 && reserve::refuses(args.addr, len) {
+        sys::set_errno(libc::ENOMEM);
+        return libc::MAP_FAILED;
+    }
     match state::for_program() {
         Some(process) => map_for_program(process, &args),
         // SAFETY: the caller's promise.
@@ -48,8 +57,7 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     let around = Surroundings {
         min_size_bytes: options.min_size_bytes,
         any_managed: manager.is_some_and(|manager| manager.managed_files() > 0),
-        inside_windows: args.fixed()
-            && manager.is_some_and(|manager| manager.windows().covers(args.addr, args.rounded())),
+        inside_windows: args.fixed() && manager.is_some_and(|manager| inside_windows(manager, args)),
     };
     if let First::Kernel(reason) = policy::first(args, &around) {
         return map_by_kernel(process, args, reason);
@@ -72,6 +80,17 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     }
 }
 
+/// Whether the manager can map at the fixed place. What was given to the kernel inside a window can be taken back
+/// if it is replaced anyway.
+fn inside_windows(manager: &Manager, args: &MapArgs) -> bool {
+    let windows = manager.windows();
+    let Some(end) = args.addr.checked_add(args.rounded()) else { return false };
+    if args.flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        return windows.covers(args.addr, args.rounded());
+    }
+    windows.windows().any(|window| window.start <= args.addr && end <= window.end)
+}
+
 fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writable: bool) -> *mut c_void {
     if process.manager().is_none() {
         if !process.is_home() {
@@ -80,16 +99,18 @@ fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writabl
         if state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
             return map_by_kernel(process, args, Some(Reason::LockedMemory));
         }
+        if !limits::make_room() {
+            return map_by_kernel(process, args, Some(Reason::AddressSpaceLimit));
+        }
         if service::manager(process).is_none() {
             return map_by_kernel(process, args, None);
         }
     }
-    let kernel_mapped =
-        state::KERNEL_MAPPED.may_contain(id.device, id.inode) || state::HANDED_BACK.load(Ordering::Acquire);
-    let op = Op::Map { args: *args, id, tid: sys::gettid(), writable, kernel_mapped };
+    let op = Op::Map { args: *args, id, tid: sys::gettid(), writable };
     match request::submit(process, op) {
         Ok(at) => {
             signals::arm();
+            limits::settle();
             at as *mut c_void
         }
         Err(libc::EEXIST) if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => {
@@ -98,15 +119,21 @@ fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writabl
         }
         Err(serve::OPEN_FAILED) => map_by_kernel(process, args, Some(Reason::OpenFailed)),
         Err(serve::MAPPED_BY_KERNEL) => map_by_kernel(process, args, Some(Reason::MappedByKernel)),
+        Err(serve::NOT_ALONE) => map_by_kernel(process, args, Some(Reason::NotAlone)),
         Err(_) => map_by_kernel(process, args, Some(Reason::ManagerRefused)),
     }
 }
 
 /// The kernel's mapping, counted under `reason` if it was made.
 fn map_by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *mut c_void {
-    let of_file = args.flags & libc::MAP_ANONYMOUS == 0 && args.fd >= 0;
+    let file = if args.flags & libc::MAP_ANONYMOUS == 0 { kernel_file(args) } else { None };
+    if let Some(file) = &file {
+        // Before it is looked whether it is managed: who has it managed meanwhile looks here afterwards.
+        state::KERNEL_MAPPED.add(file.id.device, file.id.inode);
+        fence(Ordering::SeqCst);
+    }
     if let Some(manager) = process.manager()
-        && let Err(errno) = make_way(process, manager, args, of_file)
+        && let Err(errno) = make_way(process, manager, args, file.as_ref())
     {
         sys::set_errno(errno);
         return libc::MAP_FAILED;
@@ -119,42 +146,85 @@ fn map_by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
     if at == libc::MAP_FAILED {
         return at;
     }
+    if let Some(file) = &file {
+        // It may have become managed since `make_way`. If it cannot go back now, both sides stay coherent only as far as
+        // write-back goes, which the summary tells (handing back has failed there).
+        let _ = give_back(process, file);
+    }
     if let Some(reason) = reason {
         process.count(reason);
-    }
-    if of_file
-        && args.shared() == Some(true)
-        && let Some(stat) = sys::fstat(args.fd)
-    {
-        state::KERNEL_MAPPED.add(stat.st_dev, stat.st_ino);
     }
     at
 }
 
-/// Before the kernel maps something: it may take addresses of windows, and a managed file must show what was
-/// stored in it.
-fn make_way(process: &Process, manager: &Manager, args: &MapArgs, of_file: bool) -> Result<(), c_int> {
-    let replaces = args.flags & libc::MAP_FIXED != 0 && args.addr.is_multiple_of(PAGE) && args.len > 0;
-    if replaces && manager.windows().intersects(args.addr, args.rounded()) {
-        let range = args.addr..args.addr.saturating_add(args.rounded());
-        each_part(manager, range, &mut |side, part| match side {
-            Side::Managed => request::submit(process, Op::Surrender(part)).map(drop),
-            Side::Kernel => Ok(()),
-        })?;
+/// A regular file that the kernel is to map.
+struct KernelFile {
+    id: FileId,
+    /// Whether the kernel's mapping can store to it, now or after mprotect.
+    writes: bool,
+}
+
+fn kernel_file(args: &MapArgs) -> Option<KernelFile> {
+    let stat = sys::fstat(args.fd)?;
+    let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+    let writes = args.shared() == Some(true)
+        && sys::open_flags(args.fd).is_some_and(|flags| flags & libc::O_ACCMODE == libc::O_RDWR);
+    regular.then_some(KernelFile { id: FileId { device: stat.st_dev, inode: stat.st_ino }, writes })
+}
+
+/// If the file is managed, and one of the two sides can store to it, it goes back to the kernel.
+fn give_back(process: &Process, file: &KernelFile) -> Result<(), c_int> {
+    let managed = process.manager().is_some_and(|manager| manager.managed_files() > 0)
+        && process.managed.may_contain(file.id.device, file.id.inode);
+    if !managed || state::is_service_thread() {
+        return Ok(());
     }
-    if of_file
-        && manager.dirty_pages() > 0
-        && let Some(stat) = sys::fstat(args.fd)
-        && process.managed.may_contain(stat.st_dev, stat.st_ino)
-    {
-        let id = FileId { device: stat.st_dev, inode: stat.st_ino };
-        request::submit(process, Op::WriteBack(id, 0..u64::MAX)).map_err(|_| libc::EIO)?;
+    request::submit(process, Op::KernelMaps(file.id, file.writes)).map(drop)
+}
+
+/// Before the kernel maps something: its file is not managed any more, and what it may replace, or find free, is the
+/// kernel's own.
+fn make_way(
+    process: &Process,
+    manager: &Manager,
+    args: &MapArgs,
+    file: Option<&KernelFile>,
+) -> Result<(), c_int> {
+    if let Some(file) = file {
+        give_back(process, file)?;
     }
-    Ok(())
+    let at = args.addr & !(PAGE - 1);
+    let Some(end) = at.checked_add(args.rounded()).filter(|end| *end <= ADDRESS_END) else { return Ok(()) };
+    if args.addr == 0 || args.len == 0 || !manager.windows().intersects(at, end - at) {
+        return Ok(());
+    }
+    if args.flags & libc::MAP_FIXED == 0 || args.flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        // If something of ours is there, or there is no room, the kernel finds the addresses taken, as it should.
+        let _ = request::submit(process, Op::MakeRoom(at..end));
+        return Ok(());
+    }
+    if args.addr != at {
+        return Ok(());
+    }
+    hand_back(process, at..end)
+}
+
+/// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has the
+/// descriptors of its parent, and inherits the kernel's mappings, not ours.
+pub fn hand_back_before_fork() {
+    let Some((process, manager)) = state::alive() else { return };
+    if manager.managed_files() > 0 {
+        // What cannot go back is written back all the same.
+        let _ = request::submit(process, Op::HandBackBeforeFork);
+    }
 }
 
 unsafe fn unmap(addr: *mut c_void, len: size_t) -> c_int {
-    let Some((process, manager, range)) = managed_range(addr as usize, len) else {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::EINVAL);
+    }
+    let possible = managed_range(addr as usize, len).filter(|(_, _, range)| range.end <= ADDRESS_END);
+    let Some((process, manager, range)) = possible else {
         // SAFETY: the caller's promise.
         return state::change_mappings(|| unsafe { sys::munmap(addr, len) });
     };
@@ -179,6 +249,11 @@ unsafe fn remap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
+    let target_len = if flags & libc::MREMAP_FIXED != 0 { new_len } else { 0 };
+    if reserve::refuses(old as usize, old_len) || reserve::refuses(new as usize, target_len) {
+        sys::set_errno(libc::EINVAL);
+        return libc::MAP_FAILED;
+    }
     if let Some((process, manager)) = state::alive() {
         match remap_managed(process, manager, old as usize, old_len, new_len, flags, new as usize) {
             Some(Ok(at)) => return at as *mut c_void,
@@ -213,18 +288,20 @@ fn remap_managed(
         return None;
     }
     let fixed = flags & libc::MREMAP_FIXED != 0;
-    // A length of 0 asks for a second mapping of the same pages.
-    let source = old..old.checked_add(from_len.max(PAGE))?;
+    // A length of 0 asks for a second mapping of the same pages. What grows may grow in place.
+    let source = old..old.checked_add(from_len.max(to_len).max(PAGE))?;
     let target = if fixed { new..new.checked_add(to_len)? } else { 0..0 };
-    let source_managed = windows.intersects(source.start, source.len());
-    let target_managed = fixed && windows.intersects(target.start, target.len());
-    if !source_managed && !target_managed {
+    if source.end > ADDRESS_END || target.end > ADDRESS_END {
+        return None;
+    }
+    let concerns = |range: &Range<usize>| !range.is_empty() && windows.intersects(range.start, range.len());
+    if !concerns(&source) && !concerns(&target) {
         return None;
     }
     let refused = fixed
         && (flags & libc::MREMAP_MAYMOVE == 0
             || !new.is_multiple_of(PAGE)
-            || (source.start < target.end && target.start < source.end));
+            || (old < target.end && new < old + from_len));
     if refused {
         return Some(Err(libc::EINVAL));
     }
@@ -236,25 +313,33 @@ fn remap_managed(
             _ if flags & libc::MREMAP_MAYMOVE != 0 => Remap::MayMove,
             _ => Remap::InPlace,
         };
-        return Some(request::submit(process, Op::Remap { old: source, new_len: to_len, how }));
+        let old = old..old + from_len;
+        return Some(request::submit(process, Op::Remap { old, new_len: to_len, how }));
     }
     process.count(Reason::Remapped);
-    give_up(process, manager, source, target).err().map(Err)
+    let done = hand_back_for_remap(process, manager, old..old + from_len.max(PAGE), source, target);
+    done.err().map(Err)
 }
 
-/// Gives the source with its bytes, and the target without, to the kernel.
-fn give_up(
+/// Makes all that an mremap concerns the kernel's: the mapping with its bytes, the free addresses behind it that it may
+/// grow into, and the target.
+fn hand_back_for_remap(
     process: &Process,
     manager: &Manager,
-    source: Range<usize>,
+    mapping: Range<usize>,
+    grown: Range<usize>,
     target: Range<usize>,
 ) -> Result<(), c_int> {
-    each_part(manager, source, &mut |side, part| match side {
-        Side::Managed => hand_back(process, part, None),
-        Side::Kernel => Ok(()),
-    })?;
-    each_part(manager, target, &mut |side, part| match side {
-        Side::Managed => request::submit(process, Op::Surrender(part)).map(drop),
-        Side::Kernel => Ok(()),
-    })
+    let windows = manager.windows();
+    for range in [mapping.clone(), target] {
+        if !range.is_empty() && windows.intersects(range.start, range.len()) {
+            hand_back(process, range)?;
+        }
+    }
+    let growth = mapping.end..grown.end;
+    if !growth.is_empty() && windows.intersects(growth.start, growth.len()) {
+        // If something is mapped there, the kernel finds no room, as it should.
+        let _ = request::submit(process, Op::MakeRoom(growth));
+    }
+    Ok(())
 }

@@ -24,12 +24,21 @@ macro_rules! export {
     };
 }
 
+#[macro_use]
+mod jump;
+
+mod children;
 mod files;
+mod limits;
 mod map;
+mod mask;
 mod process;
 mod ranges;
 mod read;
 mod signal;
 mod stdio;
 mod sync;
+mod thread;
 mod write;
+
+pub use map::hand_back_before_fork;

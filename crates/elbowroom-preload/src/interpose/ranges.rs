@@ -1,14 +1,15 @@
-//! The calls on ranges of mapped memory: mprotect, msync, madvise, mincore, mlock and relatives. A range may
-//! lie partly inside windows: the parts are done in address order, the manager's by it, the rest by the
-//! kernel.
+//! The calls on ranges of mapped memory: mprotect, msync, madvise, mincore, mlock and relatives.
+//!
+//! A range that is all inside windows is the manager's. One that is partly inside is made the kernel's as a whole, and the kernel
+//! does the call: nobody else knows what it does at the holes and at the borders of its own mappings.
 
 use crate::reason::Reason;
 use crate::request::{self, Durable, Op, RESIDENT_PAGES};
+use crate::reserve;
 use crate::serve;
-use crate::split::{self, Side};
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
-use elbowroom::{Advice, Manager};
+use elbowroom::{Advice, Manager, Side};
 use libc::{c_int, c_long, c_uchar, c_uint, c_void, size_t};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,14 @@ export! {
     munlock(addr: *const c_void, len: size_t) -> c_int = unlock;
     mlockall(flags: c_int) -> c_int = lock_all;
     munlockall() -> c_int = unlock_all;
+    remap_file_pages(addr: *mut c_void, size: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int
+        = remap_pages;
 }
+
+/// No mapping of a program ends above this (TASK_SIZE).
+pub const ADDRESS_END: usize = (1 << 47) - PAGE;
+/// Not in libc yet.
+const MADV_DONTNEED_LOCKED: c_int = 24;
 
 /// The range in whole pages, if it is a possible one and any of it is inside windows.
 pub fn managed_range(addr: usize, len: usize) -> Option<(&'static Process, &'static Manager, Range<usize>)> {
@@ -37,150 +45,158 @@ pub fn managed_range(addr: usize, len: usize) -> Option<(&'static Process, &'sta
     manager.windows().intersects(addr, end - addr).then_some((process, manager, addr..end))
 }
 
-/// [`split::parts`] by the manager's windows.
+/// Calls `each` for the parts of the range inside windows and outside, in order, until one fails.
 pub fn each_part(
     manager: &Manager,
     range: Range<usize>,
     each: &mut dyn FnMut(Side, Range<usize>) -> Result<(), c_int>,
 ) -> Result<(), c_int> {
-    let windows = manager.windows();
-    split::parts(
-        range,
-        PAGE,
-        &|range| windows.intersects(range.start, range.len()),
-        &|range| windows.covers(range.start, range.len()),
-        each,
-    )
+    manager.windows().parts(range).try_for_each(|(side, part)| each(side, part))
 }
 
-/// Gives a managed range to the kernel, with its bytes.
-pub fn hand_back(process: &Process, range: Range<usize>, prot: Option<u32>) -> Result<(), c_int> {
-    state::HANDED_BACK.store(true, Ordering::Release);
-    request::submit(process, Op::HandBack(range, prot)).map(drop)
+/// Makes the range the kernel's: the files that are managed there go back with all their mappings, and what is free
+/// there is unmapped for real.
+pub fn hand_back(process: &Process, range: Range<usize>) -> Result<(), c_int> {
+    request::submit(process, Op::HandBack(range)).map(drop)
 }
 
-/// Does the parts of the range with `managed` and `kernel` (a system call: -1 is an error), or all of it with
-/// `kernel` if nothing of it is managed.
-fn by_parts(
+/// Whose call it is, after the manager was asked.
+enum Done {
+    /// It is done.
+    Here,
+    /// The kernel is to do it: the range goes back first, counted under the reason.
+    ByKernel(Reason),
+}
+
+/// Does a call with `managed` if all of its range is inside windows, else with `kernel` (a system call: -1 is an
+/// error).
+fn by_side(
     addr: usize,
     len: usize,
-    managed: &mut dyn FnMut(&'static Process, Range<usize>) -> Result<(), c_int>,
-    kernel: &mut dyn FnMut(usize, usize) -> c_long,
+    managed: impl FnOnce(&'static Process, Range<usize>) -> Result<Done, c_int>,
+    kernel: impl FnOnce() -> c_long,
 ) -> c_int {
-    let Some((process, manager, range)) = managed_range(addr, len) else {
-        return kernel(addr, len) as c_int;
+    let Some((process, manager, range)) = managed_range(addr, len) else { return kernel() as c_int };
+    if range.end > ADDRESS_END {
+        return kernel() as c_int;
+    }
+    let done = if manager.windows().covers(range.start, range.len()) {
+        managed(process, range.clone())
+    } else {
+        Ok(Done::ByKernel(Reason::MixedRange))
     };
-    let done = each_part(manager, range, &mut |side, part| match side {
-        Side::Managed => managed(process, part),
-        Side::Kernel if kernel(part.start, part.len()) < 0 => Err(sys::errno()),
-        Side::Kernel => Ok(()),
-    });
-    done.map_or_else(sys::fail, |()| 0)
+    match done {
+        Ok(Done::Here) => 0,
+        Ok(Done::ByKernel(reason)) => {
+            process.count(reason);
+            match hand_back(process, range) {
+                Ok(()) => kernel() as c_int,
+                Err(errno) => sys::fail(errno),
+            }
+        }
+        Err(errno) => sys::fail(errno),
+    }
+}
+
+/// A request whose answer is only whether it succeeded.
+fn submit(process: &Process, op: Op) -> Result<Done, c_int> {
+    request::submit(process, op).map(|_| Done::Here)
 }
 
 unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
-    // SAFETY: the caller's promise.
-    by_parts(
-        addr as usize,
-        len,
-        &mut |process, range| protect_managed(process, range, prot),
-        &mut |addr, len| {
-            let prot = prot as c_long;
-            // SAFETY: the caller's promise.
-            state::change_mappings(|| unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot) })
-        },
-    )
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
+    let managed = |process: &'static Process, range| protect_managed(process, range, prot);
+    by_side(addr as usize, len, managed, || {
+        let prot = prot as c_long;
+        // SAFETY: the caller's promise.
+        state::change_mappings(|| unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot) })
+    })
 }
 
-fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Result<(), c_int> {
+fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Result<Done, c_int> {
     if prot & !(libc::PROT_READ | libc::PROT_WRITE) != 0 {
-        process.count(Reason::Executable);
-        return hand_back(process, range, Some(prot as u32));
+        return Ok(Done::ByKernel(Reason::Executable));
     }
-    if request::submit(process, Op::Protect(range.clone(), serve::prot(prot)))? == 0 {
-        process.count(Reason::PrivateWritable);
-        return hand_back(process, range, Some(prot as u32));
+    match request::submit(process, Op::Protect(range, serve::prot(prot)))? {
+        0 => Ok(Done::ByKernel(Reason::PrivateWritable)),
+        _ => Ok(Done::Here),
     }
-    Ok(())
 }
 
 unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int {
-    let by_kernel = |addr: usize, len: usize| {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
+    let managed = |process: &'static Process, range| match key {
+        -1 => protect_managed(process, range, prot),
+        _ => Ok(Done::ByKernel(Reason::KernelCall)),
+    };
+    by_side(addr as usize, len, managed, || {
         let (prot, key) = (prot as c_long, key as c_long);
         // SAFETY: the caller's promise.
         state::change_mappings(|| unsafe { libc::syscall(libc::SYS_pkey_mprotect, addr, len, prot, key) })
-    };
-    let managed = &mut |process: &'static Process, range: Range<usize>| {
-        if key == -1 {
-            return protect_managed(process, range, prot);
-        }
-        process.count(Reason::UnsupportedFlags);
-        let (at, len) = (range.start, range.len());
-        hand_back(process, range, None)?;
-        if by_kernel(at, len) < 0 { Err(sys::errno()) } else { Ok(()) }
-    };
-    by_parts(addr as usize, len, managed, &mut { by_kernel })
+    })
 }
 
 unsafe fn synchronize(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
-    let mut by_kernel = |addr: usize, len: usize| {
+    let kernel = || {
         // SAFETY: changes no memory.
         unsafe { libc::syscall(libc::SYS_msync, addr, len, flags as c_long) }
     };
     let known = libc::MS_ASYNC | libc::MS_SYNC | libc::MS_INVALIDATE;
     let both = libc::MS_ASYNC | libc::MS_SYNC;
     if flags & !known != 0 || flags & both == both {
-        return by_kernel(addr as usize, len) as c_int;
+        return kernel() as c_int;
     }
     // MS_ASYNC asks for no more than what the flusher does anyway, but other processes can then see the bytes
     // in the file, as they can in the kernel's cache.
     let durable = if flags & libc::MS_SYNC != 0 { Durable::Yes } else { Durable::No };
-    let mut managed =
-        |process: &'static Process, range| request::submit(process, Op::Sync(range, durable)).map(drop);
-    by_parts(addr as usize, len, &mut managed, &mut by_kernel)
+    by_side(addr as usize, len, |process, range| submit(process, Op::Sync(range, durable)), kernel)
 }
 
-/// What an advice means for managed memory.
-enum Meaning {
-    /// The manager follows it.
-    Follow(Advice),
-    /// It changes nothing.
-    Nothing,
-    /// The kernel refuses it for file mappings, or the manager cannot follow.
-    Refuse,
+/// What an advice means for managed memory; `None`: only the kernel can follow it.
+fn meaning(advice: c_int) -> Option<Advice> {
+    Some(match advice {
+        libc::MADV_NORMAL => Advice::Normal,
+        libc::MADV_RANDOM => Advice::Random,
+        libc::MADV_SEQUENTIAL => Advice::Sequential,
+        libc::MADV_WILLNEED => Advice::WillNeed,
+        libc::MADV_DONTNEED => Advice::DontNeed,
+        MADV_DONTNEED_LOCKED => Advice::DontNeedLocked,
+        libc::MADV_FREE => Advice::Free,
+        libc::MADV_COLD => Advice::Cold,
+        libc::MADV_PAGEOUT => Advice::PageOut,
+        libc::MADV_POPULATE_READ => Advice::PopulateRead,
+        libc::MADV_POPULATE_WRITE => Advice::PopulateWrite,
+        libc::MADV_REMOVE => Advice::Remove,
+        libc::MADV_DONTFORK => Advice::DontFork,
+        libc::MADV_DOFORK => Advice::DoFork,
+        libc::MADV_WIPEONFORK => Advice::WipeOnFork,
+        libc::MADV_KEEPONFORK => Advice::KeepOnFork,
+        libc::MADV_DONTDUMP => Advice::DontDump,
+        libc::MADV_DODUMP => Advice::DoDump,
+        libc::MADV_HUGEPAGE => Advice::HugePage,
+        libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
+        _ => return None,
+    })
 }
 
-fn meaning(advice: c_int) -> Meaning {
-    match advice {
-        libc::MADV_NORMAL => Meaning::Follow(Advice::Normal),
-        libc::MADV_RANDOM => Meaning::Follow(Advice::Random),
-        libc::MADV_SEQUENTIAL => Meaning::Follow(Advice::Sequential),
-        libc::MADV_WILLNEED => Meaning::Follow(Advice::WillNeed),
-        libc::MADV_DONTNEED => Meaning::Follow(Advice::DontNeed),
-        libc::MADV_COLD => Meaning::Follow(Advice::Cold),
-        libc::MADV_PAGEOUT => Meaning::Follow(Advice::PageOut),
-        libc::MADV_POPULATE_READ => Meaning::Follow(Advice::PopulateRead),
-        libc::MADV_POPULATE_WRITE => Meaning::Follow(Advice::PopulateWrite),
-        libc::MADV_REMOVE => Meaning::Follow(Advice::Remove),
-        libc::MADV_DONTFORK | libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE | libc::MADV_DONTDUMP => {
-            Meaning::Nothing
-        }
-        libc::MADV_DODUMP | libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE | libc::MADV_KEEPONFORK => {
-            Meaning::Nothing
-        }
-        // DOFORK among them: a child cannot have managed memory, and must not believe that it can.
-        _ => Meaning::Refuse,
+/// madvise(2), for process_madvise on this process too.
+///
+/// # Safety
+/// As madvise(2).
+pub unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
     }
-}
-
-unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
-    let managed = &mut |process: &'static Process, range| match meaning(advice) {
-        Meaning::Follow(advice) => request::submit(process, Op::Advise(range, advice)).map(drop),
-        Meaning::Nothing => Ok(()),
-        Meaning::Refuse => Err(libc::EINVAL),
+    let managed = |process: &'static Process, range| match meaning(advice) {
+        Some(advice) => submit(process, Op::Advise(range, advice)),
+        None => Ok(Done::ByKernel(Reason::KernelCall)),
     };
     // SAFETY: the caller's promise.
-    by_parts(addr as usize, len, managed, &mut |addr, len| unsafe {
+    by_side(addr as usize, len, managed, || unsafe {
         libc::syscall(libc::SYS_madvise, addr, len, advice as c_long)
     })
 }
@@ -199,24 +215,21 @@ unsafe fn posix_advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
 }
 
 unsafe fn resident(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_int {
-    let start = addr as usize;
-    let managed = &mut |process: &'static Process, range: Range<usize>| {
+    let managed = |process: &'static Process, range: Range<usize>| {
         for at in range.clone().step_by(RESIDENT_PAGES * PAGE) {
             let chunk = at..range.end.min(at + RESIDENT_PAGES * PAGE);
-            let pages = chunk.len() / PAGE;
-            request::submit_with(process, Op::Resident(chunk), |done| {
-                if done.reply.is_ok() {
-                    // SAFETY: the caller's promise: one byte per page of its range.
-                    unsafe { out.add((at - start) / PAGE).copy_from(done.resident.as_ptr(), pages) };
-                }
-            })?;
+            let (pages, to) = (chunk.len() / PAGE, out.wrapping_add((at - range.start) / PAGE));
+            let mut bytes = [0; RESIDENT_PAGES];
+            request::submit_with(process, Op::Resident(chunk), |done| bytes = done.resident)?;
+            // The program's pointer may be bad: the kernel looks.
+            if sys::copy_checked(bytes.as_ptr() as usize, to as usize, pages) != pages as isize {
+                return Err(libc::EFAULT);
+            }
         }
-        Ok(())
+        Ok(Done::Here)
     };
-    // SAFETY: the caller's promise; a part's bytes start at its first page's.
-    by_parts(start, len, managed, &mut |addr, len| unsafe {
-        libc::syscall(libc::SYS_mincore, addr, len, out.wrapping_add((addr - start) / PAGE))
-    })
+    // SAFETY: the caller's promise.
+    by_side(addr as usize, len, managed, || unsafe { libc::syscall(libc::SYS_mincore, addr, len, out) })
 }
 
 unsafe fn lock(addr: *const c_void, len: size_t) -> c_int {
@@ -224,18 +237,20 @@ unsafe fn lock(addr: *const c_void, len: size_t) -> c_int {
     unsafe { lock_with(addr, len, 0) }
 }
 
+/// The range that mlock and munlock mean: they take any address and round it down.
+fn locked_range(addr: *const c_void, len: size_t) -> (usize, usize) {
+    let start = addr as usize & !(PAGE - 1);
+    (start, (addr as usize).saturating_add(len) - start)
+}
+
 unsafe fn lock_with(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
-    // mlock takes any address and rounds it down.
-    let (start, end) = (addr as usize & !(PAGE - 1), (addr as usize).saturating_add(len));
-    by_parts(
+    let (start, whole) = locked_range(addr, len);
+    by_side(
         start,
-        end - start,
-        &mut |process, _| {
-            process.count(Reason::MlockRefused);
-            Err(libc::ENOMEM)
-        },
+        whole,
+        |_, _| Ok(Done::ByKernel(Reason::Mlocked)),
         // SAFETY: changes no memory.
-        &mut |addr, len| unsafe {
+        || unsafe {
             if flags == 0 {
                 libc::syscall(libc::SYS_mlock, addr, len)
             } else {
@@ -246,11 +261,27 @@ unsafe fn lock_with(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
 }
 
 unsafe fn unlock(addr: *const c_void, len: size_t) -> c_int {
-    let (start, end) = (addr as usize & !(PAGE - 1), (addr as usize).saturating_add(len));
+    let (start, whole) = locked_range(addr, len);
     // SAFETY: changes no memory.
-    by_parts(start, end - start, &mut |_, _| Ok(()), &mut |addr, len| unsafe {
-        libc::syscall(libc::SYS_munlock, addr, len)
-    })
+    by_side(
+        start,
+        whole,
+        |process, range| submit(process, Op::Unlock(range)),
+        || unsafe { libc::syscall(libc::SYS_munlock, addr, len) },
+    )
+}
+
+/// Linux emulates it by a mapping of its own, so the mapping must be one.
+unsafe fn remap_pages(addr: *mut c_void, size: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int {
+    let (start, whole) = (addr as usize & !(PAGE - 1), size & !(PAGE - 1));
+    let (prot, flags) = (prot as c_long, flags as c_long);
+    // SAFETY: the caller's promise.
+    by_side(
+        start,
+        whole,
+        |_, _| Ok(Done::ByKernel(Reason::KernelCall)),
+        || unsafe { libc::syscall(libc::SYS_remap_file_pages, addr, size, prot, page, flags) },
+    )
 }
 
 /// Windows and the arena must not be locked: their pages move.

@@ -4,9 +4,10 @@
 //! Not seen: what other functions than these push out of a full buffer; it is seen at the next of these, or
 //! when the manager looks at the file's times.
 
-use crate::coherence::{self, BOUNCE_BYTES, Bounce, Target};
+use crate::coherence::{self, BOUNCE_BYTES, Target};
 use crate::real;
 use crate::request::{Change, Flush};
+use crate::reserve::Buffer;
 use crate::state;
 use crate::sys::{self, PAGE};
 use libc::{FILE, c_char, c_int, c_void, size_t};
@@ -135,7 +136,7 @@ unsafe fn write_bounced(
     total: usize,
     file: *mut FILE,
 ) -> usize {
-    let Some(mut buffer) = Bounce::new(total.next_multiple_of(PAGE).min(BOUNCE_BYTES)) else {
+    let Some(mut buffer) = Buffer::new(total.next_multiple_of(PAGE).min(BOUNCE_BYTES)) else {
         sys::set_errno(libc::ENOMEM);
         return 0;
     };

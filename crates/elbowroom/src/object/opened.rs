@@ -52,6 +52,11 @@ impl FileObject {
         self.cache.lock().closed || !self.is_memory() && self.file().is_none()
     }
 
+    /// Whether somebody maps it.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mappings.load(Ordering::Acquire) > 0
+    }
+
     /// Whether the file looks as it did when it was closed.
     pub(super) fn is_unchanged(&self, now: &FileStat) -> bool {
         let seen = self.seen.lock().stat;
@@ -67,7 +72,7 @@ impl FileObject {
         let opened = {
             // Mapping it is counted under this lock.
             let _cache = self.cache.lock();
-            if self.mappings.load(Ordering::Acquire) > 0 || self.has_dirty() {
+            if self.is_mapped() || self.has_dirty() {
                 return false;
             }
             let Some(opened) = self.opened() else { return true };

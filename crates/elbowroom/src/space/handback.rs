@@ -11,7 +11,7 @@ use crate::platform::Host;
 use crate::stats::Event;
 use crate::vma::{Pattern, Prot, VmaFlags};
 use crate::writeback::Obstacle;
-use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SHIFT, PAGE_SIZE, Side};
 use elbowroom_store::FileId;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
@@ -216,6 +216,50 @@ impl Space<Host> {
             return Err(Errno::EXIST);
         }
         if range.is_empty() { Ok(()) } else { self.punch(&range) }
+    }
+
+    /// Takes back what of the range was given to the kernel, instead of whatever it maps there now: for a mapping of ours that replaces it.
+    ///
+    /// # Errors
+    /// EINVAL: the range is not inside one window. The kernel's. What it mapped there may be gone then.
+    pub fn take_back(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let range = self.range(addr, len).ok_or(Errno::INVAL)?;
+        let mut layout = self.layout_without_change_in(&range);
+        let parts = self.core.mmu.windows().parts(range);
+        for (_, part) in parts.filter(|(side, _)| *side == Side::Kernel) {
+            self.core.mmu.rearm(&part).map_err(|error| error.errno)?;
+            self.mm.release(&mut layout, &part);
+        }
+        Ok(())
+    }
+
+    /// Gives every file back that a child of fork could store to, or see stored to: it has the descriptors of its parent, and not our mappings.
+    ///
+    /// # Errors
+    /// The first of those of [`Space::give_file`], after all were tried.
+    pub fn give_before_fork(&self) -> Result<(), Errno> {
+        let mut first = Ok(());
+        for object in self.core.objects.all() {
+            let Some(opened) = object.opened() else { continue };
+            let watched = opened.guard.as_ref().is_some_and(|guard| !guard.is_lease());
+            if (watched || opened.file.writable()) && object.is_mapped() {
+                first = first.and(self.give_object(&object));
+            }
+        }
+        first
+    }
+
+    /// Before the kernel maps a file that may be managed: it goes back if either of the two can store to it. `writes`: the kernel's mapping could.
+    ///
+    /// # Errors
+    /// As for [`Space::give_file`].
+    pub fn give_if_stored_to(&self, id: FileId, writes: bool) -> Result<(), Errno> {
+        match self.core.objects.find(id) {
+            Some(object) if writes || object.file().is_some_and(|file| file.writable()) => {
+                self.give_object(&object)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Gives the files back of which a folio has gone from one mapping to another all the time.

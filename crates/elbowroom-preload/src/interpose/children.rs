@@ -1,0 +1,149 @@
+//! The making of children that may read the files: before it, stores through mappings go there. fork itself is
+//! seen by libc's own hooks (fork.rs).
+
+use super::jump::next;
+use crate::end;
+use crate::fork;
+use crate::real;
+use crate::state;
+use libc::{FILE, c_char, c_int, c_void};
+
+type Strings = *const *const c_char;
+type Start = *mut c_void;
+
+export! {
+    posix_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void,
+        args: Strings, env: Strings) -> c_int = spawn;
+    posix_spawnp(pid: *mut c_int, name: *const c_char, actions: *const c_void, attributes: *const c_void,
+        args: Strings, env: Strings) -> c_int = spawn_name;
+    system(command: *const c_char) -> c_int = run_shell;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE = open_shell;
+    _Fork() -> c_int = fork_without_handlers;
+    clone(start: Start, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,
+        tls: *mut c_void, child_tid: *mut c_int) -> c_int = make_clone;
+    __clone(start: Start, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,
+        tls: *mut c_void, child_tid: *mut c_int) -> c_int = make_clone;
+}
+
+export_jumps! {
+    vfork = before_vfork;
+    __vfork = before_vfork;
+}
+
+unsafe extern "C" fn before_vfork() -> *mut c_void {
+    before_child();
+    next(c"vfork")
+}
+
+unsafe fn fork_without_handlers() -> c_int {
+    if state::process().is_none() {
+        // SAFETY: takes nothing.
+        return unsafe { real::_Fork() };
+    }
+    fork::before_fork();
+    // SAFETY: as above.
+    let pid = unsafe { real::_Fork() };
+    if pid == 0 {
+        in_child_without_handlers();
+    }
+    pid
+}
+
+/// libc's hooks do not run around this fork: another thread of the parent may have held the lock of our heap.
+/// So the child gets no manager.
+fn in_child_without_handlers() {
+    fork::in_child();
+    if let Some(process) = state::process() {
+        process.phase.store(state::FAILED, std::sync::atomic::Ordering::Release);
+    }
+}
+
+/// What a cloned child with memory of its own is to run. It is on the stack of clone's caller, of which the
+/// child has a copy.
+struct Cloned {
+    start: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
+    argument: *mut c_void,
+}
+
+unsafe extern "C-unwind" fn cloned(what: *mut c_void) -> c_int {
+    in_child_without_handlers();
+    // SAFETY: `make_clone` gave it, and its frame was alive when the memory was copied.
+    let Cloned { start, argument } = unsafe { what.cast::<Cloned>().read() };
+    // SAFETY: the program's own function and argument.
+    unsafe { start(argument) }
+}
+
+/// clone(2) of libc, which takes the last three arguments only if the flags ask for them: the registers and the
+/// stack hold something else otherwise, which is passed on unread.
+unsafe fn make_clone(
+    start: Start,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: *mut c_int,
+    tls: *mut c_void,
+    child_tid: *mut c_int,
+) -> c_int {
+    let own_memory = flags & libc::CLONE_VM == 0;
+    if state::process().is_some() && own_memory && !start.is_null() {
+        fork::before_fork();
+        // SAFETY: a function pointer of the program's, which is not null.
+        let start =
+            unsafe { std::mem::transmute::<Start, unsafe extern "C-unwind" fn(*mut c_void) -> c_int>(start) };
+        let mut what = Cloned { start, argument };
+        let what = (&raw mut what).cast();
+        let start = cloned as *mut c_void;
+        // SAFETY: the caller's promise; the child has a copy of `what`.
+        return unsafe { real::clone(start, stack, flags, what, parent_tid, tls, child_tid) };
+    }
+    if flags & libc::CLONE_THREAD == 0 {
+        before_child();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::clone(start, stack, flags, argument, parent_tid, tls, child_tid) }
+}
+
+/// A child is made that may read the files.
+fn before_child() {
+    if state::alive().is_some() {
+        end::flush();
+    }
+}
+
+unsafe fn spawn(
+    pid: *mut c_int,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Strings,
+    env: Strings,
+) -> c_int {
+    before_child();
+    // SAFETY: the caller's promise.
+    unsafe { real::posix_spawn(pid, path, actions, attributes, args, env) }
+}
+
+unsafe fn spawn_name(
+    pid: *mut c_int,
+    name: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Strings,
+    env: Strings,
+) -> c_int {
+    before_child();
+    // SAFETY: the caller's promise.
+    unsafe { real::posix_spawnp(pid, name, actions, attributes, args, env) }
+}
+
+unsafe fn run_shell(command: *const c_char) -> c_int {
+    before_child();
+    // SAFETY: the caller's promise.
+    unsafe { real::system(command) }
+}
+
+unsafe fn open_shell(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    before_child();
+    // SAFETY: the caller's promise.
+    unsafe { real::popen(command, mode) }
+}

@@ -1,0 +1,93 @@
+//! The signal mask, and what changes it without being asked: it is virtual for signals that instructions raise
+//! (see [`crate::signals::blocked`]).
+
+use crate::real;
+use crate::signals::blocked;
+use crate::state;
+use crate::sys;
+use libc::{c_int, c_void};
+
+type Jump = *mut c_void;
+type Start = *mut c_void;
+
+export! {
+    sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int = change_or_fail;
+    pthread_sigmask(how: c_int, set: *const u64, old: *mut u64) -> c_int = change;
+    siglongjmp(env: Jump, value: c_int) -> c_int = |env, value| jump(real::siglongjmp, env, value);
+    longjmp(env: Jump, value: c_int) -> c_int = |env, value| jump(real::longjmp, env, value);
+    _longjmp(env: Jump, value: c_int) -> c_int = |env, value| jump(real::_longjmp, env, value);
+    __longjmp_chk(env: Jump, value: c_int) -> c_int = |env, value| jump(real::__longjmp_chk, env, value);
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: Start, argument: *mut c_void)
+        -> c_int = create_thread;
+}
+
+/// A `sigset_t` begins with the kernel's 64 bits, and libc's functions write no more of it.
+unsafe fn change(how: c_int, set: *const u64, old: *mut u64) -> c_int {
+    // SAFETY: the caller's promise: null or valid.
+    match blocked::change(how, unsafe { set.as_ref() }.copied()) {
+        Ok(before) => {
+            // SAFETY: as above.
+            if let Some(old) = unsafe { old.as_mut() } {
+                *old = before;
+            }
+            0
+        }
+        Err(errno) => errno,
+    }
+}
+
+unsafe fn change_or_fail(how: c_int, set: *const u64, old: *mut u64) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { change(how, set, old) } {
+        0 => 0,
+        errno => sys::fail(errno),
+    }
+}
+
+unsafe fn jump(real: unsafe fn(Jump, c_int) -> c_int, env: Jump, value: c_int) -> c_int {
+    // SAFETY: the caller's promise. This frame has nothing that needs dropping.
+    unsafe {
+        blocked::jumps(env);
+        real(env, value)
+    }
+}
+
+/// What a thread is to run, and the virtual mask that it inherits.
+struct Created {
+    start: unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+    mask: u64,
+}
+
+unsafe extern "C-unwind" fn created(what: *mut c_void) -> *mut c_void {
+    // SAFETY: `create_thread` made it for this thread.
+    let Created { start, argument, mask } = *unsafe { Box::from_raw(what.cast::<Created>()) };
+    blocked::inherit(mask);
+    // SAFETY: the program's own function and argument.
+    unsafe { start(argument) }
+}
+
+unsafe fn create_thread(
+    thread: *mut libc::pthread_t,
+    attributes: *const c_void,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    let mask = blocked::mask();
+    if mask == 0 || start.is_null() || state::for_program().is_none() {
+        // SAFETY: the caller's promise.
+        return unsafe { real::pthread_create(thread, attributes, start, argument) };
+    }
+    // SAFETY: a function pointer of the program's, which is not null.
+    let start = unsafe {
+        std::mem::transmute::<Start, unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void>(start)
+    };
+    let what = Box::into_raw(Box::new(Created { start, argument, mask }));
+    // SAFETY: the caller's promise; the thread takes `what`.
+    let r = unsafe { real::pthread_create(thread, attributes, created as *mut c_void, what.cast()) };
+    if r != 0 {
+        // SAFETY: no thread has taken it.
+        drop(unsafe { Box::from_raw(what) });
+    }
+    r
+}

@@ -1,0 +1,281 @@
+//! The library's heap: dlmalloc over regions of the reserve.
+//!
+//! Its threads must not allocate from the program's heap, whose lock a faulting thread may hold.
+//!
+//! Synchronization: one lock around everything, a futex that is taken before a fork and given back on both sides of it, so that
+//! a child finds the heap complete. It is taken after all other fork handlers of ours have run, and given back before them.
+
+use super::{HEAP_BYTES, INITIAL_HEAP_BYTES, commit, drop_memory, reserve};
+use crate::sys::{self, PAGE};
+use dlmalloc::{Allocator, Dlmalloc};
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Rights are given to so many bytes at a time.
+const COMMIT_BYTES: usize = 1 << 20;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may sleep.
+const WAITED_FOR: u32 = 2;
+
+/// How often a thread looks for the lock before it sleeps.
+const LOOKS: u32 = 100;
+
+static LOCK: AtomicU32 = AtomicU32::new(FREE);
+
+fn lock() {
+    for _ in 0..LOOKS {
+        if LOCK.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    while LOCK.swap(WAITED_FOR, Ordering::Acquire) != FREE {
+        sys::futex_wait(&LOCK, WAITED_FOR, None);
+    }
+}
+
+fn unlock() {
+    if LOCK.swap(FREE, Ordering::Release) == WAITED_FOR {
+        sys::futex_wake(LOCK.as_ptr(), 1);
+    }
+}
+
+/// The library's allocator.
+pub struct Heap;
+
+struct Shared(UnsafeCell<Dlmalloc<Source>>);
+
+// SAFETY: used under the lock only.
+unsafe impl Sync for Shared {}
+
+static STATE: Shared = Shared(UnsafeCell::new(Dlmalloc::new_with_allocator(Source)));
+
+impl Shared {
+    /// Runs `call` on the heap, under the lock.
+    fn with<R>(&self, call: impl FnOnce(&mut Dlmalloc<Source>) -> R) -> R {
+        lock();
+        // SAFETY: the lock makes this the only reference; `call` does not come back here.
+        let result = call(unsafe { &mut *self.0.get() });
+        unlock();
+        result
+    }
+}
+
+// SAFETY: dlmalloc is an allocator; it is called under a lock, with what its own functions gave.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        STATE.with(|heap| unsafe { heap.malloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        STATE.with(|heap| unsafe { heap.free(at, layout.size(), layout.align()) });
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        STATE.with(|heap| unsafe { heap.calloc(layout.size(), layout.align()) })
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        STATE.with(|heap| unsafe { heap.realloc(at, layout.size(), layout.align(), new_size) })
+    }
+}
+
+/// The region that the heap grows in. Used under the lock.
+struct Growing {
+    /// What was handed out ends here.
+    used: Cell<usize>,
+    /// What has rights ends here.
+    committed: Cell<usize>,
+    end: Cell<usize>,
+    /// The length of the region after this one.
+    next_len: Cell<usize>,
+}
+
+// SAFETY: used under the lock only.
+unsafe impl Sync for Growing {}
+
+static GROWING: Growing = Growing {
+    used: Cell::new(0),
+    committed: Cell::new(0),
+    end: Cell::new(0),
+    next_len: Cell::new(INITIAL_HEAP_BYTES),
+};
+
+impl Growing {
+    fn enter(&self, region: &Range<usize>) {
+        self.used.set(region.start);
+        self.committed.set(region.start);
+        self.end.set(region.end);
+        self.next_len.set((region.len() * 2).max(HEAP_BYTES));
+    }
+
+    /// A new region with room for `size` bytes: of the length that is due, or as much of that as there is room for.
+    fn extend(&self, size: usize) -> bool {
+        let mut len = self.next_len.get().max(size).next_multiple_of(PAGE);
+        loop {
+            if let Some(region) = reserve(len) {
+                self.enter(&region);
+                return true;
+            }
+            if len == size {
+                return false;
+            }
+            len = (len / 8).max(size).next_multiple_of(PAGE);
+        }
+    }
+
+    fn take(&self, size: usize) -> Option<usize> {
+        if self.end.get() - self.used.get() < size && !self.extend(size) {
+            return None;
+        }
+        let start = self.used.get();
+        let end = start + size;
+        if end > self.committed.get() {
+            let to = end.next_multiple_of(COMMIT_BYTES).min(self.end.get());
+            if !commit(&(self.committed.get()..to)) {
+                return None;
+            }
+            self.committed.set(to);
+        }
+        self.used.set(end);
+        Some(start)
+    }
+}
+
+/// Where dlmalloc gets memory: the end of what the region has handed out. So neighbours are joined into one segment, and only its
+/// end is ever given back.
+struct Source;
+
+// SAFETY: what `alloc` gives is memory of a region that nobody else uses; it is called under the lock.
+unsafe impl Allocator for Source {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        match GROWING.take(size) {
+            Some(start) => (start as *mut u8, size, 0),
+            None => (std::ptr::null_mut(), 0, 0),
+        }
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+
+    fn free_part(&self, at: *mut u8, old_size: usize, new_size: usize) -> bool {
+        let at = at as usize;
+        if at + old_size != GROWING.used.get() {
+            return false;
+        }
+        drop_memory(&(at + new_size..at + old_size));
+        GROWING.used.set(at + new_size);
+        true
+    }
+
+    fn free(&self, _: *mut u8, _: usize) -> bool {
+        // A region's earlier part stays the heap's.
+        false
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        PAGE
+    }
+}
+
+/// Reserves a region for a manager's heap, if there is none as large yet.
+pub(super) fn prepare(len: usize) {
+    lock();
+    if GROWING.end.get() - GROWING.used.get() < len / 2
+        && let Some(region) = reserve(len)
+    {
+        GROWING.enter(&region);
+    }
+    unlock();
+}
+
+/// Keeps the heap usable in forked children.
+pub(super) fn set_up() {
+    unsafe extern "C" fn before() {
+        lock();
+    }
+    unsafe extern "C" fn after() {
+        unlock();
+    }
+    unsafe extern "C" fn in_child() {
+        LOCK.store(FREE, Ordering::Release);
+    }
+    // SAFETY: the handlers stay valid: this library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_apart_and_in_the_reserve() {
+        // SAFETY: blocks of this layout are allocated, used within it, and freed once.
+        unsafe {
+            let layout = Layout::from_size_align(100_000, 64).unwrap();
+            let blocks: Vec<_> = (0..100_u8)
+                .map(|i| {
+                    let at = Heap.alloc_zeroed(layout);
+                    assert!(crate::reserve::touches(&(at as usize..at as usize + 1)));
+                    assert!(std::slice::from_raw_parts(at, 100_000).iter().all(|byte| *byte == 0));
+                    at.write_bytes(i, 100_000);
+                    at
+                })
+                .collect();
+            for (i, at) in blocks.iter().enumerate() {
+                assert!(std::slice::from_raw_parts(*at, 100_000).iter().all(|byte| *byte == i as u8));
+                Heap.dealloc(*at, layout);
+            }
+            let large = Layout::from_size_align(200 << 20, 4096).unwrap();
+            let at = Heap.alloc_zeroed(large);
+            assert_eq!((at.read(), at.add((200 << 20) - 1).read()), (0, 0));
+            Heap.dealloc(at, large);
+        }
+    }
+
+    #[test]
+    fn threads_and_forks_share_it() {
+        let workers: Vec<_> = (0..4)
+            .map(|n| {
+                std::thread::spawn(move || (0..20_000).map(|i| vec![n as u8; i % 700].len()).sum::<usize>())
+            })
+            .collect();
+        set_up();
+        for _ in 0..20 {
+            // SAFETY: the child allocates, which this is about, and ends.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    let text = format!("{child}");
+                    libc::_exit(c_int_of(text.len() == 1));
+                }
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                assert_eq!(libc::WEXITSTATUS(status), 1);
+            }
+        }
+        let sums: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        assert!(sums.iter().all(|sum| *sum == sums[0]));
+    }
+
+    fn c_int_of(value: bool) -> libc::c_int {
+        libc::c_int::from(value)
+    }
+}
