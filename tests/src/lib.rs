@@ -9,6 +9,7 @@
 //! each of its threads was doing.
 //!
 //! * [`differential`]: the same random operations on two engines
+//! * [`kills`]: processes that share files and are ended at any moment
 //! * [`place`]: scratch directories, and the binary under test
 //! * [`mod@program`]: the C programs of `tests/programs`
 //! * [`mod@public`]: programs that other people have written, as rows of a table
@@ -17,6 +18,7 @@
 //! * [`variant`]: the ways in which a program is run
 
 pub mod differential;
+pub mod kills;
 pub mod place;
 pub mod program;
 pub mod public;

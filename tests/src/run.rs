@@ -284,7 +284,7 @@ impl Drop for Running {
 
 /// Name, state, system call and kernel function of each thread of the process and of its descendants and its group, for
 /// who has to find out why it hangs.
-fn describe_threads(pid: u32) -> String {
+pub fn describe_threads(pid: u32) -> String {
     let mut lines: Vec<String> = family(pid).into_iter().flat_map(threads_of).collect();
     lines.truncate(MOST_THREADS);
     lines.join("\n")
