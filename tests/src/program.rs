@@ -27,7 +27,7 @@ fn compile(name: &str) -> PathBuf {
     let sources = workspace().join("tests/programs");
     let source = sources.join(format!("{name}.c"));
     let mut hash = DefaultHasher::new();
-    for path in [&source, &sources.join("common.h")] {
+    for path in headers(&sources).iter().chain([&source]) {
         std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).hash(&mut hash);
     }
     FLAGS.hash(&mut hash);
@@ -83,6 +83,17 @@ fn skip(what: &str, package: &str) {
     assert!(!required, "{what} is not installed: apt-get install {package}");
     let skip = format!("SKIPPED: {what} is not installed (apt-get install {package})\n");
     std::io::stderr().write_all(skip.as_bytes()).expect("standard error can be written");
+}
+
+/// What programs may include, in an order that does not change.
+fn headers(sources: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(sources).unwrap_or_else(|error| panic!("{}: {error}", sources.display()));
+    let mut headers: Vec<PathBuf> = entries
+        .map(|entry| entry.unwrap_or_else(|error| panic!("{}: {error}", sources.display())).path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "h"))
+        .collect();
+    headers.sort();
+    headers
 }
 
 /// Files whose every byte follows from a seed and its offset, made and checked by plain writes and reads.

@@ -136,12 +136,26 @@ real! {
     fsync(fd: c_int) -> c_int = SYS_fsync;
     fdatasync(fd: c_int) -> c_int = SYS_fdatasync;
     sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int = SYS_sync_file_range;
-    fflush(file: *mut FILE) -> c_int;
+    fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE;
+    tmpfile64() -> *mut FILE;
     fclose(file: *mut FILE) -> c_int;
-    fwrite(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
-    fwrite_unlocked(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
-    fputs(text: *const c_char, file: *mut FILE) -> c_int;
-    fputs_unlocked(text: *const c_char, file: *mut FILE) -> c_int;
+    dup(fd: c_int) -> c_int = SYS_dup;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int = SYS_dup3;
+    aio_read64(block: *mut c_void) -> c_int;
+    aio_write64(block: *mut c_void) -> c_int;
+    aio_fsync64(operation: c_int, block: *mut c_void) -> c_int;
+    lio_listio64(mode: c_int, blocks: *const *mut c_void, n: c_int, event: *mut c_void) -> c_int;
+    process_madvise(pidfd: c_int, parts: *const iovec, n: size_t, advice: c_int, flags: c_uint) -> ssize_t
+        = SYS_process_madvise;
+    vmsplice(fd: c_int, from: *const iovec, n: size_t, flags: c_uint) -> ssize_t = SYS_vmsplice;
+    send(socket: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    sendto(socket: c_int, from: *const c_void, len: size_t, flags: c_int, to: *const c_void, to_len: c_uint)
+        -> ssize_t = SYS_sendto;
+    sendmsg(socket: c_int, message: *const c_void, flags: c_int) -> ssize_t = SYS_sendmsg;
+    sendmmsg(socket: c_int, messages: *mut c_void, n: c_uint, flags: c_int) -> c_int = SYS_sendmmsg;
     _exit(status: c_int) -> c_int = SYS_exit_group;
     execve(path: *const c_char, args: *const *const c_char, env: *const *const c_char) -> c_int = SYS_execve;
     execv(path: *const c_char, args: *const *const c_char) -> c_int;
@@ -162,8 +176,6 @@ real! {
     longjmp(env: *mut c_void, value: c_int) -> c_int;
     _longjmp(env: *mut c_void, value: c_int) -> c_int;
     __longjmp_chk(env: *mut c_void, value: c_int) -> c_int;
-    pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: *mut c_void,
-        argument: *mut c_void) -> c_int;
     abort() -> c_int;
     _Fork() -> c_int;
     clone(start: *mut c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,

@@ -58,6 +58,8 @@ reasons! {
     Remapped = "remapped",
     /// The program locks all its memory.
     LockedMemory = "locked_memory",
+    /// A stdio stream has the file open in a way that its mappings could not follow.
+    Stdio = "stdio",
     /// mlockall beside managed memory, refused with ENOMEM.
     MlockRefused = "mlock_refused",
     /// A call on addresses where the library has its own memory, refused.

@@ -9,6 +9,7 @@
 
 use crate::policy::MapArgs;
 use crate::state::{self, LaneKind, Process};
+use crate::streams::Kind;
 use crate::sys::{self, Except, SignalsBlocked};
 use elbowroom::{Advice, FileId, Prot, Remap};
 use std::ops::Range;
@@ -60,6 +61,8 @@ pub enum Op {
     MakeRoom(Range<usize>),
     /// What a child of fork could store to, or see stored to, goes back to the kernel.
     HandBackBeforeFork,
+    /// A stdio stream of the file is being opened: gives it to the kernel if they exclude each other.
+    StreamOpens(FileId, Kind),
     /// A write to the file begins: gives a ticket, or 0 if the file is not managed.
     WriteBegin(FileId, Range<u64>, Flush),
     /// It ended.

@@ -2,8 +2,10 @@
 
 use crate::end;
 use crate::policy::MapArgs;
+use crate::reason::Reason;
 use crate::request::{Change, Durable, Flush, Op, RESIDENT_PAGES, Reply, Request};
 use crate::state::{self, Process};
+use crate::streams::Kind;
 use crate::sys::PAGE;
 use elbowroom::{
     Errno, FileId, FileObject, Host, Manager, MapRequest, OpenError, Origin, Place, Prot, Sharing, Space,
@@ -75,6 +77,7 @@ fn perform(
         Op::KernelMaps(id, writes) => space.give_if_stored_to(id, writes),
         Op::MakeRoom(range) => space.make_room(range.start, range.len()),
         Op::HandBackBeforeFork => space.give_before_fork(),
+        Op::StreamOpens(id, kind) => give_to_stream(process, manager, space, id, kind),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
         Op::WriteEnd { ticket, written } => {
             let Begun { ticket, .. } = *begun(ticket);
@@ -106,6 +109,23 @@ fn perform(
 
 fn number(error: Errno) -> i32 {
     error.raw_os_error()
+}
+
+/// Gives the file back if a stream of this kind excludes what is mapped of it.
+fn give_to_stream(
+    process: &Process,
+    manager: &Manager,
+    space: &Space<Host>,
+    id: FileId,
+    kind: Kind,
+) -> Result<(), Errno> {
+    match manager.find(id) {
+        Some(object) if kind.conflicts(object.is_open_for_writing()) => {
+            process.count(Reason::Stdio);
+            space.give_file(id).map(|_| ())
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn write_begin(manager: &Manager, id: FileId, range: Range<u64>, flush: Flush) -> Reply {

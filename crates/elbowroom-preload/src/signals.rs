@@ -275,7 +275,7 @@ pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_i
 /// Before another program replaces this one: it inherits which signals are ignored, and which are blocked.
 pub fn before_exec() {
     sys::block(blocked::mask());
-    each_ignored(|ignored| Some(ignored));
+    each_ignored(Some);
 }
 
 /// The other program did not start.

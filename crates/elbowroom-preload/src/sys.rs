@@ -103,6 +103,23 @@ pub fn stat_at(dir: c_int, path: *const libc::c_char, flags: c_int) -> Option<li
     None
 }
 
+/// The beginning of the file at `path`, a string with its final 0, as far as it fits into `buffer`. For small files
+/// of /proc, which one read gives whole.
+pub fn read_file<'a>(path: &[u8], buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    debug_assert!(path.contains(&0));
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the path ends, and the kernel writes no more than fits.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD as c_long, path.as_ptr(), flags as c_long, 0);
+        if fd < 0 {
+            return None;
+        }
+        let n = libc::syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len());
+        libc::syscall(libc::SYS_close, fd);
+        buffer.get(..usize::try_from(n).ok()?)
+    }
+}
+
 /// The magic number of the filesystem that `fd` is on.
 pub fn filesystem(fd: c_int) -> Option<u64> {
     let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();

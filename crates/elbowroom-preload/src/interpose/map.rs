@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
 use super::ranges::{ADDRESS_END, each_part, hand_back, managed_range};
+use super::stdio;
 
 export! {
     mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void
@@ -76,6 +77,9 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     };
     match policy::last(args, &around, &file) {
         Last::Kernel(reason) => map_by_kernel(process, args, reason),
+        Last::Manage { writable } if stdio::conflict(id, writable) => {
+            map_by_kernel(process, args, Some(Reason::Stdio))
+        }
         Last::Manage { writable } => map_by_manager(process, args, id, writable),
     }
 }
@@ -111,6 +115,11 @@ fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writabl
         Ok(at) => {
             signals::arm();
             limits::settle();
+            if stdio::conflict(id, writable) {
+                // A stream was opened meanwhile, too early to see this mapping. What cannot be given now goes
+                // on as it is.
+                let _ = request::submit(process, Op::HandBackFile(id));
+            }
             at as *mut c_void
         }
         Err(libc::EEXIST) if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => {

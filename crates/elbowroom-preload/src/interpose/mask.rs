@@ -2,13 +2,14 @@
 //! (see [`crate::signals::blocked`]).
 
 use crate::real;
+use crate::reserve;
 use crate::signals::blocked;
 use crate::state;
 use crate::sys;
 use libc::{c_int, c_void};
 
 type Jump = *mut c_void;
-type Start = *mut c_void;
+type Start = *const c_void;
 
 export! {
     sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int = change_or_fail;
@@ -17,8 +18,8 @@ export! {
     longjmp(env: Jump, value: c_int) -> c_int = |env, value| jump(real::longjmp, env, value);
     _longjmp(env: Jump, value: c_int) -> c_int = |env, value| jump(real::_longjmp, env, value);
     __longjmp_chk(env: Jump, value: c_int) -> c_int = |env, value| jump(real::__longjmp_chk, env, value);
-    pthread_create(thread: *mut libc::pthread_t, attributes: *const c_void, start: Start, argument: *mut c_void)
-        -> c_int = create_thread;
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: *const c_void,
+        argument: *mut c_void) -> c_int = create_thread;
 }
 
 /// A `sigset_t` begins with the kernel's 64 bits, and libc's functions write no more of it.
@@ -69,14 +70,15 @@ unsafe extern "C-unwind" fn created(what: *mut c_void) -> *mut c_void {
 
 unsafe fn create_thread(
     thread: *mut libc::pthread_t,
-    attributes: *const c_void,
+    attributes: *const libc::pthread_attr_t,
     start: Start,
     argument: *mut c_void,
 ) -> c_int {
     let mask = blocked::mask();
     if mask == 0 || start.is_null() || state::for_program().is_none() {
+        // Threads of ours get their stacks from the reserve.
         // SAFETY: the caller's promise.
-        return unsafe { real::pthread_create(thread, attributes, start, argument) };
+        return unsafe { reserve::create_thread(thread, attributes, start, argument) };
     }
     // SAFETY: a function pointer of the program's, which is not null.
     let start = unsafe {
@@ -84,7 +86,7 @@ unsafe fn create_thread(
     };
     let what = Box::into_raw(Box::new(Created { start, argument, mask }));
     // SAFETY: the caller's promise; the thread takes `what`.
-    let r = unsafe { real::pthread_create(thread, attributes, created as *mut c_void, what.cast()) };
+    let r = unsafe { real::pthread_create(thread, attributes, created as *const c_void, what.cast()) };
     if r != 0 {
         // SAFETY: no thread has taken it.
         drop(unsafe { Box::from_raw(what) });

@@ -27,8 +27,11 @@ macro_rules! export {
 #[macro_use]
 mod jump;
 
+mod advise;
+mod aio;
 mod children;
 mod files;
+mod lend;
 mod limits;
 mod map;
 mod mask;

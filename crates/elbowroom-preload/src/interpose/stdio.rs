@@ -1,186 +1,356 @@
-//! stdio writes with libc's own internal write. Where its buffer goes to a managed file, the write is framed
-//! here; whether and what was written shows in the descriptor's position.
+//! stdio reads and writes with calls inside libc that nobody can stand before. So a file that a stream may
+//! write, or that it reads while mappings of it may be stored to, is the kernel's: it is handed back when such a
+//! stream is opened, and not managed while one is open. A stream that only reads and mappings that only read do
+//! not disturb each other.
 //!
-//! Not seen: what other functions than these push out of a full buffer; it is seen at the next of these, or
-//! when the manager looks at the file's times.
+//! Standard input, output and error are never opened by the program: they are looked at by their descriptors.
+//! What writes to a descriptor without a stream (dprintf) is seen when it is called.
+//!
+//! Not seen: streams that libc opens for itself (setmntent, and those of its data bases), and descriptors below
+//! 3 that open(2) or fcntl(2) gives after 0, 1 or 2 was closed.
 
-use crate::coherence::{self, BOUNCE_BYTES, Target};
+use crate::coherence;
 use crate::real;
-use crate::request::{Change, Flush};
-use crate::reserve::Buffer;
+use crate::request::{self, Change, Op};
 use crate::state;
-use crate::sys::{self, PAGE};
-use libc::{FILE, c_char, c_int, c_void, size_t};
+use crate::streams::{Entry, Kind, LASTING, Streams};
+use crate::sys;
+use elbowroom::FileId;
+use libc::{FILE, c_char, c_int, c_void};
+use std::ffi::CStr;
 
 export! {
-    fflush(file: *mut FILE) -> c_int = flush;
+    fopen(path: *const c_char, mode: *const c_char) -> *mut FILE = open;
+    fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE = open;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE = open_fd;
+    freopen(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = open_again;
+    freopen64(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE = open_again;
+    tmpfile() -> *mut FILE = open_nameless;
+    tmpfile64() -> *mut FILE = open_nameless;
     fclose(file: *mut FILE) -> c_int = close;
-    fwrite(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t = write;
-    fwrite_unlocked(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t = write_unlocked;
-    fputs(text: *const c_char, file: *mut FILE) -> c_int = put;
-    fputs_unlocked(text: *const c_char, file: *mut FILE) -> c_int = put_unlocked;
+    dup(fd: c_int) -> c_int = copy_fd;
+    dup2(fd: c_int, to: c_int) -> c_int = copy_fd_to;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int = copy_fd_with;
 }
 
-unsafe extern "C" {
-    fn flockfile(file: *mut FILE);
-    fn funlockfile(file: *mut FILE);
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
+/// The streams that the program has opened. A forked child has its own copies of them, and so of this.
+static STREAMS: Streams = Streams::new();
+/// Standard input's descriptor; output's and error's follow.
+const STDIN: c_int = libc::STDIN_FILENO;
+const STDERR: c_int = libc::STDERR_FILENO;
 
-/// The managed file that `file` writes to, if there is one.
-unsafe fn managed(file: *mut FILE) -> Option<(Target, c_int)> {
-    state::alive_with_files()?;
-    if file.is_null() {
-        return None;
+/// Whether a stream keeps the file from being managed. `writable`: its mappings may be stored to.
+pub fn conflict(id: FileId, writable: bool) -> bool {
+    let standard = |fd| standard_kind(fd).conflicts(writable) && regular(sys::fstat(fd)) == Some(id);
+    STREAMS.conflict(id, writable) || (STDIN..=STDERR).any(standard)
+}
+
+fn standard_kind(fd: c_int) -> Kind {
+    if fd == STDIN { Kind::Reader } else { Kind::Writer }
+}
+
+fn regular(stat: Option<libc::stat>) -> Option<FileId> {
+    let stat = stat.filter(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    Some(FileId { device: stat.st_dev, inode: stat.st_ino })
+}
+
+/// Gives the file to the kernel if it is managed in a way that a stream of this kind excludes. The errno if it
+/// cannot be: the stream must not be opened.
+fn give_way(id: Option<FileId>, kind: Kind) -> Result<(), c_int> {
+    let Some(id) = id else { return Ok(()) };
+    let Some((process, _)) = state::alive_with_files() else { return Ok(()) };
+    if !process.managed.may_contain(id.device, id.inode) {
+        return Ok(());
     }
+    request::submit(process, Op::StreamOpens(id, kind)).map(drop)
+}
+
+/// A descriptor's file is used in ways that nobody sees, and whose end nobody sees: it is the kernel's from now on.
+/// The errno if it cannot be.
+pub fn leave_for_good(fd: c_int, kind: Kind) -> Result<(), c_int> {
+    let Some(id) = regular(sys::fstat(fd)) else { return Ok(()) };
+    // A stream of the program's may be closed again, so that this asks for more than `conflict`.
+    if !STREAMS.has_lasting(id, kind)
+        && let Some(entry) = STREAMS.claim()
+    {
+        STREAMS.name(entry, Some(id), kind);
+        STREAMS.bind(entry, LASTING, -1);
+    }
+    give_way(Some(id), kind)
+}
+
+/// What a stream has written is to be read anew by who maps the file next.
+fn forget(file: Option<(FileId, Kind)>) {
+    if let Some((id, Kind::Writer)) = file
+        && let Some((process, _)) = state::alive()
+        && process.managed.may_contain(id.device, id.inode)
+    {
+        // What goes wrong here shows when the file is mapped.
+        let _ = request::submit(process, Op::Refresh(id, Change::Resized(0..u64::MAX)));
+    }
+}
+
+unsafe fn kind(mode: *const c_char) -> Kind {
+    // SAFETY: the caller's promise: a string.
+    Kind::of_mode(unsafe { CStr::from_ptr(mode) }.to_bytes())
+}
+
+/// Fails as the functions do that give a stream.
+fn no_stream(errno: c_int) -> *mut FILE {
+    sys::set_errno(errno);
+    std::ptr::null_mut()
+}
+
+/// Opens a stream of the file that is expected to be `id`, and takes it into the table. The file is looked at
+/// before, since opening may truncate it, and after, since a path can change.
+///
+/// # Safety
+/// As the function that `call` calls, whose stream nobody else knows yet.
+unsafe fn entered(id: Option<FileId>, kind: Kind, call: impl FnOnce() -> *mut FILE) -> *mut FILE {
+    let entry = STREAMS.claim();
+    if let Some(entry) = entry {
+        STREAMS.name(entry, id, kind);
+    }
+    let release = || {
+        if let Some(entry) = entry {
+            STREAMS.release(entry);
+        }
+    };
+    if let Err(errno) = give_way(id, kind) {
+        release();
+        return no_stream(errno);
+    }
+    let file = call();
+    if file.is_null() {
+        release();
+        return file;
+    }
+    // SAFETY: an open stream.
+    let fd = unsafe { fileno(file) };
+    let opened = regular(sys::fstat(fd));
+    if opened != id {
+        if let Some(entry) = entry {
+            STREAMS.name(entry, opened, kind);
+        }
+        if let Err(errno) = give_way(opened, kind) {
+            // SAFETY: nobody else knows it yet, the caller's promise.
+            unsafe { real::fclose(file) };
+            release();
+            return no_stream(errno);
+        }
+    }
+    if let Some(entry) = entry {
+        STREAMS.bind(entry, file.addr(), fd);
+    }
+    file
+}
+
+/// The descriptor of an open stream. `errno` is kept.
+unsafe fn fileno(file: *mut FILE) -> c_int {
     let kept = sys::errno();
-    // SAFETY: the caller's promise: an open stream.
+    // SAFETY: the caller's promise.
     let fd = unsafe { libc::fileno(file) };
     sys::set_errno(kept);
-    Some((coherence::managed_fd(fd)?, fd))
+    fd
 }
 
-/// Frames a stdio call on a managed file. The stream's lock is taken first: a thread that waits for it must
-/// not hold write-back off meanwhile.
-unsafe fn around<R>(
-    target: &Target,
-    fd: c_int,
-    file: *mut FILE,
-    call: impl FnOnce() -> R,
-) -> Result<R, c_int> {
-    let mut cancel = 0;
-    // SAFETY: the stream is open, the caller's promise.
-    unsafe {
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut cancel);
-        flockfile(file);
-    }
-    let done = coherence::framed(target, 0..u64::MAX, Flush::First, || {
-        let appends = sys::open_flags(fd).is_some_and(|flags| flags & libc::O_APPEND != 0);
-        let before = if appends { Some(target.size) } else { sys::position(fd) };
-        let r = call();
-        let kept = sys::errno();
-        let written = match (before, sys::position(fd)) {
-            (Some(before), Some(after)) if after > before => before..after,
-            _ => 0..0,
-        };
-        sys::set_errno(kept);
-        (r, Change::Written(written))
-    });
-    // SAFETY: taken above.
-    unsafe {
-        funlockfile(file);
-        pthread_setcancelstate(cancel, &mut cancel);
-    }
-    done
-}
-
-unsafe fn flush(file: *mut FILE) -> c_int {
+unsafe fn open(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller's promise.
-    let Some((target, fd)) = (unsafe { managed(file) }) else {
-        // SAFETY: the caller's promise.
-        return unsafe { real::fflush(file) };
+    let call = || unsafe { real::fopen64(path, mode) };
+    if state::for_program().is_none() {
+        return call();
+    }
+    let id = regular(sys::stat_at(libc::AT_FDCWD, path, 0));
+    // SAFETY: the caller's promise.
+    unsafe { entered(id, kind(mode), call) }
+}
+
+unsafe fn open_fd(fd: c_int, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::fdopen(fd, mode) };
+    if state::for_program().is_none() {
+        return call();
+    }
+    let id = regular(sys::fstat(fd));
+    // SAFETY: the caller's promise. The file is the same afterwards, unless another thread closes descriptors of
+    // others.
+    unsafe { entered(id, kind(mode), call) }
+}
+
+unsafe fn open_nameless() -> *mut FILE {
+    // SAFETY: takes nothing.
+    let call = || unsafe { real::tmpfile64() };
+    if state::for_program().is_none() {
+        return call();
+    }
+    // SAFETY: as above.
+    unsafe { entered(None, Kind::Writer, call) }
+}
+
+unsafe fn open_again(path: *const c_char, mode: *const c_char, file: *mut FILE) -> *mut FILE {
+    // SAFETY: the caller's promise.
+    let call = || unsafe { real::freopen64(path, mode, file) };
+    if state::for_program().is_none() {
+        return call();
+    }
+    let id = if path.is_null() {
+        // SAFETY: the caller's promise: an open stream, whose mode changes.
+        regular(sys::fstat(unsafe { fileno(file) }))
+    } else {
+        regular(sys::stat_at(libc::AT_FDCWD, path, 0))
     };
+    // It still counts while its buffer is written.
+    let before = STREAMS.unbind(file.addr());
     // SAFETY: the caller's promise.
-    unsafe { around(&target, fd, file, || real::fflush(file)) }.unwrap_or_else(sys::fail)
+    let opened = unsafe { entered(id, kind(mode), call) };
+    closed(before);
+    opened
 }
 
 unsafe fn close(file: *mut FILE) -> c_int {
-    // SAFETY: the caller's promise.
-    if unsafe { managed(file) }.is_some() {
-        // SAFETY: as above. What it meets, the close meets again.
-        unsafe { flush(file) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe { real::fclose(file) }
-}
-
-type Write = unsafe fn(*const c_void, size_t, size_t, *mut FILE) -> size_t;
-
-unsafe fn write(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t {
-    // SAFETY: the caller's promise.
-    unsafe { write_with(real::fwrite, from, size, n, file) }
-}
-
-unsafe fn write_unlocked(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t {
-    // SAFETY: the caller's promise.
-    unsafe { write_with(real::fwrite_unlocked, from, size, n, file) }
-}
-
-unsafe fn write_with(write: Write, from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t {
-    // SAFETY: the caller's promise.
-    let (Some((target, fd)), Some(total)) = (unsafe { managed(file) }, size.checked_mul(n)) else {
-        // SAFETY: the caller's promise.
-        return unsafe { write(from, size, n, file) };
+    let entry = match state::for_program() {
+        Some(_) => STREAMS.unbind(file.addr()),
+        None => None,
     };
-    if total == 0 {
-        return 0;
-    }
-    if target.manager.windows().intersects(from as usize, total) {
-        // SAFETY: the caller's promise.
-        return unsafe { write_bounced(&target, fd, write, from, total, file) } / size;
-    }
     // SAFETY: the caller's promise.
-    unsafe { around(&target, fd, file, || write(from, size, n, file)) }.unwrap_or_else(|errno| {
-        sys::set_errno(errno);
-        0
-    })
+    let r = unsafe { real::fclose(file) };
+    closed(entry);
+    r
 }
 
-/// From managed memory to a managed file: through a buffer (see coherence.rs). Gives the bytes taken.
-unsafe fn write_bounced(
-    target: &Target,
-    fd: c_int,
-    write: Write,
-    from: *const c_void,
-    total: usize,
-    file: *mut FILE,
-) -> usize {
-    let Some(mut buffer) = Buffer::new(total.next_multiple_of(PAGE).min(BOUNCE_BYTES)) else {
-        sys::set_errno(libc::ENOMEM);
-        return 0;
+/// The stream of this entry, if it has one, is closed. `errno` is kept.
+fn closed(entry: Option<Entry>) {
+    if let Some(entry) = entry {
+        forget(STREAMS.file(entry));
+        STREAMS.release(entry);
+    }
+}
+
+unsafe fn copy_fd(fd: c_int) -> c_int {
+    // SAFETY: integers only.
+    let new = unsafe { real::dup(fd) };
+    if (STDIN..=STDERR).contains(&new)
+        && let Err(errno) = give_way(coherence::managed_fd(new).map(|target| target.id), standard_kind(new))
+    {
+        // SAFETY: the copy that nobody knows yet.
+        unsafe { real::close(new) };
+        return sys::fail(errno);
+    }
+    new
+}
+
+unsafe fn copy_fd_to(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: integers only.
+    copy_under(fd, to, || unsafe { real::dup2(fd, to) })
+}
+
+unsafe fn copy_fd_with(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: integers only.
+    copy_under(fd, to, || unsafe { real::dup3(fd, to, flags) })
+}
+
+/// A descriptor gets another's file, and so does the stream that uses it.
+fn copy_under(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let entry = match state::for_program() {
+        Some(_) if fd != to => STREAMS.with_fd(to),
+        Some(_) | None => None,
     };
-    let mut done = 0;
-    while done < total {
-        let len = (total - done).min(BOUNCE_BYTES);
-        let part = &mut buffer.bytes()[..len];
-        // SAFETY: the caller's promise: `total` bytes to read. The buffer is not part of them.
-        unsafe { from.cast::<u8>().add(done).copy_to_nonoverlapping(part.as_mut_ptr(), len) };
-        let part = part.as_ptr().cast();
-        // SAFETY: the caller's promise.
-        let taken = unsafe { around(target, fd, file, || write(part, 1, len, file)) }.unwrap_or(0);
-        done += taken;
-        if taken < len {
-            break;
-        }
+    let kind = match entry.map(|entry| STREAMS.file(entry)) {
+        Some(Some((_, kind))) => kind,
+        // Of what was no regular file it is not known what the stream does.
+        Some(None) => Kind::Writer,
+        None if (STDIN..=STDERR).contains(&to) && fd != to => standard_kind(to),
+        None => return call(),
+    };
+    let target = coherence::managed_fd(fd);
+    if let Err(errno) = give_way(target.map(|target| target.id), kind) {
+        return sys::fail(errno);
     }
-    done
-}
-
-unsafe fn put(text: *const c_char, file: *mut FILE) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { put_with(real::fputs, real::fwrite, text, file) }
-}
-
-unsafe fn put_unlocked(text: *const c_char, file: *mut FILE) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { put_with(real::fputs_unlocked, real::fwrite_unlocked, text, file) }
-}
-
-unsafe fn put_with(
-    put: unsafe fn(*const c_char, *mut FILE) -> c_int,
-    write: Write,
-    text: *const c_char,
-    file: *mut FILE,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    if unsafe { managed(file) }.is_none() {
-        // SAFETY: the caller's promise.
-        return unsafe { put(text, file) };
+    let r = call();
+    if let Some(entry) = entry
+        && r == to
+    {
+        STREAMS.name(entry, regular(sys::fstat(to)), kind);
     }
-    // SAFETY: the caller's promise: a string.
-    let len = unsafe { libc::strlen(text) };
-    // SAFETY: the caller's promise.
-    let taken = unsafe { write_with(write, text.cast(), 1, len, file) };
-    if taken == len { 1 } else { libc::EOF }
+    r
+}
+
+/// dprintf and relatives have any number of arguments, so what stands before them saves the argument registers,
+/// calls [`before_print`], and jumps to libc's function with everything as it was.
+macro_rules! export_print {
+    ($($name:ident = $before:ident: $real:literal;)*) => {
+        $(
+            unsafe extern "C" fn $before(fd: c_int) -> *mut c_void {
+                before_print(fd, $real)
+            }
+
+            /// libc's function of this name.
+            ///
+            /// # Safety
+            /// As libc's function.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[cfg_attr(test, allow(dead_code))]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() -> c_int {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!(
+                    "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                    "sub rsp, 128",
+                    "movaps [rsp], xmm0", "movaps [rsp + 16], xmm1",
+                    "movaps [rsp + 32], xmm2", "movaps [rsp + 48], xmm3",
+                    "movaps [rsp + 64], xmm4", "movaps [rsp + 80], xmm5",
+                    "movaps [rsp + 96], xmm6", "movaps [rsp + 112], xmm7",
+                    "call {before}",
+                    "mov r11, rax",
+                    "movaps xmm0, [rsp]", "movaps xmm1, [rsp + 16]",
+                    "movaps xmm2, [rsp + 32]", "movaps xmm3, [rsp + 48]",
+                    "movaps xmm4, [rsp + 64]", "movaps xmm5, [rsp + 80]",
+                    "movaps xmm6, [rsp + 96]", "movaps xmm7, [rsp + 112]",
+                    "add rsp, 128",
+                    "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                    "jmp r11",
+                    before = sym $before,
+                );
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!(
+                    "stp x29, x30, [sp, #-208]!",
+                    "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]",
+                    "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+                    "stp q0, q1, [sp, #80]", "stp q2, q3, [sp, #112]",
+                    "stp q4, q5, [sp, #144]", "stp q6, q7, [sp, #176]",
+                    "bl {before}",
+                    "mov x16, x0",
+                    "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]",
+                    "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
+                    "ldp q0, q1, [sp, #80]", "ldp q2, q3, [sp, #112]",
+                    "ldp q4, q5, [sp, #144]", "ldp q6, q7, [sp, #176]",
+                    "ldp x29, x30, [sp], #208",
+                    "br x16",
+                    before = sym $before,
+                );
+            }
+        )*
+    };
+}
+
+export_print! {
+    dprintf = before_dprintf: c"dprintf";
+    vdprintf = before_vdprintf: c"vdprintf";
+    __dprintf_chk = before_dprintf_chk: c"__dprintf_chk";
+    __vdprintf_chk = before_vdprintf_chk: c"__vdprintf_chk";
+}
+
+/// Gives libc's function, which writes to the descriptor by itself. It cannot be refused here: that the file
+/// stays managed, because it could not be handed back, shows in the flusher's errors.
+fn before_print(fd: c_int, name: &CStr) -> *mut c_void {
+    if state::alive_with_files().is_some() {
+        let _ = give_way(coherence::managed_fd(fd).map(|target| target.id), Kind::Writer);
+    }
+    // SAFETY: the name is a string.
+    let real = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    if real.is_null() {
+        sys::write_stderr(b"elbowroom: libc has no dprintf family\n");
+        sys::exit_group(crate::service::CANNOT_RUN_STATUS);
+    }
+    real
 }

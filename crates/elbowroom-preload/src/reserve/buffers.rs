@@ -64,7 +64,8 @@ impl Buffer {
     }
 
     /// Its bytes.
-    pub fn bytes(&mut self) -> &mut [u8] {
+    #[cfg(test)]
+    fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: it has that many, and they are only reached through `self`.
         unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.len) }
     }

@@ -153,6 +153,11 @@ impl FileObject {
         self.seen.lock().error.take()
     }
 
+    /// Whether stores to its mappings may come.
+    pub fn is_open_for_writing(&self) -> bool {
+        self.file().is_some_and(|file| file.writable())
+    }
+
     pub(crate) fn record_error(&self, error: Errno) {
         self.seen.lock().error.get_or_insert(error);
     }
