@@ -96,6 +96,31 @@ static void lists(const char *self, const char *path, const char *seed_text)
     expect(child, "execlp");
 }
 
+/* A program inherits the mask of who executes it. */
+static void masks(void)
+{
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    SYS(sigprocmask(SIG_SETMASK, &all, NULL));
+    pid_t child = vfork();
+    if (child == 0) {
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        execl("/bin/sh", "sh", "-c", "kill -SEGV $$", NULL);
+        _exit(1);
+    }
+    int status;
+    SYS(waitpid(child, &status, 0));
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "the child ended with %#x", status);
+    child = (pid_t)SYS(fork());
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", "kill -SEGV $$; exit 42", NULL);
+        _exit(1);
+    }
+    expect(child, "a child that inherits a mask");
+    SYS(sigprocmask(SIG_SETMASK, &none, NULL));
+}
+
 static void print_limit(int resource)
 {
     struct rlimit limit;
@@ -178,6 +203,8 @@ int main(int argc, char **argv)
         each_way();
     if (!strcmp(mode, "lists"))
         lists(argv[0], argv[1], argv[2]);
+    if (!strcmp(mode, "masks"))
+        masks();
     if (!strcmp(mode, "limits"))
         limits(RLIMIT_AS, false);
     if (!strcmp(mode, "limits-data"))

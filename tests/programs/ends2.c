@@ -251,6 +251,12 @@ static void blocked(const char *mode)
     }
 }
 
+static void abort_in_handler(int sig)
+{
+    describe(sig);
+    abort();
+}
+
 static void prepare(const char *mode)
 {
     if (!strcmp(mode, "once"))
@@ -290,6 +296,10 @@ static void prepare(const char *mode)
     if (!strcmp(mode, "overflow")) {
         use_alternate_stack(8192);
         set(SIGSEGV, default_and_return, SA_ONSTACK);
+    }
+    if (!strcmp(mode, "overflow-abort")) {
+        use_alternate_stack(8192);
+        set(SIGSEGV, abort_in_handler, SA_ONSTACK);
     }
     if (!strcmp(mode, "overflow-default"))
         use_alternate_stack(8192);

@@ -56,7 +56,7 @@ ends! {
     fault_that_is_ignored: "segv-ignored", "early-segv-ignored";
     small_alternate_stack: "small-stack", "small-stack-once", "early-small-stack-once";
     least_alternate_stack: "least-stack";
-    stack_overflow: "overflow", "early-overflow", "overflow-default";
+    stack_overflow: "overflow", "early-overflow", "overflow-default", "overflow-abort";
     process_1: "process-1";
     faults_that_are_blocked: "blocked-segv", "blocked-default", "blocked-ill", "blocked-fpe", "blocked-trap";
     fault_in_a_thread_that_blocks: "blocked-thread";
@@ -150,6 +150,7 @@ fn children(mode: &str, variant: Variant) -> elbowroom_tests::Outcome {
 fn children_of_all_kinds(variant: Variant) {
     children("ways", variant);
     children("lists", variant);
+    children("masks", variant);
 }
 behaviour!(children_of_all_kinds: plain, m64, m16, copy);
 

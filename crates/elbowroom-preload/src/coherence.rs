@@ -2,27 +2,34 @@
 //! what was stored through a mapping is seen by a read.
 //!
 //! A write is framed: the manager holds write-back off, the program's own thread writes, the manager takes
-//! the new bytes. A read is preceded by the write-back of what it will see.
+//! the new bytes. A read is preceded by the write-back of what it will see. Where a call at a descriptor's
+//! position, or at the end of the file, will read or write is known only while nobody else moves that: such
+//! calls take turns (turns.rs).
 //!
 //! While a thread is inside write(2), the kernel holds the file's lock. If the source were managed memory
 //! that is not present, its fault would need reads, and perhaps write-back, that may wait for that very lock.
 //! So a transfer between a managed file and managed memory goes through a buffer of its own. So does, where
 //! pages are copied into windows, a read of any file that would have a device write into managed memory.
 //!
-//! Signals are blocked, and the calls are no cancellation points, from the beginning of a write to its end: a
-//! handler that jumped away would leave write-back held off. A pending cancellation is taken before.
+//! Signals are blocked, and the calls are no cancellation points, from the beginning of a frame or a turn to
+//! its end: a handler that jumped away would leave write-back held off. A pending cancellation is taken
+//! before. So nothing may wait inside for what the program does: only for disks.
+
+mod buffers;
+mod turns;
+
+pub use buffers::{BOUNCE_BYTES, Buffers, Given, Way};
+pub use turns::Turns;
 
 use crate::request::{self, Change, Flush, Op};
-use crate::reserve::Buffer;
 use crate::state::{self, Process};
-use crate::sys::{self, Except, PAGE, SignalsBlocked};
+use crate::sys::{self, Except, SignalsBlocked};
 use elbowroom::{FileId, Manager};
-use libc::{c_int, c_long, iovec, ssize_t};
+use libc::{c_int, ssize_t};
 use std::ops::Range;
 
-/// Bytes of the buffer between a managed file and managed memory.
-pub const BOUNCE_BYTES: usize = 1 << 20;
 const RWF_APPEND: c_int = 0x10;
+const RWF_NOAPPEND: c_int = 0x20;
 
 /// A managed file that the program uses through a descriptor or a path.
 #[derive(Clone, Copy)]
@@ -75,6 +82,36 @@ fn managed(process: &'static Process, manager: &'static Manager, stat: &libc::st
     })
 }
 
+/// What was known before it was asked whether a file is managed: see [`unframed`].
+#[derive(Clone, Copy)]
+pub struct Look {
+    process: Option<&'static Process>,
+    opened: u64,
+}
+
+/// To be taken before [`managed_fd`] or [`managed_path`]: a file that is opened for a mapping after both is
+/// noticed.
+pub fn look() -> Look {
+    let process = state::for_program();
+    Look { process, opened: process.map_or(0, Process::files_opened) }
+}
+
+impl Look {
+    /// Whether the caller is a thread of a program that may have managed files.
+    pub fn has_process(&self) -> bool {
+        self.process.is_some()
+    }
+}
+
+/// Takes a cancellation that is pending: at the beginning of calls that are cancellation points.
+pub fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: its callers hold nothing yet.
+    unsafe { pthread_testcancel() };
+}
+
 /// Frames a call that writes to the file: `held` is what it may write. `call` must be free of cancellation
 /// points and touch no managed memory; it says what it returns and what it changed. `Err` is an errno: the
 /// call was not made.
@@ -84,67 +121,113 @@ pub fn framed<R>(
     flush: Flush,
     call: impl FnOnce() -> (R, Change),
 ) -> Result<R, c_int> {
-    unsafe extern "C-unwind" {
-        fn pthread_testcancel();
-    }
-    // SAFETY: nothing is held yet.
-    unsafe { pthread_testcancel() };
     let blocked = SignalsBlocked::new(Except::Nothing);
     let opened = target.process.files_opened();
     let ticket = request::submit(target.process, Op::WriteBegin(target.id, held, flush))?;
     let (result, change) = call();
+    end_frame(target, ticket, opened, change);
+    drop(blocked);
+    Ok(result)
+}
+
+/// As [`framed`], for a call whose place follows from the file's size or a position: in a turn. `place` looks
+/// it up; `call` is given what it found last.
+pub fn framed_in_turn<R>(
+    target: &Target,
+    flush: Flush,
+    place: impl Fn() -> Range<u64>,
+    call: impl FnOnce(Range<u64>) -> (R, Change),
+) -> Result<R, c_int> {
+    let process = target.process;
+    let blocked = SignalsBlocked::new(Except::Nothing);
+    let turn = process.turns.take(target.id, &blocked);
+    let opened = process.files_opened();
+    let (ticket, found) = loop {
+        let held = if process.turns.were_moved() { 0..u64::MAX } else { place() };
+        let ticket = request::submit(process, Op::WriteBegin(target.id, held.clone(), flush))?;
+        let now = place();
+        if held.start <= now.start && now.end <= held.end {
+            break (ticket, now);
+        }
+        // Somebody who takes no turns. From now on everything is announced, so this happens once.
+        process.turns.note_moved();
+        end_frame(target, ticket, opened, Change::Written(0..0));
+    };
+    let (result, change) = call(found);
+    end_frame(target, ticket, opened, change);
+    drop(turn);
+    drop(blocked);
+    Ok(result)
+}
+
+/// Ends what [`Op::WriteBegin`] began. What goes wrong here shows at the next msync or fsync: the call itself is
+/// made.
+fn end_frame(target: &Target, ticket: usize, opened: u64, change: Change) {
     if ticket != 0 {
         let op = match change {
             Change::Written(written) => Op::WriteEnd { ticket, written },
             Change::Resized(changed) => Op::Resized { ticket, changed },
         };
-        // The call itself is made; what goes wrong after it shows at the next msync or fsync.
         let _ = request::submit(target.process, op);
     } else if target.process.files_opened() != opened {
         // Nobody mapped it any more, but somebody may do so again by now.
         let _ = request::submit(target.process, Op::Refresh(target.id, change));
     }
-    drop(blocked);
-    Ok(result)
 }
 
 /// Makes a call, which may be a cancellation point, that changes a file which is not managed. The file may be
 /// mapped for the first time while the call is under way, and pages read that the call has yet to change: then
 /// they are read anew. From what the call returned, `find` gives the file, if it is managed now, and `change`
-/// what was changed; neither is asked if no file was opened for a mapping meanwhile. `errno` is kept.
+/// what was changed; neither is asked if no file was opened for a mapping since the `look`. `errno` is kept.
 pub fn unframed<R: Copy>(
+    look: Look,
     call: impl FnOnce() -> R,
     find: impl FnOnce(R) -> Option<Target>,
     change: impl FnOnce(R, &Target) -> Option<Change>,
 ) -> R {
-    let process = state::for_program();
-    let opened = process.map(|process| process.files_opened());
     let result = call();
-    if let Some(process) = process
-        && Some(process.files_opened()) != opened
-        && let Some(target) = find(result)
+    if let Some(process) = look.process
+        && process.files_opened() != look.opened
     {
-        let kept = sys::errno();
-        if let Some(change) = change(result, &target) {
-            // As in `framed`: what goes wrong here shows later.
-            let _ = request::submit(target.process, Op::Refresh(target.id, change));
-        }
-        sys::set_errno(kept);
+        changed_unframed(result, find, change);
     }
     result
 }
 
+/// Has what a call changed in a file read anew, if the file is managed. `errno` is kept.
+pub fn changed_unframed<R: Copy>(
+    result: R,
+    find: impl FnOnce(R) -> Option<Target>,
+    change: impl FnOnce(R, &Target) -> Option<Change>,
+) {
+    let kept = sys::errno();
+    if let Some(target) = find(result)
+        && let Some(change) = change(result, &target)
+    {
+        // As in `end_frame`: what goes wrong here shows later.
+        let _ = request::submit(target.process, Op::Refresh(target.id, change));
+    }
+    sys::set_errno(kept);
+}
+
 /// [`unframed`] for a call that writes through a descriptor and gives how many bytes it wrote.
-pub fn write_unframed(fd: c_int, at: At, flags: c_int, call: impl FnOnce() -> ssize_t) -> ssize_t {
+pub fn write_unframed(
+    look: Look,
+    fd: c_int,
+    at: At,
+    flags: c_int,
+    call: impl FnOnce() -> ssize_t,
+) -> ssize_t {
     unframed(
+        look,
         call,
         |n| (n > 0).then(|| managed_fd(fd))?,
         |n, target| {
             let n = n as u64;
             // Afterwards, only the end of what went to a position or to the end of the file is known.
             let end = match at {
+                _ if appends(fd, flags) => target.size,
                 At::Cursor => sys::position(fd)?,
-                At::Offset(_) if appends(fd, flags) => target.size,
                 At::Offset(offset) => offset.saturating_add(n),
             };
             Some(Change::Written(end.saturating_sub(n)..end))
@@ -153,79 +236,158 @@ pub fn write_unframed(fd: c_int, at: At, flags: c_int, call: impl FnOnce() -> ss
 }
 
 /// A write of the program to a managed file, with `flags` of pwritev2.
-pub fn write(target: &Target, fd: c_int, from: &[iovec], at: At, flags: c_int) -> ssize_t {
-    let total = total_bytes(from);
-    let appends = appends(fd, flags);
-    let start = match at {
-        _ if appends => target.size,
-        At::Offset(offset) => offset,
-        At::Cursor => sys::position(fd).unwrap_or(0),
+pub fn write(target: &Target, fd: c_int, from: &Buffers, at: At, flags: c_int) -> ssize_t {
+    cancellation_point();
+    let total = from.total as u64;
+    let transfer = || from.transfer(Way::Write, fd, at, flags);
+    let done = match at {
+        At::Offset(start) if !appends(fd, flags) => {
+            let held = start..start.saturating_add(total);
+            framed(target, held.clone(), Flush::Not, || {
+                let n = transfer();
+                (n, Change::Written(written(n, &held)))
+            })
+        }
+        _ => framed_in_turn(
+            target,
+            Flush::Not,
+            || ahead(fd, flags, total),
+            |place| {
+                let n = transfer();
+                (n, Change::Written(written_ahead(target, fd, n, &place)))
+            },
+        ),
     };
-    let held = if appends { start..u64::MAX } else { start..start.saturating_add(total as u64) };
-    let done = framed(target, held, Flush::Not, || {
-        let n = transfer(target.manager, Direction::Write, fd, from, at, flags);
-        let kept = sys::errno();
-        let written = written(fd, at, appends, start, n);
-        sys::set_errno(kept);
-        (n, Change::Written(written))
-    });
     done.unwrap_or_else(|errno| sys::fail(errno) as ssize_t)
+}
+
+/// Where `len` bytes that are written at the position go. To the end of the file: to all behind it.
+pub fn ahead(fd: c_int, flags: c_int, len: u64) -> Range<u64> {
+    if appends(fd, flags) {
+        return sys::fstat(fd).map_or(0, |stat| stat.st_size as u64)..u64::MAX;
+    }
+    let start = sys::position(fd).unwrap_or(0);
+    start..start.saturating_add(len)
 }
 
 /// Whether a write goes to the end of the file, wherever it was asked to go.
 fn appends(fd: c_int, flags: c_int) -> bool {
-    flags & RWF_APPEND != 0 || sys::open_flags(fd).is_some_and(|f| f & libc::O_APPEND != 0)
+    let asked = || sys::open_flags(fd).is_some_and(|f| f & libc::O_APPEND != 0);
+    flags & RWF_APPEND != 0 || flags & RWF_NOAPPEND == 0 && asked()
 }
 
-/// What a write that returned `n` has covered.
-fn written(fd: c_int, at: At, appends: bool, start: u64, n: ssize_t) -> Range<u64> {
-    let Ok(n) = u64::try_from(n) else { return start..start };
-    if n == 0 {
-        return start..start;
+/// What a call has written that gave `n` and began where `held` does. Of a call that failed: nothing. What
+/// is named too much here takes stores away.
+pub fn written(n: ssize_t, held: &Range<u64>) -> Range<u64> {
+    let n = u64::try_from(n).unwrap_or(0);
+    if n == 0 { 0..0 } else { held.start..held.start.saturating_add(n) }
+}
+
+/// As [`written`], for a call at the position or at the end (`place` as [`ahead`] gave it). `errno` is kept.
+pub fn written_ahead(target: &Target, fd: c_int, n: ssize_t, place: &Range<u64>) -> Range<u64> {
+    let expected = written(n, place);
+    if expected.is_empty() {
+        return expected;
     }
-    if appends {
-        return start..sys::fstat(fd).map_or(u64::MAX, |stat| (stat.st_size as u64).max(start));
+    if place.end == u64::MAX {
+        // Behind other writes, perhaps, that came in since.
+        return place.start
+            ..sys::fstat(fd).map_or(expected.end, |stat| (stat.st_size as u64).max(place.start));
     }
-    let expected = start..start.saturating_add(n);
-    match at {
-        At::Offset(_) => expected,
-        // Another thread may have moved the shared position before ours was used, or after.
-        At::Cursor => match sys::position(fd) {
-            Some(end) if end != expected.end => end.saturating_sub(n).min(start)..end.max(expected.end),
-            _ => expected,
-        },
+    match sys::position(fd) {
+        Some(end) if end != expected.end => {
+            // Somebody who takes no turns has moved the position, before it was used or after.
+            target.process.turns.note_moved();
+            let other = Change::Written(end.saturating_sub(n as u64)..end);
+            let _ = request::submit(target.process, Op::Refresh(target.id, other));
+            expected
+        }
+        _ => expected,
     }
 }
 
-/// Before the program reads `len` bytes: stores through mappings that the read will see are written back.
-/// `Err` is an errno: reading would give stale bytes.
-pub fn before_read(target: &Target, fd: c_int, at: At, len: u64) -> Result<(), c_int> {
+/// Writes back what was stored to these bytes through mappings. `Err` is an errno: the file's bytes are stale.
+pub fn write_back(target: &Target, bytes: Range<u64>) -> Result<(), c_int> {
     if target.manager.dirty_pages() == 0 {
         return Ok(());
     }
-    let start = match at {
-        At::Offset(offset) => offset,
-        At::Cursor => sys::position(fd).unwrap_or(0),
-    };
-    let range = start..start.saturating_add(len);
-    request::submit(target.process, Op::WriteBack(target.id, range)).map_or(Err(libc::EIO), |_| Ok(()))
+    request::submit(target.process, Op::WriteBack(target.id, bytes)).map_or(Err(libc::EIO), |_| Ok(()))
+}
+
+/// Before a call that reads `len` bytes and may wait for others than disks: what it will see is written back.
+/// Where the position is when it reads cannot be known: all of the file is, then.
+pub fn before_read(target: &Target, at: At, len: u64) -> Result<(), c_int> {
+    write_back(
+        target,
+        match at {
+            At::Offset(start) => start..start.saturating_add(len),
+            At::Cursor => 0..u64::MAX,
+        },
+    )
 }
 
 /// A read of the program. `None`: nothing about it concerns the manager, libc's own function does it.
-pub fn read(fd: c_int, to: &[iovec], at: At, flags: c_int) -> Option<ssize_t> {
+pub fn read(fd: c_int, to: Given, at: At, flags: c_int) -> Option<ssize_t> {
     let (process, manager) = state::alive_with_files()?;
-    let bounces = to.iter().any(|part| in_windows(manager, part));
-    if manager.dirty_pages() == 0 && !bounces {
+    let stale = manager.dirty_pages() > 0 || at == At::Cursor && process.turns.busy();
+    if !stale && to.is_plain(manager) {
         return None;
     }
     let Some(target) = managed_fd(fd) else {
-        let pins = bounces && process.copies_pages() && pins_its_buffer(fd);
-        return pins.then(|| transfer(manager, Direction::Read, fd, to, at, flags));
+        let pins = process.copies_pages() && pins_its_buffer(fd);
+        let to = pins.then(|| to.check(manager))??;
+        return to.managed.then(|| to.transfer(Way::Read, fd, at, flags));
     };
-    if let Err(errno) = before_read(&target, fd, at, total_bytes(to) as u64) {
-        return Some(sys::fail(errno) as ssize_t);
+    let to = to.check(manager)?;
+    if !stale && !to.managed {
+        return None;
     }
-    bounces.then(|| transfer(manager, Direction::Read, fd, to, at, flags))
+    match at {
+        At::Cursor => Some(read_in_turn(&target, fd, &to, flags)),
+        At::Offset(_) => {
+            if let Err(errno) = before_read(&target, at, to.total as u64) {
+                return Some(sys::fail(errno) as ssize_t);
+            }
+            to.managed.then(|| {
+                cancellation_point();
+                to.transfer(Way::Read, fd, at, flags)
+            })
+        }
+    }
+}
+
+/// A read at the position of a managed file.
+fn read_in_turn(target: &Target, fd: c_int, to: &Buffers, flags: c_int) -> ssize_t {
+    cancellation_point();
+    let turns = &target.process.turns;
+    let blocked = SignalsBlocked::new(Except::Nothing);
+    let turn = turns.take(target.id, &blocked);
+    let start = sys::position(fd).unwrap_or(0);
+    let end = start.saturating_add(to.total as u64);
+    let seen = if turns.were_moved() { 0..u64::MAX } else { start..end };
+    let n = match write_back(target, seen) {
+        Ok(()) => to.transfer(Way::Read, fd, At::Cursor, flags),
+        Err(errno) => sys::fail(errno) as ssize_t,
+    };
+    if n > 0 && sys::position(fd) != Some(start.saturating_add(n as u64)) {
+        turns.note_moved();
+    }
+    drop(turn);
+    drop(blocked);
+    n
+}
+
+/// lseek(2) of a managed file. `data`: it looks for data and holes, and so at what was stored to them.
+pub fn seek(target: &Target, data: bool, call: impl FnOnce() -> libc::off_t) -> libc::off_t {
+    if data && let Err(errno) = write_back(target, 0..u64::MAX) {
+        return sys::fail(errno).into();
+    }
+    let blocked = SignalsBlocked::new(Except::Nothing);
+    let turn = target.process.turns.take(target.id, &blocked);
+    let at = call();
+    drop(turn);
+    drop(blocked);
+    at
 }
 
 /// Whether the kernel pins the destination of a read and lets a device write into it. Where pages are copied,
@@ -237,197 +399,37 @@ fn pins_its_buffer(fd: c_int) -> bool {
             .is_some_and(|stat| matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
 }
 
-/// The parts of a readv or writev. An impossible number of them gives none.
-///
-/// # Safety
-/// `parts` points to `n` of them, if `n` is possible.
-pub unsafe fn parts<'a>(parts: *const iovec, n: c_int) -> &'a [iovec] {
-    match usize::try_from(n) {
-        // SAFETY: the caller's promise.
-        Ok(n @ 1..=1024) if !parts.is_null() => unsafe { std::slice::from_raw_parts(parts, n) },
-        _ => &[],
-    }
-}
-
-fn total_bytes(parts: &[iovec]) -> usize {
-    parts.iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
-}
-
-fn in_windows(manager: &Manager, part: &iovec) -> bool {
-    part.iov_len > 0 && manager.windows().intersects(part.iov_base as usize, part.iov_len)
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Read,
-    Write,
-}
-
-/// Does it, through a buffer if managed memory takes part.
-fn transfer(manager: &Manager, way: Direction, fd: c_int, parts: &[iovec], at: At, flags: c_int) -> ssize_t {
-    if parts.iter().any(|part| in_windows(manager, part)) {
-        bounce(way, fd, parts, at, flags)
-    } else {
-        direct(way, fd, parts, at, flags)
-    }
-}
-
-/// preadv2(2) or pwritev2(2).
-fn direct(way: Direction, fd: c_int, parts: &[iovec], at: At, flags: c_int) -> ssize_t {
-    let call = if way == Direction::Read { libc::SYS_preadv2 } else { libc::SYS_pwritev2 };
-    let offset = match at {
-        At::Cursor => -1,
-        At::Offset(offset) => offset as c_long,
-    };
-    // SAFETY: the parts are the program's own; the kernel checks them. The second half of the offset is
-    // unused on 64-bit machines, except that both halves are -1 for the position.
-    unsafe {
-        libc::syscall(
-            call,
-            fd as c_long,
-            parts.as_ptr(),
-            parts.len() as c_long,
-            offset,
-            offset >> 63,
-            flags as c_long,
-        ) as ssize_t
-    }
-}
-
-fn bounce(way: Direction, fd: c_int, parts: &[iovec], at: At, flags: c_int) -> ssize_t {
-    let total = total_bytes(parts).min(isize::MAX as usize & !(PAGE - 1));
-    let Some(buffer) = Buffer::new(total.next_multiple_of(PAGE).clamp(PAGE, BOUNCE_BYTES)) else {
-        return sys::fail(libc::ENOMEM) as ssize_t;
-    };
-    let mut done = 0;
-    while done < total {
-        let mut len = (total - done).min(buffer.len());
-        let at = match at {
-            At::Cursor => At::Cursor,
-            At::Offset(offset) => At::Offset(offset + done as u64),
-        };
-        if way == Direction::Write {
-            len = scatter(way, parts, done, buffer.at() as usize, len);
-            if len == 0 {
-                break;
-            }
-        }
-        let part = iovec { iov_base: buffer.at(), iov_len: len };
-        let n = direct(way, fd, &[part], at, flags);
-        let Ok(mut n) = usize::try_from(n) else {
-            return if done > 0 { done as ssize_t } else { -1 };
-        };
-        let short = n < len;
-        if way == Direction::Read {
-            let copied = scatter(way, parts, done, buffer.at() as usize, n);
-            if copied < n {
-                n = copied;
-                done += n;
-                break;
-            }
-        }
-        done += n;
-        if short {
-            return done as ssize_t;
-        }
-    }
-    if done == 0 && total > 0 { sys::fail(libc::EFAULT) as ssize_t } else { done as ssize_t }
-}
-
-/// Copies `len` bytes between the buffer and the parts from their byte `skip` on; gives how many, fewer at a
-/// bad address.
-fn scatter(way: Direction, parts: &[iovec], mut skip: usize, buffer: usize, len: usize) -> usize {
-    let mut done = 0;
-    for part in parts {
-        if skip >= part.iov_len {
-            skip -= part.iov_len;
-            continue;
-        }
-        let here = part.iov_base as usize + skip;
-        let n = (part.iov_len - skip).min(len - done);
-        skip = 0;
-        let (from, to) = if way == Direction::Write { (here, buffer + done) } else { (buffer + done, here) };
-        let copied = copy(from, to, n);
-        done += copied;
-        if copied < n || done == len {
-            break;
-        }
-    }
-    done
-}
-
-fn copy(from: usize, to: usize, len: usize) -> usize {
-    let copied = sys::copy_checked(from, to, len);
-    if let Ok(copied) = usize::try_from(copied) {
-        return copied;
-    }
-    if sys::errno() == libc::EFAULT {
-        return 0;
-    }
-    // Where a sandbox forbids the checked copy, a bad address is a fault of the program instead of EFAULT.
-    // SAFETY: the program gave the address to be read or written; the buffer is ours, and they do not
-    // overlap.
-    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
-    len
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    fn part(bytes: &mut [u8]) -> iovec {
-        iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    #[test]
+    fn what_was_written_follows_from_what_was_announced() {
+        assert_eq!(written(3, &(5..10)), 5..8);
+        assert_eq!(written(0, &(5..10)), 0..0);
+        assert!(written(-1, &(5..10)).is_empty());
     }
 
     #[test]
-    fn a_bounced_transfer_moves_the_same_bytes() {
-        let file = std::fs::File::from(memory_file());
-        let mut bytes: Vec<u8> = (0..3 << 20).map(|i: usize| (i % 251) as u8).collect();
-        let (left, right) = bytes.split_at_mut(1_234_567);
-        let parts = [part(left), part(&mut []), part(right)];
-        let n = bounce(Direction::Write, file.as_raw_fd(), &parts, At::Offset(7), 0);
-        assert_eq!(n, 3 << 20);
-        let mut back = vec![0; 4 << 20];
-        let (left, right) = back.split_at_mut(2_000_003);
-        let n = bounce(Direction::Read, file.as_raw_fd(), &[part(left), part(right)], At::Offset(7), 0);
-        assert_eq!(n, 3 << 20);
-        assert_eq!(&back[..3 << 20], &bytes);
-        assert!(back[3 << 20..].iter().all(|byte| *byte == 0));
+    fn a_write_goes_to_the_position_or_to_the_end() {
+        let mut file = tempfile();
+        let fd = file.as_raw_fd();
+        std::io::Write::write_all(&mut file, &[1; 70]).unwrap();
+        assert_eq!(ahead(fd, 0, 10), 70..80);
+        assert_eq!(ahead(fd, RWF_APPEND, 10), 70..u64::MAX);
+        std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(20)).unwrap();
+        assert_eq!(ahead(fd, 0, 10), 20..30);
+        assert_eq!(ahead(fd, 0, u64::MAX), 20..u64::MAX);
+        // SAFETY: integers only.
+        unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_APPEND) };
+        assert_eq!(ahead(fd, 0, 10), 70..u64::MAX);
+        assert_eq!(ahead(fd, RWF_NOAPPEND, 10), 20..30);
     }
 
-    #[test]
-    fn a_bad_address_is_efault_or_a_short_count() {
-        let file = std::fs::File::from(memory_file());
-        let mut good = [1; 100];
-        let bad = iovec { iov_base: 8 as *mut libc::c_void, iov_len: 100 };
-        let n = bounce(Direction::Write, file.as_raw_fd(), &[part(&mut good), bad], At::Cursor, 0);
-        assert_eq!(n, 100);
-        let n = bounce(Direction::Write, file.as_raw_fd(), &[bad], At::Cursor, 0);
-        assert_eq!((n, sys::errno()), (-1, libc::EFAULT));
-        let n = bounce(Direction::Read, file.as_raw_fd(), &[bad], At::Offset(0), 0);
-        assert_eq!((n, sys::errno()), (-1, libc::EFAULT));
-    }
-
-    fn memory_file() -> std::os::fd::OwnedFd {
+    fn tempfile() -> std::fs::File {
         use std::os::fd::FromRawFd;
         // SAFETY: a new descriptor that nobody else owns.
-        unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) }
-    }
-
-    #[test]
-    fn what_was_written_follows_the_position() {
-        let file = std::fs::File::from(memory_file());
-        let fd = file.as_raw_fd();
-        assert_eq!(written(fd, At::Offset(5), false, 5, 3), 5..8);
-        assert_eq!(written(fd, At::Offset(5), false, 5, -1), 5..5);
-        assert_eq!(written(fd, At::Cursor, false, 0, 0), 0..0);
-        // SAFETY: integers only.
-        unsafe { libc::lseek(fd, 50, libc::SEEK_SET) };
-        assert_eq!(written(fd, At::Cursor, false, 40, 10), 40..50);
-        assert_eq!(written(fd, At::Cursor, false, 20, 10), 20..50);
-        assert_eq!(written(fd, At::Cursor, false, 60, 10), 40..70);
-        file.set_len(90).unwrap();
-        assert_eq!(written(fd, At::Cursor, true, 80, 10), 80..90);
+        unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) }
     }
 }

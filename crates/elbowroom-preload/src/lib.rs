@@ -10,23 +10,24 @@
 //!   memory.
 //! * the write family, truncate, fallocate, open with O_TRUNC, copy_file_range, sendfile, splice: mappings
 //!   must see what they store.
-//! * the read family: it must see what was stored through mappings.
+//! * the read family, lseek and ioctl: they must see what was stored through mappings.
 //! * fsync and relatives, close: they report the file's write-back error.
 //! * fopen, fdopen, freopen, fclose, dup2: stdio reads and writes with internal calls that cannot be interposed,
 //!   so files that it writes are left to the kernel (interpose/stdio.rs); dprintf.
 //! * aio_read, io_submit and relatives: as for stdio (interpose/aio.rs).
 //! * vmsplice and the send family: a zero-copy send must not take pages that move (interpose/lend.rs).
-//! * _exit, the exec family, posix_spawn, system, popen; exit, quick_exit and fork by libc's own hooks: dirty
-//!   pages are written back first.
-//! * sigaction and relatives: see [`signals`].
-//! * pthread_create and __cxa_thread_atexit_impl, for the library's own threads only: see [`reserve`].
+//! * _exit, abort, the exec family, posix_spawn, system, popen, clone, vfork, _Fork; exit, quick_exit and fork by
+//!   libc's own hooks: dirty pages are written back first.
+//! * sigaction and relatives, the signal mask, longjmp and pthread_create: see [`signals`].
+//! * getrlimit, setrlimit, prlimit: see [`limits`].
+//! * pthread_create and __cxa_thread_atexit_impl, for the library's own threads: see [`reserve`].
 //!
 //! # What is not covered
 //! Raw system calls (`syscall(2)`, Go programs) on managed memory or files; reads and writes of managed files
 //! by io_uring. Transfers of other files into and out of managed memory by io_uring and aio are fine, but for
 //! zero-copy sends without registered buffers, and except that where pages are copied, not moved, reads that
-//! have a device write into managed memory are seen in the read family only, and only by O_DIRECT. execl and
-//! relatives write back, but make no report; vfork followed by anything but exec or _exit.
+//! have a device write into managed memory are seen in the read family only, and only by O_DIRECT. vfork
+//! followed by anything but exec or _exit.
 //!
 //! # Concurrency
 //! A thread of the program that calls in takes no lock and allocates nothing; it blocks its signals while a

@@ -92,6 +92,12 @@ fn with_room(limit: rlimit, more: u64) -> rlimit {
     rlimit { rlim_cur: plus(limit.rlim_cur, more), rlim_max: plus(limit.rlim_max, more) }
 }
 
+/// `limit`, with a hard limit of at most that of `there`: raising the kernel's is not what the program asked for.
+fn within(limit: rlimit, there: Option<rlimit>) -> rlimit {
+    let hard = there.map_or(limit.rlim_max, |there| there.rlim_max.min(limit.rlim_max));
+    rlimit { rlim_cur: limit.rlim_cur.min(hard), rlim_max: hard }
+}
+
 /// What this process has reserved that counts against the limit.
 fn reserved(resource: c_int) -> u64 {
     let alive = state::alive().is_some();
@@ -194,12 +200,13 @@ pub fn virtual_limit(resource: c_int, new: Option<rlimit>) -> Option<rlimit> {
     let limit = of(resource)?;
     let shares_memory = !state::process().is_some_and(|process| process.is_home());
     let more = if shares_memory { 0 } else { reserved(resource) };
+    let now = exchange(resource, None)?;
+    let old = limit.own(now).unwrap_or(now);
     let asked = new.map(|new| match new.rlim_cur > new.rlim_max {
         true => new,
-        false => with_room(new, more),
+        false => within(with_room(new, more), (new.rlim_max <= old.rlim_max).then_some(now)),
     });
-    let there = exchange(resource, asked)?;
-    let old = limit.own(there).unwrap_or(there);
+    exchange(resource, asked)?;
     if let (Some(own), Some(given)) = (new, asked)
         && !shares_memory
     {
@@ -223,6 +230,11 @@ mod tests {
         let given = with_room(rlimit { rlim_cur: 10, rlim_max: libc::RLIM_INFINITY }, 5);
         assert!(same(given, rlimit { rlim_cur: 15, rlim_max: libc::RLIM_INFINITY }));
         assert_eq!(plus(u64::MAX - 2, 5), u64::MAX);
+        let there = rlimit { rlim_cur: 7, rlim_max: 12 };
+        assert!(same(
+            within(rlimit { rlim_cur: 15, rlim_max: 20 }, Some(there)),
+            rlimit { rlim_cur: 12, rlim_max: 12 }
+        ));
     }
 
     #[test]

@@ -131,7 +131,9 @@ real! {
         -> ssize_t = SYS_splice;
     open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = SYS_openat;
-    creat64(path: *const c_char, mode: mode_t) -> c_int;
+    __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
+    open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int = SYS_open_by_handle_at;
     close(fd: c_int) -> c_int = SYS_close;
     fsync(fd: c_int) -> c_int = SYS_fsync;
     fdatasync(fd: c_int) -> c_int = SYS_fdatasync;

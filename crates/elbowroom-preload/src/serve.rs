@@ -23,6 +23,9 @@ pub const MAPPED_BY_KERNEL: i32 = -2;
 /// [`Op::Map`]'s answer when another process uses the file, or that cannot be known; not an errno.
 pub const NOT_ALONE: i32 = -3;
 
+/// [`Op::Unmap`]'s answer when a part of the range is the kernel's by now; nothing was changed.
+pub const NOT_OURS: i32 = libc::EXDEV;
+
 /// How often a file is opened anew that was closed before it was mapped.
 const MAP_ROUNDS: usize = 100;
 
@@ -54,7 +57,7 @@ fn perform(
         Op::Map { args, id, tid, writable } => {
             return map(process, manager, space, &Wanted { args, id, tid, writable });
         }
-        Op::Unmap(range) => space.unmap(range.start, range.len()),
+        Op::Unmap(range) => space.unmap_ours(range.start, range.len()),
         Op::Protect(range, prot) => {
             return match space.protect(range.start, range.len(), prot) {
                 // Private pages would become writable: the kernel's business.

@@ -274,13 +274,18 @@ pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_i
 
 /// Before another program replaces this one: it inherits which signals are ignored, and which are blocked.
 pub fn before_exec() {
-    sys::block(blocked::mask());
+    // A child that shares our memory may have set its own mask, which is the kernel's.
+    if has_own_table() {
+        sys::block(blocked::mask());
+    }
     each_ignored(Some);
 }
 
 /// The other program did not start.
 pub fn after_exec() {
-    sys::unblock(blocked::mask());
+    if has_own_table() {
+        sys::unblock(blocked::mask());
+    }
     each_ignored(|_| None);
 }
 
@@ -293,8 +298,12 @@ fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
     }
 }
 
-/// abort(3), when what the program has set for SIGABRT is still to happen.
-pub fn raise_abort() {
+/// abort(3), when what the program has set for SIGABRT is still to happen. For SIG_DFL nothing is: the alternate
+/// stack of the handler that may have called abort has no room for another.
+pub fn abort_first() {
+    if table::load(libc::SIGABRT).handler == libc::SIG_DFL {
+        return;
+    }
     sys::unblock(1 << (libc::SIGABRT - 1));
     // SAFETY: integers only.
     unsafe {

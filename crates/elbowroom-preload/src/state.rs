@@ -7,6 +7,7 @@
 //!
 //! Synchronization: atomics only. `manager` is set once, before `phase` becomes [`ALIVE`], and never freed.
 
+use crate::coherence::Turns;
 use crate::config::Options;
 use crate::ids::IdSet;
 use crate::reason::{Counts, Reason};
@@ -58,6 +59,8 @@ pub struct Process {
     pub exit_now: AtomicU32,
     /// Requests by [`LaneKind`].
     pub lanes: [Lane; 2],
+    /// Whose turn it is at the positions of files.
+    pub turns: Turns,
     /// Files that are or were managed.
     pub managed: IdSet,
     /// Mappings and calls that were left to the kernel.

@@ -4,7 +4,7 @@
 //! kernel is asked for here with `syscall(2)`, which sets `errno` as libc's own wrappers do. Everything here
 //! is async-signal-safe and allocates nothing.
 
-use libc::{c_int, c_long, c_void, off_t, size_t, ssize_t};
+use libc::{c_int, c_long, c_void, off_t, size_t};
 use std::sync::atomic::AtomicU32;
 
 /// Bytes in a page.
@@ -129,27 +129,32 @@ pub fn filesystem(fd: c_int) -> Option<u64> {
     (r == 0).then(|| unsafe { stat.assume_init() }.f_type as u64)
 }
 
-/// The open flags of a descriptor (O_ACCMODE, O_APPEND, O_PATH, ...).
+/// The open flags of a descriptor (O_ACCMODE, O_APPEND, O_PATH, ...). `errno` is kept.
 pub fn open_flags(fd: c_int) -> Option<c_int> {
+    let kept = errno();
     // SAFETY: takes integers only.
     let r = unsafe { libc::syscall(libc::SYS_fcntl, fd as c_long, libc::F_GETFL as c_long) };
+    set_errno(kept);
     (r >= 0).then_some(r as c_int)
 }
 
-/// The file position of a descriptor.
+/// The file position of a descriptor. `errno` is kept.
 pub fn position(fd: c_int) -> Option<u64> {
+    let kept = errno();
     // SAFETY: takes integers only; SEEK_CUR by 0 changes nothing.
     let r = unsafe { libc::syscall(libc::SYS_lseek, fd as c_long, 0 as c_long, libc::SEEK_CUR as c_long) };
+    set_errno(kept);
     (r >= 0).then_some(r as u64)
 }
 
-/// Copies between this process' own ranges without ever raising a signal: `(copied, errno)`; a bad address on
-/// either side ends the copy with EFAULT.
-pub fn copy_checked(from: usize, to: usize, len: usize) -> ssize_t {
+/// Copies between ranges of this process without ever raising a signal, and gives how many bytes: fewer than
+/// `len` at a bad address on either side. `errno` is kept.
+pub fn copy_checked(from: usize, to: usize, len: usize) -> usize {
+    let kept = errno();
     let local = libc::iovec { iov_base: to as *mut c_void, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: len };
     // SAFETY: the kernel checks both ranges; `to` is given by the caller for writing.
-    unsafe {
+    let copied = unsafe {
         libc::syscall(
             libc::SYS_process_vm_readv,
             getpid() as c_long,
@@ -158,18 +163,59 @@ pub fn copy_checked(from: usize, to: usize, len: usize) -> ssize_t {
             &raw const remote,
             1 as c_long,
             0 as c_long,
-        ) as ssize_t
+        )
+    };
+    let copied = match usize::try_from(copied) {
+        Ok(copied) => copied,
+        Err(_) if errno() == libc::EFAULT => 0,
+        // A sandbox forbids it.
+        Err(_) => copy_probed(from, to, len),
+    };
+    set_errno(kept);
+    copied
+}
+
+/// As [`copy_checked`], with a look at each page before it. Another thread that unmaps one in between can
+/// still make it fault.
+fn copy_probed(from: usize, to: usize, len: usize) -> usize {
+    const WORD: usize = size_of::<u64>();
+    let mut done = 0;
+    while done < len {
+        let to_page_end = |at: usize| PAGE - (at + done) % PAGE;
+        let n = (len - done).min(to_page_end(from)).min(to_page_end(to));
+        // Whole words do not cross pages. The second look stores something, which is overwritten at once: so it
+        // comes only after the first.
+        if !probe((from + done) & !(WORD - 1), std::ptr::null_mut()) {
+            break;
+        }
+        if n >= WORD && !probe(0, (to + done) as *mut u64) {
+            break;
+        }
+        // SAFETY: the caller gives `to` for writing; both were there just now.
+        unsafe { std::ptr::copy((from + done) as *const u8, (to + done) as *mut u8, n) };
+        done += n;
     }
+    done
+}
+
+/// Whether the kernel can read a word at `from` (not if 0) and write one at `to` (not if null): it does both in
+/// a change of the signal mask that changes nothing.
+fn probe(from: usize, to: *mut u64) -> bool {
+    const NO_CHANGE: c_long = -1;
+    let how = if from == 0 { libc::SIG_BLOCK as c_long } else { NO_CHANGE };
+    // SAFETY: the kernel checks both addresses, and refuses the change after it has read the word.
+    let r = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, from, to, 8 as c_long) };
+    r == 0 || errno() != libc::EFAULT
 }
 
 /// Copies a value that the program gave a pointer to; `false` if the pointer is bad. `errno` is set then.
 pub fn copy_in<T: Copy>(from: *const T, to: &mut T) -> bool {
-    copy_checked(from as usize, std::ptr::from_mut(to) as usize, size_of::<T>()) == size_of::<T>() as ssize_t
+    copy_checked(from as usize, std::ptr::from_mut(to) as usize, size_of::<T>()) == size_of::<T>()
 }
 
 /// Copies a value to where the program asked for it; `false` if the pointer is bad. `errno` is set then.
 pub fn copy_out<T: Copy>(from: &T, to: *mut T) -> bool {
-    copy_checked(std::ptr::from_ref(from) as usize, to as usize, size_of::<T>()) == size_of::<T>() as ssize_t
+    copy_checked(std::ptr::from_ref(from) as usize, to as usize, size_of::<T>()) == size_of::<T>()
 }
 
 /// Waits until `word` is not `seen`, a wake, a signal, or `timeout_ms` (`None`: no limit).
@@ -260,4 +306,30 @@ fn change_mask(how: c_int, mask: u64) -> u64 {
     };
     set_errno(kept);
     before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_ends_where_memory_does() {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping.
+        let at = unsafe { mmap(std::ptr::null_mut(), 3 * PAGE, prot, flags, -1, 0) } as usize;
+        // SAFETY: the page in the middle is this test's own.
+        assert_eq!(unsafe { munmap((at + PAGE) as *mut c_void, PAGE) }, 0);
+        let mut bytes = vec![7u8; 2 * PAGE];
+        let there = bytes.as_mut_ptr() as usize;
+        for copy in [copy_checked, copy_probed] {
+            set_errno(5);
+            assert_eq!(copy(there, at + PAGE - 100, 2000), 100);
+            assert_eq!(copy(at + PAGE - 50, there, 2000), 50);
+            assert_eq!(copy(at + PAGE, there, 8), 0);
+            assert_eq!(copy(there, at + PAGE, 8), 0);
+            assert_eq!(copy(there + 1, at + 2 * PAGE + 3, 1001), 1001);
+            assert_eq!(copy(there, at, 0), 0);
+        }
+        assert_eq!(bytes[..51], [vec![7; 50], vec![7]].concat());
+    }
 }

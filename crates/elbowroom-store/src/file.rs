@@ -16,6 +16,9 @@
 
 use crate::calls::{Descriptor, check_span, first_end, refuses_direct, retry, whole_pages};
 use crate::inject::{Inject, Operation, Verdict};
+#[cfg(not(shuttle))]
+use crate::limits;
+use crate::mapped;
 use elbowroom_machine::{Errno, Extent, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{Arc, thread};
@@ -23,7 +26,7 @@ use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// A file's identity: device and inode number.
@@ -93,7 +96,7 @@ impl StoreFile {
     /// [`Errno::INVAL`] if it is not a regular file (nothing is opened then, so that a FIFO or a device does not
     /// notice); else what open(2) and fstat(2) say.
     pub fn open(path: &Path, writable: bool, inject: Option<Arc<Inject>>) -> Result<StoreFile, Errno> {
-        let place = open_at(path, OFlags::PATH)?;
+        let place = Descriptor::from(open_at(path, OFlags::PATH)?);
         let stat = fs::fstat(&place)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::INVAL);
@@ -101,7 +104,7 @@ impl StoreFile {
         // Opening the place, not the path again, makes sure that both descriptors are of the same file.
         let place_path = place.proc_path();
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        let reopen = |flags: OFlags| open_at(Path::new(&place_path), access | flags);
+        let reopen = |flags: OFlags| limits::open_kept(|| open_at(Path::new(&place_path), access | flags));
         let buffered = reopen(OFlags::empty())?;
         // Who asks reads ahead himself; what the kernel read ahead would stay in its cache. A hint, so it may fail.
         let _ = fs::fadvise(&buffered, 0, None, Advice::Random);
@@ -146,7 +149,7 @@ impl StoreFile {
     /// # Errors
     /// What fstat(2) says.
     pub fn stat(&self) -> Result<FileStat, Errno> {
-        let stat = fs::fstat(&self.buffered)?;
+        let stat = retry(|| fs::fstat(&self.buffered))?;
         let ns = |seconds: i128, ns: i128| seconds * 1_000_000_000 + ns;
         Ok(FileStat {
             size: stat.st_size as u64,
@@ -198,6 +201,18 @@ impl StoreFile {
         if let Some(error) = verdict.error {
             return Err(error);
         }
+        // Asked before, so that the kernel sends no signal for it: the file is as long already, so the limit is not what the program meant.
+        if limits::is_beyond_file_limit(offset + bytes.len() as u64) {
+            return self.write_mapped(bytes, offset);
+        }
+        match self.write_allowed(bytes, offset, verdict) {
+            // The program has set its limit just now. The signal is blocked on our threads, and for this one alone.
+            Err(Errno::FBIG) => self.write_mapped(bytes, offset),
+            result => result,
+        }
+    }
+
+    fn write_allowed(&self, bytes: &[u8], offset: u64, verdict: Verdict) -> Result<(), Errno> {
         let direct_done = match &self.direct {
             Some(direct) if direct.writes.load(Ordering::Relaxed) => direct.write(bytes, offset, verdict)?,
             _ => 0,
@@ -209,6 +224,12 @@ impl StoreFile {
             result?;
         }
         Ok(())
+    }
+
+    fn write_mapped(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+        let result = mapped::write(self.buffered.as_fd(), bytes, offset);
+        self.drop_cache(offset, bytes.len() as u64);
+        result
     }
 
     /// Frees the bytes of the range, which read as zeros afterwards. The size stays.
@@ -350,8 +371,22 @@ fn direct_align(fd: &Descriptor) -> Option<u64> {
     possible.then_some(u64::from(offset.max(memory)).next_power_of_two())
 }
 
-fn open_at(path: &Path, flags: OFlags) -> Result<Descriptor, Errno> {
-    retry(|| fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())).map(Descriptor::from)
+fn open_at(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    retry(|| fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))
+}
+
+/// Under a model checker no test comes near the process's limits.
+#[cfg(shuttle)]
+mod limits {
+    use super::{Descriptor, Errno, OwnedFd};
+
+    pub(super) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Descriptor, Errno> {
+        open().map(Descriptor::from)
+    }
+
+    pub(super) fn is_beyond_file_limit(_end: u64) -> bool {
+        false
+    }
 }
 
 fn resolved_path(fd: &Descriptor) -> Result<String, Errno> {

@@ -27,8 +27,8 @@
 //! threads that kick it must share one.
 //!
 //! Unsafe code is confined to `uring` (the kernel is given addresses of frames), `threads` (the watched descriptor is
-//! borrowed by number), `calls` (descriptors are closed by number), and `origin` and `guard` (system calls that rustix has no
-//! functions for).
+//! borrowed by number), `calls` (descriptors are closed by number), `mapped` (a mapping of the kernel's is written to), and
+//! `origin` and `guard` (system calls that rustix has no functions for).
 
 #[cfg(not(shuttle))]
 mod bell;
@@ -40,6 +40,9 @@ mod held;
 mod inject;
 #[cfg(shuttle)]
 mod inline;
+#[cfg(not(shuttle))]
+mod limits;
+mod mapped;
 mod origin;
 mod reactor;
 mod request;

@@ -43,7 +43,7 @@ fn each_part(parts: *const iovec, n: usize, mut each: impl FnMut(&iovec) -> bool
         let batch = &mut batch[..BATCH.min(n - first)];
         let bytes = size_of_val(batch);
         let from = parts.wrapping_add(first).addr();
-        if sys::copy_checked(from, batch.as_mut_ptr().addr(), bytes) != bytes as ssize_t {
+        if sys::copy_checked(from, batch.as_mut_ptr().addr(), bytes) != bytes {
             return false;
         }
         if !batch.iter().all(&mut each) {

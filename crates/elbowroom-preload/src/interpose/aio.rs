@@ -29,14 +29,14 @@ fn number_at(at: usize) -> Option<c_int> {
     let mut number: c_int = 0;
     let len = size_of::<c_int>();
     let copied = sys::copy_checked(at, (&raw mut number).addr(), len);
-    (copied == len as isize).then_some(number)
+    (copied == len).then_some(number)
 }
 
 fn pointer_at(at: usize) -> Option<usize> {
     let mut pointer = 0usize;
     let len = size_of::<usize>();
     let copied = sys::copy_checked(at, (&raw mut pointer).addr(), len);
-    (copied == len as isize).then_some(pointer)
+    (copied == len).then_some(pointer)
 }
 
 /// The file of a request is left to the kernel. What cannot be read, the call itself refuses.

@@ -1,11 +1,10 @@
-//! The calls that change a file's size, or its bytes without a buffer of the program: truncate, fallocate,
-//! open with O_TRUNC, copy_file_range, sendfile, splice.
+//! The calls that change a file's size: truncate, fallocate.
 
-use crate::coherence::{self, At, Target};
+use crate::coherence::{self, Target};
 use crate::real;
 use crate::request::{Change, Flush};
 use crate::sys;
-use libc::{c_char, c_int, c_long, c_uint, mode_t, off_t, size_t, ssize_t};
+use libc::{c_char, c_int, c_long, off_t};
 use std::ops::Range;
 
 export! {
@@ -17,29 +16,18 @@ export! {
     fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int = allocate;
     posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int = posix_allocate;
     posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> c_int = posix_allocate;
-    open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = open_path;
-    open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = open_path;
-    openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = open_at;
-    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = open_at;
-    creat(path: *const c_char, mode: mode_t) -> c_int = create;
-    creat64(path: *const c_char, mode: mode_t) -> c_int = create;
-    copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
-        -> ssize_t = copy_range;
-    sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t = send;
-    sendfile64(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t = send;
-    splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
-        -> ssize_t = join;
 }
 
-/// Frames a call that may change the size and the bytes `changed`.
-fn resizing(
+/// Frames a call that may change the size and the bytes `changed`. Appends wait: where the end is, is not to
+/// change under them.
+pub fn resizing(
     target: &Target,
-    held: Range<u64>,
+    held: impl Fn() -> Range<u64>,
     changed: Range<u64>,
     flush: Flush,
     call: impl FnOnce() -> c_long,
 ) -> c_int {
-    let done = coherence::framed(target, held, flush, || {
+    let done = coherence::framed_in_turn(target, flush, held, |_| {
         let r = call();
         let at = changed.start;
         // A call that failed may still have changed the size: that is looked up either way.
@@ -50,22 +38,25 @@ fn resizing(
 
 /// What a size change that gave `r` has changed: all from the cut on. Another thread may have made the file
 /// longer since, so that its size alone does not tell that what was cached beyond the cut is gone.
-fn cut(r: c_long, at: u64) -> Option<Change> {
+pub fn cut(r: c_long, at: u64) -> Option<Change> {
     (r >= 0).then_some(Change::Resized(at..u64::MAX))
 }
 
-fn truncate_managed(target: &Target, len: off_t, call: impl FnOnce() -> c_long) -> c_int {
-    let len = len.max(0) as u64;
-    resizing(target, len.min(target.size)..u64::MAX, len..u64::MAX, Flush::Not, call)
+/// Frames a call that makes the file `len` bytes long.
+pub fn cut_framed(target: &Target, len: u64, call: impl FnOnce() -> c_long) -> c_int {
+    // Pages behind the end are written back nowhere: all from there on may be announced.
+    resizing(target, || len.min(target.size)..u64::MAX, len..u64::MAX, Flush::Not, call)
 }
 
 unsafe fn truncate_fd(fd: c_int, len: off_t) -> c_int {
+    let look = coherence::look();
     match coherence::managed_fd(fd) {
         // SAFETY: integers only.
-        Some(target) => truncate_managed(&target, len, || unsafe {
+        Some(target) => cut_framed(&target, len.max(0) as u64, || unsafe {
             libc::syscall(libc::SYS_ftruncate, fd as c_long, len)
         }),
         None => coherence::unframed(
+            look,
             // SAFETY: integers only.
             || unsafe { real::ftruncate64(fd, len) },
             |_| coherence::managed_fd(fd),
@@ -75,12 +66,14 @@ unsafe fn truncate_fd(fd: c_int, len: off_t) -> c_int {
 }
 
 unsafe fn truncate_path(path: *const c_char, len: off_t) -> c_int {
+    let look = coherence::look();
     match coherence::managed_path(libc::AT_FDCWD, path) {
-        Some(target) => truncate_managed(&target, len, || {
+        Some(target) => cut_framed(&target, len.max(0) as u64, || {
             // SAFETY: the kernel checks the path.
             unsafe { libc::syscall(libc::SYS_truncate, path, len) }
         }),
         None => coherence::unframed(
+            look,
             // SAFETY: the caller's promise.
             || unsafe { real::truncate64(path, len) },
             |_| coherence::managed_path(libc::AT_FDCWD, path),
@@ -101,166 +94,70 @@ fn allocation_changes(mode: c_int, offset: u64, len: u64) -> Range<u64> {
 }
 
 unsafe fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
-    let (Some(target), Ok(start), Ok(bytes)) =
-        (coherence::managed_fd(fd), u64::try_from(offset), u64::try_from(len))
-    else {
-        // SAFETY: integers only.
-        return unsafe { real::fallocate64(fd, mode, offset, len) };
-    };
+    let look = coherence::look();
+    // SAFETY: integers only.
+    let real = || unsafe { real::fallocate64(fd, mode, offset, len) };
+    let (Ok(start), Ok(bytes)) = (u64::try_from(offset), u64::try_from(len)) else { return real() };
     let changed = allocation_changes(mode, start, bytes);
+    let Some(target) = coherence::managed_fd(fd) else {
+        let changes = |r, _: &Target| (r >= 0).then_some(Change::Resized(changed));
+        return coherence::unframed(look, real, |_| coherence::managed_fd(fd), changes);
+    };
+    coherence::cancellation_point();
     let (held, flush) =
         if changed.is_empty() { (start..u64::MAX, Flush::Not) } else { (changed.clone(), Flush::First) };
     // SAFETY: integers only.
-    resizing(&target, held, changed, flush, || unsafe {
-        libc::syscall(libc::SYS_fallocate, fd as c_long, mode as c_long, offset, len)
-    })
+    resizing(
+        &target,
+        || held.clone(),
+        changed,
+        flush,
+        || unsafe { libc::syscall(libc::SYS_fallocate, fd as c_long, mode as c_long, offset, len) },
+    )
 }
 
 unsafe fn posix_allocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
-    if coherence::managed_fd(fd).is_some() && offset >= 0 && len > 0 {
-        let kept = sys::errno();
-        // SAFETY: integers only.
-        let r = unsafe { allocate(fd, 0, offset, len) };
-        let error = if r == 0 { 0 } else { sys::errno() };
-        sys::set_errno(kept);
-        if error != libc::EOPNOTSUPP {
-            return error;
-        }
-        // libc then writes a byte into every block; the manager sees the new size when it looks next.
-    }
+    let look = coherence::look();
     // SAFETY: integers only.
-    unsafe { real::posix_fallocate64(fd, offset, len) }
-}
-
-/// open(2) with O_TRUNC of a managed file; `None`: libc opens it.
-fn open_truncating(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
-    if flags & libc::O_TRUNC == 0 {
-        return None;
-    }
-    let target = coherence::managed_path(dir, path)?;
-    // SAFETY: the kernel checks the path.
-    Some(resizing(&target, 0..u64::MAX, 0..u64::MAX, Flush::Not, || unsafe {
-        libc::syscall(libc::SYS_openat, dir as c_long, path, flags as c_long, mode as c_long)
-    }))
-}
-
-/// libc's open of a file that is not managed, with O_TRUNC or without.
-fn open_unmanaged(flags: c_int, open: impl FnOnce() -> c_int) -> c_int {
-    if flags & libc::O_TRUNC == 0 {
-        return open();
-    }
-    coherence::unframed(open, coherence::managed_fd, |fd, _| cut(fd.into(), 0))
-}
-
-unsafe fn open_path(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    open_truncating(libc::AT_FDCWD, path, flags, mode)
-        // SAFETY: the caller's promise.
-        .unwrap_or_else(|| open_unmanaged(flags, || unsafe { real::open64(path, flags, mode) }))
-}
-
-unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    open_truncating(dir, path, flags, mode)
-        // SAFETY: the caller's promise.
-        .unwrap_or_else(|| open_unmanaged(flags, || unsafe { real::openat64(dir, path, flags, mode) }))
-}
-
-unsafe fn create(path: *const c_char, mode: mode_t) -> c_int {
-    let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-    open_truncating(libc::AT_FDCWD, path, flags, mode)
-        // SAFETY: the caller's promise.
-        .unwrap_or_else(|| open_unmanaged(flags, || unsafe { real::creat64(path, mode) }))
-}
-
-/// Where one side of a transfer begins: at the offset that the pointer points to, else at the descriptor's
-/// position.
-unsafe fn side(at: *mut off_t) -> Option<At> {
-    // SAFETY: the caller's promise: null or valid.
-    match unsafe { at.as_ref() } {
-        Some(offset) => At::offset(*offset),
-        None => Some(At::Cursor),
-    }
-}
-
-/// A transfer from file to file inside the kernel. `None`: neither side is managed in a way that matters, or
-/// the kernel will refuse it.
-unsafe fn between(
-    from: (c_int, *mut off_t),
-    to: (c_int, *mut off_t),
-    len: size_t,
-    raw: impl FnOnce() -> c_long,
-) -> Option<ssize_t> {
-    let source = coherence::managed_fd(from.0);
-    let target = coherence::managed_fd(to.0);
-    if source.is_none() && target.is_none() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let (from_at, to_at) = unsafe { (side(from.1)?, side(to.1)?) };
-    if let Some(source) = source
-        && let Err(errno) = coherence::before_read(&source, from.0, from_at, len as u64)
-    {
-        return Some(sys::fail(errno) as ssize_t);
-    }
-    let target = target?;
-    let start = match to_at {
-        At::Offset(offset) => offset,
-        At::Cursor => sys::position(to.0)?,
+    let real = || unsafe { real::posix_fallocate64(fd, offset, len) };
+    let (Ok(start), Ok(_)) = (u64::try_from(offset), u64::try_from(len)) else { return real() };
+    let Some(target) = coherence::managed_fd(fd) else {
+        let changes = |r, _: &Target| (r == 0).then_some(Change::Resized(start..start));
+        return coherence::unframed(look, real, |_| coherence::managed_fd(fd), changes);
     };
-    let done = coherence::framed(&target, start..start.saturating_add(len as u64), Flush::Not, || {
-        let n = raw();
-        (n as ssize_t, Change::Written(start..start.saturating_add(n.max(0) as u64)))
-    });
-    Some(done.unwrap_or_else(|errno| sys::fail(errno) as ssize_t))
+    // Where the file system has no fallocate, libc reads a byte of each block, and writes it if it is 0.
+    let kept = sys::errno();
+    let mut error = 0;
+    let framed = resizing(
+        &target,
+        || start..u64::MAX,
+        start..start,
+        Flush::First,
+        || {
+            error = without_cancellation(real);
+            0
+        },
+    );
+    if framed < 0 {
+        error = sys::errno();
+    }
+    sys::set_errno(kept);
+    error
 }
 
-unsafe fn copy_range(
-    from: c_int,
-    from_at: *mut off_t,
-    to: c_int,
-    to_at: *mut off_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let raw = || unsafe {
-        let (from, to, flags) = (from as c_long, to as c_long, flags as c_long);
-        libc::syscall(libc::SYS_copy_file_range, from, from_at, to, to_at, len, flags)
-    };
-    // SAFETY: the caller's promise.
-    unsafe {
-        between((from, from_at), (to, to_at), len, raw)
-            .unwrap_or_else(|| real::copy_file_range(from, from_at, to, to_at, len, flags))
+/// Runs what may contain cancellation points and must not end inside.
+pub fn without_cancellation<R>(call: impl FnOnce() -> R) -> R {
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     }
-}
-
-unsafe fn send(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let raw = || unsafe { libc::syscall(libc::SYS_sendfile, to as c_long, from as c_long, from_at, len) };
-    // SAFETY: the caller's promise.
-    unsafe {
-        between((from, from_at), (to, std::ptr::null_mut()), len, raw)
-            .unwrap_or_else(|| real::sendfile64(to, from, from_at, len))
-    }
-}
-
-unsafe fn join(
-    from: c_int,
-    from_at: *mut off_t,
-    to: c_int,
-    to_at: *mut off_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let raw = || unsafe {
-        let (from, to, flags) = (from as c_long, to as c_long, flags as c_long);
-        libc::syscall(libc::SYS_splice, from, from_at, to, to_at, len, flags)
-    };
-    // SAFETY: the caller's promise.
-    unsafe {
-        between((from, from_at), (to, to_at), len, raw)
-            .unwrap_or_else(|| real::splice(from, from_at, to, to_at, len, flags))
-    }
+    const PTHREAD_CANCEL_DISABLE: c_int = 1;
+    let mut before = 0;
+    // SAFETY: changes this thread's state only, and gives the one before.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, &mut before) };
+    result
 }
 
 #[cfg(test)]

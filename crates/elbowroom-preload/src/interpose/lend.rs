@@ -70,7 +70,7 @@ impl Drop for Fresh {
 unsafe fn read<T>(at: *const T) -> Result<T, c_int> {
     let mut value = MaybeUninit::<T>::uninit();
     let len = size_of::<T>();
-    if sys::copy_checked(at.addr(), value.as_mut_ptr().addr(), len) != len as ssize_t {
+    if sys::copy_checked(at.addr(), value.as_mut_ptr().addr(), len) != len {
         return Err(libc::EFAULT);
     }
     // SAFETY: all of it was written, and any bytes are valid, the caller's promise.
@@ -89,7 +89,7 @@ impl Parts {
         let bytes = n * size_of::<iovec>();
         let mut mapping = Fresh::new(bytes.next_multiple_of(PAGE)).ok_or(libc::ENOMEM)?;
         let to = mapping.bytes().as_mut_ptr().addr();
-        if sys::copy_checked(at.addr(), to, bytes) != bytes as ssize_t {
+        if sys::copy_checked(at.addr(), to, bytes) != bytes {
             return Err(libc::EFAULT);
         }
         Ok(Self { mapping, n })
@@ -138,25 +138,13 @@ fn copy_managed(manager: &Manager, parts: &mut [iovec], limit: usize) -> Result<
         } else if managed(part) {
             let to = at.wrapping_add(offset(part));
             at = at.wrapping_add((offset(part) + part.iov_len).next_multiple_of(PAGE));
-            let copied = copy(part.iov_base.addr(), to.addr(), part.iov_len);
+            let copied = sys::copy_checked(part.iov_base.addr(), to.addr(), part.iov_len);
             faulted = copied < part.iov_len;
             *part = iovec { iov_base: to.cast(), iov_len: copied };
         }
         bytes += part.iov_len;
     }
     Ok(Copied::Instead { _mapping: mapping, bytes, faulted })
-}
-
-/// Copies and gives how many bytes, fewer at an address that cannot be read.
-fn copy(from: usize, to: usize, len: usize) -> usize {
-    let mut done = 0;
-    while done < len {
-        match usize::try_from(sys::copy_checked(from + done, to + done, len - done)) {
-            Ok(n @ 1..) => done += n,
-            _ => break,
-        }
-    }
-    done
 }
 
 /// A cancellation that is pending is taken before anything is held.
@@ -327,7 +315,9 @@ unsafe fn send_messages(socket: c_int, messages: *mut mmsghdr, n: c_uint, flags:
     let mut sent = 0;
     while sent < n {
         match send_one(manager, socket, messages.wrapping_add(sent), flags) {
-            Ok(()) => sent += 1,
+            Ok(true) => sent += 1,
+            // What follows a message that was sent in part must not take its place.
+            Ok(false) => return sent as c_int + 1,
             // As the kernel does: the error is that of the first message, or is met again.
             Err(errno) if sent == 0 => return sys::fail(errno),
             Err(_) => break,
@@ -336,8 +326,8 @@ unsafe fn send_messages(socket: c_int, messages: *mut mmsghdr, n: c_uint, flags:
     sent as c_int
 }
 
-/// One of several messages, whose length goes to the program's memory.
-fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) -> Result<(), c_int> {
+/// One of several messages, whose length goes to the program's memory. Gives whether all of it was sent.
+fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) -> Result<bool, c_int> {
     let message: *const msghdr = at.cast_const().cast();
     let sent = match send_copies_of(manager, socket, message, flags)? {
         Some(sent) => sent,
@@ -349,5 +339,16 @@ fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) ->
     let len = c_uint::try_from(sent).map_err(|_| sys::errno())?;
     let to = at.addr() + std::mem::offset_of!(mmsghdr, msg_len);
     let written = sys::copy_checked((&raw const len).addr(), to, size_of::<c_uint>());
-    if written == size_of::<c_uint>() as ssize_t { Ok(()) } else { Err(libc::EFAULT) }
+    if written == size_of::<c_uint>() { Ok(sent as usize >= total_bytes(message)) } else { Err(libc::EFAULT) }
+}
+
+/// The bytes of a message; 0 if it cannot be read.
+fn total_bytes(at: *const msghdr) -> usize {
+    // SAFETY: integers and pointers, which may be anything.
+    let Ok(message) = (unsafe { read(at) }) else { return 0 };
+    if !(1..=MAX_PARTS).contains(&message.msg_iovlen) {
+        return 0;
+    }
+    let Ok(mut parts) = Parts::read(message.msg_iov, message.msg_iovlen) else { return 0 };
+    parts.all().iter().fold(0, |sum, part| sum.saturating_add(part.iov_len))
 }

@@ -237,18 +237,25 @@ unsafe fn unmap(addr: *mut c_void, len: size_t) -> c_int {
         // SAFETY: the caller's promise.
         return state::change_mappings(|| unsafe { sys::munmap(addr, len) });
     };
-    let done = each_part(manager, range, &mut |side, part| match side {
-        Side::Managed => request::submit(process, Op::Unmap(part)).map(drop),
-        Side::Kernel => {
-            let at = part.start as *mut c_void;
-            // SAFETY: the caller's promise, for a part of its range.
-            match state::change_mappings(|| unsafe { sys::munmap(at, part.len()) }) {
-                0 => Ok(()),
-                _ => Err(sys::errno()),
+    loop {
+        let done = each_part(manager, range.clone(), &mut |side, part| match side {
+            Side::Managed => request::submit(process, Op::Unmap(part)).map(drop),
+            Side::Kernel => {
+                let at = part.start as *mut c_void;
+                // SAFETY: the caller's promise, for a part of its range.
+                match state::change_mappings(|| unsafe { sys::munmap(at, part.len()) }) {
+                    0 => Ok(()),
+                    _ => Err(sys::errno()),
+                }
             }
+        });
+        match done {
+            Ok(()) => return 0,
+            // A part of it went to the kernel since it was looked. What went there does not come back, so this ends.
+            Err(serve::NOT_OURS) => {}
+            Err(errno) => return sys::fail(errno),
         }
-    });
-    done.map_or_else(sys::fail, |()| 0)
+    }
 }
 
 unsafe fn remap(
@@ -323,7 +330,13 @@ fn remap_managed(
             _ => Remap::InPlace,
         };
         let old = old..old + from_len;
-        return Some(request::submit(process, Op::Remap { old, new_len: to_len, how }));
+        let done = request::submit(process, Op::Remap { old, new_len: to_len, how });
+        let still_managed = windows.covers(source.start, source.len())
+            && (!fixed || windows.covers(target.start, target.len()));
+        if done.is_ok() || still_managed {
+            return Some(done);
+        }
+        // It went to the kernel meanwhile, with its file: the manager found nothing there.
     }
     process.count(Reason::Remapped);
     let done = hand_back_for_remap(process, manager, old..old + from_len.max(PAGE), source, target);

@@ -29,15 +29,18 @@ mod jump;
 
 mod advise;
 mod aio;
+mod between;
 mod children;
 mod files;
 mod lend;
 mod limits;
 mod map;
 mod mask;
+mod open;
 mod process;
 mod ranges;
 mod read;
+mod seek;
 mod signal;
 mod stdio;
 mod sync;

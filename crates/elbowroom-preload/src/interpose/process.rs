@@ -41,7 +41,7 @@ unsafe fn exit_now(status: c_int) -> ! {
 /// SIG_IGN, libc would make it SIG_DFL itself and raise it once more: nothing of ours would run then.
 unsafe fn abort_now() -> ! {
     if state::alive().is_some_and(|(process, _)| process.is_home()) {
-        signals::raise_abort();
+        signals::abort_first();
         end::process_ends();
         signals::set_default(libc::SIGABRT);
     }

@@ -80,20 +80,29 @@ fn by_side(
     if range.end > ADDRESS_END {
         return kernel() as c_int;
     }
-    let done = if manager.windows().covers(range.start, range.len()) {
-        managed(process, range.clone())
-    } else {
-        Ok(Done::ByKernel(Reason::MixedRange))
-    };
+    let covered = || manager.windows().covers(range.start, range.len());
+    let done =
+        if covered() { managed(process, range.clone()) } else { Ok(Done::ByKernel(Reason::MixedRange)) };
     match done {
         Ok(Done::Here) => 0,
-        Ok(Done::ByKernel(reason)) => {
-            process.count(reason);
-            match hand_back(process, range) {
-                Ok(()) => kernel() as c_int,
-                Err(errno) => sys::fail(errno),
-            }
-        }
+        // A part of it went to the kernel meanwhile, with its file: the manager found nothing there. What was done before is done
+        // again, which changes nothing.
+        Err(_) if !covered() => kernel_instead(process, Reason::MixedRange, range, kernel),
+        Ok(Done::ByKernel(reason)) => kernel_instead(process, reason, range, kernel),
+        Err(errno) => sys::fail(errno),
+    }
+}
+
+/// Hands the range back, counted under the reason, and lets the kernel do the call.
+fn kernel_instead(
+    process: &Process,
+    reason: Reason,
+    range: Range<usize>,
+    kernel: impl FnOnce() -> c_long,
+) -> c_int {
+    process.count(reason);
+    match hand_back(process, range) {
+        Ok(()) => kernel() as c_int,
         Err(errno) => sys::fail(errno),
     }
 }
@@ -222,7 +231,7 @@ unsafe fn resident(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_int {
             let mut bytes = [0; RESIDENT_PAGES];
             request::submit_with(process, Op::Resident(chunk), |done| bytes = done.resident)?;
             // The program's pointer may be bad: the kernel looks.
-            if sys::copy_checked(bytes.as_ptr() as usize, to as usize, pages) != pages as isize {
+            if sys::copy_checked(bytes.as_ptr() as usize, to as usize, pages) != pages {
                 return Err(libc::EFAULT);
             }
         }

@@ -1,14 +1,16 @@
 //! The read family: stores through mappings must be seen by it.
 
-use crate::coherence::{self, At};
+use crate::coherence::{self, At, Given};
 use crate::real;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 export! {
     read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t = read_cursor;
+    __read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t = read_cursor;
     __read_chk(fd: c_int, to: *mut c_void, len: size_t, room: size_t) -> ssize_t = read_checked;
     pread(fd: c_int, to: *mut c_void, len: size_t, offset: off_t) -> ssize_t = read_at;
     pread64(fd: c_int, to: *mut c_void, len: size_t, offset: off_t) -> ssize_t = read_at;
+    __pread64(fd: c_int, to: *mut c_void, len: size_t, offset: off_t) -> ssize_t = read_at;
     __pread_chk(fd: c_int, to: *mut c_void, len: size_t, offset: off_t, room: size_t) -> ssize_t
         = read_at_checked;
     __pread64_chk(fd: c_int, to: *mut c_void, len: size_t, offset: off_t, room: size_t) -> ssize_t
@@ -22,9 +24,9 @@ export! {
 }
 
 unsafe fn read_cursor(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
-    let part = iovec { iov_base: to, iov_len: len };
+    let done = coherence::read(fd, Given::one(to, len), At::Cursor, 0);
     // SAFETY: the caller's promise.
-    coherence::read(fd, &[part], At::Cursor, 0).unwrap_or_else(|| unsafe { real::read(fd, to, len) })
+    done.unwrap_or_else(|| unsafe { real::read(fd, to, len) })
 }
 
 unsafe fn read_checked(fd: c_int, to: *mut c_void, len: size_t, room: size_t) -> ssize_t {
@@ -37,8 +39,7 @@ unsafe fn read_checked(fd: c_int, to: *mut c_void, len: size_t, room: size_t) ->
 }
 
 unsafe fn read_at(fd: c_int, to: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
-    let part = iovec { iov_base: to, iov_len: len };
-    let done = At::offset(offset).and_then(|at| coherence::read(fd, &[part], at, 0));
+    let done = At::offset(offset).and_then(|at| coherence::read(fd, Given::one(to, len), at, 0));
     // SAFETY: the caller's promise.
     done.unwrap_or_else(|| unsafe { real::pread64(fd, to, len, offset) })
 }
@@ -53,25 +54,20 @@ unsafe fn read_at_checked(fd: c_int, to: *mut c_void, len: size_t, offset: off_t
 }
 
 unsafe fn read_parts(fd: c_int, to: *const iovec, n: c_int) -> ssize_t {
+    let done = coherence::read(fd, Given::Many(to, n), At::Cursor, 0);
     // SAFETY: the caller's promise.
-    let parts = unsafe { coherence::parts(to, n) };
-    // SAFETY: the caller's promise.
-    coherence::read(fd, parts, At::Cursor, 0).unwrap_or_else(|| unsafe { real::readv(fd, to, n) })
+    done.unwrap_or_else(|| unsafe { real::readv(fd, to, n) })
 }
 
 unsafe fn read_parts_at(fd: c_int, to: *const iovec, n: c_int, offset: off_t) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let parts = unsafe { coherence::parts(to, n) };
-    let done = At::offset(offset).and_then(|at| coherence::read(fd, parts, at, 0));
+    let done = At::offset(offset).and_then(|at| coherence::read(fd, Given::Many(to, n), at, 0));
     // SAFETY: the caller's promise.
     done.unwrap_or_else(|| unsafe { real::preadv64(fd, to, n, offset) })
 }
 
 unsafe fn read_parts_with(fd: c_int, to: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let parts = unsafe { coherence::parts(to, n) };
     let at = if offset == -1 { Some(At::Cursor) } else { At::offset(offset) };
     // SAFETY: the caller's promise.
-    at.and_then(|at| coherence::read(fd, parts, at, flags))
+    at.and_then(|at| coherence::read(fd, Given::Many(to, n), at, flags))
         .unwrap_or_else(|| unsafe { real::preadv64v2(fd, to, n, offset, flags) })
 }

@@ -16,6 +16,7 @@ export! {
     syncfs(fd: c_int) -> c_int = sync_filesystem;
     sync() -> () = sync_everything;
     close(fd: c_int) -> c_int = close_fd;
+    __close(fd: c_int) -> c_int = close_fd;
 }
 
 /// Writes back what was stored through mappings; the errno if that failed.

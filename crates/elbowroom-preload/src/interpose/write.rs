@@ -1,13 +1,15 @@
 //! The write family: mappings must see what it stores.
 
-use crate::coherence::{self, At};
+use crate::coherence::{self, At, Given};
 use crate::real;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 export! {
     write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t = write_cursor;
+    __write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t = write_cursor;
     pwrite(fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t = write_at;
     pwrite64(fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t = write_at;
+    __pwrite64(fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t = write_at;
     writev(fd: c_int, from: *const iovec, n: c_int) -> ssize_t = write_parts;
     pwritev(fd: c_int, from: *const iovec, n: c_int, offset: off_t) -> ssize_t = write_parts_at;
     pwritev64(fd: c_int, from: *const iovec, n: c_int, offset: off_t) -> ssize_t = write_parts_at;
@@ -18,51 +20,43 @@ export! {
 }
 
 /// A write. `real` is libc's own: for files that are not managed, and for calls that the kernel will refuse.
-fn write_to(
-    fd: c_int,
-    parts: &[iovec],
-    at: Option<At>,
-    flags: c_int,
-    real: impl FnOnce() -> ssize_t,
-) -> ssize_t {
+fn write_to(fd: c_int, from: Given, at: Option<At>, flags: c_int, real: impl FnOnce() -> ssize_t) -> ssize_t {
     let Some(at) = at else { return real() };
+    let look = coherence::look();
     match coherence::managed_fd(fd) {
-        Some(target) if !parts.is_empty() => coherence::write(&target, fd, parts, at, flags),
-        Some(_) => real(),
-        None => coherence::write_unframed(fd, at, flags, real),
+        Some(target) => match from.check(target.manager) {
+            Some(from) => coherence::write(&target, fd, &from, at, flags),
+            None => real(),
+        },
+        None => coherence::write_unframed(look, fd, at, flags, real),
     }
 }
 
 unsafe fn write_cursor(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
-    let part = iovec { iov_base: from.cast_mut(), iov_len: len };
+    let given = Given::one(from.cast_mut(), len);
     // SAFETY: the caller's promise.
-    write_to(fd, &[part], Some(At::Cursor), 0, || unsafe { real::write(fd, from, len) })
+    write_to(fd, given, Some(At::Cursor), 0, || unsafe { real::write(fd, from, len) })
 }
 
 unsafe fn write_at(fd: c_int, from: *const c_void, len: size_t, offset: off_t) -> ssize_t {
-    let part = iovec { iov_base: from.cast_mut(), iov_len: len };
+    let given = Given::one(from.cast_mut(), len);
     // SAFETY: the caller's promise.
-    write_to(fd, &[part], At::offset(offset), 0, || unsafe { real::pwrite64(fd, from, len, offset) })
+    write_to(fd, given, At::offset(offset), 0, || unsafe { real::pwrite64(fd, from, len, offset) })
 }
 
 unsafe fn write_parts(fd: c_int, from: *const iovec, n: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    let parts = unsafe { coherence::parts(from, n) };
-    // SAFETY: the caller's promise.
-    write_to(fd, parts, Some(At::Cursor), 0, || unsafe { real::writev(fd, from, n) })
+    write_to(fd, Given::Many(from, n), Some(At::Cursor), 0, || unsafe { real::writev(fd, from, n) })
 }
 
 unsafe fn write_parts_at(fd: c_int, from: *const iovec, n: c_int, offset: off_t) -> ssize_t {
+    let at = At::offset(offset);
     // SAFETY: the caller's promise.
-    let parts = unsafe { coherence::parts(from, n) };
-    // SAFETY: the caller's promise.
-    write_to(fd, parts, At::offset(offset), 0, || unsafe { real::pwritev64(fd, from, n, offset) })
+    write_to(fd, Given::Many(from, n), at, 0, || unsafe { real::pwritev64(fd, from, n, offset) })
 }
 
 unsafe fn write_parts_with(fd: c_int, from: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let parts = unsafe { coherence::parts(from, n) };
     let at = if offset == -1 { Some(At::Cursor) } else { At::offset(offset) };
     // SAFETY: the caller's promise.
-    write_to(fd, parts, at, flags, || unsafe { real::pwritev64v2(fd, from, n, offset, flags) })
+    write_to(fd, Given::Many(from, n), at, flags, || unsafe { real::pwritev64v2(fd, from, n, offset, flags) })
 }

@@ -149,10 +149,10 @@ pub fn touches(range: &Range<usize>) -> bool {
 
 /// Whether a call of the program on these addresses is refused, since memory of the library is among them; it is counted then.
 pub fn refuses(addr: usize, len: usize) -> bool {
-    let range = addr..addr.saturating_add(len);
-    if range.is_empty() {
+    // What wraps is no range: the kernel refuses it for that.
+    let Some(range) = addr.checked_add(len).map(|end| addr..end).filter(|range| !range.is_empty()) else {
         return false;
-    }
+    };
     let Some(process) = state::for_program() else { return false };
     let ours =
         touches(&range) || process.manager().is_some_and(|manager| manager.has_memory_of_its_own_in(&range));

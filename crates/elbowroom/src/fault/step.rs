@@ -10,7 +10,7 @@ use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
-use elbowroom_machine::{Access, Denial, Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
+use elbowroom_machine::{Access, Denial, Errno, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::{Arc, LayoutHeld};
@@ -367,13 +367,38 @@ impl<P: Platform> Core<P> {
             if write { self.mmu.make_writable(page_at(base, page), wake) } else { Ok(()) }
         } else {
             let (pages, access) = around(mm, vma, folio, object, page, write);
-            self.mmu.map(extent, base, pages, access, wake)
+            let alone = pages.len() == 1;
+            match self.mmu.map(extent, base, pages, access, wake) {
+                // Something is in the way of a neighbour, perhaps: the program unmapped it behind our back.
+                Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) if !alone => {
+                    self.map_alone(extent, base, page, access, wake)
+                }
+                mapped => mapped,
+            }
         };
         drop(body);
         if folio.state.set(Flag::Used) && was_home {
             folio.state.set(Flag::Referenced);
         }
         self.mapped(mapped, throttle, spurious)
+    }
+
+    /// Maps one page, unless that has happened, and lets whoever waits for it go on.
+    fn map_alone(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        page: usize,
+        access: Access,
+        wake: Wake,
+    ) -> Result<(), Errno> {
+        if !extent.away().contains(page) {
+            return self.mmu.map(extent, base, page..page + 1, access, wake);
+        }
+        if wake == Wake::Now {
+            self.mmu.wake(page_at(base, page));
+        }
+        Ok(())
     }
 
     /// What the MMU's answer means.

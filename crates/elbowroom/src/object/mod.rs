@@ -19,7 +19,7 @@ use crate::page::{Flag, Folio};
 use elbowroom_index::{XArray, xarray::Mark};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{FileId, FileStat, Origin, StoreFile};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell, Weak};
@@ -52,6 +52,13 @@ pub struct FileObject {
     unmapped_since: Mutex<Option<Instant>>,
     /// The program's descriptions that it is mapped through.
     origins: Mutex<Vec<Weak<Origin>>>,
+    /// The first write-back error since somebody asked, as an errno; 0: none. No lock: also handlers record one.
+    error: AtomicU32,
+    /// In the page of this byte, stores from it on may have been made when they were beyond the end of the file. Changed by who has the folio's lock,
+    /// if there is a folio.
+    settled: AtomicU64,
+    /// The smallest size that the file was seen with since stores beyond it were dropped; `u64::MAX`: it did not shrink.
+    cut: AtomicU64,
     /// Somebody stored to a mapping of it without the right to.
     strict: AtomicBool,
     /// A read of it failed since somebody asked last.
@@ -73,7 +80,6 @@ struct Cache {
 
 struct Seen {
     stat: FileStat,
-    error: Option<Errno>,
 }
 
 /// Why a folio was not inserted.
@@ -110,7 +116,7 @@ impl FileObject {
         unmapped: Option<Arc<Unmapped>>,
         locks: &LockStats,
     ) -> Self {
-        let seen = Seen { stat, error: None };
+        let seen = Seen { stat };
         Self {
             id,
             serial,
@@ -125,6 +131,9 @@ impl FileObject {
             seen: locks.mutex(LockClass::Resize, seen),
             unmapped_since: locks.mutex(LockClass::Queue, Some(Instant::now())),
             origins: locks.mutex(LockClass::Resize, Vec::new()),
+            error: AtomicU32::new(0),
+            settled: AtomicU64::new(stat.size),
+            cut: AtomicU64::new(u64::MAX),
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
             denied: AtomicBool::new(false),
@@ -150,7 +159,8 @@ impl FileObject {
 
     /// The first write-back error since the last call: msync, fsync and close report it once.
     pub fn take_error(&self) -> Option<Errno> {
-        self.seen.lock().error.take()
+        let number = self.error.swap(0, Ordering::AcqRel);
+        (number != 0).then(|| Errno::from_raw_os_error(number as i32))
     }
 
     /// Whether stores to its mappings may come.
@@ -159,7 +169,9 @@ impl FileObject {
     }
 
     pub(crate) fn record_error(&self, error: Errno) {
-        self.seen.lock().error.get_or_insert(error);
+        let number = error.raw_os_error() as u32;
+        // One that is there already stays: it came first.
+        let _ = self.error.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Its file; `None`: it is memory, or closed.
@@ -181,8 +193,32 @@ impl FileObject {
     fn ask(&self, seen: &mut Seen) -> Result<FileStat, Errno> {
         let Some(file) = self.file() else { return Ok(seen.stat) };
         let stat = file.stat()?;
-        self.size.store(stat.size, Ordering::Release);
+        if stat.size < self.size.swap(stat.size, Ordering::AcqRel) {
+            self.cut.fetch_min(stat.size, Ordering::AcqRel);
+            self.settled.fetch_min(stat.size, Ordering::AcqRel);
+        }
         Ok(std::mem::replace(&mut seen.stat, stat))
+    }
+
+    /// The smallest size that the file was seen with since the last call, if it has shrunk.
+    pub(crate) fn take_cut(&self) -> Option<u64> {
+        let cut = self.cut.swap(u64::MAX, Ordering::AcqRel);
+        (cut != u64::MAX).then_some(cut)
+    }
+
+    /// Undoes that: not all that was beyond could be dropped.
+    pub(crate) fn note_cut(&self, size: u64) {
+        self.cut.fetch_min(size, Ordering::AcqRel);
+    }
+
+    /// The size up to which no page has stores that were made beyond the end of the file.
+    pub(crate) fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// Notes that no page has such stores below `size`.
+    pub(crate) fn settle(&self, size: u64) {
+        self.settled.fetch_max(size, Ordering::AcqRel);
     }
 
     /// Looks the size up again.
@@ -200,11 +236,13 @@ impl FileObject {
         Ok(self.size())
     }
 
-    /// Whether the file was changed by somebody else since we last looked; looks the size up again. Tells it once.
+    /// Whether the file was changed by somebody else since we last looked; looks the size up again. Tells it once. A change of its name or rights is taken for
+    /// one, too: the time of the inode's change is the only one that nobody can put back.
     pub(crate) fn changed_by_others(&self) -> bool {
         let mut seen = self.seen.lock();
         let Ok(before) = self.ask(&mut seen) else { return false };
-        (before.size, before.mtime_ns) != (seen.stat.size, seen.stat.mtime_ns)
+        let of = |stat: &FileStat| (stat.size, stat.mtime_ns, stat.ctime_ns);
+        of(&before) != of(&seen.stat)
     }
 
     /// The folio that has page `index`. Takes no lock.

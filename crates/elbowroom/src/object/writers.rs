@@ -41,6 +41,11 @@ impl Writers {
         self.count.store(active.len(), Ordering::Release);
     }
 
+    /// Whether one is under way.
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// Whether a write to one of the bytes is under way.
     pub(crate) fn overlap(&self, range: &Range<u64>) -> bool {
         self.count.load(Ordering::Acquire) > 0

@@ -15,7 +15,7 @@ use crate::object::FileObject;
 use crate::page::{Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Extent, Mmu, UnmapError};
+use elbowroom_machine::{Errno, Extent, Mmu, UnmapError};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
@@ -376,6 +376,7 @@ impl<P: Platform> Core<P> {
             self.counters.add(Event::LostDirtyPages, lost as u64);
             self.dirty_pages.fetch_sub(lost, Ordering::AcqRel);
             body.dirty.clear();
+            object.record_error(Errno::IO);
         }
         let Some(extent) = body.extent.take() else { return 0 };
         drop(body);

@@ -3,9 +3,7 @@
 use crate::config::{DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::{FileObject, WriteTicket};
-use crate::page::{Flag, Folio};
 use crate::platform::Platform;
-use crate::stats::Event;
 use crate::vma::Mm;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
@@ -38,11 +36,12 @@ impl<P: Platform> Core<P> {
         ticket.object.writers.end(ticket.number);
     }
 
-    /// Looks the size up after a change of our own. What was beyond the end may be inside now, so the file's denials are undone: whether the size
+    /// Looks the size up after a change of our own, and takes what the file has where stores were made beyond its end. What was beyond the end may be inside now, so the file's denials are undone: whether the size
     /// grew just now cannot be told from the size that was known, because the flusher may have looked meanwhile.
     fn take_size(&self, object: &Arc<FileObject>) {
         // A file that cannot be asked keeps the size it had.
         let _ = object.note_own_change();
+        self.settle(object);
         self.allow_again(object, Obstacle::Wait);
     }
 
@@ -52,29 +51,13 @@ impl<P: Platform> Core<P> {
         self.take_size(object);
         let size = object.size();
         let whole = changed.start.div_ceil(PAGE_SIZE as u64)..changed.end >> PAGE_SHIFT;
-        let end = size.div_ceil(PAGE_SIZE as u64);
-        let deadline = Instant::now() + PINNED_BOUND;
-        for folio in object.folios_in(whole.start.min(size >> PAGE_SHIFT)..u64::MAX >> PAGE_SHIFT) {
-            self.with_home(object, &folio, deadline, |core, folio| {
-                let inside = |pages: &Range<u64>| {
-                    let clip = |page: u64| page.clamp(folio.index, folio.range().end) - folio.index;
-                    clip(pages.start) as usize..clip(pages.end) as usize
-                };
-                core.forget_dirty(object, folio, inside(&whole));
-                core.forget_dirty(object, folio, inside(&(end..u64::MAX)));
-                if folio.index >= end {
-                    core.discard(object, folio);
-                    return;
-                }
-                let from = size.saturating_sub(folio.index << PAGE_SHIFT) as usize;
-                let mut body = folio.body();
-                let extent = body.extent();
-                let len = extent.len_bytes();
-                extent.bytes_mut()[from.min(len)..].fill(0);
-            });
-        }
-        self.drop_copies_beyond(object, end);
-        let changed = changed.start..changed.end.min(size);
+        // What others have cut off meanwhile is gone, too.
+        let (kept, changed) = match object.take_cut() {
+            Some(cut) if cut < size => (cut, changed.start.min(cut)..size),
+            _ => (size, changed.start..changed.end.min(size)),
+        };
+        self.drop_beyond(object, kept, &whole, Obstacle::Wait);
+        self.drop_copies_beyond(object, size.div_ceil(PAGE_SIZE as u64));
         if !changed.is_empty() {
             self.reread(object, changed);
         }
@@ -123,87 +106,6 @@ impl<P: Platform> Core<P> {
         };
         self.unlock(&folio);
         done
-    }
-
-    /// Drops the dirty marks of pages whose stores have no place in the file any more. The caller has the folio's lock.
-    fn forget_dirty(&self, object: &FileObject, folio: &Folio, pages: Range<usize>) {
-        if pages.is_empty() {
-            return;
-        }
-        let (gone, clean) = {
-            let mut body = folio.body();
-            let gone = body.dirty.count_in(pages.clone());
-            body.dirty.remove(pages);
-            (gone, body.dirty.is_empty())
-        };
-        self.dirty_pages.fetch_sub(gone, Ordering::AcqRel);
-        if gone > 0 && clean {
-            object.index_clean(folio);
-        }
-    }
-
-    /// Reads bytes that changed in the file into the cached pages that have them.
-    fn reread(&self, object: &Arc<FileObject>, bytes: Range<u64>) {
-        let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
-        let Some(file) = object.file() else {
-            // Closed meanwhile: who opens it again reads what it has then.
-            return self.drop_clean(object, pages);
-        };
-        let deadline = Instant::now() + PINNED_BOUND;
-        for folio in object.folios_in(pages) {
-            self.with_home(object, &folio, deadline, |core, folio| {
-                let start = folio.index << PAGE_SHIFT;
-                let end = folio.range().end << PAGE_SHIFT;
-                let part = bytes.start.max(start)..bytes.end.min(end);
-                let Some(mut extent) = folio.body().extent.take() else { return };
-                let buffer =
-                    &mut extent.bytes_mut()[(part.start - start) as usize..(part.end - start) as usize];
-                let result = file.read_buffered(buffer, part.start);
-                if let Ok(n) = result {
-                    buffer[n..].fill(0);
-                }
-                folio.body().extent = Some(extent);
-                if result.is_err() {
-                    // The file's bytes are not to be had now: read the page again when somebody wants it.
-                    core.counters.add(Event::ReadErrors, 1);
-                    core.discard(object, folio);
-                }
-            });
-        }
-    }
-
-    /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches them. If a page stays pinned, `f` is not
-    /// run, and whoever asks for the file's errors is told EBUSY: the mapping and the file may differ.
-    fn with_home(
-        &self,
-        object: &Arc<FileObject>,
-        folio: &Arc<Folio>,
-        deadline: Instant,
-        f: impl Fn(&Core<P>, &Folio),
-    ) {
-        loop {
-            self.waits.lock(folio);
-            let mut result = Ok(());
-            if !folio.state.test(Flag::Dead) {
-                result = self.mmu.unmap(folio.body().extent());
-                match result {
-                    Ok(()) => f(self, folio),
-                    Err(UnmapError::Lost) => {
-                        self.discard(object, folio);
-                    }
-                    Err(UnmapError::Busy) => {}
-                }
-            }
-            self.unlock(folio);
-            if result != Err(UnmapError::Busy) {
-                return;
-            }
-            // Pinned by direct I/O of the program into this very page, which ends; or by a pin of a soft space, which may not.
-            if Instant::now() > deadline {
-                return object.record_error(Errno::BUSY);
-            }
-            thread::sleep(DELAY);
-        }
     }
 
     /// Writes back what a read(2) of the bytes would otherwise miss.

@@ -277,7 +277,7 @@ impl<P: Platform> Core<P> {
             if result == Err(UnmapError::Lost)
                 && let Some(object) = object
             {
-                self.discard(object, folio);
+                self.lose(object, folio);
             }
             self.unlock(folio);
             if result != Err(UnmapError::Busy) {

@@ -2,7 +2,7 @@
 
 use super::Space;
 use super::change::{Pages, Rest};
-use crate::platform::Platform;
+use crate::platform::{Host, Platform};
 use elbowroom_machine::{Errno, Mmu};
 use std::ops::Range;
 
@@ -15,9 +15,19 @@ impl<P: Platform> Space<P> {
     ///
     /// Locks: `layout`, shortly, twice; those of the folios that are mapped there.
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        self.unmap_if(addr, len, |_| Ok(()))
+    }
+
+    /// The same, if `may`, asked with the layout locked, allows it.
+    fn unmap_if(
+        &self,
+        addr: usize,
+        len: usize,
+        may: impl FnOnce(&Range<usize>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
         if !self.unmap_untouched(&range)? {
-            let change = self.begin(range, |_| Ok(Pages::Drop))?;
+            let change = self.begin(range.clone(), |_| may(&range).map(|()| Pages::Drop))?;
             self.finish(change, Vec::new(), Rest::Free);
         }
         self.settle();
@@ -35,5 +45,17 @@ impl<P: Platform> Space<P> {
             self.mm.take(&mut layout, range);
         }
         Ok(true)
+    }
+}
+
+impl Space<Host> {
+    /// [`Space::unmap`], if all of the range is ours: what went back to the kernel is not ours to unmap.
+    ///
+    /// # Errors
+    /// As there. EXDEV: a part of it is the kernel's. Nothing is changed then.
+    pub fn unmap_ours(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        // With the layout locked nothing of it can be given away any more.
+        let ours = |range: &Range<usize>| self.core.mmu.windows().covers(range.start, range.len());
+        self.unmap_if(addr, len, |range| if ours(range) { Ok(()) } else { Err(Errno::XDEV) })
     }
 }

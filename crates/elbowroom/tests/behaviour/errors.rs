@@ -9,6 +9,7 @@ on_every_machine! {
     a_page_that_cannot_be_read_fails_alone
     a_page_that_could_not_be_read_may_come_later
     an_error_of_writing_is_told_once
+    what_one_page_meets_keeps_no_other
 }
 
 fn injecting(faults: &str) -> Config {
@@ -80,4 +81,26 @@ fn an_error_of_writing_is_told_once<M: Machine>() {
     assert_eq!(file_word(&path, 3 * PAGE), stamp(3) ^ 5);
     m.space().sync(addr, 8 * PAGE, true, false).unwrap();
     assert_eq!((m.manager().dirty_pages(), m.manager().stats().write_errors), (0, 1));
+}
+
+/// A full disk has no room for one page: those around it are written all the same.
+fn what_one_page_meets_keeps_no_other<M: Machine>() {
+    let faults = format!("write:enospc:file=holes:from={}:to={}:times=2", 3 * PAGE, 4 * PAGE);
+    let interval = Duration::from_secs(3600);
+    let Some(m) = M::start(Config { writeback_interval: interval, ..injecting(&faults) }) else { return };
+    let dir = scratch();
+    let path = stamped(dir.path(), "holes", 8);
+    let object = m.manager().open(&path, true).unwrap();
+    let addr = m.map_file(&object, 8, Sharing::Shared);
+    m.mark(addr, 0..8, 5);
+    assert_eq!(m.space().sync(addr, 8 * PAGE, true, false), Err(Errno::NOSPC));
+    assert_eq!(m.manager().dirty_pages(), 1);
+    for page in [0, 1, 2, 4, 5, 6, 7] {
+        assert_eq!(file_word(&path, page * PAGE), stamp(page) ^ 5, "page {page}");
+    }
+    m.check_marks(addr, 0..8, 5);
+    assert_eq!(file_word(&path, 3 * PAGE), stamp(3));
+    m.space().sync(addr, 8 * PAGE, true, false).unwrap();
+    assert_eq!(file_word(&path, 3 * PAGE), stamp(3) ^ 5);
+    assert_eq!(m.manager().dirty_pages(), 0);
 }

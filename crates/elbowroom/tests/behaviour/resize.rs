@@ -2,11 +2,14 @@
 
 use crate::support::*;
 use elbowroom::{Config, Sharing};
+use elbowroom_sync::time::Duration;
 
 on_every_machine! {
     what_is_cut_off_is_gone
     what_is_added_is_zero
     many_cuts_and_growths
+    what_others_cut_off_is_forgotten
+    what_others_add_is_kept
 }
 
 fn what_is_cut_off_is_gone<M: Machine>() {
@@ -117,4 +120,60 @@ fn many_cuts_and_growths<M: Machine>() {
     }
     m.manager().flush_all().unwrap();
     (0..size).for_each(|page| assert_eq!(file_word(&path, page * PAGE), expected[page], "page {page}"));
+}
+
+/// Nobody tells the manager of this change.
+fn resized_by_others(path: &std::path::Path, size: u64) {
+    std::fs::File::options().write(true).open(path).unwrap().set_len(size).unwrap();
+}
+
+fn what_others_cut_off_is_forgotten<M: Machine>() {
+    let interval = Duration::from_secs(3600);
+    let config = Config { writeback_interval: interval, ..Config::with_memory(BUDGET) };
+    let Some(m) = M::start(config) else { return };
+    let dir = scratch();
+    let path = stamped(dir.path(), "cut", 40);
+    let object = m.manager().open(&path, true).unwrap();
+    let addr = m.map_file(&object, 40, Sharing::Shared);
+    m.mark(addr, 0..40, 1);
+    resized_by_others(&path, (10 * PAGE + 100) as u64);
+    m.manager().flush_all().unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), (10 * PAGE + 100) as u64);
+    assert_eq!((m.manager().dirty_pages(), m.manager().stats().lost_dirty_pages), (0, 0));
+    // Stored, cut, looked at, and longer again: what was stored before the cut is not in the file.
+    resized_by_others(&path, (40 * PAGE) as u64);
+    m.manager().flush_all().unwrap();
+    m.check_marks(addr, 0..10, 1);
+    m.check_zero(addr + 11 * PAGE, 29);
+    m.mark(addr, 0..40, 2);
+    resized_by_others(&path, 0);
+    drop(m.manager().open(&path, true).unwrap());
+    resized_by_others(&path, (40 * PAGE) as u64);
+    m.manager().flush_all().unwrap();
+    m.check_zero(addr, 40);
+    (0..40).for_each(|page| assert_eq!(file_word(&path, page * PAGE), 0, "page {page}"));
+}
+
+fn what_others_add_is_kept<M: Machine>() {
+    let interval = Duration::from_secs(3600);
+    let config = Config { writeback_interval: interval, ..Config::with_memory(BUDGET) };
+    let Some(m) = M::start(config) else { return };
+    let dir = scratch();
+    let path = stamped(dir.path(), "added", 3);
+    resized_by_others(&path, (2 * PAGE + 64) as u64);
+    let object = m.manager().open(&path, true).unwrap();
+    let addr = m.map_file(&object, 8, Sharing::Shared);
+    let last = addr + 2 * PAGE;
+    m.set_word(last + 56, 7);
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &8_u64.to_le_bytes(), (2 * PAGE + 64) as u64).unwrap();
+    m.manager().flush_all().unwrap();
+    assert_eq!(file_word(&path, 2 * PAGE + 56), 7);
+    assert_eq!(file_word(&path, 2 * PAGE + 64), 8);
+    assert_eq!((m.word(last + 56), m.word(last + 64)), (7, 8));
+    // A store that is inside by now stays.
+    resized_by_others(&path, (4 * PAGE) as u64);
+    m.set_word(last + 128, 9);
+    m.manager().flush_all().unwrap();
+    assert_eq!((file_word(&path, 2 * PAGE + 128), m.word(last + 128)), (9, 9));
 }

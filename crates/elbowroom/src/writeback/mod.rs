@@ -4,13 +4,16 @@
 //! threads that called a verb do this: both may wait. Errors stay with the file until somebody asks (msync, fsync, close); the pages stay
 //! dirty and are tried again.
 
+mod end;
+mod folio;
+
 use crate::config::{DELAY, DIRTY_SHARE, IDLE_FILE_KEEP, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PageSet, UnmapError};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
@@ -66,6 +69,7 @@ impl<P: Platform> Core<P> {
         }
         // Before our own writes change the file's times.
         let foreign = object.changed_by_others();
+        self.follow_others(object);
         let deadline = Instant::now() + PINNED_BOUND;
         let mut first = Ok(());
         for folio in folios {
@@ -86,7 +90,9 @@ impl<P: Platform> Core<P> {
 
     /// Looks whether somebody else has changed the file, and drops what is stale then.
     pub(crate) fn check_foreign(&self, object: &Arc<FileObject>) {
-        if object.changed_by_others() {
+        let changed = object.changed_by_others();
+        self.follow_others(object);
+        if changed {
             self.drop_foreign(object);
         }
     }
@@ -111,76 +117,6 @@ impl<P: Platform> Core<P> {
                 result => return result,
             }
         }
-    }
-
-    /// EBUSY: an obstacle.
-    fn write_locked(&self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> Result<(), Errno> {
-        if folio.state.test(Flag::Dead) {
-            return Ok(());
-        }
-        let bytes = folio.range().start << PAGE_SHIFT..folio.range().end << PAGE_SHIFT;
-        if object.writers.overlap(&bytes) {
-            return Err(Errno::BUSY);
-        }
-        if folio.body().dirty.is_empty() {
-            object.index_clean(folio);
-            return Ok(());
-        }
-        let (extent, dirty) = {
-            let mut body = folio.body();
-            match self.mmu.unmap(body.extent()) {
-                Ok(()) => {}
-                Err(UnmapError::Busy) => return Err(Errno::BUSY),
-                Err(UnmapError::Lost) => {
-                    drop(body);
-                    self.discard(object, folio);
-                    return Err(Errno::IO);
-                }
-            }
-            (body.extent.take().expect("just unmapped"), body.dirty.clone())
-        };
-        let result = self.write_runs(object, folio, &extent, &dirty);
-        let mut body = folio.body();
-        body.extent = Some(extent);
-        match result {
-            Ok(()) => {
-                self.dirty_pages.fetch_sub(dirty.count(), Ordering::AcqRel);
-                body.dirty.clear();
-                drop(body);
-                folio.state.clear(Flag::WriteFailed);
-                object.index_clean(folio);
-            }
-            Err(e) => {
-                drop(body);
-                folio.state.set(Flag::WriteFailed);
-                self.counters.add(Event::WriteErrors, 1);
-                object.record_error(e);
-            }
-        }
-        result
-    }
-
-    fn write_runs(
-        &self,
-        object: &FileObject,
-        folio: &Folio,
-        extent: &Extent,
-        dirty: &PageSet,
-    ) -> Result<(), Errno> {
-        let Some(file) = object.file() else { return Err(Errno::BADF) };
-        let mut pages = 0..extent.pages();
-        while let Some(run) = dirty.first_run(pages.clone(), Membership::In) {
-            pages.start = run.end;
-            let wanted = object.bytes_of(folio.index + run.start as u64..folio.index + run.end as u64);
-            let start = run.start << PAGE_SHIFT;
-            let len = (wanted.end - wanted.start) as usize;
-            // Pages beyond the end of the file have no place in it, and the tail of its last page is not written.
-            if len > 0 {
-                file.write(extent, start..start + len, wanted.start)?;
-                self.counters.add(Event::WrittenBytes, len as u64);
-            }
-        }
-        Ok(())
     }
 
     /// Writes back everything. The first error, after all was tried.
@@ -242,6 +178,7 @@ impl<P: Platform> Core<P> {
     fn tick(&self) {
         for object in self.objects.all() {
             let changed = object.changed_by_others();
+            self.follow_others(&object);
             if object.take_unreadable() || changed {
                 self.allow_again(&object, Obstacle::Skip);
             }

@@ -1,0 +1,250 @@
+//! The end of a file: what is beyond it is in no page, on no disk, and comes back as zeros when the file grows.
+//!
+//! Bytes beyond the end that share a page with it can be stored to. They are zeroed where the kernel does it: when the
+//! page is written, and when the file grows. Which bytes that are is known by [`FileObject::settled`]; what others have
+//! cut off by [`FileObject::take_cut`].
+
+use super::Obstacle;
+use crate::config::{DELAY, PINNED_BOUND};
+use crate::core::Core;
+use crate::object::FileObject;
+use crate::page::{Flag, Folio};
+use crate::platform::Platform;
+use crate::stats::Event;
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, thread};
+use std::ops::Range;
+
+impl<P: Platform> Core<P> {
+    /// Somebody else has cut the file: what was stored beyond is forgotten, dirty or not, also if the file has grown again since.
+    pub(crate) fn cut_by_others(&self, object: &Arc<FileObject>, kept: u64) {
+        self.drop_beyond(object, kept, &(0..0), Obstacle::Skip);
+        let grown = kept..object.size();
+        if !grown.is_empty() {
+            self.reread(object, grown);
+        }
+    }
+
+    /// Forgets stores to the pages `whole` and beyond byte `kept`, drops pages beyond, and zeroes the rest of the page of `kept`.
+    pub(crate) fn drop_beyond(
+        &self,
+        object: &Arc<FileObject>,
+        kept: u64,
+        whole: &Range<u64>,
+        obstacle: Obstacle,
+    ) {
+        let end = kept.div_ceil(PAGE_SIZE as u64);
+        let deadline = Instant::now() + PINNED_BOUND;
+        for folio in object.folios_in(whole.start.min(kept >> PAGE_SHIFT)..u64::MAX >> PAGE_SHIFT) {
+            let forget = |core: &Self, folio: &Folio| {
+                let inside = |pages: &Range<u64>| {
+                    let clip = |page: u64| page.clamp(folio.index, folio.range().end) - folio.index;
+                    clip(pages.start) as usize..clip(pages.end) as usize
+                };
+                core.forget_dirty(object, folio, inside(whole));
+                core.forget_dirty(object, folio, inside(&(end..u64::MAX)));
+                if folio.index >= end {
+                    core.discard(object, folio);
+                } else {
+                    zero_beyond(folio, kept);
+                }
+            };
+            match obstacle {
+                Obstacle::Wait => self.with_home(object, &folio, deadline, forget),
+                Obstacle::Skip => {
+                    if self.at_home(object, &folio, forget) == Err(UnmapError::Busy) {
+                        // The next time, then.
+                        object.note_cut(kept);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what the file has between its former end and the end of that page: what was stored there when it was beyond
+    /// the end is gone. The kernel zeroes it when the file grows. A page that is not dirty has no such stores.
+    ///
+    /// Taken from the file, and not just zeroed: of two threads that make it longer at once, the one that ends later must
+    /// not undo what the other has written. Nor what is stored there after the other's call: the folio is settled once, under
+    /// its lock, before either call returns.
+    pub(crate) fn settle(&self, object: &Arc<FileObject>) {
+        let (from, size) = (object.settled(), object.size());
+        if size <= from || object.is_memory() {
+            return;
+        }
+        if let Some(folio) = object.lookup(from >> PAGE_SHIFT) {
+            let deadline = Instant::now() + PINNED_BOUND;
+            if self.is_dirty_at(&folio, from) {
+                self.with_home(object, &folio, deadline, |core, folio| {
+                    core.settle_locked(object, folio, Tail::OfTheFile);
+                });
+            }
+        }
+        object.settle(size);
+    }
+
+    fn is_dirty_at(&self, folio: &Arc<Folio>, byte: u64) -> bool {
+        self.waits.lock(folio);
+        let dirty = folio.body().dirty.contains(((byte >> PAGE_SHIFT) - folio.index) as usize);
+        self.unlock(folio);
+        dirty
+    }
+
+    /// [`Core::settle`], for who has the lock of a folio whose pages are home. Another folio, or a file that has not grown, is
+    /// left alone.
+    pub(super) fn settle_locked(&self, object: &FileObject, folio: &Folio, tail: Tail) {
+        let (from, size) = (object.settled(), object.size());
+        if from >= size || !folio.range().contains(&(from >> PAGE_SHIFT)) {
+            return;
+        }
+        let dirty = folio.body().dirty.contains(((from >> PAGE_SHIFT) - folio.index) as usize);
+        if dirty && from % PAGE_SIZE as u64 != 0 {
+            let end = size.min(from.next_multiple_of(PAGE_SIZE as u64));
+            let mut bytes = vec![0; (end - from) as usize];
+            let read = object.file().map(|file| file.read_buffered(&mut bytes, from));
+            if read.is_none_or(|read| read.is_err()) {
+                // What is not to be had was most likely never written.
+                bytes.fill(0);
+            }
+            let mut body = folio.body();
+            let at = (from - (folio.index << PAGE_SHIFT)) as usize;
+            let ours = &mut body.extent().bytes_mut()[at..at + bytes.len()];
+            for (ours, theirs) in ours.iter_mut().zip(bytes) {
+                if tail == Tail::OfTheFile || *ours == 0 {
+                    *ours = theirs;
+                }
+            }
+        }
+        object.settle(size);
+    }
+
+    /// What others did to the size since it was last looked at; for who may wait.
+    pub(crate) fn follow_others(&self, object: &Arc<FileObject>) {
+        if object.writers.any() {
+            // Whoever writes sees to it at the end.
+            return;
+        }
+        if let Some(cut) = object.take_cut() {
+            self.cut_by_others(object, cut);
+        }
+        let from = object.settled();
+        if object.size() > from {
+            if let Some(folio) = object.lookup(from >> PAGE_SHIFT) {
+                // A page that is busy now is met again when it is written.
+                let _ = self.at_home(object, &folio, |core, folio| {
+                    core.settle_locked(object, folio, Tail::Stored);
+                });
+            } else {
+                object.settle(object.size());
+            }
+        }
+    }
+
+    /// Drops the dirty marks of pages whose stores have no place in the file any more. The caller has the folio's lock.
+    pub(super) fn forget_dirty(&self, object: &FileObject, folio: &Folio, pages: Range<usize>) {
+        if pages.is_empty() {
+            return;
+        }
+        let (gone, clean) = {
+            let mut body = folio.body();
+            let gone = body.dirty.count_in(pages.clone());
+            body.dirty.remove(pages);
+            (gone, body.dirty.is_empty())
+        };
+        self.dirty_pages.fetch_sub(gone, Ordering::AcqRel);
+        if gone > 0 && clean {
+            object.index_clean(folio);
+        }
+    }
+
+    /// Reads bytes that changed in the file into the cached pages that have them.
+    pub(crate) fn reread(&self, object: &Arc<FileObject>, bytes: Range<u64>) {
+        let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
+        let Some(file) = object.file() else {
+            // Closed meanwhile: who opens it again reads what it has then.
+            return self.drop_clean(object, pages);
+        };
+        let deadline = Instant::now() + PINNED_BOUND;
+        for folio in object.folios_in(pages) {
+            self.with_home(object, &folio, deadline, |core, folio| {
+                let start = folio.index << PAGE_SHIFT;
+                let end = folio.range().end << PAGE_SHIFT;
+                let part = bytes.start.max(start)..bytes.end.min(end);
+                let Some(mut extent) = folio.body().extent.take() else { return };
+                let buffer =
+                    &mut extent.bytes_mut()[(part.start - start) as usize..(part.end - start) as usize];
+                let result = file.read_buffered(buffer, part.start);
+                if let Ok(n) = result {
+                    buffer[n..].fill(0);
+                }
+                folio.body().extent = Some(extent);
+                if result.is_err() {
+                    // The file's bytes are not to be had now: read the page again when somebody wants it.
+                    core.counters.add(Event::ReadErrors, 1);
+                    core.discard(object, folio);
+                }
+            });
+        }
+    }
+
+    /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches them. If a page stays pinned, `f` is not
+    /// run, and whoever asks for the file's errors is told EBUSY: the mapping and the file may differ.
+    fn with_home(
+        &self,
+        object: &Arc<FileObject>,
+        folio: &Arc<Folio>,
+        deadline: Instant,
+        f: impl Fn(&Core<P>, &Folio),
+    ) {
+        while self.at_home(object, folio, &f) == Err(UnmapError::Busy) {
+            // Pinned by direct I/O of the program into this very page, which ends; or by a pin of a soft space, which may not.
+            if Instant::now() > deadline {
+                return object.record_error(Errno::BUSY);
+            }
+            thread::sleep(DELAY);
+        }
+    }
+
+    /// Runs `f` with the folio locked and all its pages at home, if there is a folio still and that can be had now.
+    fn at_home(
+        &self,
+        object: &Arc<FileObject>,
+        folio: &Arc<Folio>,
+        f: impl Fn(&Core<P>, &Folio),
+    ) -> Result<(), UnmapError> {
+        self.waits.lock(folio);
+        let mut result = Ok(());
+        if !folio.state.test(Flag::Dead) {
+            result = self.mmu.unmap(folio.body().extent());
+            match result {
+                Ok(()) => f(self, folio),
+                Err(UnmapError::Lost) => self.lose(object, folio),
+                Err(UnmapError::Busy) => {}
+            }
+        }
+        self.unlock(folio);
+        result
+    }
+}
+
+/// Whose bytes are in a page between the former end of the file and its new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tail {
+    /// The file's: a call of the program made it longer, and has just done so.
+    OfTheFile,
+    /// Others made it longer, nobody knows when: those that were stored, and the file's where nothing was.
+    Stored,
+}
+
+/// Zeroes what the folio has beyond byte `end` of the file. The caller has its lock, and its pages are home.
+pub(super) fn zero_beyond(folio: &Folio, end: u64) {
+    let from = end.saturating_sub(folio.index << PAGE_SHIFT) as usize;
+    let mut body = folio.body();
+    let extent = body.extent();
+    let len = extent.len_bytes();
+    if from < len {
+        extent.bytes_mut()[from..].fill(0);
+    }
+}

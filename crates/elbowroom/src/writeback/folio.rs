@@ -1,0 +1,173 @@
+//! Writing one folio.
+
+use super::end::{Tail, zero_beyond};
+use crate::config::PINNED_BOUND;
+use crate::core::Core;
+use crate::object::FileObject;
+use crate::page::{Flag, Folio};
+use crate::platform::Platform;
+use crate::stats::Event;
+use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PAGE_SIZE, PageSet, UnmapError};
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Instant;
+use std::ops::Range;
+
+impl<P: Platform> Core<P> {
+    /// EBUSY: an obstacle.
+    pub(super) fn write_locked(&self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> Result<(), Errno> {
+        if folio.state.test(Flag::Dead) {
+            return Ok(());
+        }
+        let bytes = folio.range().start << PAGE_SHIFT..folio.range().end << PAGE_SHIFT;
+        if object.writers.overlap(&bytes) {
+            return Err(Errno::BUSY);
+        }
+        if folio.body().dirty.is_empty() {
+            object.index_clean(folio);
+            return Ok(());
+        }
+        let unmapped = self.mmu.unmap(folio.body().extent());
+        match unmapped {
+            Ok(()) => self.write_home(object, folio),
+            Err(UnmapError::Busy) => Err(Errno::BUSY),
+            Err(UnmapError::Lost) => {
+                // Who asks for the file's errors is told; who reads gets what the disk has.
+                self.lose(object, folio);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the dirty pages of a locked folio whose pages are all home.
+    fn write_home(&self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> Result<(), Errno> {
+        // No store can happen any more, so the size that is asked for now is not older than any of them. A file that cannot
+        // be asked keeps the size it had.
+        let _ = object.refresh_size();
+        // A call that makes the file longer may have done so just now.
+        let tail = if object.writers.any() { Tail::OfTheFile } else { Tail::Stored };
+        self.settle_locked(object, folio, tail);
+        let size = object.size();
+        if folio.range().end << PAGE_SHIFT > size {
+            // Pages beyond the end of the file have no place in it, and what is beyond it in its last page is zero: as the
+            // kernel writes it.
+            zero_beyond(folio, size);
+            let end = size.div_ceil(PAGE_SIZE as u64).clamp(folio.index, folio.range().end) - folio.index;
+            self.forget_dirty(object, folio, end as usize..folio.pages() as usize);
+        }
+        let (extent, dirty) = {
+            let mut body = folio.body();
+            if body.dirty.is_empty() {
+                return Ok(());
+            }
+            (body.extent.take().expect("it is home"), body.dirty.clone())
+        };
+        let mut failed = dirty.clone();
+        let result = self.write_runs(object, folio, &extent, &mut failed);
+        let mut body = folio.body();
+        body.extent = Some(extent);
+        let written = dirty.count() - failed.count();
+        let clean = failed.is_empty();
+        body.dirty = failed;
+        drop(body);
+        self.dirty_pages.fetch_sub(written, Ordering::AcqRel);
+        if clean {
+            folio.state.clear(Flag::WriteFailed);
+            object.index_clean(folio);
+        } else {
+            folio.state.set(Flag::WriteFailed);
+        }
+        // An error is told, also if it was over a moment later.
+        if let Err(e) = result {
+            self.counters.add(Event::WriteErrors, 1);
+            object.record_error(e);
+        }
+        result
+    }
+
+    /// Writes the pages `dirty`, and leaves those in it that could not be written. The first error, after all were tried:
+    /// what one page met, a full disk perhaps, need not be what the next one meets.
+    fn write_runs(
+        &self,
+        object: &FileObject,
+        folio: &Folio,
+        extent: &Extent,
+        dirty: &mut PageSet,
+    ) -> Result<(), Errno> {
+        let mut first = Ok(());
+        let mut pages = 0..extent.pages();
+        while let Some(run) = dirty.first_run(pages.clone(), Membership::In) {
+            pages.start = run.end;
+            let whole = self.write_run(object, folio, extent, &run);
+            first = first.and(whole);
+            if whole.is_ok() {
+                dirty.remove(run);
+            } else if run.len() > 1 {
+                // A device that takes long to fail is not asked for each page.
+                let deadline = Instant::now() + PINNED_BOUND;
+                for page in run.take_while(|_| Instant::now() < deadline) {
+                    if self.write_run(object, folio, extent, &(page..page + 1)).is_ok() {
+                        dirty.remove(page..page + 1);
+                    }
+                }
+            }
+        }
+        first
+    }
+
+    /// Writes neighbouring pages, up to the end of the file.
+    fn write_run(
+        &self,
+        object: &FileObject,
+        folio: &Folio,
+        extent: &Extent,
+        run: &Range<usize>,
+    ) -> Result<(), Errno> {
+        let wanted = object.bytes_of(folio.index + run.start as u64..folio.index + run.end as u64);
+        let start = run.start << PAGE_SHIFT;
+        let len = (wanted.end - wanted.start) as usize;
+        if len > 0 {
+            let file = object.file().ok_or(Errno::BADF)?;
+            file.write(extent, start..start + len, wanted.start)?;
+            self.counters.add(Event::WrittenBytes, len as u64);
+        }
+        Ok(())
+    }
+
+    /// A page of a locked folio is no longer where it was mapped: somebody unmapped it behind our back, and what was stored
+    /// in it is lost. What is left of the folio is written, if it can be, and the folio dropped: it is read again when
+    /// somebody wants it. Whoever asks for the file's errors is told EIO.
+    pub(crate) fn lose(&self, object: &FileObject, folio: &Folio) {
+        let bytes = folio.range().start << PAGE_SHIFT..folio.range().end << PAGE_SHIFT;
+        let taken = {
+            let mut body = folio.body();
+            body.extent.take().map(|extent| (extent, body.dirty.clone()))
+        };
+        let Some((extent, mut dirty)) = taken else { return self.discard(object, folio) };
+        for page in 0..extent.pages() {
+            // Lost pages are zero. One whose stores were all zeros cannot be told from them, and counts as lost.
+            let start = page << PAGE_SHIFT;
+            if extent.bytes()[start..start + PAGE_SIZE].iter().all(|&byte| byte == 0) {
+                dirty.remove(page..page + 1);
+            }
+        }
+        let mut saved = dirty.clone();
+        // A write(2) that is under way has newer bytes. The size is looked up as for any other write.
+        if !dirty.is_empty() && !object.writers.overlap(&bytes) && object.refresh_size().is_ok() {
+            // What fails now is lost, too.
+            let _ = self.write_runs(object, folio, &extent, &mut dirty);
+        }
+        let mut body = folio.body();
+        body.extent = Some(extent);
+        for page in 0..folio.pages() as usize {
+            if saved.contains(page) && !dirty.contains(page) {
+                body.dirty.remove(page..page + 1);
+            } else {
+                saved.remove(page..page + 1);
+            }
+        }
+        drop(body);
+        self.dirty_pages.fetch_sub(saved.count(), Ordering::AcqRel);
+        self.discard(object, folio);
+    }
+}
