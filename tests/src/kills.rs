@@ -355,7 +355,8 @@ impl Known {
         self.last_line = Some(Instant::now());
         let mut words = line.split(' ');
         let what = words.next().unwrap_or("");
-        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a line has its numbers");
+        let mut number =
+            || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a line has its numbers");
         match what {
             "S" => self.started = true,
             "E" => self.ended = true,
@@ -438,5 +439,7 @@ fn ended(life: &mut Life) -> bool {
 
 /// The names that rustix has end at 31.
 fn send_realtime(pid: Pid, number: i32) {
-    let _ = std::process::Command::new("kill").args([format!("-{number}"), pid.as_raw_nonzero().to_string()]).status();
+    let _ = std::process::Command::new("kill")
+        .args([format!("-{number}"), pid.as_raw_nonzero().to_string()])
+        .status();
 }

@@ -9,7 +9,8 @@
 //! run sqlite3 data.db 'SELECT 1' & sqlite3 data.db 'SELECT 2'; wait    # one process managed, one not
 //! ```
 //!
-//! There are also `words`, `bytes` and `user` ([`FUNCTIONS`]). `other` is a second one of the kind, for programs of two processes: it is plain in [`Second::Plain`], and managed
+//! `serve` is `run` for the
+//! background: the job is then the program itself. There are also `words`, `bytes` and `user` ([`FUNCTIONS`]). `other` is a second one of the kind, for programs of two processes: it is plain in [`Second::Plain`], and managed
 //! in [`Second::Managed`].
 
 use std::fmt::Write as _;
@@ -207,7 +208,10 @@ fi
 "#;
 
 fn script_of(managed: &str, other: &str, script: &str) -> String {
-    format!("{FUNCTIONS}run() {{ {managed} \"$@\"; }}\nother() {{ {other} \"$@\"; }}\n{script}\n")
+    format!(
+        "{FUNCTIONS}run() {{ {managed} \"$@\"; }}\nother() {{ {other} \"$@\"; }}\n\
+         serve() {{ exec {managed} \"$@\"; }}\n{script}\n"
+    )
 }
 
 /// The faults of all statistics that were left.

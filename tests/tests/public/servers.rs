@@ -18,7 +18,7 @@ chmod -R a+rwX .",
         script: r#"
 b=/usr/lib/postgresql/15/bin; set +m; cd home
 run "${user[@]}" $b/initdb -D data -U test -A trust -N --no-locale -E UTF8 > out 2>&1 || { tail -5 out; exit 1; }
-start() { run "${user[@]}" $b/postgres -D data -c listen_addresses= -c unix_socket_directories=$PWD -c shared_buffers=4MB -c dynamic_shared_memory_type=mmap -c max_connections=20 -c fsync=on > log 2>&1 & server=$!
+start() { serve "${user[@]}" $b/postgres -D data -c listen_addresses= -c unix_socket_directories=$PWD -c shared_buffers=4MB -c dynamic_shared_memory_type=mmap -c max_connections=20 -c fsync=on > log 2>&1 & server=$!
   for i in $(seq 300); do psql -h $PWD -U test -c 'SELECT 1' postgres > /dev/null 2>&1 && return; kill -0 $server || { cat log; exit 1; }; sleep 0.1; done; cat log; exit 1; }
 stop() { kill -INT $(head -1 data/postmaster.pid); wait $server || echo "server: $?"; }
 trap 'kill -QUIT $(head -1 data/postmaster.pid 2>/dev/null) 2>/dev/null || true' EXIT
@@ -37,7 +37,7 @@ program! {
         needs: &[("/usr/bin/redis-server", "redis-server"), ("redis-cli", "redis-tools")],
         prepare: "for i in $(seq 3000); do echo \"SET key$i $(printf '%0200d' $i)\"; done > cmds; for i in $(seq 1000); do echo \"INCR n\"; echo \"RPUSH l $i\"; done >> cmds",
         script: r#"
-start() { run redis-server --port 0 --unixsocket $PWD/s --appendonly yes --dir $PWD --save '' --logfile log & server=$!; for i in $(seq 100); do [ "$(redis-cli -s s ping 2>/dev/null)" = PONG ] && return; sleep 0.1; done; cat log; exit 1; }
+start() { serve redis-server --port 0 --unixsocket $PWD/s --appendonly yes --dir $PWD --save '' --logfile log & server=$!; for i in $(seq 100); do [ "$(redis-cli -s s ping 2>/dev/null)" = PONG ] && return; sleep 0.1; done; cat log; exit 1; }
 trap 'kill $server 2>/dev/null || true' EXIT
 start; redis-cli -s s < cmds | sort | uniq -c | sort -n | tail -1; redis-cli -s s bgrewriteaof > out; for i in $(seq 100); do redis-cli -s s info persistence | grep -q 'aof_rewrite_in_progress:0' && break; sleep 0.1; done
 redis-cli -s s save; redis-cli -s s shutdown; wait $server; start; redis-cli -s s dbsize; redis-cli -s s get n; redis-cli -s s llen l; redis-cli -s s shutdown; wait $server; trap - EXIT"#,
@@ -57,7 +57,7 @@ END",
         script: r#"
 o="--no-defaults --datadir=$PWD/data --socket=$PWD/s --skip-networking --innodb-buffer-pool-size=8M --innodb-log-file-size=8M --pid-file=$PWD/pid --tmpdir=$PWD --myisam-use-mmap=1 --key-buffer-size=1M --loose-user=$(id -un)"
 run mariadb-install-db --no-defaults --datadir=$PWD/data --auth-root-authentication-method=normal --skip-test-db --innodb-log-file-size=8M --user=$(id -un) > out 2>&1 || { tail -5 out; exit 1; }
-start() { run /usr/sbin/mariadbd $o > log 2>&1 & server=$!; for i in $(seq 300); do mariadb-admin -S s ping > /dev/null 2>&1 && return; kill -0 $server || { tail log; exit 1; }; sleep 0.1; done; tail log; exit 1; }
+start() { serve /usr/sbin/mariadbd $o > log 2>&1 & server=$!; for i in $(seq 300); do mariadb-admin -S s ping > /dev/null 2>&1 && return; kill -0 $server || { tail log; exit 1; }; sleep 0.1; done; tail log; exit 1; }
 trap 'kill $server 2>/dev/null || true' EXIT
 start; mariadb -S s -N < work.sql; mariadb-admin -S s shutdown; wait $server; start; mariadb -S s -N -e 'SELECT count(*), sum(a), sum(length(b)) FROM x.t; CHECK TABLE x.t, x.m, x.i; SELECT sum(length(b)) FROM x.i'; mariadb-admin -S s shutdown; wait $server; trap - EXIT"#,
         under: Under::Small,
@@ -75,7 +75,7 @@ http { access_log off; sendfile on; aio threads=default; client_body_temp_path t
 END
 sed -i 's/aio threads=default;//; s/dav_methods PUT; create_full_put_path on;//' n.conf; chmod -R a+rwX .",
         script: r#"
-sed "s#listen unix:s#listen unix:$PWD/s#" n.conf > c; printf 'user root;\n' > d; cat c >> d; run /usr/sbin/nginx -p $PWD -c d 2> log & server=$!; trap 'kill $server 2>/dev/null || true' EXIT
+sed "s#listen unix:s#listen unix:$PWD/s#" n.conf > c; printf 'user root;\n' > d; cat c >> d; serve /usr/sbin/nginx -p $PWD -c d 2> log & server=$!; trap 'kill $server 2>/dev/null || true' EXIT
 for i in $(seq 100); do curl -m 5 -s --unix-socket s http://x/b -o one && break; sleep 0.1; done
 for f in a b d/a; do curl -m 5 -s --unix-socket s http://x/$f | sha256sum; done; curl -m 5 -s --unix-socket s -r 100000-100100 http://x/a; for i in 1 2 3; do curl -m 5 -s --unix-socket s http://x/a | sha256sum & p[$i]=$!; done; wait ${p[@]}; kill -QUIT $server; wait $server; trap - EXIT"#,
         under: Under::Small,

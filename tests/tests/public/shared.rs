@@ -62,6 +62,8 @@ macro_rules! sqlite_rows {
                 script: $script,
                 check: SQLITE_CHECK,
                 second: Second::$second,
+                // A file that two share is the kernel's.
+                maps: false,
             }
         })+
     };
@@ -122,6 +124,8 @@ macro_rules! lmdb_rows {
                 ),
                 check: LMDB_CHECK,
                 second: Second::$second,
+                // A file that two share is the kernel's.
+                maps: false,
             }
         })+
     };
