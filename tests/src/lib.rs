@@ -9,16 +9,20 @@
 //! each of its threads was doing.
 //!
 //! * [`differential`]: the same random operations on two engines
+//! * [`kills`]: processes that share files and are ended at any moment
 //! * [`place`]: scratch directories, and the binary under test
 //! * [`mod@program`]: the C programs of `tests/programs`
+//! * [`mod@public`]: programs that other people have written, as rows of a table
 //! * [`random`]: random calls of one program, compared with the plain kernel
 //! * [`run`]: processes, their output, and how they ended
 //! * [`source`]: the source files, for the tidy test
 //! * [`variant`]: the ways in which a program is run
 
 pub mod differential;
+pub mod kills;
 pub mod place;
 pub mod program;
+pub mod public;
 pub mod random;
 pub mod run;
 pub mod source;

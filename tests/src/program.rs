@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -49,6 +50,39 @@ fn compile(name: &str) -> PathBuf {
     assert!(output.status.success(), "{name}.c:\n{}", String::from_utf8_lossy(&output.stderr));
     std::fs::rename(&partial, &compiled).unwrap_or_else(|error| panic!("{}: {error}", compiled.display()));
     compiled
+}
+
+/// Where a command is, or the loud skip of a test: on standard error, past the capture of the test harness.
+///
+/// # Panics
+/// If it is not installed and `ELBOWROOM_REQUIRE_PROGRAMS` is 1, as in CI.
+pub fn require(command: &str, package: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).map(|directory| directory.join(command)).find(|path| path.is_file());
+    if found.is_none() {
+        skip(command, package);
+    }
+    found
+}
+
+/// The same for a file of a package.
+///
+/// # Panics
+/// If it is not there and `ELBOWROOM_REQUIRE_PROGRAMS` is 1, as in CI.
+pub fn require_file(path: &Path, package: &str) -> Option<PathBuf> {
+    if !path.exists() {
+        skip(&path.display().to_string(), package);
+        return None;
+    }
+    Some(path.to_owned())
+}
+
+fn skip(what: &str, package: &str) {
+    let required = std::env::var_os("ELBOWROOM_REQUIRE_PROGRAMS").is_some_and(|value| value == "1");
+    assert!(!required, "{what} is not installed: apt-get install {package}");
+    let skip = format!("SKIPPED: {what} is not installed (apt-get install {package})\n");
+    std::io::stderr().write_all(skip.as_bytes()).expect("standard error can be written");
 }
 
 /// What programs may include, in an order that does not change.

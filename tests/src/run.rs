@@ -282,20 +282,31 @@ impl Drop for Running {
     }
 }
 
-/// Name, state, system call and kernel function of each thread, for who has to find out why it hangs.
-pub(crate) fn describe_threads(pid: u32) -> String {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return "none".to_owned() };
+/// Name, state, system call and kernel function of each thread of the process and of its descendants and its group, for
+/// who has to find out why it hangs.
+pub fn describe_threads(pid: u32) -> String {
+    let mut lines: Vec<String> = family(pid).into_iter().flat_map(threads_of).collect();
+    lines.truncate(MOST_THREADS);
+    lines.join("\n")
+}
+
+/// How many threads a report shows.
+const MOST_THREADS: usize = 80;
+
+fn threads_of(pid: u32) -> Vec<String> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut lines: Vec<String> = tasks
         .flatten()
         .map(|task| {
             let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
             let (name, wchan, call, stack) = (read("comm"), read("wchan"), read("syscall"), read("stack"));
             let status = read("status");
-            let state = status.lines().find(|line| line.starts_with("State:")).unwrap_or("?").to_owned();
+            let line = |name| status.lines().find(|line| line.starts_with(name)).unwrap_or("?").to_owned();
+            let (state, pending, blocked) = (line("State:"), line("SigPnd:"), line("SigBlk:"));
             let stack: Vec<&str> =
-                stack.lines().take(6).map(|line| line.split("] ").last().unwrap_or(line)).collect();
+                stack.lines().take(8).map(|line| line.split("] ").last().unwrap_or(line)).collect();
             format!(
-                "  {} {:16} {state} in {wchan}; call {} [{}]",
+                "  {pid}/{} {:16} {state} {pending} {blocked} in {wchan}; call {} [{}]",
                 task.file_name().to_string_lossy(),
                 name.trim(),
                 call.trim(),
@@ -304,8 +315,37 @@ pub(crate) fn describe_threads(pid: u32) -> String {
         })
         .collect();
     lines.sort();
-    lines.truncate(40);
-    lines.join("\n")
+    lines
+}
+
+/// The process, what is in its group, and what these have started, in any group.
+fn family(pid: u32) -> Vec<u32> {
+    // pid, parent, group
+    let all: Vec<[u32; 3]> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            let rest: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+            Some([
+                stat.split(' ').next()?.parse().ok()?,
+                rest.get(1)?.parse().ok()?,
+                rest.get(2)?.parse().ok()?,
+            ])
+        })
+        .collect();
+    let mut family = vec![pid];
+    let mut before = 0;
+    while family.len() > before {
+        before = family.len();
+        for &[one, parent, group] in &all {
+            if !family.contains(&one) && (group == pid || family.contains(&parent)) {
+                family.push(one);
+            }
+        }
+    }
+    family
 }
 
 fn tail(text: &str) -> String {

@@ -32,6 +32,8 @@ variants! {
     m64: 64 Some(&["--memory", "64M"]);
     /// The smallest budget.
     m16: 16 Some(&["--memory", "16M"]);
+    /// The smallest budget, and small mappings are managed, too.
+    small: 16 Some(&["--memory", "16M", "--min-size", "4K"]);
     /// Pages are copied instead of moved.
     copy: 16 Some(&["--memory", "16M", "--mmu", "copy"]);
     /// Blocking threads instead of io_uring.

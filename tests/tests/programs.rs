@@ -7,20 +7,8 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour, skipped};
-
-/// Where a program is, or the loud skip of a test.
-fn find(program: &str, package: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file());
-    if found.is_none() {
-        let required = std::env::var_os("ELBOWROOM_REQUIRE_PROGRAMS").is_some_and(|value| value == "1");
-        assert!(!required, "{program} is not installed: apt-get install {package}");
-        skipped(format_args!("{program} is not installed (apt-get install {package})"));
-    }
-    found
-}
+use elbowroom_tests::program::require as find;
+use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour};
 
 /// The output of a run under `variant` is that of a plain run. Both runs must do the same twice, so `command` has no
 /// effect that the second run would see.

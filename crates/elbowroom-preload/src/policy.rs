@@ -118,7 +118,9 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
         return First::Kernel(Some(Reason::PrivateWritable));
     }
     let known_prot = libc::PROT_READ | libc::PROT_WRITE;
-    if args.flags & !FOLLOWED != 0 || args.prot & !known_prot != 0 {
+    // What may be stored to and not loaded from is that only to the kernel: the processor knows no such thing.
+    let write_only = args.prot == libc::PROT_WRITE;
+    if args.flags & !FOLLOWED != 0 || args.prot & !known_prot != 0 || write_only {
         return First::Kernel(Some(Reason::UnsupportedFlags));
     }
     if args.addr != 0 && !around.inside_windows {
@@ -204,6 +206,7 @@ mod tests {
         assert_eq!(first_of(&|a| a.prot |= libc::PROT_EXEC), counted(Reason::Executable));
         assert_eq!(first_of(&|a| a.flags |= libc::MAP_LOCKED), counted(Reason::UnsupportedFlags));
         assert_eq!(first_of(&|a| a.flags |= libc::MAP_32BIT), counted(Reason::UnsupportedFlags));
+        assert_eq!(first_of(&|a| a.prot = PROT_WRITE), counted(Reason::UnsupportedFlags));
         assert_eq!(first_of(&|a| a.prot |= libc::PROT_GROWSDOWN), counted(Reason::UnsupportedFlags));
         assert_eq!(
             first_of(&|a| (a.addr, a.flags) = (4096, MAP_SHARED | MAP_FIXED)),

@@ -5,7 +5,7 @@ use crate::core::{Core, FlushQueue, FlushState, Inbox, SpaceTable, Supply};
 use crate::error::{OpenError, StartError};
 use crate::fault::Handler;
 use crate::lru::{Chances, Lru, Shadows};
-use crate::object::{Access, FileObject, ObjectTable, WriteTicket};
+use crate::object::{Access, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::page::WaitTable;
 use crate::platform::{Host, Platform, Soft};
 use crate::readahead::Streams;
@@ -67,9 +67,10 @@ impl<P: Platform> Manager<P> {
             reactors.push(made.map_err(StartError::Engine)?);
         }
         let inboxes = reactors.iter().map(|reactor| Inbox::new(reactor.kicker(), &locks)).collect();
+        let when_unmapped = if config.close_unmapped { WhenUnmapped::Close } else { WhenUnmapped::Keep };
         let core = Arc::new(Core {
             waits: WaitTable::new(&locks),
-            objects: ObjectTable::new(inject, config.close_unmapped, &locks),
+            objects: ObjectTable::new(inject, when_unmapped, &locks),
             guards: if config.alone { Guards::new(&locks).ok() } else { None },
             lru: locks.mutex(LockClass::Lru, Lru::default()),
             shadows: Shadows::new(frames),

@@ -128,6 +128,10 @@ fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Resul
     if prot & !(libc::PROT_READ | libc::PROT_WRITE) != 0 {
         return Ok(Done::ByKernel(Reason::Executable));
     }
+    if prot == libc::PROT_WRITE {
+        // Only the kernel's own look at memory tells this from a mapping that can be loaded from.
+        return Ok(Done::ByKernel(Reason::KernelCall));
+    }
     match request::submit(process, Op::Protect(range, serve::prot(prot)))? {
         0 => Ok(Done::ByKernel(Reason::PrivateWritable)),
         _ => Ok(Done::Here),

@@ -140,7 +140,7 @@ pub(crate) fn purge(lru: &Mutex<Lru>) {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::object::ObjectTable;
+    use crate::object::{ObjectTable, WhenUnmapped};
     use elbowroom_sync::{LockClass, LockStats};
 
     /// Entries leave at the front and come at the back while others are purged; nothing is lost, nor out of order.
@@ -148,7 +148,7 @@ mod tests {
     fn what_is_dead_goes_and_the_rest_keeps_its_order() {
         const ALL: u64 = 4 * PURGE_LOOKS as u64;
         let locks = LockStats::new();
-        let object = ObjectTable::new(None, &locks).memory(0);
+        let object = ObjectTable::new(None, WhenUnmapped::Keep, &locks).memory(0);
         let lru = locks.mutex(LockClass::Lru, Lru::default());
         let entry = |index: u64| Entry { object: object.clone(), folio: Arc::new(Folio::new(1, index, 0)) };
         for index in 0..ALL {

@@ -85,13 +85,14 @@ impl Unmapped {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::object::ObjectTable;
+    use crate::object::{ObjectTable, WhenUnmapped};
 
     /// Who asks a slow file for its size keeps nobody from unmapping it.
     #[test]
     fn the_last_one_of_a_file_waits_for_nobody() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let object = ObjectTable::new(None, &LockStats::new()).open(file.path(), false).unwrap();
+        let table = ObjectTable::new(None, WhenUnmapped::Keep, &LockStats::new());
+        let (object, _) = table.open(file.path(), false).unwrap();
         let mapped = Mapped::new(object.clone());
         assert!(object.unmapped_since().is_none());
         // Held over fstat. To take it twice in one thread is a deadlock.

@@ -12,7 +12,7 @@ mod writers;
 pub use mapped::{Mapped, Unmapped};
 pub(crate) use opened::Opened;
 pub(crate) use table::Access;
-pub use table::ObjectTable;
+pub use table::{ObjectTable, WhenUnmapped};
 pub use writers::{WriteTicket, Writers};
 
 use crate::page::{Flag, Folio};

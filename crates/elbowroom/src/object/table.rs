@@ -19,10 +19,18 @@ pub struct ObjectTable {
     serials: AtomicU64,
     /// What nobody maps any more.
     pub(crate) unmapped: Arc<Unmapped>,
-    /// Whether files are closed as soon as nobody maps them.
-    close_unmapped: bool,
+    when_unmapped: WhenUnmapped,
     inject: Option<Arc<Inject>>,
     locks: LockStats,
+}
+
+/// What becomes of a file that nobody maps any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenUnmapped {
+    /// It stays open for a while.
+    Keep,
+    /// It is written back and closed.
+    Close,
 }
 
 /// Who may use a file besides us.
@@ -34,13 +42,13 @@ pub(crate) enum Access<'a> {
 }
 
 impl ObjectTable {
-    pub(crate) fn new(inject: Option<Arc<Inject>>, close_unmapped: bool, locks: &LockStats) -> Self {
+    pub(crate) fn new(inject: Option<Arc<Inject>>, when_unmapped: WhenUnmapped, locks: &LockStats) -> Self {
         Self {
             objects: locks.mutex(LockClass::Objects, HashMap::new()),
             opened: Arc::new(AtomicUsize::new(0)),
             serials: AtomicU64::new(1),
             unmapped: Unmapped::new(locks),
-            close_unmapped,
+            when_unmapped,
             inject,
             locks: locks.clone(),
         }
@@ -145,7 +153,8 @@ impl ObjectTable {
                 }
             }
         }
-        let unmapped = self.close_unmapped.then(|| self.unmapped.clone());
+        let closed = self.when_unmapped == WhenUnmapped::Close;
+        let unmapped = closed.then(|| self.unmapped.clone());
         let object = Arc::new(FileObject::new(self.next_serial(), opened, unmapped, &self.locks)?);
         objects.insert(object.id, object.clone());
         Ok((object, given_up))
