@@ -44,7 +44,7 @@ program! {
     gcc {
         needs: &[("g++", "g++")],
         prepare: "printf '#include <map>\\n#include <string>\\n#include <cstdio>\\n' > all.h
-printf '#include \"all.h\"\\nint main() { std::map<std::string, int> m; m[\"a\"] = 7; printf(\"%d\\n\", m[\"a\"]); }\\n' > a.cc",
+printf '#include \"all.h\"\\nint main() { std::map<std::string, int> m; m[\"a\"] = 7; std::puts(m[\"a\"] == 7 ? \"seven\" : \"no\"); }\\n' > a.cc",
         script: "run g++ -O1 -x c++-header all.h -o all.h.gch; run g++ -O1 -Winvalid-pch -o a a.cc; ./a; run g++ -O1 -S -o - a.cc | sha256sum",
         check: "./a",
         under: Under::Small,
@@ -100,6 +100,7 @@ program! {
 program! {
     /// Locale archives are mapped, grown and locked by localedef.
     localedef {
+        under: Under::Small,
         needs: &[("localedef", "libc-bin"), ("/usr/share/i18n/locales/de_DE", "locales")],
         prepare: "mkdir -p root/usr/lib/locale",
         script: "run localedef --prefix=$PWD/root -i en_GB -f UTF-8 en_GB.UTF-8; run localedef --prefix=$PWD/root -i de_DE -f ISO-8859-1 de_DE; run localedef --prefix=$PWD/root --list-archive

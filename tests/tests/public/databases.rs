@@ -24,7 +24,7 @@ END",
 program! {
     lmdb_tools {
         needs: &[("mdb_load", "lmdb-utils")],
-        prepare: "{ printf 'VERSION=3\\nformat=print\\ntype=btree\\nmapsize=67108864\\nHEADER=END\\n'; words 4000000 3 w; nl -nrz -w8 w | paste -s -d '\\t\\n' > p; \
+        prepare: "{ printf 'VERSION=3\\nformat=print\\ntype=btree\\nmapsize=67108864\\nHEADER=END\\n'; words 1500000 3 w; nl -nrz -w8 w | paste -s -d '\\t\\n' > p; \
                   awk -F '\\t' '{ print \" \" $1; print \" \" $2 $4 $2 }' p; echo DATA=END; } > records; mkdir a b c",
         script: "run mdb_load -f records a; run mdb_stat -ef a; run mdb_copy -c a b; run mdb_copy a c; run mdb_dump a | sha256sum; run mdb_dump b | sha256sum",
         check: "for d in a b c; do mdb_dump $d | sha256sum; mdb_stat -f $d; done",
@@ -65,6 +65,7 @@ run tchtest write w.tch 20000 > out; run tchtest read w.tch > out; run tchtest r
 
 program! {
     kyotocabinet {
+        under: Under::Small,
         needs: &[("kchashmgr", "kyotocabinet-utils")],
         prepare: "words 2000000 3 w; nl -nrz -w8 w > p",
         script: "
@@ -77,6 +78,7 @@ run kchashtest order -msiz 33554432 -bnum 100000 o.kch 30000 | grep -c ^ok; run 
 
 program! {
     berkeley_db {
+        under: Under::Small,
         needs: &[("db_load", "db-util"), ("/usr/lib/python3/dist-packages/bsddb3", "python3-bsddb3")],
         prepare: "words 2000000 3 w; nl -nrz -w8 w | tr '\\t' '\\n' > p; mkdir env; cat > b.py <<'END'
 from bsddb3 import db
@@ -96,6 +98,7 @@ END",
 
 program! {
     rocksdb {
+        under: Under::Small,
         needs: &[("ldb", "rocksdb-tools")],
         prepare: "words 2000000 3 w; nl -nrz -w8 w | awk -F '\\t' '{ print $1 \" ==> \" $2 }' > p",
         script: "run ldb --db=d --create_if_missing load < p; run ldb --db=d scan | sha256sum; run ldb --db=d compact; run ldb --db=d get 00000077; run sst_dump --file=d --command=check 2>&1 | grep -c 'sst'
@@ -106,6 +109,7 @@ run db_bench --db=m --benchmarks=fillrandom,readrandom,readseq,compact,readrando
 
 program! {
     leveldb {
+        under: Under::Small,
         needs: &[("/usr/lib/python3/dist-packages/plyvel", "python3-plyvel")],
         prepare: "cat > l.py <<'END'
 import plyvel, hashlib, random
@@ -147,6 +151,7 @@ program! {
 program! {
     /// A search engine whose tables and indexes are shared mappings.
     groonga {
+        under: Under::Small,
         needs: &[("groonga", "groonga-bin")],
         prepare: "mkdir db; words 300000 3 w; { echo 'table_create Docs TABLE_NO_KEY'; echo 'column_create Docs text COLUMN_SCALAR Text'
 echo 'table_create Terms TABLE_PAT_KEY ShortText --default_tokenizer TokenBigram'; echo 'column_create Terms docs COLUMN_INDEX|WITH_POSITION Docs text'
@@ -163,6 +168,5 @@ program! {
         prepare: "words 300000 3 w; i=0; while read -r line; do i=$((i + 1)); printf '__REALTIME_TIMESTAMP=%d\\n__MONOTONIC_TIMESTAMP=%d\\n_BOOT_ID=0123456789abcdef0123456789abcdef\\nMESSAGE=%s\\nPRIORITY=%d\\n\\n' $((1600000000000000 + i * 1000)) $((i * 1000)) \"$line\" $((i % 8)); done < w > export",
         script: "run /lib/systemd/systemd-journal-remote -o one.journal export > out 2>&1; run journalctl --file one.journal -o cat --no-pager | sha256sum; run journalctl --file one.journal -p 3 -o short-unix --no-pager | sha256sum; run journalctl --file one.journal --verify 2>&1 | grep -c PASS",
         check: "journalctl --file one.journal -o cat --no-pager | sha256sum; journalctl --file one.journal --verify 2>&1 | grep -c PASS",
-        under: Under::Both,
     }
 }
