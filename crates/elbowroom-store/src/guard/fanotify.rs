@@ -3,9 +3,9 @@
 use crate::calls::Descriptor;
 use crate::file::FileId;
 use elbowroom_machine::Errno;
+use elbowroom_sync::Arc;
 use rustix::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 
 /// The signal by which the kernel says that somebody waits for a lease.
 const SIGNAL: libc::c_int = libc::SIGIO;
