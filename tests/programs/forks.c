@@ -3,7 +3,8 @@
  *     exec      fork + exec, vfork + exec, posix_spawn, system, popen, also while threads store
  *     remap     a forked child maps the file itself
  *     unmap     a forked child unmaps what it has inherited and exits
- *     touch     a forked child reads the memory it has inherited: its status is printed
+ *     touch     a forked child reads the memory it has inherited, of a mapping that only reads: its status is printed
+ *     share     parent and child see each other's stores in what both have inherited
  *     child     what the started programs run: checks the file through a mapping of its own */
 #include "common.h"
 #include <spawn.h>
@@ -104,6 +105,38 @@ static int child_main(void)
     return 42;
 }
 
+/* Each stores where the other looks, in turns by pipes. */
+static void share(void)
+{
+    int to_child[2], to_parent[2];
+    char turn = 0;
+    SYS(pipe(to_child));
+    SYS(pipe(to_parent));
+    fflush(stdout);
+    pid_t child = (pid_t)SYS(fork());
+    volatile uint8_t *byte = base + 5 * PAGE;
+    uint8_t was = *byte;
+    for (unsigned i = 0; i < 100; i++) {
+        uint8_t mine = (uint8_t)(2 * i + 1), theirs = (uint8_t)(2 * i + 2);
+        if (child) {
+            *byte = mine;
+            SYS(write(to_child[1], &turn, 1));
+            SYS(read(to_parent[0], &turn, 1));
+            CHECK(*byte == theirs, "turn %u: the child's store is not seen", i);
+        } else {
+            SYS(read(to_child[0], &turn, 1));
+            if (*byte != mine)
+                _exit(97);
+            *byte = theirs;
+            SYS(write(to_parent[1], &turn, 1));
+        }
+    }
+    if (!child)
+        _exit(42);
+    *byte = was;
+    succeeded(child_status(child), "share");
+}
+
 static void forked(const char *mode)
 {
     fflush(stdout);
@@ -135,13 +168,18 @@ int main(int argc, char **argv)
     path = argv[1];
     seed_text = argv[2];
     seed = strtoull(seed_text, NULL, 0);
-    fd = (int)SYS(open(path, O_RDWR));
+    bool reads = !strcmp(argv[3], "touch");
+    fd = (int)SYS(open(path, reads ? O_RDONLY : O_RDWR));
     len = file_size(fd);
     if (!strcmp(argv[3], "child"))
         return child_main();
-    base = map_file(fd, len, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
+    base = map_file(fd, len, reads ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, 0);
     pattern_check(seed, 0, base, len, "before");
-    for (size_t at = 0; at < len; at += 3 * PAGE)
+    if (!strcmp(argv[3], "share")) {
+        share();
+        return 0;
+    }
+    for (size_t at = 0; at < len && !reads; at += 3 * PAGE)
         ((volatile uint8_t *)base)[at] = pattern_byte(seed, at);
     if (strcmp(argv[3], "exec")) {
         forked(argv[3]);

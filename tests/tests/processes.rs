@@ -47,7 +47,13 @@ fn children_that_unmap(variant: Variant) {
 }
 behaviour!(children_that_unmap: plain, m16);
 
-/// A child that goes on with the memory it has inherited gets a signal and says why. It never sees wrong bytes.
+/// What may be stored to goes back to the kernel before a fork.
+fn children_that_share(variant: Variant) {
+    forks("share", variant);
+}
+behaviour!(children_that_share: plain, m16, copy);
+
+/// A child that goes on with managed memory that it has inherited gets a signal and says why. It never sees wrong bytes.
 fn children_that_touch(variant: Variant) {
     let scratch = Scratch::new();
     let file = scratch.file("data");
