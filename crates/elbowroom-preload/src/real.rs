@@ -135,6 +135,7 @@ real! {
     __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
     open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int = SYS_open_by_handle_at;
     close(fd: c_int) -> c_int = SYS_close;
+    msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int = SYS_msync;
     fsync(fd: c_int) -> c_int = SYS_fsync;
     fdatasync(fd: c_int) -> c_int = SYS_fdatasync;
     sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int = SYS_sync_file_range;

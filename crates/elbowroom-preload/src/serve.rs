@@ -207,7 +207,7 @@ fn open(
     // After the file can be found: who has the kernel map it looks for it afterwards, and one of the two sees the other.
     fence(Ordering::SeqCst);
     if state::KERNEL_MAPPED.may_contain(id.device, id.inode)
-        && still_mapped_by_kernel(id.inode, wanted.writable)
+        && still_mapped_by_kernel(id.inode, wanted.writable || !object.is_leased())
     {
         manager.close_unused(&object);
         return Err(MAPPED_BY_KERNEL);
@@ -269,10 +269,11 @@ pub fn prot(bits: libc::c_int) -> Prot {
 
 /// Whether the kernel maps the file, and one of the two sides could store to it: then each would miss the other's
 /// stores. By inode number alone: the device that /proc shows is not always the one that fstat(2) gives, and a
-/// wrong "yes" costs only this mapping.
-fn still_mapped_by_kernel(inode: u64, writable: bool) -> bool {
+/// wrong "yes" costs only this mapping. `stored_to`: ours could store to it, or somebody has it open for writing, so that a mapping
+/// of the kernel's could get the right.
+fn still_mapped_by_kernel(inode: u64, stored_to: bool) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
-    maps.lines().any(|line| conflicts(line, inode, writable))
+    maps.lines().any(|line| conflicts(line, inode, stored_to))
 }
 
 fn conflicts(line: &str, inode: u64, writable: bool) -> bool {

@@ -294,7 +294,11 @@ fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
     let ignored = IGNORED.load(Ordering::Acquire);
     let action = Action { handler: libc::SIG_IGN, flags: 0, mask: 0 };
     for signal in (1..=LAST_SIGNAL).filter(|signal| ignored & 1 << (signal - 1) != 0) {
-        exchange(signal, given(action).or(in_front_of(signal, action)));
+        // A child that shares our memory may have set something else in the kernel.
+        let expected = |there: &libc::sigaction| is_ours(there) || there.sa_sigaction == libc::SIG_IGN;
+        if exchange(signal, None).is_some_and(|there| expected(&there)) {
+            exchange(signal, given(action).or(in_front_of(signal, action)));
+        }
     }
 }
 

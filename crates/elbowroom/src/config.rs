@@ -237,6 +237,9 @@ pub const OPEN_ROUNDS: usize = 16;
 /// How long closing a file waits for those who are in the middle of using its descriptor.
 pub const CLOSE_BOUND: Duration = Duration::from_secs(1);
 
+/// Two changes of a file that are nearer to each other may have the same time: two ticks of the slowest kernel clock.
+pub const TIME_GRAIN: Duration = Duration::from_millis(20);
+
 /// A file that nobody maps is closed, and its pages dropped, after this.
 pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);
 

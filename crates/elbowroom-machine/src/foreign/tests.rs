@@ -125,7 +125,7 @@ fn readers_beside_writers() {
             let (marks, writer) = (&marks, &writer);
             let running = &running;
             scope.spawn(move || {
-                let mut random = Random(seed * 0x1234_5678_9abc_def1);
+                let mut random = Random(0x1234_5678_9abc_def1_u64.wrapping_mul(seed));
                 for _ in 0..CHANGES {
                     let range = random.range(PAGES);
                     let side = if random.below(2) == 0 { Side::Kernel } else { Side::Managed };
@@ -140,7 +140,7 @@ fn readers_beside_writers() {
         for seed in 1..3 {
             let (marks, running) = (&marks, &running);
             scope.spawn(move || {
-                let mut random = Random(seed * 0xfeed_5678_9abc_def1);
+                let mut random = Random(0xfeed_5678_9abc_def1_u64.wrapping_mul(seed));
                 while running.load(std::sync::atomic::Ordering::Acquire) {
                     let page = random.below(PAGES) / FIXED * FIXED;
                     let side = side_of(page);

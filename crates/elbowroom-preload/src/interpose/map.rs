@@ -331,10 +331,16 @@ fn remap_managed(
             _ if flags & libc::MREMAP_MAYMOVE != 0 => Remap::MayMove,
             _ => Remap::InPlace,
         };
-        let old = old..old + from_len;
-        let done = request::submit(process, Op::Remap { old, new_len: to_len, how });
+        let whole = old..old + from_len;
+        let done = request::submit(process, Op::Remap { old: whole, new_len: to_len, how });
         let still_managed = windows.covers(source.start, source.len())
             && (!fixed || windows.covers(target.start, target.len()));
+        if done.is_ok() && !still_managed && to_len < from_len {
+            // The file went to the kernel between the look and the cut: its tail is the kernel's to cut.
+            let tail = (old + to_len) as *mut c_void;
+            // SAFETY: the program gives up this part of its mapping.
+            state::change_mappings(|| unsafe { sys::munmap(tail, from_len - to_len) });
+        }
         if done.is_ok() || still_managed {
             return Some(done);
         }

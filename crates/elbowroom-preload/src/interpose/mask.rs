@@ -5,7 +5,7 @@ use crate::real;
 use crate::reserve;
 use crate::signals::blocked;
 use crate::state;
-use crate::sys;
+use crate::sys::{self, Except, SignalsBlocked};
 use libc::{c_int, c_void};
 
 type Jump = *mut c_void;
@@ -60,9 +60,16 @@ struct Created {
     mask: u64,
 }
 
+/// Uses the library's heap on a thread of the program's: no handler may interrupt that, which could wait for a thread of ours that
+/// wants the heap.
+fn alone<R>(call: impl FnOnce() -> R) -> R {
+    let _blocked = SignalsBlocked::new(Except::Nothing);
+    call()
+}
+
 unsafe extern "C-unwind" fn created(what: *mut c_void) -> *mut c_void {
     // SAFETY: `create_thread` made it for this thread.
-    let Created { start, argument, mask } = *unsafe { Box::from_raw(what.cast::<Created>()) };
+    let Created { start, argument, mask } = alone(|| *unsafe { Box::from_raw(what.cast::<Created>()) });
     blocked::inherit(mask);
     // SAFETY: the program's own function and argument.
     unsafe { start(argument) }
@@ -84,12 +91,12 @@ unsafe fn create_thread(
     let start = unsafe {
         std::mem::transmute::<Start, unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void>(start)
     };
-    let what = Box::into_raw(Box::new(Created { start, argument, mask }));
+    let what = alone(|| Box::into_raw(Box::new(Created { start, argument, mask })));
     // SAFETY: the caller's promise; the thread takes `what`.
     let r = unsafe { real::pthread_create(thread, attributes, created as *const c_void, what.cast()) };
     if r != 0 {
         // SAFETY: no thread has taken it.
-        drop(unsafe { Box::from_raw(what) });
+        alone(|| drop(unsafe { Box::from_raw(what) }));
     }
     r
 }

@@ -3,6 +3,8 @@
 //! A range that is all inside windows is the manager's. One that is partly inside is made the kernel's as a whole, and the kernel
 //! does the call: nobody else knows what it does at the holes and at the borders of its own mappings.
 
+use crate::coherence;
+use crate::real;
 use crate::reason::Reason;
 use crate::request::{self, Durable, Op, RESIDENT_PAGES};
 use crate::reserve;
@@ -154,9 +156,10 @@ unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key: c_i
 }
 
 unsafe fn synchronize(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
+    // A cancellation point, so libc's own.
     let kernel = || {
         // SAFETY: changes no memory.
-        unsafe { libc::syscall(libc::SYS_msync, addr, len, flags as c_long) }
+        c_long::from(unsafe { real::msync(addr, len, flags) })
     };
     let known = libc::MS_ASYNC | libc::MS_SYNC | libc::MS_INVALIDATE;
     let both = libc::MS_ASYNC | libc::MS_SYNC;
@@ -166,7 +169,11 @@ unsafe fn synchronize(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
     // MS_ASYNC asks for no more than what the flusher does anyway, but other processes can then see the bytes
     // in the file, as they can in the kernel's cache.
     let durable = if flags & libc::MS_SYNC != 0 { Durable::Yes } else { Durable::No };
-    by_side(addr as usize, len, |process, range| submit(process, Op::Sync(range, durable)), kernel)
+    let managed = |process: &'static Process, range| {
+        coherence::cancellation_point();
+        submit(process, Op::Sync(range, durable))
+    };
+    by_side(addr as usize, len, managed, kernel)
 }
 
 /// What an advice means for managed memory; `None`: only the kernel can follow it.

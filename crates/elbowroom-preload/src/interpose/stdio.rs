@@ -267,8 +267,10 @@ fn copy_under(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
         return sys::fail(errno);
     }
     let r = call();
+    // A child that shares our memory has descriptors of its own.
     if let Some(entry) = entry
         && r == to
+        && state::process().is_none_or(|process| process.is_home())
     {
         STREAMS.name(entry, regular(sys::fstat(to)), kind);
     }

@@ -159,7 +159,11 @@ pub unsafe fn postpone(signal: c_int, info: *mut siginfo_t, context: *mut c_void
         if (*info).si_code == libc::SI_TKILL {
             libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, number, info);
         } else {
-            libc::syscall(libc::SYS_rt_sigqueueinfo, pid, number, info);
+            let queued = libc::syscall(libc::SYS_rt_sigqueueinfo, pid, number, info);
+            if queued < 0 {
+                // Only the first thread may queue what looks like another's. Sent anew, it loses no more than its sender.
+                libc::syscall(libc::SYS_kill, pid, number);
+            }
         }
     }
     sys::set_errno(kept);

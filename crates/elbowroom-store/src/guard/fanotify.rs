@@ -171,34 +171,6 @@ pub(super) fn lease_is_wanted(fd: i32) -> bool {
     lease != libc::F_RDLCK as libc::c_long
 }
 
-/// Whether the description behind `fd`, which is open for writing, is the only one of its file. `None`: it cannot be asked.
-pub(super) fn is_only_one(fd: BorrowedFd<'_>) -> Option<bool> {
-    let number = fd.as_raw_fd() as libc::c_long;
-    let lease = |kind: libc::c_int| {
-        // SAFETY: integers only.
-        check(unsafe {
-            libc::syscall(libc::SYS_fcntl, number, libc::F_SETLEASE as libc::c_long, kind as libc::c_long)
-        })
-    };
-    // SAFETY: integers only.
-    let owner = unsafe { libc::syscall(libc::SYS_fcntl, number, libc::F_GETOWN as libc::c_long) };
-    match lease(libc::F_WRLCK) {
-        Ok(_) => {
-            let _ = lease(libc::F_UNLCK);
-            if owner == 0 {
-                // A first lease makes its taker the owner, which the program could see.
-                // SAFETY: integers only.
-                unsafe {
-                    libc::syscall(libc::SYS_fcntl, number, libc::F_SETOWN as libc::c_long, 0 as libc::c_long)
-                };
-            }
-            Some(true)
-        }
-        Err(Errno::AGAIN) => Some(false),
-        Err(_) => None,
-    }
-}
-
 /// A descriptor that becomes readable when the signal of leases comes to a thread that reads it.
 pub(super) fn signal_descriptor() -> Result<Descriptor, Errno> {
     let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as libc::c_long;

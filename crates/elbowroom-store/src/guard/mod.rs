@@ -55,9 +55,17 @@ struct State {
 
 struct Entry {
     id: FileId,
-    /// Of the lease, whose number is open as long as the guard is here.
-    lease: Option<i32>,
+    kind: Kind,
     broken: bool,
+}
+
+/// What tells of who comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A lease of the descriptor with this number, which is open as long as the guard is here.
+    Lease(i32),
+    /// The mark of the file's inode, which all watches of it share.
+    Watch,
 }
 
 /// Somebody who wants a file that has a guard. Dropping this lets him have it.
@@ -102,7 +110,7 @@ impl Guards {
             return None;
         }
         // A lease that was broken before it is in the table is found by the look that follows.
-        let guard = self.add(id, Some(fd.as_raw_fd()), None);
+        let guard = self.enter(&mut self.state.lock(), id, Kind::Lease(fd.as_raw_fd()), None);
         self.look_at_leases();
         Some(guard)
     }
@@ -112,22 +120,29 @@ impl Guards {
     pub fn watch(self: &Arc<Self>, origin: &Origin) -> Option<Guard> {
         let fanotify = self.fanotify.as_ref()?;
         let watched = Descriptor::from(origin.as_fd().try_clone_to_owned().ok()?);
-        // In the table first, so that nobody who comes meanwhile is let in unnoticed.
-        let guard = self.add(origin.id(), None, Some(watched));
-        fanotify.mark(origin.as_fd()).ok()?;
-        if others::have_open(origin) {
+        let guard = {
+            // With the lock: a watch that ends meanwhile must not take the mark away.
+            let mut state = self.state.lock();
+            fanotify.mark(origin.as_fd()).ok()?;
+            self.enter(&mut state, origin.id(), Kind::Watch, Some(watched))
+        };
+        if others::have_open(origin.id()) {
             return None;
         }
         let broken = self.state.lock().guards.get(&guard.number).is_none_or(|entry| entry.broken);
         (!broken).then_some(guard)
     }
 
-    fn add(self: &Arc<Self>, id: FileId, lease: Option<i32>, watched: Option<Descriptor>) -> Guard {
-        let mut state = self.state.lock();
+    fn enter(
+        self: &Arc<Self>,
+        state: &mut State,
+        id: FileId,
+        kind: Kind,
+        watched: Option<Descriptor>,
+    ) -> Guard {
         state.next += 1;
         let number = state.next;
-        state.guards.insert(number, Entry { id, lease, broken: false });
-        drop(state);
+        state.guards.insert(number, Entry { id, kind, broken: false });
         Guard { guards: self.clone(), number, watched }
     }
 
@@ -181,7 +196,8 @@ impl Guards {
         let mut state = self.state.lock();
         let State { guards, waiting, .. } = &mut *state;
         for entry in guards.values_mut().filter(|entry| !entry.broken) {
-            if entry.lease.is_some_and(fanotify::lease_is_wanted) {
+            let Kind::Lease(fd) = entry.kind else { continue };
+            if fanotify::lease_is_wanted(fd) {
                 entry.broken = true;
                 waiting.push_back(Comer { id: entry.id, _answer: None });
             }
@@ -217,6 +233,15 @@ impl Guard {
         self.guards.state.lock().guards.get(&self.number).is_none_or(|entry| entry.broken)
     }
 
+    /// Has [`Guards::next`] tell once more that somebody has come for the file: when he came it could not be found yet.
+    pub fn announce_again(&self) {
+        let mut state = self.guards.state.lock();
+        if let Some(id) = state.guards.get(&self.number).map(|entry| entry.id) {
+            state.waiting.push_back(Comer { id, _answer: None });
+            self.guards.changed.notify_all();
+        }
+    }
+
     /// Whether it is a lease: nobody has the file open for writing.
     pub fn is_lease(&self) -> bool {
         self.watched.is_none()
@@ -225,12 +250,10 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let last = {
-            let mut state = self.guards.state.lock();
-            let gone = state.guards.remove(&self.number);
-            gone.is_some_and(|gone| !state.guards.values().any(|entry| entry.id == gone.id))
-        };
-        if let (true, Some(watched), Some(fanotify)) = (last, &self.watched, &self.guards.fanotify) {
+        let mut state = self.guards.state.lock();
+        let Some(gone) = state.guards.remove(&self.number) else { return };
+        let more = state.guards.values().any(|entry| entry.id == gone.id && entry.kind == Kind::Watch);
+        if let (false, Some(watched), Some(fanotify)) = (more, &self.watched, &self.guards.fanotify) {
             fanotify.unmark(watched.as_fd());
         }
     }

@@ -1,22 +1,16 @@
 //! Whether another process has a file open.
 
-use super::fanotify::is_only_one;
 use crate::file::FileId;
-use crate::origin::Origin;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Whether another process has the file open, or maps it. `true` also where that cannot be known.
 ///
-/// The kernel is asked first: it gives a write lease on the program's own description only if that is the only one.
-/// Where it is not, the others may be the program's own: all processes are looked at. What no process shows (a loop
-/// device, a file server in the kernel, processes outside of our PID namespace) is noticed only by the lease.
-pub(super) fn have_open(origin: &Origin) -> bool {
-    is_only_one(origin.as_fd()) != Some(true) && any_other_process(origin.id())
-}
-
-fn any_other_process(id: FileId) -> bool {
+/// All processes are looked at. (A write lease on the program's description would tell of other descriptions at once, but not of a process
+/// that shares this one since a fork.) Not seen is what no process shows: a loop device, a file server in the kernel, processes outside of
+/// our PID namespace.
+pub(super) fn have_open(id: FileId) -> bool {
     let own = std::process::id().to_string();
     let Ok(processes) = fs::read_dir("/proc") else { return true };
     processes.flatten().any(|process| {

@@ -48,6 +48,8 @@ pub struct FileObject {
     unmapped: Option<Arc<Unmapped>>,
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
+    /// Somebody is giving it to the kernel.
+    giving: AtomicBool,
     /// The program's descriptions that it is mapped through.
     origins: Mutex<Vec<Weak<Origin>>>,
     /// The first write-back error since somebody asked, as an errno; 0: none. No lock: also handlers record one.
@@ -132,6 +134,7 @@ impl FileObject {
             mappings: AtomicUsize::new(0),
             unmapped,
             seen: locks.mutex(LockClass::Resize, seen),
+            giving: AtomicBool::new(false),
             origins: locks.mutex(LockClass::Resize, Vec::new()),
             error: AtomicU32::new(0),
             settled: AtomicU64::new(stat.size),

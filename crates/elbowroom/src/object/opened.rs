@@ -5,10 +5,10 @@
 //! it, taking a lease, unmounting), and one that maps a file again and again finds its pages.
 
 use super::FileObject;
-use crate::config::CLOSE_BOUND;
+use crate::config::{CLOSE_BOUND, TIME_GRAIN};
 use elbowroom_store::{FileStat, Guard, Origin, StoreFile};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
-use elbowroom_sync::time::Instant;
+use elbowroom_sync::time::{Instant, SystemTime, UNIX_EPOCH};
 use elbowroom_sync::{Arc, thread};
 
 /// An open file.
@@ -63,12 +63,17 @@ impl FileObject {
         (seen.size, seen.mtime_ns, seen.ctime_ns) == (now.size, now.mtime_ns, now.ctime_ns)
     }
 
+    /// Whether the file changed so shortly before it was looked at that a further change could show the same times: kernels before
+    /// 6.13 tell times by the tick.
+    pub(crate) fn changed_just_now(&self) -> bool {
+        let changed_ns = self.seen.lock().stat.ctime_ns;
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
+        now_ns - changed_ns < TIME_GRAIN.as_nanos() as i128
+    }
+
     /// Closes the file if nobody maps it and nothing of it is dirty; its pages stay. When this returns true, no descriptor of it is open, unless
-    /// somebody is still using one after [`CLOSE_BOUND`].
+    /// somebody is still using one after [`CLOSE_BOUND`]. What the file looks like to who opens it next is compared with how it looked last.
     pub(crate) fn close_file(&self) -> bool {
-        // What the file looks like now is what the next to open it compares. Asked before it is certain that nobody maps it: a store
-        // through a mapping that is made meanwhile keeps it open.
-        let _ = self.note_own_change();
         let opened = {
             // Mapping it is counted under this lock.
             let _cache = self.cache.lock();
@@ -86,6 +91,21 @@ impl FileObject {
             thread::yield_now();
         }
         true
+    }
+
+    /// Begins to give the file to the kernel; `false`: somebody else does.
+    pub(crate) fn begin_giving(&self) -> bool {
+        !self.giving.swap(true, Ordering::AcqRel)
+    }
+
+    /// Ends that.
+    pub(crate) fn end_giving(&self) {
+        self.giving.store(false, Ordering::Release);
+    }
+
+    /// Whether nobody has the file open for writing, as a lease sees to.
+    pub fn is_leased(&self) -> bool {
+        self.opened().and_then(|opened| opened.guard).is_some_and(|guard| guard.is_lease())
     }
 
     /// Gives it up for good: whoever wants it opens a new object. Its file is closed when the last user of it is done.

@@ -8,12 +8,12 @@ use elbowroom_machine::Errno;
 use elbowroom_store::{FileId, Guard, Guards, Inject, Origin, StoreFile};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// The table.
 pub struct ObjectTable {
-    objects: Mutex<HashMap<FileId, Arc<FileObject>>>,
+    objects: Mutex<Objects>,
     /// Files that are open.
     opened: Arc<AtomicUsize>,
     serials: AtomicU64,
@@ -22,6 +22,13 @@ pub struct ObjectTable {
     when_unmapped: WhenUnmapped,
     inject: Option<Arc<Inject>>,
     locks: LockStats,
+}
+
+#[derive(Default)]
+struct Objects {
+    by_id: HashMap<FileId, Arc<FileObject>>,
+    /// Files that went to the kernel, which may still map them.
+    given: HashSet<FileId>,
 }
 
 /// What becomes of a file that nobody maps any more.
@@ -44,7 +51,7 @@ pub(crate) enum Access<'a> {
 impl ObjectTable {
     pub(crate) fn new(inject: Option<Arc<Inject>>, when_unmapped: WhenUnmapped, locks: &LockStats) -> Self {
         Self {
-            objects: locks.mutex(LockClass::Objects, HashMap::new()),
+            objects: locks.mutex(LockClass::Objects, Objects::default()),
             opened: Arc::new(AtomicUsize::new(0)),
             serials: AtomicU64::new(1),
             unmapped: Unmapped::new(locks),
@@ -66,12 +73,26 @@ impl ObjectTable {
         path: &Path,
         writable: bool,
     ) -> Result<(Arc<FileObject>, Option<Arc<FileObject>>), Errno> {
+        let (object, given_up) = self.open_anew(path, writable)?;
+        if self.objects.lock().given.contains(&object.id) {
+            // The caller does not know whether the kernel still maps it.
+            object.set_aliased(true);
+        }
+        Ok((object, given_up))
+    }
+
+    fn open_anew(
+        &self,
+        path: &Path,
+        writable: bool,
+    ) -> Result<(Arc<FileObject>, Option<Arc<FileObject>>), Errno> {
         // Opened outside the lock: it may wait for the disk. A second opener's descriptor is dropped again.
         let file = StoreFile::open(path, writable, self.inject.clone())?;
         self.enter(file, None)
     }
 
-    /// The same, of the file that the program has open as `origin`.
+    /// The same, of the file that the program has open as `origin`. Whether the kernel maps it is the caller's to look at: a file that went to the kernel may
+    /// come back.
     pub(crate) fn open_origin(
         &self,
         origin: &Origin,
@@ -79,7 +100,7 @@ impl ObjectTable {
         access: Access<'_>,
     ) -> Result<(Arc<FileObject>, Option<Arc<FileObject>>), OpenError> {
         let Access::Alone(guards) = access else {
-            return Ok(self.open(origin.path().as_ref(), writable)?);
+            return Ok(self.open_anew(origin.path().as_ref(), writable)?);
         };
         for _ in 0..OPEN_ROUNDS {
             let there = self.find(origin.id()).and_then(|object| Some((object.opened()?, object)));
@@ -95,15 +116,31 @@ impl ObjectTable {
                     return Err(OpenError::NotAlone);
                 }
                 let file = StoreFile::open(origin.path().as_ref(), true, self.inject.clone())?;
-                return Ok(self.enter(file, Some(guard))?);
+                return self.enter_guarded(file, guard);
             }
             let (file, guard) = self.open_guarded(origin, writable, guards)?;
-            let entered = self.enter(file, Some(Arc::new(guard)))?;
+            let entered = self.enter_guarded(file, Arc::new(guard))?;
             if entered.0.file().is_some() {
                 return Ok(entered);
             }
         }
         Err(OpenError::Failed(Errno::STALE))
+    }
+
+    /// [`ObjectTable::enter`]. Who came for the file before it could be found was let in without it being given: he is announced again, and it is given then.
+    fn enter_guarded(
+        &self,
+        file: StoreFile,
+        guard: Arc<Guard>,
+    ) -> Result<(Arc<FileObject>, Option<Arc<FileObject>>), OpenError> {
+        let entered = self.enter(file, Some(guard))?;
+        match entered.0.opened().and_then(|opened| opened.guard) {
+            Some(guard) if guard.is_broken() => {
+                guard.announce_again();
+                Err(OpenError::NotAlone)
+            }
+            _ => Ok(entered),
+        }
     }
 
     /// Opens the file and gets a guard for it.
@@ -135,7 +172,7 @@ impl ObjectTable {
         let opened = Opened { guard, file: Arc::new(file), _counted: Counted::new(&self.opened) };
         let mut objects = self.objects.lock();
         let mut given_up = None;
-        if let Some(object) = objects.get(&opened.file.id()).cloned() {
+        if let Some(object) = objects.by_id.get(&opened.file.id()).cloned() {
             match object.opened() {
                 Some(before) => {
                     if opened.file.writable() && !before.file.writable() {
@@ -156,7 +193,7 @@ impl ObjectTable {
         let closed = self.when_unmapped == WhenUnmapped::Close;
         let unmapped = closed.then(|| self.unmapped.clone());
         let object = Arc::new(FileObject::new(self.next_serial(), opened, unmapped, &self.locks)?);
-        objects.insert(object.id, object.clone());
+        objects.by_id.insert(object.id, object.clone());
         Ok((object, given_up))
     }
 
@@ -167,7 +204,7 @@ impl ObjectTable {
 
     /// The object of a file that is open.
     pub(crate) fn find(&self, id: FileId) -> Option<Arc<FileObject>> {
-        self.objects.lock().get(&id).filter(|object| object.file().is_some()).cloned()
+        self.objects.lock().by_id.get(&id).filter(|object| object.file().is_some()).cloned()
     }
 
     /// How many files are open.
@@ -177,27 +214,30 @@ impl ObjectTable {
 
     /// All objects, those whose file is closed among them.
     pub(crate) fn all(&self) -> Vec<Arc<FileObject>> {
-        self.objects.lock().values().cloned().collect()
+        self.objects.lock().by_id.values().cloned().collect()
     }
 
     /// Forgets the object if nobody maps it and its cache is empty.
     pub(crate) fn forget_if_unused(&self, object: &FileObject) {
         let mut objects = self.objects.lock();
         if object.retire_if_unused() {
-            Self::take_out(&mut objects, object);
+            objects.take_out(object);
         }
     }
 
-    /// Forgets the object: whoever wants its file from now on gets another one.
-    pub(crate) fn forget(&self, object: &FileObject) {
+    /// Forgets the object, whose file went to the kernel.
+    pub(crate) fn give(&self, object: &FileObject) {
         let mut objects = self.objects.lock();
         object.retire();
-        Self::take_out(&mut objects, object);
+        objects.take_out(object);
+        objects.given.insert(object.id);
     }
+}
 
-    fn take_out(objects: &mut HashMap<FileId, Arc<FileObject>>, object: &FileObject) {
-        if objects.get(&object.id).is_some_and(|there| there.serial == object.serial) {
-            objects.remove(&object.id);
+impl Objects {
+    fn take_out(&mut self, object: &FileObject) {
+        if self.by_id.get(&object.id).is_some_and(|there| there.serial == object.serial) {
+            self.by_id.remove(&object.id);
         }
     }
 }

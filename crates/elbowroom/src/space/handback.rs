@@ -18,6 +18,9 @@ use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
+/// All pages that a file can have.
+const ALL_PAGES: Range<u64> = 0..u64::MAX >> PAGE_SHIFT;
+
 /// What one attempt to give a file has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
@@ -71,6 +74,20 @@ impl Space<Host> {
         if object.is_memory() {
             return Err(Errno::OPNOTSUPP);
         }
+        let deadline = Instant::now() + PINNED_BOUND;
+        // One at a time: whoever comes second finds it given, or tries again.
+        while !object.begin_giving() {
+            if Instant::now() > deadline {
+                return Err(Errno::BUSY);
+            }
+            thread::sleep(DELAY);
+        }
+        let given = if object.is_closed() { Ok(()) } else { self.give_open(object) };
+        object.end_giving();
+        given
+    }
+
+    fn give_open(&self, object: &Arc<FileObject>) -> Result<(), Errno> {
         // From now on nobody maps it anew.
         object.set_aliased(true);
         if let Some(tell) = self.core.config.on_hand_back {
@@ -78,13 +95,13 @@ impl Space<Host> {
         }
         let given = self.give_all(object);
         if given.is_err() {
-            // The kernel cannot have it, or not now: all of it goes on as it was.
+            // The kernel cannot have it, or not now: all of it goes on as it was, and whoever has a reason to gives it again.
             object.set_aliased(false);
             return given;
         }
         self.core.counters.add(Event::HandedBackFiles, 1);
-        self.core.objects.forget(object);
-        self.core.drop_clean(object, 0..u64::MAX >> PAGE_SHIFT);
+        self.core.objects.give(object);
+        self.core.drop_clean(object, ALL_PAGES);
         object.close_retired();
         Ok(())
     }
@@ -95,7 +112,10 @@ impl Space<Host> {
             match self.give_mappings(object) {
                 Ok(Attempt::NoneLeft) => return Ok(()),
                 Ok(Attempt::Given) => {}
-                Ok(Attempt::NotNow) | Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(DELAY),
+                // No memory for another mapping of the kernel's: some may have gone since.
+                Ok(Attempt::NotNow) | Err(Errno::BUSY | Errno::NOMEM) if Instant::now() < deadline => {
+                    thread::sleep(DELAY);
+                }
                 Ok(Attempt::NotNow) => return Err(Errno::BUSY),
                 Err(error) => return Err(error),
             }
@@ -131,7 +151,9 @@ impl Space<Host> {
             let _still = self.core.keep_still(&self.mm).ok_or(Errno::BUSY)?;
             let ranges = self.mm.ranges_of(object, &self.mm.write());
             if ranges.is_empty() {
-                return Ok(Attempt::NoneLeft);
+                // What was stored through mappings that are gone is the file's, too.
+                let written = self.is_written(object)?;
+                return Ok(if written { Attempt::NoneLeft } else { Attempt::NotNow });
             }
             for range in ranges {
                 let terms = Terms { beside_another: true, ..Terms::default() };
@@ -147,31 +169,21 @@ impl Space<Host> {
             // Mapped since it was listed.
             return Ok(Attempt::NotNow);
         }
-        for change in changes {
-            if !self.settled(&change.parts)? {
-                return Ok(Attempt::NotNow);
-            }
-        }
-        Ok(Attempt::Given)
-    }
-
-    /// Whether the file has all that the parts, which are being changed, have; writes back what can be written now.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP: there are pages of the space's own. The error of a write-back.
-    fn settled(&self, parts: &[Part]) -> Result<bool, Errno> {
-        // Only now can no more appear.
         let own = |part: &Part| part.spec.is_private() && self.mm.anon.has_any(part.page_numbers());
-        if parts.iter().any(own) {
+        // Only now can no more appear.
+        if changes.iter().any(|change| change.parts.iter().any(own)) {
             return Err(Errno::OPNOTSUPP);
         }
-        let mut clean = true;
-        for part in parts {
-            let Some(object) = &part.spec.object else { continue };
-            self.core.write_back(object, part.pages(), Obstacle::Skip)?;
-            clean &= object.dirty_in(part.pages()).is_empty();
-        }
-        Ok(clean)
+        Ok(if self.is_written(object)? { Attempt::Given } else { Attempt::NotNow })
+    }
+
+    /// Whether the file has all that its pages have; writes back what can be written now, of what is mapped no more, too.
+    ///
+    /// # Errors
+    /// That of a write-back.
+    fn is_written(&self, object: &Arc<FileObject>) -> Result<bool, Errno> {
+        self.core.write_back(object, ALL_PAGES, Obstacle::Skip)?;
+        Ok(!object.has_dirty())
     }
 
     fn map_kernels_own(&self, part: &Part) -> Result<(), Errno> {
@@ -288,6 +300,10 @@ impl Space<Host> {
         for object in self.core.objects.all() {
             if object.take_bouncing() && self.give_object(&object).is_ok() {
                 self.core.counters.add(Event::AliasedFiles, 1);
+            }
+            // Somebody has come for it, and it could not be given then.
+            if object.opened().and_then(|opened| opened.guard).is_some_and(|guard| guard.is_broken()) {
+                let _ = self.give_object(&object);
             }
         }
     }

@@ -59,9 +59,7 @@ impl<P: Platform> Space<P> {
     ///
     /// Locks: `layout`, shortly; with [`Place::Fixed`] those of unmapping, too.
     pub fn map(&self, request: MapRequest) -> Result<usize, Errno> {
-        let mapped = self.map_through(request, None);
-        self.settle();
-        mapped
+        self.map_through(request, None)
     }
 
     /// The same, of a file that the program has open as `origin`: which mappings may be one, and the kernel's own mapping should the file go back to it,
@@ -70,6 +68,12 @@ impl<P: Platform> Space<P> {
     /// # Errors
     /// As for [`Space::map`].
     pub fn map_through(&self, request: MapRequest, origin: Option<Arc<Origin>>) -> Result<usize, Errno> {
+        let mapped = self.map_now(request, origin);
+        self.settle();
+        mapped
+    }
+
+    fn map_now(&self, request: MapRequest, origin: Option<Arc<Origin>>) -> Result<usize, Errno> {
         // Anonymous memory has no offset, whatever is said.
         let first_page = if request.object.is_some() { request.offset >> PAGE_SHIFT } else { 0 };
         if !request.offset.is_multiple_of(PAGE_SIZE as u64) || request.len == 0 {

@@ -154,7 +154,12 @@ impl<P: Platform> Space<P> {
             return false;
         }
         {
-            let mut layout = self.layout_without_change_in(&growth);
+            let mut layout = self.layout_without_change_in(&(growth.start - PAGE_SIZE..growth.end));
+            // The mapping may have gone since it was looked at.
+            let before = self.mm.overlapping(&(growth.start - PAGE_SIZE..growth.start), &layout);
+            if before.first().is_none_or(|vma| vma.spec.kind() != part.spec.kind()) {
+                return false;
+            }
             if !self.mm.is_free(&growth, &layout) || self.mm.room_for(1, &layout).is_err() {
                 return false;
             }

@@ -2,8 +2,11 @@
 
 use super::Space;
 use super::change::{Pages, Rest};
+use crate::object::FileObject;
 use crate::platform::{Host, Platform};
+use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, Mmu};
+use elbowroom_sync::Arc;
 use std::ops::Range;
 
 impl<P: Platform> Space<P> {
@@ -26,12 +29,22 @@ impl<P: Platform> Space<P> {
         may: impl FnOnce(&Range<usize>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let range = self.range(addr, len).ok_or(Errno::INVAL)?;
+        let files = if self.core.config.close_unmapped { self.files_in(&range) } else { Vec::new() };
         if !self.unmap_untouched(&range)? {
             let change = self.begin(range.clone(), |_| may(&range).map(|()| Pages::Drop))?;
             self.finish(change, Vec::new(), Rest::Free);
         }
         self.settle();
+        // Another thread may have begun to close them; they are closed when this returns.
+        files.iter().for_each(|file| self.core.close_unmapped(file, Obstacle::Wait));
         Ok(())
+    }
+
+    /// The files that are mapped in the range.
+    fn files_in(&self, range: &Range<usize>) -> Vec<Arc<FileObject>> {
+        let parts = self.parts(range);
+        let objects = parts.iter().filter_map(|part| part.spec.object.as_deref());
+        objects.filter(|object| !object.is_memory()).cloned().collect()
     }
 
     /// Unmaps what no page of was ever there, or is any more: then nothing need be taken out, and the layout lock is held once.

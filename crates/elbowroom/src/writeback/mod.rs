@@ -249,12 +249,20 @@ impl<P: Platform> Core<P> {
             return;
         }
         let all = 0..u64::MAX >> PAGE_SHIFT;
+        // Before our own writes: what others changed is not to be taken for ours.
+        self.check_foreign(object);
         // An error stays with the file.
         let _ = self.write_back(object, all.clone(), obstacle);
-        for folio in object.folios_in(all).into_iter().filter(|folio| !folio.state.test(Flag::Uptodate)) {
-            // Its read, which has the file open, ends when it is unlocked.
-            self.waits.lock(&folio);
-            self.unlock(&folio);
+        for folio in object.folios_in(all.clone()) {
+            if !folio.state.test(Flag::Uptodate) {
+                // Its read, which has the file open, ends when it is unlocked.
+                self.waits.lock(&folio);
+                self.unlock(&folio);
+            }
+        }
+        self.check_foreign(object);
+        if object.changed_just_now() {
+            self.drop_clean(object, all);
         }
         object.close_file();
     }

@@ -293,8 +293,8 @@ fn every_merge() {
             assert_eq!(plan, expected, "\nwas  {}\nnew  {}", draw(before.iter().chain(after)), draw([&new]));
         }
     }
-    // On each side 1 + 4 places * 9 marks * (3 + 3 + 1 first pages of A, B, Z) neighbours, of which the two lengths beside it fit.
-    let (fit, not) = (2, 1 + 4 * 9 * 7 - 2);
+    // On each side 1 + 4 places * marks * (3 + 3 + 1 first pages of A, B, Z) neighbours, of which the two lengths beside it fit.
+    let (fit, not) = (2, 1 + 4 * MARKS.len() * 7 - 2);
     assert_eq!(seen, [not * not, fit * not, not * fit, fit * fit].map(|cases| 4 * cases));
 }
 
