@@ -279,13 +279,20 @@ static void step_copy_files(struct worker *w)
     if (too_long(w, to) || w->slot_file[from] == w->slot_file[to])
         return;
     go(w);
-    ssize_t n;
-    if (how < 2) {
-        n = copy_file_range(source, &in, target, &out, len, 0);
-    } else if (how == 2) {
-        n = copy_file_range(source, NULL, target, NULL, len, 0);
-    } else if (how < 5) {
-        n = sendfile(target, source, how == 3 ? NULL : &in, len);
+    ssize_t n = 0;
+    if (how < 5) {
+        /* The kernel may stop at any multiple of 64 KiB. */
+        size_t done = 0;
+        do {
+            if (how < 2)
+                n = copy_file_range(source, &in, target, &out, len - done, 0);
+            else if (how == 2)
+                n = copy_file_range(source, NULL, target, NULL, len - done, 0);
+            else
+                n = sendfile(target, source, how == 3 ? NULL : &in, len - done);
+            done += n > 0 ? (size_t)n : 0;
+        } while (n > 0 && done < len);
+        n = done ? (ssize_t)done : n;
     } else {
         n = splice(source, &in, w->pipe[1], NULL, len < 16384 ? len : 16384, 0);
         put_result(w, n);
