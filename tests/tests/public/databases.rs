@@ -33,7 +33,7 @@ program! {
 
 program! {
     gdbm {
-        needs: &[("gdbmtool", "gdbmtool"), ("/usr/lib/python3/dist-packages/_gdbm.cpython-311-x86_64-linux-gnu.so", "python3-gdbm")],
+        needs: &[("gdbmtool", "gdbmtool"), ("/usr/lib/python3.11/lib-dynload/_gdbm.cpython-311-x86_64-linux-gnu.so", "python3-gdbm")],
         prepare: "words 3000000 3 w; cat > g.py <<'END'
 import dbm.gnu
 with dbm.gnu.open('py.db', 'n') as db:

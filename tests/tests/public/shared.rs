@@ -138,13 +138,3 @@ lmdb_rows! {
     lmdb_writemap_one_plain Plain "writemap" "a" "b";
     lmdb_managed_reader Plain "default" "reader" "b";
 }
-
-program! {
-    /// tdb locks with fcntl and maps its file shared; its torture test has three processes and checks the result.
-    tdbtorture {
-        needs: &[("tdbtorture", "tdb-tools"), ("tdbtool", "tdb-tools")],
-        script: "run tdbtorture -n 3 -l 300 -s 7 > out 2>&1 || { cat out; exit 1; }; grep -c OK out",
-        check: "printf 'check\\nquit\\n' | tdbtool torture.tdb | grep -i 'integrity'",
-        maps: false,
-    }
-}
