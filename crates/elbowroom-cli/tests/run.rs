@@ -269,13 +269,13 @@ fn the_environment_tells_the_library_everything() {
     let stats = bench.dir.path().join("a;b.json").display().to_string();
     let mut command = bench.command(&["run", "--memory", "240MB", "--min-size", "2M", "--io", "threads"]);
     command.args(["--mmu", "copy", "--handlers", "3", "--writeback-interval", "250ms", "--quiet"]);
-    command.args(["--inject", "read:eio", "--stats", &stats, "--", "sh", "-c", show]);
+    command.args(["--sharing", "trust", "--inject", "read:eio", "--stats", &stats, "--", "sh", "-c", show]);
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
     let id = child.id();
     let output = child.wait_with_output().unwrap();
     let expected = format!(
         "memory=251658240;min_size=2097152;io=threads;mmu=copy;handlers=3;writeback_ms=250;quiet=1;fallback=none;\
-         inject=read:eio;main_pid={id};stats={stats}\n{}\n",
+         sharing=trust;inject=read:eio;main_pid={id};stats={stats}\n{}\n",
         bench.library().display()
     );
     assert_eq!(stdout(&output), expected);
