@@ -116,9 +116,10 @@ fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writabl
             signals::arm();
             limits::settle();
             if stdio::conflict(id, writable) {
-                // A stream was opened meanwhile, too early to see this mapping. What cannot be given now goes
-                // on as it is.
-                let _ = request::submit(process, Op::HandBackFile(id));
+                // A stream was opened meanwhile, too early to see this mapping.
+                if request::submit(process, Op::HandBackFile(id)).is_err() {
+                    process.count(Reason::NotGiven);
+                }
             }
             at as *mut c_void
         }
@@ -156,9 +157,17 @@ fn map_by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
         return at;
     }
     if let Some(file) = &file {
-        // It may have become managed since `make_way`. If it cannot go back now, both sides stay coherent only as far as
-        // write-back goes, which the summary tells (handing back has failed there).
-        let _ = give_back(process, file);
+        // It may have become managed since `make_way`.
+        if let Err(errno) = give_back(process, file) {
+            process.count(Reason::NotGiven);
+            if args.flags & libc::MAP_FIXED == 0 {
+                // Rather no mapping than two owners of the file.
+                // SAFETY: it was made just now, and nobody knows of it.
+                unsafe { sys::munmap(at, args.len) };
+                sys::set_errno(errno);
+                return libc::MAP_FAILED;
+            }
+        }
     }
     if let Some(reason) = reason {
         process.count(reason);
@@ -185,7 +194,7 @@ fn kernel_file(args: &MapArgs) -> Option<KernelFile> {
 fn give_back(process: &Process, file: &KernelFile) -> Result<(), c_int> {
     let managed = process.manager().is_some_and(|manager| manager.managed_files() > 0)
         && process.managed.may_contain(file.id.device, file.id.inode);
-    if !managed || state::is_service_thread() {
+    if !managed {
         return Ok(());
     }
     request::submit(process, Op::KernelMaps(file.id, file.writes)).map(drop)
@@ -224,7 +233,9 @@ pub fn hand_back_before_fork() {
     let Some((process, manager)) = state::alive() else { return };
     if manager.managed_files() > 0 {
         // What cannot go back is written back all the same.
-        let _ = request::submit(process, Op::HandBackBeforeFork);
+        if request::submit(process, Op::HandBackBeforeFork).is_err() {
+            process.count(Reason::NotGiven);
+        }
     }
 }
 
@@ -238,24 +249,28 @@ unsafe fn unmap(addr: *mut c_void, len: size_t) -> c_int {
         return state::change_mappings(|| unsafe { sys::munmap(addr, len) });
     };
     loop {
-        let done = each_part(manager, range.clone(), &mut |side, part| match side {
-            Side::Managed => request::submit(process, Op::Unmap(part)).map(drop),
-            Side::Kernel => {
-                let at = part.start as *mut c_void;
-                // SAFETY: the caller's promise, for a part of its range.
-                match state::change_mappings(|| unsafe { sys::munmap(at, part.len()) }) {
-                    0 => Ok(()),
-                    _ => Err(sys::errno()),
-                }
-            }
-        });
-        match done {
+        match unmap_parts(process, manager, &range) {
             Ok(()) => return 0,
             // A part of it went to the kernel since it was looked. What went there does not come back, so this ends.
             Err(serve::NOT_OURS) => {}
             Err(errno) => return sys::fail(errno),
         }
     }
+}
+
+/// Unmaps a range that the program gives up: the manager does its parts, the kernel the others.
+fn unmap_parts(process: &Process, manager: &Manager, range: &Range<usize>) -> Result<(), c_int> {
+    each_part(manager, range.clone(), &mut |side, part| match side {
+        Side::Managed => request::submit(process, Op::Unmap(part)).map(drop),
+        Side::Kernel => {
+            let at = part.start as *mut c_void;
+            // SAFETY: the program gives up this range.
+            match state::change_mappings(|| unsafe { sys::munmap(at, part.len()) }) {
+                0 => Ok(()),
+                _ => Err(sys::errno()),
+            }
+        }
+    })
 }
 
 unsafe fn remap(
@@ -336,10 +351,8 @@ fn remap_managed(
         let still_managed = windows.covers(source.start, source.len())
             && (!fixed || windows.covers(target.start, target.len()));
         if done.is_ok() && !still_managed && to_len < from_len {
-            // The file went to the kernel between the look and the cut: its tail is the kernel's to cut.
-            let tail = (old + to_len) as *mut c_void;
-            // SAFETY: the program gives up this part of its mapping.
-            state::change_mappings(|| unsafe { sys::munmap(tail, from_len - to_len) });
+            // The file went to the kernel between the look and the cut: the kernel has to cut off its tail.
+            let _ = unmap_parts(process, manager, &(old + to_len..old + from_len));
         }
         if done.is_ok() || still_managed {
             return Some(done);
