@@ -1,10 +1,11 @@
-//! Many processes that share files, each ended at a random moment by a random signal; afterwards every byte that was
-//! confirmed is on the disk.
+//! Many processes that share files, each ended at a random moment by a random signal; afterwards every byte
+//! that was confirmed is on the disk.
 //!
-//! A *slot* is a place for one process at a time (`tests/programs/soak_kill.c`), which is started again and again, under
-//! the plain kernel or under `elbowroom run` with some budget. It tells what it does through a pipe, so what was confirmed
-//! is known here whatever becomes of the process. After each end the slot's records are read with plain reads: each word
-//! must be of the batch that was confirmed last, or of one that was begun after it.
+//! A *slot* is a place for one process at a time (`tests/programs/soak_kill.c`), which is started again and
+//! again, under the plain kernel or under `elbowroom run` with some budget. It tells what it does through a
+//! pipe, so what was confirmed is known here whatever becomes of the process. After each end the slot's
+//! records are read with plain reads: each word must be of the batch that was confirmed last, or of one that
+//! was begun after it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,7 +32,8 @@ const WORDS: u64 = 8;
 const MOST: u64 = 64;
 /// Batches of one life.
 const STEPS: u64 = 4000;
-/// How long a process may be silent, or take to end once a signal ends it, on processors that others use, too.
+/// How long a process may be silent, or take to end once a signal ends it, on processors that others use,
+/// too.
 const BOUND: Duration = Duration::from_secs(60);
 /// How often a process is looked at.
 const POLL: Duration = Duration::from_millis(2);
@@ -111,7 +113,8 @@ impl Soak {
     }
 }
 
-/// What is known of a slot's records: batches by record of each file, the confirmed one first, if there is one.
+/// What is known of a slot's records: batches by record of each file, the confirmed one first, if there is
+/// one.
 #[derive(Debug, Default)]
 struct Known {
     records: [HashMap<u64, Vec<u64>>; FILES],

@@ -33,7 +33,8 @@ pub use program::{Pattern, program};
 pub use run::{Command, Outcome};
 pub use variant::Variant;
 
-/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests print to itself.
+/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
+/// print to itself.
 pub fn skipped(reason: impl std::fmt::Display) {
     // If nobody can be told, there is nobody to tell.
     let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));

@@ -1,17 +1,19 @@
-//! Programs that other people have written, run plainly and under `elbowroom run`: they say the same, end the same, and
-//! leave the same behind.
+//! Programs that other people have written, run plainly and under `elbowroom run`: they say the same, end the
+//! same, and leave the same behind.
 //!
 //! A [`Program`] is a row of a table: what it needs, how its data is made, what is run and what is looked at
-//! afterwards, as scripts for bash. The scripts run in an empty directory of the same name each time. What stands
-//! behind the function `run` in the script is run under Elbowroom, and plainly where the plain kernel is asked:
+//! afterwards, as scripts for bash. The scripts run in an empty directory of the same name each time. What
+//! stands behind the function `run` in the script is run under Elbowroom, and plainly where the plain kernel
+//! is asked:
 //!
 //! ```sh
 //! run sqlite3 data.db 'SELECT 1' & sqlite3 data.db 'SELECT 2'; wait    # one process managed, one not
 //! ```
 //!
 //! `serve` is `run` for the
-//! background: the job is then the program itself. There are also `words`, `bytes` and `user` ([`FUNCTIONS`]). `other` is a second one of the kind, for programs of two processes: it is plain in [`Second::Plain`], and managed
-//! in [`Second::Managed`].
+//! background: the job is then the program itself. There are also `words`, `bytes` and `user`
+//! ([`FUNCTIONS`]). `other` is a second one of the kind, for programs of two processes: it is plain in
+//! [`Second::Plain`], and managed in [`Second::Managed`].
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -187,8 +189,9 @@ fn under(variant: Variant, stats: &Path) -> String {
     )
 }
 
-/// What every script can use: `words BYTES SEED FILE` and `bytes BYTES SEED FILE` make files that follow from the seed,
-/// and `user` is what drops root's rights, but for what Elbowroom needs, before a command that refuses them.
+/// What every script can use: `words BYTES SEED FILE` and `bytes BYTES SEED FILE` make files that follow from
+/// the seed, and `user` is what drops root's rights, but for what Elbowroom needs, before a command that
+/// refuses them.
 const FUNCTIONS: &str = r#"
 set -euo pipefail
 words() {

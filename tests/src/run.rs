@@ -282,8 +282,8 @@ impl Drop for Running {
     }
 }
 
-/// Name, state, system call and kernel function of each thread of the process and of its descendants and its group, for
-/// who has to find out why it hangs.
+/// Name, state, system call and kernel function of each thread of the process and of its descendants and its
+/// group, for who has to find out why it hangs.
 pub fn describe_threads(pid: u32) -> String {
     let mut lines: Vec<String> = family(pid).into_iter().flat_map(threads_of).collect();
     lines.truncate(MOST_THREADS);

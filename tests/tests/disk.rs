@@ -1,4 +1,5 @@
-//! What is between stores and their file: its end, limits of the process, changes by others, and pages that are gone.
+//! What is between stores and their file: its end, limits of the process, changes by others, and pages that
+//! are gone.
 
 use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
 
@@ -43,7 +44,8 @@ fn more_files_than_descriptors(variant: Variant) {
 }
 behaviour!(more_files_than_descriptors: plain, m64, m16, threads);
 
-/// What was stored to pages that a raw munmap took is lost, and said so once; whoever reads gets what the disk has.
+/// What was stored to pages that a raw munmap took is lost, and said so once; whoever reads gets what the
+/// disk has.
 fn a_raw_munmap(variant: Variant) {
     let outcome = disk(variant, "raw");
     if variant.is_plain() {

@@ -85,7 +85,8 @@ behaviour!(small_stacks_and_the_summary: m64, m16);
 /// How long a summary that nobody reads may delay the end, on a busy machine.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// Standard error is a pipe that nobody reads: closed at the other end, or full. The end is that of the program.
+/// Standard error is a pipe that nobody reads: closed at the other end, or full. The end is that of the
+/// program.
 fn unread_summary(closed: bool, variant: Variant) {
     let scratch = Scratch::new();
     let file = scratch.file("data");
@@ -179,7 +180,8 @@ fn user_namespace(variant: Variant) {
 }
 behaviour!(user_namespace: plain, m16);
 
-/// Nothing is managed in children that only fork, and it is said in how many; one that executes is not among them.
+/// Nothing is managed in children that only fork, and it is said in how many; one that executes is not among
+/// them.
 fn forked_children_are_counted(variant: Variant) {
     assert_eq!(children("forks", variant).stat("forked_unmanaged"), 2);
 }

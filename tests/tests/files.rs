@@ -1,5 +1,5 @@
-//! Calls on files that are mapped and stored to: each sees the stores, is seen by the mappings, holds nobody off, and
-//! fails as it should.
+//! Calls on files that are mapped and stored to: each sees the stores, is seen by the mappings, holds nobody
+//! off, and fails as it should.
 
 use elbowroom_tests::{Command, Scratch, Variant, behaviour, program};
 
@@ -66,8 +66,8 @@ fn cursors(name: &str, rounds: u32, variant: Variant, options: &[&str]) {
     assert_eq!(outcome.stdout, format!("ok {name}\n"), "{}", outcome.report());
 }
 
-/// Threads that write at a shared position, while pages there are stored to and written back. Slow writes make what
-/// goes wrong more likely.
+/// Threads that write at a shared position, while pages there are stored to and written back. Slow writes
+/// make what goes wrong more likely.
 fn shared_position_writes(variant: Variant) {
     cursors("writes", 10, variant, &["--inject", "write:slow=50us"]);
 }

@@ -1,4 +1,5 @@
-//! Where the library keeps its own memory: never in addresses that the program has given up, and out of its reach.
+//! Where the library keeps its own memory: never in addresses that the program has given up, and out of its
+//! reach.
 
 use elbowroom_tests::{Command, Pattern, Scratch, Variant, behaviour, program};
 

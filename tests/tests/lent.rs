@@ -1,5 +1,5 @@
-//! Calls that reach mapped files where nobody can stand before the access itself: stdio, and what the kernel does
-//! with pages after a call has returned.
+//! Calls that reach mapped files where nobody can stand before the access itself: stdio, and what the kernel
+//! does with pages after a call has returned.
 
 use elbowroom_tests::{Command, Pattern, Scratch, Variant, behaviour, program};
 

@@ -53,7 +53,8 @@ fn children_that_share(variant: Variant) {
 }
 behaviour!(children_that_share: plain, m16, copy);
 
-/// A child that goes on with managed memory that it has inherited gets a signal and says why. It never sees wrong bytes.
+/// A child that goes on with managed memory that it has inherited gets a signal and says why. It never sees
+/// wrong bytes.
 fn children_that_touch(variant: Variant) {
     let scratch = Scratch::new();
     let file = scratch.file("data");

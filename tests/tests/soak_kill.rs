@@ -1,5 +1,6 @@
-//! Many processes that share files, ended by every signal at any moment, for as long as `ELBOWROOM_SOAK_SECONDS` says
-//! (3600 for the long form): what was confirmed is on the disk, and nothing hangs.
+//! Many processes that share files, ended by every signal at any moment, for as long as
+//! `ELBOWROOM_SOAK_SECONDS` says (3600 for the long form): what was confirmed is on the disk, and nothing
+//! hangs.
 //!
 //! The seed is taken from the clock, or from `ELBOWROOM_SOAK_SEED`, and printed, also when the test fails.
 

@@ -46,7 +46,8 @@ pub enum Fallback {
 /// Whether other processes may use the files that are managed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Sharing {
-    /// They may: a file goes to the kernel before another process has it, and is left there where that cannot be known
+    /// They may: a file goes to the kernel before another process has it, and is left there where that cannot
+    /// be known
     Auto,
     /// You know that none does: all are managed; what another changes is noticed late
     Trust,

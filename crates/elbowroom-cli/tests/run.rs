@@ -69,7 +69,8 @@ fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }
 
-/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests print to itself.
+/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
+/// print to itself.
 fn skipped(reason: impl std::fmt::Display) {
     // If nobody can be told, there is nobody to tell.
     let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));

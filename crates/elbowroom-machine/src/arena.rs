@@ -75,7 +75,8 @@ impl Arena {
     /// Reserves address space for `frames` frames; no memory yet.
     ///
     /// # Errors
-    /// ENOMEM: there is no room for it, or there would be more than 2^32 frames (16 TiB), which is more than they are numbered by.
+    /// ENOMEM: there is no room for it, or there would be more than 2^32 frames (16 TiB), which is more than
+    /// they are numbered by.
     pub(crate) fn new(frames: usize, locks: &LockStats) -> Result<Self, Errno> {
         if u32::try_from(frames).is_err() {
             return Err(Errno::NOMEM);
@@ -249,8 +250,8 @@ impl Arena {
         self.frame_at(extent.home)
     }
 
-    /// The number of the frame at an address. Arenas never overlap, and the memory of one that has an extent out is never
-    /// reused, so the address says whose it is.
+    /// The number of the frame at an address. Arenas never overlap, and the memory of one that has an extent
+    /// out is never reused, so the address says whose it is.
     fn frame_at(&self, home: usize) -> u32 {
         let frame = home.wrapping_sub(self.base) >> PAGE_SHIFT;
         assert!(frame < self.frames, "an extent of another arena");

@@ -20,7 +20,8 @@ pub struct Extent {
     pub(crate) away: PageSet,
     /// The frames are as the kernel gave them. Nobody looks at this but [`Extent::clear`], before anything else is done.
     zeroed: bool,
-    /// A page was found lost by an unmapping that failed for another page: whoever takes the rest home is to be told.
+    /// A page was found lost by an unmapping that failed for another page: whoever takes the rest home is to
+    /// be told.
     pub(crate) lost: bool,
 }
 
@@ -74,7 +75,8 @@ impl Extent {
         self.away.is_empty()
     }
 
-    /// Whether bytes of it were lost in a window, and nobody was told yet: what is at home is not what it should be.
+    /// Whether bytes of it were lost in a window, and nobody was told yet: what is at home is not what it
+    /// should be.
     pub fn is_damaged(&self) -> bool {
         self.lost
     }

@@ -1,16 +1,17 @@
 //! Which pages of a window are the kernel's: a tree that any thread reads without a lock.
 //!
-//! A node is one word of 32 entries. An entry stands for one page at the lowest level, and for a node of the level below
-//! further up; it says that all its pages are owned, that all are foreign, or, above the lowest level, that the node below
-//! tells them apart. What is below an entry that says "all" is not looked at and may be out of date, so a range of any size
-//! is marked by changing a few nodes of each level, and memory is touched only where pages differ.
+//! A node is one word of 32 entries. An entry stands for one page at the lowest level, and for a node of the
+//! level below further up; it says that all its pages are owned, that all are foreign, or, above the lowest
+//! level, that the node below tells them apart. What is below an entry that says "all" is not looked at and
+//! may be out of date, so a range of any size is marked by changing a few nodes of each level, and memory is
+//! touched only where pages differ.
 //!
 //! # Invariants
-//! 1. Writers are serialized. A node below is complete before the entry that leads to it is stored (release), and readers go
-//!    down from the top (acquire).
-//! 2. So a page that is foreign all the time while a reader looks, and from a time that happened before, is seen as foreign:
-//!    whatever state of the entries above it the reader meets, the entry in which its search ends says so. The same holds for
-//!    a page that is owned.
+//! 1. Writers are serialized. A node below is complete before the entry that leads to it is stored (release),
+//!    and readers go down from the top (acquire).
+//! 2. So a page that is foreign all the time while a reader looks, and from a time that happened before, is
+//!    seen as foreign: whatever state of the entries above it the reader meets, the entry in which its search
+//!    ends says so. The same holds for a page that is owned.
 
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
@@ -102,8 +103,8 @@ impl Foreign {
 
     fn node(&self, level: usize, index: usize) -> &AtomicU64 {
         debug_assert!(level <= self.top && index < nodes(self.pages)[level], "no such node");
-        // SAFETY: the node is inside the memory that `new` was given, which lasts for ever: `index` is that of a page of ours,
-        // which the public functions see to, in its level.
+        // SAFETY: the node is inside the memory that `new` was given, which lasts for ever: `index` is that
+        // of a page of ours, which the public functions see to, in its level.
         unsafe { &*self.words.add(self.first[level] + index) }
     }
 
@@ -156,7 +157,8 @@ impl Foreign {
         }
     }
 
-    /// Puts pages of one node on that side; returns what the node says then. It goes down once per level and end of the range.
+    /// Puts pages of one node on that side; returns what the node says then. It goes down once per level and
+    /// end of the range.
     fn set_in(&self, level: usize, index: usize, pages: Range<usize>, side: Side) -> u64 {
         let node = self.node(level, index);
         let mut word = node.load(Ordering::Relaxed);

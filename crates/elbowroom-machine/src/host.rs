@@ -125,7 +125,8 @@ const FILL_FOR_PAGE: usize = 4;
 /// The same when a run of frames is wanted.
 const FILL_FOR_RUN: usize = 64;
 
-/// How often a request that meets a page in transit is tried again at once. Whoever asked has locks, so longer waits are for when it has let go of them.
+/// How often a request that meets a page in transit is tried again at once. Whoever asked has locks, so
+/// longer waits are for when it has let go of them.
 const BUSY_TRIES: u32 = 32;
 
 /// The most messages taken in one read.
@@ -180,7 +181,8 @@ impl HostMmu {
         &self.layout.windows
     }
 
-    /// Whether any of `range` is in the arena, or in what the table of windows consists of. Async-signal-safe.
+    /// Whether any of `range` is in the arena, or in what the table of windows consists of.
+    /// Async-signal-safe.
     pub fn has_memory_of_its_own_in(&self, range: &Range<usize>) -> bool {
         let arena = self.arena.reserved();
         (range.start < arena.end && arena.start < range.end) || self.layout.windows.is_made_of(range)
@@ -456,12 +458,13 @@ impl HostMmu {
         }
     }
 
-    /// Fills the empty home of a single page with its bytes; `false`: it could not be done, and [`HostMmu::unmap`] finds out why.
+    /// Fills the empty home of a single page with its bytes; `false`: it could not be done, and
+    /// [`HostMmu::unmap`] finds out why.
     fn copy_home(&self, extent: &Extent) -> bool {
         match self.mover {
             Mover::Move => {
-                // The program may have dropped the page by a system call that nobody saw. The kernel would serve the copy's own load of it by a fault, for us
-                // to serve.
+                // The program may have dropped the page by a system call that nobody saw. The kernel would
+                // serve the copy's own load of it by a fault, for us to serve.
                 if !is_resident(extent.base) {
                     return false;
                 }
@@ -547,10 +550,11 @@ impl HostMmu {
         match self.retry(|| self.uffd.write_protect(window..window + len)) {
             Ok(()) => {
                 for at in (0..len).step_by(PAGE_SIZE) {
-                    // SAFETY: (1) stores to the page wait, since it is write-protected; (2) the homes are ours, and apart from it.
+                    // SAFETY: (1) stores to the page wait, since it is write-protected; (2) the homes are
+                    // ours, and apart from it.
                     if unsafe { self.peek.copy(window + at, home + at, PAGE_SIZE) }.is_err() {
-                        // The program has dropped it by a system call that nobody saw. Its home has whatever was there before.
-                        // SAFETY: the home is ours.
+                        // The program has dropped it by a system call that nobody saw. Its home has whatever
+                        // was there before. SAFETY: the home is ours.
                         unsafe { std::ptr::write_bytes((home + at) as *mut u8, 0, PAGE_SIZE) };
                         extent.lost = true;
                     }
@@ -620,17 +624,18 @@ impl HostMmu {
     }
 
     /// Gives `range`, with no page of ours in it, to whoever maps something over it. Whoever waits there goes on waiting
-    /// until [`HostMmu::wake`]. Until then the kernel's mapping there is still the window's: whoever does not map something over it at once
-    /// uses [`HostMmu::punch`].
+    /// until [`HostMmu::wake`]. Until then the kernel's mapping there is still the window's: whoever does not
+    /// map something over it at once uses [`HostMmu::punch`].
     pub fn give_away(&self, range: &Range<usize>) {
         self.layout.give_away(range);
     }
 
-    /// Makes `range`, which was given to the kernel, a part of its window again, with nothing in it, instead of whatever is mapped there.
+    /// Makes `range`, which was given to the kernel, a part of its window again, with nothing in it, instead
+    /// of whatever is mapped there.
     ///
     /// # Errors
-    /// EINVAL: it is not a range of whole pages, all of them inside one window and the kernel's. The kernel's. The range is the kernel's still, and
-    /// the error says whether what was mapped there is gone.
+    /// EINVAL: it is not a range of whole pages, all of them inside one window and the kernel's. The
+    /// kernel's. The range is the kernel's still, and the error says whether what was mapped there is gone.
     pub fn rearm(&self, range: &Range<usize>) -> Result<(), RearmError> {
         self.layout.rearm(&self.uffd, range)
     }
@@ -678,7 +683,8 @@ fn fewer(error: Errno, most: &mut usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Passes on an error that trying again does not help, or that was met too often; else lets others have the processor.
+/// Passes on an error that trying again does not help, or that was met too often; else lets others have the
+/// processor.
 fn again(error: Errno, tries: &mut u32) -> Result<(), Errno> {
     if !matches!(error, Errno::AGAIN | Errno::BUSY | Errno::INTR) || *tries == BUSY_TRIES {
         return Err(error);

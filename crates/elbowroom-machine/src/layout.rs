@@ -69,8 +69,9 @@ impl Layout {
         })
     }
 
-    /// Reserves and registers a window of at least `min_len` bytes: a terabyte, or less where the system allows no more. Where the process has a limit (RLIMIT_AS,
-    /// RLIMIT_DATA), the program keeps most of what is left of it: [`window_sizes`].
+    /// Reserves and registers a window of at least `min_len` bytes: a terabyte, or less where the system
+    /// allows no more. Where the process has a limit (RLIMIT_AS, RLIMIT_DATA), the program keeps most of what
+    /// is left of it: [`window_sizes`].
     pub(crate) fn add_window(&self, uffd: &Uffd, min_len: usize) -> Result<Range<usize>, Errno> {
         let min_len = min_len.next_multiple_of(WINDOW_GRAIN) + WINDOW_GRAIN;
         let mut last = Errno::NOMEM;
@@ -83,7 +84,8 @@ impl Layout {
         Err(last)
     }
 
-    /// Reserves addresses that are in no window, a hole in one included: the kernel may choose those of a large hole.
+    /// Reserves addresses that are in no window, a hole in one included: the kernel may choose those of a
+    /// large hole.
     fn reserve_apart(&self, len: usize) -> Result<usize, Errno> {
         let mut in_holes = Vec::new();
         let found = loop {
@@ -102,7 +104,8 @@ impl Layout {
         found
     }
 
-    /// Enters what was reserved at `start`, with room for the table behind it, as a window of `len` bytes; or unmaps it.
+    /// Enters what was reserved at `start`, with room for the table behind it, as a window of `len` bytes; or
+    /// unmaps it.
     fn enter_window(&self, uffd: &Uffd, start: usize, len: usize) -> Result<Range<usize>, Errno> {
         let window = start..start + len;
         let result = self.try_to_enter(uffd, window.clone());
@@ -126,8 +129,8 @@ impl Layout {
             return Err(Errno::NOMEM);
         }
         uffd.register(window.clone(), Protection::WriteProtected)?;
-        // SAFETY: fresh anonymous memory behind the window, as long as the table needs, which nobody else knows of, and which is
-        // unmapped only if this fails.
+        // SAFETY: fresh anonymous memory behind the window, as long as the table needs, which nobody else
+        // knows of, and which is unmapped only if this fails.
         unsafe { self.windows.add_window(window, table.cast()) }
     }
 
@@ -209,8 +212,8 @@ impl Layout {
         self.denied.store(denials.len(), Ordering::SeqCst);
     }
 
-    /// Gives the range to the kernel, with nothing mapped there. In one request, so that the kernel is asked once however large the range is, and no part of
-    /// it stays registered.
+    /// Gives the range to the kernel, with nothing mapped there. In one request, so that the kernel is asked
+    /// once however large the range is, and no part of it stays registered.
     pub(crate) fn punch(&self, range: Range<usize>) -> Result<(), Errno> {
         let mut denials = self.denials.lock();
         // Given first: once it is unmapped, the kernel may choose these addresses for anybody's new mapping.
@@ -224,11 +227,12 @@ impl Layout {
         Ok(())
     }
 
-    /// Makes a range of a window that was given to the kernel a part of the window again, instead of whatever is mapped there.
+    /// Makes a range of a window that was given to the kernel a part of the window again, instead of whatever
+    /// is mapped there.
     ///
     /// # Errors
-    /// EINVAL: it is not all inside one window and foreign; nothing is changed. ENOMEM and the like: it is foreign still, and either unchanged, or nothing is
-    /// mapped there; [`Replaced`] says which.
+    /// EINVAL: it is not all inside one window and foreign; nothing is changed. ENOMEM and the like: it is
+    /// foreign still, and either unchanged, or nothing is mapped there; [`Replaced`] says which.
     pub(crate) fn rearm(&self, uffd: &Uffd, range: &Range<usize>) -> Result<(), RearmError> {
         self.rearm_over(uffd, range, MapFlags::FIXED)
     }
@@ -308,7 +312,8 @@ fn take_part(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
     for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
         // SAFETY: the advice concerns only this range.
         let result = unsafe { mm::madvise(range.start as *mut _, range.len(), advice) };
-        // A kernel without huge pages refuses the last, and a core dump may be larger; but a child must not have a copy.
+        // A kernel without huge pages refuses the last, and a core dump may be larger; but a child must not
+        // have a copy.
         if let (Err(e), Advice::LinuxDontFork) = (result, advice) {
             return Err(e);
         }

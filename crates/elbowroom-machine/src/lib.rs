@@ -12,7 +12,8 @@
 //! Synchronization: an extent is changed through `&mut`; the frame allocator and the record of the kernel's layout
 //! have a leaf lock each (`frames`, `window`), and so has each of the soft MMU's page tables (`page-table`).
 //!
-//! Unsafe code is confined to `arena`, `batch`, `extent`, `foreign`, `uffd`, `host`, `layout`, `window`, `probe` and two files of `soft`; docs/unsafe.md lists the invariants.
+//! Unsafe code is confined to `arena`, `batch`, `extent`, `foreign`, `uffd`, `host`, `layout`, `window`,
+//! `probe` and two files of `soft`; docs/unsafe.md lists the invariants.
 
 mod arena;
 mod batch;

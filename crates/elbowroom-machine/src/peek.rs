@@ -1,8 +1,10 @@
 //! Reading from a window without a fault of our own.
 //!
-//! A page that the MMU has mapped into a window may be gone: a system call that nobody saw (a raw madvise, or process_madvise by another process) drops it, and
-//! whoever touches it then waits for a handler. A handler that touches it waits for itself. So handlers do not: the kernel reads for them, by a way on which it
-//! does not wait for a userfaultfd. /proc/self/mem is one: it looks pages up without leave to wait, so a missing one of a registered range is EIO.
+//! A page that the MMU has mapped into a window may be gone: a system call that nobody saw (a raw madvise, or
+//! process_madvise by another process) drops it, and whoever touches it then waits for a handler. A handler
+//! that touches it waits for itself. So handlers do not: the kernel reads for them, by a way on which it does
+//! not wait for a userfaultfd. /proc/self/mem is one: it looks pages up without leave to wait, so a missing
+//! one of a registered range is EIO.
 
 use crate::PAGE_SIZE;
 use rustix::fd::OwnedFd;
@@ -23,8 +25,9 @@ unsafe extern "C" {
 pub(crate) struct Peek(Option<OwnedFd>);
 
 impl Peek {
-    /// Opens /proc/self/mem. Where that cannot be had (no /proc, or a process that may not be dumped), pages are read by pointers, if the kernel says just
-    /// before that they are there: then a page that is dropped in between hangs its reader.
+    /// Opens /proc/self/mem. Where that cannot be had (no /proc, or a process that may not be dumped), pages
+    /// are read by pointers, if the kernel says just before that they are there: then a page that is dropped
+    /// in between hangs its reader.
     pub(crate) fn new() -> Self {
         Self(open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok())
     }
@@ -35,7 +38,8 @@ impl Peek {
     /// The page is not there. Some bytes may be copied then.
     ///
     /// # Safety
-    /// (1) Nobody stores to the bytes at `from`, and they are in a window; (2) those at `to` are the caller's alone.
+    /// (1) Nobody stores to the bytes at `from`, and they are in a window; (2) those at `to` are the caller's
+    /// alone.
     pub(crate) unsafe fn copy(&self, from: usize, to: usize, len: usize) -> Result<(), Errno> {
         let Some(mem) = &self.0 else {
             if !is_resident(from) {

@@ -1,4 +1,5 @@
-//! Which addresses are ours: a table that any thread reads without a lock, in a signal handler and in a forked child too.
+//! Which addresses are ours: a table that any thread reads without a lock, in a signal handler and in a
+//! forked child too.
 
 use crate::PAGE_SIZE;
 use crate::foreign::Foreign;
@@ -40,9 +41,10 @@ impl Window {
 
 /// Where the windows are, less what was given to the kernel.
 ///
-/// Synchronization: reading needs nothing, takes a few steps for each level of a tree ([`crate::foreign`]), and neither waits nor allocates. What was
-/// given away, or taken back, at a time that happened before is seen; of a change that is being made meanwhile, a part may be seen.
-/// Those who change the table are serialized by the lock of the layout.
+/// Synchronization: reading needs nothing, takes a few steps for each level of a tree ([`crate::foreign`]),
+/// and neither waits nor allocates. What was given away, or taken back, at a time that happened before is
+/// seen; of a change that is being made meanwhile, a part may be seen. Those who change the table are
+/// serialized by the lock of the layout.
 pub struct WindowTable {
     /// In the order in which they were made.
     windows: [OnceLock<Window>; MAX_WINDOWS],
@@ -87,7 +89,8 @@ impl WindowTable {
         self.first_owned(range.clone()) == Some(range)
     }
 
-    /// The parts of `range` that are ours and those that are not, in turn and in the order of addresses, which together are the range.
+    /// The parts of `range` that are ours and those that are not, in turn and in the order of addresses,
+    /// which together are the range.
     pub fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (Side, Range<usize>)> + '_ {
         let mut rest = range;
         std::iter::from_fn(move || {

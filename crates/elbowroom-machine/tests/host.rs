@@ -8,7 +8,8 @@ use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests print to itself.
+/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
+/// print to itself.
 fn skipped(reason: impl std::fmt::Display) {
     // If nobody can be told, there is nobody to tell.
     let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));

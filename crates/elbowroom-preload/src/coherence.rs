@@ -160,8 +160,8 @@ pub fn framed_in_turn<R>(
     Ok(result)
 }
 
-/// Ends what [`Op::WriteBegin`] began. What goes wrong here shows at the next msync or fsync: the call itself is
-/// made.
+/// Ends what [`Op::WriteBegin`] began. What goes wrong here shows at the next msync or fsync: the call itself
+/// is made.
 fn end_frame(target: &Target, ticket: usize, opened: u64, change: Change) {
     if ticket != 0 {
         let op = match change {
@@ -306,7 +306,8 @@ pub fn written_ahead(target: &Target, fd: c_int, n: ssize_t, place: &Range<u64>)
     }
 }
 
-/// Writes back what was stored to these bytes through mappings. `Err` is an errno: the file's bytes are stale.
+/// Writes back what was stored to these bytes through mappings. `Err` is an errno: the file's bytes are
+/// stale.
 pub fn write_back(target: &Target, bytes: Range<u64>) -> Result<(), c_int> {
     if target.manager.dirty_pages() == 0 {
         return Ok(());

@@ -36,7 +36,8 @@ pub enum Mmu {
 /// Whether other processes may use the files that are managed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// They may: a file goes to the kernel before another process has it, and is not managed where that cannot be known.
+    /// They may: a file goes to the kernel before another process has it, and is not managed where that
+    /// cannot be known.
     Auto,
     /// The user says that none does, or that it does not matter.
     Trust,

@@ -3,11 +3,11 @@
 //!
 //! With a manager, a service thread collects the figures and writes the statistics file; the ending thread
 //! only writes text to standard error, which the service threads do not have. Nothing is allocated on the
-//! ending thread, and no buffer is on its stack: it may be in a signal handler, whose alternate stack may have
-//! room for little more than what the kernel puts there.
+//! ending thread, and no buffer is on its stack: it may be in a signal handler, whose alternate stack may
+//! have room for little more than what the kernel puts there.
 //!
-//! Synchronization: who sets [`Process::ended`] reports; the buffers of the report without a manager belong to
-//! who sets [`UNMANAGED_TAKEN`], for good.
+//! Synchronization: who sets [`Process::ended`] reports; the buffers of the report without a manager belong
+//! to who sets [`UNMANAGED_TAKEN`], for good.
 
 use crate::fork;
 use crate::request::{self, Op};

@@ -4,8 +4,8 @@
 //! Before the fork, dirty pages are written back, so that the child reads the files as its parent left them.
 //!
 //! The processes of a tree that forked and did nothing more are counted, since nothing is managed in them:
-//! every fork counts one, and a forked process that executes a program or gets a manager counts itself out. The
-//! counter is in memory that all of them share; a program that is executed starts its own.
+//! every fork counts one, and a forked process that executes a program or gets a manager counts itself out.
+//! The counter is in memory that all of them share; a program that is executed starts its own.
 //!
 //! Synchronization: atomics only.
 
@@ -54,8 +54,8 @@ pub fn set_up() {
     }
 }
 
-/// What comes before a child that gets a copy of this process: it must read the files as its parent left them, and the two
-/// must see each other's stores where the kernel lets them.
+/// What comes before a child that gets a copy of this process: it must read the files as its parent left
+/// them, and the two must see each other's stores where the kernel lets them.
 pub fn before_fork() {
     interpose::hand_back_before_fork();
     end::flush();
@@ -85,8 +85,8 @@ fn count(change: i64) {
     }
 }
 
-/// How many processes of this tree were forked, and then neither executed a program nor got a manager. A child
-/// that is about to do so counts until it has.
+/// How many processes of this tree were forked, and then neither executed a program nor got a manager. A
+/// child that is about to do so counts until it has.
 pub fn unmanaged_children() -> u64 {
     // SAFETY: as in `count`.
     let counter = unsafe { ONLY_FORKED.load(Ordering::Acquire).as_ref() };

@@ -1,13 +1,13 @@
 //! RLIMIT_AS and RLIMIT_DATA: what we reserve is not taken from what the program has left.
 //!
 //! The kernel counts our windows and our arena against these limits, though they hold no memory of the
-//! program's. Where a limit is finite, the kernel's is what the program has set plus what we have reserved, and
-//! the program reads back what it has set (interpose/limits.rs). If the kernel does not allow that (a hard limit
-//! that we may not raise), nothing is managed: counted as `address_space_limit`. A program that is executed
-//! inherits limits, so before that the kernel gets the program's own.
+//! program's. Where a limit is finite, the kernel's is what the program has set plus what we have reserved,
+//! and the program reads back what it has set (interpose/limits.rs). If the kernel does not allow that (a
+//! hard limit that we may not raise), nothing is managed: counted as `address_space_limit`. A program that is
+//! executed inherits limits, so before that the kernel gets the program's own.
 //!
-//! Synchronization: atomics. Two threads that set the same limit at once get one of the two, as always; a value
-//! that is half of each is possible only for soft and hard limit of such calls.
+//! Synchronization: atomics. Two threads that set the same limit at once get one of the two, as always; a
+//! value that is half of each is possible only for soft and hard limit of such calls.
 
 use crate::state;
 use crate::sys;
@@ -169,8 +169,8 @@ fn give_back() {
     }
 }
 
-/// Before another program replaces this one: it is to inherit the program's own limits. The record stays as it
-/// is: it may be that of a parent whose memory the caller shares.
+/// Before another program replaces this one: it is to inherit the program's own limits. The record stays as
+/// it is: it may be that of a parent whose memory the caller shares.
 pub fn before_exec() {
     swap(|limit| (load(&limit.given), load(&limit.own)));
 }

@@ -118,7 +118,8 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
         return First::Kernel(Some(Reason::PrivateWritable));
     }
     let known_prot = libc::PROT_READ | libc::PROT_WRITE;
-    // What may be stored to and not loaded from is that only to the kernel: the processor knows no such thing.
+    // What may be stored to and not loaded from is that only to the kernel: the processor knows no such
+    // thing.
     let write_only = args.prot == libc::PROT_WRITE;
     if args.flags & !FOLLOWED != 0 || args.prot & !known_prot != 0 || write_only {
         return First::Kernel(Some(Reason::UnsupportedFlags));

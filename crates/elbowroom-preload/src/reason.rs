@@ -42,9 +42,11 @@ reasons! {
     NotAlone = "not_alone",
     /// Managed memory whose range also has mappings of the kernel's: the whole range went to the kernel.
     MixedRange = "mixed_range",
-    /// A file that had to go to the kernel, and could not: a page of it is pinned, or its stores cannot be written.
+    /// A file that had to go to the kernel, and could not: a page of it is pinned, or its stores cannot be
+    /// written.
     NotGiven = "not_given",
-    /// Advice, or another call on managed memory, that only the kernel can follow: its file went to the kernel.
+    /// Advice, or another call on managed memory, that only the kernel can follow: its file went to the
+    /// kernel.
     KernelCall = "kernel_call",
     /// mlock of managed memory: its file went to the kernel.
     Mlocked = "mlocked",

@@ -55,7 +55,8 @@ pub enum Op {
     HandBack(Range<usize>),
     /// The file goes back to the kernel.
     HandBackFile(FileId),
-    /// The kernel maps the file: it goes back if either side can store to it. The kernel's mapping can if this is true.
+    /// The kernel maps the file: it goes back if either side can store to it. The kernel's mapping can if
+    /// this is true.
     KernelMaps(FileId, bool),
     /// Unmaps the holes in the range for real, if nothing is mapped there.
     MakeRoom(Range<usize>),

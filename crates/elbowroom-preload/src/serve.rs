@@ -18,7 +18,8 @@ use std::sync::atomic::{Ordering, fence};
 
 /// [`Op::Map`]'s answer when the manager could not open the file; not an errno.
 pub const OPEN_FAILED: i32 = -1;
-/// [`Op::Map`]'s answer when the kernel still maps the file, and one of the two could store to it; not an errno.
+/// [`Op::Map`]'s answer when the kernel still maps the file, and one of the two could store to it; not an
+/// errno.
 pub const MAPPED_BY_KERNEL: i32 = -2;
 /// [`Op::Map`]'s answer when another process uses the file, or that cannot be known; not an errno.
 pub const NOT_ALONE: i32 = -3;
@@ -204,7 +205,8 @@ fn open(
         manager.close_unused(&object);
         return Err(OPEN_FAILED);
     }
-    // After the file can be found: who has the kernel map it looks for it afterwards, and one of the two sees the other.
+    // After the file can be found: who has the kernel map it looks for it afterwards, and one of the two sees
+    // the other.
     fence(Ordering::SeqCst);
     if state::KERNEL_MAPPED.may_contain(id.device, id.inode)
         && still_mapped_by_kernel(id.inode, wanted.writable || !object.is_leased())
@@ -267,10 +269,10 @@ pub fn prot(bits: libc::c_int) -> Prot {
     }
 }
 
-/// Whether the kernel maps the file, and one of the two sides could store to it: then each would miss the other's
-/// stores. By inode number alone: the device that /proc shows is not always the one that fstat(2) gives, and a
-/// wrong "yes" costs only this mapping. `stored_to`: ours could store to it, or somebody has it open for writing, so that a mapping
-/// of the kernel's could get the right.
+/// Whether the kernel maps the file, and one of the two sides could store to it: then each would miss the
+/// other's stores. By inode number alone: the device that /proc shows is not always the one that fstat(2)
+/// gives, and a wrong "yes" costs only this mapping. `stored_to`: ours could store to it, or somebody has it
+/// open for writing, so that a mapping of the kernel's could get the right.
 fn still_mapped_by_kernel(inode: u64, stored_to: bool) -> bool {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
     maps.lines().any(|line| conflicts(line, inode, stored_to))

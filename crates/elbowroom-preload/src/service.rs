@@ -95,9 +95,9 @@ fn set_phase(process: &Process, phase: u32) {
     sys::futex_wake(process.phase.as_ptr(), i32::MAX);
 }
 
-/// Says why the manager did not start, once in a process. The program goes on without: `elbowroom run` has found
-/// out before that a manager can work here, and what the program has done since to its limits or its system is
-/// no reason to end it.
+/// Says why the manager did not start, once in a process. The program goes on without: `elbowroom run` has
+/// found out before that a manager can work here, and what the program has done since to its limits or its
+/// system is no reason to end it.
 fn report_failure(process: &Process) {
     if state::options().is_none_or(|options| options.quiet) {
         return;
@@ -209,9 +209,11 @@ fn report_panics() {
     }));
 }
 
-/// Ends the process by SIGABRT, whatever the program does about that, and without our own way to the end, which would wait for the thread that is gone.
+/// Ends the process by SIGABRT, whatever the program does about that, and without our own way to the end,
+/// which would wait for the thread that is gone.
 fn die() -> ! {
-    // SAFETY: all zero is a valid disposition, SIG_DFL; the set of signals is 64 bits, as the kernel has it; and the rest are integers.
+    // SAFETY: all zero is a valid disposition, SIG_DFL; the set of signals is 64 bits, as the kernel has it;
+    // and the rest are integers.
     unsafe {
         let action: libc::sigaction = std::mem::zeroed();
         let _ = real::sigaction(libc::SIGABRT, &action, std::ptr::null_mut());
@@ -251,8 +253,8 @@ struct Taken(*mut Request);
 unsafe impl Send for Taken {}
 
 impl Pool {
-    /// Asks for another worker. The house thread starts it: libc allocates for a thread that starts another, in memory that it maps for
-    /// each thread once (reserve/stacks.rs).
+    /// Asks for another worker. The house thread starts it: libc allocates for a thread that starts another,
+    /// in memory that it maps for each thread once (reserve/stacks.rs).
     fn want_worker(&self, kind: LaneKind) {
         if self.process.lanes[kind as usize].workers.load(Ordering::Acquire) < MAX_WORKERS[kind as usize] {
             self.wanted[kind as usize].store(1, Ordering::Release);
@@ -265,7 +267,8 @@ impl Pool {
     fn spawn_wanted(self: &Arc<Self>) {
         for kind in [LaneKind::Ordinary, LaneKind::Ending] {
             if self.wanted[kind as usize].swap(0, Ordering::AcqRel) != 0 {
-                // Without another thread, those that there are serve all, later: no reason to refuse a request.
+                // Without another thread, those that there are serve all, later: no reason to refuse a
+                // request.
                 let _ = self.spawn_worker(kind);
             }
         }

@@ -2,15 +2,15 @@
 //!
 //! Once a mapping is managed, such an end must not lose stores, nor the report. So we stand in front of the
 //! program's dispositions where it matters, with [`dispatch`], and the program is not to notice: sigaction(2)
-//! and its relatives (interpose/signal.rs) report what the program has set, which table.rs remembers. We stand
-//! in front of
+//! and its relatives (interpose/signal.rs) report what the program has set, which table.rs remembers. We
+//! stand in front of
 //! * SIG_DFL, of every signal that ends the process: the handler writes back and reports, and lets the signal
 //!   happen again by default (fatal.rs);
 //! * handlers with SA_RESETHAND: the kernel would make the disposition SIG_DFL behind our back, and a handler
 //!   that raises the signal again would end the process. It becomes our SIG_DFL instead;
 //! * SIG_IGN of signals that instructions raise: the kernel does not ignore them then, but kills;
-//! * handlers of signals that instructions raise, and handlers that block such signals: if they are blocked, the
-//!   kernel kills, so it must not know (blocked.rs);
+//! * handlers of signals that instructions raise, and handlers that block such signals: if they are blocked,
+//!   the kernel kills, so it must not know (blocked.rs);
 //! * handlers and SIG_IGN of SIGABRT: abort(3) inside libc raises it, and then once more by default.
 //!
 //! The kernel's disposition has the program's flags and mask, so that a handler is called as the kernel would
@@ -20,8 +20,8 @@
 //! signal; handlers would be called, and interrupt its system calls. There we stand in front of SIG_DFL only
 //! for signals that instructions raise.
 //!
-//! A child that shares our memory (vfork) has dispositions of its own, but not a table of its own: what it sets
-//! goes to the kernel as it is.
+//! A child that shares our memory (vfork) has dispositions of its own, but not a table of its own: what it
+//! sets goes to the kernel as it is.
 //!
 //! Synchronization: see table.rs.
 
@@ -260,8 +260,8 @@ fn tell(action: Action, old: &mut libc::sigaction) {
 /// As that function.
 pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_int, handler: usize) -> usize {
     let before = is_fatal(signal).then(|| table::load(signal).handler);
-    // SAFETY: the caller's promise. Not under the lock, which blocks signals: some of them look at the mask, and
-    // change it.
+    // SAFETY: the caller's promise. Not under the lock, which blocks signals: some of them look at the mask,
+    // and change it.
     let was = unsafe { real(signal, handler) };
     let Some(before) = before else { return was };
     if is_virtual(signal) && has_own_table() {
@@ -302,8 +302,8 @@ fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
     }
 }
 
-/// abort(3), when what the program has set for SIGABRT is still to happen. For SIG_DFL nothing is: the alternate
-/// stack of the handler that may have called abort has no room for another.
+/// abort(3), when what the program has set for SIGABRT is still to happen. For SIG_DFL nothing is: the
+/// alternate stack of the handler that may have called abort has no room for another.
 pub fn abort_first() {
     if table::load(libc::SIGABRT).handler == libc::SIG_DFL {
         return;
@@ -358,7 +358,8 @@ unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, contex
 
 /// Calls the program's handler as the kernel would.
 unsafe fn call(action: Action, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the program gave this function for this signal; one that takes only the number ignores the rest.
+    // SAFETY: the program gave this function for this signal; one that takes only the number ignores the
+    // rest.
     let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
         unsafe { std::mem::transmute(action.handler) };
     let itself = if action.flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };

@@ -74,8 +74,8 @@ pub struct Process {
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-/// Files that the kernel maps, or did, as far as mmap and handing back made that so; the parent's included: its
-/// mappings are inherited.
+/// Files that the kernel maps, or did, as far as mmap and handing back made that so; the parent's included:
+/// its mappings are inherited.
 pub static KERNEL_MAPPED: IdSet = IdSet::new();
 /// The manager of this process or of the nearest ancestor that had one: where its windows were must be known
 /// after fork.

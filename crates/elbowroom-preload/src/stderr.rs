@@ -1,9 +1,10 @@
 //! Text for the program's standard error, written on a thread of the program.
 //!
 //! The write must not change what the program does or how it ends. If standard error is a pipe that nobody
-//! reads any more, or a file beyond its limit, the write would raise a signal: SIGPIPE and SIGXFSZ are blocked
-//! meanwhile, and one that was not pending before is taken back. If it is a pipe that is full, whoever should
-//! read it may be waiting for the end of the process: the rest of the text is dropped after [`PATIENCE_MS`].
+//! reads any more, or a file beyond its limit, the write would raise a signal: SIGPIPE and SIGXFSZ are
+//! blocked meanwhile, and one that was not pending before is taken back. If it is a pipe that is full,
+//! whoever should read it may be waiting for the end of the process: the rest of the text is dropped after
+//! [`PATIENCE_MS`].
 
 use crate::sys;
 use libc::{c_int, c_long};

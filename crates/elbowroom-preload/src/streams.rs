@@ -1,13 +1,13 @@
 //! The files behind the program's open stdio streams, fixed-size, lock-free and without allocation.
 //!
 //! stdio reads and writes with calls of its own inside libc, which nobody sees. So a file that a stream may
-//! write, or reads while its mappings may be stored to, is the kernel's (interpose/stdio.rs). What is asked here
-//! is whether there is such a stream of a file. When the table is full the answer is always "yes".
+//! write, or reads while its mappings may be stored to, is the kernel's (interpose/stdio.rs). What is asked
+//! here is whether there is such a stream of a file. When the table is full the answer is always "yes".
 //!
 //! Synchronization: any thread may do anything at any time. A slot belongs to whoever made `stream` something
-//! else than 0, until it is 0 again; `kind` is stored last. Who names a stream's file looks afterwards whether it
-//! is managed, and who has mapped a file asks afterwards whether it has a stream: one of the two sees the
-//! other.
+//! else than 0, until it is 0 again; `kind` is stored last. Who names a stream's file looks afterwards
+//! whether it is managed, and who has mapped a file asks afterwards whether it has a stream: one of the two
+//! sees the other.
 
 use elbowroom::FileId;
 use libc::c_int;
@@ -38,8 +38,8 @@ impl Kind {
         if mode.first() == Some(&b'r') && !mode.contains(&b'+') { Self::Reader } else { Self::Writer }
     }
 
-    /// Whether such a stream and managed mappings of its file exclude each other. `writable`: the mappings may
-    /// be stored to.
+    /// Whether such a stream and managed mappings of its file exclude each other. `writable`: the mappings
+    /// may be stored to.
     pub fn conflicts(self, writable: bool) -> bool {
         self == Self::Writer || writable
     }
@@ -102,8 +102,8 @@ impl Streams {
         }
     }
 
-    /// Claims an entry for a stream that is about to be opened. `None`: there is no room, and from now on every
-    /// file counts as one that a stream writes.
+    /// Claims an entry for a stream that is about to be opened. `None`: there is no room, and from now on
+    /// every file counts as one that a stream writes.
     pub fn claim(&self) -> Option<Entry> {
         for (index, slot) in self.slots.iter().enumerate() {
             let free = slot.stream.load(Ordering::Relaxed) == FREE;
@@ -138,8 +138,8 @@ impl Streams {
         slot.stream.store(stream, Ordering::Release);
     }
 
-    /// The entry of a stream that is about to be closed. It still counts, but another stream may soon have its
-    /// address.
+    /// The entry of a stream that is about to be closed. It still counts, but another stream may soon have
+    /// its address.
     pub fn unbind(&self, stream: usize) -> Option<Entry> {
         let found = self.used().iter().position(|slot| slot.stream.load(Ordering::Acquire) == stream);
         let entry = found.filter(|_| stream > LASTING)?;

@@ -103,8 +103,8 @@ pub fn stat_at(dir: c_int, path: *const libc::c_char, flags: c_int) -> Option<li
     None
 }
 
-/// The beginning of the file at `path`, a string with its final 0, as far as it fits into `buffer`. For small files
-/// of /proc, which one read gives whole.
+/// The beginning of the file at `path`, a string with its final 0, as far as it fits into `buffer`. For small
+/// files of /proc, which one read gives whole.
 pub fn read_file<'a>(path: &[u8], buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     debug_assert!(path.contains(&0));
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
@@ -191,8 +191,8 @@ fn copy_probed(from: usize, to: usize, len: usize) -> usize {
     while done < len {
         let to_page_end = |at: usize| PAGE - (at + done) % PAGE;
         let n = (len - done).min(to_page_end(from)).min(to_page_end(to));
-        // Whole words do not cross pages. The second look stores something, which is overwritten at once: so it
-        // comes only after the first.
+        // Whole words do not cross pages. The second look stores something, which is overwritten at once: so
+        // it comes only after the first.
         if !probe((from + done) & !(WORD - 1), std::ptr::null_mut()) {
             break;
         }
@@ -206,8 +206,8 @@ fn copy_probed(from: usize, to: usize, len: usize) -> usize {
     done
 }
 
-/// Whether the kernel can read a word at `from` (not if 0) and write one at `to` (not if null): it does both in
-/// a change of the signal mask that changes nothing.
+/// Whether the kernel can read a word at `from` (not if 0) and write one at `to` (not if null): it does both
+/// in a change of the signal mask that changes nothing.
 fn probe(from: usize, to: *mut u64) -> bool {
     const NO_CHANGE: c_long = -1;
     let how = if from == 0 { libc::SIG_BLOCK as c_long } else { NO_CHANGE };

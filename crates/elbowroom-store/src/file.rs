@@ -205,12 +205,14 @@ impl StoreFile {
         if let Some(error) = verdict.error {
             return Err(error);
         }
-        // Asked before, so that the kernel sends no signal for it: the file is as long already, so the limit is not what the program meant.
+        // Asked before, so that the kernel sends no signal for it: the file is as long already, so the limit
+        // is not what the program meant.
         if limits::is_beyond_file_limit(offset + bytes.len() as u64) {
             return self.write_mapped(bytes, offset);
         }
         match self.write_allowed(bytes, offset, verdict) {
-            // The program has set its limit just now. The signal is blocked on our threads, and for this one alone.
+            // The program has set its limit just now. The signal is blocked on our threads, and for this one
+            // alone.
             Err(Errno::FBIG) => self.write_mapped(bytes, offset),
             result => result,
         }

@@ -27,7 +27,8 @@
 //! threads that kick it must share one.
 //!
 //! Unsafe code is confined to `uring` (the kernel is given addresses of frames), `threads` (the watched descriptor is
-//! borrowed by number), `calls` (descriptors are closed by number), `mapped` (a mapping of the kernel's is written to), and
+//! borrowed by number), `calls` (descriptors are closed by number), `mapped` (a mapping of the kernel's is
+//! written to), and
 //! `origin` and `guard` (system calls that rustix has no functions for).
 
 #[cfg(not(shuttle))]

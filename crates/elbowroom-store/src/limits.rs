@@ -1,10 +1,11 @@
-//! Limits of the process that our files meet although they are not the program's doing: how many descriptors it may have (RLIMIT_NOFILE), and how far
-//! into a file it may write (RLIMIT_FSIZE).
+//! Limits of the process that our files meet although they are not the program's doing: how many descriptors
+//! it may have (RLIMIT_NOFILE), and how far into a file it may write (RLIMIT_FSIZE).
 //!
-//! The first holds for each file table by itself, ours included. Files that are kept open get numbers beyond the soft limit, which is raised to the hard
-//! one for the moment in which a number is given; so those below it stay free for what is opened for a moment. Nothing waits for a disk meanwhile. A
-//! program that changes its limit in this very moment finds its own value there afterwards; one that asks for it may see the hard limit, and a child that it makes
-//! then may keep it.
+//! The first holds for each file table by itself, ours included. Files that are kept open get numbers beyond
+//! the soft limit, which is raised to the hard one for the moment in which a number is given; so those below
+//! it stay free for what is opened for a moment. Nothing waits for a disk meanwhile. A program that changes
+//! its limit in this very moment finds its own value there afterwards; one that asks for it may see the hard
+//! limit, and a child that it makes then may keep it.
 
 use crate::calls::Descriptor;
 use elbowroom_machine::Errno;
@@ -14,7 +15,8 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, prlimit};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// So many of the lowest numbers, or half of those that the soft limit allows, are not taken by files that are kept open.
+/// So many of the lowest numbers, or half of those that the soft limit allows, are not taken by files that
+/// are kept open.
 const SPARE_DESCRIPTORS: u64 = 64;
 
 /// The process that has raised the limit for a moment; 0: none.
@@ -24,7 +26,8 @@ static RAISED_BY: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Descriptor, Errno> {
     let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let fd = match open() {
-        // The program has lowered its limit below what we have open already, or many threads open files at once.
+        // The program has lowered its limit below what we have open already, or many threads open files at
+        // once.
         Err(Errno::MFILE) => return raised(soft, open).map(Descriptor::from),
         opened => Descriptor::from(opened?),
     };
@@ -47,7 +50,8 @@ pub(crate) fn is_beyond_file_limit(end: u64) -> bool {
 /// Makes a call while the soft limit on descriptors is as high as the hard one.
 fn raised<T>(soft: u64, call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     let this = getpid().as_raw_nonzero().get() as u32;
-    // Whoever has it makes three system calls. A process that was forked in between finds its parent's number, which means nothing.
+    // Whoever has it makes three system calls. A process that was forked in between finds its parent's
+    // number, which means nothing.
     while let Err(other) = RAISED_BY.compare_exchange(0, this, Ordering::Acquire, Ordering::Relaxed) {
         if other != this {
             let _ = RAISED_BY.compare_exchange(other, 0, Ordering::Relaxed, Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! Writing to a file through a mapping of the kernel's: where write(2) is not allowed to, stores are.
 //!
-//! A write beyond the soft RLIMIT_FSIZE gets EFBIG and SIGXFSZ, also inside the file as it is. Stores to a shared mapping are not subject to it, so what the program has
-//! stored reaches the file in this way. The copy is a system call: a page that is not there, because the file was cut meanwhile or the disk is full, is an
-//! error and not a signal. It cannot make the file longer.
+//! A write beyond the soft RLIMIT_FSIZE gets EFBIG and SIGXFSZ, also inside the file as it is. Stores to a
+//! shared mapping are not subject to it, so what the program has stored reaches the file in this way. The
+//! copy is a system call: a page that is not there, because the file was cut meanwhile or the disk is full,
+//! is an error and not a signal. It cannot make the file longer.
 
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -27,7 +28,8 @@ struct IoVec {
     len: usize,
 }
 
-/// Writes `bytes` to `offset` of a file that is at least that long. EFBIG if that cannot be done here: what write(2) would have said.
+/// Writes `bytes` to `offset` of a file that is at least that long. EFBIG if that cannot be done here: what
+/// write(2) would have said.
 pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<(), Errno> {
     let mut done = 0;
     while done < bytes.len() {
@@ -49,8 +51,8 @@ fn write_piece(fd: BorrowedFd<'_>, bytes: &[u8], page: u64, skip: usize) -> Resu
     let to = IoVec { base: mapped as usize + skip, len: bytes.len() };
     let (one, flags): (c_ulong, c_ulong) = (1, 0);
     let this: c_int = getpid().as_raw_nonzero().get();
-    // SAFETY: (1) the arguments are those of process_vm_writev(2), each list being of one part; (2) what is written is the mapping just
-    // made, which nobody else knows, and what is read is a slice.
+    // SAFETY: (1) the arguments are those of process_vm_writev(2), each list being of one part; (2) what is
+    // written is the mapping just made, which nobody else knows, and what is read is a slice.
     let copied = unsafe {
         syscall(SYS_PROCESS_VM_WRITEV, c_long::from(this), &raw const from, one, &raw const to, one, flags)
     };

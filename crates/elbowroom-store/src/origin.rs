@@ -1,8 +1,10 @@
 //! The program's own descriptor of a file that it maps.
 //!
-//! A mapping by the kernel keeps the open file description ("struct file") that it was made through: its rights, its
+//! A mapping by the kernel keeps the open file description ("struct file") that it was made through: its
+//! rights, its
 //! `flock` locks, and which mappings may merge hang on that. A managed mapping keeps the same: the description is
-//! taken over from the program's file table into ours. Through it the mapping is made when it goes to the kernel.
+//! taken over from the program's file table into ours. Through it the mapping is made when it goes to the
+//! kernel.
 
 use crate::calls::Descriptor;
 use crate::file::FileId;
@@ -29,11 +31,12 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Takes over descriptor `fd` of thread `tid` of this process. `serial` names it; see [`Origin::is_same`].
+    /// Takes over descriptor `fd` of thread `tid` of this process. `serial` names it; see
+    /// [`Origin::is_same`].
     ///
     /// # Errors
-    /// EBADF: there is no such descriptor (any more). ENOSYS, EPERM: the kernel is older than 5.6, or a sandbox forbids
-    /// it. EMFILE: our file table is full.
+    /// EBADF: there is no such descriptor (any more). ENOSYS, EPERM: the kernel is older than 5.6, or a
+    /// sandbox forbids it. EMFILE: our file table is full.
     pub fn take(tid: u32, fd: i32, serial: u64) -> Result<Self, Errno> {
         let pid = Pid::from_raw(tid as i32).ok_or(Errno::SRCH)?;
         let own = Pid::from_raw(rustix::process::getpid().as_raw_nonzero().get()).ok_or(Errno::SRCH)?;
@@ -71,8 +74,8 @@ impl Origin {
         self.fd.proc_path()
     }
 
-    /// Whether both are one open file description. Where the kernel cannot tell, they are taken as two: then neighbours
-    /// that could be one mapping stay two.
+    /// Whether both are one open file description. Where the kernel cannot tell, they are taken as two: then
+    /// neighbours that could be one mapping stay two.
     pub fn is_same(&self, other: &Origin) -> bool {
         let (a, b) = (self.fd.as_fd().as_raw_fd(), other.fd.as_fd().as_raw_fd());
         // SAFETY: integers only; both descriptors are open for as long as they are borrowed.

@@ -1,7 +1,9 @@
-//! The rule that nothing sleeps, nor waits for a device, inside a section of an epoch or with a read lock of a VMA; checked in debug builds.
+//! The rule that nothing sleeps, nor waits for a device, inside a section of an epoch or with a read lock of
+//! a VMA; checked in debug builds.
 //!
-//! Whoever is in a section keeps what was retired from being dropped, and whoever has a VMA keeps all who change the layout waiting, and those who wait
-//! behind them. So both are for a look, and what the look finds missing is had with nothing held. A thread counts what it has; who blocks asks.
+//! Whoever is in a section keeps what was retired from being dropped, and whoever has a VMA keeps all who
+//! change the layout waiting, and those who wait behind them. So both are for a look, and what the look finds
+//! missing is had with nothing held. A thread counts what it has; who blocks asks.
 
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 std::thread_local! {
@@ -29,16 +31,19 @@ pub(crate) fn entered(what: Inside) {
 /// The thread has one less.
 #[inline]
 pub(crate) fn left(what: Inside) {
-    // A guard may be dropped by another thread than its maker: then the counts of both are wrong, and saturate.
+    // A guard may be dropped by another thread than its maker: then the counts of both are wrong, and
+    // saturate.
     #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
     INSIDE.with(|inside| inside[what as usize].set(inside[what as usize].get().saturating_sub(1)));
     let _ = what;
 }
 
-/// Says that the thread is about to sleep, or to make a request that may wait for a device. Costs nothing but in debug builds.
+/// Says that the thread is about to sleep, or to make a request that may wait for a device. Costs nothing but
+/// in debug builds.
 ///
 /// # Panics
-/// In debug builds, if the thread is inside a section of an epoch, has a read lock of a slot, or holds a lock that is only ever held for a few instructions.
+/// In debug builds, if the thread is inside a section of an epoch, has a read lock of a slot, or holds a lock
+/// that is only ever held for a few instructions.
 #[inline]
 #[track_caller]
 pub fn may_block() {
@@ -49,7 +54,8 @@ pub fn may_block() {
     }
 }
 
-/// The same for who is about to wait for a lock that is held for a few instructions, whatever locks it has itself: their order is checked elsewhere.
+/// The same for who is about to wait for a lock that is held for a few instructions, whatever locks it has
+/// itself: their order is checked elsewhere.
 ///
 /// # Panics
 /// In debug builds, if the thread is inside a section of an epoch or has a read lock of a slot.

@@ -53,19 +53,22 @@ pub struct Config {
     /// managed), or waits there to. The manager's threads then let it go first, for 0.1 ms and a third of their time at most, since their own
     /// requests would keep the kernel's lock from it. Called often, by any thread; must not block. For spaces of the host only.
     pub changes_wait: Option<fn() -> bool>,
-    /// Files are written back and closed as soon as nobody maps them, before the verb that unmapped them returns; their pages stay for a
-    /// while. Off: they stay open for a while.
+    /// Files are written back and closed as soon as nobody maps them, before the verb that unmapped them
+    /// returns; their pages stay for a while. Off: they stay open for a while.
     pub close_unmapped: bool,
-    /// Files are managed only while nobody else uses them ([`Manager::open_through`](crate::Manager::open_through)).
+    /// Files are managed only while nobody else uses them
+    /// ([`Manager::open_through`](crate::Manager::open_through)).
     pub alone: bool,
     /// Called before the kernel maps a file that was managed, with the file.
     pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
     /// A fault that was not served for so long is reported, and ended by SIGBUS.
     pub fault_bound: Duration,
-    /// Told, in a line without its end, what went wrong that nobody else is told of. `None`: it is written to standard error. Called by the manager's threads.
+    /// Told, in a line without its end, what went wrong that nobody else is told of. `None`: it is written to
+    /// standard error. Called by the manager's threads.
     pub report: Option<fn(&str)>,
-    /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait for ever. `None`: by
-    /// [`abort`](std::process::abort). Called by the thread that panicked, and never to return.
+    /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait
+    /// for ever. `None`: by [`abort`](std::process::abort). Called by the thread that panicked, and never to
+    /// return.
     pub end_process: Option<fn() -> !>,
     /// Which improvements are on.
     pub ablation: Ablation,
@@ -197,13 +200,15 @@ pub const DELAY: Duration = Duration::from_millis(1);
 /// How often it is looked whether a change of the layout has ended. Changes are short, but for those that wait for a pin.
 pub const CHANGE_LOOK: Duration = Duration::from_micros(100);
 
-/// How long new changes of a layout are kept waiting at first for a moment without any. As long after that they are not.
+/// How long new changes of a layout are kept waiting at first for a moment without any. As long after that
+/// they are not.
 pub const STILL_PATIENCE: Duration = Duration::from_millis(10);
 
 /// Each time that there was no such moment they are kept waiting for twice as long, up to this.
 pub const STILL_PATIENCE_MOST: Duration = Duration::from_secs(1);
 
-/// For how long such a moment is waited for. Each change that is under way ends in less, unless it waits for a disk.
+/// For how long such a moment is waited for. Each change that is under way ends in less, unless it waits for
+/// a disk.
 pub const STILL_BOUND: Duration = Duration::from_secs(30);
 
 /// How long a fault waits for memory before it fails with SIGBUS rather than hang.
@@ -212,8 +217,8 @@ pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 /// How long dirty pages that could not be written are kept while others wait for memory.
 pub const FAILED_DIRTY_KEEP: Duration = Duration::from_secs(5);
 
-/// How long a fault waits for anything before it is reported and fails with SIGBUS, if nothing else is asked for: longer than any bound here, and than it takes
-/// the kernel to give up a disk that does not answer.
+/// How long a fault waits for anything before it is reported and fails with SIGBUS, if nothing else is asked
+/// for: longer than any bound here, and than it takes the kernel to give up a disk that does not answer.
 pub const FAULT_BOUND: Duration = Duration::from_secs(180);
 
 /// How often it is looked whether handlers get on, and faults are served.
@@ -237,7 +242,8 @@ pub const OPEN_ROUNDS: usize = 16;
 /// How long closing a file waits for those who are in the middle of using its descriptor.
 pub const CLOSE_BOUND: Duration = Duration::from_secs(1);
 
-/// Two changes of a file that are nearer to each other may have the same time: two ticks of the slowest kernel clock.
+/// Two changes of a file that are nearer to each other may have the same time: two ticks of the slowest
+/// kernel clock.
 pub const TIME_GRAIN: Duration = Duration::from_millis(20);
 
 /// A file that nobody maps is closed, and its pages dropped, after this.
@@ -249,7 +255,8 @@ pub const STREAM_SLOTS: usize = 4096;
 /// With more faults waiting than this, sequential streams are not read ahead of their readers.
 pub const READ_ON_MAX_WAITING: usize = 16;
 
-/// How many entries of the queues are looked at under their lock at a time, for folios that have left their caches.
+/// How many entries of the queues are looked at under their lock at a time, for folios that have left their
+/// caches.
 pub const PURGE_LOOKS: usize = 256;
 
 /// Folios that reclaim takes out of their windows together, at most.

@@ -58,7 +58,8 @@ pub(crate) struct Core<P: Platform> {
     /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none waits.
     pub(crate) starving_since: AtomicU64,
     pub(crate) born: Instant,
-    /// When somebody last looked at the clock for a bound, and when the process last went on after it had been stopped; nanoseconds since `born`.
+    /// When somebody last looked at the clock for a bound, and when the process last went on after it had
+    /// been stopped; nanoseconds since `born`.
     pub(crate) alive: AtomicU64,
     pub(crate) resumed: AtomicU64,
     /// Counts the looks of whoever settles aliases.
@@ -259,9 +260,9 @@ impl<P: Platform> Core<P> {
     /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for taking free addresses. Not for handlers, nor
     /// for who has begun a change.
     ///
-    /// Others have as long as before to begin changes, each time that this has waited in vain, and are kept waiting for twice as long then: somebody whose
-    /// change is under way may wait for another's. So changes that follow each other cannot keep this from its moment. `None`: there was none for
-    /// [`STILL_BOUND`].
+    /// Others have as long as before to begin changes, each time that this has waited in vain, and are kept
+    /// waiting for twice as long then: somebody whose change is under way may wait for another's. So changes
+    /// that follow each other cannot keep this from its moment. `None`: there was none for [`STILL_BOUND`].
     pub(crate) fn keep_still<'m>(&self, mm: &'m Mm) -> Option<Still<'m>> {
         let deadline = Instant::now() + STILL_BOUND;
         let mut patience = STILL_PATIENCE;

@@ -164,8 +164,9 @@ impl<P: Platform> Manager<P> {
         self.core.check_foreign(object);
     }
 
-    /// The object of the file that descriptor `fd` of thread `tid` of this process is, and what the kernel would keep of the descriptor in a mapping: for
-    /// [`Space::map_through`](crate::Space::map_through). With [`Config::alone`] the file is kept ours alone from now on: if another process comes, it goes back to
+    /// The object of the file that descriptor `fd` of thread `tid` of this process is, and what the kernel
+    /// would keep of the descriptor in a mapping: for [`Space::map_through`](crate::Space::map_through). With
+    /// [`Config::alone`] the file is kept ours alone from now on: if another process comes, it goes back to
     /// the kernel before that process has it open.
     ///
     /// # Errors
@@ -194,7 +195,8 @@ impl<P: Platform> Manager<P> {
         self.core.objects.find(id)
     }
 
-    /// Closes a file that was opened to be mapped, and was not; nothing if somebody else maps it, or files are not closed then.
+    /// Closes a file that was opened to be mapped, and was not; nothing if somebody else maps it, or files
+    /// are not closed then.
     pub fn close_unused(&self, object: &Arc<FileObject>) {
         if self.core.config.close_unmapped {
             self.core.close_unmapped(object, Obstacle::Skip);

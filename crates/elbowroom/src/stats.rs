@@ -148,7 +148,8 @@ pub struct Stats {
     pub aliased_files: u64,
     /// Files given back to the kernel, with all their mappings, for whatever reason.
     pub handed_back_files: u64,
-    /// Files that another process opened, or was about to write, while they were managed; they were given back.
+    /// Files that another process opened, or was about to write, while they were managed; they were given
+    /// back.
     pub contested_files: u64,
     /// Faults on private anonymous memory that were served by a huge folio, of 2 MiB.
     pub huge_faults: u64,

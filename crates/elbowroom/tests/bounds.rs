@@ -1,4 +1,5 @@
-//! What bounds the wait of a fault when something is broken: the watchdog, and the end of a process whose manager has lost a thread.
+//! What bounds the wait of a fault when something is broken: the watchdog, and the end of a process whose
+//! manager has lost a thread.
 // Pointers into mappings of a manager, and pinning them, are what this is about.
 #![allow(unsafe_code)]
 
@@ -151,7 +152,8 @@ fn pin(addr: usize) -> Option<std::os::fd::OwnedFd> {
     Some(ring)
 }
 
-/// A page that is pinned in one mapping cannot be had in another: that fails after a while, and does not hang.
+/// A page that is pinned in one mapping cannot be had in another: that fails after a while, and does not
+/// hang.
 #[test]
 fn a_page_that_stays_pinned_elsewhere_is_a_bus_error() {
     let (manager, space): (Manager<Host>, _) = match Manager::start(Config::with_memory(BUDGET)) {
@@ -180,7 +182,8 @@ fn a_page_that_stays_pinned_elsewhere_is_a_bus_error() {
     assert_eq!(unsafe { (one as *const u64).read_volatile() }, 7, "where it was pinned it stays");
 }
 
-/// Pages that the program drops by a system call of which nobody is told do not hang those who take pages home.
+/// Pages that the program drops by a system call of which nobody is told do not hang those who take pages
+/// home.
 fn pages_dropped_by_others_hang_nobody(copy: bool) {
     let mover = if copy { elbowroom::MoverKind::Copy } else { elbowroom::MoverKind::Move };
     let config = Config { mover, handlers: 1, ..Config::with_memory(BUDGET) };

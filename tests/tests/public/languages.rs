@@ -95,7 +95,8 @@ END
 }
 
 program! {
-    /// Programs of Go make their system calls themselves. With C in them they are dynamic, and the library is there.
+    /// Programs of Go make their system calls themselves. With C in them they are dynamic, and the library is
+    /// there.
     go {
         needs: &[("/usr/lib/go-1.19/bin/go", "golang-1.19-go"), ("cc", "build-essential")],
         prepare: "mkdir src; cat > src/m.go <<'END'

@@ -1,7 +1,9 @@
-//! Programs of Debian's that nobody here wrote, plainly and under `elbowroom run`: the same output, status and files.
+//! Programs of Debian's that nobody here wrote, plainly and under `elbowroom run`: the same output, status
+//! and files.
 //!
-//! Each is a row ([`Program`]) and a test of its name. What is not installed is skipped, which is said on standard error
-//! past the capture of the test harness; with `ELBOWROOM_REQUIRE_PROGRAMS=1`, as in CI, it is a failure.
+//! Each is a row ([`Program`]) and a test of its name. What is not installed is skipped, which is said on
+//! standard error past the capture of the test harness; with `ELBOWROOM_REQUIRE_PROGRAMS=1`, as in CI, it is
+//! a failure.
 //!
 //! * [`mod@archives`]: what packs, copies and compares files
 //! * [`mod@binaries`]: compilers, linkers, debuggers

@@ -1,5 +1,5 @@
-//! Databases that two processes use at once, one of them plain or both managed. What they do keeps to the rules of the
-//! database, so nothing may be lost, and no reader may see a state that never was.
+//! Databases that two processes use at once, one of them plain or both managed. What they do keeps to the
+//! rules of the database, so nothing may be lost, and no reader may see a state that never was.
 
 use elbowroom_tests::public::Second;
 

@@ -47,7 +47,8 @@ fn programs_of_the_system_are_dynamic() {
     assert!(shell.dynamic && shell.interpreter.is_some());
 }
 
-/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests print to itself.
+/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
+/// print to itself.
 fn skipped(reason: impl std::fmt::Display) {
     // If nobody can be told, there is nobody to tell.
     let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));

@@ -1,4 +1,5 @@
-//! The marks against a plain list of sides: exhaustive in the small, random in the large, and with readers beside writers.
+//! The marks against a plain list of sides: exhaustive in the small, random in the large, and with readers
+//! beside writers.
 
 use super::*;
 use std::sync::Mutex;
@@ -106,7 +107,8 @@ fn a_terabyte_takes_little_memory_and_few_steps() {
     assert_eq!(marks.first_run(0..pages, Side::Kernel), None);
 }
 
-/// Readers beside two writers: what they know to be foreign, or ours, from before is seen so, whatever happens to the rest.
+/// Readers beside two writers: what they know to be foreign, or ours, from before is seen so, whatever
+/// happens to the rest.
 #[test]
 fn readers_beside_writers() {
     const PAGES: usize = 70_000;

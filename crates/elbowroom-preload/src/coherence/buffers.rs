@@ -127,7 +127,8 @@ impl Buffers {
             if way == Way::Write {
                 len = self.scatter(way, done, buffer.at() as usize, len);
                 if len == 0 && done == 0 {
-                    // The kernel says what else is wrong first, and what a write without a readable byte changes.
+                    // The kernel says what else is wrong first, and what a write without a readable byte
+                    // changes.
                     return direct(way, fd, Given::one(BAD_ADDRESS, self.total), at, flags);
                 }
                 if len == 0 {
@@ -159,8 +160,8 @@ impl Buffers {
         if done == 0 && self.total > 0 { sys::fail(libc::EFAULT) as ssize_t } else { done as ssize_t }
     }
 
-    /// Copies `len` bytes between the buffer and the parts from their byte `skip` on; gives how many, fewer at
-    /// a bad address.
+    /// Copies `len` bytes between the buffer and the parts from their byte `skip` on; gives how many, fewer
+    /// at a bad address.
     fn scatter(&self, way: Way, mut skip: usize, buffer: usize, len: usize) -> usize {
         let (parts, n) = match &self.given {
             Given::One(part) => (std::ptr::from_ref(part), 1),

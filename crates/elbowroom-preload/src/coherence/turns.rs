@@ -1,9 +1,10 @@
-//! Turns: calls that use a file's position, or its size, as the place of what they do come one after the other.
+//! Turns: calls that use a file's position, or its size, as the place of what they do come one after the
+//! other.
 //!
-//! Where such a call writes or reads is known to the kernel only, while it makes the call. So who makes one takes
-//! the file's turn first, and then the position (the end, for an append) stays what it is until its call has
-//! used it. Threads that the kernel alone moves (raw calls, processes that share a descriptor) take no
-//! turns; that they were there shows afterwards, and is remembered.
+//! Where such a call writes or reads is known to the kernel only, while it makes the call. So who makes one
+//! takes the file's turn first, and then the position (the end, for an append) stays what it is until its
+//! call has used it. Threads that the kernel alone moves (raw calls, processes that share a descriptor) take
+//! no turns; that they were there shows afterwards, and is remembered.
 //!
 //! Synchronization: a futex per slot, which works in signal handlers too: whoever has a turn has its signals
 //! blocked. A thread has one turn at most.

@@ -69,9 +69,8 @@ fn touches_windows(manager: &Manager, parts: *const iovec, n: usize) -> bool {
 /// # Safety
 /// As process_madvise.
 unsafe fn advise_self(pidfd: c_int, parts: *const iovec, n: usize, advice: c_int, flags: c_uint) -> ssize_t {
-    // Of no parts: the kernel says what is wrong with the other arguments, and whether a process may give this
-    // advice so.
-    // SAFETY: an empty array.
+    // Of no parts: the kernel says what is wrong with the other arguments, and whether a process may give
+    // this advice so. SAFETY: an empty array.
     let asked =
         unsafe { real::process_madvise(pidfd, std::ptr::NonNull::dangling().as_ptr(), 0, advice, flags) };
     if asked < 0 {
@@ -88,8 +87,8 @@ unsafe fn advise_self(pidfd: c_int, parts: *const iovec, n: usize, advice: c_int
     if failed && done == 0 { -1 } else { done as ssize_t }
 }
 
-/// Whether a pidfd is of this process, or of one of its threads. Where that cannot be found out: yes, since its
-/// addresses are those of managed memory. `errno` is kept.
+/// Whether a pidfd is of this process, or of one of its threads. Where that cannot be found out: yes, since
+/// its addresses are those of managed memory. `errno` is kept.
 fn is_this_process(pidfd: c_int) -> bool {
     if PIDFD_SELF.contains(&pidfd) {
         return true;
@@ -107,8 +106,8 @@ fn is_this_process(pidfd: c_int) -> bool {
     ours
 }
 
-/// What "Pid:" says about a pidfd; 0 or less is none of this PID namespace. `None`: it is no pidfd, or there is
-/// no /proc.
+/// What "Pid:" says about a pidfd; 0 or less is none of this PID namespace. `None`: it is no pidfd, or there
+/// is no /proc.
 fn pid_of(pidfd: c_int) -> Option<c_long> {
     const PREFIX: &[u8] = b"/proc/thread-self/fdinfo/";
     let mut path = [0; 64];

@@ -1,6 +1,6 @@
-//! Asynchronous reads and writes: those of libc, made by threads of its own inside libc, and those of libaio, made
-//! by the kernel after the call has returned. Neither can be framed, so a file that they use is left to the
-//! kernel from then on (stdio.rs).
+//! Asynchronous reads and writes: those of libc, made by threads of its own inside libc, and those of libaio,
+//! made by the kernel after the call has returned. Neither can be framed, so a file that they use is left to
+//! the kernel from then on (stdio.rs).
 
 use super::stdio::leave_for_good;
 use crate::real;

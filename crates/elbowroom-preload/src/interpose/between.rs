@@ -176,9 +176,9 @@ unsafe fn send(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssiz
 /// An address that can be read and not written.
 static READ_ONLY: u8 = 0;
 
-/// Waits until a pipe has something to read, or nobody writes to it any more: a read of it that fails before it
-/// takes anything. So it waits as the call would that the program made: a signal ends it or not as the handler
-/// says, and it is a cancellation point. `false`: it was ended; `errno` says how.
+/// Waits until a pipe has something to read, or nobody writes to it any more: a read of it that fails before
+/// it takes anything. So it waits as the call would that the program made: a signal ends it or not as the
+/// handler says, and it is a cancellation point. `false`: it was ended; `errno` says how.
 fn wait_for_pipe(pipe: c_int) -> bool {
     let nowhere = (&raw const READ_ONLY).cast_mut().cast::<c_void>();
     // SAFETY: the kernel checks the address, and finds that it cannot write there.

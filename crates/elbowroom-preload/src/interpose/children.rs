@@ -1,5 +1,5 @@
-//! The making of children that may read the files: before it, stores through mappings go there. fork itself is
-//! seen by libc's own hooks (fork.rs).
+//! The making of children that may read the files: before it, stores through mappings go there. fork itself
+//! is seen by libc's own hooks (fork.rs).
 
 use super::jump::next;
 use crate::end;
@@ -73,8 +73,8 @@ unsafe extern "C-unwind" fn cloned(what: *mut c_void) -> c_int {
     unsafe { start(argument) }
 }
 
-/// clone(2) of libc, which takes the last three arguments only if the flags ask for them: the registers and the
-/// stack hold something else otherwise, which is passed on unread.
+/// clone(2) of libc, which takes the last three arguments only if the flags ask for them: the registers and
+/// the stack hold something else otherwise, which is passed on unread.
 unsafe fn make_clone(
     start: Start,
     stack: *mut c_void,

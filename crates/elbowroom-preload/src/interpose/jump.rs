@@ -17,8 +17,8 @@ pub(super) fn next(name: &std::ffi::CStr) -> *mut c_void {
 }
 
 /// Exports functions of which we must not have a frame, as vfork, whose child returns from it on the parent's
-/// stack. What is exported saves the argument registers, calls `$before`, which gives libc's function, and jumps
-/// there with everything as it was.
+/// stack. What is exported saves the argument registers, calls `$before`, which gives libc's function, and
+/// jumps there with everything as it was.
 macro_rules! export_jumps {
     ($($name:ident = $before:ident;)*) => {
         $(
@@ -58,8 +58,8 @@ macro_rules! export_jumps {
 }
 
 /// Exports functions that take one argument and then a list of any length, which must be a list of pointers.
-/// Those of the list that came in registers are put on the stack before the others, so that all of them are an
-/// array; `$with` gets the first argument and the array.
+/// Those of the list that came in registers are put on the stack before the others, so that all of them are
+/// an array; `$with` gets the first argument and the array.
 macro_rules! export_lists {
     ($($name:ident = $with:ident;)*) => {
         $(

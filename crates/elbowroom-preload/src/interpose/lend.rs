@@ -29,11 +29,12 @@ const MAX_SEND_BYTES: usize = 64 << 20;
 /// The kernel's largest transfer, in bytes.
 const MAX_TRANSFER: usize = i32::MAX as usize & !(PAGE - 1);
 
-/// Where the kernel is asked to put such pages: far from where it puts mappings of the program's, so not into a hole that the program
-/// may fill.
+/// Where the kernel is asked to put such pages: far from where it puts mappings of the program's, so not into
+/// a hole that the program may fill.
 const FRESH_HINT: usize = 0x2b00_0000_0000;
 
-/// Pages that nobody has had. Not of the reserve: those are used again, and these live on after they are unmapped.
+/// Pages that nobody has had. Not of the reserve: those are used again, and these live on after they are
+/// unmapped.
 struct Fresh {
     at: *mut c_void,
     len: usize,
@@ -106,13 +107,13 @@ impl Parts {
 enum Copied {
     /// Nothing of the parts is managed: they are as they were.
     Nothing,
-    /// The parts are of these many bytes in all, and no managed memory is among them as long as the mapping is
-    /// there. `faulted`: what follows them is not readable.
+    /// The parts are of these many bytes in all, and no managed memory is among them as long as the mapping
+    /// is there. `faulted`: what follows them is not readable.
     Instead { _mapping: Fresh, bytes: usize, faulted: bool },
 }
 
-/// Replaces what is managed in the parts by copies at the same offsets into pages. At most `limit` bytes of the
-/// parts are left.
+/// Replaces what is managed in the parts by copies at the same offsets into pages. At most `limit` bytes of
+/// the parts are left.
 fn copy_managed(manager: &Manager, parts: &mut [iovec], limit: usize) -> Result<Copied, c_int> {
     let managed =
         |part: &iovec| part.iov_len > 0 && manager.windows().intersects(part.iov_base.addr(), part.iov_len);
@@ -195,8 +196,8 @@ fn give_copies(
     Ok(Some(r as ssize_t))
 }
 
-/// How many bytes a pipe takes at most, if the descriptor is an end of one that bytes can be put into. From one
-/// that can only be read, vmsplice copies.
+/// How many bytes a pipe takes at most, if the descriptor is an end of one that bytes can be put into. From
+/// one that can only be read, vmsplice copies.
 fn room_of_writable_pipe(fd: c_int) -> Option<usize> {
     let kept = sys::errno();
     let writable = sys::open_flags(fd).is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);

@@ -1,8 +1,9 @@
 //! mmap, munmap and mremap.
 //!
-//! Two rules hold everywhere (docs/decisions/0015-one-owner.md). A file is the manager's or the kernel's: before the kernel maps one that
-//! is managed, all of it goes back to the kernel. And where a call concerns addresses of both sides, all that it concerns is made the
-//! kernel's first, and the kernel then does the call.
+//! Two rules hold everywhere (docs/decisions/0015-one-owner.md). A file is the manager's or the kernel's:
+//! before the kernel maps one that is managed, all of it goes back to the kernel. And where a call concerns
+//! addresses of both sides, all that it concerns is made the kernel's first, and the kernel then does the
+//! call.
 
 use crate::limits;
 use crate::policy::{self, FileFacts, First, Last, MapArgs, Surroundings};
@@ -84,8 +85,8 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     }
 }
 
-/// Whether the manager can map at the wanted place. What was given to the kernel inside a window can be taken back
-/// if it is replaced anyway, or free.
+/// Whether the manager can map at the wanted place. What was given to the kernel inside a window can be taken
+/// back if it is replaced anyway, or free.
 fn inside_windows(manager: &Manager, args: &MapArgs) -> bool {
     let windows = manager.windows();
     let Some(end) = (args.addr & !(PAGE - 1)).checked_add(args.rounded()) else { return false };
@@ -200,8 +201,8 @@ fn give_back(process: &Process, file: &KernelFile) -> Result<(), c_int> {
     request::submit(process, Op::KernelMaps(file.id, file.writes)).map(drop)
 }
 
-/// Before the kernel maps something: its file is not managed any more, and what it may replace, or find free, is the
-/// kernel's own.
+/// Before the kernel maps something: its file is not managed any more, and what it may replace, or find free,
+/// is the kernel's own.
 fn make_way(
     process: &Process,
     manager: &Manager,
@@ -217,7 +218,8 @@ fn make_way(
         return Ok(());
     }
     if args.flags & libc::MAP_FIXED == 0 || args.flags & libc::MAP_FIXED_NOREPLACE != 0 {
-        // If something of ours is there, or there is no room, the kernel finds the addresses taken, as it should.
+        // If something of ours is there, or there is no room, the kernel finds the addresses taken, as it
+        // should.
         let _ = request::submit(process, Op::MakeRoom(at..end));
         return Ok(());
     }
@@ -227,8 +229,8 @@ fn make_way(
     hand_back(process, at..end)
 }
 
-/// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has the
-/// descriptors of its parent, and inherits the kernel's mappings, not ours.
+/// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has
+/// the descriptors of its parent, and inherits the kernel's mappings, not ours.
 pub fn hand_back_before_fork() {
     let Some((process, manager)) = state::alive() else { return };
     if manager.managed_files() > 0 {
@@ -251,7 +253,8 @@ unsafe fn unmap(addr: *mut c_void, len: size_t) -> c_int {
     loop {
         match unmap_parts(process, manager, &range) {
             Ok(()) => return 0,
-            // A part of it went to the kernel since it was looked. What went there does not come back, so this ends.
+            // A part of it went to the kernel since it was looked. What went there does not come back, so
+            // this ends.
             Err(serve::NOT_OURS) => {}
             Err(errno) => return sys::fail(errno),
         }
@@ -373,8 +376,8 @@ enum Wanted {
     Replaced(Range<usize>),
 }
 
-/// Makes all that an mremap concerns the kernel's: the mapping with its bytes, the free addresses behind it that it may
-/// grow into, and the target.
+/// Makes all that an mremap concerns the kernel's: the mapping with its bytes, the free addresses behind it
+/// that it may grow into, and the target.
 fn hand_back_for_remap(
     process: &Process,
     manager: &Manager,

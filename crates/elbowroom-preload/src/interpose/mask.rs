@@ -1,5 +1,5 @@
-//! The signal mask, and what changes it without being asked: it is virtual for signals that instructions raise
-//! (see [`crate::signals::blocked`]).
+//! The signal mask, and what changes it without being asked: it is virtual for signals that instructions
+//! raise (see [`crate::signals::blocked`]).
 
 use crate::real;
 use crate::reserve;
@@ -60,8 +60,8 @@ struct Created {
     mask: u64,
 }
 
-/// Uses the library's heap on a thread of the program's: no handler may interrupt that, which could wait for a thread of ours that
-/// wants the heap.
+/// Uses the library's heap on a thread of the program's: no handler may interrupt that, which could wait for
+/// a thread of ours that wants the heap.
 fn alone<R>(call: impl FnOnce() -> R) -> R {
     let _blocked = SignalsBlocked::new(Except::Nothing);
     call()

@@ -1,7 +1,7 @@
 //! Opening with O_TRUNC: what mappings have of a file is forgotten with its bytes.
 //!
-//! Opening may wait for others (the end of a lease), and a frame must not: so a managed file is opened without
-//! O_TRUNC, and then cut, in a frame.
+//! Opening may wait for others (the end of a lease), and a frame must not: so a managed file is opened
+//! without O_TRUNC, and then cut, in a frame.
 
 use crate::coherence::{self, Look, Target};
 use crate::interpose::files;

@@ -1,7 +1,8 @@
 //! The calls on ranges of mapped memory: mprotect, msync, madvise, mincore, mlock and relatives.
 //!
-//! A range that is all inside windows is the manager's. One that is partly inside is made the kernel's as a whole, and the kernel
-//! does the call: nobody else knows what it does at the holes and at the borders of its own mappings.
+//! A range that is all inside windows is the manager's. One that is partly inside is made the kernel's as a
+//! whole, and the kernel does the call: nobody else knows what it does at the holes and at the borders of its
+//! own mappings.
 
 use crate::coherence;
 use crate::real;
@@ -56,8 +57,8 @@ pub fn each_part(
     manager.windows().parts(range).try_for_each(|(side, part)| each(side, part))
 }
 
-/// Makes the range the kernel's: the files that are managed there go back with all their mappings, and what is free
-/// there is unmapped for real.
+/// Makes the range the kernel's: the files that are managed there go back with all their mappings, and what
+/// is free there is unmapped for real.
 pub fn hand_back(process: &Process, range: Range<usize>) -> Result<(), c_int> {
     request::submit(process, Op::HandBack(range)).map(drop)
 }
@@ -70,8 +71,8 @@ enum Done {
     ByKernel(Reason),
 }
 
-/// Does a call with `managed` if all of its range is inside windows, else with `kernel` (a system call: -1 is an
-/// error).
+/// Does a call with `managed` if all of its range is inside windows, else with `kernel` (a system call: -1 is
+/// an error).
 fn by_side(
     addr: usize,
     len: usize,
@@ -87,8 +88,8 @@ fn by_side(
         if covered() { managed(process, range.clone()) } else { Ok(Done::ByKernel(Reason::MixedRange)) };
     match done {
         Ok(Done::Here) => 0,
-        // A part of it went to the kernel meanwhile, with its file: the manager found nothing there. What was done before is done
-        // again, which changes nothing.
+        // A part of it went to the kernel meanwhile, with its file: the manager found nothing there. What was
+        // done before is done again, which changes nothing.
         Err(_) if !covered() => kernel_instead(process, Reason::MixedRange, range, kernel),
         Ok(Done::ByKernel(reason)) => kernel_instead(process, reason, range, kernel),
         Err(errno) => sys::fail(errno),

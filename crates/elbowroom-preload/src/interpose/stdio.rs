@@ -1,13 +1,13 @@
 //! stdio reads and writes with calls inside libc that nobody can stand before. So a file that a stream may
-//! write, or that it reads while mappings of it may be stored to, is the kernel's: it is handed back when such a
-//! stream is opened, and not managed while one is open. A stream that only reads and mappings that only read do
-//! not disturb each other.
+//! write, or that it reads while mappings of it may be stored to, is the kernel's: it is handed back when
+//! such a stream is opened, and not managed while one is open. A stream that only reads and mappings that
+//! only read do not disturb each other.
 //!
 //! Standard input, output and error are never opened by the program: they are looked at by their descriptors.
 //! What writes to a descriptor without a stream (dprintf) is seen when it is called.
 //!
-//! Not seen: streams that libc opens for itself (setmntent, and those of its data bases), and descriptors below
-//! 3 that open(2) or fcntl(2) gives after 0, 1 or 2 was closed.
+//! Not seen: streams that libc opens for itself (setmntent, and those of its data bases), and descriptors
+//! below 3 that open(2) or fcntl(2) gives after 0, 1 or 2 was closed.
 
 use crate::coherence;
 use crate::real;
@@ -54,8 +54,8 @@ fn regular(stat: Option<libc::stat>) -> Option<FileId> {
     Some(FileId { device: stat.st_dev, inode: stat.st_ino })
 }
 
-/// Gives the file to the kernel if it is managed in a way that a stream of this kind excludes. The errno if it
-/// cannot be: the stream must not be opened.
+/// Gives the file to the kernel if it is managed in a way that a stream of this kind excludes. The errno if
+/// it cannot be: the stream must not be opened.
 fn give_way(id: Option<FileId>, kind: Kind) -> Result<(), c_int> {
     let Some(id) = id else { return Ok(()) };
     let Some((process, _)) = state::alive_with_files() else { return Ok(()) };
@@ -65,8 +65,8 @@ fn give_way(id: Option<FileId>, kind: Kind) -> Result<(), c_int> {
     request::submit(process, Op::StreamOpens(id, kind)).map(drop)
 }
 
-/// A descriptor's file is used in ways that nobody sees, and whose end nobody sees: it is the kernel's from now on.
-/// The errno if it cannot be.
+/// A descriptor's file is used in ways that nobody sees, and whose end nobody sees: it is the kernel's from
+/// now on. The errno if it cannot be.
 pub fn leave_for_good(fd: c_int, kind: Kind) -> Result<(), c_int> {
     let Some(id) = regular(sys::fstat(fd)) else { return Ok(()) };
     // A stream of the program's may be closed again, so that this asks for more than `conflict`.
@@ -172,8 +172,8 @@ unsafe fn open_fd(fd: c_int, mode: *const c_char) -> *mut FILE {
         return call();
     }
     let id = regular(sys::fstat(fd));
-    // SAFETY: the caller's promise. The file is the same afterwards, unless another thread closes descriptors of
-    // others.
+    // SAFETY: the caller's promise. The file is the same afterwards, unless another thread closes descriptors
+    // of others.
     unsafe { entered(id, kind(mode), call) }
 }
 
@@ -277,8 +277,8 @@ fn copy_under(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     r
 }
 
-/// dprintf and relatives have any number of arguments, so what stands before them saves the argument registers,
-/// calls [`before_print`], and jumps to libc's function with everything as it was.
+/// dprintf and relatives have any number of arguments, so what stands before them saves the argument
+/// registers, calls [`before_print`], and jumps to libc's function with everything as it was.
 macro_rules! export_print {
     ($($name:ident = $before:ident: $real:literal;)*) => {
         $(

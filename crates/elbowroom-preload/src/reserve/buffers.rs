@@ -1,6 +1,7 @@
 //! Buffers for transfers: a few in the reserve, and mappings of their own when all are taken.
 //!
-//! Synchronization: a word with one bit for each buffer that is taken. A thread that ends, or jumps away, with a buffer in use keeps it.
+//! Synchronization: a word with one bit for each buffer that is taken. A thread that ends, or jumps away,
+//! with a buffer in use keeps it.
 
 use super::{commit, drop_memory, reserve};
 use crate::coherence::BOUNCE_BYTES;

@@ -2,8 +2,9 @@
 //!
 //! Its threads must not allocate from the program's heap, whose lock a faulting thread may hold.
 //!
-//! Synchronization: one lock around everything, a futex that is taken before a fork and given back on both sides of it, so that
-//! a child finds the heap complete. It is taken after all other fork handlers of ours have run, and given back before them.
+//! Synchronization: one lock around everything, a futex that is taken before a fork and given back on both
+//! sides of it, so that a child finds the heap complete. It is taken after all other fork handlers of ours
+//! have run, and given back before them.
 
 use super::{HEAP_BYTES, INITIAL_HEAP_BYTES, commit, drop_memory, reserve};
 use crate::sys::{self, PAGE};
@@ -117,7 +118,8 @@ impl Growing {
         self.next_len.set((region.len() * 2).max(HEAP_BYTES));
     }
 
-    /// A new region with room for `size` bytes: of the length that is due, or as much of that as there is room for.
+    /// A new region with room for `size` bytes: of the length that is due, or as much of that as there is
+    /// room for.
     fn extend(&self, size: usize) -> bool {
         let mut len = self.next_len.get().max(size).next_multiple_of(PAGE);
         loop {
@@ -150,8 +152,8 @@ impl Growing {
     }
 }
 
-/// Where dlmalloc gets memory: the end of what the region has handed out. So neighbours are joined into one segment, and only its
-/// end is ever given back.
+/// Where dlmalloc gets memory: the end of what the region has handed out. So neighbours are joined into one
+/// segment, and only its end is ever given back.
 struct Source;
 
 // SAFETY: what `alloc` gives is memory of a region that nobody else uses; it is called under the lock.

@@ -1,19 +1,22 @@
 //! Where the library's own memory lies: its heap, the stacks of its threads, and buffers.
 //!
-//! What the kernel places for us, it may place into a hole that the program made in a window, and the program may map something of its own over that hole at any time. So
-//! the library reserves addresses of its own, far from where the kernel places mappings, and takes all that it needs while the
-//! program runs from there:
-//! * the heap ([`heap`]): what describes frames, files and mappings grows with the budget, and with how much of the files was seen;
+//! What the kernel places for us, it may place into a hole that the program made in a window, and the program
+//! may map something of its own over that hole at any time. So the library reserves addresses of its own, far
+//! from where the kernel places mappings, and takes all that it needs while the program runs from there:
+//! * the heap ([`heap`]): what describes frames, files and mappings grows with the budget, and with how much
+//!   of the files was seen;
 //! * stacks ([`stacks`]) of all threads that the library and the manager start;
 //! * a few buffers for transfers ([`buffers`]), used by the program's own threads.
 //!
-//! What is reserved has no memory and no rights until it is used, but it counts against RLIMIT_AS: [`INITIAL_HEAP_BYTES`] in every program,
-//! the rest once the manager starts. Without room for it, the library asks the kernel for each thing, as any program does.
+//! What is reserved has no memory and no rights until it is used, but it counts against RLIMIT_AS:
+//! [`INITIAL_HEAP_BYTES`] in every program, the rest once the manager starts. Without room for it, the
+//! library asks the kernel for each thing, as any program does.
 //!
-//! A forked child has a copy of the heap, which it goes on using; it has none of the threads, so their stacks are free there.
+//! A forked child has a copy of the heap, which it goes on using; it has none of the threads, so their stacks
+//! are free there.
 //!
-//! Synchronization: the table of regions is append-only and read without a lock. Calls of the program that name addresses in it are refused
-//! ([`refuses`]) before they do harm.
+//! Synchronization: the table of regions is append-only and read without a lock. Calls of the program that
+//! name addresses in it are refused ([`refuses`]) before they do harm.
 
 mod buffers;
 mod heap;
@@ -42,8 +45,9 @@ const HEAP_PART_OF_BUDGET: usize = 16;
 const MAX_REGIONS: usize = 24;
 /// Left free behind each region: nothing that overruns one gets into another.
 const GAP: usize = 2 << 20;
-/// Where the first one is wanted: above executables and their heaps as they are placed without ASLR, below those with it and everything
-/// that the kernel places from the top, and in no range that a sanitizer or a JVM wants. A wish: the kernel may place it elsewhere.
+/// Where the first one is wanted: above executables and their heaps as they are placed without ASLR, below
+/// those with it and everything that the kernel places from the top, and in no range that a sanitizer or a
+/// JVM wants. A wish: the kernel may place it elsewhere.
 const WANTED: usize = 0x2a00_0000_0000;
 /// How many different places there are.
 const PLACES: usize = 1 << 24;
@@ -90,7 +94,8 @@ fn reserve(len: usize) -> Option<Range<usize>> {
 fn first_place() -> usize {
     // SAFETY: an integer; the kernel gives the address of 16 random bytes, or libc 0.
     let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const u64;
-    // SAFETY: the second half of these bytes; libc has its stack guard from the first. They may lie at any address.
+    // SAFETY: the second half of these bytes; libc has its stack guard from the first. They may lie at any
+    // address.
     let random = if random.is_null() { 0 } else { unsafe { random.add(1).read_unaligned() } };
     WANTED + (random as usize % PLACES) * PAGE
 }
@@ -147,7 +152,8 @@ pub fn touches(range: &Range<usize>) -> bool {
     })
 }
 
-/// Whether a call of the program on these addresses is refused, since memory of the library is among them; it is counted then.
+/// Whether a call of the program on these addresses is refused, since memory of the library is among them; it
+/// is counted then.
 pub fn refuses(addr: usize, len: usize) -> bool {
     // What wraps is no range: the kernel refuses it for that.
     let Some(range) = addr.checked_add(len).map(|end| addr..end).filter(|range| !range.is_empty()) else {

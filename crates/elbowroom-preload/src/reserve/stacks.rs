@@ -1,14 +1,17 @@
 //! Stacks of the library's own threads, and what else libc would allocate for them.
 //!
-//! A thread of ours is started by std, which calls pthread_create, which finds this library's. libc gives a thread that it starts without a stack one that the kernel places, anywhere. So a
-//! thread that one of ours starts gets a stack from the reserve: [`SLOTS`] of them, each with a guard page below.
+//! A thread of ours is started by std, which calls pthread_create, which finds this library's. libc gives a
+//! thread that it starts without a stack one that the kernel places, anywhere. So a thread that one of ours
+//! starts gets a stack from the reserve: [`SLOTS`] of them, each with a guard page below.
 //!
-//! libc's calloc is called for each thread too: by whoever creates it, and for the destructors of its variables. A thread's first call of malloc maps
-//! memory (an arena), which must not happen once the program can have made holes. So threads that are started before the manager serves call it at once,
-//! only these create others, and destructors are kept here.
+//! libc's calloc is called for each thread too: by whoever creates it, and for the destructors of its
+//! variables. A thread's first call of malloc maps memory (an arena), which must not happen once the program
+//! can have made holes. So threads that are started before the manager serves call it at once, only these
+//! create others, and destructors are kept here.
 //!
-//! Synchronization: a slot's word says who has it: nobody, a thread that is being made, or a thread with that id. A thread cannot free
-//! its own stack; the next one who needs it finds that the kernel knows no thread of this process with the id.
+//! Synchronization: a slot's word says who has it: nobody, a thread that is being made, or a thread with that
+//! id. A thread cannot free its own stack; the next one who needs it finds that the kernel knows no thread of
+//! this process with the id.
 
 use super::{commit, reserve};
 use crate::real;
@@ -55,7 +58,8 @@ pub(super) fn prepare() {
     }
 }
 
-/// What libc keeps on each stack: the thread-local variables of the program and of libraries that were loaded with it.
+/// What libc keeps on each stack: the thread-local variables of the program and of libraries that were loaded
+/// with it.
 fn kept_by_libc() -> usize {
     // SAFETY: the name is a string.
     let minimum = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
@@ -93,7 +97,8 @@ fn take() -> Option<usize> {
     (0..SLOTS).find(free).or_else(|| (0..SLOTS).find(left))
 }
 
-/// Whether this process has such a thread. A thread that the kernel does not know has left its stack for good.
+/// Whether this process has such a thread. A thread that the kernel does not know has left its stack for
+/// good.
 fn exists(tid: u32) -> bool {
     let kept = sys::errno();
     // SAFETY: integers only; signal 0 is none.

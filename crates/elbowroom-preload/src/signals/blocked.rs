@@ -1,16 +1,16 @@
 //! Signals that instructions raise, where the program has blocked them.
 //!
-//! If such a signal is blocked when an instruction raises it, the kernel ends the process and calls no handler.
-//! So the kernel's mask does not have them: what the program has blocked is remembered here for each thread,
-//! and our handler (signals.rs) does as the kernel would, after writing back. Functions that read or change the
-//! mask (interpose/mask.rs) are told what the program expects.
+//! If such a signal is blocked when an instruction raises it, the kernel ends the process and calls no
+//! handler. So the kernel's mask does not have them: what the program has blocked is remembered here for each
+//! thread, and our handler (signals.rs) does as the kernel would, after writing back. Functions that read or
+//! change the mask (interpose/mask.rs) are told what the program expects.
 //!
-//! Two sets make the virtual mask of a thread: what it has blocked itself, and what is blocked because handlers
-//! run. A handler that is left by siglongjmp(3) takes the second along, if the mask was saved, and else leaves
-//! it behind.
+//! Two sets make the virtual mask of a thread: what it has blocked itself, and what is blocked because
+//! handlers run. A handler that is left by siglongjmp(3) takes the second along, if the mask was saved, and
+//! else leaves it behind.
 //!
-//! A blocked signal that somebody sends must wait: our handler queues it again, and it is blocked in the kernel
-//! from then on, until the program unblocks it.
+//! A blocked signal that somebody sends must wait: our handler queues it again, and it is blocked in the
+//! kernel from then on, until the program unblocks it.
 //!
 //! Synchronization: values of one thread, which its handlers restore.
 
@@ -115,8 +115,8 @@ fn kernel(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     if r == 0 { Ok(before) } else { Err(errno) }
 }
 
-/// Calls a handler that blocks `more` of them while it runs. It sees them in its context as well, and may change
-/// there what is blocked after it.
+/// Calls a handler that blocks `more` of them while it runs. It sees them in its context as well, and may
+/// change there what is blocked after it.
 ///
 /// # Safety
 /// `context` is what the kernel gave our handler.
@@ -161,7 +161,8 @@ pub unsafe fn postpone(signal: c_int, info: *mut siginfo_t, context: *mut c_void
         } else {
             let queued = libc::syscall(libc::SYS_rt_sigqueueinfo, pid, number, info);
             if queued < 0 {
-                // Only the first thread may queue what looks like another's. Sent anew, it loses no more than its sender.
+                // Only the first thread may queue what looks like another's. Sent anew, it loses no more than
+                // its sender.
                 libc::syscall(libc::SYS_kill, pid, number);
             }
         }

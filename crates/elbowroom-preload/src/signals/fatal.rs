@@ -1,8 +1,8 @@
 //! A signal ends the process: what happens before.
 //!
-//! Dirty pages are written back and the end is reported; then the disposition becomes the kernel's SIG_DFL and
-//! the signal happens again, with the same siginfo, so that the wait status, the core dump and its registers
-//! are those of the program.
+//! Dirty pages are written back and the end is reported; then the disposition becomes the kernel's SIG_DFL
+//! and the signal happens again, with the same siginfo, so that the wait status, the core dump and its
+//! registers are those of the program.
 //!
 //! The same serves a forked child that touches what was managed memory of its parent: that is said before the
 //! child dies.

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 
 const SIGNALS: usize = 65;
 /// How often a lock is tried before it counts as left behind: by a thread of the parent, in a child that was
-/// made by a system call that we do not see. Whoever holds one makes some system calls, and waits for nothing.
+/// made by a system call that we do not see. Whoever holds one makes some system calls, and waits for
+/// nothing.
 const TRIES: u32 = 100_000;
 /// The flag by which the kernel tells that there is a restorer. libc sets it, and sigaction(2) reports it.
 pub const SA_RESTORER: c_int = 0x0400_0000;

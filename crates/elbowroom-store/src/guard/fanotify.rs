@@ -53,7 +53,8 @@ impl Drop for Answer {
     fn drop(&mut self) {
         let response =
             libc::fanotify_response { fd: self.event.as_fd().as_raw_fd(), response: libc::FAN_ALLOW };
-        // SAFETY: the pointer is valid for the length, and both descriptors are open. If it fails, nobody waits any more.
+        // SAFETY: the pointer is valid for the length, and both descriptors are open. If it fails, nobody
+        // waits any more.
         unsafe {
             let group = self.group.as_fd().as_raw_fd() as libc::c_long;
             libc::syscall(libc::SYS_write, group, &raw const response, size_of_val(&response));

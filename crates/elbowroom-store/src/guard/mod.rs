@@ -1,19 +1,21 @@
 //! How a file is kept ours alone: who else wants it is noticed before he has it.
 //!
-//! The manager caches a file's pages where the kernel does not know them, so another process that uses the file at the
-//! same time would see other bytes, or have its own overwritten. So while a file is managed it has a [`Guard`]:
+//! The manager caches a file's pages where the kernel does not know them, so another process that uses the
+//! file at the same time would see other bytes, or have its own overwritten. So while a file is managed it
+//! has a [`Guard`]:
 //!
-//! * **A read lease** (fcntl F_SETLEASE) for a file that nobody writes. The kernel refuses it where somebody has the
-//!   file open for writing, and makes whoever opens it so, or truncates it, wait until the lease is given up.
-//! * **A watch** (fanotify FAN_OPEN_PERM) for any other. The kernel asks us before another process has the file open.
-//!   Whether one has it already is asked when the watch begins ([`others::have_open`]).
+//! * **A read lease** (fcntl F_SETLEASE) for a file that nobody writes. The kernel refuses it where somebody
+//!   has the file open for writing, and makes whoever opens it so, or truncates it, wait until the lease is
+//!   given up.
+//! * **A watch** (fanotify FAN_OPEN_PERM) for any other. The kernel asks us before another process has the
+//!   file open. Whether one has it already is asked when the watch begins ([`others::have_open`]).
 //!
-//! Whoever comes waits until the file was handed back to the kernel, and then finds everything as without us. What has no guard is not
-//! managed, unless the user says that the files are his alone.
+//! Whoever comes waits until the file was handed back to the kernel, and then finds everything as without us.
+//! What has no guard is not managed, unless the user says that the files are his alone.
 //!
-//! One thread, [`Guards::listen`], hears of who comes. It answers for our own process at once, and puts everything
-//! else in a queue that another thread works off ([`Guards::next`]): handing back may wait for a thread of the program,
-//! which may be in open(2) itself.
+//! One thread, [`Guards::listen`], hears of who comes. It answers for our own process at once, and puts
+//! everything else in a queue that another thread works off ([`Guards::next`]): handing back may wait for a
+//! thread of the program, which may be in open(2) itself.
 //!
 //! Synchronization: one mutex, a leaf, around the guards and the queue. A guard leaves the table before its
 //! descriptor is closed.
@@ -75,7 +77,8 @@ pub struct Comer {
     _answer: Option<Answer>,
 }
 
-/// Keeps a file ours alone while it lives. It must be dropped before the descriptor that it was made for is closed.
+/// Keeps a file ours alone while it lives. It must be dropped before the descriptor that it was made for is
+/// closed.
 pub struct Guard {
     guards: Arc<Guards>,
     number: u64,
@@ -102,8 +105,9 @@ impl Guards {
         }))
     }
 
-    /// A guard for a file that we only read through `fd`, which was opened for reading only and must stay open as long as
-    /// the guard. `None`: somebody has the file open for writing, or the kernel gives no lease.
+    /// A guard for a file that we only read through `fd`, which was opened for reading only and must stay
+    /// open as long as the guard. `None`: somebody has the file open for writing, or the kernel gives no
+    /// lease.
     pub fn lease(self: &Arc<Self>, id: FileId, fd: BorrowedFd<'_>) -> Option<Guard> {
         let listener = self.state.lock().listener;
         if listener == 0 || !fanotify::take_lease(fd, listener) {
@@ -115,8 +119,8 @@ impl Guards {
         Some(guard)
     }
 
-    /// A guard for a file that we may write, which the program has open as `origin`. `None`: another process has it open,
-    /// or that cannot be known here.
+    /// A guard for a file that we may write, which the program has open as `origin`. `None`: another process
+    /// has it open, or that cannot be known here.
     pub fn watch(self: &Arc<Self>, origin: &Origin) -> Option<Guard> {
         let fanotify = self.fanotify.as_ref()?;
         let watched = Descriptor::from(origin.as_fd().try_clone_to_owned().ok()?);
@@ -146,7 +150,8 @@ impl Guards {
         Guard { guards: self.clone(), number, watched }
     }
 
-    /// Hears of who comes, until [`Guards::stop`]. One thread calls this; it has the signal of leases blocked.
+    /// Hears of who comes, until [`Guards::stop`]. One thread calls this; it has the signal of leases
+    /// blocked.
     pub fn listen(&self) {
         fanotify::block_signal();
         self.state.lock().listener = rustix::thread::gettid().as_raw_nonzero().get();
@@ -233,7 +238,8 @@ impl Guard {
         self.guards.state.lock().guards.get(&self.number).is_none_or(|entry| entry.broken)
     }
 
-    /// Has [`Guards::next`] tell once more that somebody has come for the file: when he came it could not be found yet.
+    /// Has [`Guards::next`] tell once more that somebody has come for the file: when he came it could not be
+    /// found yet.
     pub fn announce_again(&self) {
         let mut state = self.guards.state.lock();
         if let Some(id) = state.guards.get(&self.number).map(|entry| entry.id) {

@@ -7,9 +7,9 @@ use std::path::Path;
 
 /// Whether another process has the file open, or maps it. `true` also where that cannot be known.
 ///
-/// All processes are looked at. (A write lease on the program's description would tell of other descriptions at once, but not of a process
-/// that shares this one since a fork.) Not seen is what no process shows: a loop device, a file server in the kernel, processes outside of
-/// our PID namespace.
+/// All processes are looked at. (A write lease on the program's description would tell of other descriptions
+/// at once, but not of a process that shares this one since a fork.) Not seen is what no process shows: a
+/// loop device, a file server in the kernel, processes outside of our PID namespace.
 pub(super) fn have_open(id: FileId) -> bool {
     let own = std::process::id().to_string();
     let Ok(processes) = fs::read_dir("/proc") else { return true };
@@ -31,8 +31,9 @@ fn has_open(process: &Path, id: FileId) -> bool {
     }
 }
 
-/// By the inode number alone: the device that /proc shows is not always the one that fstat(2) gives. A process whose
-/// descriptors we may see and whose mappings we may not (the first one of some containers) is taken to map nothing.
+/// By the inode number alone: the device that /proc shows is not always the one that fstat(2) gives. A
+/// process whose descriptors we may see and whose mappings we may not (the first one of some containers) is
+/// taken to map nothing.
 fn maps(process: &Path, inode: u64) -> bool {
     let Ok(maps) = fs::read_to_string(process.join("maps")) else { return false };
     maps.lines()

@@ -1,4 +1,5 @@
-//! What a program has advised to be read: in pieces, between which faults are looked for, and no more than there is room for.
+//! What a program has advised to be read: in pieces, between which faults are looked for, and no more than
+//! there is room for.
 
 use super::Handler;
 use crate::config::AHEAD_PIECE_PAGES;
@@ -41,7 +42,8 @@ impl<P: Platform> Handler<P> {
 }
 
 impl<P: Platform> Core<P> {
-    /// How many pages may be read now for which nobody waits: those that are free, or that nobody has touched for some time; half of the memory at most.
+    /// How many pages may be read now for which nobody waits: those that are free, or that nobody has touched
+    /// for some time; half of the memory at most.
     pub(crate) fn room_for_advice(&self) -> u64 {
         let free = self.mmu.frames().saturating_sub(self.mmu.populated_frames()) + self.mmu.frames_at_hand();
         let lru = self.lru.lock();

@@ -59,18 +59,20 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Ends a fault that waited for longer than it may, by SIGBUS where that is possible without losing a page that is there. Where it is not, its thread is
-    /// woken, so that signals get at it, and faults again.
+    /// Ends a fault that waited for longer than it may, by SIGBUS where that is possible without losing a
+    /// page that is there. Where it is not, its thread is woken, so that signals get at it, and faults again.
     pub(super) fn end_overdue(&self, fault: Parked) {
         let denied = self.give_up(&fault.event) || fault.waiter.is_some();
         self.finish(fault, if denied { Finish::Denied(Denial::Bus) } else { Finish::Wake });
     }
 
-    /// Makes an access fail that was not served in time, until the flusher's next look; `false`: its page is there or comes, or stays where it is pinned.
+    /// Makes an access fail that was not served in time, until the flusher's next look; `false`: its page is
+    /// there or comes, or stays where it is pinned.
     pub(super) fn give_up(&self, event: &FaultEvent) -> bool {
         let page = event.addr..event.addr + PAGE_SIZE;
         let Some(mm) = self.spaces.of(event.addr) else { return false };
-        // Both are kept to the end: what makes accesses fail must not take the place of a page that somebody maps meanwhile.
+        // Both are kept to the end: what makes accesses fail must not take the place of a page that somebody
+        // maps meanwhile.
         let Ok(vma) = mm.enter(event.addr) else { return false };
         let number = (event.addr >> PAGE_SHIFT) as u64;
         let own = || vma.spec.is_private() && mm.anon.lookup(number).is_some();
@@ -127,7 +129,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Counts a fault that has ended, and lets go of what it held. `major`: somebody else waited for I/O for it.
+    /// Counts a fault that has ended, and lets go of what it held. `major`: somebody else waited for I/O for
+    /// it.
     pub(super) fn count(&self, fault: &mut Parked, denied: bool, major: bool) {
         self.let_go(fault);
         let counters = &self.counters;
@@ -147,7 +150,8 @@ mod tests {
     use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
     use elbowroom_machine::{FaultEvent, PAGE_SIZE};
 
-    /// A fault whose read failed looks whether the page has come since: it must not be denied then, which would take the page and what was stored to it away.
+    /// A fault whose read failed looks whether the page has come since: it must not be denied then, which
+    /// would take the page and what was stored to it away.
     #[test]
     fn a_read_that_failed_once_denies_no_page_that_is_there() {
         let file = tempfile::NamedTempFile::new().unwrap();

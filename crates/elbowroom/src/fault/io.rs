@@ -48,7 +48,8 @@ impl Io {
 }
 
 impl<P: Platform> Pass<'_, P> {
-    /// Inserts a folio with page `index`, of the extent's size, and has it read into the extent at the end of the step.
+    /// Inserts a folio with page `index`, of the extent's size, and has it read into the extent at the end of
+    /// the step.
     pub(super) fn start_read(
         &mut self,
         object: &Arc<FileObject>,
@@ -83,7 +84,8 @@ impl<P: Platform> Pass<'_, P> {
         Ok(folio)
     }
 
-    /// Queues the reads that were begun. Not under a guard: it may start a thread, or read itself if there are none.
+    /// Queues the reads that were begun. Not under a guard: it may start a thread, or read itself if there
+    /// are none.
     pub(super) fn begin_reads(&mut self) {
         if let Some(io) = self.io.as_deref_mut() {
             io.begun.drain(..).for_each(|read| io.reactor.read(read));

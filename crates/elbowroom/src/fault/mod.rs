@@ -6,8 +6,9 @@
 //! wrong access from a mapping in change.
 //!
 //! `step` has the decisions (`private` those for pages that belong to one space), `needs` what comes between two looks, this file the loop of a handler: what to
-//! do when a step says that it must wait. `inline` is the loop of a thread that serves a fault of its own. `end` is how faults end, `watchdog` who sees to it
-//! that they do, and `trouble` what is done when something is broken.
+//! do when a step says that it must wait. `inline` is the loop of a thread that serves a fault of its own.
+//! `end` is how faults end, `watchdog` who sees to it that they do, and `trouble` what is done when something
+//! is broken.
 
 mod ahead;
 mod end;
@@ -161,7 +162,8 @@ impl<P: Platform> Handler<P> {
                 self.run_delayed();
                 self.run_starved();
             }
-            // Whatever of the above has freed frames may have let faults go on, also where nothing was pending. None may be left: the next wait has no bound.
+            // Whatever of the above has freed frames may have let faults go on, also where nothing was
+            // pending. None may be left: the next wait has no bound.
             self.run_ready();
             if self.pending {
                 let none = self.inbox().waiting.lock().is_empty();

@@ -1,7 +1,8 @@
 //! A step of a fault: looks, and between them what a look found missing.
 //!
-//! A look has an epoch section and a VMA, which all who change the layout wait for. So nothing in it may block: what it lacks (frames that reclaim or the kernel
-//! must make, a size that the file must be asked for) is had between two looks, and what it begins (reads) is begun behind it, with nothing held.
+//! A look has an epoch section and a VMA, which all who change the layout wait for. So nothing in it may
+//! block: what it lacks (frames that reclaim or the kernel must make, a size that the file must be asked for)
+//! is had between two looks, and what it begins (reads) is begun behind it, with nothing held.
 
 use super::{Pass, Step};
 use crate::object::FileObject;
@@ -13,7 +14,8 @@ use elbowroom_sync::Arc;
 /// Looks of one step, at most, before others get their turn.
 const LOOKS_AT_ONCE: usize = 4;
 
-/// What a look at a fault found missing, and what takes longer to get than a VMA may be kept: it is got with nothing held, for the next look.
+/// What a look at a fault found missing, and what takes longer to get than a VMA may be kept: it is got with
+/// nothing held, for the next look.
 pub(super) enum Need {
     /// 2^n frames, or fewer.
     Frames(u8),

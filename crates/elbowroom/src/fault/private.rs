@@ -109,7 +109,8 @@ impl<P: Platform> Pass<'_, P> {
         step
     }
 
-    /// A page with the bytes of page `page` of `source`, which is locked. The source stays where it is, if that can be.
+    /// A page with the bytes of page `page` of `source`, which is locked. The source stays where it is, if
+    /// that can be.
     fn copy(&mut self, mm: &Mm, source: &Folio, page: usize, fault: &Parked) -> Result<Arc<Folio>, NoCopy> {
         let core = self.core;
         let mut copy = self.take_frames(0).map_err(NoCopy::Frames)?;

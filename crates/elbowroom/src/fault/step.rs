@@ -110,7 +110,8 @@ impl<P: Platform> Pass<'_, P> {
         }
         let Some(folio) = object.lookup(index) else {
             if std::mem::take(&mut fault.failed) {
-                // Not if somebody else can read it by now; and if the denial fails, the next look reads it again.
+                // Not if somebody else can read it by now; and if the denial fails, the next look reads it
+                // again.
                 let step = core.refuse(addr, bus(vma), || object.lookup(index).is_none());
                 // Afterwards, so that whoever lets accesses be tried again finds this one.
                 object.note_denied();

@@ -8,7 +8,8 @@ use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 
 impl<P: Platform> Core<P> {
-    /// How long something has waited since, not counting the time for which the whole process was stopped (by SIGSTOP, a debugger, a freezer).
+    /// How long something has waited since, not counting the time for which the whole process was stopped (by
+    /// SIGSTOP, a debugger, a freezer).
     pub(crate) fn waited(&self, since: Instant) -> Duration {
         if cfg!(shuttle) {
             return since.elapsed();
@@ -31,8 +32,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// A thread of the manager has panicked, which is the end: what it had locked stays locked, and what waits for it waits for ever. What is dirty is written
-    /// first, if the flusher can.
+    /// A thread of the manager has panicked, which is the end: what it had locked stays locked, and what
+    /// waits for it waits for ever. What is dirty is written first, if the flusher can.
     pub(crate) fn end_process(&self, thread: &str) -> ! {
         self.report(&format!("internal error: thread {thread} has panicked, so the process ends"));
         let until = Instant::now() + LAST_FLUSH_BOUND;

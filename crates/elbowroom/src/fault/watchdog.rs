@@ -1,9 +1,11 @@
 //! The watchdog: no fault waits for ever, and nobody is in the dark about why one waited for long.
 //!
-//! Every wait of a fault has a bound of its own, but for those for a device and for what is broken. So a thread of its own, which does nothing that could wait
-//! itself, looks at all faults that wait, once in [`WATCH_LOOK`]. One that has waited for longer than [`Config::fault_bound`](crate::Config::fault_bound) is
-//! reported and ended by SIGBUS, as the kernel does where a page cannot be had. Faults wait in the table of waiters for folios, in the queues of handlers, and in
-//! spaces, for the end of a change; what the kernel has not told us of yet shows in the beat of the handler that should have asked.
+//! Every wait of a fault has a bound of its own, but for those for a device and for what is broken. So a
+//! thread of its own, which does nothing that could wait itself, looks at all faults that wait, once in
+//! [`WATCH_LOOK`]. One that has waited for longer than [`Config::fault_bound`](crate::Config::fault_bound) is
+//! reported and ended by SIGBUS, as the kernel does where a page cannot be had. Faults wait in the table of
+//! waiters for folios, in the queues of handlers, and in spaces, for the end of a change; what the kernel has
+//! not told us of yet shows in the beat of the handler that should have asked.
 
 use crate::config::{DELAY, WATCH_LOOK};
 use crate::core::{Core, Job};

@@ -32,12 +32,14 @@ pub(crate) struct Entry {
 /// A queue that knows how many pages it has.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// With the pages that each counts as. `None`: what was there left its cache without reclaim, and was purged.
+    /// With the pages that each counts as. `None`: what was there left its cache without reclaim, and was
+    /// purged.
     entries: VecDeque<Option<(Entry, usize)>>,
     pages: usize,
     /// How many of the entries are `None`.
     gaps: usize,
-    /// How many entries were taken from the front so far: what has a place keeps it, counted from the first one ever.
+    /// How many entries were taken from the front so far: what has a place keeps it, counted from the first
+    /// one ever.
     popped: u64,
 }
 
@@ -80,7 +82,8 @@ impl Queue {
         self.popped + self.entries.len() as u64
     }
 
-    /// Takes out what has left its cache without reclaim, from the place `from` on up to `end`, of `looks` entries at most. Returns where to go on.
+    /// Takes out what has left its cache without reclaim, from the place `from` on up to `end`, of `looks`
+    /// entries at most. Returns where to go on.
     fn purge(&mut self, from: u64, end: u64, looks: usize, dead: &mut Vec<Entry>) -> u64 {
         let from = from.max(self.popped);
         let next = end.min(from + looks as u64).min(self.end()).max(from);
@@ -118,8 +121,9 @@ impl Lru {
     }
 }
 
-/// Drops the entries of folios that left their cache without reclaim: they keep the folio, its object and the object's descriptors alive. In pieces: whoever reads
-/// or reclaims waits for the lock; and what is dropped, which may close a file, is dropped without it.
+/// Drops the entries of folios that left their cache without reclaim: they keep the folio, its object and the
+/// object's descriptors alive. In pieces: whoever reads or reclaims waits for the lock; and what is dropped,
+/// which may close a file, is dropped without it.
 pub(crate) fn purge(lru: &Mutex<Lru>) {
     let mut dead = Vec::with_capacity(PURGE_LOOKS);
     for number in 0..3 {
@@ -143,7 +147,8 @@ mod tests {
     use crate::object::{ObjectTable, WhenUnmapped};
     use elbowroom_sync::{LockClass, LockStats};
 
-    /// Entries leave at the front and come at the back while others are purged; nothing is lost, nor out of order.
+    /// Entries leave at the front and come at the back while others are purged; nothing is lost, nor out of
+    /// order.
     #[test]
     fn what_is_dead_goes_and_the_rest_keeps_its_order() {
         const ALL: u64 = 4 * PURGE_LOOKS as u64;

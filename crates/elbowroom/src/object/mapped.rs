@@ -7,7 +7,8 @@ use std::ops::Deref;
 
 /// A mapping of an object, or a part of one that is being changed: while one of these lives, a file stays open and memory keeps its bytes.
 ///
-/// Locks: `cache` when the first is made; `queue` when the last is dropped, which may be under the layout lock.
+/// Locks: `cache` when the first is made; `queue` when the last is dropped, which may be under the layout
+/// lock.
 pub struct Mapped(Arc<FileObject>);
 
 impl Mapped {
@@ -51,8 +52,8 @@ impl Deref for Mapped {
     }
 }
 
-/// What nobody maps any more: memory, which nobody will ever map again and whose pages are to be freed, and files that are to be
-/// closed.
+/// What nobody maps any more: memory, which nobody will ever map again and whose pages are to be freed, and
+/// files that are to be closed.
 pub struct Unmapped {
     objects: Mutex<Vec<Arc<FileObject>>>,
     any: AtomicBool,

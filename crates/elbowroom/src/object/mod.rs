@@ -33,8 +33,8 @@ pub struct FileObject {
     pub(crate) serial: u64,
     /// Memory that has no file behind it.
     memory: bool,
-    /// The open file; `None`: memory, or nobody has mapped the file since it was closed, and its clean pages wait for
-    /// who opens it again.
+    /// The open file; `None`: memory, or nobody has mapped the file since it was closed, and its clean pages
+    /// wait for who opens it again.
     opened: RcuCell<Option<Opened>>,
     size: AtomicU64,
     /// The folios; those that differ from the file are marked dirty.
@@ -44,7 +44,8 @@ pub struct FileObject {
     pub(crate) writers: Writers,
     /// How many [`Mapped`] there are.
     mappings: AtomicUsize,
-    /// Where it goes when nobody maps it any more, for somebody to free or close it at once; `None`: it is kept for a while.
+    /// Where it goes when nobody maps it any more, for somebody to free or close it at once; `None`: it is
+    /// kept for a while.
     unmapped: Option<Arc<Unmapped>>,
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
@@ -52,12 +53,14 @@ pub struct FileObject {
     giving: AtomicBool,
     /// The program's descriptions that it is mapped through.
     origins: Mutex<Vec<Weak<Origin>>>,
-    /// The first write-back error since somebody asked, as an errno; 0: none. No lock: also handlers record one.
+    /// The first write-back error since somebody asked, as an errno; 0: none. No lock: also handlers record
+    /// one.
     error: AtomicU32,
-    /// In the page of this byte, stores from it on may have been made when they were beyond the end of the file. Changed by who has the folio's lock,
-    /// if there is a folio.
+    /// In the page of this byte, stores from it on may have been made when they were beyond the end of the
+    /// file. Changed by who has the folio's lock, if there is a folio.
     settled: AtomicU64,
-    /// The smallest size that the file was seen with since stores beyond it were dropped; `u64::MAX`: it did not shrink.
+    /// The smallest size that the file was seen with since stores beyond it were dropped; `u64::MAX`: it did
+    /// not shrink.
     cut: AtomicU64,
     /// When it was made, and for how long it had been there, in nanoseconds, when it was last unmapped.
     made: Instant,
@@ -244,8 +247,9 @@ impl FileObject {
         Ok(self.size())
     }
 
-    /// Whether the file was changed by somebody else since we last looked; looks the size up again. Tells it once. A change of its name or rights is taken for
-    /// one, too: the time of the inode's change is the only one that nobody can put back.
+    /// Whether the file was changed by somebody else since we last looked; looks the size up again. Tells it
+    /// once. A change of its name or rights is taken for one, too: the time of the inode's change is the only
+    /// one that nobody can put back.
     pub(crate) fn changed_by_others(&self) -> bool {
         let mut seen = self.seen.lock();
         let Ok(before) = self.ask(&mut seen) else { return false };
@@ -376,7 +380,8 @@ impl FileObject {
         self.private.store(true, Ordering::SeqCst);
     }
 
-    /// Whether there may be copies of its pages. After a full fence: who makes a copy later sees what was stored before that.
+    /// Whether there may be copies of its pages. After a full fence: who makes a copy later sees what was
+    /// stored before that.
     pub(crate) fn may_have_copies(&self) -> bool {
         self.private.load(Ordering::SeqCst)
     }

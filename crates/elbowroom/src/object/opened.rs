@@ -1,8 +1,9 @@
 //! A file while it is open, and how it is closed when nobody maps it any more.
 //!
-//! An object may outlive its open file: its clean pages stay in the cache, and are taken up again by who opens the same file and finds
-//! it unchanged. So a program that has closed and unmapped a file finds no descriptor of ours in its way (executing
-//! it, taking a lease, unmounting), and one that maps a file again and again finds its pages.
+//! An object may outlive its open file: its clean pages stay in the cache, and are taken up again by who
+//! opens the same file and finds it unchanged. So a program that has closed and unmapped a file finds no
+//! descriptor of ours in its way (executing it, taking a lease, unmounting), and one that maps a file again
+//! and again finds its pages.
 
 use super::FileObject;
 use crate::config::{CLOSE_BOUND, TIME_GRAIN};
@@ -63,16 +64,17 @@ impl FileObject {
         (seen.size, seen.mtime_ns, seen.ctime_ns) == (now.size, now.mtime_ns, now.ctime_ns)
     }
 
-    /// Whether the file changed so shortly before it was looked at that a further change could show the same times: kernels before
-    /// 6.13 tell times by the tick.
+    /// Whether the file changed so shortly before it was looked at that a further change could show the same
+    /// times: kernels before 6.13 tell times by the tick.
     pub(crate) fn changed_just_now(&self) -> bool {
         let changed_ns = self.seen.lock().stat.ctime_ns;
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
         now_ns - changed_ns < TIME_GRAIN.as_nanos() as i128
     }
 
-    /// Closes the file if nobody maps it and nothing of it is dirty; its pages stay. When this returns true, no descriptor of it is open, unless
-    /// somebody is still using one after [`CLOSE_BOUND`]. What the file looks like to who opens it next is compared with how it looked last.
+    /// Closes the file if nobody maps it and nothing of it is dirty; its pages stay. When this returns true,
+    /// no descriptor of it is open, unless somebody is still using one after [`CLOSE_BOUND`]. What the file
+    /// looks like to who opens it next is compared with how it looked last.
     pub(crate) fn close_file(&self) -> bool {
         let opened = {
             // Mapping it is counted under this lock.
@@ -108,7 +110,8 @@ impl FileObject {
         self.opened().and_then(|opened| opened.guard).is_some_and(|guard| guard.is_lease())
     }
 
-    /// Gives it up for good: whoever wants it opens a new object. Its file is closed when the last user of it is done.
+    /// Gives it up for good: whoever wants it opens a new object. Its file is closed when the last user of it
+    /// is done.
     pub(crate) fn retire(&self) {
         self.cache.lock().closed = true;
     }
@@ -125,8 +128,8 @@ impl FileObject {
         cache.closed
     }
 
-    /// The description, or the one that it is the same as if the file is mapped through that one already. Neighbours that are
-    /// mapped through one description may be one mapping.
+    /// The description, or the one that it is the same as if the file is mapped through that one already.
+    /// Neighbours that are mapped through one description may be one mapping.
     pub(crate) fn known_origin(&self, origin: Origin) -> Arc<Origin> {
         let mut origins = self.origins.lock();
         origins.retain(|known| known.strong_count() > 0);

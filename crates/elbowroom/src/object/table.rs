@@ -66,8 +66,8 @@ impl ObjectTable {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The object of the file at `path`, opened if need be; opened anew if it must be written and so far was not. Pages of an object that
-    /// was given up for it are in the second place, to be freed.
+    /// The object of the file at `path`, opened if need be; opened anew if it must be written and so far was
+    /// not. Pages of an object that was given up for it are in the second place, to be freed.
     pub(crate) fn open(
         &self,
         path: &Path,
@@ -91,8 +91,8 @@ impl ObjectTable {
         self.enter(file, None)
     }
 
-    /// The same, of the file that the program has open as `origin`. Whether the kernel maps it is the caller's to look at: a file that went to the kernel may
-    /// come back.
+    /// The same, of the file that the program has open as `origin`. Whether the kernel maps it is the
+    /// caller's to look at: a file that went to the kernel may come back.
     pub(crate) fn open_origin(
         &self,
         origin: &Origin,
@@ -127,7 +127,8 @@ impl ObjectTable {
         Err(OpenError::Failed(Errno::STALE))
     }
 
-    /// [`ObjectTable::enter`]. Who came for the file before it could be found was let in without it being given: he is announced again, and it is given then.
+    /// [`ObjectTable::enter`]. Who came for the file before it could be found was let in without it being
+    /// given: he is announced again, and it is given then.
     fn enter_guarded(
         &self,
         file: StoreFile,
@@ -162,7 +163,8 @@ impl ObjectTable {
         Ok((file, guard))
     }
 
-    /// Enters an open file: into the object that there is of it, if that has it open, or closed it as it is now.
+    /// Enters an open file: into the object that there is of it, if that has it open, or closed it as it is
+    /// now.
     fn enter(
         &self,
         file: StoreFile,

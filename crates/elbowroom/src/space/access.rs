@@ -36,7 +36,8 @@ impl<P: Platform> Core<P> {
         ticket.object.writers.end(ticket.number);
     }
 
-    /// Looks the size up after a change of our own, and takes what the file has where stores were made beyond its end. What was beyond the end may be inside now, so the file's denials are undone: whether the size
+    /// Looks the size up after a change of our own, and takes what the file has where stores were made beyond
+    /// its end. What was beyond the end may be inside now, so the file's denials are undone: whether the size
     /// grew just now cannot be told from the size that was known, because the flusher may have looked meanwhile.
     fn take_size(&self, object: &Arc<FileObject>) {
         // A file that cannot be asked keeps the size it had.

@@ -213,7 +213,8 @@ impl<P: Platform> Space<P> {
         drop(change);
     }
 
-    /// After a verb that may have unmapped the last of something: it is freed, or written back and closed. With no lock held and no change under way.
+    /// After a verb that may have unmapped the last of something: it is freed, or written back and closed.
+    /// With no lock held and no change under way.
     pub(super) fn settle(&self) {
         self.core.settle_unmapped();
     }
@@ -404,7 +405,8 @@ mod tests {
         }
     }
 
-    /// Long changes that overlap in time: at no moment nothing is being changed, unless somebody waits for one.
+    /// Long changes that overlap in time: at no moment nothing is being changed, unless somebody waits for
+    /// one.
     #[test]
     fn a_still_moment_comes_whatever_others_change() {
         const LONG: Duration = Duration::from_millis(40);

@@ -16,10 +16,11 @@ impl Space<Soft> {
     /// the child or not.
     ///
     /// # Errors
-    /// ENOMEM: too many spaces or VMAs. EAGAIN: a page that belongs to this space has been pinned for longer than 0.1 s, and cannot be shared;
-    /// or mappings were being changed all the time.
+    /// ENOMEM: too many spaces or VMAs. EAGAIN: a page that belongs to this space has been pinned for longer
+    /// than 0.1 s, and cannot be shared; or mappings were being changed all the time.
     ///
-    /// Locks: `layout` of this space, shortly; those of the folios that belong to it. Changes of mappings wait until it ends.
+    /// Locks: `layout` of this space, shortly; those of the folios that belong to it. Changes of mappings
+    /// wait until it ends.
     pub fn fork(&self) -> Result<Space<Soft>, Errno> {
         let child = Space::create(&self.core)?;
         let forked = self.fork_into(&child);
@@ -32,8 +33,8 @@ impl Space<Soft> {
 
     fn fork_into(&self, child: &Space<Soft>) -> Result<(), Errno> {
         let offset = child.base.wrapping_sub(self.base);
-        // No change begins until this ends, nor is anything unmapped: what would be mapped in its place is not what the child gets there. What is mapped
-        // meanwhile where nothing was is not the child's.
+        // No change begins until this ends, nor is anything unmapped: what would be mapped in its place is
+        // not what the child gets there. What is mapped meanwhile where nothing was is not the child's.
         let _still = self.core.keep_still(&self.mm).ok_or(Errno::AGAIN)?;
         let parts = self.mm.parts_held(&self.everything(), &self.mm.write());
         let inherited = || parts.iter().filter(|part| !part.2.flags.contains(VmaFlags::DONT_FORK));

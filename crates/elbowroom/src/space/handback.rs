@@ -1,7 +1,8 @@
 //! Giving files and addresses to the kernel. docs/decisions/0015-one-owner.md
 //!
-//! A file is the manager's or the kernel's, never both: its two caches would differ. So what goes back is always a whole file, with all of its
-//! mappings, at one moment and in place. Addresses of ours that nothing is mapped at go back by being unmapped for real.
+//! A file is the manager's or the kernel's, never both: its two caches would differ. So what goes back is
+//! always a whole file, with all of its mappings, at one moment and in place. Addresses of ours that nothing
+//! is mapped at go back by being unmapped for real.
 
 use super::Space;
 use super::change::{Change, Pages, Part, Rest, Terms};
@@ -33,12 +34,14 @@ enum Attempt {
 }
 
 impl Space<Host> {
-    /// Makes the range wholly the kernel's: each file that is mapped there goes back ([`Space::give_file`]), and what is free is unmapped for real. Afterwards the
-    /// kernel's own calls find in the range what the program believes is there.
+    /// Makes the range wholly the kernel's: each file that is mapped there goes back ([`Space::give_file`]),
+    /// and what is free is unmapped for real. Afterwards the kernel's own calls find in the range what the
+    /// program believes is there.
     ///
     /// # Errors
-    /// EINVAL: the address is not aligned. EOPNOTSUPP: something there is no file's, or has pages of its own. EBUSY: a page is
-    /// pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many mappings. The error of a write-back. Files before the one that could not be given have gone back.
+    /// EINVAL: the address is not aligned. EOPNOTSUPP: something there is no file's, or has pages of its own.
+    /// EBUSY: a page is pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many
+    /// mappings. The error of a write-back. Files before the one that could not be given have gone back.
     pub fn hand_back(&self, addr: usize, len: usize) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);
@@ -58,11 +61,13 @@ impl Space<Host> {
         self.punch(&range)
     }
 
-    /// Gives a file back: all its mappings become the kernel's own, of the same pages, with the same rights, through the descriptor that the program made them
-    /// with. What was dirty is written first, so the bytes are the same. `false`: it is not managed.
+    /// Gives a file back: all its mappings become the kernel's own, of the same pages, with the same rights,
+    /// through the descriptor that the program made them with. What was dirty is written first, so the bytes
+    /// are the same. `false`: it is not managed.
     ///
     /// # Errors
-    /// As for [`Space::hand_back`]. The file stays as it was then, but for those of its mappings that could be given if it is the kernel that refused one.
+    /// As for [`Space::hand_back`]. The file stays as it was then, but for those of its mappings that could
+    /// be given if it is the kernel that refused one.
     pub fn give_file(&self, id: FileId) -> Result<bool, Errno> {
         match self.core.objects.find(id) {
             Some(object) => self.give_object(&object).map(|()| true),
@@ -95,7 +100,8 @@ impl Space<Host> {
         }
         let given = self.give_all(object);
         if given.is_err() {
-            // The kernel cannot have it, or not now: all of it goes on as it was, and whoever has a reason to gives it again.
+            // The kernel cannot have it, or not now: all of it goes on as it was, and whoever has a reason to
+            // gives it again.
             object.set_aliased(false);
             return given;
         }
@@ -177,7 +183,8 @@ impl Space<Host> {
         Ok(if self.is_written(object)? { Attempt::Given } else { Attempt::NotNow })
     }
 
-    /// Whether the file has all that its pages have; writes back what can be written now, of what is mapped no more, too.
+    /// Whether the file has all that its pages have; writes back what can be written now, of what is mapped
+    /// no more, too.
     ///
     /// # Errors
     /// That of a write-back.
@@ -218,7 +225,8 @@ impl Space<Host> {
         Ok(())
     }
 
-    /// Unmaps for real what is free in the range, if nothing is mapped there. For a mapping of the kernel's that is wanted there if there is room.
+    /// Unmaps for real what is free in the range, if nothing is mapped there. For a mapping of the kernel's
+    /// that is wanted there if there is room.
     ///
     /// # Errors
     /// EEXIST: something of ours is mapped there. The kernel's: too many mappings.
@@ -230,7 +238,8 @@ impl Space<Host> {
         if range.is_empty() { Ok(()) } else { self.punch(&range) }
     }
 
-    /// Takes back what of the range was given to the kernel, instead of whatever it maps there now: for a mapping of ours that replaces it.
+    /// Takes back what of the range was given to the kernel, instead of whatever it maps there now: for a
+    /// mapping of ours that replaces it.
     ///
     /// # Errors
     /// EINVAL: the range is not inside one window. The kernel's. What it mapped there may be gone then.
@@ -238,10 +247,12 @@ impl Space<Host> {
         self.take_back_by(addr, len, |part| self.core.mmu.rearm(part))
     }
 
-    /// Takes back what of the range was given to the kernel, if nothing is mapped there: for a mapping of ours that is wanted there.
+    /// Takes back what of the range was given to the kernel, if nothing is mapped there: for a mapping of
+    /// ours that is wanted there.
     ///
     /// # Errors
-    /// EEXIST: something of the kernel's is mapped there. EINVAL: the range is not inside one window. The kernel's.
+    /// EEXIST: something of the kernel's is mapped there. EINVAL: the range is not inside one window. The
+    /// kernel's.
     pub fn take_back_free(&self, addr: usize, len: usize) -> Result<(), Errno> {
         self.take_back_by(addr & !(PAGE_SIZE - 1), len, |part| self.core.mmu.rearm_free(part))
     }
@@ -262,7 +273,8 @@ impl Space<Host> {
         Ok(())
     }
 
-    /// Gives every file back that a child of fork could store to, or see stored to: it has the descriptors of its parent, and not our mappings.
+    /// Gives every file back that a child of fork could store to, or see stored to: it has the descriptors of
+    /// its parent, and not our mappings.
     ///
     /// # Errors
     /// The first of those of [`Space::give_file`], after all were tried.
@@ -278,7 +290,8 @@ impl Space<Host> {
         first
     }
 
-    /// Before the kernel maps a file that may be managed: it goes back if either of the two can store to it. `writes`: the kernel's mapping could.
+    /// Before the kernel maps a file that may be managed: it goes back if either of the two can store to it.
+    /// `writes`: the kernel's mapping could.
     ///
     /// # Errors
     /// As for [`Space::give_file`].
@@ -293,8 +306,9 @@ impl Space<Host> {
 
     /// Gives the files back of which a folio has gone from one mapping to another all the time.
     ///
-    /// A folio is mapped in one place. An instruction that needs two mappings of one at the same time (`rep movsb` from one to the other) would fault for ever,
-    /// and a loop that uses two in turn is slow. The kernel can do both.
+    /// A folio is mapped in one place. An instruction that needs two mappings of one at the same time (`rep
+    /// movsb` from one to the other) would fault for ever, and a loop that uses two in turn is slow. The
+    /// kernel can do both.
     pub(crate) fn settle_aliases(&self) {
         self.core.seconds.fetch_add(1, Ordering::Relaxed);
         for object in self.core.objects.all() {

@@ -62,8 +62,8 @@ impl<P: Platform> Space<P> {
         self.map_through(request, None)
     }
 
-    /// The same, of a file that the program has open as `origin`: which mappings may be one, and the kernel's own mapping should the file go back to it,
-    /// depend on it.
+    /// The same, of a file that the program has open as `origin`: which mappings may be one, and the kernel's
+    /// own mapping should the file go back to it, depend on it.
     ///
     /// # Errors
     /// As for [`Space::map`].

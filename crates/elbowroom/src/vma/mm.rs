@@ -328,8 +328,8 @@ impl Mm {
         layout.index.store(pages, Some(Entry::of(key)), &pin());
     }
 
-    /// Makes `range` free if it is that of one VMA without any page in the cache or of its own, and nobody wants a layout that is not changed; else nothing is
-    /// changed.
+    /// Makes `range` free if it is that of one VMA without any page in the cache or of its own, and nobody
+    /// wants a layout that is not changed; else nothing is changed.
     pub(crate) fn cut_untouched(&self, layout: &mut Layout<'_>, range: &Range<usize>) -> bool {
         if layout.still_wanted > 0 {
             return false;

@@ -1,8 +1,9 @@
-//! The end of a file: what is beyond it is in no page, on no disk, and comes back as zeros when the file grows.
+//! The end of a file: what is beyond it is in no page, on no disk, and comes back as zeros when the file
+//! grows.
 //!
-//! Bytes beyond the end that share a page with it can be stored to. They are zeroed where the kernel does it: when the
-//! page is written, and when the file grows. Which bytes that are is known by [`FileObject::settled`]; what others have
-//! cut off by [`FileObject::take_cut`].
+//! Bytes beyond the end that share a page with it can be stored to. They are zeroed where the kernel does it:
+//! when the page is written, and when the file grows. Which bytes that are is known by
+//! [`FileObject::settled`]; what others have cut off by [`FileObject::take_cut`].
 
 use super::Obstacle;
 use crate::config::{DELAY, PINNED_BOUND};
@@ -18,7 +19,8 @@ use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 impl<P: Platform> Core<P> {
-    /// Somebody else has cut the file: what was stored beyond is forgotten, dirty or not, also if the file has grown again since.
+    /// Somebody else has cut the file: what was stored beyond is forgotten, dirty or not, also if the file
+    /// has grown again since.
     pub(crate) fn cut_by_others(&self, object: &Arc<FileObject>, kept: u64) {
         self.drop_beyond(object, kept, &(0..0), Obstacle::Skip);
         let grown = kept..object.size();
@@ -27,7 +29,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Forgets stores to the pages `whole` and beyond byte `kept`, drops pages beyond, and zeroes the rest of the page of `kept`.
+    /// Forgets stores to the pages `whole` and beyond byte `kept`, drops pages beyond, and zeroes the rest of
+    /// the page of `kept`.
     pub(crate) fn drop_beyond(
         &self,
         object: &Arc<FileObject>,
@@ -63,12 +66,13 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Takes what the file has between its former end and the end of that page: what was stored there when it was beyond
-    /// the end is gone. The kernel zeroes it when the file grows. A page that is not dirty has no such stores.
+    /// Takes what the file has between its former end and the end of that page: what was stored there when it
+    /// was beyond the end is gone. The kernel zeroes it when the file grows. A page that is not dirty has no
+    /// such stores.
     ///
-    /// Taken from the file, and not just zeroed: of two threads that make it longer at once, the one that ends later must
-    /// not undo what the other has written. Nor what is stored there after the other's call: the folio is settled once, under
-    /// its lock, before either call returns.
+    /// Taken from the file, and not just zeroed: of two threads that make it longer at once, the one that
+    /// ends later must not undo what the other has written. Nor what is stored there after the other's call:
+    /// the folio is settled once, under its lock, before either call returns.
     pub(crate) fn settle(&self, object: &Arc<FileObject>) {
         let (from, size) = (object.settled(), object.size());
         if size <= from || object.is_memory() {
@@ -92,8 +96,8 @@ impl<P: Platform> Core<P> {
         dirty
     }
 
-    /// [`Core::settle`], for who has the lock of a folio whose pages are home. Another folio, or a file that has not grown, is
-    /// left alone.
+    /// [`Core::settle`], for who has the lock of a folio whose pages are home. Another folio, or a file that
+    /// has not grown, is left alone.
     pub(super) fn settle_locked(&self, object: &FileObject, folio: &Folio, tail: Tail) {
         let (from, size) = (object.settled(), object.size());
         if from >= size || !folio.range().contains(&(from >> PAGE_SHIFT)) {
@@ -142,7 +146,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Drops the dirty marks of pages whose stores have no place in the file any more. The caller has the folio's lock.
+    /// Drops the dirty marks of pages whose stores have no place in the file any more. The caller has the
+    /// folio's lock.
     pub(super) fn forget_dirty(&self, object: &FileObject, folio: &Folio, pages: Range<usize>) {
         if pages.is_empty() {
             return;
@@ -189,8 +194,9 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches them. If a page stays pinned, `f` is not
-    /// run, and whoever asks for the file's errors is told EBUSY: the mapping and the file may differ.
+    /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches
+    /// them. If a page stays pinned, `f` is not run, and whoever asks for the file's errors is told EBUSY:
+    /// the mapping and the file may differ.
     fn with_home(
         &self,
         object: &Arc<FileObject>,
@@ -199,7 +205,8 @@ impl<P: Platform> Core<P> {
         f: impl Fn(&Core<P>, &Folio),
     ) {
         while self.at_home(object, folio, &f) == Err(UnmapError::Busy) {
-            // Pinned by direct I/O of the program into this very page, which ends; or by a pin of a soft space, which may not.
+            // Pinned by direct I/O of the program into this very page, which ends; or by a pin of a soft
+            // space, which may not.
             if Instant::now() > deadline {
                 return object.record_error(Errno::BUSY);
             }
@@ -207,7 +214,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Runs `f` with the folio locked and all its pages at home, if there is a folio still and that can be had now.
+    /// Runs `f` with the folio locked and all its pages at home, if there is a folio still and that can be
+    /// had now.
     fn at_home(
         &self,
         object: &Arc<FileObject>,

@@ -41,16 +41,16 @@ impl<P: Platform> Core<P> {
 
     /// Writes the dirty pages of a locked folio whose pages are all home.
     fn write_home(&self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> Result<(), Errno> {
-        // No store can happen any more, so the size that is asked for now is not older than any of them. A file that cannot
-        // be asked keeps the size it had.
+        // No store can happen any more, so the size that is asked for now is not older than any of them. A
+        // file that cannot be asked keeps the size it had.
         let _ = object.refresh_size();
         // A call that makes the file longer may have done so just now.
         let tail = if object.writers.any() { Tail::OfTheFile } else { Tail::Stored };
         self.settle_locked(object, folio, tail);
         let size = object.size();
         if folio.range().end << PAGE_SHIFT > size {
-            // Pages beyond the end of the file have no place in it, and what is beyond it in its last page is zero: as the
-            // kernel writes it.
+            // Pages beyond the end of the file have no place in it, and what is beyond it in its last page is
+            // zero: as the kernel writes it.
             zero_beyond(folio, size);
             let end = size.div_ceil(PAGE_SIZE as u64).clamp(folio.index, folio.range().end) - folio.index;
             self.forget_dirty(object, folio, end as usize..folio.pages() as usize);
@@ -85,8 +85,8 @@ impl<P: Platform> Core<P> {
         result
     }
 
-    /// Writes the pages `dirty`, and leaves those in it that could not be written. The first error, after all were tried:
-    /// what one page met, a full disk perhaps, need not be what the next one meets.
+    /// Writes the pages `dirty`, and leaves those in it that could not be written. The first error, after all
+    /// were tried: what one page met, a full disk perhaps, need not be what the next one meets.
     fn write_runs(
         &self,
         object: &FileObject,
@@ -134,9 +134,9 @@ impl<P: Platform> Core<P> {
         Ok(())
     }
 
-    /// A page of a locked folio is no longer where it was mapped: somebody unmapped it behind our back, and what was stored
-    /// in it is lost. What is left of the folio is written, if it can be, and the folio dropped: it is read again when
-    /// somebody wants it. Whoever asks for the file's errors is told EIO.
+    /// A page of a locked folio is no longer where it was mapped: somebody unmapped it behind our back, and
+    /// what was stored in it is lost. What is left of the folio is written, if it can be, and the folio
+    /// dropped: it is read again when somebody wants it. Whoever asks for the file's errors is told EIO.
     pub(crate) fn lose(&self, object: &FileObject, folio: &Folio) {
         let bytes = folio.range().start << PAGE_SHIFT..folio.range().end << PAGE_SHIFT;
         let taken = {
@@ -145,7 +145,8 @@ impl<P: Platform> Core<P> {
         };
         let Some((extent, mut dirty)) = taken else { return self.discard(object, folio) };
         for page in 0..extent.pages() {
-            // Lost pages are zero. One whose stores were all zeros cannot be told from them, and counts as lost.
+            // Lost pages are zero. One whose stores were all zeros cannot be told from them, and counts as
+            // lost.
             let start = page << PAGE_SHIFT;
             if extent.bytes()[start..start + PAGE_SIZE].iter().all(|&byte| byte == 0) {
                 dirty.remove(page..page + 1);

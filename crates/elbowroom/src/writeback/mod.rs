@@ -231,8 +231,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Frees the memory that nobody maps any more, and writes back and closes the files, if they are to be closed then. For threads that hold no lock
-    /// and have no change of a layout under way.
+    /// Frees the memory that nobody maps any more, and writes back and closes the files, if they are to be
+    /// closed then. For threads that hold no lock and have no change of a layout under way.
     pub(crate) fn settle_unmapped(&self) {
         for object in self.objects.unmapped.take() {
             if object.is_memory() {
@@ -243,7 +243,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Writes a file back that nobody maps, and closes it. What could not be written keeps it open; the flusher tries again.
+    /// Writes a file back that nobody maps, and closes it. What could not be written keeps it open; the
+    /// flusher tries again.
     pub(crate) fn close_unmapped(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
         if object.is_mapped() {
             return;

@@ -189,7 +189,8 @@ fn children_fork_in_several_threads() {
     m.check_marks(addr, 0..PAGES, 0);
 }
 
-/// What is unmapped while a fork goes on, and what is mapped in its place, is not the child's: it would have the new one's bytes with the old one's rights.
+/// What is unmapped while a fork goes on, and what is mapped in its place, is not the child's: it would have
+/// the new one's bytes with the old one's rights.
 #[test]
 fn what_takes_the_place_of_a_mapping_is_not_the_childs() {
     const PAGES: usize = 400;

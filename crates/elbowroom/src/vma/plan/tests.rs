@@ -33,7 +33,8 @@ fn kind(letter: u8, mark: u8) -> Kind {
     }
 }
 
-/// Every mark: nothing, rights, the right to get rights, sharing, pattern, each flag, and another description of the file.
+/// Every mark: nothing, rights, the right to get rights, sharing, pattern, each flag, and another description
+/// of the file.
 const MARKS: [u8; 10] = *b" rnsqlodwf";
 
 /// The letter and the mark of a kind.
@@ -293,7 +294,8 @@ fn every_merge() {
             assert_eq!(plan, expected, "\nwas  {}\nnew  {}", draw(before.iter().chain(after)), draw([&new]));
         }
     }
-    // On each side 1 + 4 places * marks * (3 + 3 + 1 first pages of A, B, Z) neighbours, of which the two lengths beside it fit.
+    // On each side 1 + 4 places * marks * (3 + 3 + 1 first pages of A, B, Z) neighbours, of which the two
+    // lengths beside it fit.
     let (fit, not) = (2, 1 + 4 * MARKS.len() * 7 - 2);
     assert_eq!(seen, [not * not, fit * not, not * fit, fit * fit].map(|cases| 4 * cases));
 }
