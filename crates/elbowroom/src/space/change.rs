@@ -413,26 +413,29 @@ mod tests {
         let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
         let space = manager.create_space().unwrap();
         let ranges = [(); 4].map(|()| space.map(memory(PAGE_SIZE)).map(|at| at..at + PAGE_SIZE).unwrap());
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for (nth, range) in (0..).zip(&ranges) {
-                let (space, stop) = (&space, &stop);
-                scope.spawn(move || {
+        let (space, stop) = (Arc::new(space), Arc::new(AtomicBool::new(false)));
+        let changers: Vec<_> = (0..)
+            .zip(ranges)
+            .map(|(nth, range)| {
+                let (space, stop) = (space.clone(), stop.clone());
+                let change_on = move || {
                     thread::sleep(LONG / 4 * nth);
                     while !stop.load(Ordering::Relaxed) {
                         let change = space.begin(range.clone(), |_| Ok(Pages::Stay)).unwrap();
                         thread::sleep(LONG);
                         space.undo(change);
                     }
-                });
-            }
-            thread::sleep(2 * LONG);
-            let began = Instant::now();
-            let still = space.core.keep_still(&space.mm).is_some();
-            let took = began.elapsed();
-            stop.store(true, Ordering::Relaxed);
-            assert!(still && took < Duration::from_secs(10), "{took:?}");
-        });
+                };
+                thread::spawn("changer", change_on).unwrap()
+            })
+            .collect();
+        thread::sleep(2 * LONG);
+        let began = Instant::now();
+        let still = space.core.keep_still(&space.mm).is_some();
+        let took = began.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        changers.into_iter().for_each(|changer| changer.join().unwrap());
+        assert!(still && took < Duration::from_secs(10), "{took:?}");
     }
 
     /// A file without private mappings has no copies to be looked for, so its truncation waits for no change.
