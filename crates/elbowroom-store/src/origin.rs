@@ -8,6 +8,7 @@
 
 use crate::calls::Descriptor;
 use crate::file::FileId;
+use crate::limits;
 use elbowroom_machine::Errno;
 use elbowroom_sync::Arc;
 use rustix::fs;
@@ -44,7 +45,7 @@ impl Origin {
         let thread = pidfd_open(pid, PidfdFlags::from_bits_retain(PIDFD_THREAD))
             .or_else(|_| pidfd_open(own, PidfdFlags::empty()))
             .map(Descriptor::from)?;
-        let taken = Descriptor::from(pidfd_getfd(&thread, fd, PidfdGetfdFlags::empty())?);
+        let taken = limits::open_kept(|| pidfd_getfd(&thread, fd, PidfdGetfdFlags::empty()))?;
         let stat = fs::fstat(&taken)?;
         Ok(Self { fd: taken, id: FileId { device: stat.st_dev, inode: stat.st_ino }, serial })
     }

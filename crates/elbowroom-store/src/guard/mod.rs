@@ -25,12 +25,14 @@ mod others;
 
 use crate::calls::Descriptor;
 use crate::file::FileId;
+use crate::limits;
 use crate::origin::Origin;
 use elbowroom_machine::Errno;
 use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
 use fanotify::{Answer, Fanotify};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::fcntl_dupfd_cloexec;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -123,7 +125,7 @@ impl Guards {
     /// has it open, or that cannot be known here.
     pub fn watch(self: &Arc<Self>, origin: &Origin) -> Option<Guard> {
         let fanotify = self.fanotify.as_ref()?;
-        let watched = Descriptor::from(origin.as_fd().try_clone_to_owned().ok()?);
+        let watched = limits::open_kept(|| fcntl_dupfd_cloexec(origin.as_fd(), 0)).ok()?;
         let guard = {
             // With the lock: a watch that ends meanwhile must not take the mark away.
             let mut state = self.state.lock();
