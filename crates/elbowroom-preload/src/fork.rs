@@ -57,7 +57,7 @@ pub fn set_up() {
 /// What comes before a child that gets a copy of this process: it must read the files as its parent left
 /// them, and the two must see each other's stores where the kernel lets them.
 pub fn before_fork() {
-    interpose::hand_back_before_fork();
+    interpose::hand_back_shared();
     end::flush();
 }
 

@@ -80,7 +80,7 @@ fn perform(
         Op::HandBackFile(id) => space.give_file(id).map(|_| ()),
         Op::KernelMaps(id, writes) => space.give_if_stored_to(id, writes),
         Op::MakeRoom(range) => space.make_room(range.start, range.len()),
-        Op::HandBackBeforeFork => space.give_before_fork(),
+        Op::HandBackShared => space.give_shared(),
         Op::StreamOpens(id, kind) => give_to_stream(process, manager, space, id, kind),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
         Op::WriteEnd { ticket, written } => {

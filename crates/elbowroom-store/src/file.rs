@@ -16,7 +16,6 @@
 
 use crate::calls::{Descriptor, check_span, first_end, refuses_direct, retry, whole_pages};
 use crate::inject::{Inject, Operation, Verdict};
-#[cfg(not(shuttle))]
 use crate::limits;
 use crate::mapped;
 use elbowroom_machine::{Errno, Extent, PAGE_SIZE};
@@ -381,20 +380,6 @@ fn direct_align(fd: &Descriptor) -> Option<u64> {
 
 fn open_at(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     retry(|| fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))
-}
-
-/// Under a model checker no test comes near the process's limits.
-#[cfg(shuttle)]
-mod limits {
-    use super::{Descriptor, Errno, OwnedFd};
-
-    pub(super) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Descriptor, Errno> {
-        open().map(Descriptor::from)
-    }
-
-    pub(super) fn is_beyond_file_limit(_end: u64) -> bool {
-        false
-    }
 }
 
 fn resolved_path(fd: &Descriptor) -> Result<String, Errno> {

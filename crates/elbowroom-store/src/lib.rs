@@ -43,6 +43,9 @@ mod inject;
 mod inline;
 #[cfg(not(shuttle))]
 mod limits;
+#[cfg(shuttle)]
+#[path = "limits_model.rs"]
+mod limits;
 mod mapped;
 mod origin;
 mod reactor;

@@ -13,7 +13,7 @@ use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::thread;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, prlimit};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// So many of the lowest numbers, or half of those that the soft limit allows, are not taken by files that
 /// are kept open.
@@ -42,13 +42,31 @@ pub(crate) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Des
     }
 }
 
+/// Whether calls of [`with_room`] find one: the hard limit is beyond what is open.
+pub(crate) fn is_room(fd: BorrowedFd<'_>) -> bool {
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let next = raised(0, || fcntl_dupfd_cloexec(fd, 0)).map(Descriptor::from);
+    next.is_ok_and(|fd| (fd.as_fd().as_raw_fd() as u64).saturating_add(SPARE_DESCRIPTORS) < hard)
+}
+
+/// Makes a call that fails, with harm, if the kernel finds no number for a descriptor. `fd` is any that is open.
+pub(crate) fn with_room<T>(fd: BorrowedFd<'_>, call: impl Fn() -> T) -> T {
+    let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    // The number that comes next. Few others are taken before the call takes it.
+    let next = fcntl_dupfd_cloexec(fd, 0).map(Descriptor::from).map(|fd| fd.as_fd().as_raw_fd() as u64);
+    if next.is_ok_and(|next| next.saturating_add(SPARE_DESCRIPTORS) < soft) {
+        return call();
+    }
+    raised(soft, call)
+}
+
 /// Whether the kernel would refuse to write up to this byte of a file, and send a signal for it.
 pub(crate) fn is_beyond_file_limit(end: u64) -> bool {
     getrlimit(Resource::Fsize).current.is_some_and(|limit| end > limit)
 }
 
 /// Makes a call while the soft limit on descriptors is as high as the hard one.
-fn raised<T>(soft: u64, call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+fn raised<T>(soft: u64, call: impl Fn() -> T) -> T {
     let this = getpid().as_raw_nonzero().get() as u32;
     // Whoever has it makes three system calls. A process that was forked in between finds its parent's
     // number, which means nothing.
@@ -63,7 +81,7 @@ fn raised<T>(soft: u64, call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno>
     result
 }
 
-fn with_raised<T>(soft: u64, call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+fn with_raised<T>(soft: u64, call: impl Fn() -> T) -> T {
     let before = getrlimit(Resource::Nofile);
     // A number must fit into an int.
     let top = before.maximum.unwrap_or(u64::MAX).min(i32::MAX as u64);

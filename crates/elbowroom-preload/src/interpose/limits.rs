@@ -26,8 +26,25 @@ unsafe fn set(resource: c_uint, new: *const rlimit) -> c_int {
     unsafe { change(0, resource, new, std::ptr::null_mut()) }
 }
 
+/// A watch on a file needs a descriptor for each process that opens it: without one the kernel denies the open. So watched
+/// files go back before the number of descriptors is cut for good.
+fn before_fewer_descriptors(new: *const rlimit) {
+    let mut asked = rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut is = rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is valid for the call.
+    let known = unsafe { real::prlimit64(0, libc::RLIMIT_NOFILE, std::ptr::null(), &mut is) } == 0;
+    if !new.is_null() && sys::copy_in(new, &mut asked) && known && asked.rlim_max < is.rlim_max {
+        super::hand_back_shared();
+    }
+}
+
 unsafe fn change(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
     let about_self = pid == 0 || pid.cast_unsigned() == sys::getpid();
+    if about_self && resource == libc::RLIMIT_NOFILE && state::alive_with_files().is_some() {
+        let kept = sys::errno();
+        before_fewer_descriptors(new);
+        sys::set_errno(kept);
+    }
     if !about_self || state::for_program().is_none() || !limits::is_virtual(resource.cast_signed()) {
         // SAFETY: the caller's promise.
         return unsafe { real::prlimit64(pid, resource, new, old) };

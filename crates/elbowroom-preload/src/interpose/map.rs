@@ -231,11 +231,11 @@ fn make_way(
 
 /// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has
 /// the descriptors of its parent, and inherits the kernel's mappings, not ours.
-pub fn hand_back_before_fork() {
+pub fn hand_back_shared() {
     let Some((process, manager)) = state::alive() else { return };
     if manager.managed_files() > 0 {
         // What cannot go back is written back all the same.
-        if request::submit(process, Op::HandBackBeforeFork).is_err() {
+        if request::submit(process, Op::HandBackShared).is_err() {
             process.count(Reason::NotGiven);
         }
     }

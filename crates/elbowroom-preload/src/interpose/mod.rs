@@ -47,4 +47,4 @@ mod sync;
 mod thread;
 mod write;
 
-pub use map::hand_back_before_fork;
+pub use map::hand_back_shared;

@@ -2,6 +2,7 @@
 
 use crate::calls::Descriptor;
 use crate::file::FileId;
+use crate::limits;
 use elbowroom_machine::Errno;
 use elbowroom_sync::Arc;
 use rustix::fs;
@@ -11,8 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const SIGNAL: libc::c_int = libc::SIGIO;
 /// The kernel's signal set with that signal.
 static SIGNAL_SET: u64 = 1 << (SIGNAL - 1);
-/// Bytes of events taken at once.
-const EVENTS_BYTES: usize = 4096;
+/// Bytes of events taken at once: each takes a descriptor, of which few may be left.
+const EVENTS_BYTES: usize = 16 * size_of::<libc::fanotify_event_metadata>();
 
 fn check(r: libc::c_long) -> Result<libc::c_long, Errno> {
     if r >= 0 {
@@ -108,8 +109,12 @@ impl Fanotify {
         let mut buffer = Buffer([0; EVENTS_BYTES]);
         let group = self.group.as_fd().as_raw_fd() as libc::c_long;
         loop {
-            // SAFETY: the buffer is ours and as long as said.
-            let n = unsafe { libc::syscall(libc::SYS_read, group, buffer.0.as_mut_ptr(), EVENTS_BYTES) };
+            let to = buffer.0.as_mut_ptr();
+            // The kernel denies an open whose event it finds no descriptor for.
+            let n = limits::with_room(self.group.as_fd(), || {
+                // SAFETY: the buffer is ours and as long as said.
+                unsafe { libc::syscall(libc::SYS_read, group, to, EVENTS_BYTES) }
+            });
             let Ok(mut left @ 1..) = usize::try_from(n) else { return };
             let mut at = 0;
             while left >= size_of::<libc::fanotify_event_metadata>() {

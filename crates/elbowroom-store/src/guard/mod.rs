@@ -124,7 +124,7 @@ impl Guards {
     /// A guard for a file that we may write, which the program has open as `origin`. `None`: another process
     /// has it open, or that cannot be known here.
     pub fn watch(self: &Arc<Self>, origin: &Origin) -> Option<Guard> {
-        let fanotify = self.fanotify.as_ref()?;
+        let fanotify = self.fanotify.as_ref().filter(|_| limits::is_room(origin.as_fd()))?;
         let watched = limits::open_kept(|| fcntl_dupfd_cloexec(origin.as_fd(), 0)).ok()?;
         let guard = {
             // With the lock: a watch that ends meanwhile must not take the mark away.

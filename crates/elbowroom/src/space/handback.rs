@@ -278,7 +278,7 @@ impl Space<Host> {
     ///
     /// # Errors
     /// The first of those of [`Space::give_file`], after all were tried.
-    pub fn give_before_fork(&self) -> Result<(), Errno> {
+    pub fn give_shared(&self) -> Result<(), Errno> {
         let mut first = Ok(());
         for object in self.core.objects.all() {
             let Some(opened) = object.opened() else { continue };
