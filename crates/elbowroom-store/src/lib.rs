@@ -61,6 +61,7 @@ pub use elbowroom_machine::{Errno, Extent};
 pub use file::{FileId, FileStat, StoreFile};
 pub use guard::{Comer, Guard, Guards};
 pub use inject::Inject;
+pub use limits::with_own_limit;
 pub use origin::Origin;
 pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
 

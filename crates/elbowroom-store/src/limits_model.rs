@@ -8,11 +8,20 @@ pub(crate) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Des
     open().map(Descriptor::from)
 }
 
+pub(crate) fn open_briefly<T, E>(open: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    open()
+}
+
 pub(crate) fn is_room(_fd: BorrowedFd<'_>) -> bool {
     true
 }
 
 pub(crate) fn with_room<T>(_fd: BorrowedFd<'_>, call: impl Fn() -> T) -> T {
+    call()
+}
+
+/// See `limits.rs`.
+pub fn with_own_limit<T>(call: impl Fn() -> T) -> T {
     call()
 }
 

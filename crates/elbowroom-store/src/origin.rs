@@ -42,9 +42,9 @@ impl Origin {
         let pid = Pid::from_raw(tid as i32).ok_or(Errno::SRCH)?;
         let own = Pid::from_raw(rustix::process::getpid().as_raw_nonzero().get()).ok_or(Errno::SRCH)?;
         // The main thread has the program's file table too, unless it has ended or somebody has unshared.
-        let thread = pidfd_open(pid, PidfdFlags::from_bits_retain(PIDFD_THREAD))
-            .or_else(|_| pidfd_open(own, PidfdFlags::empty()))
-            .map(Descriptor::from)?;
+        let process =
+            |pid, flags| limits::open_briefly(|| pidfd_open(pid, PidfdFlags::from_bits_retain(flags)));
+        let thread = process(pid, PIDFD_THREAD).or_else(|_| process(own, 0)).map(Descriptor::from)?;
         let taken = limits::open_kept(|| pidfd_getfd(&thread, fd, PidfdGetfdFlags::empty()))?;
         let stat = fs::fstat(&taken)?;
         Ok(Self { fd: taken, id: FileId { device: stat.st_dev, inode: stat.st_ino }, serial })

@@ -27,7 +27,7 @@ mod writeback;
 pub use config::{Ablation, Config, FAULT_BOUND, MAX_HANDLERS, MoverKind};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
 pub use elbowroom_machine::{Errno, Side, WindowTable};
-pub use elbowroom_store::{EngineKind, FileId, Origin};
+pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};
 pub use error::{OpenError, StartError};
 pub use manager::Manager;
 pub use object::{FileObject, WriteTicket};

@@ -41,7 +41,8 @@ fn a_read_that_never_ends_ends_its_fault<M: Machine>() {
     let took = began.elapsed();
     assert!(took >= BOUND && took < Duration::from_secs(7), "{took:?}");
     assert!(REPORTS.load(Ordering::Relaxed) > reports, "it is reported");
-    assert_eq!(m.manager().stats().overdue_faults, 1);
+    // A load that was woken in between has two.
+    assert!(m.manager().stats().overdue_faults >= 1);
     // What comes late is there all the same.
     while !m.port().can_load(addr) {
         assert!(began.elapsed() < LONG, "it never comes");
@@ -66,8 +67,10 @@ fn a_handler_that_hangs_is_stood_in_for() {
     static HANG: AtomicBool = AtomicBool::new(false);
     const HANGS: Duration = Duration::from_secs(12);
     fn hangs() -> bool {
-        // The hook of a program that breaks its promise is the way to have a handler hang.
-        if HANG.swap(false, Ordering::Relaxed) {
+        // The hook of a program that breaks its promise is the way to have a handler hang. Others call it, too.
+        let is_handler =
+            std::thread::current().name().is_some_and(|name| name.starts_with("elbowroom-fault"));
+        if is_handler && HANG.swap(false, Ordering::Relaxed) {
             std::thread::sleep(HANGS);
         }
         false
@@ -83,6 +86,7 @@ fn a_handler_that_hangs_is_stood_in_for() {
         let began = Instant::now();
         let first = scope.spawn(|| assert_eq!(m.word(addr), stamp(0)));
         while HANG.load(Ordering::Relaxed) {
+            assert!(began.elapsed() < LONG, "no handler came by");
             thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(m.word(addr + 40 * PAGE), stamp(40));

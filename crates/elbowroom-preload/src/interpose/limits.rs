@@ -26,8 +26,8 @@ unsafe fn set(resource: c_uint, new: *const rlimit) -> c_int {
     unsafe { change(0, resource, new, std::ptr::null_mut()) }
 }
 
-/// A watch on a file needs a descriptor for each process that opens it: without one the kernel denies the open. So watched
-/// files go back before the number of descriptors is cut for good.
+/// A watch on a file needs a descriptor for each process that opens it: without one the kernel denies the
+/// open. So watched files go back before the number of descriptors is cut for good.
 fn before_fewer_descriptors(new: *const rlimit) {
     let mut asked = rlimit { rlim_cur: 0, rlim_max: 0 };
     let mut is = rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -44,6 +44,10 @@ unsafe fn change(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rli
         let kept = sys::errno();
         before_fewer_descriptors(new);
         sys::set_errno(kept);
+        if new.is_null() {
+            // SAFETY: the caller's promise.
+            return elbowroom::with_own_limit(|| unsafe { real::prlimit64(pid, resource, new, old) });
+        }
     }
     if !about_self || state::for_program().is_none() || !limits::is_virtual(resource.cast_signed()) {
         // SAFETY: the caller's promise.

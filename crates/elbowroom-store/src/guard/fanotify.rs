@@ -6,14 +6,15 @@ use crate::limits;
 use elbowroom_machine::Errno;
 use elbowroom_sync::Arc;
 use rustix::fs;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The signal by which the kernel says that somebody waits for a lease.
 const SIGNAL: libc::c_int = libc::SIGIO;
 /// The kernel's signal set with that signal.
 static SIGNAL_SET: u64 = 1 << (SIGNAL - 1);
-/// Bytes of events taken at once: each takes a descriptor, of which few may be left.
-const EVENTS_BYTES: usize = 16 * size_of::<libc::fanotify_event_metadata>();
+/// Events are taken one at a time: each takes a descriptor, of which few may be left.
+const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 
 fn check(r: libc::c_long) -> Result<libc::c_long, Errno> {
     if r >= 0 {
@@ -104,29 +105,21 @@ impl Fanotify {
 
     /// Takes the events that wait: those of this process are allowed at once, the others given to `each`.
     pub(super) fn take_events(&self, mut each: impl FnMut(FileId, Answer)) {
-        #[repr(C, align(8))]
-        struct Buffer([u8; EVENTS_BYTES]);
-        let mut buffer = Buffer([0; EVENTS_BYTES]);
         let group = self.group.as_fd().as_raw_fd() as libc::c_long;
+        let mut event = MaybeUninit::<libc::fanotify_event_metadata>::uninit();
+        let to = event.as_mut_ptr();
         loop {
-            let to = buffer.0.as_mut_ptr();
             // The kernel denies an open whose event it finds no descriptor for.
             let n = limits::with_room(self.group.as_fd(), || {
                 // SAFETY: the buffer is ours and as long as said.
-                unsafe { libc::syscall(libc::SYS_read, group, to, EVENTS_BYTES) }
+                unsafe { libc::syscall(libc::SYS_read, group, to, EVENT_BYTES) }
             });
-            let Ok(mut left @ 1..) = usize::try_from(n) else { return };
-            let mut at = 0;
-            while left >= size_of::<libc::fanotify_event_metadata>() {
-                // SAFETY: the kernel has put an event of at least this size there, aligned to 8 bytes.
-                let event = unsafe {
-                    buffer.0.as_ptr().add(at).cast::<libc::fanotify_event_metadata>().read_unaligned()
-                };
-                self.take_event(&event, &mut each);
-                let len = (event.event_len as usize).clamp(size_of_val(&event), left);
-                at += len;
-                left -= len;
+            if n < EVENT_BYTES as libc::c_long {
+                return;
             }
+            // SAFETY: the kernel has put an event there, of just this size: the group asks for nothing more.
+            let event = unsafe { event.assume_init() };
+            self.take_event(&event, &mut each);
         }
     }
 

@@ -1,7 +1,9 @@
 //! Whether another process has a file open.
 
 use crate::file::FileId;
+use crate::limits;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -12,7 +14,7 @@ use std::path::Path;
 /// loop device, a file server in the kernel, processes outside of our PID namespace.
 pub(super) fn have_open(id: FileId) -> bool {
     let own = std::process::id().to_string();
-    let Ok(processes) = fs::read_dir("/proc") else { return true };
+    let Ok(processes) = limits::open_briefly(|| fs::read_dir("/proc")) else { return true };
     processes.flatten().any(|process| {
         let name = process.file_name();
         let is_process = name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
@@ -21,7 +23,7 @@ pub(super) fn have_open(id: FileId) -> bool {
 }
 
 fn has_open(process: &Path, id: FileId) -> bool {
-    match fs::read_dir(process.join("fd")) {
+    match limits::open_briefly(|| fs::read_dir(process.join("fd"))) {
         Ok(fds) => {
             let same = |file: fs::Metadata| (file.dev(), file.ino()) == (id.device, id.inode);
             fds.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(same)) || maps(process, id.inode)
@@ -35,7 +37,10 @@ fn has_open(process: &Path, id: FileId) -> bool {
 /// process whose descriptors we may see and whose mappings we may not (the first one of some containers) is
 /// taken to map nothing.
 fn maps(process: &Path, inode: u64) -> bool {
-    let Ok(maps) = fs::read_to_string(process.join("maps")) else { return false };
+    let maps = match limits::open_briefly(|| fs::read_to_string(process.join("maps"))) {
+        Ok(maps) => maps,
+        Err(error) => return !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound),
+    };
     maps.lines()
         .any(|line| line.split_ascii_whitespace().nth(4).and_then(|field| field.parse().ok()) == Some(inode))
 }

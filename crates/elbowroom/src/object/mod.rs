@@ -88,6 +88,8 @@ struct Cache {
 
 struct Seen {
     stat: FileStat,
+    /// How many changes of our own are under way, which change what fstat says at a moment that nobody knows.
+    own_changes: usize,
 }
 
 /// Why a folio was not inserted.
@@ -124,7 +126,7 @@ impl FileObject {
         unmapped: Option<Arc<Unmapped>>,
         locks: &LockStats,
     ) -> Self {
-        let seen = Seen { stat };
+        let seen = Seen { stat, own_changes: 0 };
         Self {
             id,
             serial,
@@ -241,18 +243,39 @@ impl FileObject {
         Ok(self.size())
     }
 
-    /// Takes what the file looks like now as our own doing: after a write of ours.
-    pub(crate) fn note_own_change(&self) -> Result<u64, Errno> {
-        self.ask(&mut self.seen.lock())?;
-        Ok(self.size())
+    /// Begins a change of our own: a write-back, or a call of the program's. Until [`FileObject::end_change`]
+    /// what the file looks like is taken for our own doing. Tells what [`FileObject::changed_by_others`] does.
+    pub(crate) fn begin_change(&self) -> bool {
+        let mut seen = self.seen.lock();
+        let foreign = self.look(&mut seen);
+        seen.own_changes += 1;
+        foreign
+    }
+
+    /// Ends it.
+    pub(crate) fn end_change(&self) -> Result<(), Errno> {
+        let mut seen = self.seen.lock();
+        seen.own_changes -= 1;
+        self.ask(&mut seen).map(|_| ())
+    }
+
+    /// Takes what the file looks like now as our own doing, in the middle of a change of ours.
+    pub(crate) fn note_own_change(&self) -> Result<(), Errno> {
+        self.ask(&mut self.seen.lock()).map(|_| ())
     }
 
     /// Whether the file was changed by somebody else since we last looked; looks the size up again. Tells it
     /// once. A change of its name or rights is taken for one, too: the time of the inode's change is the only
     /// one that nobody can put back.
     pub(crate) fn changed_by_others(&self) -> bool {
-        let mut seen = self.seen.lock();
-        let Ok(before) = self.ask(&mut seen) else { return false };
+        self.look(&mut self.seen.lock())
+    }
+
+    fn look(&self, seen: &mut Seen) -> bool {
+        let Ok(before) = self.ask(seen) else { return false };
+        if seen.own_changes > 0 {
+            return false;
+        }
         let of = |stat: &FileStat| (stat.size, stat.mtime_ns, stat.ctime_ns);
         of(&before) != of(&seen.stat)
     }

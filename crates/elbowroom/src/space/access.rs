@@ -15,7 +15,11 @@ use std::ops::Range;
 impl<P: Platform> Core<P> {
     /// Announces a write(2) to the bytes `range`.
     pub(crate) fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
-        self.check_foreign(object);
+        let changed = object.begin_change();
+        self.follow_others(object);
+        if changed {
+            self.drop_foreign(object);
+        }
         let pages = range.start >> PAGE_SHIFT..range.end.div_ceil(PAGE_SIZE as u64);
         let number = object.writers.begin(range);
         // A write-back that began before would put the old bytes over the new ones: it must end first. One that begins now
@@ -32,16 +36,16 @@ impl<P: Platform> Core<P> {
         if !written.is_empty() {
             self.reread(&ticket.object, written);
         }
-        self.take_size(&ticket.object);
+        // A file that cannot be asked keeps the size it had.
+        let _ = ticket.object.end_change();
+        self.follow_own_change(&ticket.object);
         ticket.object.writers.end(ticket.number);
     }
 
-    /// Looks the size up after a change of our own, and takes what the file has where stores were made beyond
+    /// After a look at the size in a change of our own: takes what the file has where stores were made beyond
     /// its end. What was beyond the end may be inside now, so the file's denials are undone: whether the size
     /// grew just now cannot be told from the size that was known, because the flusher may have looked meanwhile.
-    fn take_size(&self, object: &Arc<FileObject>) {
-        // A file that cannot be asked keeps the size it had.
-        let _ = object.note_own_change();
+    fn follow_own_change(&self, object: &Arc<FileObject>) {
         self.settle(object);
         self.allow_again(object, Obstacle::Wait);
     }
@@ -49,7 +53,9 @@ impl<P: Platform> Core<P> {
     /// The size was changed, and the bytes `changed` perhaps: they are read anew, stores to whole pages of them are forgotten, pages
     /// beyond the end are dropped, and the rest of the last page is zeroed.
     pub(crate) fn resized(&self, object: &Arc<FileObject>, changed: Range<u64>) {
-        self.take_size(object);
+        // A file that cannot be asked keeps the size it had.
+        let _ = object.note_own_change();
+        self.follow_own_change(object);
         let size = object.size();
         let whole = changed.start.div_ceil(PAGE_SIZE as u64)..changed.end >> PAGE_SHIFT;
         // What others have cut off meanwhile is gone, too.

@@ -67,15 +67,14 @@ impl<P: Platform> Core<P> {
         if folios.is_empty() {
             return Ok(());
         }
-        // Before our own writes change the file's times.
-        let foreign = object.changed_by_others();
+        let foreign = object.begin_change();
         self.follow_others(object);
         let deadline = Instant::now() + PINNED_BOUND;
         let mut first = Ok(());
         for folio in folios {
             first = first.and(self.write_folio(object, &folio, obstacle, deadline));
         }
-        first = first.and(object.note_own_change().map(|_| ()));
+        first = first.and(object.end_change());
         if foreign {
             self.drop_foreign(object);
         }

@@ -10,6 +10,7 @@ on_every_machine! {
     many_cuts_and_growths
     what_others_cut_off_is_forgotten
     what_others_add_is_kept
+    a_change_of_our_own_is_nobody_elses
 }
 
 fn what_is_cut_off_is_gone<M: Machine>() {
@@ -152,6 +153,37 @@ fn what_others_cut_off_is_forgotten<M: Machine>() {
     m.manager().flush_all().unwrap();
     m.check_zero(addr, 40);
     (0..40).for_each(|page| assert_eq!(file_word(&path, page * PAGE), 0, "page {page}"));
+}
+
+/// Also while it is under way, in the eyes of another thread that looks for changes by others.
+fn a_change_of_our_own_is_nobody_elses<M: Machine>() {
+    let interval = Duration::from_secs(3600);
+    let config = Config { writeback_interval: interval, ..Config::with_memory(BUDGET) };
+    let Some(m) = M::start(config) else { return };
+    let dir = scratch();
+    let path = stamped(dir.path(), "own", 4);
+    let object = m.manager().open(&path, true).unwrap();
+    let addr = m.map_file(&object, 8, Sharing::Shared);
+    let size = (4 * PAGE) as u64;
+    let look = || {
+        drop(m.manager().open(&path, true).unwrap());
+        m.manager().stats().foreign_changes
+    };
+    let first = m.manager().write_begin(&object, size..u64::MAX);
+    resized_by_others(&path, size + 64);
+    assert_eq!(look(), 0);
+    // Two at once, and the other ends first.
+    let second = m.manager().write_begin(&object, 0..8);
+    resized_by_others(&path, size + 128);
+    m.manager().write_end(second, 0..0);
+    resized_by_others(&path, size + 192);
+    assert_eq!(look(), 0);
+    m.manager().write_end(first, size..size);
+    m.mark(addr, 0..4, 1);
+    m.manager().flush_all().unwrap();
+    assert_eq!(look(), 0);
+    resized_by_others(&path, size);
+    assert_eq!(look(), 1);
 }
 
 fn what_others_add_is_kept<M: Machine>() {
