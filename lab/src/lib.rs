@@ -8,8 +8,8 @@
 //! From here down: [`cli`] says what can be asked for; `session` makes the files and runs the engines in
 //! turn; `watch` runs one worker and samples it; `record` is what was seen of it and the figures that follow;
 //! `report` computes medians and ratios and prints them. [`board`], [`content`] and [`histogram`] are what
-//! the lab and the worker must agree on. Beside that, `bench` measures the library alone, in this process. Unsafe code is
-//! in `bench::area` only; the worker's is in its `memory` module.
+//! the lab and the worker must agree on. Beside that, `bench` measures the library alone, in this process.
+//! Unsafe code is in `bench::area` only; the worker's is in its `memory` module.
 //!
 //! Everything that is changed outside of the lab's own files (the device's readahead, control groups) is
 //! undone by a guard's `Drop`, so that it is undone on every way out: signals only raise a flag

@@ -1,12 +1,12 @@
-//! What the behaviour tests share: a place on a real disk, C programs compiled once, and runs of real programs under
-//! the plain kernel and under `elbowroom run`.
+//! What the behaviour tests share: a place on a real disk, C programs compiled once, and runs of real
+//! programs under the plain kernel and under `elbowroom run`.
 //!
-//! A behaviour test is a program that checks itself, run in several variants ([`Variant`]). The plain kernel is one of
-//! them and validates the test: what holds there must hold under every other. [`behaviour!`] makes one `#[test]` of
-//! each program and variant, so that a failure is named.
+//! A behaviour test is a program that checks itself, run in several variants ([`Variant`]). The plain kernel
+//! is one of them and validates the test: what holds there must hold under every other. [`behaviour!`] makes
+//! one `#[test]` of each program and variant, so that a failure is named.
 //!
-//! Nothing here hangs: a run has a time limit, after which its whole process group is killed and the panic shows what
-//! each of its threads was doing.
+//! Nothing here hangs: a run has a time limit, after which its whole process group is killed and the panic
+//! shows what each of its threads was doing.
 //!
 //! * [`differential`]: the same random operations on two engines
 //! * [`kills`]: processes that share files and are ended at any moment

@@ -1,7 +1,7 @@
 //! Where tests keep their files, and where the binary under test is.
 //!
-//! Elbowroom leaves files that live in memory to the kernel, so a test on tmpfs would pass without testing anything:
-//! scratch directories are made inside the workspace's target directory, and must be on a disk.
+//! Elbowroom leaves files that live in memory to the kernel, so a test on tmpfs would pass without testing
+//! anything: scratch directories are made inside the workspace's target directory, and must be on a disk.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,8 @@ impl Scratch {
     }
 }
 
-/// The `elbowroom` binary: `$ELBOWROOM_EXE`, or what cargo has built in the target directory, release before debug.
+/// The `elbowroom` binary: `$ELBOWROOM_EXE`, or what cargo has built in the target directory, release before
+/// debug.
 ///
 /// # Panics
 /// If there is none.

@@ -31,7 +31,8 @@ fn compile(name: &str) -> PathBuf {
         std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).hash(&mut hash);
     }
     FLAGS.hash(&mut hash);
-    // The name ends in the program's name, so that what argv[0] says about it does not change with the source.
+    // The name ends in the program's name, so that what argv[0] says about it does not change with the
+    // source.
     let directory = root().join("programs").join(format!("{:016x}", hash.finish()));
     let compiled = directory.join(name);
     if compiled.is_file() {

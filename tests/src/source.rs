@@ -26,7 +26,8 @@ impl Source {
         Self { path: path.to_owned(), text }
     }
 
-    /// The files under `directory` (relative to the workspace; empty for all) whose name ends in one of `endings`.
+    /// The files under `directory` (relative to the workspace; empty for all) whose name ends in one of
+    /// `endings`.
     ///
     /// # Panics
     /// If a directory or file cannot be read, or there is none: a check of nothing is none.
@@ -137,7 +138,8 @@ fn quoted_end(chars: &[char], at: usize, quote: char) -> usize {
     (end + 1).min(chars.len())
 }
 
-/// Code without the modules that exist in tests only: `#[cfg(test)] mod ... { ... }`, also with `all(test, ...)`.
+/// Code without the modules that exist in tests only: `#[cfg(test)] mod ... { ... }`, also with `all(test,
+/// ...)`.
 fn blank_test_modules(code: &str) -> String {
     let mut out = code.to_owned();
     let mut from = 0;

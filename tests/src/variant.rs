@@ -1,4 +1,5 @@
-//! The ways in which a program is run: under the plain kernel, and under `elbowroom run` with various options.
+//! The ways in which a program is run: under the plain kernel, and under `elbowroom run` with various
+//! options.
 
 /// How a program is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

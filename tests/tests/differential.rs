@@ -1,11 +1,13 @@
-//! The kernel and the model of its rules, given the same random operations; and whether the comparison would notice.
+//! The kernel and the model of its rules, given the same random operations; and whether the comparison would
+//! notice.
 
 use elbowroom_tests::differential::{
     Bend, Bent, Campaign, EPISODE, Kernel, Mix, Model, Ours, PAGES, Site, Tally,
 };
 use elbowroom_tests::skipped;
 
-/// Kernel engines that the tests of this file have at the same time, and as many that move what was placed elsewhere.
+/// Kernel engines that the tests of this file have at the same time, and as many that move what was placed
+/// elsewhere.
 const ENGINES: u64 = 8;
 
 /// All operations that this kernel has as the model knows them, and allows.
@@ -15,7 +17,8 @@ fn mix() -> Mix {
     Mix { lock, ..mix }
 }
 
-/// A run is worth its time only if operations succeed and fail in all their ways, and hardly any is passed over.
+/// A run is worth its time only if operations succeed and fail in all their ways, and hardly any is passed
+/// over.
 fn check_coverage(tally: &Tally) {
     println!("{tally:?}");
     assert!(tally.passed_over * 50 <= tally.steps, "{} of {}", tally.passed_over, tally.steps);

@@ -18,7 +18,8 @@ fn file_of_pattern(scratch: &Scratch) {
     Pattern::create(&scratch.file("data"), BYTES, 5);
 }
 
-/// An error on read is a SIGBUS for the pages it concerns, and for no others, however large the reads around it are.
+/// An error on read is a SIGBUS for the pages it concerns, and for no others, however large the reads around
+/// it are.
 fn read_error(variant: Variant) {
     let scratch = Scratch::new();
     file_of_pattern(&scratch);
@@ -77,7 +78,8 @@ fn no_direct_io(variant: Variant) {
 }
 behaviour!(no_direct_io: m16, threads);
 
-/// An error on write-back is msync's; the stores stay in memory, and once the device works again they are written.
+/// An error on write-back is msync's; the stores stay in memory, and once the device works again they are
+/// written.
 fn write_error(variant: Variant) {
     for (fault, name) in [("enospc", "ENOSPC"), ("eio", "EIO")] {
         let scratch = Scratch::new();

@@ -4,7 +4,8 @@ use elbowroom_tests::{Command, Pattern, Scratch, Variant, behaviour, program};
 
 const BYTES: u64 = 9_000_000;
 
-/// A program that takes a file of the pattern and its seed, prints what has passed, and leaves the file as it was.
+/// A program that takes a file of the pattern and its seed, prints what has passed, and leaves the file as it
+/// was.
 fn passes(name: &str, variant: Variant) {
     let scratch = Scratch::new();
     let file = scratch.file("data");

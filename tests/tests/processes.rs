@@ -10,7 +10,8 @@ const BYTES: u64 = 9_000_000;
 /// More than the smallest budget, so that some of it has to be written before the end.
 const DIRTY_BYTES: u64 = 24_000_001;
 
-/// Descriptors, signals, and everything else that a program can ask about itself are as under the plain kernel.
+/// Descriptors, signals, and everything else that a program can ask about itself are as under the plain
+/// kernel.
 fn identity(variant: Variant) {
     let scratch = Scratch::new();
     let file = scratch.file("data");

@@ -1,8 +1,8 @@
 //! Programs that other people have written, with and without Elbowroom: the same output.
 //!
-//! Debian's packages for them: python3, ripgrep, git, sqlite3, lmdb-utils. What is not installed is skipped, which is
-//! said on standard error past the capture of the test harness; with `ELBOWROOM_REQUIRE_PROGRAMS=1`, as in CI, it is a
-//! failure.
+//! Debian's packages for them: python3, ripgrep, git, sqlite3, lmdb-utils. What is not installed is skipped,
+//! which is said on standard error past the capture of the test harness; with `ELBOWROOM_REQUIRE_PROGRAMS=1`,
+//! as in CI, it is a failure.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use elbowroom_tests::program::require as find;
 use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour};
 
-/// The output of a run under `variant` is that of a plain run. Both runs must do the same twice, so `command` has no
-/// effect that the second run would see.
+/// The output of a run under `variant` is that of a plain run. Both runs must do the same twice, so `command`
+/// has no effect that the second run would see.
 fn same(variant: Variant, command: impl Fn() -> Command) -> Outcome {
     let plain = command().run().success();
     let outcome = command().variant(variant).run().success();
@@ -203,8 +203,8 @@ behaviour!(sqlite3_wal: plain, m16);
 
 // ---- lmdb ----
 
-/// LMDB maps far beyond the end of its file, lets the file grow by pwrite, and reads what it has written through the
-/// mapping.
+/// LMDB maps far beyond the end of its file, lets the file grow by pwrite, and reads what it has written
+/// through the mapping.
 fn lmdb(variant: Variant) {
     let (Some(load), Some(dump)) = (find("mdb_load", "lmdb-utils"), find("mdb_dump", "lmdb-utils")) else {
         return;

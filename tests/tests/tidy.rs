@@ -1,4 +1,5 @@
-//! What the project promises about its own source: layers, the home of unsafe code, locks, and plain tidiness.
+//! What the project promises about its own source: layers, the home of unsafe code, locks, and plain
+//! tidiness.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,8 @@ const CRATES: [(&str, &str); 10] = [
     ("tests/shuttle", "elbowroom-shuttle"),
 ];
 
-/// The modules of the manager in layers, lowest first. A module may use the layers below its own, and its own layer.
+/// The modules of the manager in layers, lowest first. A module may use the layers below its own, and its own
+/// layer.
 const MODULES: [&[&str]; 12] = [
     &["config", "error", "stats"],
     &["page"],

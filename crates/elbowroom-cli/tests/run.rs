@@ -62,9 +62,9 @@ impl Bench {
     }
 }
 
-/// Copies a file that is going to be executed, in another process: a descriptor that this process had open for
-/// writing could be inherited for a moment by a program that another test starts, and nobody could execute the
-/// file then (ETXTBSY).
+/// Copies a file that is going to be executed, in another process: a descriptor that this process had open
+/// for writing could be inherited for a moment by a program that another test starts, and nobody could
+/// execute the file then (ETXTBSY).
 fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").args([from, to]).status().unwrap().success());
 }

@@ -19,8 +19,8 @@ fn check(f: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(f, 2000);
 }
 
-/// A thread's handle on the map, or its writer. When the run has failed the checker is gone, and a drop that asks it would end the
-/// process instead of the test.
+/// A thread's handle on the map, or its writer. When the run has failed the checker is gone, and a drop that
+/// asks it would end the process instead of the test.
 struct Handle<T>(Option<T>);
 
 impl<T> Deref for Handle<T> {
@@ -82,7 +82,8 @@ fn a_leaf_is_replaced() {
     reader_beside_writer(FULL_LEAF, read, |writer| writer.store(10..20, Some(3), &pin()));
 }
 
-/// The leaf that one store replaces is written again by the third: what the limbo gives back must be out of reach.
+/// The leaf that one store replaces is written again by the third: what the limbo gives back must be out of
+/// reach.
 #[test]
 #[cfg_attr(elbowroom_mutant = "no_grace", should_panic(expected = "used after its grace period"))]
 fn a_leaf_is_reused() {

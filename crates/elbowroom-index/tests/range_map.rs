@@ -1,5 +1,5 @@
-//! The range map against a naive one, and readers against its writer. Built twice: as an integration test with the
-//! nodes' real sizes, and inside the crate with nodes of four, where a few entries make a high tree.
+//! The range map against a naive one, and readers against its writer. Built twice: as an integration test
+//! with the nodes' real sizes, and inside the crate with nodes of four, where a few entries make a high tree.
 #![cfg(not(any(loom, shuttle)))]
 
 use elbowroom_index::RangeMap;
@@ -174,8 +174,8 @@ fn random_operations_give_what_a_naive_map_gives() {
     }
 }
 
-/// Filling from the front, from the back and in strides, then taking all away again: sizes that random stores with
-/// their long ranges do not reach.
+/// Filling from the front, from the back and in strides, then taking all away again: sizes that random stores
+/// with their long ranges do not reach.
 #[test]
 fn maps_of_many_small_ranges() {
     const COUNT: u64 = 3000;
@@ -243,9 +243,9 @@ fn empty_ranges_change_nothing() {
 /// What [`readers_never_see_a_gap_that_is_not_there`] always keeps covered.
 const COVERED: Range<u64> = 1000..9000;
 
-/// A writer replaces covered ranges with others that cover the same keys, over one leaf and over many, beside ranges
-/// that come and go. No reader may see a gap where there never is one, a value older than one that it has seen, or one
-/// older than what was stored before it looked.
+/// A writer replaces covered ranges with others that cover the same keys, over one leaf and over many, beside
+/// ranges that come and go. No reader may see a gap where there never is one, a value older than one that it
+/// has seen, or one older than what was stored before it looked.
 #[test]
 fn readers_never_see_a_gap_that_is_not_there() {
     const STORES: u64 = 60_000;

@@ -1,5 +1,6 @@
-//! The xarray's readers beside its writer, under a model checker: `RUSTFLAGS="--cfg loom" cargo test --release -p elbowroom-index
-//! --test xarray_model`, or `--cfg shuttle`. A node has 4 slots here, so order 2 is a slot of the second level.
+//! The xarray's readers beside its writer, under a model checker: `RUSTFLAGS="--cfg loom" cargo test
+//! --release -p elbowroom-index --test xarray_model`, or `--cfg shuttle`. A node has 4 slots here, so order 2
+//! is a slot of the second level.
 #![cfg(any(loom, shuttle))]
 
 use elbowroom_index::xarray::{Mark, Writer, XArray};
@@ -11,8 +12,8 @@ use loom::thread;
 #[cfg(shuttle)]
 use shuttle::thread;
 
-/// At most so many switches away from a thread that could go on are tried in one run; all of them (which takes minutes) with
-/// `LOOM_MAX_PREEMPTIONS=100`.
+/// At most so many switches away from a thread that could go on are tried in one run; all of them (which
+/// takes minutes) with `LOOM_MAX_PREEMPTIONS=100`.
 #[cfg(loom)]
 const PREEMPTIONS: usize = 3;
 
@@ -42,8 +43,9 @@ fn array(values: &[Value]) -> Arc<XArray<Value>> {
 
 /// Lets `write` and `read` run at once.
 ///
-/// The reader is the thread that is started: loom tries it before each store that its loads meet. The other way round it would miss
-/// most orders: the writer loads what it is about to store to, and that hides the other thread's earlier loads from loom.
+/// The reader is the thread that is started: loom tries it before each store that its loads meet. The other
+/// way round it would miss most orders: the writer loads what it is about to store to, and that hides the
+/// other thread's earlier loads from loom.
 fn race(
     array: Arc<XArray<Value>>,
     write: fn(&Writer<'_, Value>),

@@ -1,4 +1,5 @@
-//! Real readers beside a real writer: what is stored and not erased is always found, and nothing is found where it is not.
+//! Real readers beside a real writer: what is stored and not erased is always found, and nothing is found
+//! where it is not.
 #![cfg(not(any(loom, shuttle)))]
 
 use elbowroom_index::xarray::{Entry, Mark, XArray};
@@ -46,7 +47,8 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// Runs `write` again and again beside threads that run `read`, for [`RUN`]; both get a seed. Each must have had some turns.
+/// Runs `write` again and again beside threads that run `read`, for [`RUN`]; both get a seed. Each must have
+/// had some turns.
 fn race(
     array: &Arc<XArray<Folio>>,
     mut write: impl FnMut(&XArray<Folio>, u64),
@@ -155,7 +157,8 @@ fn a_value_of_several_indices_comes_and_goes_at_all_of_them_at_once() {
     });
 }
 
-/// The writer stores a marked folio at the next place, announces it, and splits it into smaller and smaller ones.
+/// The writer stores a marked folio at the next place, announces it, and splits it into smaller and smaller
+/// ones.
 #[test]
 fn a_split_loses_no_index_for_any_reader() {
     const PLACES: u64 = 32;

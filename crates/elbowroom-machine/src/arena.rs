@@ -1,8 +1,9 @@
 //! The arena: the physical memory of a manager.
 //!
-//! One private anonymous reservation, populated block by block ahead of need ([`Arena::grow`]) and never beyond its size. With
-//! [`crate::Mover::Move`] a populated block is registered with the userfaultfd, because the way home of a page is a MOVE whose
-//! destination must be registered; so nobody may touch the home of a page that is away.
+//! One private anonymous reservation, populated block by block ahead of need ([`Arena::grow`]) and never
+//! beyond its size. With [`crate::Mover::Move`] a populated block is registered with the userfaultfd, because
+//! the way home of a page is a MOVE whose destination must be registered; so nobody may touch the home of a
+//! page that is away.
 
 use crate::buddy::Buddy;
 use crate::uffd::{Protection, Uffd};
@@ -81,12 +82,14 @@ impl Arena {
         if u32::try_from(frames).is_err() {
             return Err(Errno::NOMEM);
         }
-        // Aligned as blocks are, so that each can be one huge page; the rest of the reservation is never used.
+        // Aligned as blocks are, so that each can be one huge page; the rest of the reservation is never
+        // used.
         let len = (frames << PAGE_SHIFT) + BLOCK_BYTES;
         let start = reserve(len)?;
-        // A page that holds nothing. With the first page of a mapping the kernel makes what all its pages are listed in (anon_vma), and the parts that the
-        // mapping is split into inherit it. A fault that has to make it takes mmap_lock, and may keep it while it clears 2 MiB.
-        // SAFETY: the last page of the reservation, which is larger than the aligned frames by at least one.
+        // A page that holds nothing. With the first page of a mapping the kernel makes what all its pages are
+        // listed in (anon_vma), and the parts that the mapping is split into inherit it. A fault that has to
+        // make it takes mmap_lock, and may keep it while it clears 2 MiB. SAFETY: the last page of the
+        // reservation, which is larger than the aligned frames by at least one.
         unsafe { ((start + len - PAGE_SIZE) as *mut u8).write_volatile(0) };
         let used = vec![0; frames.div_ceil(64)];
         let state =
@@ -118,7 +121,8 @@ impl Arena {
         self.claimed.store(state.claimed, Ordering::Relaxed);
     }
 
-    /// Whether a thread that has time should call [`Arena::grow`]: few frames are free, and the arena has not reached its size.
+    /// Whether a thread that has time should call [`Arena::grow`]: few frames are free, and the arena has not
+    /// reached its size.
     pub(crate) fn wants_to_grow(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) < self.frames
             && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
@@ -135,12 +139,14 @@ impl Arena {
         (self.free.load(Ordering::Relaxed) + rest) * 2 >= self.frames
     }
 
-    /// Populates one more block, or waits while somebody else does; `false` if the arena has reached its size. Takes as long as it takes the kernel to clear
-    /// 2 MiB: 0.1 ms where the memory is at hand, several milliseconds where a hypervisor must find it first. Calls `between` after each request to the kernel
+    /// Populates one more block, or waits while somebody else does; `false` if the arena has reached its
+    /// size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where the memory is at hand, several
+    /// milliseconds where a hypervisor must find it first. Calls `between` after each request to the kernel
     /// that had mmap_lock.
     ///
-    /// One thread populates at a time. Two would only wait for each other: the advice for one block is for a neighbour of the VMA in which the other is being
-    /// cleared, so it waits for that, with mmap_lock; and all of the program's mmap with it.
+    /// One thread populates at a time. Two would only wait for each other: the advice for one block is for a
+    /// neighbour of the VMA in which the other is being cleared, so it waits for that, with mmap_lock; and
+    /// all of the program's mmap with it.
     ///
     /// # Errors
     /// The kernel's: no memory, or none that can be registered.
@@ -210,8 +216,8 @@ impl Arena {
         self.publish(&state);
     }
 
-    /// Gives a page that is away an empty home in exchange for its own, which still has memory and is free then; `None` if there is no
-    /// empty one.
+    /// Gives a page that is away an empty home in exchange for its own, which still has memory and is free
+    /// then; `None` if there is no empty one.
     pub(crate) fn exchange(&self, home: usize) -> Option<usize> {
         let mut state = self.state.lock();
         let empty = state.hollow.pop()?;
@@ -258,18 +264,20 @@ impl Arena {
         frame_number(frame)
     }
 
-    /// Frames that have had memory. All still have it, but for the hollow ones, and those whose page is in a window.
+    /// Frames that have had memory. All still have it, but for the hollow ones, and those whose page is in a
+    /// window.
     pub(crate) fn populated_frames(&self) -> usize {
         self.populated.load(Ordering::Relaxed)
     }
 
-    /// Gives the block memory, then registers it (in this order: populating a registered range would be a fault for us to
-    /// serve).
+    /// Gives the block memory, then registers it (in this order: populating a registered range would be a
+    /// fault for us to serve).
     ///
-    /// The block is populated as one huge page where the kernel has one, and then split: its frames are small, but neighbours
-    /// in physical memory, so that a read into a run of them is one segment for the device instead of one for each page
-    /// (2.5 times the throughput on a virtual disk). Split at once, and not by the first MOVE of a part of it, because a MOVE cannot
-    /// split while a device has pinned any other page of it.
+    /// The block is populated as one huge page where the kernel has one, and then split: its frames are
+    /// small, but neighbours in physical memory, so that a read into a run of them is one segment for the
+    /// device instead of one for each page (2.5 times the throughput on a virtual disk). Split at once, and
+    /// not by the first MOVE of a part of it, because a MOVE cannot split while a device has pinned any other
+    /// page of it.
     fn populate(
         &self,
         block: &Range<usize>,
@@ -280,14 +288,14 @@ impl Arena {
         let len = block.len() << PAGE_SHIFT;
         // SAFETY: the advice concerns only our own, unused block. A kernel without huge pages refuses it.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxHugepage) };
-        // Here and below: who waited for mmap_lock was woken as that ended, often on this processor, and would wait there for a whole
-        // slice of time while the kernel clears memory.
+        // Here and below: who waited for mmap_lock was woken as that ended, often on this processor, and
+        // would wait there for a whole slice of time while the kernel clears memory.
         between();
         for page in (start..start + len).step_by(PAGE_SIZE) {
-            // Touched, not populated by advice: a fault takes only the lock of its VMA, while the advice would keep mmap_lock for as long
-            // as it takes to clear the block, and every mmap of the program would wait for that. Not zero: splitting a
-            // huge page replaces pages of zeros by the kernel's shared zero page, which is no memory of ours.
-            // SAFETY: the byte is ours and unused.
+            // Touched, not populated by advice: a fault takes only the lock of its VMA, while the advice
+            // would keep mmap_lock for as long as it takes to clear the block, and every mmap of the program
+            // would wait for that. Not zero: splitting a huge page replaces pages of zeros by the kernel's
+            // shared zero page, which is no memory of ours. SAFETY: the byte is ours and unused.
             unsafe { (page as *mut u8).write_volatile(1) };
         }
         between();
@@ -342,7 +350,8 @@ impl Drop for Turn<'_> {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // An extent that outlives the arena keeps the memory it points to: leaking is safe, unmapping would not be.
+        // An extent that outlives the arena keeps the memory it points to: leaking is safe, unmapping would
+        // not be.
         if self.free_frames() == self.frames {
             // SAFETY: no extent is out, so nobody can reach this memory.
             let _ = unsafe { mm::munmap(self.reserved.start as *mut _, self.reserved.len()) };
@@ -350,15 +359,16 @@ impl Drop for Arena {
     }
 }
 
-/// Reserves `len` bytes of private anonymous address space that is inherited by no child and in no core dump, and whose pages
-/// stay 4 KiB pages (a part of a huge page cannot be moved without splitting it).
+/// Reserves `len` bytes of private anonymous address space that is inherited by no child and in no core dump,
+/// and whose pages stay 4 KiB pages (a part of a huge page cannot be moved without splitting it).
 pub(crate) fn reserve(len: usize) -> Result<usize, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
     let base =
         unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
     for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
-        // SAFETY: the advice concerns only the mapping made above. A kernel without huge pages refuses the last.
+        // SAFETY: the advice concerns only the mapping made above. A kernel without huge pages refuses the
+        // last.
         let result = unsafe { mm::madvise(base, len, advice) };
         if let (Err(e), Advice::LinuxDontFork) = (result, advice) {
             return Err(e);

@@ -1,7 +1,7 @@
 //! Dropping many scattered pages with one TLB shootdown.
 //!
-//! process_madvise(2) on our own process takes a list of ranges; since Linux 6.13 it may drop pages, since 6.16 it does so
-//! with one flush for the list. Where it is refused, pages are dropped one by one.
+//! process_madvise(2) on our own process takes a list of ranges; since Linux 6.13 it may drop pages, since
+//! 6.16 it does so with one flush for the list. Where it is refused, pages are dropped one by one.
 
 use crate::PAGE_SIZE;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
@@ -71,8 +71,8 @@ impl Batch {
             range.base = page;
         }
         let (pidfd, flags): (c_long, c_long) = (process.as_raw_fd().into(), 0);
-        // SAFETY: (1) the arguments are those of process_madvise(2), and the list is as long as said; (2) dropping the pages
-        // is the caller's promise.
+        // SAFETY: (1) the arguments are those of process_madvise(2), and the list is as long as said; (2)
+        // dropping the pages is the caller's promise.
         let dropped = unsafe {
             syscall(
                 SYS_PROCESS_MADVISE,

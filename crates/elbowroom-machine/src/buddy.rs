@@ -1,7 +1,8 @@
-//! The frame allocator's bookkeeping: a binary buddy system over frame numbers. Plain data, no memory is touched.
+//! The frame allocator's bookkeeping: a binary buddy system over frame numbers. Plain data, no memory is
+//! touched.
 //!
-//! Source: Knuth, TAOCP 1, 2.5; Linux `mm/page_alloc.c`. The lowest free run is taken first, so that what is in use
-//! stays together.
+//! Source: Knuth, TAOCP 1, 2.5; Linux `mm/page_alloc.c`. The lowest free run is taken first, so that what is
+//! in use stays together.
 
 use crate::MAX_ORDER;
 use std::collections::BTreeSet;

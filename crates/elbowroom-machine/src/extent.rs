@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //! 1. The frames of two live extents are disjoint: the arena hands a run out once until it is given back.
-//! 2. A page that is not in `away` is at home: present in the arena at `home + index * PAGE_SIZE`, and nobody but the extent's
-//!    owner reads or writes it there.
-//! 3. A page in `away` is present in a window at `base + index * PAGE_SIZE`, and its home is empty, or waits to be
-//!    emptied: touching it there would be a fault of our own. So every access to bytes checks that all pages are at home.
-//!    Of a single page the home may change while it is away.
+//! 2. A page that is not in `away` is at home: present in the arena at `home + index * PAGE_SIZE`, and nobody
+//!    but the extent's owner reads or writes it there.
+//! 3. A page in `away` is present in a window at `base + index * PAGE_SIZE`, and its home is empty, or waits
+//!    to be emptied: touching it there would be a fault of our own. So every access to bytes checks that all
+//!    pages are at home. Of a single page the home may change while it is away.
 
 use crate::{PAGE_SHIFT, PageSet};
 
@@ -18,7 +18,8 @@ pub struct Extent {
     /// Where page 0 is, or would be, in a window; meaningful while `away` is not empty.
     pub(crate) base: usize,
     pub(crate) away: PageSet,
-    /// The frames are as the kernel gave them. Nobody looks at this but [`Extent::clear`], before anything else is done.
+    /// The frames are as the kernel gave them. Nobody looks at this but [`Extent::clear`], before anything
+    /// else is done.
     zeroed: bool,
     /// A page was found lost by an unmapping that failed for another page: whoever takes the rest home is to
     /// be told.
@@ -31,7 +32,8 @@ impl Extent {
         Self { home, order, base: 0, away: PageSet::new(order), zeroed, lost: false }
     }
 
-    /// Fills it with zeros, which frames that nobody has had before are already. Call it before anything else is done with the extent, or not at all.
+    /// Fills it with zeros, which frames that nobody has had before are already. Call it before anything else
+    /// is done with the extent, or not at all.
     ///
     /// # Panics
     /// If a page is away.
@@ -91,7 +93,8 @@ impl Extent {
         (!self.is_home()).then_some(self.base)
     }
 
-    /// The address of its first byte at home, page-aligned, for I/O engines, which own the extent while they use it.
+    /// The address of its first byte at home, page-aligned, for I/O engines, which own the extent while they
+    /// use it.
     ///
     /// # Panics
     /// If a page is away.
@@ -105,8 +108,9 @@ impl Extent {
     /// # Panics
     /// If a page is away.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: (1) all pages are at home (home_ptr checks), so by invariant 2 the range is mapped, readable memory of the
-        // arena that only this extent's owner uses; (2) writes need `&mut self`, so none happens while the slice lives.
+        // SAFETY: (1) all pages are at home (home_ptr checks), so by invariant 2 the range is mapped,
+        // readable memory of the arena that only this extent's owner uses; (2) writes need `&mut self`, so
+        // none happens while the slice lives.
         unsafe { std::slice::from_raw_parts(self.home_ptr(), self.len_bytes()) }
     }
 

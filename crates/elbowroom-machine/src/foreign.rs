@@ -88,7 +88,8 @@ impl Foreign {
     /// Marks for `pages` pages, none of them foreign.
     ///
     /// # Safety
-    /// `memory` is page-aligned and [`Foreign::bytes`] long; all of it is zero and readable and writable, nobody else uses it, and it stays so for ever.
+    /// `memory` is page-aligned and [`Foreign::bytes`] long; all of it is zero and readable and writable,
+    /// nobody else uses it, and it stays so for ever.
     pub(crate) unsafe fn new(memory: *const u8, pages: usize) -> Self {
         let counts = nodes(pages);
         let mut next = 0;

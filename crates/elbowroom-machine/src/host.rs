@@ -1,13 +1,13 @@
 //! The host MMU: real pointers, by userfaultfd.
 //!
 //! # Invariants
-//! 1. A page that is present in a window is writable exactly if it was mapped with [`Access::Write`] or passed to
-//!    [`HostMmu::make_writable`] (docs/decisions/0003).
+//! 1. A page that is present in a window is writable exactly if it was mapped with [`Access::Write`] or
+//!    passed to [`HostMmu::make_writable`] (docs/decisions/0003).
 //! 2. Each page of an extent is at home or in a window, never both, except inside a call of this module.
 //!
-//! Synchronization: an extent's owner serializes calls for it (`&mut Extent`). Requests to the kernel take its per-VMA
-//! locks, not mmap_lock, but for write-protecting, which takes that for reading; [`HostMmu::deny`] and its like change the kernel's layout and
-//! take it for writing.
+//! Synchronization: an extent's owner serializes calls for it (`&mut Extent`). Requests to the kernel take
+//! its per-VMA locks, not mmap_lock, but for write-protecting, which takes that for reading;
+//! [`HostMmu::deny`] and its like change the kernel's layout and take it for writing.
 
 use crate::arena::Arena;
 use crate::batch::Batch;
@@ -41,8 +41,8 @@ pub enum Mover {
 pub struct HostConfig {
     /// Size of the arena, in frames (pages), at least 1.
     pub arena_frames: usize,
-    /// Tells whether a thread of the program is about to change its mappings in the kernel, or waits there to: [`HostMmu::give_way`].
-    /// Called often, by any thread; must not block.
+    /// Tells whether a thread of the program is about to change its mappings in the kernel, or waits there
+    /// to: [`HostMmu::give_way`]. Called often, by any thread; must not block.
     pub changes_wait: Option<fn() -> bool>,
     /// The mover; `None`: the best that the kernel has.
     pub mover: Option<Mover>,
@@ -81,7 +81,8 @@ pub enum Access {
 pub enum UnmapError {
     /// The kernel has pinned one (direct I/O into it is under way): try again later. The rest may be home.
     Busy,
-    /// One was no longer there: somebody unmapped it behind our back. All are home now, and the bytes of the lost ones are zero.
+    /// One was no longer there: somebody unmapped it behind our back. All are home now, and the bytes of the
+    /// lost ones are zero.
     Lost,
 }
 
@@ -112,8 +113,9 @@ pub struct HostMmu {
     way: Way,
 }
 
-/// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one page but no TLB shootdown, which in a
-/// virtual machine costs several times the copy; what it leaves behind is emptied many pages at a time, with one shootdown.
+/// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one page
+/// but no TLB shootdown, which in a virtual machine costs several times the copy; what it leaves behind is
+/// emptied many pages at a time, with one shootdown.
 const COPY_MAX_PAGES: usize = 2;
 
 /// Homes that wait to be emptied, at most. They are counted in the reserve of the budget.
@@ -159,8 +161,8 @@ impl HostMmu {
         })
     }
 
-    /// Lets the program's changes of its mappings go first: yields the processor until none waits, for 0.1 ms, and a third of the time, at
-    /// most; longer only if others have the processor. Nothing if none waits.
+    /// Lets the program's changes of its mappings go first: yields the processor until none waits, for 0.1
+    /// ms, and a third of the time, at most; longer only if others have the processor. Nothing if none waits.
     #[inline]
     pub fn give_way(&self) {
         self.way.give();
@@ -188,8 +190,8 @@ impl HostMmu {
         (range.start < arena.end && arena.start < range.end) || self.layout.windows.is_made_of(range)
     }
 
-    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of those that the arena has
-    /// so far ([`HostMmu::grow`]).
+    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of
+    /// those that the arena has so far ([`HostMmu::grow`]).
     pub fn alloc(&self, order: u8) -> Option<Extent> {
         let mut found = self.arena.alloc(order);
         // Others may take what was filled.
@@ -203,7 +205,8 @@ impl HostMmu {
         found
     }
 
-    /// Gives empty homes memory, so that their frames can be allocated; `false` if there is none, or no memory.
+    /// Gives empty homes memory, so that their frames can be allocated; `false` if there is none, or no
+    /// memory.
     fn fill_homes(&self, most: usize) -> bool {
         let mut homes = self.arena.take_hollow(most);
         let before = homes.len();
@@ -233,7 +236,8 @@ impl HostMmu {
         self.arena.is_roomy()
     }
 
-    /// Gives the arena 2 MiB more of its size, which takes up to several milliseconds, or waits while another thread does; `false` if it has all of it.
+    /// Gives the arena 2 MiB more of its size, which takes up to several milliseconds, or waits while another
+    /// thread does; `false` if it has all of it.
     ///
     /// # Errors
     /// The kernel's: it has no memory.
@@ -282,8 +286,8 @@ impl HostMmu {
         }
     }
 
-    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes whoever waits for them,
-    /// if told to.
+    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes
+    /// whoever waits for them, if told to.
     ///
     /// # Errors
     /// The kernel's. Some of the pages may be mapped then; the extent knows which.
@@ -329,7 +333,8 @@ impl HostMmu {
         while at < run.end {
             let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
             let len = most.min(run.end - at) << PAGE_SHIFT;
-            // SAFETY: (1) the pages are at home and the extent is ours (`&mut`); (2) the manager maps the extent's bytes there.
+            // SAFETY: (1) the pages are at home and the extent is ours (`&mut`); (2) the manager maps the
+            // extent's bytes there.
             let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
             extent.away.insert(at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
@@ -357,7 +362,8 @@ impl HostMmu {
         while at < run.end {
             let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
             let len = most.min(run.end - at) << PAGE_SHIFT;
-            // SAFETY: (1) the pages are at home, where only we use them; (2) the manager maps the extent's bytes there.
+            // SAFETY: (1) the pages are at home, where only we use them; (2) the manager maps the extent's
+            // bytes there.
             let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, wake) };
             if copied > 0 {
                 extent.away.insert(at..at + (copied >> PAGE_SHIFT));
@@ -373,13 +379,14 @@ impl HostMmu {
         Ok(())
     }
 
-    /// An empty home for a single page that was just copied into a window, whose own is free then. That spares emptying the one and
-    /// filling the other.
+    /// An empty home for a single page that was just copied into a window, whose own is free then. That
+    /// spares emptying the one and filling the other.
     fn spare_home(&self, extent: &Extent) -> Option<usize> {
         if extent.order == 0 { self.arena.exchange(extent.home) } else { None }
     }
 
-    /// Empties the homes of pages that were just copied into a window; a few at once, or together with others later.
+    /// Empties the homes of pages that were just copied into a window; a few at once, or together with others
+    /// later.
     fn vacate(&self, home: usize, len: usize) {
         if len > COPY_MAX_PAGES * PAGE_SIZE {
             // SAFETY: the pages' bytes are in the window now; their homes are ours to empty.
@@ -394,7 +401,8 @@ impl HostMmu {
     }
 
     fn empty_homes(&self, vacating: &mut Vec<usize>) {
-        // SAFETY: each is the home of a page that is away, which only the MMU touches, and it does so under this lock.
+        // SAFETY: each is the home of a page that is away, which only the MMU touches, and it does so under
+        // this lock.
         unsafe { self.batch.drop_pages(vacating) };
         vacating.clear();
     }
@@ -407,8 +415,9 @@ impl HostMmu {
         }
     }
 
-    /// Takes home what is away of extents of one page each, all clean (so that their bytes do not change meanwhile), with
-    /// one TLB shootdown for all. The extents tell afterwards which are home; [`HostMmu::unmap`] does the others.
+    /// Takes home what is away of extents of one page each, all clean (so that their bytes do not change
+    /// meanwhile), with one TLB shootdown for all. The extents tell afterwards which are home;
+    /// [`HostMmu::unmap`] does the others.
     ///
     /// # Panics
     /// If an extent has several pages.
@@ -430,8 +439,9 @@ impl HostMmu {
         unsafe { self.batch.drop_pages(&gone) };
     }
 
-    /// Frees extents of one clean page each that are away: the pages are dropped where they are, with one TLB shootdown for all. With
-    /// [`Mover::Move`] their homes stay empty until another page needs an empty one, or the frames are short.
+    /// Frees extents of one clean page each that are away: the pages are dropped where they are, with one TLB
+    /// shootdown for all. With [`Mover::Move`] their homes stay empty until another page needs an empty one,
+    /// or the frames are short.
     ///
     /// # Panics
     /// If an extent has several pages, or one at home, or is of another MMU.
@@ -468,8 +478,8 @@ impl HostMmu {
                 if !is_resident(extent.base) {
                     return false;
                 }
-                // SAFETY: (1) the page is present in the window and write-protected, so nobody writes it; (2) only the
-                // extent's owner uses its home.
+                // SAFETY: (1) the page is present in the window and write-protected, so nobody writes it; (2)
+                // only the extent's owner uses its home.
                 let (copied, _) = unsafe {
                     self.uffd.copy(extent.home, extent.base, PAGE_SIZE, Protection::Writable, Wake::Later)
                 };
@@ -509,8 +519,8 @@ impl HostMmu {
         while at < run.end {
             let (dst, src) = (extent.home + (at << PAGE_SHIFT), extent.base + (at << PAGE_SHIFT));
             let len = most.min(run.end - at) << PAGE_SHIFT;
-            // SAFETY: (1) the pages in the window are the extent's, whose owner takes them back; (2) nobody touches their homes
-            // while they are away.
+            // SAFETY: (1) the pages in the window are the extent's, whose owner takes them back; (2) nobody
+            // touches their homes while they are away.
             let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
             extent.away.remove(at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
@@ -570,8 +580,8 @@ impl HostMmu {
         Ok(())
     }
 
-    /// Lets stores to the present pages of `range` through, and wakes whoever waits there, if told to. The pages are dirty
-    /// from now on.
+    /// Lets stores to the present pages of `range` through, and wakes whoever waits there, if told to. The
+    /// pages are dirty from now on.
     pub fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
         self.layout.allow_after_all(&self.uffd, range.clone())?;
         self.retry(|| self.uffd.write_unprotect(range.clone(), wake))
@@ -598,8 +608,9 @@ impl HostMmu {
         self.layout.add_window(&self.uffd, min_len)
     }
 
-    /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes whoever waits there; unless `wanted`, asked once
-    /// all who would map the page can see the denial, says no. Tells what it said.
+    /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes whoever waits there;
+    /// unless `wanted`, asked once all who would map the page can see the denial, says no. Tells what it
+    /// said.
     ///
     /// # Errors
     /// The kernel's: no memory for another mapping.
@@ -623,9 +634,9 @@ impl HostMmu {
         Ok(())
     }
 
-    /// Gives `range`, with no page of ours in it, to whoever maps something over it. Whoever waits there goes on waiting
-    /// until [`HostMmu::wake`]. Until then the kernel's mapping there is still the window's: whoever does not
-    /// map something over it at once uses [`HostMmu::punch`].
+    /// Gives `range`, with no page of ours in it, to whoever maps something over it. Whoever waits there goes
+    /// on waiting until [`HostMmu::wake`]. Until then the kernel's mapping there is still the window's:
+    /// whoever does not map something over it at once uses [`HostMmu::punch`].
     pub fn give_away(&self, range: &Range<usize>) {
         self.layout.give_away(range);
     }
@@ -657,7 +668,8 @@ impl HostMmu {
         unsafe { mm::madvise(range.start as *mut _, range.len(), advice) }
     }
 
-    /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, with PROT_* bits `prot`.
+    /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, with
+    /// PROT_* bits `prot`.
     pub fn map_file(
         &self,
         range: Range<usize>,
@@ -672,8 +684,8 @@ impl HostMmu {
     }
 }
 
-/// Takes fewer pages at a time, if that can help: a request must lie in one VMA of the kernel's, and a window has several where a page of it was once
-/// denied. Else passes the error on.
+/// Takes fewer pages at a time, if that can help: a request must lie in one VMA of the kernel's, and a window
+/// has several where a page of it was once denied. Else passes the error on.
 fn fewer(error: Errno, most: &mut usize, len: usize) -> Result<(), Errno> {
     let pages = len >> PAGE_SHIFT;
     if !matches!(error, Errno::NOENT | Errno::INVAL) || pages == 1 {

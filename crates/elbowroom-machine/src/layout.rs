@@ -1,9 +1,12 @@
-//! The kernel's layout of the windows: one large mapping each, except where a wrong access must fail as the kernel's own would.
+//! The kernel's layout of the windows: one large mapping each, except where a wrong access must fail as the
+//! kernel's own would.
 //!
-//! A denial changes the kernel's layout of one page, so that the access that waits for it fails with the kernel's signal
-//! (address and code right), or with EFAULT in a system call. It is undone when the page is used again.
+//! A denial changes the kernel's layout of one page, so that the access that waits for it fails with the
+//! kernel's signal (address and code right), or with EFAULT in a system call. It is undone when the page is
+//! used again.
 //!
-//! Synchronization: the record of denials is under the `window` lock; its size is also in an atomic, so that the common case (none) takes no lock.
+//! Synchronization: the record of denials is under the `window` lock; its size is also in an atomic, so that
+//! the common case (none) takes no lock.
 
 use crate::arena::reserve;
 use crate::limits::{WINDOW_GRAIN, room_by_limits, window_sizes};
@@ -134,11 +137,12 @@ impl Layout {
         unsafe { self.windows.add_window(window, table.cast()) }
     }
 
-    /// Makes the next access to the page that `addr` is in fail, if it is still `wanted` after the denial can be seen; tells whether it was.
-    /// The caller wakes whoever waits there.
+    /// Makes the next access to the page that `addr` is in fail, if it is still `wanted` after the denial can
+    /// be seen; tells whether it was. The caller wakes whoever waits there.
     ///
-    /// A thread that finds the page accessible after all looks for denials before it maps it ([`Layout::allow_after_all`]): with both sides
-    /// sequentially consistent, either this call sees what that thread knows, or that thread sees the denial.
+    /// A thread that finds the page accessible after all looks for denials before it maps it
+    /// ([`Layout::allow_after_all`]): with both sides sequentially consistent, either this call sees what
+    /// that thread knows, or that thread sees the denial.
     pub(crate) fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut denials = self.denials.lock();
@@ -155,8 +159,8 @@ impl Layout {
     fn install(&self, page: usize, denial: Denial) -> Result<(), Errno> {
         let prot = match denial {
             Denial::NotMapped | Denial::NoAccess => {
-                // SAFETY: the page is inside a window, which this crate mapped; fewer rights cannot break our own code, which
-                // never touches windows without calling `allow` first.
+                // SAFETY: the page is inside a window, which this crate mapped; fewer rights cannot break our
+                // own code, which never touches windows without calling `allow` first.
                 return unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, MprotectFlags::empty()) };
             }
             Denial::NoWrite => {
@@ -171,7 +175,8 @@ impl Layout {
         unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, 0).map(|_| ()) }
     }
 
-    /// Undoes the denials in the range, for a thread that has found it accessible: of two that disagree, this one is later.
+    /// Undoes the denials in the range, for a thread that has found it accessible: of two that disagree, this
+    /// one is later.
     pub(crate) fn allow_after_all(&self, uffd: &Uffd, range: Range<usize>) -> Result<(), Errno> {
         fence(Ordering::SeqCst);
         self.allow(uffd, range)
@@ -291,8 +296,8 @@ fn table_room(len: usize) -> usize {
     PAGE_SIZE + WindowTable::bytes_for(len)
 }
 
-/// Makes a page that was mapped over part of its window again: registered, and without rights until that is done, so that
-/// nobody can read zeros there meanwhile.
+/// Makes a page that was mapped over part of its window again: registered, and without rights until that is
+/// done, so that nobody can read zeros there meanwhile.
 fn restore_page(uffd: &Uffd, page: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the page holds our mapping of the empty file.

@@ -9,8 +9,9 @@
 //!
 //! Nothing here knows of files, mappings or policies. Nothing here waits for I/O.
 //!
-//! Synchronization: an extent is changed through `&mut`; the frame allocator and the record of the kernel's layout
-//! have a leaf lock each (`frames`, `window`), and so has each of the soft MMU's page tables (`page-table`).
+//! Synchronization: an extent is changed through `&mut`; the frame allocator and the record of the kernel's
+//! layout have a leaf lock each (`frames`, `window`), and so has each of the soft MMU's page tables
+//! (`page-table`).
 //!
 //! Unsafe code is confined to `arena`, `batch`, `extent`, `foreign`, `uffd`, `host`, `layout`, `window`,
 //! `probe` and two files of `soft`; docs/unsafe.md lists the invariants.

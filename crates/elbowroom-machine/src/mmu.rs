@@ -4,19 +4,22 @@ use crate::soft::SoftMmu;
 use crate::{Access, Denial, Errno, Extent, HostMmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use std::ops::Range;
 
-/// Arena, page tables of some kind, and the way between them. [`HostMmu`] has real pointers, [`crate::soft::SoftMmu`] tables of its own.
+/// Arena, page tables of some kind, and the way between them. [`HostMmu`] has real pointers,
+/// [`crate::soft::SoftMmu`] tables of its own.
 ///
-/// A page of an extent is at home or mapped ("away"), never both. The owner of an extent serializes the calls for it. No call waits for
-/// anything but short locks and, at most for some milliseconds, for pins to go, or for another thread that grows the arena.
+/// A page of an extent is at home or mapped ("away"), never both. The owner of an extent serializes the calls
+/// for it. No call waits for anything but short locks and, at most for some milliseconds, for pins to go, or
+/// for another thread that grows the arena.
 pub trait Mmu: Send + Sync + 'static {
-    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free in what the arena has so far.
+    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free in
+    /// what the arena has so far.
     fn alloc(&self, order: u8) -> Option<Extent>;
 
     /// Whether somebody who has time should call [`Mmu::grow`].
     fn wants_to_grow(&self) -> bool;
 
-    /// Gives the arena 2 MiB more of its size, which may take milliseconds, or waits while another thread does; `false` if it has all of it. Somebody else may
-    /// have taken the frames when it returns.
+    /// Gives the arena 2 MiB more of its size, which may take milliseconds, or waits while another thread
+    /// does; `false` if it has all of it. Somebody else may have taken the frames when it returns.
     ///
     /// # Errors
     /// The kernel has no memory.
@@ -46,12 +49,12 @@ pub trait Mmu: Send + Sync + 'static {
     /// Bytes of memory in tables of its own now, beside the arena.
     fn metadata_bytes(&self) -> usize;
 
-    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes whoever waits for them,
-    /// if told to.
+    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes
+    /// whoever waits for them, if told to.
     ///
     /// # Errors
-    /// EEXIST, ENOENT or EINVAL: something else is in the way. ENOMEM: no memory for the tables. Some of the pages may be mapped then; the
-    /// extent knows which.
+    /// EEXIST, ENOENT or EINVAL: something else is in the way. ENOMEM: no memory for the tables. Some of the
+    /// pages may be mapped then; the extent knows which.
     fn map(
         &self,
         extent: &mut Extent,
@@ -67,15 +70,16 @@ pub trait Mmu: Send + Sync + 'static {
     /// Busy: a page is pinned; the rest may be home. Lost: see [`UnmapError`].
     fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError>;
 
-    /// Copies a page that is mapped, or at home, into the only page of `to`, if the MMU can; stores that are made meanwhile are in the copy or not.
-    /// `false`: the page must come home first.
+    /// Copies a page that is mapped, or at home, into the only page of `to`, if the MMU can; stores that are
+    /// made meanwhile are in the copy or not. `false`: the page must come home first.
     fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool;
 
-    /// [`Mmu::unmap`] of many clean extents of a page each, as cheaply as that can be done; the extents tell which are home then.
+    /// [`Mmu::unmap`] of many clean extents of a page each, as cheaply as that can be done; the extents tell
+    /// which are home then.
     fn unmap_clean(&self, extents: &mut [Extent]);
 
-    /// Takes clean extents of a page each, all of them away, out of their windows, without their bytes if that is cheaper, and frees them. Gives all of them
-    /// back if one is pinned; some may be home then.
+    /// Takes clean extents of a page each, all of them away, out of their windows, without their bytes if
+    /// that is cheaper, and frees them. Gives all of them back if one is pinned; some may be home then.
     fn discard_clean(&self, extents: Vec<Extent>) -> Vec<Extent>;
 
     /// Lets stores to the present pages of `range` through.
@@ -93,28 +97,30 @@ pub trait Mmu: Send + Sync + 'static {
     /// ENOMEM: there is no room.
     fn add_window(&self, min_len: usize) -> Result<Range<usize>, Errno>;
 
-    /// Gives up addresses that [`Mmu::add_window`], or the making of a space, gave, with nothing mapped in them.
+    /// Gives up addresses that [`Mmu::add_window`], or the making of a space, gave, with nothing mapped in
+    /// them.
     fn remove_window(&self, start: usize);
 
     /// Whether all of `addr..addr + len` (not empty) is ours.
     fn covers(&self, addr: usize, len: usize) -> bool;
 
-    /// Makes accesses to the page of `addr` fail as `denial` says, and wakes whoever waits there; unless `wanted`, asked once all who would
-    /// map the page can see the denial, says no. Tells what it said.
+    /// Makes accesses to the page of `addr` fail as `denial` says, and wakes whoever waits there; unless
+    /// `wanted`, asked once all who would map the page can see the denial, says no. Tells what it said.
     ///
     /// # Errors
     /// The kernel's: no memory for it.
     fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno>;
 
-    /// Undoes the denials in `range` that happened before. Whoever denies accesses for a reason that may change looks at it after a
-    /// sequentially consistent fence, so who has changed it without a lock puts one before this call.
+    /// Undoes the denials in `range` that happened before. Whoever denies accesses for a reason that may
+    /// change looks at it after a sequentially consistent fence, so who has changed it without a lock puts
+    /// one before this call.
     ///
     /// # Errors
     /// The kernel's.
     fn allow(&self, range: Range<usize>) -> Result<(), Errno>;
 
-    /// Leaves `range`, where nothing is mapped, to whatever an access to unmapped memory gets, and wakes whoever waits there. Tells whether the
-    /// addresses are lost to us by that.
+    /// Leaves `range`, where nothing is mapped, to whatever an access to unmapped memory gets, and wakes
+    /// whoever waits there. Tells whether the addresses are lost to us by that.
     ///
     /// # Errors
     /// The kernel's.
@@ -271,7 +277,8 @@ impl Mmu for SoftMmu {
     }
 
     fn remove_window(&self, start: usize) {
-        // Fails only for a space that does not exist, or has something mapped: the caller's mistake, and harmless.
+        // Fails only for a space that does not exist, or has something mapped: the caller's mistake, and
+        // harmless.
         let gone = self.destroy_space((start >> 48) as u16);
         debug_assert_eq!(gone, Ok(()), "a space is removed");
     }
@@ -281,7 +288,8 @@ impl Mmu for SoftMmu {
     }
 
     fn deny(&self, _addr: usize, _denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
-        // The thread whose access it is waits for an answer, not in the MMU: the denial is the answer, and nothing is recorded.
+        // The thread whose access it is waits for an answer, not in the MMU: the denial is the answer, and
+        // nothing is recorded.
         Ok(wanted())
     }
 

@@ -1,6 +1,7 @@
 //! The userfaultfd and its requests, declared by hand: no crate knows MOVE.
 //!
-//! Source of the numbers: Linux `include/uapi/linux/userfaultfd.h`; semantics: userfaultfd(2), UFFDIO_MOVE(2const).
+//! Source of the numbers: Linux `include/uapi/linux/userfaultfd.h`; semantics: userfaultfd(2),
+//! UFFDIO_MOVE(2const).
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -166,8 +167,8 @@ impl Uffd {
     /// Reads as many waiting messages as there are, at most `buffer.len()`; 0 if there is none.
     pub(crate) fn read(&self, buffer: &mut [Message]) -> Result<usize, Errno> {
         let len = std::mem::size_of_val(buffer);
-        // SAFETY: `Message` is plain data without padding of the compiler's, valid for any bytes, so its memory may be
-        // written as bytes.
+        // SAFETY: `Message` is plain data without padding of the compiler's, valid for any bytes, so its
+        // memory may be written as bytes.
         let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast::<u8>(), len) };
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut *bytes)) {
             Ok(n) => Ok(n / size_of::<Message>()),

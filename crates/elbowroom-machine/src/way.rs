@@ -1,10 +1,11 @@
 //! The program's own changes of its mappings go first.
 //!
-//! What the host MMU asks of the kernel takes mmap_lock for reading now and then (write-protecting), and interrupts the other processors
-//! while it has it. The lock lets readers past a writer that sleeps, for 4 ms (`RWSEM_WAIT_TIMEOUT`), and a writer that is woken up may
-//! find its processor taken by who woke it. So before it write-protects what it has moved in, between the steps of growing the arena, and
-//! where the manager says so, a thread looks whether the program wants to change its mappings, and if so lets it go first
-//! (docs/decisions/0013).
+//! What the host MMU asks of the kernel takes mmap_lock for reading now and then (write-protecting), and
+//! interrupts the other processors while it has it. The lock lets readers past a writer that sleeps, for 4 ms
+//! (`RWSEM_WAIT_TIMEOUT`), and a writer that is woken up may find its processor taken by who woke it. So
+//! before it write-protects what it has moved in, between the steps of growing the arena, and where the
+//! manager says so, a thread looks whether the program wants to change its mappings, and if so lets it go
+//! first (docs/decisions/0013).
 //!
 //! Synchronization: one atomic, relaxed; it only keeps the time that is given within bounds.
 
@@ -12,10 +13,12 @@ use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::thread::yield_now;
 use elbowroom_sync::time::Instant;
 
-/// For how long a thread gives way at a time, but for what it takes to get its processor back: a few times what a change takes.
+/// For how long a thread gives way at a time, but for what it takes to get its processor back: a few times
+/// what a change takes.
 const AT_A_TIME_US: u64 = 100;
 
-/// One part in this many of a thread's time may be given, since faults must be served, too, if the program never stops changing.
+/// One part in this many of a thread's time may be given, since faults must be served, too, if the program
+/// never stops changing.
 const SHARE: u64 = 3;
 
 /// That is kept over this time.
@@ -30,7 +33,8 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// `changes_wait` tells whether a thread of the program wants to change its mappings; `None`: nobody ever does.
+    /// `changes_wait` tells whether a thread of the program wants to change its mappings; `None`: nobody ever
+    /// does.
     pub(crate) fn new(changes_wait: Option<fn() -> bool>) -> Self {
         Self { changes_wait, born: Instant::now(), paid_until: AtomicU64::new(0) }
     }

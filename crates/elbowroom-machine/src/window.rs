@@ -150,7 +150,8 @@ impl WindowTable {
     /// ENOMEM: there are too many.
     ///
     /// # Safety
-    /// `memory` is page-aligned and [`WindowTable::bytes_for`] long; all of it is zero and readable and writable, nobody else uses it, and it stays so for ever.
+    /// `memory` is page-aligned and [`WindowTable::bytes_for`] long; all of it is zero and readable and
+    /// writable, nobody else uses it, and it stays so for ever.
     pub(crate) unsafe fn add_window(&self, range: Range<usize>, memory: *const u8) -> Result<(), Errno> {
         // SAFETY: passed on.
         let foreign = unsafe { Foreign::new(memory, range.len() / PAGE_SIZE) };

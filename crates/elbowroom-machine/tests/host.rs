@@ -125,7 +125,8 @@ fn many_clean_pages_come_home_together() {
     }
 }
 
-/// Frames of discarded pages are free, and as good as others: single ones, those in runs, and those of pages that were exchanged.
+/// Frames of discarded pages are free, and as good as others: single ones, those in runs, and those of pages
+/// that were exchanged.
 #[test]
 fn discarded_pages_leave_their_frames() {
     for mover in [Mover::Move, Mover::Copy] {
@@ -164,7 +165,8 @@ fn discarded_pages_leave_their_frames() {
     }
 }
 
-/// A page that was denied and is allowed again is a VMA of its own for the kernel, which serves no request across two.
+/// A page that was denied and is allowed again is a VMA of its own for the kernel, which serves no request
+/// across two.
 #[test]
 fn runs_go_in_and_out_across_a_page_that_was_denied() {
     for mover in [Mover::Move, Mover::Copy] {
@@ -195,8 +197,8 @@ fn changes_of_the_programs_mappings_go_first() {
     fn waits() -> bool {
         WAITS_FOR.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
-    /// Whether `f` waits until nobody else does. Not at each try: a thread that loses its processor goes on at once afterwards, and
-    /// the next ones, too.
+    /// Whether `f` waits until nobody else does. Not at each try: a thread that loses its processor goes on
+    /// at once afterwards, and the next ones, too.
     fn gives_way(mut f: impl FnMut()) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(20) {

@@ -225,7 +225,8 @@ fn what_is_in_the_way_is_not_replaced() {
     mmu.unmap_pages(&mut [a, b]).unwrap();
 }
 
-/// The same word in the same entry, 65536 installs later, for another address: whoever remembers it must not take it for his page.
+/// The same word in the same entry, 65536 installs later, for another address: whoever remembers it must not
+/// take it for his page.
 #[test]
 fn a_generation_that_comes_round_is_noticed() {
     let mmu = mmu(small());

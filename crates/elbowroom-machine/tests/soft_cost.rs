@@ -1,5 +1,6 @@
-//! What the soft MMU's operations cost. A short run that checks its results; `ELBOWROOM_MEASURE=1` makes it long enough to be believed, in a release build:
-//! `ELBOWROOM_MEASURE=1 cargo test --release -p elbowroom-machine --test soft_cost -- --nocapture`
+//! What the soft MMU's operations cost. A short run that checks its results; `ELBOWROOM_MEASURE=1` makes it
+//! long enough to be believed, in a release build: `ELBOWROOM_MEASURE=1 cargo test --release -p
+//! elbowroom-machine --test soft_cost -- --nocapture`
 
 use elbowroom_machine::soft::{Intent, SoftConfig, SoftMmu};
 use elbowroom_machine::{Access, PAGE_SIZE, Wake};

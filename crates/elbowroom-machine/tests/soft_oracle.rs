@@ -1,4 +1,5 @@
-//! The soft MMU against a plain model: long random runs of everything that one thread can do. A run is repeated by its seed.
+//! The soft MMU against a plain model: long random runs of everything that one thread can do. A run is
+//! repeated by its seed.
 
 use elbowroom_machine::soft::{Cause, Intent, OwnedPin, SoftConfig, SoftCpu, SoftFault, SoftMmu};
 use elbowroom_machine::{Access, Errno, Extent, PAGE_SIZE, UnmapError, Wake};

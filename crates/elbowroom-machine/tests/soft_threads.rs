@@ -23,7 +23,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Calls `round` with 1, 2, ... for [`ROUNDS`] rounds, and then until `enough`: on a busy machine the other threads may come late.
+/// Calls `round` with 1, 2, ... for [`ROUNDS`] rounds, and then until `enough`: on a busy machine the other
+/// threads may come late.
 fn rounds(enough: impl Fn() -> bool, mut round: impl FnMut(u64)) {
     let until = Instant::now() + LONG;
     let more = |number: u64| number <= ROUNDS || !enough() && Instant::now() < until;
@@ -133,7 +134,8 @@ struct Written {
     halves: u32,
 }
 
-/// Stores growing numbers into a word of its own, which it shows in `last`, and counts words that are shared up.
+/// Stores growing numbers into a word of its own, which it shows in `last`, and counts words that are shared
+/// up.
 fn write_words(cpu: &SoftCpu, me: usize, at: [usize; 2], stop: &AtomicBool, last: &AtomicU64) -> Written {
     let mut written = Written::default();
     let own = 8 * (me * 2 + 1);
@@ -198,7 +200,8 @@ fn no_store_is_lost_or_late() {
             map(mmu, &mut extent, at[(round / 2 % 2) as usize], Access::Write);
             linger(round);
             unmap(mmu, &mut extent);
-            // The bytes go on in another frame. A late store hits the old one: it changes under us, or is missing in the end.
+            // The bytes go on in another frame. A late store hits the old one: it changes under us, or is
+            // missing in the end.
             let mut next = mmu.alloc(0).unwrap();
             next.bytes_mut().copy_from_slice(extent.bytes());
             linger(round + 1);

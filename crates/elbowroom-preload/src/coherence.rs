@@ -176,9 +176,10 @@ fn end_frame(target: &Target, ticket: usize, opened: u64, change: Change) {
 }
 
 /// Makes a call, which may be a cancellation point, that changes a file which is not managed. The file may be
-/// mapped for the first time while the call is under way, and pages read that the call has yet to change: then
-/// they are read anew. From what the call returned, `find` gives the file, if it is managed now, and `change`
-/// what was changed; neither is asked if no file was opened for a mapping since the `look`. `errno` is kept.
+/// mapped for the first time while the call is under way, and pages read that the call has yet to change:
+/// then they are read anew. From what the call returned, `find` gives the file, if it is managed now, and
+/// `change` what was changed; neither is asked if no file was opened for a mapping since the `look`. `errno`
+/// is kept.
 pub fn unframed<R: Copy>(
     look: Look,
     call: impl FnOnce() -> R,

@@ -78,7 +78,8 @@ unsafe extern "C" fn construct() {
     if text.is_null() {
         return;
     }
-    // Registered before our own fork handlers, so that the heap is locked after they have run, and usable again in the child before they do.
+    // Registered before our own fork handlers, so that the heap is locked after they have run, and usable
+    // again in the child before they do.
     reserve::set_up();
     // SAFETY: the environment holds strings.
     let text = unsafe { CStr::from_ptr(text) };

@@ -92,7 +92,8 @@ fn with_room(limit: rlimit, more: u64) -> rlimit {
     rlimit { rlim_cur: plus(limit.rlim_cur, more), rlim_max: plus(limit.rlim_max, more) }
 }
 
-/// `limit`, with a hard limit of at most that of `there`: raising the kernel's is not what the program asked for.
+/// `limit`, with a hard limit of at most that of `there`: raising the kernel's is not what the program asked
+/// for.
 fn within(limit: rlimit, there: Option<rlimit>) -> rlimit {
     let hard = there.map_or(limit.rlim_max, |there| there.rlim_max.min(limit.rlim_max));
     rlimit { rlim_cur: limit.rlim_cur.min(hard), rlim_max: hard }

@@ -60,7 +60,8 @@ pub enum Op {
     KernelMaps(FileId, bool),
     /// Unmaps the holes in the range for real, if nothing is mapped there.
     MakeRoom(Range<usize>),
-    /// What a child of fork could store to, or see stored to, goes back to the kernel, and so what others are kept from.
+    /// What a child of fork could store to, or see stored to, goes back to the kernel, and so what others are
+    /// kept from.
     HandBackShared,
     /// A stdio stream of the file is being opened: gives it to the kernel if they exclude each other.
     StreamOpens(FileId, Kind),

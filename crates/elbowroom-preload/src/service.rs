@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 /// The status of a program that could not be started as asked.
 pub const CANNOT_RUN_STATUS: libc::c_int = 125;
-/// Workers per lane, by [`LaneKind`]. Each weighs about half a megabyte (its stack and its part of the heap); what they wait for
-/// ends without the help of another worker, so few are enough.
+/// Workers per lane, by [`LaneKind`]. Each weighs about half a megabyte (its stack and its part of the heap);
+/// what they wait for ends without the help of another worker, so few are enough.
 const MAX_WORKERS: [u32; 2] = [16, 4];
 /// Bytes of stack of a service thread.
 const STACK_BYTES: usize = 512 << 10;

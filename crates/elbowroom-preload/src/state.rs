@@ -170,7 +170,8 @@ pub fn enter_service_thread() {
     }
 }
 
-/// Runs `call`, which changes the program's mappings in the kernel, and soon is done. The manager's threads give way meanwhile.
+/// Runs `call`, which changes the program's mappings in the kernel, and soon is done. The manager's threads
+/// give way meanwhile.
 pub fn change_mappings<R>(call: impl FnOnce() -> R) -> R {
     let Some(process) = for_program() else { return call() };
     process.changes.fetch_add(1, Ordering::Relaxed);
@@ -211,8 +212,8 @@ impl Process {
         fence(Ordering::SeqCst);
     }
 
-    /// How many files were opened for mappings. A call that changes a file which is not managed, and finds the
-    /// number unchanged afterwards, came before whatever a later mapping reads of it.
+    /// How many files were opened for mappings. A call that changes a file which is not managed, and finds
+    /// the number unchanged afterwards, came before whatever a later mapping reads of it.
     pub fn files_opened(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.opened.load(Ordering::SeqCst)

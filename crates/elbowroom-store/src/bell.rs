@@ -25,7 +25,8 @@ impl Bell {
         self.fd.as_fd()
     }
 
-    /// Ends the wait without a word why. The only error is a counter at its end, which is a bell that rings already.
+    /// Ends the wait without a word why. The only error is a counter at its end, which is a bell that rings
+    /// already.
     pub(crate) fn ring(&self) {
         let _ = retry(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes()));
     }
@@ -36,8 +37,8 @@ impl Bell {
         }
     }
 
-    /// Whether somebody kicked since the last call. The flag is cleared before the caller looks for what it was kicked
-    /// for, so whatever comes later kicks again.
+    /// Whether somebody kicked since the last call. The flag is cleared before the caller looks for what it
+    /// was kicked for, so whatever comes later kicks again.
     pub(crate) fn take_kick(&self) -> bool {
         self.kicked.load(Ordering::Acquire) && self.kicked.swap(false, Ordering::AcqRel)
     }

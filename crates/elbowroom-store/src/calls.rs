@@ -1,22 +1,24 @@
-//! System calls and their errors: a descriptor that is closed without libc, what is tried again, and how ranges are cut.
+//! System calls and their errors: a descriptor that is closed without libc, what is tried again, and how
+//! ranges are cut.
 
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_sync::thread;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-/// How often a system call that was interrupted or found no resources (EINTR, EAGAIN) is repeated without progress.
+/// How often a system call that was interrupted or found no resources (EINTR, EAGAIN) is repeated without
+/// progress.
 pub(crate) const RETRIES_MAX: u32 = 100;
 
-/// An open descriptor of our own. Unlike `OwnedFd`, which calls libc's `close` when it is dropped, it is closed by the
-/// system call itself: libc's name may be interposed by the library that this code runs in, for the program's
-/// descriptors, which are in another file table and have the same numbers.
+/// An open descriptor of our own. Unlike `OwnedFd`, which calls libc's `close` when it is dropped, it is
+/// closed by the system call itself: libc's name may be interposed by the library that this code runs in, for
+/// the program's descriptors, which are in another file table and have the same numbers.
 #[derive(Debug)]
 pub(crate) struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl Descriptor {
-    /// The path under which the calling thread finds it in /proc. The thread's own, because its file table may differ from
-    /// that of the process's first thread.
+    /// The path under which the calling thread finds it in /proc. The thread's own, because its file table
+    /// may differ from that of the process's first thread.
     pub(crate) fn proc_path(&self) -> String {
         format!("/proc/thread-self/fd/{}", self.0.as_raw_fd())
     }
@@ -38,13 +40,14 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         // The last one of a file on a network waits for what its server says.
         elbowroom_sync::may_block();
-        // SAFETY: (1) the inner descriptor is taken once, here, and not used after; (2) it is owned, so its number is open
-        // and nobody else closes it.
+        // SAFETY: (1) the inner descriptor is taken once, here, and not used after; (2) it is owned, so its
+        // number is open and nobody else closes it.
         unsafe { rustix::io::close(ManuallyDrop::take(&mut self.0).into_raw_fd()) };
     }
 }
 
-/// Where the next system call of a request ends: at `len`, or halfway if it is the first and the fault says so.
+/// Where the next system call of a request ends: at `len`, or halfway if it is the first and the fault says
+/// so.
 pub(crate) fn first_end(done: usize, len: usize, short: bool) -> usize {
     if short && done == 0 { len.div_ceil(2) } else { len }
 }
@@ -70,8 +73,8 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     call()
 }
 
-/// EINVAL if a range of `len` bytes at `offset` ends beyond what a file can have (and io_uring would take an offset
-/// of -1 for the file position).
+/// EINVAL if a range of `len` bytes at `offset` ends beyond what a file can have (and io_uring would take an
+/// offset of -1 for the file position).
 pub(crate) fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= i64::MAX as u64 => Ok(()),
@@ -79,7 +82,8 @@ pub(crate) fn check_span(offset: u64, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// The range widened to whole pages, as start and length: the kernel drops no page that a range covers in part.
+/// The range widened to whole pages, as start and length: the kernel drops no page that a range covers in
+/// part.
 pub(crate) fn whole_pages(offset: u64, len: u64) -> (u64, u64) {
     let page = PAGE_SIZE as u64;
     let start = offset & !(page - 1);

@@ -1,18 +1,19 @@
 //! A regular file whose pages are managed: how it is opened, written, and read through the kernel's cache.
 //!
-//! A [`StoreFile`] has two descriptors: one with O_DIRECT, where the file system allows it, and one without. What is
-//! aligned goes through the first; the rest (a tail cut at the end of the file, and all if O_DIRECT is refused) goes
-//! through the second, and the kernel is then asked to drop what it cached, because these pages are held in the arena
-//! and would otherwise be in memory twice. The kernel keeps the two coherent: direct I/O first writes back, and
-//! after a write drops, what it has cached of the range.
+//! A [`StoreFile`] has two descriptors: one with O_DIRECT, where the file system allows it, and one without.
+//! What is aligned goes through the first; the rest (a tail cut at the end of the file, and all if O_DIRECT
+//! is refused) goes through the second, and the kernel is then asked to drop what it cached, because these
+//! pages are held in the arena and would otherwise be in memory twice. The kernel keeps the two coherent:
+//! direct I/O first writes back, and after a write drops, what it has cached of the range.
 //!
-//! Some file systems accept O_DIRECT when a file is opened and refuse it (EINVAL) when it is used. That is remembered
-//! for the file, for reads and writes apart, and the buffered descriptor takes over.
+//! Some file systems accept O_DIRECT when a file is opened and refuse it (EINVAL) when it is used. That is
+//! remembered for the file, for reads and writes apart, and the buffered descriptor takes over.
 //!
-//! Neighbours: the reactors read through [`StoreFile::route`]; `inject.rs` decides which operations fail on purpose.
+//! Neighbours: the reactors read through [`StoreFile::route`]; `inject.rs` decides which operations fail on
+//! purpose.
 //!
-//! Synchronization: everything takes `&self`; the two flags are atomics that only ever go from true to false, and a
-//! stale true costs one more EINVAL. Writes to overlapping ranges must be ordered by the caller.
+//! Synchronization: everything takes `&self`; the two flags are atomics that only ever go from true to false,
+//! and a stale true costs one more EINVAL. Writes to overlapping ranges must be ordered by the caller.
 
 use crate::calls::{Descriptor, check_span, first_end, refuses_direct, retry, whole_pages};
 use crate::inject::{Inject, Operation, Verdict};
@@ -85,15 +86,17 @@ pub(crate) enum Route {
 }
 
 impl StoreFile {
-    /// Opens `path` (a real path or `/proc/<tid>/fd/<n>`, also of a deleted file) to read, and if `writable` also to
-    /// write. Tries O_DIRECT and falls back to buffered I/O; then the kernel's cache of what was read or written is
-    /// dropped with posix_fadvise. Needs `/proc`. The descriptors belong to the calling thread's file table.
+    /// Opens `path` (a real path or `/proc/<tid>/fd/<n>`, also of a deleted file) to read, and if `writable`
+    /// also to write. Tries O_DIRECT and falls back to buffered I/O; then the kernel's cache of what was read
+    /// or written is dropped with posix_fadvise. Needs `/proc`. The descriptors belong to the calling
+    /// thread's file table.
     ///
-    /// `inject` holds for all operations of this file, and for reads through a reactor that has no faults of its own.
+    /// `inject` holds for all operations of this file, and for reads through a reactor that has no faults of
+    /// its own.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] if it is not a regular file (nothing is opened then, so that a FIFO or a device does not
-    /// notice); else what open(2) and fstat(2) say.
+    /// [`Errno::INVAL`] if it is not a regular file (nothing is opened then, so that a FIFO or a device does
+    /// not notice); else what open(2) and fstat(2) say.
     pub fn open(path: &Path, writable: bool, inject: Option<Arc<Inject>>) -> Result<StoreFile, Errno> {
         may_block();
         let place = Descriptor::from(open_at(path, OFlags::PATH)?);
@@ -106,7 +109,8 @@ impl StoreFile {
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let reopen = |flags: OFlags| limits::open_kept(|| open_at(Path::new(&place_path), access | flags));
         let buffered = reopen(OFlags::empty())?;
-        // Who asks reads ahead himself; what the kernel read ahead would stay in its cache. A hint, so it may fail.
+        // Who asks reads ahead himself; what the kernel read ahead would stay in its cache. A hint, so it may
+        // fail.
         let _ = fs::fadvise(&buffered, 0, None, Advice::Random);
         let inject = match inject {
             Some(rules) => Some(Injected { rules, path: resolved_path(&buffered)? }),
@@ -160,8 +164,8 @@ impl StoreFile {
         })
     }
 
-    /// Blocking buffered read, through the kernel's page cache, of `buf.len()` bytes at `offset`; returns the bytes
-    /// read, fewer only at the end of the file. The kernel's cache of the range is dropped afterwards.
+    /// Blocking buffered read, through the kernel's page cache, of `buf.len()` bytes at `offset`; returns the
+    /// bytes read, fewer only at the end of the file. The kernel's cache of the range is dropped afterwards.
     ///
     /// # Errors
     /// What pread(2) says; `buf` may be written in part then.
@@ -184,14 +188,15 @@ impl StoreFile {
         Ok(done)
     }
 
-    /// Blocking write of the bytes `range` of `extent` (whose pages are all at home) to `offset`, where the first of
-    /// these bytes goes. O_DIRECT for the aligned part, buffered for the rest, which is an unaligned tail if `offset`
-    /// is page-aligned. Writes all or gives the error; never writes outside `offset..offset + range.len()`.
+    /// Blocking write of the bytes `range` of `extent` (whose pages are all at home) to `offset`, where the
+    /// first of these bytes goes. O_DIRECT for the aligned part, buffered for the rest, which is an unaligned
+    /// tail if `offset` is page-aligned. Writes all or gives the error; never writes outside `offset..offset
+    /// + range.len()`.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] if `range` is not inside the extent, a page of it is away, or the file would end beyond 2^63
-    /// bytes; [`Errno::BADF`] if the file is not writable; else what pwrite(2) says. After an error any part of the
-    /// range may be written.
+    /// [`Errno::INVAL`] if `range` is not inside the extent, a page of it is away, or the file would end
+    /// beyond 2^63 bytes; [`Errno::BADF`] if the file is not writable; else what pwrite(2) says. After an
+    /// error any part of the range may be written.
     pub fn write(&self, extent: &Extent, range: Range<usize>, offset: u64) -> Result<(), Errno> {
         if !extent.is_home() {
             return Err(Errno::INVAL);
@@ -250,7 +255,8 @@ impl StoreFile {
     /// fdatasync: returns when what was written before is on the disk.
     ///
     /// # Errors
-    /// What fdatasync(2) says. The kernel reports a failed write-back once; what was dirty then is lost to it.
+    /// What fdatasync(2) says. The kernel reports a failed write-back once; what was dirty then is lost to
+    /// it.
     pub fn sync_data(&self) -> Result<(), Errno> {
         may_block();
         let verdict = self.judge(Operation::Sync, 0, 0);
@@ -307,7 +313,8 @@ impl StoreFile {
         }
     }
 
-    /// Asks the kernel to drop its cache of a range. A hint: what is dirty is only sent on its way to the disk.
+    /// Asks the kernel to drop its cache of a range. A hint: what is dirty is only sent on its way to the
+    /// disk.
     pub(crate) fn drop_cache(&self, offset: u64, len: u64) {
         let (start, len) = whole_pages(offset, len);
         if let Some(len) = NonZeroU64::new(len) {
@@ -317,8 +324,9 @@ impl StoreFile {
 }
 
 impl Direct {
-    /// Writes the aligned part of `bytes` and returns how much was written: less than the aligned part only if O_DIRECT
-    /// is refused or a partial write ended off the alignment; the caller goes on from there with buffered writes.
+    /// Writes the aligned part of `bytes` and returns how much was written: less than the aligned part only
+    /// if O_DIRECT is refused or a partial write ended off the alignment; the caller goes on from there with
+    /// buffered writes.
     fn write(&self, bytes: &[u8], offset: u64, verdict: Verdict) -> Result<usize, Errno> {
         let mask = self.align - 1;
         if offset & mask != 0 || bytes.as_ptr() as u64 & mask != 0 {
@@ -363,7 +371,8 @@ fn write_loop(fd: &Descriptor, bytes: &[u8], offset: u64, short: bool) -> (usize
     (done, Ok(()))
 }
 
-/// What O_DIRECT asks of offsets and lengths in this file; `None` if it is not possible or asks for more than pages.
+/// What O_DIRECT asks of offsets and lengths in this file; `None` if it is not possible or asks for more than
+/// pages.
 fn direct_align(fd: &Descriptor) -> Option<u64> {
     let Ok(stat) = fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return Some(PAGE_SIZE as u64);

@@ -1,7 +1,7 @@
 //! Faults on purpose, so that tests can see what happens when a disk fails, is slow or is full.
 //!
-//! [`Inject`] is the text, parsed; files and reactors ask it for a [`Verdict`] on each operation. Nothing is random: only
-//! which of two operations that run at the same time is counted first is left to chance.
+//! [`Inject`] is the text, parsed; files and reactors ask it for a [`Verdict`] on each operation. Nothing is
+//! random: only which of two operations that run at the same time is counted first is left to chance.
 //!
 //! Synchronization: one atomic counter a rule.
 
@@ -63,7 +63,8 @@ struct Rule {
 /// condition := "file=" TEXT | "from=" BYTES | "to=" BYTES | "after=" N | "times=" N
 /// DURATION  := digits ( "us" | "ms" | "s" )
 /// ```
-/// White space around a rule is ignored; BYTES and N are decimal digits. TEXT can contain neither `:` nor `,`.
+/// White space around a rule is ignored; BYTES and N are decimal digits. TEXT can contain neither `:` nor
+/// `,`.
 ///
 /// | fault | with | what happens |
 /// |---|---|---|
@@ -73,10 +74,11 @@ struct Rule {
 /// | `nodirect` | open | the file system refuses O_DIRECT when the file is opened |
 /// | `nodirect` | read, write | the file system refuses O_DIRECT (EINVAL) when it is used |
 ///
-/// A rule holds for an operation if all its conditions do: `file` is a part of the path that the opened descriptor
-/// resolves to; the operation's bytes overlap `from..to` (`from` included, `to` not; `open` and `sync` concern the
-/// whole file). Of the operations that match so far, `after` skips the first N and `times` ends after N more.
-/// All rules that hold apply together; of two errors the first wins, of two delays the longer.
+/// A rule holds for an operation if all its conditions do: `file` is a part of the path that the opened
+/// descriptor resolves to; the operation's bytes overlap `from..to` (`from` included, `to` not; `open` and
+/// `sync` concern the whole file). Of the operations that match so far, `after` skips the first N and `times`
+/// ends after N more. All rules that hold apply together; of two errors the first wins, of two delays the
+/// longer.
 ///
 /// Example: `read:eio:file=NAME:from=4096:to=8192,write:enospc:after=3,read:slow=5ms,read:short`.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! The reactor for shuttle: every read is one blocking pread, made by the thread that waits for it.
 //!
-//! Shuttle runs all threads of an execution on one, one at a time, so nobody may wait in the kernel for another. A read is queued by
-//! [`Reactor::read`] and made by a later wait, one by each, so that others can run in between, as they can while a disk works.
+//! Shuttle runs all threads of an execution on one, one at a time, so nobody may wait in the kernel for
+//! another. A read is queued by [`Reactor::read`] and made by a later wait, one by each, so that others can
+//! run in between, as they can while a disk works.
 
 use crate::inject::Inject;
 use crate::reactor::{Kicker, Reactor, Read, ReadDone, Woken};

@@ -5,7 +5,8 @@
 //! numbers free for what is opened for a moment. Where all numbers below the soft limit are taken, that limit
 //! is raised to the hard one for the moment in which a number is given. Nothing waits for a disk meanwhile. A
 //! program that changes its limit in this very moment finds its own value there afterwards. One that asks the
-//! kernel for it without [`with_own_limit`] may see the hard limit, and a child that it makes then may keep it.
+//! kernel for it without [`with_own_limit`] may see the hard limit, and a child that it makes then may keep
+//! it.
 
 use crate::calls::Descriptor;
 use elbowroom_machine::Errno;
@@ -73,7 +74,8 @@ pub(crate) fn is_room(fd: BorrowedFd<'_>) -> bool {
     next.is_ok_and(|fd| (fd.as_fd().as_raw_fd() as u64).saturating_add(FIRST_KEPT as u64) < hard)
 }
 
-/// Makes a call that needs one number, and fails with harm if the kernel finds none. `fd` is any that is open.
+/// Makes a call that needs one number, and fails with harm if the kernel finds none. `fd` is any that is
+/// open.
 pub(crate) fn with_room<T>(fd: BorrowedFd<'_>, call: impl Fn() -> T) -> T {
     // The number that comes next.
     let next = fcntl_dupfd_cloexec(fd, 0).map(Descriptor::from).map(|fd| fd.as_fd().as_raw_fd() + ROOM);

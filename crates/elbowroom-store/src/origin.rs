@@ -1,10 +1,9 @@
 //! The program's own descriptor of a file that it maps.
 //!
 //! A mapping by the kernel keeps the open file description ("struct file") that it was made through: its
-//! rights, its
-//! `flock` locks, and which mappings may merge hang on that. A managed mapping keeps the same: the description is
-//! taken over from the program's file table into ours. Through it the mapping is made when it goes to the
-//! kernel.
+//! rights, its `flock` locks, and which mappings may merge hang on that. A managed mapping keeps the same:
+//! the description is taken over from the program's file table into ours. Through it the mapping is made when
+//! it goes to the kernel.
 
 use crate::calls::Descriptor;
 use crate::file::FileId;

@@ -35,11 +35,11 @@ pub struct Read {
 pub struct ReadDone {
     /// The caller's name for it.
     pub token: u64,
-    /// The destination, given back. What is in it beyond the bytes read is unspecified, and so is all of it after
-    /// an error.
+    /// The destination, given back. What is in it beyond the bytes read is unspecified, and so is all of it
+    /// after an error.
     pub buf: Extent,
-    /// Bytes read (fewer than asked only at the end of the file), or why not. [`Errno::INVAL`] if the read was not inside
-    /// its extent, a page of the extent was away, or the range ends beyond 2^63 bytes.
+    /// Bytes read (fewer than asked only at the end of the file), or why not. [`Errno::INVAL`] if the read
+    /// was not inside its extent, a page of the extent was away, or the range ends beyond 2^63 bytes.
     pub result: Result<usize, Errno>,
 }
 
@@ -63,27 +63,30 @@ pub enum EngineKind {
     Threads,
 }
 
-/// One handler thread's event loop: its reads, one watched descriptor (the userfaultfd), and kicks from other threads.
+/// One handler thread's event loop: its reads, one watched descriptor (the userfaultfd), and kicks from other
+/// threads.
 ///
-/// It may be made on one thread and used on another, but from the first [`wait`](Reactor::wait) on it belongs to the
-/// thread that waits: io_uring knows its submitter. Drop it there too, best when nothing is in flight: an extent whose
-/// read is not given back is dropped with the reactor.
+/// It may be made on one thread and used on another, but from the first [`wait`](Reactor::wait) on it belongs
+/// to the thread that waits: io_uring knows its submitter. Drop it there too, best when nothing is in flight:
+/// an extent whose read is not given back is dropped with the reactor.
 pub trait Reactor: Send {
-    /// Queues a read; it is submitted at the latest by the next [`Reactor::wait`]. Never blocks, never fails: what is
-    /// wrong is said by the completion.
+    /// Queues a read; it is submitted at the latest by the next [`Reactor::wait`]. Never blocks, never fails:
+    /// what is wrong is said by the completion.
     fn read(&mut self, read: Read);
 
     /// Submits what is queued, so that the device works while its owner does.
     fn submit(&mut self);
 
-    /// Submits what is queued; waits until a read is done, the descriptor is readable, somebody kicked, or `timeout` (none
-    /// means no bound). Completions are appended to `done`. After a timeout it returns with nothing.
+    /// Submits what is queued; waits until a read is done, the descriptor is readable, somebody kicked, or
+    /// `timeout` (none means no bound). Completions are appended to `done`. After a timeout it returns with
+    /// nothing.
     ///
-    /// `readable` is said once for what has become readable: read the descriptor until EAGAIN before the next wait.
+    /// `readable` is said once for what has become readable: read the descriptor until EAGAIN before the next
+    /// wait.
     ///
     /// # Errors
-    /// What io_uring_enter(2) or poll(2) says, after retries, when there is nothing else to return; reads stay in
-    /// flight. [`Errno::EXIST`]: this is not the thread that waited first.
+    /// What io_uring_enter(2) or poll(2) says, after retries, when there is nothing else to return; reads
+    /// stay in flight. [`Errno::EXIST`]: this is not the thread that waited first.
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<ReadDone>) -> Result<Woken, Errno>;
 
     /// A handle that ends a wait from any thread.
@@ -93,13 +96,14 @@ pub trait Reactor: Send {
     fn in_flight(&self) -> usize;
 }
 
-/// Makes a reactor that watches `watch`, if any (not owned; must stay open until the reactor is dropped; nonblocking).
+/// Makes a reactor that watches `watch`, if any (not owned; must stay open until the reactor is dropped;
+/// nonblocking).
 ///
 /// `inject` holds for all reads through this reactor, instead of the faults of the file that is read.
 ///
 /// # Errors
-/// [`Errno::BADF`] if `watch` is negative; with [`EngineKind::Uring`] what io_uring_setup(2) says: [`Errno::PERM`] or
-/// [`Errno::NOSYS`] where io_uring is not allowed; else what eventfd(2) says.
+/// [`Errno::BADF`] if `watch` is negative; with [`EngineKind::Uring`] what io_uring_setup(2) says:
+/// [`Errno::PERM`] or [`Errno::NOSYS`] where io_uring is not allowed; else what eventfd(2) says.
 pub fn reactor(
     kind: EngineKind,
     watch: Option<RawFd>,
@@ -154,8 +158,8 @@ impl Kicker {
         Self { bell: bell.clone() }
     }
 
-    /// Does it. What this thread wrote before is visible to the thread whose wait says `kicked`. Kicks that nobody has
-    /// seen yet count as one, and all but the first of them cost no system call.
+    /// Does it. What this thread wrote before is visible to the thread whose wait says `kicked`. Kicks that
+    /// nobody has seen yet count as one, and all but the first of them cost no system call.
     pub fn kick(&self) {
         self.bell.kick();
     }

@@ -1,5 +1,6 @@
-//! One read as a sequence of system calls: which comes next, and when the read is done. No I/O happens in [`Request`], so
-//! all reactors share it and it is tested alone; [`perform`] is the loop around it for a thread that may block.
+//! One read as a sequence of system calls: which comes next, and when the read is done. No I/O happens in
+//! [`Request`], so all reactors share it and it is tested alone; [`perform`] is the loop around it for a
+//! thread that may block.
 
 use crate::calls::{RETRIES_MAX, check_span, first_end, is_transient, refuses_direct};
 use crate::file::{Route, StoreFile};
@@ -90,8 +91,8 @@ impl Request {
         Attempt { route: self.route, at: self.done, offset, asked: self.asked }
     }
 
-    /// Takes in what the system call of the last [`Request::attempt`] returned. Every `Again` is progress, a route given
-    /// up for good, or one of a bounded number of retries.
+    /// Takes in what the system call of the last [`Request::attempt`] returned. Every `Again` is progress, a
+    /// route given up for good, or one of a bounded number of retries.
     pub(crate) fn advance(&mut self, result: Result<usize, Errno>) -> Step {
         let direct = self.route == Route::Direct;
         let result = if direct && self.verdict.no_direct { Err(Errno::INVAL) } else { result };

@@ -56,8 +56,8 @@ impl Slots {
 }
 
 impl Slot {
-    /// The next system call for what is in the slot. Its buffer lies inside the slot's extent and its descriptor belongs
-    /// to the slot's file: it is valid as long as the slot is not emptied.
+    /// The next system call for what is in the slot. Its buffer lies inside the slot's extent and its
+    /// descriptor belongs to the slot's file: it is valid as long as the slot is not emptied.
     pub(crate) fn entry(&mut self) -> Option<squeue::Entry> {
         match self {
             Slot::Free { .. } => None,

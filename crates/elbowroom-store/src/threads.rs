@@ -1,12 +1,13 @@
-//! The reactor without io_uring: `poll` on the watched descriptor and a bell, and a pool of threads that block in pread.
+//! The reactor without io_uring: `poll` on the watched descriptor and a bell, and a pool of threads that
+//! block in pread.
 //!
-//! The handler thread queues requests; pool threads, started as they are needed, take one at a time, read, put the
-//! completion on a list and ring the bell if the list was empty. Idle threads sleep on a futex that counts requests,
-//! so that each request wakes one of them.
+//! The handler thread queues requests; pool threads, started as they are needed, take one at a time, read,
+//! put the completion on a list and ring the bell if the list was empty. Idle threads sleep on a futex that
+//! counts requests, so that each request wakes one of them.
 //!
-//! Synchronization: two locks of class `io`, one for the requests and one for the completions, each held for a push or
-//! a pop and never together. `stop` ends the pool: the drop of the reactor waits for its threads, each of which
-//! finishes the read that it is in (invariant 1 of the crate).
+//! Synchronization: two locks of class `io`, one for the requests and one for the completions, each held for
+//! a push or a pop and never together. `stop` ends the pool: the drop of the reactor waits for its threads,
+//! each of which finishes the read that it is in (invariant 1 of the crate).
 
 use crate::bell::Bell;
 use crate::calls::is_transient;
@@ -57,8 +58,8 @@ impl Threads {
         Ok(Self { shared, workers: Vec::new(), watch, inject, in_flight: 0 })
     }
 
-    /// Starts a thread if the requests could use one more. If not even the first can be started, the handler thread does
-    /// the read itself: slow, but it goes on.
+    /// Starts a thread if the requests could use one more. If not even the first can be started, the handler
+    /// thread does the read itself: slow, but it goes on.
     fn grow(&mut self) {
         if self.workers.len() < THREADS_MAX && self.workers.len() < self.in_flight {
             let shared = self.shared.clone();
@@ -82,7 +83,8 @@ impl Threads {
 
     /// Waits in poll(2); whether the watched descriptor is readable.
     fn poll(&self, timeout: Option<Duration>) -> Result<bool, Errno> {
-        // SAFETY: whoever made the reactor keeps the descriptor open until the reactor is dropped (see `reactor`).
+        // SAFETY: whoever made the reactor keeps the descriptor open until the reactor is dropped (see
+        // `reactor`).
         let watch = self.watch.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         let mut fds = vec![PollFd::from_borrowed_fd(self.shared.bell.fd(), PollFlags::IN)];
         fds.extend(watch.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -157,8 +159,9 @@ impl Drop for Threads {
 }
 
 impl Shared {
-    /// Tells up to `count` idle threads to look again. A thread that is about to sleep either sees the new count, and does
-    /// not, or is seen here as sleeping: both sides write first and read then, sequentially consistent.
+    /// Tells up to `count` idle threads to look again. A thread that is about to sleep either sees the new
+    /// count, and does not, or is seen here as sleeping: both sides write first and read then, sequentially
+    /// consistent.
     fn wake(&self, count: u32) {
         self.queued.fetch_add(1, Ordering::SeqCst);
         if self.sleeping.load(Ordering::SeqCst) > 0 {

@@ -1,25 +1,26 @@
 //! The reactor on io_uring: one ring, one system call a wait.
 //!
-//! The watched descriptor and the bell are polled by multishot requests, which post a completion whenever something new
-//! arrives. Reads are kept in a slab, whose index is the kernel's name for the request; at most [`RING_ENTRIES`] of them
-//! are with the kernel at a time, the others queue here, so that completions never overflow. In the steady state nothing is
-//! allocated.
+//! The watched descriptor and the bell are polled by multishot requests, which post a completion whenever
+//! something new arrives. Reads are kept in a slab, whose index is the kernel's name for the request; at most
+//! [`RING_ENTRIES`] of them are with the kernel at a time, the others queue here, so that completions never
+//! overflow. In the steady state nothing is allocated.
 //!
-//! The ring is made disabled and enabled by the first wait: the thread that enables it is the only one that may submit
-//! (SINGLE_ISSUER), and completions are processed when that thread waits (DEFER_TASKRUN), in batches and without
-//! interrupts. Kernels before 6.1 do not know these flags: [`RingMode::Plain`] does without.
+//! The ring is made disabled and enabled by the first wait: the thread that enables it is the only one that
+//! may submit (SINGLE_ISSUER), and completions are processed when that thread waits (DEFER_TASKRUN), in
+//! batches and without interrupts. Kernels before 6.1 do not know these flags: [`RingMode::Plain`] does
+//! without.
 //!
-//! A read that went through the kernel's cache is followed by a request to drop it (fadvise, which io_uring does on a
-//! thread of its own, so that it cannot block the loop); the read does not wait for that.
+//! A read that went through the kernel's cache is followed by a request to drop it (fadvise, which io_uring
+//! does on a thread of its own, so that it cannot block the loop); the read does not wait for that.
 //!
 //! # Invariants
-//! 1. While the kernel works on a read, its slot holds the [`Request`], which owns the extent and the file. A slot is
-//!    emptied only by the request's completion.
-//! 2. `submitted` is the number of slots whose request was put in the submission queue and has not completed. The ring
-//!    and the slots are dropped when it is 0; else the slots are leaked.
+//! 1. While the kernel works on a read, its slot holds the [`Request`], which owns the extent and the file. A
+//!    slot is emptied only by the request's completion.
+//! 2. `submitted` is the number of slots whose request was put in the submission queue and has not completed.
+//!    The ring and the slots are dropped when it is 0; else the slots are leaked.
 //!
-//! Neighbours: `request` says what each read does next, `slots` keeps what the kernel works on, `held` what is slow on
-//! purpose.
+//! Neighbours: `request` says what each read does next, `slots` keeps what the kernel works on, `held` what
+//! is slow on purpose.
 //!
 //! Synchronization: all state belongs to the handler thread; only the [`Bell`] is shared.
 
@@ -41,8 +42,8 @@ use std::os::fd::{AsRawFd, RawFd};
 /// Submission queue entries, and the most requests with the kernel at a time.
 const RING_ENTRIES: u32 = 256;
 
-/// Completion queue entries: those of all requests, and room for the polls, of which several can be posted between two
-/// waits. The kernel keeps what does not fit, at a cost.
+/// Completion queue entries: those of all requests, and room for the polls, of which several can be posted
+/// between two waits. The kernel keeps what does not fit, at a cost.
 const COMPLETION_ENTRIES: u32 = 1024;
 
 /// How often io_uring_enter is repeated if it is interrupted or has no resources.
@@ -104,7 +105,8 @@ impl Uring {
         inject: Option<Arc<Inject>>,
     ) -> Result<Self, Errno> {
         let mut builder = IoUring::builder();
-        // A forked child has no business with the ring. Invalid requests complete with an error and do not stop others.
+        // A forked child has no business with the ring. Invalid requests complete with an error and do not
+        // stop others.
         builder.dontfork().setup_submit_all().setup_cqsize(COMPLETION_ENTRIES);
         if mode == RingMode::Deferred {
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_r_disabled();
@@ -149,7 +151,8 @@ impl Uring {
             {
                 let events = u32::from(PollFlags::IN.bits());
                 let entry = opcode::PollAdd::new(types::Fd(fd), events).multi(true).build();
-                // SAFETY: a poll has no buffer. Whoever made the reactor keeps `watch` open; the bell is ours.
+                // SAFETY: a poll has no buffer. Whoever made the reactor keeps `watch` open; the bell is
+                // ours.
                 poll.armed = unsafe { entries.push(&entry.user_data(poll.name)) }.is_ok();
             }
         }
@@ -158,10 +161,10 @@ impl Uring {
             && let Some(index) = self.queue.pop_front()
         {
             let Some(entry) = self.slots.get_mut(index).entry() else { continue };
-            // SAFETY: (1) the entry's buffer lies inside the extent that the slot owns (checked when the request was
-            // taken in, and attempts stay inside it), and its descriptor belongs to the file that the slot owns;
-            // (2) the slot is not emptied before the completion (invariant 1), and not dropped before it either
-            // (invariant 2, see Drop). The queue has room: asked above.
+            // SAFETY: (1) the entry's buffer lies inside the extent that the slot owns (checked when the
+            // request was taken in, and attempts stay inside it), and its descriptor belongs to the file that
+            // the slot owns; (2) the slot is not emptied before the completion (invariant 1), and not dropped
+            // before it either (invariant 2, see Drop). The queue has room: asked above.
             if unsafe { entries.push(&entry.user_data(u64::from(index))) }.is_ok() {
                 self.submitted += 1;
             }
@@ -205,8 +208,8 @@ impl Uring {
                         Err(error) => watch_failed = Err(error),
                     }
                 }
-                // The bell only ends the wait: who rang it is in its flag. It is never read, since a multishot poll
-                // speaks up at every ring.
+                // The bell only ends the wait: who rang it is in its flag. It is never read, since a
+                // multishot poll speaks up at every ring.
                 BELL => self.bell_poll.armed = more,
                 index => self.complete(index as u32, outcome(completion.result)),
             }
@@ -335,7 +338,8 @@ impl Reactor for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for the requests that the kernel has: it writes into their extents. That must happen, as a disk must answer.
+    /// Waits for the requests that the kernel has: it writes into their extents. That must happen, as a disk
+    /// must answer.
     fn drop(&mut self) {
         let mut enters_failed = 0;
         while self.submitted > 0 {

@@ -361,14 +361,15 @@ fn is_in_memory(file: &StoreFile) -> bool {
     rustix::fs::fstatfs(file.as_fd()).unwrap().f_type as i64 == TMPFS_MAGIC
 }
 
-/// The pages of the file that the kernel caches. It must not look by reading: a page that is read while the kernel drops its cache is
-/// in use, and stays.
+/// The pages of the file that the kernel caches. It must not look by reading: a page that is read while the
+/// kernel drops its cache is in use, and stays.
 fn cached_pages(file: &StoreFile) -> u64 {
     /// The same number on all architectures, but for alpha; since Linux 6.5.
     const CACHESTAT: libc::c_long = 451;
     let whole = [0u64; 2];
     let mut cached = [0u64; 5];
-    // SAFETY: the kernel reads an offset and a length and writes five counts; both arrays are large enough and live.
+    // SAFETY: the kernel reads an offset and a length and writes five counts; both arrays are large enough
+    // and live.
     let result = unsafe { libc::syscall(CACHESTAT, file.as_fd().as_raw_fd(), &whole, &mut cached, 0) };
     if result == 0 {
         return cached[0];

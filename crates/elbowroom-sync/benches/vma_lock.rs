@@ -1,6 +1,8 @@
-//! What the layout lock and the VMA locks cost, in nanoseconds: `cargo bench -p elbowroom-sync --bench vma_lock`
+//! What the layout lock and the VMA locks cost, in nanoseconds: `cargo bench -p elbowroom-sync --bench
+//! vma_lock`
 //!
-//! Each figure is the least of several rounds, so that a busy machine adds little. It takes about two seconds.
+//! Each figure is the least of several rounds, so that a busy machine adds little. It takes about two
+//! seconds.
 
 // Under loom there is neither time nor a world outside a model.
 #[cfg(loom)]

@@ -1,7 +1,8 @@
 //! Counters that many threads add to and few read.
 //!
-//! A thread adds in a row of its own, by a load and a store: an exchange would cost more than most of what is counted. Linux: per-CPU
-//! counters. Threads beyond the rows, or at their very end, share some, where they do exchange.
+//! A thread adds in a row of its own, by a load and a store: an exchange would cost more than most of what is
+//! counted. Linux: per-CPU counters. Threads beyond the rows, or at their very end, share some, where they do
+//! exchange.
 
 use crate::thread::{OWN_SLOTS, slot};
 // Not the facade's: statistics order nothing, so a model need not branch on them.
@@ -16,8 +17,8 @@ struct Row<const N: usize>([AtomicU64; N]);
 
 /// `N` statistics that are written without sharing a cache line between threads and summed by their reader.
 ///
-/// A sum wraps at 2^64; a reader who wants a rate takes differences, which wrap too and stay right. What a signal handler adds while its
-/// thread is adding to the same counter may be lost.
+/// A sum wraps at 2^64; a reader who wants a rate takes differences, which wrap too and stay right. What a
+/// signal handler adds while its thread is adding to the same counter may be lost.
 pub struct Counters<const N: usize> {
     rows: Box<[Row<N>]>,
 }
@@ -43,7 +44,8 @@ impl<const N: usize> Counters<N> {
     pub fn add(&self, which: usize, n: u64) {
         let slot = slot();
         if slot < OWN_SLOTS {
-            // Nobody else writes here. Who had the slot before has left it by a release, after its last store.
+            // Nobody else writes here. Who had the slot before has left it by a release, after its last
+            // store.
             let cell = &self.rows[slot].0[which];
             cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
         } else {
@@ -51,7 +53,8 @@ impl<const N: usize> Counters<N> {
         }
     }
 
-    /// The sum of the counter number `which` over all rows. Not a snapshot: adds that run meanwhile may or may not be in it.
+    /// The sum of the counter number `which` over all rows. Not a snapshot: adds that run meanwhile may or
+    /// may not be in it.
     ///
     /// # Panics
     /// If `which` is not below `N`.

@@ -1,8 +1,8 @@
 //! A histogram of durations that any number of threads write without a lock.
 //!
-//! Log-linear buckets as HdrHistogram's, with 16 steps per power of two: a reported value is at most 1/16 above the
-//! recorded one. Our own, because it is written in the fault path by several threads at once and must be a plain
-//! array of atomics (docs/decisions/0001).
+//! Log-linear buckets as HdrHistogram's, with 16 steps per power of two: a reported value is at most 1/16
+//! above the recorded one. Our own, because it is written in the fault path by several threads at once and
+//! must be a plain array of atomics (docs/decisions/0001).
 
 // Not the facade's: statistics order nothing, so a model need not branch on them.
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,7 +67,8 @@ impl HistogramSnapshot {
         self.max_ns
     }
 
-    /// The duration that a share `q` (0 to 1) of the records does not exceed, rounded up to its bucket; 0 if empty.
+    /// The duration that a share `q` (0 to 1) of the records does not exceed, rounded up to its bucket; 0 if
+    /// empty.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let rank = ((self.count() as f64) * q.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
         let mut seen = 0;

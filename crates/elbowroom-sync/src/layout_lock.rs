@@ -1,29 +1,32 @@
-//! The layout lock: a reader-writer lock with a queue, and the sequence number that ends all VMA locks at once.
+//! The layout lock: a reader-writer lock with a queue, and the sequence number that ends all VMA locks at
+//! once.
 //!
-//! Linux: `mmap_lock` with `mm_lock_seq` (include/linux/mmap_lock.h). [`LayoutLock::write`] is `mmap_write_lock`, and the end of
-//! its guard is `vma_end_write_all` and `mmap_write_unlock`. Neighbour: `slots`, whose VMA locks compare their marks with
-//! the sequence.
+//! Linux: `mmap_lock` with `mm_lock_seq` (include/linux/mmap_lock.h). [`LayoutLock::write`] is
+//! `mmap_write_lock`, and the end of its guard is `vma_end_write_all` and `mmap_write_unlock`. Neighbour:
+//! `slots`, whose VMA locks compare their marks with the sequence.
 //!
 //! # Who gets it
-//! Who finds the lock free, and nobody queued, takes it with one compare-and-swap. Everybody else looks around for a moment, draws a
-//! ticket, and sleeps until it is the head of the queue and the lock is free.
+//! Who finds the lock free, and nobody queued, takes it with one compare-and-swap. Everybody else looks
+//! around for a moment, draws a ticket, and sleeps until it is the head of the queue and the lock is free.
 //!
-//! Who leaves wakes the head, but leaves the lock free: until the head runs, a writer that comes by may take it. Such a thief has a
-//! processor, and is done before a wake-up is. If each release gave the lock to a thread that sleeps, nobody would be inside until
-//! that one runs, everybody would come to sleep behind it, and each release would cost a wake-up: a lock convoy. A head that finds
-//! a thief inside sleeps again, and is woken again. Linux does so too (kernel/locking/rwsem.c, `RWSEM_FLAG_HANDOFF`) and ends it by
-//! time. Here a count ends it: after [`MAX_STEALS`] thefts in a row the lock is the head's, even if that still sleeps.
+//! Who leaves wakes the head, but leaves the lock free: until the head runs, a writer that comes by may take
+//! it. Such a thief has a processor, and is done before a wake-up is. If each release gave the lock to a
+//! thread that sleeps, nobody would be inside until that one runs, everybody would come to sleep behind it,
+//! and each release would cost a wake-up: a lock convoy. A head that finds a thief inside sleeps again, and
+//! is woken again. Linux does so too (kernel/locking/rwsem.c, `RWSEM_FLAG_HANDOFF`) and ends it by time. Here
+//! a count ends it: after [`MAX_STEALS`] thefts in a row the lock is the head's, even if that still sleeps.
 //!
 //! * Those who wait are let in in the order of their tickets, readers that stand together all at once.
-//! * Between one of those and the next at most [`MAX_STEALS`] writers enter without a ticket. So who has `n` before it in the
-//!   queue is overtaken by at most `(n + 1) * MAX_STEALS` writers.
+//! * Between one of those and the next at most [`MAX_STEALS`] writers enter without a ticket. So who has `n`
+//!   before it in the queue is overtaken by at most `(n + 1) * MAX_STEALS` writers.
 //! * A reader overtakes nobody who waits.
 //!
 //! # The word
-//! `WRITER` | `QUEUED` | `AWAKE` | count of thefts | count of readers. It is changed by read-modify-writes only, and `QUEUED` and
-//! `AWAKE` under the queue's mutex only. `QUEUED` says that the queue is not empty, and keeps readers out. `AWAKE` says that the head
-//! is awake and will look at the word once more, so nobody else needs to wake it. Thefts are counted while `QUEUED` is set, and
-//! from 0 again when the head enters; so there are none while readers are inside. `queue` says why no wake-up is lost.
+//! `WRITER` | `QUEUED` | `AWAKE` | count of thefts | count of readers. It is changed by read-modify-writes
+//! only, and `QUEUED` and `AWAKE` under the queue's mutex only. `QUEUED` says that the queue is not empty,
+//! and keeps readers out. `AWAKE` says that the head is awake and will look at the word once more, so nobody
+//! else needs to wake it. Thefts are counted while `QUEUED` is set, and from 0 again when the head enters; so
+//! there are none while readers are inside. `queue` says why no wake-up is lost.
 
 mod queue;
 
@@ -44,15 +47,18 @@ const AWAKE: u64 = 1 << 61;
 /// One writer that took the lock past the queue. Seven bits count them.
 const THEFT: u64 = 1 << 54;
 const THEFTS: u64 = AWAKE - THEFT;
-/// One reader. Their count cannot reach `THEFT`, even if each forgets its guard: that takes more than ten years.
+/// One reader. Their count cannot reach `THEFT`, even if each forgets its guard: that takes more than ten
+/// years.
 const READER: u64 = 1;
 const READERS: u64 = THEFT - READER;
 
-/// How many writers may take a [`LayoutLock`] past those who wait, until the first of those is let in. Few in models, which go through them.
+/// How many writers may take a [`LayoutLock`] past those who wait, until the first of those is let in. Few in
+/// models, which go through them.
 pub const MAX_STEALS: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 const _: () = assert!(MAX_STEALS <= THEFTS / THEFT);
 
-/// How often a reader tries to enter among other readers, before it goes by the queue's mutex, where nobody else joins.
+/// How often a reader tries to enter among other readers, before it goes by the queue's mutex, where nobody
+/// else joins.
 const READ_TRIES: u32 = 16;
 
 /// In tests of the tests: readers enter although somebody is queued.
@@ -75,10 +81,11 @@ struct Word(AtomicU64);
 
 /// A reader-writer lock of the class [`LockClass::Layout`] around a `T`, with a queue and a sequence number.
 ///
-/// Who waits is let in in the order of arrival, and overtaken by at most [`MAX_STEALS`] writers, and as many more for each thread that
-/// waits before it. Readers overtake nobody.
+/// Who waits is let in in the order of arrival, and overtaken by at most [`MAX_STEALS`] writers, and as many
+/// more for each thread that waits before it. Readers overtake nobody.
 ///
-/// A panic while it is held does not poison it. A thread that holds it must not take it again, not even for reading.
+/// A panic while it is held does not poison it. A thread that holds it must not take it again, not even for
+/// reading.
 pub struct LayoutLock<T> {
     current: Current,
     word: Word,
@@ -90,7 +97,8 @@ pub struct LayoutLock<T> {
 
 // SAFETY: the lock owns its `T`, so it may move to another thread if the `T` may.
 unsafe impl<T: Send> Send for LayoutLock<T> {}
-// SAFETY: `&T` is given to several threads at a time (`T: Sync`), `&mut T` to one at a time, whichever it is (`T: Send`).
+// SAFETY: `&T` is given to several threads at a time (`T: Sync`), `&mut T` to one at a time, whichever it is
+// (`T: Send`).
 unsafe impl<T: Send + Sync> Sync for LayoutLock<T> {}
 
 impl LockStats {
@@ -116,7 +124,8 @@ impl LockStats {
 const FIRST_SEQUENCE: u64 = 1;
 
 impl<T> LayoutLock<T> {
-    /// Takes the lock for writing, past those who wait if it is free and they were not overtaken too often, else waiting for them.
+    /// Takes the lock for writing, past those who wait if it is free and they were not overtaken too often,
+    /// else waiting for them.
     ///
     /// # Panics
     /// In debug builds, if this thread holds a lock of the class `layout` or a later one.
@@ -131,7 +140,8 @@ impl<T> LayoutLock<T> {
         LayoutWrite { lock: self, thread: PhantomData }
     }
 
-    /// Takes the lock for reading, waiting for everybody who came before, other readers excepted if nobody waits.
+    /// Takes the lock for reading, waiting for everybody who came before, other readers excepted if nobody
+    /// waits.
     ///
     /// # Panics
     /// As [`LayoutLock::write`].
@@ -208,7 +218,8 @@ impl<T> LayoutLock<T> {
     }
 }
 
-/// The right to change the layout, and to write-lock VMAs. Its end unlocks all VMAs that were locked under it.
+/// The right to change the layout, and to write-lock VMAs. Its end unlocks all VMAs that were locked under
+/// it.
 #[must_use = "the lock is released at once"]
 pub struct LayoutWrite<'a, T> {
     lock: &'a LayoutLock<T>,
@@ -228,7 +239,8 @@ impl<T> Deref for LayoutWrite<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held for writing, so nobody else has a reference, and a mutable one would borrow the guard.
+        // SAFETY: the lock is held for writing, so nobody else has a reference, and a mutable one would
+        // borrow the guard.
         self.lock.data.with(|data| unsafe { &*data })
     }
 }
@@ -236,7 +248,8 @@ impl<T> Deref for LayoutWrite<'_, T> {
 impl<T> DerefMut for LayoutWrite<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held for writing, so nobody else has a reference, and the guard is borrowed mutably.
+        // SAFETY: the lock is held for writing, so nobody else has a reference, and the guard is borrowed
+        // mutably.
         self.lock.data.with_mut(|data| unsafe { &mut *data })
     }
 }

@@ -1,14 +1,15 @@
 //! The one crate that names `std::sync`, `std::thread` and `std::time`.
 //!
 //! Everything above takes its atomics, locks, RCU cells, threads and clock from here, so that a build with
-//! `--cfg loom` or `--cfg shuttle` runs the same code under the loom or the shuttle model checker. Locks are made
-//! with a [`LockClass`]: they count their acquisitions and waits by class, and in debug builds they check the order in
-//! which a thread takes them.
+//! `--cfg loom` or `--cfg shuttle` runs the same code under the loom or the shuttle model checker. Locks are
+//! made with a [`LockClass`]: they count their acquisitions and waits by class, and in debug builds they
+//! check the order in which a thread takes them.
 //!
-//! Blind spots of the facade under a model checker: [`RcuCell`] is a mutex around an `Arc` there (no checker sees into
-//! `arc-swap`), [`epoch`] is a model of its own that its page describes, time does not pass (a wait for a [`Condvar`] with a
-//! bound has none; under shuttle a clock of the execution's own moves on with each sleep), statistics are std's atomics, and the order
-//! of locks is not checked. Shuttle takes every atomic for sequentially consistent; only loom shows a reordering.
+//! Blind spots of the facade under a model checker: [`RcuCell`] is a mutex around an `Arc` there (no checker
+//! sees into `arc-swap`), [`epoch`] is a model of its own that its page describes, time does not pass (a wait
+//! for a [`Condvar`] with a bound has none; under shuttle a clock of the execution's own moves on with each
+//! sleep), statistics are std's atomics, and the order of locks is not checked. Shuttle takes every atomic
+//! for sequentially consistent; only loom shows a reordering.
 //!
 //! Synchronization: each type documents its own.
 

@@ -1,7 +1,7 @@
 //! Locks with a class: counted in every build, checked for their order in debug builds.
 //!
-//! A class is a level in the lock order: a thread that holds a lock may only take locks of a later class. The order
-//! is the order of [`LockClass`]'s variants; docs/locking.md says what each one guards.
+//! A class is a level in the lock order: a thread that holds a lock may only take locks of a later class. The
+//! order is the order of [`LockClass`]'s variants; docs/locking.md says what each one guards.
 
 use crate::{Arc, Counters, Histogram, HistogramSnapshot};
 use std::ops::{Deref, DerefMut};
@@ -17,7 +17,8 @@ pub enum LockClass {
     Threads,
     /// The table of spaces.
     Spaces,
-    /// One space's layout: who has it may change which VMA is where. Linux: `mmap_lock`. Taken by a fault only after several lookups have failed.
+    /// One space's layout: who has it may change which VMA is where. Linux: `mmap_lock`. Taken by a fault
+    /// only after several lookups have failed.
     Layout,
     /// The table of open file objects, by device and inode number.
     Objects,
@@ -35,7 +36,8 @@ pub enum LockClass {
     Wait,
     /// The homes that are to be emptied together.
     Vacating,
-    /// The record of what the kernel's layout of a window really is; the structure of the soft MMU's page tables.
+    /// The record of what the kernel's layout of a window really is; the structure of the soft MMU's page
+    /// tables.
     Window,
     /// One table of pages of the soft MMU. Linux: the page-table lock of a PTE table.
     PageTable,
@@ -256,7 +258,8 @@ impl Condvar {
         Self(sys::Condvar::new())
     }
 
-    /// Waits until notified, at most `bound`; may wake without cause, so the caller checks its condition again.
+    /// Waits until notified, at most `bound`; may wake without cause, so the caller checks its condition
+    /// again.
     pub fn wait_timeout<T>(&self, guard: &mut MutexGuard<'_, T>, bound: Duration) {
         order::unlocked(guard.class);
         crate::may_block();

@@ -8,9 +8,9 @@ use shuttle::sync as model;
 
 /// A value that readers load without waiting and a writer replaces as a whole.
 ///
-/// Readers get an `Arc` of the version that is current; an old version is dropped when its last reader drops it, so
-/// nothing is freed under a reader. Writers that read, change and store must be serialized by a lock of their own.
-/// Linux: `rcu_dereference` and `rcu_assign_pointer`. Built on `arc-swap`.
+/// Readers get an `Arc` of the version that is current; an old version is dropped when its last reader drops
+/// it, so nothing is freed under a reader. Writers that read, change and store must be serialized by a lock
+/// of their own. Linux: `rcu_dereference` and `rcu_assign_pointer`. Built on `arc-swap`.
 pub struct RcuCell<T> {
     #[cfg(not(any(loom, shuttle)))]
     inner: arc_swap::ArcSwap<T>,

@@ -1,11 +1,12 @@
 //! Atomics and a clock for shuttle.
 //!
-//! The atomics are as large as std's: the soft MMU sees the arena's bytes and its page tables as atomics, and shuttle's own, which keep more than
-//! their value, do not fit there. Each access is a point at which shuttle may run another task; as with shuttle's own, every order is taken
-//! for sequentially consistent.
+//! The atomics are as large as std's: the soft MMU sees the arena's bytes and its page tables as atomics, and
+//! shuttle's own, which keep more than their value, do not fit there. Each access is a point at which shuttle
+//! may run another task; as with shuttle's own, every order is taken for sequentially consistent.
 //!
-//! The clock stands still but for sleeps, each of which moves it on by its length. So a wait that is a loop around a sleep ends after so many
-//! turns, whatever the machine does, and an execution depends on its schedule alone.
+//! The clock stands still but for sleeps, each of which moves it on by its length. So a wait that is a loop
+//! around a sleep ends after so many turns, whatever the machine does, and an execution depends on its
+//! schedule alone.
 
 use std::sync::atomic as plain;
 pub use std::sync::atomic::{Ordering, fence};

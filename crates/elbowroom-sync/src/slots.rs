@@ -1,18 +1,23 @@
-//! VMAs' memory and their locks: a table whose slots are used again for the same type only, each with a read lock that never blocks.
+//! VMAs' memory and their locks: a table whose slots are used again for the same type only, each with a read
+//! lock that never blocks.
 //!
-//! Linux: a slab with `SLAB_TYPESAFE_BY_RCU`, and `vma_start_read`, `vma_start_write`, `vma_mark_detached` (include/linux/mmap_lock.h,
-//! mm/mmap_lock.c). Neighbours: `layout_lock`, whose sequence number ends all write locks at once, and `word`, the state of one slot.
+//! Linux: a slab with `SLAB_TYPESAFE_BY_RCU`, and `vma_start_read`, `vma_start_write`, `vma_mark_detached`
+//! (include/linux/mmap_lock.h, mm/mmap_lock.c). Neighbours: `layout_lock`, whose sequence number ends all
+//! write locks at once, and `word`, the state of one slot.
 //!
 //! # How a reader uses it
 //! 1. It finds a [`Key`] in an index, under RCU, or has one from before. The key may be stale by now.
-//! 2. [`Slots::try_read`]. If that fails, [`TryReadError`] says why: `Locked` means that somebody changes the layout (take the layout
-//!    lock and use [`Slots::read_locked`]); `Detached` and `Reused` mean that the index has something newer (look again).
-//! 3. It checks that what it got still covers the address it looked for. The generation in the key has proved that it is
-//!    the same VMA, not that nobody moved its bounds between steps 1 and 2.
-//! 4. It drops the guard soon: at the latest after one request to the kernel, and before it waits for anything, the layout lock above all.
+//! 2. [`Slots::try_read`]. If that fails, [`TryReadError`] says why: `Locked` means that somebody changes the
+//!    layout (take the layout lock and use [`Slots::read_locked`]); `Detached` and `Reused` mean that the
+//!    index has something newer (look again).
+//! 3. It checks that what it got still covers the address it looked for. The generation in the key has proved
+//!    that it is the same VMA, not that nobody moved its bounds between steps 1 and 2.
+//! 4. It drops the guard soon: at the latest after one request to the kernel, and before it waits for
+//!    anything, the layout lock above all.
 //!
 //! # States of a VMA
-//! Marked: write-locked in the current write of the layout. A mark of an earlier write is none. Readers: guards that live.
+//! Marked: write-locked in the current write of the layout. A mark of an earlier write is none. Readers:
+//! guards that live.
 //!
 //! | state | marked | readers | who may enter | who waits |
 //! |---|---|---|---|---|
@@ -24,27 +29,34 @@
 //! | detached | any | n | nobody new | the writer of the layout, for the n readers to leave |
 //! | vacant | any | 0 | nobody | nobody: readers get `Reused`, and do after the slot's next `insert` |
 //!
-//! A new VMA is attached and marked. `write` marks, `detach` detaches for good, `remove` makes vacant, and the end of the layout's write
-//! turns "yes" into "no" everywhere. A reader that is turned away is in the count for a moment; a writer that sees it waits that moment.
+//! A new VMA is attached and marked. `write` marks, `detach` detaches for good, `remove` makes vacant, and
+//! the end of the layout's write turns "yes" into "no" everywhere. A reader that is turned away is in the
+//! count for a moment; a writer that sees it waits that moment.
 //!
 //! # Why it is enough to compare two numbers
-//! * A writer marks, and only then looks for readers, with a read-modify-write of the word. A reader counts itself with a
-//!   read-modify-write of the same word, and only then looks at the mark. One of the two comes first. If the reader's does, the writer
-//!   sees it, and waits until it has left. If the writer's does, the reader sees that mark, or a later one.
-//! * Whatever mark it sees, it sees a sequence at least as new (release and acquire of the mark), because a writer knows its sequence
-//!   before it marks with it. So a mark of the current write is never taken for one of an earlier write.
-//! * If the sequence is newer than the mark, then the write that made the mark has ended, and with it all that marked before; the
-//!   reader sees what they changed (release and acquire of the sequence). Who marks later waits for this reader.
-//! * A reader may see an old sequence after the write has ended, because the store of the new number comes late. Then the mark still
-//!   matches, and the reader fails with `Locked` although it need not: harmless, as it falls back to the layout lock.
-//! * Linux's numbers have 32 bits, so an old mark may match a sequence that has wrapped, with the same harmless failure. Ours have
-//!   64 bits and never wrap.
-//! * The sequence does not move at the beginning of a write, as Linux's does: marks are made only between the beginning and the
-//!   end of a write, so a number that only moves at the end tells two writes apart just as well.
+//! * A writer marks, and only then looks for readers, with a read-modify-write of the word. A reader counts
+//!   itself with a read-modify-write of the same word, and only then looks at the mark. One of the two comes
+//!   first. If the reader's does, the writer sees it, and waits until it has left. If the writer's does, the
+//!   reader sees that mark, or a later one.
+//! * Whatever mark it sees, it sees a sequence at least as new (release and acquire of the mark), because a
+//!   writer knows its sequence before it marks with it. So a mark of the current write is never taken for one
+//!   of an earlier write.
+//! * If the sequence is newer than the mark, then the write that made the mark has ended, and with it all
+//!   that marked before; the reader sees what they changed (release and acquire of the sequence). Who marks
+//!   later waits for this reader.
+//! * A reader may see an old sequence after the write has ended, because the store of the new number comes
+//!   late. Then the mark still matches, and the reader fails with `Locked` although it need not: harmless, as
+//!   it falls back to the layout lock.
+//! * Linux's numbers have 32 bits, so an old mark may match a sequence that has wrapped, with the same
+//!   harmless failure. Ours have 64 bits and never wrap.
+//! * The sequence does not move at the beginning of a write, as Linux's does: marks are made only between the
+//!   beginning and the end of a write, so a number that only moves at the end tells two writes apart just as
+//!   well.
 //!
 //! # Who may call what
-//! Whoever has a layout guard cannot race with another who has, so `write`, `detach`, `insert` and `remove` are ordered by the layout
-//! lock. A table belongs to one layout lock for good, and panics if it is shown the guard of another.
+//! Whoever has a layout guard cannot race with another who has, so `write`, `detach`, `insert` and `remove`
+//! are ordered by the layout lock. A table belongs to one layout lock for good, and panics if it is shown the
+//! guard of another.
 
 mod chunks;
 mod word;
@@ -86,7 +98,8 @@ impl Key {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// The inverse of [`Key::to_u64`]. Any number is some key; one that no table gave finds nothing or something else, safely.
+    /// The inverse of [`Key::to_u64`]. Any number is some key; one that no table gave finds nothing or
+    /// something else, safely.
     pub fn from_u64(packed: u64) -> Self {
         Self { slot: packed as u32, generation: (packed >> 32) as u32 }
     }
@@ -203,12 +216,14 @@ impl<T> Slots<T> {
     /// Read-locks the value that `key` names. Never blocks and never spins.
     ///
     /// # Errors
-    /// Why it could not. `Locked` may be wrong, just after a write; the other two are for good, unless the key came without the order that an index gives.
+    /// Why it could not. `Locked` may be wrong, just after a write; the other two are for good, unless the
+    /// key came without the order that an index gives.
     #[inline]
     pub fn try_read<L>(&self, key: Key, layout: &LayoutLock<L>) -> Result<SlotRead<'_, T>, TryReadError> {
         self.check_id(layout.id());
         let slot = self.slot(key.slot).ok_or(TryReadError::Reused)?;
-        // A look before the count, which spares a slot that is busy the traffic. What it sees may be old, but not older than a key from an index.
+        // A look before the count, which spares a slot that is busy the traffic. What it sees may be old, but
+        // not older than a key from an index.
         slot.refusal(slot.load(), key.generation, layout)?;
         let word = slot.count_reader();
         match slot.refusal(word, key.generation, layout) {
@@ -223,25 +238,29 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The value that `key` names, for somebody who has the layout lock and so needs no VMA lock. Detached values included.
+    /// The value that `key` names, for somebody who has the layout lock and so needs no VMA lock. Detached
+    /// values included.
     #[inline]
     pub fn read_locked<'g>(&'g self, key: Key, layout: &'g impl LayoutHeld) -> Option<&'g T> {
         self.check(layout);
         let slot = self.current(key)?;
-        // SAFETY: whoever changes a value has the layout lock for writing, and borrows its guard mutably for as long.
+        // SAFETY: whoever changes a value has the layout lock for writing, and borrows its guard mutably for
+        // as long.
         unsafe { slot.value() }
     }
 
-    /// Write-locks the value that `key` names until the layout's write ends, waiting for its readers. `None` if it is gone.
+    /// Write-locks the value that `key` names until the layout's write ends, waiting for its readers. `None`
+    /// if it is gone.
     ///
-    /// New readers are turned away as of now. Those inside stay for one request to the kernel at most. A thread that has a read lock of
-    /// the same value waits for itself forever: drop it before taking the layout lock.
+    /// New readers are turned away as of now. Those inside stay for one request to the kernel at most. A
+    /// thread that has a read lock of the same value waits for itself forever: drop it before taking the
+    /// layout lock.
     pub fn write<'w, L>(&'w self, key: Key, layout: &'w mut LayoutWrite<'_, L>) -> Option<&'w mut T> {
         self.write_many([key], layout).map(|[value]| value)
     }
 
-    /// The same for several values at once, as merging and splitting need it. `None`, and none is locked, if one is gone, or two are the
-    /// same.
+    /// The same for several values at once, as merging and splitting need it. `None`, and none is locked, if
+    /// one is gone, or two are the same.
     pub fn write_many<'w, L, const N: usize>(
         &'w self,
         keys: [Key; N],
@@ -256,14 +275,17 @@ impl<T> Slots<T> {
         // Before the first wait, so that the waits run together.
         let busy = slots.map(|slot| slot.mark(layout.sequence()));
         slots.iter().zip(busy).filter(|(_, busy)| *busy).for_each(|(slot, _)| self.wait_for_readers(slot));
-        // SAFETY: 1. readers are out, and kept out by the marks until the guard ends, which is borrowed for as long as the references;
+        // SAFETY: 1. readers are out, and kept out by the marks until the guard ends, which is borrowed for
+        // as long as the references;
         // 2. nobody else has the layout lock; 3. the slots differ.
         Some(slots.map(|slot| unsafe { slot.value_mut() }.expect("it is current")))
     }
 
-    /// Turns readers away from the value for good, waiting for those inside as [`Slots::write`] does. Whether it was there.
+    /// Turns readers away from the value for good, waiting for those inside as [`Slots::write`] does. Whether
+    /// it was there.
     ///
-    /// When this returns nobody uses it without the layout lock, and nobody ever will. Take it out of the index before.
+    /// When this returns nobody uses it without the layout lock, and nobody ever will. Take it out of the
+    /// index before.
     pub fn detach<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> bool {
         self.check(layout);
         let Some(slot) = self.current(key) else { return false };
@@ -273,7 +295,8 @@ impl<T> Slots<T> {
         true
     }
 
-    /// Takes the value out, detaching it first if need be, and lets its slot be used again. `None` if it is gone.
+    /// Takes the value out, detaching it first if need be, and lets its slot be used again. `None` if it is
+    /// gone.
     pub fn remove<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> Option<T> {
         self.check(layout);
         let slot = self.current(key)?;
@@ -344,7 +367,8 @@ impl<T> Slots<T> {
         self.upkeep.drained.notify_all();
     }
 
-    /// Waits until no reader is inside. The caller has turned away new ones. Linux: `vma_mark_detached`, `__vma_enter_locked`.
+    /// Waits until no reader is inside. The caller has turned away new ones. Linux: `vma_mark_detached`,
+    /// `__vma_enter_locked`.
     #[cold]
     fn wait_for_readers(&self, slot: &Slot<T>) {
         if MUTANT_NO_DRAIN {
@@ -375,7 +399,8 @@ impl<T> Deref for SlotRead<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this reader is counted, and it was let in: no writer is inside, and those who come wait for it.
+        // SAFETY: this reader is counted, and it was let in: no writer is inside, and those who come wait for
+        // it.
         unsafe { self.slot.value() }.expect("an attached slot has a value")
     }
 }

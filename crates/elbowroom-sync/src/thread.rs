@@ -48,8 +48,8 @@ pub fn parallelism() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Looks `looks` times at once and then `yields` times between other threads whether `done`; tells whether it was. For what is worth a
-/// moment of the processor before sleeping. In a model that moment is over at once.
+/// Looks `looks` times at once and then `yields` times between other threads whether `done`; tells whether it
+/// was. For what is worth a moment of the processor before sleeping. In a model that moment is over at once.
 pub(crate) fn look_around(looks: u32, yields: u32, mut done: impl FnMut() -> bool) -> bool {
     let (looks, yields) = if cfg!(any(loom, shuttle)) { (0, 0) } else { (looks, yields) };
     for look in 0..looks + yields {
@@ -68,7 +68,8 @@ pub(crate) const OWN_SLOTS: usize = u64::BITS as usize;
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 std::thread_local! {
-    /// The thread's slot; `usize::MAX`: it has not asked yet. Without a destructor, so it can be asked for to the end.
+    /// The thread's slot; `usize::MAX`: it has not asked yet. Without a destructor, so it can be asked for to
+    /// the end.
     static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
     static TENANCY: Tenancy = const { Tenancy };
 }

@@ -1,5 +1,5 @@
-//! The epoch under loom and under shuttle: `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --test epoch_model`, or
-//! `--cfg shuttle`. With `--cfg elbowroom_mutant="no_grace"` added, the same runs must fail.
+//! The epoch under loom and under shuttle: `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --test
+//! epoch_model`, or `--cfg shuttle`. With `--cfg elbowroom_mutant="no_grace"` added, the same runs must fail.
 #![cfg(any(loom, shuttle))]
 
 use elbowroom_sync::Arc;

@@ -1,9 +1,10 @@
 //! Models of a folio's state word and of the table of those who wait for it, run under loom:
 //! `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --release --test loom_folio`
 //!
-//! The code is the manager's own, by path: its crate stands on system calls, which cannot run under loom. What the two files
-//! name of the world around them is defined here: the identity of a folio, and the event of a fault. In a model a wait with a bound has none, so a
-//! lost wake-up of a thread is a deadlock, which loom reports.
+//! The code is the manager's own, by path: its crate stands on system calls, which cannot run under loom.
+//! What the two files name of the world around them is defined here: the identity of a folio, and the event
+//! of a fault. In a model a wait with a bound has none, so a lost wake-up of a thread is a deadlock, which
+//! loom reports.
 #![cfg(loom)]
 
 #[allow(dead_code)]

@@ -1,8 +1,8 @@
 //! Models of the layout lock and of the VMA locks, run under loom in every order of their threads' steps:
 //! `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --release --test loom_vma_lock`
 //!
-//! Loom panics when an access to a value is not ordered with a change of it, and when all threads wait. `.ci/mutants` plants bugs
-//! and expects these models to find them.
+//! Loom panics when an access to a value is not ordered with a change of it, and when all threads wait.
+//! `.ci/mutants` plants bugs and expects these models to find them.
 #![cfg(loom)]
 
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -55,7 +55,8 @@ impl Space {
     }
 }
 
-/// Runs a model with at most `preemptions` involuntary switches of thread in one run; `None`: all there can be.
+/// Runs a model with at most `preemptions` involuntary switches of thread in one run; `None`: all there can
+/// be.
 fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
@@ -290,7 +291,8 @@ fn the_layout_lock_is_exclusive_between_two_threads() {
     });
 }
 
-/// Whether any run of a model has come that far; outside of the models, where nothing is forgotten between the runs.
+/// Whether any run of a model has come that far; outside of the models, where nothing is forgotten between
+/// the runs.
 struct Seen(std::sync::atomic::AtomicBool);
 
 impl Seen {
@@ -307,8 +309,8 @@ impl Seen {
     }
 }
 
-/// One thread waits, and another writes twice more than it may be overtaken. Then one of those is after the one that waits, which is woken
-/// although it may have found a thief inside.
+/// One thread waits, and another writes twice more than it may be overtaken. Then one of those is after the
+/// one that waits, which is woken although it may have found a thief inside.
 #[test]
 fn a_writer_that_waits_is_overtaken_no_more_often_than_is_said() {
     static OVERTAKEN: Seen = Seen::new();
@@ -333,7 +335,8 @@ fn a_writer_that_waits_is_overtaken_no_more_often_than_is_said() {
     OVERTAKEN.check("a writer that overtakes one that waits");
 }
 
-/// The same with two that wait: each has at most so many thieves before it since the one before it was let in.
+/// The same with two that wait: each has at most so many thieves before it since the one before it was let
+/// in.
 #[test]
 fn the_second_in_the_queue_is_overtaken_no_more_often_than_is_said() {
     static OVERTAKEN: Seen = Seen::new();

@@ -14,10 +14,12 @@ pub enum MoverKind {
     Copy,
 }
 
-/// Which improvements are on. Each is read in one place; all are on unless the lab wants to show what one is worth.
+/// Which improvements are on. Each is read in one place; all are on unless the lab wants to show what one is
+/// worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ablation {
-    /// Faults lock their VMA. Off: each look of a fault takes the layout lock for reading and keeps it to its end, as Linux did before per-VMA locks.
+    /// Faults lock their VMA. Off: each look of a fault takes the layout lock for reading and keeps it to its
+    /// end, as Linux did before per-VMA locks.
     pub vma_locks: bool,
     /// Private anonymous memory is had 2 MiB at a time where that fits. Off: page by page.
     pub huge_folios: bool,
@@ -44,14 +46,15 @@ pub struct Config {
     pub writeback_interval: Duration,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,
-    /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a program that nobody wrote for it should not
-    /// be given many.
+    /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a
+    /// program that nobody wrote for it should not be given many.
     pub private_writes: bool,
     /// Called first by every thread that the manager starts.
     pub on_thread_start: Option<fn()>,
-    /// Tells whether a thread of the program is about to change its mappings in the kernel (mmap, munmap and the like, of what is not
-    /// managed), or waits there to. The manager's threads then let it go first, for 0.1 ms and a third of their time at most, since their own
-    /// requests would keep the kernel's lock from it. Called often, by any thread; must not block. For spaces of the host only.
+    /// Tells whether a thread of the program is about to change its mappings in the kernel (mmap, munmap and
+    /// the like, of what is not managed), or waits there to. The manager's threads then let it go first, for
+    /// 0.1 ms and a third of their time at most, since their own requests would keep the kernel's lock from
+    /// it. Called often, by any thread; must not block. For spaces of the host only.
     pub changes_wait: Option<fn() -> bool>,
     /// Files are written back and closed as soon as nobody maps them, before the verb that unmapped them
     /// returns; their pages stay for a while. Off: they stay open for a while.
@@ -107,9 +110,9 @@ impl Config {
 
     /// Frames of the arena: the budget less the reserve for what describes the frames.
     ///
-    /// The reserve is 1 MiB + 1/16 of the budget: 256 bytes for each 4 KiB. A folio, its place in the cache, the LRU queue and
-    /// the dirty index, its shadow entry and its frame in the allocator weigh about 200 bytes, and there are at most as many folios
-    /// as frames.
+    /// The reserve is 1 MiB + 1/16 of the budget: 256 bytes for each 4 KiB. A folio, its place in the cache,
+    /// the LRU queue and the dirty index, its shadow entry and its frame in the allocator weigh about 200
+    /// bytes, and there are at most as many folios as frames.
     pub fn arena_frames(&self) -> usize {
         let reserve = (1 << 20) + self.memory / 16;
         ((self.memory - reserve) / elbowroom_machine::PAGE_SIZE as u64) as usize
@@ -128,7 +131,8 @@ pub const FIRST_READ_PAGES: u64 = 4;
 /// By how much a read of a sequential stream is larger than the one before.
 pub const READ_GROWTH: u64 = 4;
 
-/// An arena that has fewer frames than this grows at once when frames are needed (16 MiB); a larger one grows in a thread of its own.
+/// An arena that has fewer frames than this grows at once when frames are needed (16 MiB); a larger one grows
+/// in a thread of its own.
 pub const GROW_AT_ONCE_FRAMES: usize = 4096;
 
 /// How long the thread that keeps frames at hand sleeps at most before it looks by itself.
@@ -137,8 +141,9 @@ pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);
 /// A read may take one part in this many of the arena, divided by the faults that wait.
 pub const WAITING_SHARE: u64 = 2;
 
-/// A part that is read ahead of its reader is at most one part in this many of what a waiting fault may read: nobody waits for it, nothing else bounds how much
-/// of that there is, and what does not fit is evicted before it was used.
+/// A part that is read ahead of its reader is at most one part in this many of what a waiting fault may read:
+/// nobody waits for it, nothing else bounds how much of that there is, and what does not fit is evicted
+/// before it was used.
 pub const AHEAD_SHARE: u64 = 4;
 
 /// What was advised to be read is started in pieces of so many pages; between them faults are looked for.
@@ -147,7 +152,8 @@ pub const AHEAD_PIECE_PAGES: u64 = 512;
 /// How many pages around a read fault in a writable shared mapping are copied in.
 pub const TRACKED_AROUND_PAGES: usize = 16;
 
-/// A thread of its own frees frames once less than one in this many is free, until twice as many are. Linux: the low and the high watermark of `kswapd`.
+/// A thread of its own frees frames once less than one in this many is free, until twice as many are. Linux:
+/// the low and the high watermark of `kswapd`.
 pub const LOW_SHARE: usize = 128;
 
 /// Pages that it frees at a time, before it lets others have the processor.
@@ -156,11 +162,13 @@ pub const AHEAD_BATCH_PAGES: usize = 16;
 /// Pages that reclaim frees at a time, at least.
 pub const RECLAIM_BATCH_PAGES: usize = 64;
 
-/// Folios that one reclaim looks at, at most, per page that it wants (a second look at each is its second chance).
+/// Folios that one reclaim looks at, at most, per page that it wants (a second look at each is its second
+/// chance).
 pub const RECLAIM_SCAN_FACTOR: usize = 8;
 
-/// Second chances of single pages are given up while fewer than one in this many is taken. One costs a copy and a share of a TLB shootdown, about a tenth of the
-/// processor time of the read that it saves; and that read makes somebody wait.
+/// Second chances of single pages are given up while fewer than one in this many is taken. One costs a copy
+/// and a share of a TLB shootdown, about a tenth of the processor time of the read that it saves; and that
+/// read makes somebody wait.
 pub const CHANCE_BAD_ONE_IN: u64 = 20;
 
 /// They are given again when more than one in this many is taken.
@@ -178,8 +186,9 @@ pub const OPTIMISTIC_LOOKUPS: u32 = 8;
 /// Looks of a fault that something changing makes it repeat, before it lets others go on.
 pub const REPEATS_AT_ONCE: u32 = 64;
 
-/// A file is left to the kernel if one folio of it has gone from mapping to mapping more often than this within [`SUPPLY_LOOK`]: less often than where one instruction
-/// needs two mappings of it at once, and far more often than where mappings are used in turn for different parts.
+/// A file is left to the kernel if one folio of it has gone from mapping to mapping more often than this
+/// within [`SUPPLY_LOOK`]: less often than where one instruction needs two mappings of it at once, and far
+/// more often than where mappings are used in turn for different parts.
 pub const ALIAS_MOVES: u32 = 2000;
 
 /// Huge folios that are made of small ones at a time, once in [`SUPPLY_LOOK`].
@@ -197,7 +206,8 @@ pub const THROTTLE_BOUND: Duration = Duration::from_millis(200);
 /// How long a handler waits before it tries again what found no memory or a pinned page.
 pub const DELAY: Duration = Duration::from_millis(1);
 
-/// How often it is looked whether a change of the layout has ended. Changes are short, but for those that wait for a pin.
+/// How often it is looked whether a change of the layout has ended. Changes are short, but for those that
+/// wait for a pin.
 pub const CHANGE_LOOK: Duration = Duration::from_micros(100);
 
 /// How long new changes of a layout are kept waiting at first for a moment without any. As long after that
@@ -271,8 +281,9 @@ pub const ACTIVE_PERCENT: usize = 60;
 /// How often an allocation frees a batch before it makes do with a smaller run.
 pub const RECLAIM_ROUNDS: usize = 4;
 
-/// A handler looks for new faults after so many reads that it completed. A look costs a system call, and submitting early a notification of the
-/// device; too few of them and the device runs dry meanwhile. Between 3 and 8 random reads are about equally fast, a seventh faster than with none.
+/// A handler looks for new faults after so many reads that it completed. A look costs a system call, and
+/// submitting early a notification of the device; too few of them and the device runs dry meanwhile. Between
+/// 3 and 8 random reads are about equally fast, a seventh faster than with none.
 pub const READS_BETWEEN_LOOKS: usize = 6;
 
 /// A handler shares a batch of more new faults than this with the others, while it is overloaded.

@@ -1,8 +1,8 @@
 //! What all parts of a manager share.
 //!
-//! Layers inside the manager, each using only what stands before it: `config, error, stats` < `page` < `object` <
-//! `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`. The methods of [`Core`] are spread
-//! over these by what they do.
+//! Layers inside the manager, each using only what stands before it: `config, error, stats` < `page` <
+//! `object` < `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` <
+//! `manager`. The methods of [`Core`] are spread over these by what they do.
 
 use crate::config::{
     CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST, WAITING_SHARE,
@@ -55,7 +55,8 @@ pub(crate) struct Core<P: Platform> {
     /// Folios that have frames.
     pub(crate) folios: Lines<AtomicUsize>,
     pub(crate) folios_peak: Lines<AtomicUsize>,
-    /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none waits.
+    /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none
+    /// waits.
     pub(crate) starving_since: AtomicU64,
     pub(crate) born: Instant,
     /// When somebody last looked at the clock for a bound, and when the process last went on after it had
@@ -257,8 +258,8 @@ impl<P: Platform> Core<P> {
         self.dispatch(ready);
     }
 
-    /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for taking free addresses. Not for handlers, nor
-    /// for who has begun a change.
+    /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for
+    /// taking free addresses. Not for handlers, nor for who has begun a change.
     ///
     /// Others have as long as before to begin changes, each time that this has waited in vain, and are kept
     /// waiting for twice as long then: somebody whose change is under way may wait for another's. So changes
@@ -324,7 +325,8 @@ impl<P: Platform> Core<P> {
         inbox.kicker.kick();
     }
 
-    /// The most pages one read may take now, a power of two: as many as if all that wait, and one more, had a part of half of the arena. Those that came when few waited may have more.
+    /// The most pages one read may take now, a power of two: as many as if all that wait, and one more, had a
+    /// part of half of the arena. Those that came when few waited may have more.
     pub(crate) fn read_cap(&self) -> u64 {
         let waiting = self.waiting.load(Ordering::Relaxed) as u64 + 1;
         let frames = self.mmu.populated_frames().max(GROW_AT_ONCE_FRAMES).min(self.mmu.frames());

@@ -1,11 +1,11 @@
 //! Elbowroom's manager: virtual memory as a library.
 //!
-//! A [`Manager`] has a hard budget and serves the faults of the mappings made under it. Programs that are not written for it get one through
-//! `elbowroom run`, whose preloaded library calls the verbs here.
+//! A [`Manager`] has a hard budget and serves the faults of the mappings made under it. Programs that are not
+//! written for it get one through `elbowroom run`, whose preloaded library calls the verbs here.
 //!
-//! What is where: `fault` serves faults, `space` has the mmap family, `object` and `page` the page cache of files, `reclaim` and
-//! `writeback` make memory free, `vma` has the mappings, `core` what they share. The order of these layers is in `core`; it is checked by the
-//! tidy test. Locks: docs/locking.md.
+//! What is where: `fault` serves faults, `space` has the mmap family, `object` and `page` the page cache of
+//! files, `reclaim` and `writeback` make memory free, `vma` has the mappings, `core` what they share. The
+//! order of these layers is in `core`; it is checked by the tidy test. Locks: docs/locking.md.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -25,12 +25,12 @@ use std::path::Path;
 
 /// Virtual memory: a budget, and the spaces that have what is mapped under it.
 ///
-/// Its methods, and those of its spaces, may be called from any thread that shares the file table of the thread that called
-/// [`Manager::start`]; those marked "any thread" from any thread at all, in a signal handler too. Verbs may wait for I/O. Errors are the errno values
-/// that Linux gives.
+/// Its methods, and those of its spaces, may be called from any thread that shares the file table of the
+/// thread that called [`Manager::start`]; those marked "any thread" from any thread at all, in a signal
+/// handler too. Verbs may wait for I/O. Errors are the errno values that Linux gives.
 ///
-/// Dropping it stops its threads after everything dirty was written back. With real pointers its windows stay registered until the process
-/// ends; do not touch mappings of a dropped manager.
+/// Dropping it stops its threads after everything dirty was written back. With real pointers its windows stay
+/// registered until the process ends; do not touch mappings of a dropped manager.
 pub struct Manager<P: Platform = Host> {
     core: Arc<Core<P>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
@@ -149,7 +149,8 @@ impl<P: Platform> Manager<P> {
         self.core.dirty_pages.load(Ordering::Acquire)
     }
 
-    /// The object of the regular file at `path`, which may be `/proc/<tid>/fd/<n>`, opened if need be. `writable`: pages will be written back.
+    /// The object of the regular file at `path`, which may be `/proc/<tid>/fd/<n>`, opened if need be.
+    /// `writable`: pages will be written back.
     pub fn open(&self, path: &Path, writable: bool) -> Result<Arc<FileObject>, Errno> {
         let (object, given_up) = self.core.objects.open(path, writable)?;
         self.entered(&object, given_up);
@@ -203,7 +204,8 @@ impl<P: Platform> Manager<P> {
         }
     }
 
-    /// Announces a write(2) to the bytes `range`: write-back of their pages waits until [`Manager::write_end`].
+    /// Announces a write(2) to the bytes `range`: write-back of their pages waits until
+    /// [`Manager::write_end`].
     pub fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
         self.core.write_begin(object, range)
     }
@@ -358,7 +360,8 @@ impl Manager<Soft> {
         Space::create(&self.core)
     }
 
-    /// Begins to tell which translations of soft spaces become invalid, for who keeps some. Linux: `mmu_notifier_register`.
+    /// Begins to tell which translations of soft spaces become invalid, for who keeps some. Linux:
+    /// `mmu_notifier_register`.
     pub fn subscribe(&self) -> Subscription {
         self.core.mmu.subscribe()
     }

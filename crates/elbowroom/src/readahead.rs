@@ -1,7 +1,8 @@
 //! How much to read at a fault that must wait for I/O. Plain data.
 //!
-//! Streams are found per thread and file, so that many threads reading one file do not look random. A read that continues where the
-//! last one ended is larger by a factor; anything else starts small. Linux: mm/readahead.c (per open file there).
+//! Streams are found per thread and file, so that many threads reading one file do not look random. A read
+//! that continues where the last one ended is larger by a factor; anything else starts small. Linux:
+//! mm/readahead.c (per open file there).
 
 use crate::config::{FIRST_READ_PAGES, MAX_FOLIO_PAGES, READ_GROWTH, STREAM_SLOTS};
 use crate::vma::Pattern;
@@ -24,8 +25,8 @@ struct Stream {
 /// Streams that a set holds: what is used least recently makes room.
 const WAYS: usize = 8;
 
-/// The streams seen last: a set-associative table by a hash of thread and file, so that streams that collide do not forget each
-/// other.
+/// The streams seen last: a set-associative table by a hash of thread and file, so that streams that collide
+/// do not forget each other.
 pub(crate) struct Streams {
     slots: Vec<Stream>,
     uses: u64,
@@ -52,7 +53,8 @@ impl Streams {
         &mut set[slot]
     }
 
-    /// How many pages to read for a fault of `thread` at page `index` of `object`: 1 to `cap`, a power of two if `cap` is one.
+    /// How many pages to read for a fault of `thread` at page `index` of `object`: 1 to `cap`, a power of two
+    /// if `cap` is one.
     pub(crate) fn plan(&mut self, thread: u32, object: u64, index: u64, pattern: Pattern, cap: u64) -> u64 {
         let cap = cap.clamp(1, MAX_FOLIO_PAGES);
         let stream = *self.slot(thread, object);
@@ -86,7 +88,8 @@ impl Streams {
         *self.slot(thread, object) = Stream { thread, object, next: start + pages, start, pages, used };
     }
 
-    /// If `thread` is reading `object` in sequence and has just come to the end of what was read, where to read on and how much.
+    /// If `thread` is reading `object` in sequence and has just come to the end of what was read, where to
+    /// read on and how much.
     pub(crate) fn read_on(&mut self, thread: u32, object: u64, reached: u64, cap: u64) -> Option<(u64, u64)> {
         let stream = *self.slot(thread, object);
         let same = (stream.thread, stream.object) == (thread, object);

@@ -134,7 +134,8 @@ pub struct Stats {
     pub evicted_pages: u64,
     /// Evicted pages that were read again.
     pub refault_pages: u64,
-    /// Folios that reclaim took out of their window and put on standby, to see whether they are touched again.
+    /// Folios that reclaim took out of their window and put on standby, to see whether they are touched
+    /// again.
     pub second_chances: u64,
     /// Writers that waited because too much was dirty.
     pub throttled_writers: u64,

@@ -67,7 +67,8 @@ fn a_handler_that_hangs_is_stood_in_for() {
     static HANG: AtomicBool = AtomicBool::new(false);
     const HANGS: Duration = Duration::from_secs(12);
     fn hangs() -> bool {
-        // The hook of a program that breaks its promise is the way to have a handler hang. Others call it, too.
+        // The hook of a program that breaks its promise is the way to have a handler hang. Others call it,
+        // too.
         let is_handler =
             std::thread::current().name().is_some_and(|name| name.starts_with("elbowroom-fault"));
         if is_handler && HANG.swap(false, Ordering::Relaxed) {

@@ -1,4 +1,5 @@
-//! What only soft spaces can do: fork, pins, atomic words, batches, notifications, and spaces that come and go.
+//! What only soft spaces can do: fork, pins, atomic words, batches, notifications, and spaces that come and
+//! go.
 
 mod spaces;
 mod support;

@@ -32,7 +32,8 @@ pub enum Hand {
 /// Private anonymous memory, unmapped when it is dropped.
 ///
 /// # Invariants
-/// With pointers, the bytes of `start + open.start..start + open.end` are mapped readable and writable until the drop.
+/// With pointers, the bytes of `start + open.start..start + open.end` are mapped readable and writable until
+/// the drop.
 pub struct Area<'g> {
     ground: &'g Ground,
     start: usize,
@@ -173,8 +174,8 @@ impl Area<'_> {
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset >= self.open.start && offset + 8 <= self.open.end && offset.is_multiple_of(8));
-        // SAFETY: (1) in bounds and aligned by the check above; (2) readable and writable by the invariant, for as long as `self` is borrowed;
-        // (3) all access to the area is by atomics.
+        // SAFETY: (1) in bounds and aligned by the check above; (2) readable and writable by the invariant,
+        // for as long as `self` is borrowed; (3) all access to the area is by atomics.
         unsafe { AtomicU64::from_ptr((self.start + offset) as *mut u64) }
     }
 
@@ -218,7 +219,8 @@ impl Area<'_> {
         match self.ground {
             Ground::Soft(space, _) => space.advise(start, len, Advice::DontNeed)?,
             Ground::Host(space, _) => space.advise(start, len, Advice::DontNeed)?,
-            // SAFETY: the range is the area's own, its words are plain numbers, and any value of them is valid.
+            // SAFETY: the range is the area's own, its words are plain numbers, and any value of them is
+            // valid.
             Ground::Kernel => unsafe {
                 rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::LinuxDontNeed)?;
             },

@@ -59,7 +59,8 @@ pub struct StormArgs {
     /// How many threads start together; the faults of one are measured while the others map and unmap
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub threads: usize,
-    /// How long each of the four phases (starts, faults alone, among others and beside others) takes in each run, in seconds
+    /// How long each of the four phases (starts, faults alone, among others and beside others) takes in each
+    /// run, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub seconds: f64,
     /// How often each engine is run; the engines take turns, and medians are reported

@@ -4,8 +4,9 @@
 //! * `storm`: many threads start at once (workload thread-storm).
 //! * `receive`: pages are inserted in batches (workload zero-copy-receive).
 //!
-//! Below them: `area` is memory of any engine, behind one safe interface; `compare` has the records of several engines, their medians and
-//! ratios; [`cli`] says what can be asked for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
+//! Below them: `area` is memory of any engine, behind one safe interface; `compare` has the records of
+//! several engines, their medians and ratios; [`cli`] says what can be asked for. Time is bounded everywhere,
+//! and all loops look at the flag that a signal raises.
 
 mod area;
 pub mod cli;
@@ -65,8 +66,8 @@ fn timed(work: impl FnOnce() -> Result<u64>) -> Result<Sample> {
     Ok(Sample { operations, time: start.elapsed() })
 }
 
-/// Takes samples for about `time`, and at most for four times as long if most of it is not in the samples; nanoseconds per operation. The first sample
-/// is for warming up.
+/// Takes samples for about `time`, and at most for four times as long if most of it is not in the samples;
+/// nanoseconds per operation. The first sample is for warming up.
 fn ns_per_operation(
     time: Duration,
     interrupt: &Interrupt,

@@ -1,9 +1,10 @@
 //! zero-copy-receive: an RPC-like stream of 4 KiB messages.
 //!
-//! All threads but one find and lock a VMA of their own, insert received pages into it in batches and get back the pages that were there before; the last one
-//! keeps changing the rights of other mappings. Each run of an engine has two phases: empty batches, which only find, lock and unlock the VMA,
-//! and full ones. What the first costs of the second is the share of finding and locking; how much less it costs where faults do not take the layout lock
-//! is what taking that lock costs.
+//! All threads but one find and lock a VMA of their own, insert received pages into it in batches and get
+//! back the pages that were there before; the last one keeps changing the rights of other mappings. Each run
+//! of an engine has two phases: empty batches, which only find, lock and unlock the VMA, and full ones. What
+//! the first costs of the second is the share of finding and locking; how much less it costs where faults do
+//! not take the layout lock is what taking that lock costs.
 //!
 //! Costs are processor time of the inserting threads, so that there may be more threads than processors.
 
@@ -96,8 +97,8 @@ pub fn measure(args: &ReceiveArgs, stage: &mut Stage) -> Result<(String, Value)>
     Ok((comparison.table()?, comparison.json()?))
 }
 
-/// How much of a batch's processor time is taking the layout lock: how often that is, times what it costs, which is how much longer finding the VMA takes
-/// with it. Both engines are needed to know that.
+/// How much of a batch's processor time is taking the layout lock: how often that is, times what it costs,
+/// which is how much longer finding the VMA takes with it. Both engines are needed to know that.
 fn note_layout_share(records: &mut [(LibraryEngine, Record)]) {
     let find_ns = |engine| {
         let record = records.iter().find(|(of, _)| *of == engine).map(|(_, record)| record)?;

@@ -15,7 +15,8 @@ fn parse(line: &str) -> Result<LibraryBench> {
     bench.check().map(|()| bench)
 }
 
-/// Measures as `line` says, with that many seconds for SECONDS; for longer, if that was not `enough` because others have the processors.
+/// Measures as `line` says, with that many seconds for SECONDS; for longer, if that was not `enough` because
+/// others have the processors.
 fn measured(
     line: &str,
     seconds: f64,

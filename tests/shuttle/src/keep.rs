@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-/// A value that is leaked if its thread panics. A scenario has failed then, its tasks do not run any more, and a drop that waits for one of
-/// them would end the process before it is said what was wrong.
+/// A value that is leaked if its thread panics. A scenario has failed then, its tasks do not run any more,
+/// and a drop that waits for one of them would end the process before it is said what was wrong.
 pub struct Keep<T>(Option<T>);
 
 impl<T> Keep<T> {

@@ -11,7 +11,8 @@ const SEED: u64 = 0x00e1_b040;
 /// How often PCT changes priorities.
 const PCT_DEPTH: usize = 4;
 
-/// Steps of one schedule, at most: a thousand times as many as it usually has, so that more of them mean that nothing moves on.
+/// Steps of one schedule, at most: a thousand times as many as it usually has, so that more of them mean that
+/// nothing moves on.
 const STEPS: usize = 10_000_000;
 
 /// Bytes of a task's stack.
@@ -24,8 +25,8 @@ fn number(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Runs `scenario` under every schedule that is asked for, one part in `share` of them (a scenario that takes longer can have fewer); or, with
-/// `ELBOWROOM_SHUTTLE_REPLAY`, under that schedule alone.
+/// Runs `scenario` under every schedule that is asked for, one part in `share` of them (a scenario that takes
+/// longer can have fewer); or, with `ELBOWROOM_SHUTTLE_REPLAY`, under that schedule alone.
 ///
 /// # Panics
 /// If it panics under one of them, or its tasks wait for each other.

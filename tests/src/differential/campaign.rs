@@ -1,7 +1,7 @@
 //! Many lists of random operations, and the report of the first that fails.
 //!
-//! A campaign is cut into episodes of [`EPISODE`] operations, each with new engines and a seed of its own, so that a
-//! failure is found again by its seed alone, whatever came before.
+//! A campaign is cut into episodes of [`EPISODE`] operations, each with new engines and a seed of its own, so
+//! that a failure is found again by its seed alone, whatever came before.
 
 use std::fmt;
 
@@ -40,8 +40,8 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// A campaign of `percent` of the steps that `ELBOWROOM_DIFF_STEPS` says (or [`STEPS`]), from `ELBOWROOM_DIFF_SEED`
-    /// (or `seed`).
+    /// A campaign of `percent` of the steps that `ELBOWROOM_DIFF_STEPS` says (or [`STEPS`]), from
+    /// `ELBOWROOM_DIFF_SEED` (or `seed`).
     ///
     /// # Panics
     /// If a variable holds no number.
@@ -70,12 +70,12 @@ impl Campaign {
         Ok(tally)
     }
 
-    /// Runs it on two threads, each with its own operations and the half of the steps, on engines that `make` makes for
-    /// the thread's number (0, 1).
+    /// Runs it on two threads, each with its own operations and the half of the steps, on engines that `make`
+    /// makes for the thread's number (0, 1).
     ///
     /// # Errors
-    /// The first failure of either thread. It is shrunk with that thread alone; [`Failure::again`] tells whether it
-    /// fails alone.
+    /// The first failure of either thread. It is shrunk with that thread alone; [`Failure::again`] tells
+    /// whether it fails alone.
     ///
     /// # Panics
     /// If one of them does.

@@ -39,8 +39,8 @@ pub struct Tally {
     pub steps: u64,
     /// Operations passed over, because their outcome depends on whether VMAs that could be merged are.
     pub passed_over: u64,
-    /// How often each kind of operation had each result: an error number, 0 for success, or for accesses 1000 plus the
-    /// signal (2000 for a denied one).
+    /// How often each kind of operation had each result: an error number, 0 for success, or for accesses 1000
+    /// plus the signal (2000 for a denied one).
     pub outcomes: BTreeMap<(&'static str, i32), u64>,
 }
 
@@ -133,10 +133,10 @@ impl<L: Engine, R: Engine> Pair<L, R> {
 
     /// Whether the operation is an mremap whose outcome depends on which VMAs are merged:
     ///
-    /// * It depends on the extent of its VMA, and the engines, though their layouts are the same when merged, do not
-    ///   agree on that. A move of the whole range never does.
-    /// * `MREMAP_DONTUNMAP` to a place at or in the same VMA: anonymous memory that was never written to merges with
-    ///   its copy, and then the kernel unlocks the copy too, which it does not otherwise.
+    /// * It depends on the extent of its VMA, and the engines, though their layouts are the same when merged,
+    ///   do not agree on that. A move of the whole range never does.
+    /// * `MREMAP_DONTUNMAP` to a place at or in the same VMA: anonymous memory that was never written to
+    ///   merges with its copy, and then the kernel unlocks the copy too, which it does not otherwise.
     fn depends_on_merging(&mut self, op: &Op) -> bool {
         let Op::Remap { at: At::Page(page), old, new, flags, to, .. } = *op else { return false };
         let keeps = flags & libc::MREMAP_DONTUNMAP != 0;

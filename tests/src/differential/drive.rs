@@ -145,8 +145,8 @@ fn unit(result: Result<(), Errno>) -> Outcome {
     result.map_or_else(Outcome::Failed, |()| Outcome::Done)
 }
 
-/// The result of a placement; one outside the range is moved into it with a fixed mremap, so that both engines go on
-/// with the same layout, wherever each of them has put it.
+/// The result of a placement; one outside the range is moved into it with a fixed mremap, so that both
+/// engines go on with the same layout, wherever each of them has put it.
 fn placed(engine: &mut impl Engine, result: Result<u64, Errno>, len: Len, settle: u32) -> Outcome {
     let addr = match result {
         Ok(addr) => addr,

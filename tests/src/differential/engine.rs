@@ -1,8 +1,10 @@
-//! What is compared: one view of an address space with Linux's system calls, absolute addresses and Linux's constants.
+//! What is compared: one view of an address space with Linux's system calls, absolute addresses and Linux's
+//! constants.
 //!
-//! An engine is one thread's view of one range of some space. Two engines may share a space if their ranges are disjoint
-//! and a page that nobody maps lies between them (otherwise their VMAs could merge, and `MREMAP_DONTUNMAP` unlocks whole
-//! VMAs). Each has a file of its own: [`FILE_PAGES`] pages that hold [`initial_file`].
+//! An engine is one thread's view of one range of some space. Two engines may share a space if their ranges
+//! are disjoint and a page that nobody maps lies between them (otherwise their VMAs could merge, and
+//! `MREMAP_DONTUNMAP` unlocks whole VMAs). Each has a file of its own: [`FILE_PAGES`] pages that hold
+//! [`initial_file`].
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -15,7 +17,8 @@ pub const PAGE: u64 = 4096;
 /// Pages of an engine's file when it is made.
 pub const FILE_PAGES: u64 = 64;
 
-/// The bytes of a new engine's file: no two pages are the same, and no byte is zero, so that it differs from fresh memory.
+/// The bytes of a new engine's file: no two pages are the same, and no byte is zero, so that it differs from
+/// fresh memory.
 pub fn initial_file() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| {
@@ -104,10 +107,11 @@ impl Area {
 
 /// The layout in which neighbours of equal attributes and continuous backing are one area.
 ///
-/// This hides whether an engine has merged VMAs that could be one. The kernel often has not: anonymous memory keeps the
-/// `anon_vma` and the page offset of where it was first touched, so a moved area cannot merge; `VM_ACCOUNT` stays behind
-/// where a private mapping was once writable; two descriptors of one file are two `struct file`; and advice, `mlock` and
-/// `MAP_NORESERVE` are attributes that /proc/self/maps does not show. It also hides which descriptor a mapping came from.
+/// This hides whether an engine has merged VMAs that could be one. The kernel often has not: anonymous memory
+/// keeps the `anon_vma` and the page offset of where it was first touched, so a moved area cannot merge;
+/// `VM_ACCOUNT` stays behind where a private mapping was once writable; two descriptors of one file are two
+/// `struct file`; and advice, `mlock` and `MAP_NORESERVE` are attributes that /proc/self/maps does not show.
+/// It also hides which descriptor a mapping came from.
 pub fn canonical(areas: Vec<Area>) -> Vec<Area> {
     let mut merged: Vec<Area> = Vec::with_capacity(areas.len());
     for area in areas {
@@ -131,9 +135,10 @@ pub fn clipped(areas: Vec<Area>, range: &Range<u64>) -> Vec<Area> {
 
 /// A view of an address space.
 ///
-/// Each call takes what the system call takes (`libc`'s constants, absolute addresses, lengths in bytes, wrong ones
-/// too), and has its results. Calls touch nothing outside the range `base()..base() + pages() * PAGE` except what a
-/// placement that the caller left open needs; the driver moves that into the range at once.
+/// Each call takes what the system call takes (`libc`'s constants, absolute addresses, lengths in bytes,
+/// wrong ones too), and has its results. Calls touch nothing outside the range `base()..base() + pages() *
+/// PAGE` except what a placement that the caller left open needs; the driver moves that into the range at
+/// once.
 pub trait Engine {
     /// A name for reports.
     fn name(&self) -> &'static str;

@@ -1,7 +1,7 @@
 //! The kernel itself: the calls of this process, in a part of its address space that nobody else uses.
 //!
-//! The range is really unmapped, not reserved: a reservation would answer differently (EEXIST, ACCERR, hints). The
-//! pages around it stay unmapped.
+//! The range is really unmapped, not reserved: a reservation would answer differently (EEXIST, ACCERR,
+//! hints). The pages around it stay unmapped.
 //!
 //! Synchronization: an engine is used by one thread. Engines of other threads have other ranges and files.
 
@@ -41,7 +41,8 @@ impl Kernel {
         Self::on(Site::new(pages))
     }
 
-    /// Whether mremap moves several VMAs at once, and checks its arguments before it unmaps anything (Linux 6.17).
+    /// Whether mremap moves several VMAs at once, and checks its arguments before it unmaps anything (Linux
+    /// 6.17).
     ///
     /// # Panics
     /// If not even mmap works.
@@ -57,8 +58,8 @@ impl Kernel {
         kernel.remap(base, 2 * PAGE, 2 * PAGE, flags, base + 4 * PAGE).is_ok()
     }
 
-    /// Whether so many engines with ranges of so many pages may lock all of them: `RLIMIT_MEMLOCK` allows it. (A larger
-    /// privilege may too, but is not needed.)
+    /// Whether so many engines with ranges of so many pages may lock all of them: `RLIMIT_MEMLOCK` allows it.
+    /// (A larger privilege may too, but is not needed.)
     pub fn may_lock(engines: u64, pages: u64) -> bool {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
         limit.is_none_or(|limit| limit >= engines * pages * PAGE)

@@ -70,8 +70,8 @@ pub struct Mix {
     pub store: u32,
     /// Of a hundred ranges, how many have a wrong or odd address or length.
     pub wild_percent: u32,
-    /// mremap with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`, as Linux has it since 6.17: before, it moved one VMA at most, and
-    /// found some errors only after it had unmapped the destination.
+    /// mremap with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`, as Linux has it since 6.17: before, it moved one VMA
+    /// at most, and found some errors only after it had unmapped the destination.
     pub named_remap: bool,
     /// Shared anonymous memory.
     pub shared_anonymous: bool,

@@ -1,15 +1,17 @@
-//! Differential tests: the same random calls of the mmap family, loads and stores on two engines, which must stay the
-//! same.
+//! Differential tests: the same random calls of the mmap family, loads and stores on two engines, which must
+//! stay the same.
 //!
-//! An [`Engine`] is one thread's view of a range of an address space: the kernel itself ([`Kernel`]), a plain model of
-//! Linux's rules ([`Model`]), or a space of Elbowroom's. After each operation the results, error numbers and faults are
-//! compared, and the layout around what it touched; every so often the whole layout and all bytes.
+//! An [`Engine`] is one thread's view of a range of an address space: the kernel itself ([`Kernel`]), a plain
+//! model of Linux's rules ([`Model`]), or a space of Elbowroom's. After each operation the results, error
+//! numbers and faults are compared, and the layout around what it touched; every so often the whole layout
+//! and all bytes.
 //!
 //! Three rules make two engines comparable:
 //! * Layouts are compared merged ([`canonical`], which says what that hides).
-//! * An mremap whose outcome depends on the extent of its VMA is passed over where the engines have merged differently.
-//! * What is placed anywhere is moved to a named page of the range at once, so that no later operation depends on where
-//!   that was. A hint, and growth in place, are compared exactly.
+//! * An mremap whose outcome depends on the extent of its VMA is passed over where the engines have merged
+//!   differently.
+//! * What is placed anywhere is moved to a named page of the range at once, so that no later operation
+//!   depends on where that was. A hint, and growth in place, are compared exactly.
 //!
 //! * `engine`: what is compared
 //! * `op`, `mix`, `generate`: the operations

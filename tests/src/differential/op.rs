@@ -1,5 +1,5 @@
-//! Operations whose places are pages of an engine's range, so that the same list can be given to engines at different
-//! addresses, printed in a line each, and made simpler.
+//! Operations whose places are pages of an engine's range, so that the same list can be given to engines at
+//! different addresses, printed in a line each, and made simpler.
 
 use std::fmt;
 
@@ -43,8 +43,8 @@ impl Len {
         }
     }
 
-    /// How many pages of the range it may touch from an aligned start. A wild length touches what follows the range,
-    /// where nothing is mapped.
+    /// How many pages of the range it may touch from an aligned start. A wild length touches what follows the
+    /// range, where nothing is mapped.
     pub fn pages(self) -> u32 {
         match self {
             Self::Pages(pages) => pages,
@@ -131,8 +131,8 @@ pub enum Op {
         /// Where it goes if it is placed elsewhere.
         settle: u32,
     },
-    /// madvise. `MADV_FREE` is followed by `MADV_DONTNEED` of the same range: between the two, each page may hold its old
-    /// bytes or zeros.
+    /// madvise. `MADV_FREE` is followed by `MADV_DONTNEED` of the same range: between the two, each page may
+    /// hold its old bytes or zeros.
     Advise(At, Len, i32),
     /// msync.
     Sync(At, Len, i32),

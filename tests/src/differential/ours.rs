@@ -1,4 +1,5 @@
-//! A space of Elbowroom's as an engine: raw arguments become the library's types, in the order in which Linux checks them.
+//! A space of Elbowroom's as an engine: raw arguments become the library's types, in the order in which Linux
+//! checks them.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -86,8 +87,8 @@ impl Ours<Soft, Cpu> {
 
 /// The memory of a space of real pointers.
 ///
-/// An access to a page that nothing maps would give that page to the kernel for good, so that the kernel can say what is wrong (tests/programs/segv.c has
-/// that); here the space is asked first.
+/// An access to a page that nothing maps would give that page to the kernel for good, so that the kernel can
+/// say what is wrong (tests/programs/segv.c has that); here the space is asked first.
 pub struct Pointers {
     ground: Ground,
     space: Arc<Space<Host>>,
@@ -112,7 +113,8 @@ impl Reach for Pointers {
 }
 
 impl Ours<Host, Pointers> {
-    /// A range of the process's own space, `offset` bytes from the start of its window: far below where mappings are placed.
+    /// A range of the process's own space, `offset` bytes from the start of its window: far below where
+    /// mappings are placed.
     ///
     /// # Panics
     /// If the window is not as large as that, or the file cannot be made.

@@ -1,10 +1,10 @@
 //! What needs unsafe code: system calls of the mmap family, loads and stores that may fault, and the query of
 //! /proc/self/maps. All of it is behind [`Ground`], which lets nothing reach memory outside its range.
 //!
-//! An access is made by one machine instruction whose address is known. The handler of SIGSEGV and SIGBUS looks whether
-//! the interrupted instruction is that one; if so it leaves the signal's facts in the result registers and goes on
-//! behind it. There is no state, so any number of threads may do it at once. A signal from anywhere else gets the
-//! action that was there before.
+//! An access is made by one machine instruction whose address is known. The handler of SIGSEGV and SIGBUS
+//! looks whether the interrupted instruction is that one; if so it leaves the signal's facts in the result
+//! registers and goes on behind it. There is no state, so any number of threads may do it at once. A signal
+//! from anywhere else gets the action that was there before.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -56,8 +56,8 @@ std::arch::global_asm!(
     "ret",
 );
 
-// SAFETY: the assembly above defines all three; the first follows the C calling convention and changes only registers
-// that it lets a function change.
+// SAFETY: the assembly above defines all three; the first follows the C calling convention and changes only
+// registers that it lets a function change.
 unsafe extern "C" {
     fn elbowroom_tests_copy(to: u64, from: u64, len: u64) -> Probe;
     fn elbowroom_tests_copy_at();
@@ -73,8 +73,8 @@ static PREVIOUS: OnceLock<Previous> = OnceLock::new();
 
 fn install_handler() {
     PREVIOUS.get_or_init(|| {
-        // SAFETY: (1) a zeroed `sigaction` is valid; (2) the handler has the type that SA_SIGINFO asks for, and does
-        // only what a signal handler may do; (3) the pointers are to locals.
+        // SAFETY: (1) a zeroed `sigaction` is valid; (2) the handler has the type that SA_SIGINFO asks for,
+        // and does only what a signal handler may do; (3) the pointers are to locals.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler as *const () as usize;
@@ -90,8 +90,9 @@ fn install_handler() {
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let first = elbowroom_tests_copy_at as *const () as u64;
     let end = elbowroom_tests_copy_end as *const () as u64;
-    // SAFETY: (1) the kernel gives a handler a valid siginfo and context; (2) where the interrupted instruction is the
-    // copy's, its function has nothing left to do but to return what is in the result registers.
+    // SAFETY: (1) the kernel gives a handler a valid siginfo and context; (2) where the interrupted
+    // instruction is the copy's, its function has nothing left to do but to return what is in the result
+    // registers.
     unsafe {
         let facts = signal as u64 | ((*info).si_code as u64) << 8;
         let addr = (*info).si_addr() as u64;
@@ -116,8 +117,8 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
                 return;
             }
         }
-        // Not ours: the access is made again under the action that was there before. If no action is known yet, there
-        // is none to restore, and the default ends the process as it should.
+        // Not ours: the access is made again under the action that was there before. If no action is known
+        // yet, there is none to restore, and the default ends the process as it should.
         let previous = PREVIOUS.get().map(|p| if signal == libc::SIGBUS { p.bus } else { p.segv });
         let action = previous.unwrap_or_else(|| std::mem::zeroed());
         libc::sigaction(signal, &raw const action, std::ptr::null_mut());
@@ -149,8 +150,8 @@ unsafe fn copy(to: u64, from: u64, len: usize, target: u64) -> Result<(), Fault>
     }
 }
 
-/// A page-aligned address beyond the end of every space: more than five-level page tables reach on x86-64, and none of the
-/// kernel's half.
+/// A page-aligned address beyond the end of every space: more than five-level page tables reach on x86-64,
+/// and none of the kernel's half.
 pub const BEYOND: u64 = if cfg!(target_arch = "x86_64") { 1 << 56 } else { 1 << 54 };
 
 /// The calls of [`Ground::call`].
@@ -182,7 +183,8 @@ pub enum Call {
 pub struct Ground {
     base: u64,
     pages: u64,
-    /// Address and length of what the kernel has placed outside the range last: it may be moved in from there, once.
+    /// Address and length of what the kernel has placed outside the range last: it may be moved in from
+    /// there, once.
     elsewhere: (u64, u64),
     _claim: Option<Claim>,
 }
@@ -200,8 +202,8 @@ impl Ground {
     /// The ground of a site.
     pub fn of(claim: Claim) -> Self {
         let site = claim.site();
-        // SAFETY: (1) sites do not overlap and are claimed once; (2) nothing but an engine maps anything where they are,
-        // and there is more space between them than a ground has.
+        // SAFETY: (1) sites do not overlap and are claimed once; (2) nothing but an engine maps anything
+        // where they are, and there is more space between them than a ground has.
         let ground = unsafe { Self::new(site.base(), site.pages()) };
         Self { _claim: Some(claim), ..ground }
     }
@@ -212,8 +214,8 @@ impl Ground {
     /// If it is not all in one.
     pub fn in_window(windows: &elbowroom::WindowTable, base: u64, pages: u64) -> Self {
         assert!(windows.covers(base as usize, (pages * PAGE) as usize), "{base:#x} is in no window");
-        // SAFETY: (1) windows hold no Rust object, and last as long as the process; (2) whoever uses the space keeps
-        // its engines' ranges apart. Only loads and stores are made through it.
+        // SAFETY: (1) windows hold no Rust object, and last as long as the process; (2) whoever uses the
+        // space keeps its engines' ranges apart. Only loads and stores are made through it.
         unsafe { Self::new(base, pages) }
     }
 
@@ -235,8 +237,8 @@ impl Ground {
     /// Whether a call changes at most this range, wherever it fails.
     fn permits(&self, call: Call, arguments: &[u64; 6]) -> bool {
         let [addr, len, third, flags, to, _] = *arguments;
-        // The kernel refuses a range that begins or ends beyond the end of addresses, or ends at the first page that is
-        // not mapped: the one behind the ground.
+        // The kernel refuses a range that begins or ends beyond the end of addresses, or ends at the first
+        // page that is not mapped: the one behind the ground.
         let wild = |addr: u64, len: u64| addr >= BEYOND || len >= BEYOND;
         let mine = |addr: u64, len: u64| self.has(addr, len) || wild(addr, len);
         match call {
@@ -260,7 +262,8 @@ impl Ground {
         }
     }
 
-    /// A system call of the mmap family, past libc (which checks some arguments itself, in an order of its own).
+    /// A system call of the mmap family, past libc (which checks some arguments itself, in an order of its
+    /// own).
     ///
     /// # Panics
     /// If it could reach memory outside the range.
@@ -295,9 +298,9 @@ impl Ground {
     }
 
     fn raw(number: i64, [a, b, c, d, e, f]: [u64; 6]) -> Result<u64, Errno> {
-        // SAFETY: (1) the callers have checked that the call changes this ground at most, or new places of the kernel's
-        // choice; there is no Rust object there; (2) mincore's output is as long as what it writes; (3) other pointers
-        // are checked by the kernel.
+        // SAFETY: (1) the callers have checked that the call changes this ground at most, or new places of
+        // the kernel's choice; there is no Rust object there; (2) mincore's output is as long as what it
+        // writes; (3) other pointers are checked by the kernel.
         let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
         if result == -1 { Err(last_error()) } else { Ok(result as u64) }
     }
@@ -305,7 +308,8 @@ impl Ground {
     /// Loads bytes of one page.
     ///
     /// # Panics
-    /// If they are not in the range and in one page, or the signal names another page or is none that an access gets.
+    /// If they are not in the range and in one page, or the signal names another page or is none that an
+    /// access gets.
     pub fn load(&mut self, addr: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         self.assert_in_one_page(addr, bytes.len());
         // SAFETY: the destination is borrowed, the source is in the ground.
@@ -340,8 +344,8 @@ pub fn procmap_query(maps: BorrowedFd<'_>, query: &mut ProcmapQuery) -> Result<(
     // _IOWR('f', 17, struct procmap_query)
     const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<ProcmapQuery>() as u64) << 16 | (b'f' as u64) << 8 | 17;
     query.size = size_of::<ProcmapQuery>() as u64;
-    // SAFETY: (1) the argument is the struct that the kernel defines for this request, with its size in it; (2) it asks
-    // for no name and no build id, so the kernel writes nowhere else.
+    // SAFETY: (1) the argument is the struct that the kernel defines for this request, with its size in it;
+    // (2) it asks for no name and no build id, so the kernel writes nowhere else.
     let result = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, std::ptr::from_mut(query)) };
     if result == -1 { Err(last_error()) } else { Ok(()) }
 }

@@ -1,14 +1,15 @@
 //! Makes a failing list of operations short, and its operations simple.
 //!
-//! Delta debugging (Zeller and Hildebrandt, 2002, without its complements): pieces are left out, large ones first, as
-//! long as what is left still fails; then each operation is tried in simpler forms.
+//! Delta debugging (Zeller and Hildebrandt, 2002, without its complements): pieces are left out, large ones
+//! first, as long as what is left still fails; then each operation is tried in simpler forms.
 
 use crate::differential::op::{At, Len, Offset, Op, Place};
 
 /// How many lists are tried at most. A list of a thousand operations needs some hundreds.
 pub const MAX_TRIES: usize = 3000;
 
-/// The shortest failing list that was found. `fails` is asked about candidates only; the whole list is known to fail.
+/// The shortest failing list that was found. `fails` is asked about candidates only; the whole list is known
+/// to fail.
 pub fn shrink(ops: &[Op], mut fails: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
     let mut tries = 0;
     let mut fails = |ops: &[Op]| {
@@ -48,7 +49,8 @@ fn leave_out(ops: &mut Vec<Op>, fails: &mut impl FnMut(&[Op]) -> bool) {
 
 fn simplify(ops: &mut [Op], fails: &mut impl FnMut(&[Op]) -> bool) {
     for index in 0..ops.len() {
-        // Each simpler form has simpler forms of its own; every one of them is strictly simpler, so this ends.
+        // Each simpler form has simpler forms of its own; every one of them is strictly simpler, so this
+        // ends.
         'again: loop {
             for simpler in simpler(&ops[index]) {
                 let original = std::mem::replace(&mut ops[index], simpler);

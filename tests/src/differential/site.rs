@@ -1,9 +1,10 @@
 //! Ranges of addresses for kernel engines.
 //!
-//! They lie far below where the kernel places mappings and above where programs and heaps are, so a placement that is
-//! left open never falls into one.
+//! They lie far below where the kernel places mappings and above where programs and heaps are, so a placement
+//! that is left open never falls into one.
 //!
-//! Synchronization: the counter is atomic; the set of ranges in use is under a mutex that is held for no call.
+//! Synchronization: the counter is atomic; the set of ranges in use is under a mutex that is held for no
+//! call.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

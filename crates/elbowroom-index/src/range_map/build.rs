@@ -25,7 +25,8 @@ impl std::fmt::Display for NotSorted {
 impl std::error::Error for NotSorted {}
 
 impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
-    /// A map of `ranges`, which must come in ascending order and not overlap, and its writer, in time linear in their number.
+    /// A map of `ranges`, which must come in ascending order and not overlap, and its writer, in time linear
+    /// in their number.
     ///
     /// # Errors
     /// [`NotSorted`] names the first range that breaks the order or is empty.
@@ -76,8 +77,8 @@ pub(super) enum Fill {
     Upper,
 }
 
-/// Leaves of `entries`, which begin at `lo` and behind which a gap goes on for `run_on` keys: one if they are at most
-/// `enough`, else some that are filled as `fill` says.
+/// Leaves of `entries`, which begin at `lo` and behind which a gap goes on for `run_on` keys: one if they are
+/// at most `enough`, else some that are filled as `fill` says.
 pub(super) fn leaves<V: Copy>(
     lo: u64,
     entries: &[(u64, Option<V>)],
@@ -114,8 +115,8 @@ pub(super) fn inners<V: Copy + Send + Sync + 'static>(
         .collect()
 }
 
-/// Cuts `count` items into runs for nodes of `capacity`: one up to `enough`, else runs of nearly the same size, or two as
-/// `fill` says, if they hold that.
+/// Cuts `count` items into runs for nodes of `capacity`: one up to `enough`, else runs of nearly the same
+/// size, or two as `fill` says, if they hold that.
 fn shares(count: usize, enough: usize, capacity: usize, fill: Fill) -> impl Iterator<Item = Range<usize>> {
     let runs = if count <= enough { 1 } else { count.div_ceil(target(capacity)) };
     let rest = count.saturating_sub(least(capacity));

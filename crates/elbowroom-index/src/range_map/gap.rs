@@ -1,12 +1,14 @@
 //! The search for free ranges.
 //!
-//! Every inner node knows the largest gap that begins below each child, so the search passes by all children that have
-//! no room. Linux: `mas_empty_area` and `mas_empty_area_rev`, with the alignment of `vm_unmapped_area`. Unlike those,
-//! which ask for `len + align - 1` keys, this finds every range that fits; so besides the way down it looks at the gaps
-//! that are long enough but have no fitting start, which only gaps shorter than `len + align - 1` can be.
+//! Every inner node knows the largest gap that begins below each child, so the search passes by all children
+//! that have no room. Linux: `mas_empty_area` and `mas_empty_area_rev`, with the alignment of
+//! `vm_unmapped_area`. Unlike those, which ask for `len + align - 1` keys, this finds every range that fits;
+//! so besides the way down it looks at the gaps that are long enough but have no fitting start, which only
+//! gaps shorter than `len + align - 1` can be.
 //!
-//! A gap may lie in several leaves. It counts in full where it begins, and its rest once more in each leaf after that.
-//! So a store changes what is known in its own leaf and, if it changes the gap at the leaf's start, in the one before.
+//! A gap may lie in several leaves. It counts in full where it begins, and its rest once more in each leaf
+//! after that. So a store changes what is known in its own leaf and, if it changes the gap at the leaf's
+//! start, in the one before.
 
 use super::node::{Inner, NodeRef};
 use super::writer::Writer;
@@ -22,8 +24,8 @@ struct Wanted {
 }
 
 impl<V: Copy + Send + Sync + 'static> Writer<V> {
-    /// The lowest start of a free range of `len` keys inside `within` that is `phase` modulo `align`; None if there is
-    /// none, or if `len` is 0. Logarithmic, but for gaps that are long enough and badly aligned.
+    /// The lowest start of a free range of `len` keys inside `within` that is `phase` modulo `align`; None if
+    /// there is none, or if `len` is 0. Logarithmic, but for gaps that are long enough and badly aligned.
     ///
     /// # Panics
     /// If `align` is 0.

@@ -10,7 +10,8 @@ pub struct Overlapping<'g, V: Send + Sync + 'static> {
     guard: &'g Guard,
     /// What is still to be looked at.
     rest: Range<u64>,
-    /// The leaf that covers the start of `rest` and the slot there; None before the first and after each leaf.
+    /// The leaf that covers the start of `rest` and the slot there; None before the first and after each
+    /// leaf.
     at: Option<(Found<'g, V>, usize)>,
 }
 

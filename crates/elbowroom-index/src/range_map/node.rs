@@ -6,8 +6,8 @@
 //! children  |       |       |          values    Some(a) None    Some(b)
 //! gaps      0       20      0
 //! ```
-//! A node does not know where it begins: the descent does. Unused places end at `u64::MAX`, which no key reaches, so a
-//! search runs over the whole array and has no branch that depends on the data.
+//! A node does not know where it begins: the descent does. Unused places end at `u64::MAX`, which no key
+//! reaches, so a search runs over the whole array and has no branch that depends on the data.
 
 use super::writer::Retired;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,8 @@ use elbowroom_sync::{Arc, Lines};
 use std::array;
 use std::ops::Range;
 
-/// Small nodes where a test wants splits after a few stores, and where a model checker has to look at each slot.
+/// Small nodes where a test wants splits after a few stores, and where a model checker has to look at each
+/// slot.
 const SMALL: bool = cfg!(any(test, loom, shuttle));
 
 /// Entries of a leaf. A leaf is copied by each store, so it is small.
@@ -49,7 +50,8 @@ fn slot_of<const N: usize>(ends: &[u64; N], key: u64) -> usize {
     slot & (N - 1)
 }
 
-/// Neighbouring ranges and what each holds; None is a gap. No two gaps of one leaf touch; a gap may go on in the next.
+/// Neighbouring ranges and what each holds; None is a gap. No two gaps of one leaf touch; a gap may go on in
+/// the next.
 #[repr(C)]
 pub(super) struct Leaf<V> {
     pub(super) ends: [u64; LEAF],
@@ -64,7 +66,8 @@ impl<V: Copy> Leaf<V> {
         Self { ends: [u64::MAX; LEAF], values: [None; LEAF], len: 0, run_on: AtomicU64::new(0) }
     }
 
-    /// A leaf of `entries`, at least one and at most [`LEAF`] of them, behind which a gap goes on for `run_on` keys.
+    /// A leaf of `entries`, at least one and at most [`LEAF`] of them, behind which a gap goes on for
+    /// `run_on` keys.
     pub(super) fn of(entries: &[(u64, Option<V>)], run_on: u64) -> Self {
         let mut leaf = Self::empty();
         entries.iter().for_each(|&(end, value)| leaf.push(end, value));
@@ -165,8 +168,8 @@ pub(super) enum NodeRef<'g, V> {
 
 /// Where the children are. Which child stands at a place may change, the range that it covers never does.
 ///
-/// What readers search, what they follow and what only writers use are on cache lines of their own: writers write the
-/// gaps with nearly each store, and some child.
+/// What readers search, what they follow and what only writers use are on cache lines of their own: writers
+/// write the gaps with nearly each store, and some child.
 #[repr(C)]
 pub(super) struct Inner<V> {
     pub(super) ends: Lines<[u64; FANOUT]>,
@@ -232,8 +235,8 @@ impl<V: Copy + Send + Sync + 'static> Inner<V> {
         })
     }
 
-    /// Puts another child of the same kind, over the same range, in `slot`: the switch that readers see. The old
-    /// one goes to `retired`.
+    /// Puts another child of the same kind, over the same range, in `slot`: the switch that readers see. The
+    /// old one goes to `retired`.
     #[inline]
     pub(super) fn replace(&self, slot: usize, node: Node<V>, retired: &mut Retired<V>, guard: &Guard) {
         match (&*self.children, node) {

@@ -4,10 +4,10 @@
 //!            X              the lowest node over both ends of the range
 //!      a   L    m   R   z       L and R lie on the way to its first and its last leaf
 //! ```
-//! What lies between is dropped, the two outer leaves and what stood before and behind them on each level are dealt
-//! out to new nodes, up to X. A level that comes out too empty takes a neighbour in. If X keeps its number of children
-//! then one of its slots is switched, else X is made anew too and so on. Nothing that readers can reach changes
-//! before that one switch.
+//! What lies between is dropped, the two outer leaves and what stood before and behind them on each level are
+//! dealt out to new nodes, up to X. A level that comes out too empty takes a neighbour in. If X keeps its
+//! number of children then one of its slots is switched, else X is made anew too and so on. Nothing that
+//! readers can reach changes before that one switch.
 
 use super::RangeMap;
 use super::build::{Fill, grow_root, inners, leaves};
@@ -82,8 +82,8 @@ impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
         }
     }
 
-    /// The leaves that hold what the two outer leaves keep and the new entry, where they begin, and which leaves they
-    /// replace. `lead_at` says how long a gap begins where a leaf does.
+    /// The leaves that hold what the two outer leaves keep and the new entry, where they begin, and which
+    /// leaves they replace. `lead_at` says how long a gap begins where a leaf does.
     fn rewrite(
         &self,
         range: &Range<u64>,
@@ -114,8 +114,8 @@ impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
         (lo, span, leaves(lo, &entries, run_on, fill, enough))
     }
 
-    /// Takes the entries of a neighbouring leaf in, if `entries` are too few. Returns where they begin then, which leaves
-    /// they come from, and how many of them one leaf may hold.
+    /// Takes the entries of a neighbouring leaf in, if `entries` are too few. Returns where they begin then,
+    /// which leaves they come from, and how many of them one leaf may hold.
     fn take_in_neighbour(&self, entries: &mut Vec<(u64, Option<V>)>) -> (u64, Span, usize) {
         let bottom = self.left.height - 1;
         let ((x, first), (y, last)) = (self.left.step(bottom), self.right.step(bottom));
@@ -139,8 +139,8 @@ impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
     }
 }
 
-/// Takes the children of a neighbour of `span` into `list` if that is too short, and returns how many of them one node
-/// may hold.
+/// Takes the children of a neighbour of `span` into `list` if that is too short, and returns how many of them
+/// one node may hold.
 fn widen<V: Copy + Send + Sync + 'static>(
     list: &mut Vec<Branch<V>>,
     span: &mut Span,

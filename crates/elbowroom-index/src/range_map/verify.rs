@@ -4,7 +4,8 @@ use super::RangeMap;
 use super::node::{FANOUT, Inner, LEAF, Leaf, NodeRef};
 use elbowroom_sync::epoch::{Guard, pin};
 
-/// What the walk has seen so far. It goes from the last leaf to the first, because a gap counts where it begins.
+/// What the walk has seen so far. It goes from the last leaf to the first, because a gap counts where it
+/// begins.
 struct Walk {
     /// Where the last entry began.
     at: u64,
@@ -14,9 +15,9 @@ struct Walk {
 }
 
 impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
-    /// Checks every rule of the structure: that the entries cover the key space without overlap, that no two gaps
-    /// of a leaf touch, that all leaves are equally deep, and that bounds, largest gaps and the length are right. For tests, while nobody
-    /// writes. Takes time linear in the size.
+    /// Checks every rule of the structure: that the entries cover the key space without overlap, that no two
+    /// gaps of a leaf touch, that all leaves are equally deep, and that bounds, largest gaps and the length
+    /// are right. For tests, while nobody writes. Takes time linear in the size.
     ///
     /// # Panics
     /// If a rule is broken.

@@ -9,7 +9,8 @@ use std::ops::Range;
 
 /// The one that changes a [`RangeMap`]. See [`RangeMap::new`].
 ///
-/// Its methods take a guard from their caller, who often needs one anyway: beginning a read-side section costs as much as a store.
+/// Its methods take a guard from their caller, who often needs one anyway: beginning a read-side section
+/// costs as much as a store.
 pub struct Writer<V: Send + Sync + 'static> {
     pub(super) map: RangeMap<V>,
     pub(super) retired: Retired<V>,
@@ -92,7 +93,8 @@ impl<'g, V: Copy + Send + Sync + 'static> Path<'g, V> {
 
     /// Notes that the child taken at `depth` now has a largest gap of `gap`, there and above.
     ///
-    /// What a node's own largest gap was stands in its parent, so that most changes need no look at the other children.
+    /// What a node's own largest gap was stands in its parent, so that most changes need no look at the other
+    /// children.
     #[inline]
     pub(super) fn set_gap(&self, depth: usize, gap: u64) {
         let mut gap = gap;
@@ -123,8 +125,8 @@ impl<V: Copy + Send + Sync + 'static> Writer<V> {
         Self { map, retired: Retired::new() }
     }
 
-    /// Lets `value` cover `range`, whatever was there; None makes it a gap. What the range cuts keeps its value on both
-    /// sides. One atomic change for readers. An empty range changes nothing.
+    /// Lets `value` cover `range`, whatever was there; None makes it a gap. What the range cuts keeps its
+    /// value on both sides. One atomic change for readers. An empty range changes nothing.
     pub fn store(&mut self, range: Range<u64>, value: Option<V>, guard: &Guard) {
         if range.is_empty() {
             return;
@@ -146,8 +148,8 @@ impl<V: Copy + Send + Sync + 'static> Writer<V> {
         self.map.0.len.store(0, Ordering::Relaxed);
     }
 
-    /// Frees what large changes have replaced, as far as no reader can be there any more. Each store does that too: only
-    /// for a map that shrank and is then left alone.
+    /// Frees what large changes have replaced, as far as no reader can be there any more. Each store does
+    /// that too: only for a map that shrank and is then left alone.
     pub fn collect(&mut self) {
         self.retired.inners.collect();
     }
@@ -203,8 +205,8 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
         if key == u64::MAX { 0 } else { self.find(key, guard).leaf.lead(key) }
     }
 
-    /// Notes in the leaf that ends at `key` that a gap of `lead` keys begins there now. A leaf that is a gap as a whole
-    /// passes it on to the one before.
+    /// Notes in the leaf that ends at `key` that a gap of `lead` keys begins there now. A leaf that is a gap
+    /// as a whole passes it on to the one before.
     pub(super) fn run_on_to(&self, key: u64, lead: u64, guard: &Guard) {
         let (mut key, mut lead) = (key, lead);
         while key > 0 {
@@ -223,8 +225,8 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
     }
 }
 
-/// What a store does to one leaf: the entries `first..=last` go, and in their place come what is left of the first, the
-/// new entry, and what is left of the last.
+/// What a store does to one leaf: the entries `first..=last` go, and in their place come what is left of the
+/// first, the new entry, and what is left of the last.
 struct Cut {
     first: usize,
     last: usize,
@@ -274,7 +276,8 @@ impl Cut {
     /// Writes what becomes of `leaf` to `new`.
     #[inline]
     fn apply<V: Copy>(&self, leaf: &Leaf<V>, start: u64, value: Option<V>, new: &mut Leaf<V>) {
-        // Whole arrays have a known size, so copying them is a few moves; then only what shifts is copied again.
+        // Whole arrays have a known size, so copying them is a few moves; then only what shifts is copied
+        // again.
         new.ends = leaf.ends;
         new.values = leaf.values;
         new.len = self.first;

@@ -53,10 +53,11 @@ pub(super) fn bounds(range: &impl RangeBounds<u64>) -> Option<(u64, u64)> {
 /// Looks into a cell: [`ArcCell::load`] or [`ArcCell::load_arc`].
 type Get<'g, T, V> = fn(&'g ArcCell<T>, &'g Guard) -> Option<V>;
 
-/// The values of a range, in order. Each step finds the next value as it is then: of what changes meanwhile it may see the old or the
-/// new, and what does not change it finds, once.
+/// The values of a range, in order. Each step finds the next value as it is then: of what changes meanwhile
+/// it may see the old or the new, and what does not change it finds, once.
 ///
-/// A walk by mark may also find a value that was stored during the step in the place of one that had the mark.
+/// A walk by mark may also find a value that was stored during the step in the place of one that had the
+/// mark.
 pub struct Iter<'g, T, V = &'g T> {
     array: &'g XArray<T>,
     guard: &'g Guard,
@@ -106,7 +107,8 @@ impl<'g, T: Send + Sync + 'static, V> Iter<'g, T, V> {
         self.seek(self.array.root_over(from, self.guard)?, from, last)
     }
 
-    /// The first value in `node` that covers an index between `from`, which is one of the node's, and `last`; and the node it is in.
+    /// The first value in `node` that covers an index between `from`, which is one of the node's, and `last`;
+    /// and the node it is in.
     fn seek(&self, node: &'g Node<T>, from: u64, last: u64) -> Option<(&'g Node<T>, Entry<V>)> {
         let mut slot = node.slot_of(from);
         let mut at = from;

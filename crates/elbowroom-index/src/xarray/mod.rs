@@ -1,12 +1,14 @@
 //! The page cache's index: an xarray, which maps `u64` indices to values, with readers that take no lock.
 //!
-//! A value is an `Arc<T>` that covers 2^order aligned indices, order 0 to [`MAX_ORDER`] (a folio), and carries [`Mark`]s. What was
-//! erased may leave a shadow, a `u64` for each of its indices (what mm/workingset.c leaves behind). An index has a value, a shadow, or nothing.
+//! A value is an `Arc<T>` that covers 2^order aligned indices, order 0 to [`MAX_ORDER`] (a folio), and
+//! carries [`Mark`]s. What was erased may leave a shadow, a `u64` for each of its indices (what
+//! mm/workingset.c leaves behind). An index has a value, a shadow, or nothing.
 //!
 //! # Shape
-//! A radix tree as Linux's lib/xarray.c: 64 slots a node, 6 bits of the index a level, as high as the largest index needs. The nodes of
-//! level L hold the values of orders 6 L to 6 L + 5. Where Linux gives a value of several slots a canonical slot and sibling slots,
-//! here each order has cells of its own, so that *a cell always stands for the same indices*:
+//! A radix tree as Linux's lib/xarray.c: 64 slots a node, 6 bits of the index a level, as high as the largest
+//! index needs. The nodes of level L hold the values of orders 6 L to 6 L + 5. Where Linux gives a value of
+//! several slots a canonical slot and sibling slots, here each order has cells of its own, so that *a cell
+//! always stands for the same indices*:
 //! ```text
 //!   leaf      order 0: |0|1|2|3|...|63|      inline: the slots
 //!             order 1: |0  |2  |...|62|  \
@@ -16,16 +18,19 @@
 //!             order 6: |0|1|2|3|...|63|      a block
 //!             orders 7, 8, 9                 a block
 //! ```
-//! So storing, erasing and replacing a value of any order is one atomic store, seen by the readers of all its indices at once,
-//! and no reader can take one value's cell for another's. A lookup tries the orders that a node holds, the largest first, then the child.
-//! [`Writer::split`] stores the parts before it takes the whole away: whoever misses the whole finds the part.
+//! So storing, erasing and replacing a value of any order is one atomic store, seen by the readers of all its
+//! indices at once, and no reader can take one value's cell for another's. A lookup tries the orders that a
+//! node holds, the largest first, then the child. [`Writer::split`] stores the parts before it takes the
+//! whole away: whoever misses the whole finds the part.
 //!
-//! Each node has a bitmap for each mark, one for values and one for shadows, with a bit at the first slot of what has it; the bitmaps of
-//! the nodes above say below which slots there is any. Walks skip what has no bit.
+//! Each node has a bitmap for each mark, one for values and one for shadows, with a bit at the first slot of
+//! what has it; the bitmaps of the nodes above say below which slots there is any. Walks skip what has no
+//! bit.
 //!
 //! # Synchronization
-//! Readers pin an epoch ([`elbowroom_sync::epoch::pin`]) and never lock, wait or retry: a lookup visits each level once, and at
-//! most 6 orders in it. There is one [`Writer`] at a time: callers hold the cache lock. Readers and the writer, pair by pair:
+//! Readers pin an epoch ([`elbowroom_sync::epoch::pin`]) and never lock, wait or retry: a lookup visits each
+//! level once, and at most 6 orders in it. There is one [`Writer`] at a time: callers hold the cache lock.
+//! Readers and the writer, pair by pair:
 //!
 //! | the writer | a lookup of an index concerned | a walk over it |
 //! |---|---|---|
@@ -36,15 +41,15 @@
 //! | changes marks | | sees the old or the new mark until the call returns |
 //! | anything else | the value | finds it once |
 //!
-//! Nodes and values that leave the tree are dropped after a grace period, when a section of the thread that took them out ends (seldom of
-//! another): `T`'s `Drop` must take no lock and must not wait.
+//! Nodes and values that leave the tree are dropped after a grace period, when a section of the thread that
+//! took them out ends (seldom of another): `T`'s `Drop` must take no lock and must not wait.
 //!
 //! # Memory
-//! A node is 616 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level 1 has a block for those of
-//! order 6, and another for those of orders 7 to 9; one with shadows of its own has 536 bytes more. So a full cache costs, for each page,
-//! 9.8 bytes in folios of order 0, 18 in orders 1 to 5, and 0.3 in larger ones. Empty nodes and blocks are freed; a
-//! shadow keeps its node, so that a cache that leaves shadows needs [`Writer::forget_shadows`] at times.
-//! [`XArray::memory_bytes`] counts.
+//! A node is 616 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level
+//! 1 has a block for those of order 6, and another for those of orders 7 to 9; one with shadows of its own
+//! has 536 bytes more. So a full cache costs, for each page, 9.8 bytes in folios of order 0, 18 in orders 1
+//! to 5, and 0.3 in larger ones. Empty nodes and blocks are freed; a shadow keeps its node, so that a cache
+//! that leaves shadows needs [`Writer::forget_shadows`] at times. [`XArray::memory_bytes`] counts.
 
 mod iter;
 mod node;
@@ -219,8 +224,9 @@ impl<T: Send + Sync + 'static> XArray<T> {
         self.marked(range, mark, guard).next()
     }
 
-    /// The largest order, at most `order`, of a value that would cover `index`, overlap no other value, and cover no index
-    /// from `end` on; 0 if there is none. Shadows do not matter. For an answer that lasts, hold the cache lock.
+    /// The largest order, at most `order`, of a value that would cover `index`, overlap no other value, and
+    /// cover no index from `end` on; 0 if there is none. Shadows do not matter. For an answer that lasts,
+    /// hold the cache lock.
     ///
     /// # Panics
     /// If `order` is larger than [`MAX_ORDER`].

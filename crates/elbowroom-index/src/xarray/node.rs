@@ -1,7 +1,7 @@
 //! Nodes: slots, cells of larger orders, and bitmaps.
 //!
-//! Written by the one writer, read by anybody. Only what is said at each function makes a reader's life safe: the order of the
-//! writer's stores, all of which are releases, as the readers' loads are acquires.
+//! Written by the one writer, read by anybody. Only what is said at each function makes a reader's life safe:
+//! the order of the writer's stores, all of which are releases, as the readers' loads are acquires.
 
 use super::Mark;
 use super::shadow::Shadows;
@@ -17,7 +17,8 @@ pub(super) const SLOTS: usize = 1 << BITS;
 /// Each relative order has a byte in a node's word of counts.
 const COUNT_BITS: u32 = 8;
 
-/// What a slot's bit in one of the node's bitmaps says of the value that begins there, or of anything below the slot.
+/// What a slot's bit in one of the node's bitmaps says of the value that begins there, or of anything below
+/// the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     /// There is a value.
@@ -199,7 +200,8 @@ impl<T: Send + Sync + 'static> Node<T> {
 
     /// As [`Node::value_at`], with `get` to look into a cell.
     ///
-    /// The counts are looked at again after each order: whoever finds a whole gone must see the parts that replaced it.
+    /// The counts are looked at again after each order: whoever finds a whole gone must see the parts that
+    /// replaced it.
     #[inline]
     pub(super) fn get_at<'g, V>(
         &'g self,
@@ -225,8 +227,8 @@ impl<T: Send + Sync + 'static> Node<T> {
 
     /// As [`Node::get_at`], and whether what was found has `tag`.
     ///
-    /// The bitmap is read before and after: before, since what was found may be a whole of which a part loses the bit next; after,
-    /// since it may be a part that was not there before.
+    /// The bitmap is read before and after: before, since what was found may be a whole of which a part loses
+    /// the bit next; after, since it may be a part that was not there before.
     pub(super) fn get_tagged<'g, V>(
         &'g self,
         slot: usize,
@@ -240,8 +242,8 @@ impl<T: Send + Sync + 'static> Node<T> {
         Some((held, tagged))
     }
 
-    /// The cell of the 2^`order` slots around `slot`, if its block is there. The wide block is laid out as a binary tree: the two
-    /// cells of half the node first.
+    /// The cell of the 2^`order` slots around `slot`, if its block is there. The wide block is laid out as a
+    /// binary tree: the two cells of half the node first.
     fn cell<'g>(&'g self, order: u32, slot: usize, guard: &'g Guard) -> Option<&'g ArcCell<T>> {
         match &self.slots {
             _ if order > 0 => Some(&self.wide.load(guard)?[(SLOTS >> order) + (slot >> order)]),

@@ -1,7 +1,8 @@
 //! Shadows: what erased values leave behind, a `u64` for each index.
 //!
-//! A node that has shadows of its own has a block of them, one a slot; in a node above the leaves a shadow stands for all indices of
-//! its slot, which then has no child. When such a slot gets a child, the shadow moves down into all slots of the child.
+//! A node that has shadows of its own has a block of them, one a slot; in a node above the leaves a shadow
+//! stands for all indices of its slot, which then has no child. When such a slot gets a child, the shadow
+//! moves down into all slots of the child.
 
 use super::node::{Node, SLOTS, Tag, allocated, bits};
 use super::writer::Writer;
@@ -93,7 +94,8 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         }
     }
 
-    /// Takes the shadows away from the slots of `mask`, which have no values, and adds them to `found`, equal neighbours once.
+    /// Takes the shadows away from the slots of `mask`, which have no values, and adds them to `found`, equal
+    /// neighbours once.
     pub(super) fn take_shadows(&self, node: &Node<T>, mask: u64, found: &mut Vec<u64>) {
         for slot in bits(node.tag(Tag::Shadow) & mask) {
             if let Some(shadow) = node.shadow(slot, self.guard()) {

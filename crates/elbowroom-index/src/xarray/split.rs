@@ -14,11 +14,12 @@ struct Parts<T> {
 }
 
 impl<T: Send + Sync + 'static> Writer<'_, T> {
-    /// Splits the value that covers `index` into values of `order`, made by `value` from the first index of each, in order;
-    /// they get the marks of the whole, which is returned. `None`, and nothing changes, if there is no value at `index` or it is
-    /// not larger. Linux: `xas_split`.
+    /// Splits the value that covers `index` into values of `order`, made by `value` from the first index of
+    /// each, in order; they get the marks of the whole, which is returned. `None`, and nothing changes, if
+    /// there is no value at `index` or it is not larger. Linux: `xas_split`.
     ///
-    /// For a reader it happens at one moment: a lookup finds the whole, until at all its indices it finds the parts.
+    /// For a reader it happens at one moment: a lookup finds the whole, until at all its indices it finds the
+    /// parts.
     ///
     /// # Panics
     /// If `value` changes this array.

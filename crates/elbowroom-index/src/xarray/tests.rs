@@ -21,7 +21,8 @@ impl Random {
         self.next() % bound
     }
 
-    /// Mostly near each other, so that values meet; at times near the ends of nodes of all levels, and anywhere.
+    /// Mostly near each other, so that values meet; at times near the ends of nodes of all levels, and
+    /// anywhere.
     fn index(&mut self) -> u64 {
         match self.below(20) {
             0 => self.next() >> self.below(64),

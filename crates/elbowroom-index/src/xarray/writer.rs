@@ -38,8 +38,8 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         &self.guard
     }
 
-    /// Stores `value` at the 2^`order` indices from `index`. The shadows that were there go, and are returned in the order of
-    /// their indices, equal neighbours once. Linux: `__filemap_add_folio`.
+    /// Stores `value` at the 2^`order` indices from `index`. The shadows that were there go, and are returned
+    /// in the order of their indices, equal neighbours once. Linux: `__filemap_add_folio`.
     ///
     /// # Errors
     /// [`Occupied`] if there is a value at any of them; then nothing changes.
@@ -76,7 +76,8 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         Ok(())
     }
 
-    /// Takes out the value that covers `index`, with its marks; leaves `shadow` at all its indices. Linux: `page_cache_delete`.
+    /// Takes out the value that covers `index`, with its marks; leaves `shadow` at all its indices. Linux:
+    /// `page_cache_delete`.
     pub fn erase(&self, index: u64, shadow: Option<u64>) -> Option<Arc<T>> {
         let value = self.remove(self.root_over(index)?, index, shadow);
         self.settle();
@@ -102,7 +103,8 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         Some(value)
     }
 
-    /// Puts `value` in the place of the one that covers `index`, which is returned; its marks stay. Linux: `replace_page_cache_folio`.
+    /// Puts `value` in the place of the one that covers `index`, which is returned; its marks stay. Linux:
+    /// `replace_page_cache_folio`.
     ///
     /// # Errors
     /// `value` itself, if there is nothing to replace.
@@ -111,18 +113,20 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         Ok(held.cell.swap(Some(value), &self.guard).expect("only the writer empties a cell"))
     }
 
-    /// Gives the value that covers `index` the mark; tells whether there is one that did not have it. Linux: `xa_set_mark`.
+    /// Gives the value that covers `index` the mark; tells whether there is one that did not have it. Linux:
+    /// `xa_set_mark`.
     pub fn set_mark(&self, index: u64, mark: Mark) -> bool {
         self.mark(index, mark, |node, tag, bit| node.set(tag, bit))
     }
 
-    /// Takes the mark from the value that covers `index`; tells whether there is one that had it. Linux: `xa_clear_mark`.
+    /// Takes the mark from the value that covers `index`; tells whether there is one that had it. Linux:
+    /// `xa_clear_mark`.
     pub fn clear_mark(&self, index: u64, mark: Mark) -> bool {
         self.mark(index, mark, |node, tag, bit| node.clear(tag, bit))
     }
 
-    /// Gives every value that has `from` and covers any index of `range` the mark `to` too; tells how many those are.
-    /// Linux: `tag_pages_for_writeback`.
+    /// Gives every value that has `from` and covers any index of `range` the mark `to` too; tells how many
+    /// those are. Linux: `tag_pages_for_writeback`.
     pub fn copy_mark(&self, range: impl RangeBounds<u64>, from: Mark, to: Mark) -> u64 {
         let mut marked = 0;
         for entry in self.array.marked(range, from, &self.guard) {
@@ -160,8 +164,8 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         changed
     }
 
-    /// Erases everything, shadows too. All nodes are dropped together after their grace period: for a large tree, at once in some
-    /// thread's pin.
+    /// Erases everything, shadows too. All nodes are dropped together after their grace period: for a large
+    /// tree, at once in some thread's pin.
     pub fn clear(&self) {
         self.array.top.root.store(None, &self.guard);
         self.array.upkeep.bytes.store(0, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! What a userfaultfd can do here: it is opened in each way there is, and each operation is tried on two pages of our own.
+//! What a userfaultfd can do here: it is opened in each way there is, and each operation is tried on two
+//! pages of our own.
 
 use std::ffi::c_void;
 

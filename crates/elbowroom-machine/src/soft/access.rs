@@ -1,8 +1,9 @@
 //! Reads, writes and compare-exchange.
 //!
-//! An access to several pages is made page by page; a fault tells how far it came. Each piece is exact: a read returns no byte that its page had after
-//! it was unmapped, and a store is either made before the page's `unmap` returns, or not at all. Between the pieces, and
-//! between the words of one piece, other threads may store.
+//! An access to several pages is made page by page; a fault tells how far it came. Each piece is exact: a
+//! read returns no byte that its page had after it was unmapped, and a store is either made before the page's
+//! `unmap` returns, or not at all. Between the pieces, and between the words of one piece, other threads may
+//! store.
 
 use super::cpu::{Miss, SoftCpu};
 use super::fault::{Cause, SoftFault};
@@ -12,8 +13,8 @@ use elbowroom_sync::atomic::Ordering;
 /// Bytes that [`SoftCpu::copy`] has in hand at a time.
 const COPY_BYTES: usize = 1024;
 
-/// Splits `addr..addr + len` at the ends of pages: calls `piece` with each address and the range of bytes that it stands for, up to the
-/// first that fails.
+/// Splits `addr..addr + len` at the ends of pages: calls `piece` with each address and the range of bytes
+/// that it stands for, up to the first that fails.
 fn pieces(
     addr: usize,
     len: usize,
@@ -107,7 +108,8 @@ impl SoftCpu {
     /// Copies `len` bytes, from space to space if need be.
     ///
     /// # Errors
-    /// The fault, of the load or the store; `done` bytes are copied. [`Cause::Invalid`] if the ranges overlap.
+    /// The fault, of the load or the store; `done` bytes are copied. [`Cause::Invalid`] if the ranges
+    /// overlap.
     pub fn copy(&self, from: usize, to: usize, len: usize) -> Result<(), SoftFault> {
         if from.abs_diff(to) < len {
             return Err(SoftFault { addr: to, write: true, done: 0, cause: Cause::Invalid });
@@ -125,11 +127,12 @@ impl SoftCpu {
         Ok(())
     }
 
-    /// Replaces an aligned word by `new` if it is `current`, in one step for all threads and spaces. The inner result is the value before, `Ok` if it was
-    /// replaced.
+    /// Replaces an aligned word by `new` if it is `current`, in one step for all threads and spaces. The
+    /// inner result is the value before, `Ok` if it was replaced.
     ///
     /// # Errors
-    /// The fault; it counts as a store, whether it replaces or not. [`Cause::Invalid`] if `addr` is no multiple of 8.
+    /// The fault; it counts as a store, whether it replaces or not. [`Cause::Invalid`] if `addr` is no
+    /// multiple of 8.
     pub fn compare_exchange_u64(
         &self,
         addr: usize,

@@ -1,7 +1,8 @@
 //! A processor: what one thread accesses mapped memory with, and its translation cache.
 //!
-//! The cache is direct-mapped. A line remembers where the page's entry is and what it said. It is only a guess: every access compares the entry (and the
-//! epoch) with it, so nobody has to tell a processor that a mapping has changed.
+//! The cache is direct-mapped. A line remembers where the page's entry is and what it said. It is only a
+//! guess: every access compares the entry (and the epoch) with it, so nobody has to tell a processor that a
+//! mapping has changed.
 
 use super::fault::{Cause, SoftFault};
 use super::frames::Place;
@@ -57,8 +58,8 @@ pub struct Translation {
 
 /// A thread's way to the memory of an MMU. It can be given to another thread, but not shared.
 ///
-/// Loads and stores of aligned words of 4 or 8 bytes are whole; loads acquire, and stores release (as on x86-64), so one can publish what
-/// another sees.
+/// Loads and stores of aligned words of 4 or 8 bytes are whole; loads acquire, and stores release (as on
+/// x86-64), so one can publish what another sees.
 pub struct SoftCpu {
     pub(super) shared: Arc<Shared>,
     cache: Box<[Cell<Line>; CACHE_ENTRIES]>,
@@ -89,10 +90,11 @@ impl SoftCpu {
         (line.tag == addr >> PAGE_SHIFT).then_some(line)
     }
 
-    /// Whether what was loaded by the line is right: it is still what the entry says, and has been all the time.
+    /// Whether what was loaded by the line is right: it is still what the entry says, and has been all the
+    /// time.
     ///
-    /// The fence keeps the load before the comparison. The epoch is loaded after the entry: if the generation came round,
-    /// whoever sees the entry that was installed then, or later, sees the new epoch.
+    /// The fence keeps the load before the comparison. The epoch is loaded after the entry: if the generation
+    /// came round, whoever sees the entry that was installed then, or later, sees the new epoch.
     #[inline]
     pub(super) fn is_still(&self, line: &Line) -> bool {
         fence(Ordering::Acquire);
@@ -120,7 +122,8 @@ impl SoftCpu {
         Ok(line)
     }
 
-    /// Makes an access inside one page: by the cached line, else after a walk, and again if the mapping changed meanwhile.
+    /// Makes an access inside one page: by the cached line, else after a walk, and again if the mapping
+    /// changed meanwhile.
     #[inline]
     pub(super) fn attempt<T>(
         &self,

@@ -11,11 +11,13 @@ pub enum Cause {
     ReadOnly,
     /// The page, or the MMU, has as many pins as allowed: to be tried again when some are gone.
     TooManyPins,
-    /// A compare-exchange of a word that is not aligned to its size, a pin beyond its page, or a copy onto itself: the caller's mistake.
+    /// A compare-exchange of a word that is not aligned to its size, a pin beyond its page, or a copy onto
+    /// itself: the caller's mistake.
     Invalid,
 }
 
-/// Where an access ended early, and why. What was done before is done; to go on, the caller begins again at `addr`, with the rest.
+/// Where an access ended early, and why. What was done before is done; to go on, the caller begins again at
+/// `addr`, with the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{} at {addr:#x} failed after {done} bytes: {cause:?}", if *write { "store" } else { "load" })]
 pub struct SoftFault {

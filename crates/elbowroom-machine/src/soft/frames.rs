@@ -1,11 +1,13 @@
 //! The arena's bytes as several threads may use them at once: by atomic accesses only.
 //!
-//! A reader loads first and then finds out whether the frame was still the page it looked for (cpu.rs). Until it has, the bytes may be another owner's, who
-//! writes them by plain stores through his [`crate::Extent`]. The value is then thrown away, and the memory is the arena's as long as the MMU lives.
-//! This is the seqlock's old problem: the language calls such a race undefined, compilers and machines give some value.
+//! A reader loads first and then finds out whether the frame was still the page it looked for (cpu.rs). Until
+//! it has, the bytes may be another owner's, who writes them by plain stores through his [`crate::Extent`].
+//! The value is then thrown away, and the memory is the arena's as long as the MMU lives. This is the
+//! seqlock's old problem: the language calls such a race undefined, compilers and machines give some value.
 //! docs/unsafe.md says so, too.
 //!
-//! Accesses are made in the largest naturally aligned units of 8, 4 and 1 bytes that fit. So an aligned word of 8 or 4 bytes is never torn.
+//! Accesses are made in the largest naturally aligned units of 8, 4 and 1 bytes that fit. So an aligned word
+//! of 8 or 4 bytes is never torn.
 
 use crate::arena::Arena;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -61,7 +63,8 @@ impl Frames {
     #[inline]
     pub(super) fn word(&self, place: Place, addr: usize) -> &AtomicU64 {
         let at = self.address(place, addr) & !7;
-        // SAFETY: (1) a place is a frame of the arena, which is mapped as long as `self` lives; (2) the address is aligned and inside the page.
+        // SAFETY: (1) a place is a frame of the arena, which is mapped as long as `self` lives; (2) the
+        // address is aligned and inside the page.
         unsafe { &*(at as *const AtomicU64) }
     }
 

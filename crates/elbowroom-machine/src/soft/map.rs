@@ -8,7 +8,8 @@ use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::thread;
 use std::ops::Range;
 
-/// A place in the page tables, with the lock of the table that it is in: neighbours are visited under one lock.
+/// A place in the page tables, with the lock of the table that it is in: neighbours are visited under one
+/// lock.
 struct Cursor<'a> {
     tree: &'a Tree,
     held: Option<LockedLeaf<'a>>,
@@ -85,11 +86,13 @@ struct Leaving<'a> {
 }
 
 impl SoftMmu {
-    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`. Nobody is woken: nobody waits here.
+    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`.
+    /// Nobody is woken: nobody waits here.
     ///
     /// # Errors
-    /// ENOENT: not in a space that exists. EEXIST: another page is mapped there. ENOMEM: no room for a page table. EINVAL: `base` is
-    /// not the address of a page. Some of the pages may be mapped then; the extent knows which.
+    /// ENOENT: not in a space that exists. EEXIST: another page is mapped there. ENOMEM: no room for a page
+    /// table. EINVAL: `base` is not the address of a page. Some of the pages may be mapped then; the extent
+    /// knows which.
     ///
     /// # Panics
     /// If pages of the extent are away at another base, or it is not of this arena.
@@ -105,7 +108,8 @@ impl SoftMmu {
         self.shared.map(&mut cursor, extent, base, pages, access)
     }
 
-    /// Maps extents of one page each, one after the other from `addr` on: a batch of pages that came in together. Each page table is locked once.
+    /// Maps extents of one page each, one after the other from `addr` on: a batch of pages that came in
+    /// together. Each page table is locked once.
     ///
     /// # Errors
     /// As for [`SoftMmu::map`]: the extents before the one that failed are mapped.
@@ -120,8 +124,8 @@ impl SoftMmu {
         })
     }
 
-    /// Takes all pages of the extent home. Whoever touches them in the space from now on faults, no read returns bytes that it read from now on, and all stores are in
-    /// the extent.
+    /// Takes all pages of the extent home. Whoever touches them in the space from now on faults, no read
+    /// returns bytes that it read from now on, and all stores are in the extent.
     ///
     /// # Errors
     /// [`UnmapError::Busy`]: some are pinned, and still away; the rest are home. Never [`UnmapError::Lost`].
@@ -156,7 +160,8 @@ impl SoftMmu {
         Ok(())
     }
 
-    /// Takes the right to store to the mapped pages of `range` away: a store that has not ended when this returns becomes a fault.
+    /// Takes the right to store to the mapped pages of `range` away: a store that has not ended when this
+    /// returns becomes a fault.
     ///
     /// # Errors
     /// [`UnmapError::Busy`]: some are pinned, for whatever, and as they were; the rest are protected.
@@ -247,7 +252,8 @@ impl Shared {
         }
         drop(cursor);
         let result = if leaving.is_empty() { Ok(()) } else { self.end_unmap(extents, &leaving) };
-        // Before the frames are used again, and before we look for subscribers: see the module's and the notifier's documentation.
+        // Before the frames are used again, and before we look for subscribers: see the module's and the
+        // notifier's documentation.
         fence(Ordering::SeqCst);
         // Those that were home before are named, too: that does no harm.
         self.notifier.publish(extents.iter().map(|e| e.base..e.base.wrapping_add(e.len_bytes())));

@@ -1,17 +1,19 @@
 //! The soft MMU: page tables and a translation cache of our own.
 //!
-//! * [`SoftMmu`]: maps and unmaps extents in spaces; the operations of [`crate::HostMmu`] with the same meaning. It runs wherever memory can be had.
-//! * [`SoftCpu`]: a thread's way to mapped memory: reads, writes, compare-exchange, pins. A page that is not there is a [`SoftFault`], a
-//!   value; whoever made the access has it served and tries again.
+//! * [`SoftMmu`]: maps and unmaps extents in spaces; the operations of [`crate::HostMmu`] with the same
+//!   meaning. It runs wherever memory can be had.
+//! * [`SoftCpu`]: a thread's way to mapped memory: reads, writes, compare-exchange, pins. A page that is not
+//!   there is a [`SoftFault`], a value; whoever made the access has it served and tries again.
 //! * [`Subscription`]: tells who keeps translations of his own which have become invalid.
 //!
 //! # Addresses
-//! The top 16 bits are the number of a space (asid, from 1), the rest an address in it, below 2^47. The space between 2^47 and 2^48 belongs to nobody,
-//! so an access never runs from one space into the next.
+//! The top 16 bits are the number of a space (asid, from 1), the rest an address in it, below 2^47. The space
+//! between 2^47 and 2^48 belongs to nobody, so an access never runs from one space into the next.
 //!
 //! # Where the bytes are
-//! A frame stays in the arena; a page that is *away* is mapped at `base + i` in the page tables, one that is *home* is not. While it is away,
-//! threads use its bytes by atomic accesses only, and its extent's owner does not touch them. So an [`Extent`] means the same as with the host MMU.
+//! A frame stays in the arena; a page that is *away* is mapped at `base + i` in the page tables, one that is
+//! *home* is not. While it is away, threads use its bytes by atomic accesses only, and its extent's owner
+//! does not touch them. So an [`Extent`] means the same as with the host MMU.
 //!
 //! # What orders what
 //! | | read | store, pin | map | unmap, write-protect |
@@ -21,17 +23,20 @@
 //! | **map** | | | table lock | table lock |
 //! | **unmap, write-protect** | | | | table lock; the extent's owner |
 //!
-//! * *Reads.* A read loads the bytes, then (after an acquire fence) the entry, and is valid if that is still the mapping that it took the frame
-//!   from. Unmapping changes the entry and then executes a full fence, before the frame can be used for anything else. A read that saw a byte of
-//!   that later use therefore sees the changed entry and is thrown away; a read that begins after `unmap` has returned sees it anyway.
-//! * *Stores.* The pin is a count in the entry's word. A compare-exchange takes it only if the word is still this mapping, and writable (acquire); giving it back
-//!   releases. Unmapping first takes the mapping away, so that no pin is given any more, and is done when the count is zero (acquire). So
-//!   each store is either in the frame when `unmap` returns, or has become a fault. If pins do not go within a
-//!   short bounded wait, the mapping is put back as it was, and the answer is [`UnmapError::Busy`](crate::UnmapError::Busy).
-//! * *The same word again.* See pte.rs: generation and epoch make it impossible to mistake one mapping for another, however long a thread sleeps.
+//! * *Reads.* A read loads the bytes, then (after an acquire fence) the entry, and is valid if that is still
+//!   the mapping that it took the frame from. Unmapping changes the entry and then executes a full fence,
+//!   before the frame can be used for anything else. A read that saw a byte of that later use therefore sees
+//!   the changed entry and is thrown away; a read that begins after `unmap` has returned sees it anyway.
+//! * *Stores.* The pin is a count in the entry's word. A compare-exchange takes it only if the word is still
+//!   this mapping, and writable (acquire); giving it back releases. Unmapping first takes the mapping away,
+//!   so that no pin is given any more, and is done when the count is zero (acquire). So each store is either
+//!   in the frame when `unmap` returns, or has become a fault. If pins do not go within a short bounded wait,
+//!   the mapping is put back as it was, and the answer is [`UnmapError::Busy`](crate::UnmapError::Busy).
+//! * *The same word again.* See pte.rs: generation and epoch make it impossible to mistake one mapping for
+//!   another, however long a thread sleeps.
 //!
-//! Locks: `window` (structure of the trees; spaces), `page-table` (one for each leaf), `queue` (the log of invalidations), none inside the other but
-//! `page-table` inside `window`. Accesses take none.
+//! Locks: `window` (structure of the trees; spaces), `page-table` (one for each leaf), `queue` (the log of
+//! invalidations), none inside the other but `page-table` inside `window`. Accesses take none.
 
 mod access;
 mod cpu;
@@ -69,13 +74,15 @@ pub const PINS_PER_PAGE: u32 = 2048;
 /// Translations in the cache of a [`SoftCpu`]: for 2 MiB.
 const CACHE_ENTRIES: usize = 512;
 
-/// Pins that a [`SoftCpu`] takes from the common bound at a time, so that a pin need not touch a shared counter.
+/// Pins that a [`SoftCpu`] takes from the common bound at a time, so that a pin need not touch a shared
+/// counter.
 const PIN_STOCK: usize = 16;
 
 /// How often an access looks again at a page whose mapping changed under it, before it reports a fault.
 const ACCESS_TRIES: u32 = 64;
 
-/// How often unmapping looks whether the pins of a page are gone: some microseconds, and half of the looks give the processor to others.
+/// How often unmapping looks whether the pins of a page are gone: some microseconds, and half of the looks
+/// give the processor to others.
 const DRAIN_TRIES: u32 = 32;
 
 /// How often a table is looked for that is freed as soon as it is found.
@@ -94,7 +101,8 @@ pub struct SoftConfig {
     pub arena_frames: usize,
     /// Spaces that exist at a time, at least 1.
     pub spaces: u16,
-    /// Tables of pages, 4160 bytes for 2 MiB of addresses each; at least 1. An empty one is freed after a while.
+    /// Tables of pages, 4160 bytes for 2 MiB of addresses each; at least 1. An empty one is freed after a
+    /// while.
     ///
     /// Mappings need one for each page at the worst.
     pub tables: usize,
@@ -107,8 +115,8 @@ pub struct SoftConfig {
 }
 
 impl SoftConfig {
-    /// For an arena of so many frames: 1024 spaces, tables for the worst (and of the upper ones, for all addresses of one space), and pins for half of
-    /// the frames.
+    /// For an arena of so many frames: 1024 spaces, tables for the worst (and of the upper ones, for all
+    /// addresses of one space), and pins for half of the frames.
     pub fn new(arena_frames: usize) -> Self {
         let spaces = 1024;
         Self {
@@ -136,7 +144,8 @@ struct Shared {
 
 /// Arena, page tables, and the way between them. One serves many spaces.
 ///
-/// Synchronization: an extent's owner serializes calls for it (`&mut Extent`); calls for different extents need no order.
+/// Synchronization: an extent's owner serializes calls for it (`&mut Extent`); calls for different extents
+/// need no order.
 pub struct SoftMmu {
     shared: Arc<Shared>,
 }
@@ -170,8 +179,8 @@ impl SoftMmu {
         SoftCpu::new(self.shared.clone())
     }
 
-    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of those that the arena has
-    /// so far ([`SoftMmu::grow`]).
+    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of
+    /// those that the arena has so far ([`SoftMmu::grow`]).
     pub fn alloc(&self, order: u8) -> Option<Extent> {
         self.shared.frames.arena().alloc(order)
     }
@@ -191,7 +200,8 @@ impl SoftMmu {
         self.shared.frames.arena().is_roomy()
     }
 
-    /// Gives the arena 2 MiB more of its size, or waits while another thread does; `false` if it has all of it.
+    /// Gives the arena 2 MiB more of its size, or waits while another thread does; `false` if it has all of
+    /// it.
     ///
     /// # Errors
     /// The kernel's: it has no memory.
@@ -208,8 +218,8 @@ impl SoftMmu {
         self.shared.frames.arena().free(extent);
     }
 
-    /// Copies page `page` of an extent, mapped or at home, into the only page of `to`, which is at home. Stores that are made meanwhile are in the copy or
-    /// not.
+    /// Copies page `page` of an extent, mapped or at home, into the only page of `to`, which is at home.
+    /// Stores that are made meanwhile are in the copy or not.
     ///
     /// # Panics
     /// If the extent has no such page, or is not of this arena.
@@ -235,7 +245,8 @@ impl SoftMmu {
         self.shared.frames.arena().populated_frames()
     }
 
-    /// Bytes in page tables (those that wait to be used again too), lists and translation caches: memory beside the arena's.
+    /// Bytes in page tables (those that wait to be used again too), lists and translation caches: memory
+    /// beside the arena's.
     pub fn metadata_bytes(&self) -> usize {
         let caches = self.shared.cpus.load(Ordering::Relaxed) * cpu::CACHE_BYTES;
         self.shared.tree.bytes() + caches + self.shared.notifier.bytes()

@@ -1,12 +1,15 @@
 //! Which translations have become invalid, for who keeps some (the kernel's mmu notifiers are for the same).
 //!
-//! A log that subscribers read; nobody's code is called from inside the MMU. It is exact in this sense: `unmap` and `write_protect` enter their ranges *after* the page
-//! tables are changed and *before* they return, so before a frame is used for something else. A subscriber takes the position
-//! ([`Subscription::begin`]), translates, uses what he found, and then asks [`Subscription::retry`]. If the answer is no, the translation was right
-//! until then. (KVM does the same with `mmu_invalidate_retry`.) That is enough for loads; who stores needs a pin.
+//! A log that subscribers read; nobody's code is called from inside the MMU. It is exact in this sense:
+//! `unmap` and `write_protect` enter their ranges *after* the page tables are changed and *before* they
+//! return, so before a frame is used for something else. A subscriber takes the position
+//! ([`Subscription::begin`]), translates, uses what he found, and then asks [`Subscription::retry`]. If the
+//! answer is no, the translation was right until then. (KVM does the same with `mmu_invalidate_retry`.) That
+//! is enough for loads; who stores needs a pin.
 //!
-//! Nothing is logged while nobody subscribes. A new subscriber cannot slip through: he counts himself, executes a full fence, and then
-//! translates; unmapping changes the tables, executes a full fence, and then looks at the count. One of them sees the other.
+//! Nothing is logged while nobody subscribes. A new subscriber cannot slip through: he counts himself,
+//! executes a full fence, and then translates; unmapping changes the tables, executes a full fence, and then
+//! looks at the count. One of them sees the other.
 
 use super::{LOG_ENTRIES, Shared};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -62,7 +65,8 @@ impl Notifier {
         self.head.store(head, Ordering::Release);
     }
 
-    /// What was logged from `since` on, oldest first, and the position after it; `None` if some of it is gone.
+    /// What was logged from `since` on, oldest first, and the position after it; `None` if some of it is
+    /// gone.
     fn since(&self, since: u64) -> (Option<Vec<Range<usize>>>, u64) {
         let log = self.log.lock();
         let head = self.head.load(Ordering::Relaxed);
@@ -92,7 +96,8 @@ impl Subscription {
         self.shared.notifier.head.load(Ordering::Acquire)
     }
 
-    /// Whether a translation in `range` that was made after the position `since` was taken may be invalid by now.
+    /// Whether a translation in `range` that was made after the position `since` was taken may be invalid by
+    /// now.
     pub fn retry(&self, since: u64, range: &Range<usize>) -> bool {
         // What was loaded through the translation is loaded before the position.
         fence(Ordering::Acquire);

@@ -11,10 +11,11 @@ use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU8, Ordering};
 use std::ops::Deref;
 
-/// Bytes of one page that stay mapped, and in their frame, until this is dropped: [`super::SoftMmu::unmap`] of the page says `Busy`.
+/// Bytes of one page that stay mapped, and in their frame, until this is dropped: [`super::SoftMmu::unmap`]
+/// of the page says `Busy`.
 ///
-/// Other threads may use the bytes at the same time, so they are atomics. One that was made with [`Intent::Read`] must not be used to store: what is stored
-/// through it may be lost.
+/// Other threads may use the bytes at the same time, so they are atomics. One that was made with
+/// [`Intent::Read`] must not be used to store: what is stored through it may be lost.
 pub struct Pin<'a> {
     cpu: &'a SoftCpu,
     entry: &'a Entry,
@@ -37,8 +38,9 @@ impl SoftCpu {
     /// Pins `len` bytes at `addr`, all in one page. With [`Intent::Write`] the page counts as stored to.
     ///
     /// # Errors
-    /// The fault. [`Cause::TooManyPins`]: the page has [`PINS_PER_PAGE`], or all together [`super::SoftConfig::pins`] (processors keep up to 32 in
-    /// stock each, which count). [`Cause::Invalid`]: the bytes do not end in their page.
+    /// The fault. [`Cause::TooManyPins`]: the page has [`PINS_PER_PAGE`], or all together
+    /// [`super::SoftConfig::pins`] (processors keep up to 32 in stock each, which count). [`Cause::Invalid`]:
+    /// the bytes do not end in their page.
     pub fn pin(&self, addr: usize, len: usize, intent: Intent) -> Result<Pin<'_>, SoftFault> {
         let fault = |cause| SoftFault { addr, write: intent == Intent::Write, done: 0, cause };
         if len > PAGE_SIZE - addr % PAGE_SIZE {

@@ -10,12 +10,14 @@
 //! | 1 | > 0 | any | mapped |
 //! | 0 | > 0 | > 0, falling | leaving: no new pin is given; the one who clears it waits for those there are |
 //!
-//! Who changes it: [`Entry::install`], the clearing and the protecting under the lock of its table; [`Entry::pin`], [`Entry::unpin`] and
-//! [`Entry::touch`] from any thread without a lock. So the identity of a mapping (present, generation, frame) changes only under the table's lock.
+//! Who changes it: [`Entry::install`], the clearing and the protecting under the lock of its table;
+//! [`Entry::pin`], [`Entry::unpin`] and [`Entry::touch`] from any thread without a lock. So the identity of a
+//! mapping (present, generation, frame) changes only under the table's lock.
 //!
-//! The generation grows by one at every install. It has 16 bits, so the same word can come again after 65536 installs of one entry: the install at which the
-//! generation comes round moves the [`Epoch`], before it can be seen. Whoever compares a remembered word with the entry
-//! compares the epoch that he remembered with it, too, and is then never mistaken, however long he slept in between.
+//! The generation grows by one at every install. It has 16 bits, so the same word can come again after 65536
+//! installs of one entry: the install at which the generation comes round moves the [`Epoch`], before it can
+//! be seen. Whoever compares a remembered word with the entry compares the epoch that he remembered with it,
+//! too, and is then never mistaken, however long he slept in between.
 //!
 //! Nothing here but the atomics of `elbowroom_sync`, so that a loom test can include this file.
 
@@ -86,7 +88,8 @@ impl Word {
     }
 }
 
-/// How often generations have come round, in any entry of an MMU. It has a cache line of its own, which hardly ever changes.
+/// How often generations have come round, in any entry of an MMU. It has a cache line of its own, which
+/// hardly ever changes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Epoch(AtomicU64);
@@ -118,7 +121,8 @@ pub enum PinRefusal {
 pub enum Progress {
     /// It is made.
     Done,
-    /// It is made but for the pins, which only become fewer (clearing); to be ended when there are none, or undone.
+    /// It is made but for the pins, which only become fewer (clearing); to be ended when there are none, or
+    /// undone.
     Pinned,
 }
 
@@ -134,7 +138,8 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// Its value. Acquire: the bytes that were in the frame when it was installed are seen by who sees the word.
+    /// Its value. Acquire: the bytes that were in the frame when it was installed are seen by who sees the
+    /// word.
     #[inline]
     pub fn load(&self) -> Word {
         Word(self.0.load(Ordering::Acquire))
@@ -142,7 +147,8 @@ impl Entry {
 
     /// Maps a frame. The caller has the table's lock.
     ///
-    /// Release: as [`Entry::load`] says. A plain store is enough, because an empty entry is changed by nobody else.
+    /// Release: as [`Entry::load`] says. A plain store is enough, because an empty entry is changed by nobody
+    /// else.
     pub fn install(&self, frame: u32, rights: Intent, epoch: &Epoch) -> Result<(), Occupied> {
         let old = self.0.load(Ordering::Relaxed);
         if old & FRAME != 0 {
@@ -173,10 +179,11 @@ impl Entry {
         None
     }
 
-    /// Takes a pin on the mapping that was `seen`, so that it stays until [`Entry::unpin`]; marks it as accessed, and as dirty
-    /// for a store.
+    /// Takes a pin on the mapping that was `seen`, so that it stays until [`Entry::unpin`]; marks it as
+    /// accessed, and as dirty for a store.
     ///
-    /// The check and the count are one compare-exchange, so a pin is never taken on a mapping that is going. Acquire: what follows stays behind it.
+    /// The check and the count are one compare-exchange, so a pin is never taken on a mapping that is going.
+    /// Acquire: what follows stays behind it.
     #[inline]
     pub fn pin(&self, seen: Word, intent: Intent, limit: u32) -> Result<(), PinRefusal> {
         let marks = if intent == Intent::Write { ACCESSED | DIRTY } else { ACCESSED };
@@ -206,9 +213,11 @@ impl Entry {
         debug_assert!(before & PINS != 0, "an entry is unpinned more often than pinned");
     }
 
-    /// Begins to take the mapping of `frame` away; the caller has the table's lock. From now on no pin is given and no read is valid.
+    /// Begins to take the mapping of `frame` away; the caller has the table's lock. From now on no pin is
+    /// given and no read is valid.
     ///
-    /// Acquire: when it is `Done`, all stores that were made through it are seen. Release: it orders this before whatever the frame is used for next.
+    /// Acquire: when it is `Done`, all stores that were made through it are seen. Release: it orders this
+    /// before whatever the frame is used for next.
     ///
     /// # Panics
     /// If it does not map `frame`: the table and the extent disagree.
@@ -227,8 +236,8 @@ impl Entry {
         }
     }
 
-    /// Ends what [`Entry::begin_clear`] began with `Pinned`: empties the entry if no pin is left; else maps it again, as if nothing had been.
-    /// The caller has the table's lock.
+    /// Ends what [`Entry::begin_clear`] began with `Pinned`: empties the entry if no pin is left; else maps
+    /// it again, as if nothing had been. The caller has the table's lock.
     pub fn end_clear(&self) -> Progress {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
@@ -243,8 +252,8 @@ impl Entry {
         }
     }
 
-    /// Takes the right to store away; `None` if the page is not mapped or not writable. Stores that hold a pin may go on: see
-    /// [`Entry::end_protect`]. The caller has the table's lock.
+    /// Takes the right to store away; `None` if the page is not mapped or not writable. Stores that hold a
+    /// pin may go on: see [`Entry::end_protect`]. The caller has the table's lock.
     pub fn begin_protect(&self) -> Option<(Word, Progress)> {
         let before = self.0.load(Ordering::Relaxed);
         if before & PRESENT == 0 || before & WRITABLE == 0 {
@@ -255,7 +264,8 @@ impl Entry {
         Some((Word(before), progress))
     }
 
-    /// Ends what [`Entry::begin_protect`] began with `Pinned`: if there are pins still, gives the right back. The caller has the table's lock.
+    /// Ends what [`Entry::begin_protect`] began with `Pinned`: if there are pins still, gives the right back.
+    /// The caller has the table's lock.
     pub fn end_protect(&self, seen: Word) -> Progress {
         let mut now = self.0.load(Ordering::Acquire);
         loop {

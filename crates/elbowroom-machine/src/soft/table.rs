@@ -1,9 +1,10 @@
 //! Tables, and the memory that they live in.
 //!
 //! # Invariants
-//! 1. The nodes of a pool that were ever made stay where they are, with their values, until the pool is dropped. A table that is not needed any
-//!    more is used again, as a table of the same kind. So a walker that read a link a moment ago reads a table, though perhaps
-//!    one that now belongs elsewhere, and generations never begin anew.
+//! 1. The nodes of a pool that were ever made stay where they are, with their values, until the pool is
+//!    dropped. A table that is not needed any more is used again, as a table of the same kind. So a walker
+//!    that read a link a moment ago reads a table, though perhaps one that now belongs elsewhere, and
+//!    generations never begin anew.
 //! 2. An [`EntryRef`] names an entry of a leaf of the pool that it is used with.
 
 use super::pte::Entry;
@@ -20,7 +21,8 @@ pub(super) const ENTRIES: usize = 512;
 /// log2 of [`ENTRIES`].
 pub(super) const ENTRIES_SHIFT: u32 = 9;
 
-/// A reference from a table (or the list of spaces) to a table, with a generation that grows whenever one is attached: a word.
+/// A reference from a table (or the list of spaces) to a table, with a generation that grows whenever one is
+/// attached: a word.
 ///
 /// ```text
 /// bit 63      62 32        31 0
@@ -112,7 +114,8 @@ impl Leaf {
     }
 }
 
-/// Names an entry of a leaf: its distance from the pool's beginning, in bytes. Only [`Pool::entry_ref`] makes one that is used.
+/// Names an entry of a leaf: its distance from the pool's beginning, in bytes. Only [`Pool::entry_ref`] makes
+/// one that is used.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryRef(usize);
 
@@ -149,8 +152,8 @@ impl<T> Pool<T> {
             return None;
         }
         let at = (self.base + made * size_of::<T>()) as *mut T;
-        // SAFETY: (1) the place is inside the reservation, aligned, and nobody's: the structure lock makes us the only maker, and readers use
-        // only nodes below `made`.
+        // SAFETY: (1) the place is inside the reservation, aligned, and nobody's: the structure lock makes us
+        // the only maker, and readers use only nodes below `made`.
         unsafe { at.write(node()) };
         self.made.store(made + 1, Ordering::Release);
         Some(made as u32)
@@ -162,7 +165,8 @@ impl<T> Pool<T> {
         if node as usize >= self.made.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: (1) the node was made, and is not dropped before the pool (invariant 1); (2) it is only used by shared references.
+        // SAFETY: (1) the node was made, and is not dropped before the pool (invariant 1); (2) it is only
+        // used by shared references.
         Some(unsafe { &*((self.base + node as usize * size_of::<T>()) as *const T) })
     }
 }
@@ -181,7 +185,8 @@ impl Pool<Leaf> {
     #[inline]
     pub(super) fn entry(&self, entry: EntryRef) -> &Entry {
         debug_assert!(entry.0 < self.made() * size_of::<Leaf>(), "no entry's name");
-        // SAFETY: (1) by invariant 2 it is an entry of a leaf of ours; (2) by invariant 1 that is still there.
+        // SAFETY: (1) by invariant 2 it is an entry of a leaf of ours; (2) by invariant 1 that is still
+        // there.
         unsafe { &*((self.base + entry.0) as *const Entry) }
     }
 }
@@ -189,7 +194,8 @@ impl Pool<Leaf> {
 impl<T> Drop for Pool<T> {
     fn drop(&mut self) {
         for node in 0..self.made() {
-            // SAFETY: (1) the node was made, and is dropped only here; (2) nobody has a reference: they borrow the pool.
+            // SAFETY: (1) the node was made, and is dropped only here; (2) nobody has a reference: they
+            // borrow the pool.
             unsafe { std::ptr::drop_in_place((self.base + node * size_of::<T>()) as *mut T) };
         }
         // SAFETY: the reservation is ours and unused now.

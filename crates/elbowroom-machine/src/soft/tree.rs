@@ -1,11 +1,14 @@
-//! The page tables of all spaces: a radix tree of four levels for each, as the hardware's (Linux: pgd, pud, pmd and pte levels).
+//! The page tables of all spaces: a radix tree of four levels for each, as the hardware's (Linux: pgd, pud,
+//! pmd and pte levels).
 //!
-//! A space has 2^47 bytes; its root table uses half its links. A walk takes no lock. What it finds is right if the table it came from was still attached
-//! *after* its entry was read: the last link is compared again, and the root's link, because upper tables are
-//! freed only with their whole space. Both carry a generation (2^31 attachments of one link until it comes round, all within one walk).
+//! A space has 2^47 bytes; its root table uses half its links. A walk takes no lock. What it finds is right
+//! if the table it came from was still attached *after* its entry was read: the last link is compared again,
+//! and the root's link, because upper tables are freed only with their whole space. Both carry a generation
+//! (2^31 attachments of one link until it comes round, all within one walk).
 //!
-//! Synchronization: links change under the `structure` lock (class `window`). The entries of a leaf are installed and cleared under the leaf's own
-//! lock (class `page-table`), whose holder finds in `owner` whether the leaf is still attached where he looked.
+//! Synchronization: links change under the `structure` lock (class `window`). The entries of a leaf are
+//! installed and cleared under the leaf's own lock (class `page-table`), whose holder finds in `owner`
+//! whether the leaf is still attached where he looked.
 
 use super::pte::Word;
 use super::table::{ENTRIES, ENTRIES_SHIFT, EntryRef, Leaf, Link, Pool, UNUSED, Upper};
@@ -209,8 +212,8 @@ impl Tree {
         structure.free_leaves.pop().ok_or(Errno::NOMEM)
     }
 
-    /// Notes that a leaf has become empty. It stays attached for a while, since it may soon be used again; the one that is longest in
-    /// the list makes room for it, and is freed if it is still empty.
+    /// Notes that a leaf has become empty. It stays attached for a while, since it may soon be used again;
+    /// the one that is longest in the list makes room for it, and is freed if it is still empty.
     fn note_idle(&self, node: u32) {
         let mut structure = self.structure.lock();
         structure.idle.push_back(node);
@@ -266,7 +269,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes all leaves below a table out. EBUSY if one is not empty; those before it are then out, and made again when needed.
+    /// Takes all leaves below a table out. EBUSY if one is not empty; those before it are then out, and made
+    /// again when needed.
     fn detach_leaves(&self, structure: &mut Structure, table: u32, levels: &[u32]) -> Result<(), Errno> {
         for below in self.upper(table).links.iter().filter_map(|link| link.load().node()) {
             if levels.len() > 1 {

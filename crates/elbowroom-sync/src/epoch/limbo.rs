@@ -4,15 +4,19 @@ use super::real::{Grace, Guard, pin};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Values that share one wait. Each batch costs a look at every thread's record, and what waits is memory and cache.
+/// Values that share one wait. Each batch costs a look at every thread's record, and what waits is memory and
+/// cache.
 const BATCH: usize = 32;
-/// Batches that wait at most, before a writer gives values to its thread's stock instead: some reader stays pinned.
+/// Batches that wait at most, before a writer gives values to its thread's stock instead: some reader stays
+/// pinned.
 const WAITING_BATCHES: usize = 8;
 
-/// Where a writer puts what it has taken out of [`ArcCell`](super::ArcCell)s, to get it back after a grace period.
+/// Where a writer puts what it has taken out of [`ArcCell`](super::ArcCell)s, to get it back after a grace
+/// period.
 ///
-/// What a cell retires by itself is freed when nobody can reach it. What goes through here is used again, while it is still in the
-/// writer's cache, whichever thread the writer is next time. Linux: the reason for `kfree_rcu`'s batches.
+/// What a cell retires by itself is freed when nobody can reach it. What goes through here is used again,
+/// while it is still in the writer's cache, whichever thread the writer is next time. Linux: the reason for
+/// `kfree_rcu`'s batches.
 ///
 /// Dropping it retires what still waits, as a cell does.
 pub struct Limbo<T: Send + Sync + 'static> {
@@ -32,14 +36,14 @@ struct Batch<T> {
 }
 
 impl<T: Send + Sync + 'static> Limbo<T> {
-    /// An empty one that keeps `keep` values for reuse at most; what is more is dropped by [`collect`](Self::collect).
-    /// With 0 each value waits by itself, and so as short as can be.
+    /// An empty one that keeps `keep` values for reuse at most; what is more is dropped by
+    /// [`collect`](Self::collect). With 0 each value waits by itself, and so as short as can be.
     pub const fn new(keep: usize) -> Self {
         Self { filling: Vec::new(), waiting: VecDeque::new(), spare: None, ready: Vec::new(), keep }
     }
 
-    /// A value that was retired here and that no guard can reach any more, if there is one. It is the caller's like any
-    /// other handle: `Arc::get_mut` says whether somebody else has one.
+    /// A value that was retired here and that no guard can reach any more, if there is one. It is the
+    /// caller's like any other handle: `Arc::get_mut` says whether somebody else has one.
     #[inline]
     pub fn reuse(&mut self) -> Option<Arc<T>> {
         self.ready.pop()
@@ -74,8 +78,8 @@ impl<T: Send + Sync + 'static> Limbo<T> {
         }
     }
 
-    /// Keeps for reuse, or drops, what no guard can reach any more. Retiring calls it now and then; who retires seldom
-    /// calls it himself, a load and a branch when there is nothing to do.
+    /// Keeps for reuse, or drops, what no guard can reach any more. Retiring calls it now and then; who
+    /// retires seldom calls it himself, a load and a branch when there is nothing to do.
     #[inline]
     pub fn collect(&mut self) {
         if !self.waiting.is_empty() {

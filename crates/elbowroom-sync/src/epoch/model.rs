@@ -1,5 +1,5 @@
-//! The epoch under a model checker: every retired value is dropped as soon as it may be, and whoever could still use it
-//! then makes the run fail.
+//! The epoch under a model checker: every retired value is dropped as soon as it may be, and whoever could
+//! still use it then makes the run fail.
 
 use crate::Arc;
 use crate::atomic::{AtomicUsize, Ordering, fence};
@@ -7,11 +7,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::marker::PhantomData;
 use std::sync::atomic as plain;
-// The model's own books are kept with std's types: they must not be points at which the checker switches threads.
+// The model's own books are kept with std's types: they must not be points at which the checker switches
+// threads.
 use std::sync::{Arc as Plain, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What a cell holds or held. The value itself goes with the last owner of the version, so a wrong drop is reported,
-/// never followed.
+/// What a cell holds or held. The value itself goes with the last owner of the version, so a wrong drop is
+/// reported, never followed.
 struct Version<T> {
     value: Arc<T>,
     /// How many guards have loaded it and are still pinned.
@@ -47,7 +48,8 @@ struct Books {
 
 /// The epoch of one execution.
 struct Epoch {
-    /// Touched by every unpin and every retirement, so that the checker tries both orders of each two of them.
+    /// Touched by every unpin and every retirement, so that the checker tries both orders of each two of
+    /// them.
     gate: AtomicUsize,
     books: Mutex<Books>,
 }
@@ -95,7 +97,8 @@ fn used_after_grace_period() {
 /// A read-side section: while it lives, nothing that this thread can load from an [`ArcCell`] is dropped.
 pub struct Guard {
     number: u64,
-    /// Every version that was loaded under this guard, kept so that its references stay valid whatever happens.
+    /// Every version that was loaded under this guard, kept so that its references stay valid whatever
+    /// happens.
     loaded: RefCell<Vec<Plain<dyn Used>>>,
     not_send: PhantomData<*const ()>,
 }
@@ -136,8 +139,8 @@ impl Guard {
         let value: *const T = &*version.value;
         version.users.fetch_add(1, plain::Ordering::Relaxed);
         self.loaded.borrow_mut().push(version);
-        // SAFETY: `value` points into the heap, owned by the version's `Arc`, and the version is in `loaded`, which only
-        // grows until the guard is dropped; the result borrows the guard.
+        // SAFETY: `value` points into the heap, owned by the version's `Arc`, and the version is in `loaded`,
+        // which only grows until the guard is dropped; the result borrows the guard.
         unsafe { &*value }
     }
 }
@@ -229,7 +232,8 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
         }
     }
 
-    /// As [`store`](Self::store) of `value`, but `limbo` gets the old one, and back to the writer after a grace period.
+    /// As [`store`](Self::store) of `value`, but `limbo` gets the old one, and back to the writer after a
+    /// grace period.
     pub fn store_reusing(&self, value: Arc<T>, limbo: &mut Limbo<T>, guard: &Guard) {
         let old = self.current.swap(self.enter(Some(value)), Ordering::AcqRel);
         // A statement of its own: the books must not be locked where the checker may switch threads.

@@ -1,21 +1,24 @@
 //! Who is inside a read-side section, and how long a writer waits for them.
 //!
-//! Each thread that reads has a record with a count of its turns: odd inside a section, even outside. A writer that has taken something out
-//! of a structure looks at all records, once. Whose count is odd may still use what was taken out; nobody else can find it any more. When
-//! each of those few has another count, the grace period is over. So it ends with the last section that could matter, and there is no
-//! number that all readers look at. Linux: the context-tracking counters that RCU looks at (`rcu_watching_snap_save`,
+//! Each thread that reads has a record with a count of its turns: odd inside a section, even outside. A
+//! writer that has taken something out of a structure looks at all records, once. Whose count is odd may
+//! still use what was taken out; nobody else can find it any more. When each of those few has another count,
+//! the grace period is over. So it ends with the last section that could matter, and there is no number that
+//! all readers look at. Linux: the context-tracking counters that RCU looks at (`rcu_watching_snap_save`,
 //! `rcu_watching_snap_stopped_since`).
 //!
-//! Why it is enough: a reader makes its count odd, passes a full barrier, and then loads pointers; a writer stores a pointer, passes a
-//! full barrier, and then looks at the counts. One barrier comes first. If the writer's does, the reader loads the new pointer; if the
-//! reader's does, the writer sees the count odd, or what it became later, and with it all that the reader did in the section. A record
-//! that is new while the writer looks is the first case, or is found.
+//! Why it is enough: a reader makes its count odd, passes a full barrier, and then loads pointers; a writer
+//! stores a pointer, passes a full barrier, and then looks at the counts. One barrier comes first. If the
+//! writer's does, the reader loads the new pointer; if the reader's does, the writer sees the count odd, or
+//! what it became later, and with it all that the reader did in the section. A record that is new while the
+//! writer looks is the first case, or is found.
 //!
-//! A record is never freed. A thread that ends gives it back, for another; what it could not dispose of yet (`S`, the stock) is taken out by
-//! the next writer that looks at all records.
+//! A record is never freed. A thread that ends gives it back, for another; what it could not dispose of yet
+//! (`S`, the stock) is taken out by the next writer that looks at all records.
 //!
-//! "The tenant" below is the thread that `take` gave the record to, until it gives it back. That the caller is the tenant is a condition of
-//! all methods of a [`Reader`], which the module `epoch` keeps: it calls them on the thread's own record only.
+//! "The tenant" below is the thread that `take` gave the record to, until it gives it back. That the caller
+//! is the tenant is a condition of all methods of a [`Reader`], which the module `epoch` keeps: it calls them
+//! on the thread's own record only.
 
 use crate::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
 use crate::cell::UnsafeCell;
@@ -63,8 +66,9 @@ pub(super) struct Reader<S: 'static> {
     stock: UnsafeCell<S>,
 }
 
-// SAFETY: `next` is set before the record is shared and points to a record, which is never freed. `stock` is only reached by the tenant
-// (the condition of `stock`), to whom it is handed by `tenancy`, so it moves between threads (`S: Send`) but is never shared.
+// SAFETY: `next` is set before the record is shared and points to a record, which is never freed. `stock` is
+// only reached by the tenant (the condition of `stock`), to whom it is handed by `tenancy`, so it moves
+// between threads (`S: Send`) but is never shared.
 unsafe impl<S: Send> Sync for Reader<S> {}
 // SAFETY: the same.
 unsafe impl<S: Send> Send for Reader<S> {}
@@ -127,7 +131,8 @@ impl<S: Default + Send> Readers<S> {
     /// Ends all sections but that of `own`: their threads are not in this process.
     ///
     /// # Safety
-    /// The calling thread is the only one of the process, just forked, and `own` is its record, if it has one.
+    /// The calling thread is the only one of the process, just forked, and `own` is its record, if it has
+    /// one.
     #[cfg(not(loom))]
     pub(super) unsafe fn end_all_but(&self, own: Option<&'static Reader<S>>) {
         for reader in self.iter().filter(|reader| own.is_none_or(|own| !ptr::eq(own, *reader))) {
@@ -137,7 +142,8 @@ impl<S: Default + Send> Readers<S> {
         }
     }
 
-    /// Begins a grace period, of which `grace` is to tell the end: for all that the caller, or whose doings it has seen, has taken out.
+    /// Begins a grace period, of which `grace` is to tell the end: for all that the caller, or whose doings
+    /// it has seen, has taken out.
     pub(super) fn begin(&self, grace: &mut Grace<S>) {
         grace.0.clear();
         if !MUTANT_NO_LOOK_BARRIER {
@@ -157,12 +163,14 @@ impl<S: Default + Send> Reader<S> {
         if depth == 0 {
             let turns = self.turns.load(Ordering::Relaxed) + 1;
             if cfg!(all(target_arch = "x86_64", not(any(loom, miri)))) {
-                // On this machine an exchange is a full barrier, and half as dear as the fence; the compiler keeps to the order, too. The
-                // language's rules alone do not order it before the loads that follow, so models run the other branch.
+                // On this machine an exchange is a full barrier, and half as dear as the fence; the compiler
+                // keeps to the order, too. The language's rules alone do not order it before the loads that
+                // follow, so models run the other branch.
                 self.turns.swap(turns, Ordering::SeqCst);
                 plain::compiler_fence(Ordering::SeqCst);
             } else {
-                // Release: who sees this count, and not the end of the section before, sees that it is over all the same.
+                // Release: who sees this count, and not the end of the section before, sees that it is over
+                // all the same.
                 self.turns.store(turns, Ordering::Release);
                 if !MUTANT_NO_BARRIER {
                     fence(Ordering::SeqCst);

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Values that share one look at all readers. More would be memory and cache that wait; fewer, more looks.
 const BATCH: usize = 64;
-/// How often a thread that flushes, or ends, looks whether the last readers are gone, before it leaves that for later: some microseconds.
+/// How often a thread that flushes, or ends, looks whether the last readers are gone, before it leaves that
+/// for later: some microseconds.
 const LOOKS: u32 = 80;
 /// How often it yields to them then.
 const YIELDS: u32 = 8;
@@ -62,7 +63,8 @@ impl Tenancy {
 
 impl Drop for Tenancy {
     fn drop(&mut self) {
-        // Another destructor of the thread may be in a section, or begin one later: its outermost guard gives back then.
+        // Another destructor of the thread may be in a section, or begin one later: its outermost guard gives
+        // back then.
         if READER.get().is_some() {
             pin().flush();
         }
@@ -72,8 +74,8 @@ impl Drop for Tenancy {
 /// Runs `f` on what this thread has retired. `f` drops nothing and begins no section.
 #[inline]
 fn stock<R>(reader: &'static Reader, f: impl FnOnce(&mut Stock) -> R) -> R {
-    // SAFETY: a thread gets at no other record than its own: by `READER`, and by a guard, which keeps it from being given back. Drops of
-    // values and guards are the only ways back here, and `f` has neither.
+    // SAFETY: a thread gets at no other record than its own: by `READER`, and by a guard, which keeps it from
+    // being given back. Drops of values and guards are the only ways back here, and `f` has neither.
     unsafe { reader.stock(f) }
 }
 
@@ -99,13 +101,14 @@ pub fn pin() -> Guard {
 fn register() -> &'static Reader {
     let reader = READERS.take();
     READER.set(Some(reader));
-    // A look at `TENANCY` is what registers its destructor. A thread that is past that gives the record back as soon as it can.
+    // A look at `TENANCY` is what registers its destructor. A thread that is past that gives the record back
+    // as soon as it can.
     reader.set_due(Tenancy::is_over());
     reader
 }
 
-/// Ends the sections of all threads that the child of a fork does not have, without which nothing would ever be dropped there. What they had
-/// retired stays.
+/// Ends the sections of all threads that the child of a fork does not have, without which nothing would ever
+/// be dropped there. What they had retired stays.
 ///
 /// # Safety
 /// The calling thread is the only one of its process, which has just come from a fork.
@@ -115,8 +118,9 @@ pub unsafe fn after_fork() {
 }
 
 impl Guard {
-    /// Has what this thread has retired dropped when its outermost guard goes, if readers let it, for whom it waits some microseconds then;
-    /// else at the end of a later section. Otherwise that happens every few dozen retirements.
+    /// Has what this thread has retired dropped when its outermost guard goes, if readers let it, for whom it
+    /// waits some microseconds then; else at the end of a later section. Otherwise that happens every few
+    /// dozen retirements.
     pub fn flush(&self) {
         stock(self.reader, |stock| stock.flush = true);
         self.reader.set_due(true);
@@ -134,7 +138,8 @@ impl Guard {
         }
     }
 
-    /// Begins a grace period for what has left its cells before, of which `grace` is to tell the end; it waits for this guard, too.
+    /// Begins a grace period for what has left its cells before, of which `grace` is to tell the end; it
+    /// waits for this guard, too.
     pub(super) fn begin(&self, grace: &mut Grace) {
         READERS.begin(grace);
     }
@@ -205,7 +210,8 @@ impl Stock {
         self.waiting.pop_front_if(|(grace, _)| grace.is_over()).map(|(_, values)| values)
     }
 
-    /// Looks at all readers, for what was retired since the last time, and for what threads have left that are gone.
+    /// Looks at all readers, for what was retired since the last time, and for what threads have left that
+    /// are gone.
     fn close_batch(&mut self) {
         READERS.take_left(|left| {
             self.filling.extend(left.filling);
@@ -244,26 +250,28 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
     #[inline]
     pub fn load<'g>(&'g self, guard: &'g Guard) -> Option<&'g T> {
         let _ = guard;
-        // SAFETY: the pointer is null or from `Arc::into_raw`, and the `Acquire` load makes its contents visible.
-        // The cell's count keeps the value alive while it is in the cell. It leaves the cell in three ways, each later
-        // than 'g: to `Guard::retire` or to a `Limbo`, which both wait for the guards pinned before then, of which
-        // `guard` is one if this load saw the old pointer, and 'g borrows `guard`; or with the cell, which 'g borrows.
+        // SAFETY: the pointer is null or from `Arc::into_raw`, and the `Acquire` load makes its contents
+        // visible. The cell's count keeps the value alive while it is in the cell. It leaves the cell in
+        // three ways, each later than 'g: to `Guard::retire` or to a `Limbo`, which both wait for the guards
+        // pinned before then, of which `guard` is one if this load saw the old pointer, and 'g borrows
+        // `guard`; or with the cell, which 'g borrows.
         unsafe { self.value.load(Ordering::Acquire).as_ref() }
     }
 
     /// Another handle on the value as it is now, valid without a guard.
     pub fn load_arc(&self, guard: &Guard) -> Option<Arc<T>> {
         let value = ptr::from_ref(self.load(guard)?);
-        // SAFETY: `load` shows that the pointer came from `Arc::into_raw` and that the count it stands for cannot go
-        // before `guard` does, so the count is at least 1 here; the count added here is the returned handle's.
+        // SAFETY: `load` shows that the pointer came from `Arc::into_raw` and that the count it stands for
+        // cannot go before `guard` does, so the count is at least 1 here; the count added here is the
+        // returned handle's.
         unsafe {
             Arc::increment_strong_count(value);
             Some(Arc::from_raw(value))
         }
     }
 
-    /// Publishes `value`. A reader sees the old value or this one; the cell's handle on the old one is dropped after a
-    /// grace period.
+    /// Publishes `value`. A reader sees the old value or this one; the cell's handle on the old one is
+    /// dropped after a grace period.
     #[inline]
     pub fn store(&self, value: Option<Arc<T>>, guard: &Guard) {
         if let Some(old) = self.exchange(value) {
@@ -278,7 +286,8 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
         Some(old)
     }
 
-    /// As [`store`](Self::store) of `value`, but `limbo` gets the old one, and back to the writer after a grace period.
+    /// As [`store`](Self::store) of `value`, but `limbo` gets the old one, and back to the writer after a
+    /// grace period.
     #[inline]
     pub fn store_reusing(&self, value: Arc<T>, limbo: &mut Limbo<T>, guard: &Guard) {
         if let Some(old) = self.exchange(Some(value)) {
@@ -296,8 +305,8 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
     fn exchange(&self, value: Option<Arc<T>>) -> Option<Arc<T>> {
         // `Acquire` too: dropping the old value needs what its writer did.
         let old = self.value.swap(into_raw(value), Ordering::AcqRel);
-        // SAFETY: a non-null pointer in the cell came from `Arc::into_raw` and stands for one count, which the swap has
-        // taken out of the cell for this caller alone.
+        // SAFETY: a non-null pointer in the cell came from `Arc::into_raw` and stands for one count, which
+        // the swap has taken out of the cell for this caller alone.
         (!old.is_null()).then(|| unsafe { Arc::from_raw(old) })
     }
 }
@@ -311,7 +320,8 @@ impl<T> Drop for ArcCell<T> {
     fn drop(&mut self) {
         let value = *self.value.get_mut();
         if !value.is_null() {
-            // SAFETY: as in `exchange`; the cell is gone after this, and `load` borrowed it for its references.
+            // SAFETY: as in `exchange`; the cell is gone after this, and `load` borrowed it for its
+            // references.
             drop(unsafe { Arc::from_raw(value) });
         }
     }

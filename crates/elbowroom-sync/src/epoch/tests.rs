@@ -15,7 +15,8 @@ struct Canary {
 
 const ALIVE: usize = 0x5afe;
 
-/// All tests share the readers' records, so a guard of one holds back what another waits for: each runs alone.
+/// All tests share the readers' records, so a guard of one holds back what another waits for: each runs
+/// alone.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,8 +35,9 @@ impl Drop for Canary {
     }
 }
 
-/// Pins and flushes until `drops` reaches `wanted`. That takes a few rounds, but the last may have to wait for a thread that has lost its
-/// processor while it was pinned: one of an earlier test is, for a moment, when it ends.
+/// Pins and flushes until `drops` reaches `wanted`. That takes a few rounds, but the last may have to wait
+/// for a thread that has lost its processor while it was pinned: one of an earlier test is, for a moment,
+/// when it ends.
 fn wait_for_drops(drops: &AtomicUsize, wanted: usize) {
     wait_for_drops_beside(drops, wanted, || {});
 }
@@ -122,7 +124,8 @@ fn readers_never_see_a_dropped_value_and_never_go_back() {
     wait_for_drops(&drops, STORES as usize);
 }
 
-/// Gives a limbo single values until `until`, and collects what comes back. The bound is far above what the epochs need.
+/// Gives a limbo single values until `until`, and collects what comes back. The bound is far above what the
+/// epochs need.
 fn cycle(
     cell: &ArcCell<Canary>,
     limbo: &mut Limbo<Canary>,

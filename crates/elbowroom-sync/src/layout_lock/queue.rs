@@ -1,10 +1,11 @@
 //! Who cannot enter the layout lock at once: thieves, and the queue.
 //!
 //! # Why no wake-up is lost
-//! The head clears `AWAKE`, looks at the word as that left it, and sleeps only if it cannot enter: somebody is inside, or has entered
-//! since. Whoever that is leaves by a later change of the word, finds `QUEUED` without `AWAKE` there, and wakes the head; it does so
-//! under the mutex, which the head has until it sleeps. A thread that comes to an empty queue is the head at once, and does the same.
-//! One that becomes the head when another enters finds that one inside, and `AWAKE` cleared.
+//! The head clears `AWAKE`, looks at the word as that left it, and sleeps only if it cannot enter: somebody
+//! is inside, or has entered since. Whoever that is leaves by a later change of the word, finds `QUEUED`
+//! without `AWAKE` there, and wakes the head; it does so under the mutex, which the head has until it sleeps.
+//! A thread that comes to an empty queue is the head at once, and does the same. One that becomes the head
+//! when another enters finds that one inside, and `AWAKE` cleared.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,8 @@ use crate::time::Instant;
 const HEAD_TRIES: u32 = 4;
 /// How often a thread looks whether it can enter, before it sleeps: about a microsecond.
 const LOOKS: u32 = 40;
-/// Conditions that sleepers are spread over by ticket, so that a wake-up is for one alone if not too many wait.
+/// Conditions that sleepers are spread over by ticket, so that a wake-up is for one alone if not too many
+/// wait.
 pub(super) const LANES: usize = if cfg!(any(loom, shuttle)) { 2 } else { 128 };
 
 /// In tests of the tests: the head sleeps, and is taken for awake.
@@ -70,7 +72,8 @@ impl Queue {
         self.modes.len()
     }
 
-    /// How many at the head enter together: one writer, or all readers up to the next writer. At least 1 if anybody waits.
+    /// How many at the head enter together: one writer, or all readers up to the next writer. At least 1 if
+    /// anybody waits.
     fn together(&self) -> usize {
         let readers = self.modes.iter().take_while(|&&mode| mode == Mode::Read).count();
         readers.max(1)
@@ -83,7 +86,8 @@ fn lane_of(ticket: u64) -> usize {
 }
 
 impl<T> LayoutLock<T> {
-    /// Takes the lock for writing if it is free, past the queue if those who wait were not overtaken too often.
+    /// Takes the lock for writing if it is free, past the queue if those who wait were not overtaken too
+    /// often.
     pub(super) fn steal(&self) -> bool {
         let word = self.word.0.load(Ordering::Relaxed);
         let theft = match word & QUEUED {
@@ -137,8 +141,8 @@ impl<T> LayoutLock<T> {
         self.stats.waited(LockClass::Layout, start);
     }
 
-    /// Enters, if `ticket` is the queue's head and those inside permit it, and lets in the readers behind a reader. Tells whether it
-    /// entered; if not, the next one to leave the lock free wakes the head.
+    /// Enters, if `ticket` is the queue's head and those inside permit it, and lets in the readers behind a
+    /// reader. Tells whether it entered; if not, the next one to leave the lock free wakes the head.
     fn enter_as_head(&self, ticket: u64, queue: &mut Queue) -> bool {
         if queue.granted + 1 != ticket {
             return false;
@@ -180,7 +184,8 @@ impl<T> LayoutLock<T> {
         }
     }
 
-    /// Wakes the queue's head, if there is one that is not awake. Called by who left the lock free with `QUEUED` set and without `AWAKE`.
+    /// Wakes the queue's head, if there is one that is not awake. Called by who left the lock free with
+    /// `QUEUED` set and without `AWAKE`.
     #[cold]
     pub(super) fn wake_head(&self) {
         let queue = self.queue();

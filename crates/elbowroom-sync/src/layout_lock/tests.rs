@@ -76,7 +76,8 @@ fn readers_share_it_and_writers_do_not() {
     assert_eq!(lock.word.0.load(Ordering::Relaxed), 0);
 }
 
-/// What the threads of `arrivals` (true: a writer) did to a list, if they came in that order while a writer was inside.
+/// What the threads of `arrivals` (true: a writer) did to a list, if they came in that order while a writer
+/// was inside.
 fn order_of(arrivals: &[bool]) -> Vec<usize> {
     let (stats, lock) = lock(());
     let log = std::sync::Mutex::new(Vec::new());

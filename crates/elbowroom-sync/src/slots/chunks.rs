@@ -1,4 +1,5 @@
-//! The memory of slots: chunks that are made when they are needed and freed with the table, so that a slot never moves.
+//! The memory of slots: chunks that are made when they are needed and freed with the table, so that a slot
+//! never moves.
 
 use super::word::Slot;
 use crate::atomic::{AtomicPtr, Ordering};
@@ -10,7 +11,8 @@ const CHUNK: usize = if cfg!(loom) { 2 } else { 128 };
 
 /// An array of slots that grows.
 pub(super) struct Chunks<T> {
-    /// Each null, or the first of `CHUNK` slots that came from a box. Null turns into a chunk once, and stays it.
+    /// Each null, or the first of `CHUNK` slots that came from a box. Null turns into a chunk once, and stays
+    /// it.
     heads: Box<[AtomicPtr<Slot<T>>]>,
     owns: PhantomData<Box<Slot<T>>>,
 }
@@ -34,7 +36,8 @@ impl<T> Chunks<T> {
         Some(unsafe { &*head.add(number as usize % CHUNK) })
     }
 
-    /// Makes the chunk of a slot below the limit, if it has not been made. The caller has the layout lock for writing.
+    /// Makes the chunk of a slot below the limit, if it has not been made. The caller has the layout lock for
+    /// writing.
     pub(super) fn make(&self, number: u32) {
         let head = &self.heads[number as usize / CHUNK];
         if head.load(Ordering::Relaxed).is_null() {

@@ -175,7 +175,8 @@ fn a_writer_waits_for_the_reader_inside() {
     assert_eq!(*slots.try_read(key, &layout).unwrap(), 3);
 }
 
-/// A value that tells what key it is meant for, in two halves that are equal unless somebody sees it in change.
+/// A value that tells what key it is meant for, in two halves that are equal unless somebody sees it in
+/// change.
 struct Checked {
     halves: [AtomicU64; 2],
 }

@@ -1,7 +1,8 @@
 //! One slot: its state word, its mark, and its value.
 //!
-//! The word is `generation << 32 | DETACHED | WAKE | readers`. It is changed by read-modify-writes only, because a reader that is turned
-//! away is in the count for a moment at any time. What orders word, mark and sequence is explained in `slots`.
+//! The word is `generation << 32 | DETACHED | WAKE | readers`. It is changed by read-modify-writes only,
+//! because a reader that is turned away is in the count for a moment at any time. What orders word, mark and
+//! sequence is explained in `slots`.
 
 use super::TryReadError;
 use crate::LayoutLock;
@@ -9,8 +10,9 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::cell::UnsafeCell;
 
 const READERS: u64 = (1 << 24) - 1;
-/// More read locks at a time are refused, so that the count cannot run into the flags, even if guards are forgotten: the readers that are
-/// being turned away are at most one for each thread, and the kernel has at most 2^22 threads. Linux: `VMA_REF_LIMIT`.
+/// More read locks at a time are refused, so that the count cannot run into the flags, even if guards are
+/// forgotten: the readers that are being turned away are at most one for each thread, and the kernel has at
+/// most 2^22 threads. Linux: `VMA_REF_LIMIT`.
 const MAX_READERS: u64 = 1 << 23;
 /// The last reader to leave wakes the writer.
 const WAKE: u64 = 1 << 30;
@@ -44,8 +46,9 @@ pub(super) struct Slot<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the table gives `&T` to several threads at a time (`T: Sync`), and takes a `T` out in another thread than the one that put it
-// in (`T: Send`); who may do which when is a condition of the unsafe methods below.
+// SAFETY: the table gives `&T` to several threads at a time (`T: Sync`), and takes a `T` out in another
+// thread than the one that put it in (`T: Send`); who may do which when is a condition of the unsafe methods
+// below.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 /// What [`Slot::retire`] found.
@@ -79,7 +82,8 @@ impl<T> Slot<T> {
         self.word.fetch_add(1, Ordering::Acquire)
     }
 
-    /// Undoes one [`Slot::count_reader`]; tells whether to wake a writer. Release: the writer sees that this reader has read.
+    /// Undoes one [`Slot::count_reader`]; tells whether to wake a writer. Release: the writer sees that this
+    /// reader has read.
     #[inline]
     pub(super) fn uncount_reader(&self) -> bool {
         let word = self.word.fetch_sub(1, Ordering::Release);
@@ -108,7 +112,8 @@ impl<T> Slot<T> {
         Ok(())
     }
 
-    /// Marks it as write-locked in the layout's write number `sequence`; tells whether there are readers to wait for.
+    /// Marks it as write-locked in the layout's write number `sequence`; tells whether there are readers to
+    /// wait for.
     #[inline]
     pub(super) fn mark(&self, sequence: u64) -> bool {
         if self.mark.load(Ordering::Relaxed) == sequence {
@@ -122,8 +127,8 @@ impl<T> Slot<T> {
         }
         // Release: who sees the mark sees that the write before has ended.
         self.mark.store(sequence, Ordering::Release);
-        // It adds nothing, but takes its place among the readers' changes of the word. Release: who counts itself after this sees
-        // the mark. Acquire: what those did who have left is done.
+        // It adds nothing, but takes its place among the readers' changes of the word. Release: who counts
+        // itself after this sees the mark. Acquire: what those did who have left is done.
         self.word.fetch_add(0, Ordering::AcqRel) & READERS != 0
     }
 
@@ -133,17 +138,19 @@ impl<T> Slot<T> {
         self.word.fetch_or(DETACHED, Ordering::AcqRel) & READERS != 0
     }
 
-    /// Lets readers in once the layout's write number `sequence` has ended; gives the generation. The slot was vacant and has a value.
+    /// Lets readers in once the layout's write number `sequence` has ended; gives the generation. The slot
+    /// was vacant and has a value.
     #[inline]
     pub(super) fn attach(&self, sequence: u64) -> u32 {
         self.mark.store(sequence, Ordering::Release);
-        // Release: who counts itself after this sees the mark. A subtraction, since the flag is set: one instruction, no loop.
+        // Release: who counts itself after this sees the mark. A subtraction, since the flag is set: one
+        // instruction, no loop.
         let word = self.word.fetch_sub(DETACHED, Ordering::Release);
         (word / GENERATION) as u32
     }
 
-    /// Detaches it if need be, and makes all its keys stale, in one step. Acquire as in [`Slot::mark`]. The caller has the layout lock for
-    /// writing, so only the count of readers changes meanwhile.
+    /// Detaches it if need be, and makes all its keys stale, in one step. Acquire as in [`Slot::mark`]. The
+    /// caller has the layout lock for writing, so only the count of readers changes meanwhile.
     #[inline]
     pub(super) fn retire(&self) -> Retired {
         let before = self.load();
@@ -165,7 +172,8 @@ impl<T> Slot<T> {
     /// Whether it has the value of that generation. The caller has the layout lock.
     #[inline]
     pub(super) fn holds(&self, generation: u32) -> bool {
-        // SAFETY: the value is put in and taken out under the layout lock only; whether it is there is no part of what is borrowed.
+        // SAFETY: the value is put in and taken out under the layout lock only; whether it is there is no
+        // part of what is borrowed.
         let there = self.value.with(|value| unsafe { (*value).is_some() });
         there && self.load() / GENERATION == u64::from(generation)
     }
@@ -189,8 +197,8 @@ impl<T> Slot<T> {
     /// The value.
     ///
     /// # Safety
-    /// As long as the reference lives, nobody calls the three methods below: because the caller is a reader who was let in, or has the layout
-    /// lock, whose writer borrows its guard mutably to call them.
+    /// As long as the reference lives, nobody calls the three methods below: because the caller is a reader
+    /// who was let in, or has the layout lock, whose writer borrows its guard mutably to call them.
     #[inline]
     pub(super) unsafe fn value(&self) -> Option<&T> {
         // SAFETY: the caller's promise.
@@ -200,7 +208,8 @@ impl<T> Slot<T> {
     /// The value, to be changed.
     ///
     /// # Safety
-    /// As long as the reference lives, nobody else has one: no reader is inside, none enters, and nobody else has the layout lock.
+    /// As long as the reference lives, nobody else has one: no reader is inside, none enters, and nobody else
+    /// has the layout lock.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the caller's locks make it exclusive")]
     pub(super) unsafe fn value_mut(&self) -> Option<&mut T> {

@@ -1,7 +1,9 @@
-//! Huge folios of private anonymous memory: made where a whole one fits, split where a part of one is wanted, joined from small ones.
+//! Huge folios of private anonymous memory: made where a whole one fits, split where a part of one is wanted,
+//! joined from small ones.
 //!
-//! Linux: `do_huge_pmd_anonymous_page`, `split_huge_page`, `collapse_huge_page`. A huge folio belongs to one space: fork shares pages one by one. Splitting moves
-//! no byte and unmaps nothing. Joining copies, with the locks of all small folios held, so that whoever wants one of them waits, and then finds the huge one.
+//! Linux: `do_huge_pmd_anonymous_page`, `split_huge_page`, `collapse_huge_page`. A huge folio belongs to one
+//! space: fork shares pages one by one. Splitting moves no byte and unmaps nothing. Joining copies, with the
+//! locks of all small folios held, so that whoever wants one of them waits, and then finds the huge one.
 
 use super::{Pass, Step};
 use crate::config::{JOIN_LOOKS, JOINS_AT_ONCE};
@@ -16,7 +18,8 @@ use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
 impl<P: Platform> Pass<'_, P> {
-    /// Serves a fault on untouched memory by a huge folio, if one fits into the mapping, nothing is there, and memory is plenty.
+    /// Serves a fault on untouched memory by a huge folio, if one fits into the mapping, nothing is there,
+    /// and memory is plenty.
     pub(super) fn huge_zero_page(
         &mut self,
         mm: &Mm,
@@ -44,8 +47,8 @@ impl<P: Platform> Pass<'_, P> {
 }
 
 impl<P: Platform> Core<P> {
-    /// The folio that a space has at a page, locked, and no larger than that it lies within `within`: a larger one is split. Waits for the lock. Not for
-    /// handlers.
+    /// The folio that a space has at a page, locked, and no larger than that it lies within `within`: a
+    /// larger one is split. Waits for the lock. Not for handlers.
     pub(crate) fn lock_own_within(&self, mm: &Mm, page: u64, within: &Range<u64>) -> Option<Arc<Folio>> {
         loop {
             let folio = self.lock_own(mm, page)?;
@@ -70,7 +73,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Splits a locked huge folio, which the space has from `first` on, into folios of one page; its pages stay where they are.
+    /// Splits a locked huge folio, which the space has from `first` on, into folios of one page; its pages
+    /// stay where they are.
     pub(crate) fn split_own(&self, mm: &Mm, first: u64, huge: &Arc<Folio>) {
         debug_assert_eq!(huge.mapcount.load(Ordering::Acquire), 1, "huge folios are not shared");
         let Some(extent) = huge.body().extent.take() else { return };
@@ -102,7 +106,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Makes one of the small folios from `first` on, if all are there, nobody uses one just now, and no other space has one.
+    /// Makes one of the small folios from `first` on, if all are there, nobody uses one just now, and no
+    /// other space has one.
     fn join(&self, mm: &Mm, first: u64) -> bool {
         let small: Vec<_> =
             mm.anon.in_range(first..first + HUGE_PAGES).into_iter().map(|own| own.1).collect();

@@ -1,7 +1,7 @@
 //! Faults that are served by the thread that has them: those of soft spaces, and populating.
 //!
-//! The thread does all that needs no read; what does, it hands to a handler, and waits for the answer. It waits for folios as
-//! verbs do.
+//! The thread does all that needs no read; what does, it hands to a handler, and waits for the answer. It
+//! waits for folios as verbs do.
 
 use super::{Pass, Step};
 use crate::config::{DELAY, PINNED_BOUND, REPEATS_AT_ONCE, THROTTLE_BOUND};
@@ -26,7 +26,8 @@ pub(crate) enum FaultError {
 }
 
 impl<P: Platform> Core<P> {
-    /// Serves a fault of the calling thread. Afterwards the access may be tried again; it may fault again, since the page can be gone by then.
+    /// Serves a fault of the calling thread. Afterwards the access may be tried again; it may fault again,
+    /// since the page can be gone by then.
     ///
     /// # Errors
     /// Why the access cannot be made.

@@ -92,8 +92,8 @@ impl<P: Platform> Pass<'_, P> {
         }
     }
 
-    /// Starts reading those of `pages` that are not in the cache, in reads of at most `cap` pages. Tells whether any was started. Stops
-    /// where memory does.
+    /// Starts reading those of `pages` that are not in the cache, in reads of at most `cap` pages. Tells
+    /// whether any was started. Stops where memory does.
     pub(super) fn prefetch(&mut self, object: &Arc<FileObject>, pages: Range<u64>, cap: u64) -> bool {
         let end = pages.end.min(object.size_pages());
         let mut index = pages.start;
@@ -127,7 +127,8 @@ impl<P: Platform> Pass<'_, P> {
                 core.counters.add(Event::Reads, 1);
                 core.counters.add(Event::ReadBytes, len as u64);
                 if len < extent.len_bytes() {
-                    // The end of the file: what is beyond it reads as zeros, and no bytes of the frames' last user show.
+                    // The end of the file: what is beyond it reads as zeros, and no bytes of the frames' last
+                    // user show.
                     extent.bytes_mut()[len..].fill(0);
                     let _ = object.refresh_size();
                 }
@@ -143,7 +144,8 @@ impl<P: Platform> Pass<'_, P> {
                 core.folios.fetch_sub(1, Ordering::Relaxed);
                 core.mmu.free(extent);
                 core.waits.unlock(&folio, self.ready);
-                // Of several pages perhaps only one is bad: each fault reads its own alone, and fails with it.
+                // Of several pages perhaps only one is bad: each fault reads its own alone, and fails with
+                // it.
                 for fault in &mut self.ready[waited_from..] {
                     fault.failed = fault.alone || folio.order == 0;
                     fault.alone = true;

@@ -34,7 +34,8 @@ impl Load {
         self.age();
     }
 
-    /// The time since the last change does not count: the arena grew, which another handler would only do at the same time.
+    /// The time since the last change does not count: the arena grew, which another handler would only do at
+    /// the same time.
     pub(super) fn forgive(&mut self) {
         self.since = Instant::now();
     }

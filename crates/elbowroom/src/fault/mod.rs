@@ -1,14 +1,15 @@
 //! The fault driver: handler threads that serve faults and never wait for one.
 //!
-//! A fault's way (design: "the way of a fault"): find the VMA under RCU and enter it; find or make the folio; if its bytes or its lock are not to be had
-//! now, park the fault on the folio, holding it so that reclaim cannot take it, and serve the next; whoever unlocks the folio makes the
-//! fault ready, and it starts again from the top. No step takes an address-space-wide lock, except to tell a
-//! wrong access from a mapping in change.
+//! A fault's way (design: "the way of a fault"): find the VMA under RCU and enter it; find or make the folio;
+//! if its bytes or its lock are not to be had now, park the fault on the folio, holding it so that reclaim
+//! cannot take it, and serve the next; whoever unlocks the folio makes the fault ready, and it starts again
+//! from the top. No step takes an address-space-wide lock, except to tell a wrong access from a mapping in
+//! change.
 //!
-//! `step` has the decisions (`private` those for pages that belong to one space), `needs` what comes between two looks, this file the loop of a handler: what to
-//! do when a step says that it must wait. `inline` is the loop of a thread that serves a fault of its own.
-//! `end` is how faults end, `watchdog` who sees to it that they do, and `trouble` what is done when something
-//! is broken.
+//! `step` has the decisions (`private` those for pages that belong to one space), `needs` what comes between
+//! two looks, this file the loop of a handler: what to do when a step says that it must wait. `inline` is the
+//! loop of a thread that serves a fault of its own. `end` is how faults end, `watchdog` who sees to it that
+//! they do, and `trouble` what is done when something is broken.
 
 mod ahead;
 mod end;
@@ -173,9 +174,9 @@ impl<P: Platform> Handler<P> {
         self.end();
     }
 
-    /// Serves the faults that have come, and submits the reads that they need. Before and among the reads that are done: the device works on what
-    /// these need while those are mapped. It completes reads in batches, and what is served batch by batch only would have device and
-    /// processors wait for each other.
+    /// Serves the faults that have come, and submits the reads that they need. Before and among the reads
+    /// that are done: the device works on what these need while those are mapped. It completes reads in
+    /// batches, and what is served batch by batch only would have device and processors wait for each other.
     fn serve_new(&mut self, events: &mut Vec<FaultEvent>) {
         P::take_faults(&self.core.mmu, events);
         if self.io.load.is_high() {
@@ -185,7 +186,8 @@ impl<P: Platform> Handler<P> {
         self.io.reactor.submit();
     }
 
-    /// Ends the reads under way, so that nobody waits for their folios. Threads that wait for an answer look whether there are handlers.
+    /// Ends the reads under way, so that nobody waits for their folios. Threads that wait for an answer look
+    /// whether there are handlers.
     fn end(mut self) {
         let mut done = Vec::new();
         while self.io.reactor.in_flight() > 0 {
@@ -203,8 +205,8 @@ impl<P: Platform> Handler<P> {
         Pass::new(&self.core, Some(&mut self.io), &mut self.ready)
     }
 
-    /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is cheaper, and leaves the
-    /// other processors to the program.
+    /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is
+    /// cheaper, and leaves the other processors to the program.
     fn share(&self, events: &mut Vec<FaultEvent>) {
         let handlers = self.core.inboxes.len();
         while events.len() > HAND_OVER_FAULTS && handlers > 1 {

@@ -1,8 +1,9 @@
-//! Faults on pages that belong to one space: anonymous memory, and a file's pages that were stored to in a private mapping.
+//! Faults on pages that belong to one space: anonymous memory, and a file's pages that were stored to in a
+//! private mapping.
 //!
-//! Linux: `do_anonymous_page`, `do_cow_fault` and `do_wp_page` (mm/memory.c). There is no shared page of zeros: a read of untouched anonymous
-//! memory gets a frame, as a store does. A page that several spaces have since a fork is copied by the first of them that stores to it, and
-//! kept by the last.
+//! Linux: `do_anonymous_page`, `do_cow_fault` and `do_wp_page` (mm/memory.c). There is no shared page of
+//! zeros: a read of untouched anonymous memory gets a frame, as a store does. A page that several spaces have
+//! since a fork is copied by the first of them that stores to it, and kept by the last.
 
 use super::{Pass, Step};
 use crate::core::Core;
@@ -95,7 +96,8 @@ impl<P: Platform> Pass<'_, P> {
             let at_home = if here { core.mmu.unmap(source.body().extent()) } else { Ok(()) };
             let page = (index - source.index) as usize;
             match at_home.map_err(NoCopy::Unmap).and_then(|()| self.copy(mm, &source, page, fault)) {
-                // Whoever truncates the file looks for copies after the size is stored, so either the copy is found or this sees the size.
+                // Whoever truncates the file looks for copies after the size is stored, so either the copy is
+                // found or this sees the size.
                 Ok(copy) => self.own_if(mm, vma, copy, fault, inside),
                 Err(NoCopy::Frames(step)) => step,
                 Err(NoCopy::Unmap(UnmapError::Busy)) => Step::Later,
@@ -133,7 +135,8 @@ impl<P: Platform> Pass<'_, P> {
         Ok(core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, copy))
     }
 
-    /// A store to a page that other spaces have, too. Nobody stores to it, so it can be copied wherever it is mapped, but for here.
+    /// A store to a page that other spaces have, too. Nobody stores to it, so it can be copied wherever it is
+    /// mapped, but for here.
     fn unshare(&mut self, mm: &Mm, vma: &VmaGuard<'_>, shared: &Arc<Folio>, fault: &Parked) -> Step {
         let core = self.core;
         let here = shared.body().extent().base() == Some(fault.event.addr);
@@ -242,7 +245,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Takes a locked folio, which is not mapped there, out of a space, and frees it if no other has it. `false`: the space does not have it at the page.
+    /// Takes a locked folio, which is not mapped there, out of a space, and frees it if no other has it.
+    /// `false`: the space does not have it at the page.
     pub(crate) fn take_own(&self, mm: &Mm, page: u64, folio: &Arc<Folio>) -> bool {
         let taken = mm.anon.remove(page, folio);
         if taken && folio.mapcount.fetch_sub(1, Ordering::AcqRel) == 1 {

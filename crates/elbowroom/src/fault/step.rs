@@ -205,7 +205,8 @@ impl<P: Platform> Pass<'_, P> {
     }
 }
 
-/// How an access to a page that cannot be had must fail; a store that the mapping does not permit fails for that reason first.
+/// How an access to a page that cannot be had must fail; a store that the mapping does not permit fails for
+/// that reason first.
 pub(super) fn bus(vma: &VmaGuard<'_>) -> Denial {
     if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
 }
@@ -222,7 +223,8 @@ fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
 }
 
 impl<P: Platform> Core<P> {
-    /// The VMA that covers `addr`, to rely on; counted. Waits for the layout lock if per-VMA locks are off, for nothing else.
+    /// The VMA that covers `addr`, to rely on; counted. Waits for the layout lock if per-VMA locks are off,
+    /// for nothing else.
     pub(crate) fn enter<'m>(&self, mm: &'m Mm, addr: usize) -> Result<Entered<'m>, Enter> {
         let counters = &self.counters;
         let layout = (!self.config.ablation.vma_locks).then(|| {
@@ -257,7 +259,8 @@ impl<P: Platform> Core<P> {
         })
     }
 
-    /// What an access that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is mapped there.
+    /// What an access that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is
+    /// mapped there.
     pub(crate) fn look_closely(
         &self,
         mm: &Mm,
@@ -294,7 +297,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Queues a fault until the change of the layout that it met ends; lets it look again if that has happened.
+    /// Queues a fault until the change of the layout that it met ends; lets it look again if that has
+    /// happened.
     pub(crate) fn stall(&self, fault: Parked) {
         let Some(mm) = self.spaces.of(fault.event.addr) else { return self.dispatch(vec![fault]) };
         let mut layout = mm.write();
@@ -306,7 +310,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Makes the access fail, unless `wanted` says, once every other handler can see the denial, that it should not after all.
+    /// Makes the access fail, unless `wanted` says, once every other handler can see the denial, that it
+    /// should not after all.
     pub(super) fn refuse(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Step {
         match self.mmu.deny(addr, denial, wanted) {
             Ok(true) => Step::Denied(denial),
@@ -412,7 +417,8 @@ impl<P: Platform> Core<P> {
             Ok(()) if throttle => Step::Throttled,
             Ok(()) if spurious => Step::Spurious,
             Ok(()) => Step::Done,
-            // The way is blocked by what the program mapped behind our back: the address is not ours any more.
+            // The way is blocked by what the program mapped behind our back: the address is not ours any
+            // more.
             Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) => Step::Foreign,
             // There are page tables for what is mapped when all else is gone.
             Err(Errno::NOMEM) => Step::NoTables,
@@ -451,7 +457,8 @@ fn around(
         return (page..page + 1, Access::Write);
     }
     let mapped = vma.pages();
-    // The file may have been cut since it was looked whether the page is inside; whoever cuts it comes for the page when the folio is unlocked.
+    // The file may have been cut since it was looked whether the page is inside; whoever cuts it comes for
+    // the page when the folio is unlocked.
     let end = folio.range().end.min(mapped.end).min(object.size_pages()).max(folio.index + page as u64 + 1);
     let visible = (folio.index.max(mapped.start) - folio.index) as usize..(end - folio.index) as usize;
     if object.is_memory() && vma.spec.prot.contains(Prot::WRITE) {

@@ -1,8 +1,8 @@
 //! What was evicted, and when: so that a refault tells how far it was from a hit.
 //!
-//! Linux keeps shadow entries in the xarray (mm/workingset.c). Here they are a fixed table, one entry per frame, addressed by a hash:
-//! a later eviction with the same hash takes an earlier one's place, which loses the oldest knowledge first on average,
-//! and the memory is bounded.
+//! Linux keeps shadow entries in the xarray (mm/workingset.c). Here they are a fixed table, one entry per
+//! frame, addressed by a hash: a later eviction with the same hash takes an earlier one's place, which loses
+//! the oldest knowledge first on average, and the memory is bounded.
 
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
@@ -34,8 +34,8 @@ impl Shadows {
         entry.store(tag << 32 | now & 0xFFFF_FFFF, Ordering::Relaxed);
     }
 
-    /// How many pages were evicted since the folio at `index` was, if that is still known; forgets it. Wraps after 2^32 pages
-    /// (16 TiB), as a difference.
+    /// How many pages were evicted since the folio at `index` was, if that is still known; forgets it. Wraps
+    /// after 2^32 pages (16 TiB), as a difference.
     pub(crate) fn refault(&self, object: u64, index: u64) -> Option<u64> {
         let (entry, tag) = self.place(object, index);
         let value = entry.load(Ordering::Relaxed);

@@ -5,7 +5,8 @@ use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::ops::Deref;
 
-/// A mapping of an object, or a part of one that is being changed: while one of these lives, a file stays open and memory keeps its bytes.
+/// A mapping of an object, or a part of one that is being changed: while one of these lives, a file stays
+/// open and memory keeps its bytes.
 ///
 /// Locks: `cache` when the first is made; `queue` when the last is dropped, which may be under the layout
 /// lock.

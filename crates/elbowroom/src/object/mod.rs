@@ -1,8 +1,10 @@
-//! Files: what mappings map. One object per device and inode, with the page cache that all its mappings share.
+//! Files: what mappings map. One object per device and inode, with the page cache that all its mappings
+//! share.
 //!
-//! Synchronization: the index of folios is read under RCU and changed under the `cache` lock (a leaf as far as folios' locks go: it is never
-//! taken while a folio's body is locked, and a folio's lock bit is never waited for under it). Sizes are atomics: a size is stored
-//! before pages beyond it are dropped, and checked again by a fault that has locked the folio.
+//! Synchronization: the index of folios is read under RCU and changed under the `cache` lock (a leaf as far
+//! as folios' locks go: it is never taken while a folio's body is locked, and a folio's lock bit is never
+//! waited for under it). Sizes are atomics: a size is stored before pages beyond it are dropped, and checked
+//! again by a fault that has locked the folio.
 
 mod mapped;
 mod opened;
@@ -202,7 +204,8 @@ impl FileObject {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
 
-    /// Asks the file, and stores its size. Under one lock, so that of two that ask at once the later answer is stored last.
+    /// Asks the file, and stores its size. Under one lock, so that of two that ask at once the later answer
+    /// is stored last.
     fn ask(&self, seen: &mut Seen) -> Result<FileStat, Errno> {
         let Some(file) = self.file() else { return Ok(seen.stat) };
         let stat = file.stat()?;
@@ -244,7 +247,8 @@ impl FileObject {
     }
 
     /// Begins a change of our own: a write-back, or a call of the program's. Until [`FileObject::end_change`]
-    /// what the file looks like is taken for our own doing. Tells what [`FileObject::changed_by_others`] does.
+    /// what the file looks like is taken for our own doing. Tells what [`FileObject::changed_by_others`]
+    /// does.
     pub(crate) fn begin_change(&self) -> bool {
         let mut seen = self.seen.lock();
         let foreign = self.look(&mut seen);
@@ -285,8 +289,8 @@ impl FileObject {
         self.pages.load_arc(index, &pin())
     }
 
-    /// The largest order, at most `order`, of a folio that has page `index` and would overlap nothing in the cache nor reach
-    /// beyond page `end`. Only a hint: nothing is locked.
+    /// The largest order, at most `order`, of a folio that has page `index` and would overlap nothing in the
+    /// cache nor reach beyond page `end`. Only a hint: nothing is locked.
     pub(crate) fn free_order(&self, index: u64, order: u8, end: u64) -> u8 {
         self.pages.free_order(index, order, end, &pin())
     }
@@ -335,7 +339,8 @@ impl FileObject {
         self.pages.writer().clear_mark(folio.index, Mark::Dirty);
     }
 
-    /// Whether pages must arrive write-protected, with no moment in between: the program is known to store where it may not.
+    /// Whether pages must arrive write-protected, with no moment in between: the program is known to store
+    /// where it may not.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict.load(Ordering::Relaxed)
     }
@@ -350,7 +355,8 @@ impl FileObject {
         self.unreadable.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes that an access is about to be made to fail, before it is looked for the last time whether it must.
+    /// Notes that an access is about to be made to fail, before it is looked for the last time whether it
+    /// must.
     pub(crate) fn note_denied(&self) {
         self.denied.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -372,7 +378,8 @@ impl FileObject {
         self.bouncing.swap(false, Ordering::Relaxed)
     }
 
-    /// Leaves the file to the kernel, or takes it back; whoever is mapping it asks [`FileObject::is_aliased`] afterwards.
+    /// Leaves the file to the kernel, or takes it back; whoever is mapping it asks [`FileObject::is_aliased`]
+    /// afterwards.
     pub(crate) fn set_aliased(&self, aliased: bool) {
         self.aliased.store(aliased, Ordering::SeqCst);
     }

@@ -199,7 +199,8 @@ impl ObjectTable {
         Ok((object, given_up))
     }
 
-    /// Memory of `size` bytes that mappings share. The table does not know it: it lives as long as it is mapped.
+    /// Memory of `size` bytes that mappings share. The table does not know it: it lives as long as it is
+    /// mapped.
     pub(crate) fn memory(&self, size: u64) -> Arc<FileObject> {
         Arc::new(FileObject::memory(self.next_serial(), size, self.unmapped.clone(), &self.locks))
     }

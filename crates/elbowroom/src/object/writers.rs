@@ -1,7 +1,8 @@
 //! Writes through descriptors that are under way.
 //!
-//! Between a write(2) and the moment its bytes are in our cached pages, those pages are stale, and writing one back would undo
-//! the write. So a write is announced first, and write-back leaves the pages of its range alone until it ends.
+//! Between a write(2) and the moment its bytes are in our cached pages, those pages are stale, and writing
+//! one back would undo the write. So a write is announced first, and write-back leaves the pages of its range
+//! alone until it ends.
 
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{LockClass, LockStats, Mutex};

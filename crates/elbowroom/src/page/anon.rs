@@ -1,12 +1,14 @@
-//! The pages that belong to one space alone: anonymous memory, and copies of a file's pages that were stored to.
+//! The pages that belong to one space alone: anonymous memory, and copies of a file's pages that were stored
+//! to.
 //!
-//! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork two spaces have the
-//! same folio until one of them stores to it: [`Folio::mapcount`] tells how many have it.
+//! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork
+//! two spaces have the same folio until one of them stores to it: [`Folio::mapcount`] tells how many have it.
 //!
 //! A folio is one page, or a huge one: [`HUGE_PAGES`] of them, naturally aligned in addresses.
 //!
-//! A folio is taken out, moved, split or replaced only by who has its lock and has seen, since locking it, that it is the one at the page. So who has locked it and
-//! seen that may rely on it until unlocking; a folio that was looked up before it was locked may be anybody's by then.
+//! A folio is taken out, moved, split or replaced only by who has its lock and has seen, since locking it,
+//! that it is the one at the page. So who has locked it and seen that may rely on it until unlocking; a folio
+//! that was looked up before it was locked may be anybody's by then.
 
 use crate::page::Folio;
 use elbowroom_index::XArray;
@@ -22,9 +24,11 @@ pub const HUGE_ORDER: u8 = 9;
 /// Pages of a huge folio: 2 MiB.
 pub const HUGE_PAGES: u64 = 1 << HUGE_ORDER;
 
-/// The index, by page number of the address. Looking a page up takes no lock; it may miss a folio that is being split or joined just then, so whoever finds
-/// none learns from [`AnonPages::insert`] whether there is one. Whoever lists a range takes the lock, and misses none. Whether there is any is
-/// known without the lock, unless one is being split or joined: unmapping asks that of untouched memory, while others fault pages in.
+/// The index, by page number of the address. Looking a page up takes no lock; it may miss a folio that is
+/// being split or joined just then, so whoever finds none learns from [`AnonPages::insert`] whether there is
+/// one. Whoever lists a range takes the lock, and misses none. Whether there is any is known without the
+/// lock, unless one is being split or joined: unmapping asks that of untouched memory, while others fault
+/// pages in.
 pub struct AnonPages {
     pages: XArray<Folio>,
     /// How often a split or a join has begun or ended. Changed under the lock.
@@ -32,7 +36,8 @@ pub struct AnonPages {
     changes: Mutex<()>,
 }
 
-/// The right to change the index. The lock goes first, and then the guard, at whose end folios may be dropped.
+/// The right to change the index. The lock goes first, and then the guard, at whose end folios may be
+/// dropped.
 struct Changing<'a> {
     _lock: MutexGuard<'a, ()>,
     _epoch: Guard,
@@ -64,7 +69,8 @@ impl AnonPages {
         self.pages.writer().store(page, folio.order, folio.clone()).is_ok()
     }
 
-    /// Puts `new`, one page each and as many, in the place of the huge folio `old` from `first` on, whose lock the caller has.
+    /// Puts `new`, one page each and as many, in the place of the huge folio `old` from `first` on, whose
+    /// lock the caller has.
     pub fn split(&self, first: u64, old: &Arc<Folio>, new: &[Arc<Folio>]) -> bool {
         let _changing = self.lock();
         if !self.has(first, old) {
@@ -80,7 +86,8 @@ impl AnonPages {
         true
     }
 
-    /// Puts the huge folio `new` in the place of `old`, one page each from `first` on, whose locks the caller has; `false` if one of them is not there.
+    /// Puts the huge folio `new` in the place of `old`, one page each from `first` on, whose locks the caller
+    /// has; `false` if one of them is not there.
     pub fn join(&self, first: u64, old: &[Arc<Folio>], new: &Arc<Folio>) -> bool {
         let _changing = self.lock();
         if !(first..).zip(old).all(|(page, folio)| self.has(page, folio)) {
@@ -101,12 +108,14 @@ impl AnonPages {
         page >> folio.order << folio.order
     }
 
-    /// Whether `folio` is the one there. It stays so while the caller has the folio's lock: all who change what is there have that of what was.
+    /// Whether `folio` is the one there. It stays so while the caller has the folio's lock: all who change
+    /// what is there have that of what was.
     pub fn has(&self, page: u64, folio: &Arc<Folio>) -> bool {
         self.lookup(page).is_some_and(|there| Arc::ptr_eq(&there, folio))
     }
 
-    /// Replaces folios by others of the same pages, which are not all there in between. The caller has the lock.
+    /// Replaces folios by others of the same pages, which are not all there in between. The caller has the
+    /// lock.
     fn reshape(&self, change: impl FnOnce(&Writer<'_, Folio>)) {
         self.reshapes.fetch_add(1, Ordering::Relaxed);
         // Whoever sees anything of the change sees that it has begun.
@@ -115,7 +124,9 @@ impl AnonPages {
         self.reshapes.fetch_add(1, Ordering::Release);
     }
 
-    /// What `look` sees at a moment when all that is there can be found. May take the lock, so not for who has one of a later class. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a second try.
+    /// What `look` sees at a moment when all that is there can be found. May take the lock, so not for who
+    /// has one of a later class. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a
+    /// second try.
     fn whole<R>(&self, look: impl Fn() -> R) -> R {
         let before = self.reshapes.load(Ordering::Acquire);
         let seen = look();
@@ -154,7 +165,8 @@ impl AnonPages {
         self.whole(|| !self.pages.is_empty() && self.pages.range(pages.clone(), &pin()).next().is_some())
     }
 
-    /// The folios that have any of a range of pages, each with its first page, which may lie before the range.
+    /// The folios that have any of a range of pages, each with its first page, which may lie before the
+    /// range.
     pub fn in_range(&self, pages: Range<u64>) -> Vec<(u64, Arc<Folio>)> {
         if self.is_empty() {
             return Vec::new();
@@ -164,8 +176,8 @@ impl AnonPages {
         self.pages.range(pages, &guard).arcs().map(|entry| (entry.index, entry.value)).collect()
     }
 
-    /// The part of `pages` around `page` that has none, if all that may be there are copies of a file's pages, which are never split nor joined. Takes no
-    /// lock.
+    /// The part of `pages` around `page` that has none, if all that may be there are copies of a file's
+    /// pages, which are never split nor joined. Takes no lock.
     pub fn gap_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
         if self.pages.is_empty() {
             return pages;

@@ -1,9 +1,9 @@
 //! Folios: the units of a file's page cache.
 //!
-//! A [`Folio`] is 2^order pages of one file, naturally aligned in it, with frames of its own. Whoever has its lock
-//! ([`StateWord::try_lock`]) owns its frames; the mutex around [`Body`] exists only because the lock bit is no proof to the
-//! compiler, and is never waited for long. Neighbours: `object` (the cache that finds folios), `reclaim` (their queues),
-//! `wait` (who waits for their lock).
+//! A [`Folio`] is 2^order pages of one file, naturally aligned in it, with frames of its own. Whoever has its
+//! lock ([`StateWord::try_lock`]) owns its frames; the mutex around [`Body`] exists only because the lock bit
+//! is no proof to the compiler, and is never waited for long. Neighbours: `object` (the cache that finds
+//! folios), `reclaim` (their queues), `wait` (who waits for their lock).
 
 mod anon;
 mod state;
@@ -32,14 +32,16 @@ pub struct Folio {
     pub object: u64,
     /// How many spaces have it, if it is anonymous. Changed by who has its lock. Linux: `_mapcount`.
     pub mapcount: AtomicU32,
-    /// How often it went from one mapping to another, and in which second: `second << 16 | times`. Changed by who has its lock.
+    /// How often it went from one mapping to another, and in which second: `second << 16 | times`. Changed by
+    /// who has its lock.
     moves: AtomicU32,
     body: Mutex<Body>,
 }
 
 /// What the owner of a folio's lock may change.
 pub struct Body {
-    /// The frames; `None` while a device has them (then all pages are at home), or while reclaim takes them home or frees them.
+    /// The frames; `None` while a device has them (then all pages are at home), or while reclaim takes them
+    /// home or frees them.
     pub extent: Option<Extent>,
     /// Whether reclaim has the frames: pages may still be in a window.
     pub leaving: bool,
@@ -77,7 +79,8 @@ impl Folio {
         }
     }
 
-    /// Notes that it is taken from one mapping to another, by who has its lock; tells how often that was so in this second.
+    /// Notes that it is taken from one mapping to another, by who has its lock; tells how often that was so
+    /// in this second.
     pub fn note_moved(&self, second: u32) -> u32 {
         let before = self.moves.load(Ordering::Relaxed);
         let times = if before >> 16 == second & 0xFFFF { (before & 0xFFFF) + 1 } else { 1 };

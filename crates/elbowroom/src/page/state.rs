@@ -1,8 +1,9 @@
 //! A folio's state in one word: flags, and the count of faults that hold it.
 //!
-//! The lock bit orders everything: who sets it owns the folio's frames until clearing it, across I/O too. Setting the waiters bit
-//! fails once the lock bit is clear, and clearing the lock bit tells whether it was set: so a waiter is either seen by
-//! the unlocker or sees the unlock. Linux: `PG_locked` and `PG_waiters`, mm/filemap.c.
+//! The lock bit orders everything: who sets it owns the folio's frames until clearing it, across I/O too.
+//! Setting the waiters bit fails once the lock bit is clear, and clearing the lock bit tells whether it was
+//! set: so a waiter is either seen by the unlocker or sees the unlock. Linux: `PG_locked` and `PG_waiters`,
+//! mm/filemap.c.
 
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 

@@ -1,7 +1,8 @@
 //! Who waits for a folio's lock: faults, parked without a thread, and threads.
 //!
-//! A hashed table as Linux's `folio_wait_table`. The bucket lock and the waiters bit together lose no wake-up: a waiter is
-//! announced and queued under the bucket lock; the unlocker, who saw the bit, takes the bucket lock before it looks.
+//! A hashed table as Linux's `folio_wait_table`. The bucket lock and the waiters bit together lose no
+//! wake-up: a waiter is announced and queued under the bucket lock; the unlocker, who saw the bit, takes the
+//! bucket lock before it looks.
 
 use crate::page::Folio;
 use elbowroom_machine::{Denial, FaultEvent};
@@ -67,7 +68,8 @@ impl Waiter {
         self.served.notify_all();
     }
 
-    /// Waits until it is told, which happens as long as there are handlers: they serve or refuse every fault. `None`: they have been stopped.
+    /// Waits until it is told, which happens as long as there are handlers: they serve or refuse every fault.
+    /// `None`: they have been stopped.
     pub fn wait(&self, stop: &AtomicBool) -> Option<Answer> {
         let mut answer = self.answer.lock();
         while answer.is_none() && !stop.load(Ordering::Acquire) {

@@ -1,8 +1,9 @@
 //! Making frames free: second chances, eviction, and what a refault means.
 //!
-//! A thread of its own keeps some frames at hand (Linux: `kswapd`): it grows the arena ahead of need up to its size, and from then on frees
-//! frames when few are left. Whoever needs frames sooner frees a batch himself, also while the arena still grows, as if it had its size; where
-//! nothing can be freed, he grows it. Nothing here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
+//! A thread of its own keeps some frames at hand (Linux: `kswapd`): it grows the arena ahead of need up to
+//! its size, and from then on frees frames when few are left. Whoever needs frames sooner frees a batch
+//! himself, also while the arena still grows, as if it had its size; where nothing can be freed, he grows it.
+//! Nothing here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
 use crate::config::{
     ACTIVE_PERCENT, AHEAD_BATCH_PAGES, BIMODAL_ONE_IN, CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP,
@@ -35,7 +36,8 @@ enum Met {
 }
 
 impl<P: Platform> Core<P> {
-    /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be freed now.
+    /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be
+    /// freed now.
     pub(crate) fn frames(&self, order: u8, ready: &mut Vec<Parked>) -> Option<Extent> {
         let wanted: usize = 1 << order;
         for _ in 0..RECLAIM_ROUNDS {
@@ -67,7 +69,8 @@ impl<P: Platform> Core<P> {
         extent
     }
 
-    /// A run of 2^`order` frames, if that can be had without freeing any. An arena that grows for it clears no more than its user would have to.
+    /// A run of 2^`order` frames, if that can be had without freeing any. An arena that grows for it clears
+    /// no more than its user would have to.
     pub(crate) fn whole_run(&self, order: u8) -> Option<Extent> {
         let mut extent = self.mmu.alloc(order);
         for _ in 0..RECLAIM_ROUNDS {
@@ -81,8 +84,8 @@ impl<P: Platform> Core<P> {
         extent
     }
 
-    /// Wakes the thread that keeps frames at hand, if there is something for it to do. It frees single frames only: runs are made by who needs one, of
-    /// folios that are as large, and would be in pieces otherwise.
+    /// Wakes the thread that keeps frames at hand, if there is something for it to do. It frees single frames
+    /// only: runs are made by who needs one, of folios that are as large, and would be in pieces otherwise.
     fn see_to_supply(&self, order: u8) {
         if self.mmu.wants_to_grow() || order == 0 && self.mmu.frames_at_hand() < self.low_mark() {
             self.supply.ask();
@@ -114,8 +117,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size. Not for longer than that should take: if
-    /// others allocate as fast, they ring again, and there are chores.
+    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size. Not
+    /// for longer than that should take: if others allocate as fast, they ring again, and there are chores.
     fn free_ahead(&self) {
         let low = self.low_mark();
         if self.mmu.wants_to_grow() || self.mmu.frames_at_hand() >= low {
@@ -137,7 +140,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked are added to `ready`.
+    /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked are added to
+    /// `ready`.
     pub(crate) fn shrink(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
         let freed = self.shrink_inactive(want, ready);
         if freed == 0 && self.deactivate(want.max(RECLAIM_BATCH_PAGES)) {
@@ -178,7 +182,8 @@ impl<P: Platform> Core<P> {
         freed
     }
 
-    /// Takes the oldest of the active queue, whatever its share, since there is nothing else; `false` if it has none.
+    /// Takes the oldest of the active queue, whatever its share, since there is nothing else; `false` if it
+    /// has none.
     fn deactivate(&self, want: usize) -> bool {
         let mut lru = self.lru.lock();
         let mut pages = 0;
@@ -243,8 +248,9 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Takes inactive folios out of their windows: those of a single clean page all together. While hardly any such page is touched on standby, those that
-    /// were never active are evicted at once, but for a sample. Returns how many folios are on standby now, and how many pages were freed.
+    /// Takes inactive folios out of their windows: those of a single clean page all together. While hardly
+    /// any such page is touched on standby, those that were never active are evicted at once, but for a
+    /// sample. Returns how many folios are on standby now, and how many pages were freed.
     fn age(&self, batch: Vec<Entry>, ready: &mut Vec<Parked>) -> (usize, usize) {
         let mut aged = 0;
         let vain = self.chances.are_vain();
@@ -313,7 +319,8 @@ impl<P: Platform> Core<P> {
         freed
     }
 
-    /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance as so many pages, if that can be.
+    /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance as so
+    /// many pages, if that can be.
     fn age_one(&self, entry: Entry, counts_as: usize, ready: &mut Vec<Parked>) -> bool {
         let unmapped = self.mmu.unmap(entry.folio.body().extent());
         if unmapped == Err(UnmapError::Lost) {
@@ -363,7 +370,8 @@ impl<P: Platform> Core<P> {
         freed
     }
 
-    /// Whether a dirty folio may be given up: its write-back failed, and faults have waited for memory too long.
+    /// Whether a dirty folio may be given up: its write-back failed, and faults have waited for memory too
+    /// long.
     fn may_drop_dirty(&self, folio: &Folio) -> bool {
         folio.state.test(Flag::WriteFailed) && self.memory_wait() > FAILED_DIRTY_KEEP
     }
@@ -407,7 +415,8 @@ impl<P: Platform> Core<P> {
             if distance <= active as u64 {
                 return true;
             }
-            // Beyond what a larger active list would have kept: a cycle longer than memory, perhaps. Keep a part of it.
+            // Beyond what a larger active list would have kept: a cycle longer than memory, perhaps. Keep a
+            // part of it.
             let late = self.late_refaults.fetch_add(1, Ordering::Relaxed);
             late.is_multiple_of(BIMODAL_ONE_IN) && active < self.active_limit()
         });

@@ -22,8 +22,8 @@ impl<P: Platform> Core<P> {
         }
         let pages = range.start >> PAGE_SHIFT..range.end.div_ceil(PAGE_SIZE as u64);
         let number = object.writers.begin(range);
-        // A write-back that began before would put the old bytes over the new ones: it must end first. One that begins now
-        // sees the announcement.
+        // A write-back that began before would put the old bytes over the new ones: it must end first. One
+        // that begins now sees the announcement.
         for folio in object.dirty_in(pages) {
             self.waits.lock(&folio);
             self.unlock(&folio);
@@ -31,7 +31,8 @@ impl<P: Platform> Core<P> {
         WriteTicket { object: object.clone(), number }
     }
 
-    /// Takes the bytes that a write(2) has put into the file into the cached pages, and lets write-back have them again.
+    /// Takes the bytes that a write(2) has put into the file into the cached pages, and lets write-back have
+    /// them again.
     pub(crate) fn write_end(&self, ticket: WriteTicket, written: Range<u64>) {
         if !written.is_empty() {
             self.reread(&ticket.object, written);
@@ -44,14 +45,15 @@ impl<P: Platform> Core<P> {
 
     /// After a look at the size in a change of our own: takes what the file has where stores were made beyond
     /// its end. What was beyond the end may be inside now, so the file's denials are undone: whether the size
-    /// grew just now cannot be told from the size that was known, because the flusher may have looked meanwhile.
+    /// grew just now cannot be told from the size that was known, because the flusher may have looked
+    /// meanwhile.
     fn follow_own_change(&self, object: &Arc<FileObject>) {
         self.settle(object);
         self.allow_again(object, Obstacle::Wait);
     }
 
-    /// The size was changed, and the bytes `changed` perhaps: they are read anew, stores to whole pages of them are forgotten, pages
-    /// beyond the end are dropped, and the rest of the last page is zeroed.
+    /// The size was changed, and the bytes `changed` perhaps: they are read anew, stores to whole pages of
+    /// them are forgotten, pages beyond the end are dropped, and the rest of the last page is zeroed.
     pub(crate) fn resized(&self, object: &Arc<FileObject>, changed: Range<u64>) {
         // A file that cannot be asked keeps the size it had.
         let _ = object.note_own_change();
@@ -70,8 +72,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Drops the copies that private mappings have of pages from `end` on: what was truncated is gone for them, too. A copy that stays pinned stays.
-    /// Linux: `unmap_mapping_range` with `even_cows`.
+    /// Drops the copies that private mappings have of pages from `end` on: what was truncated is gone for
+    /// them, too. A copy that stays pinned stays. Linux: `unmap_mapping_range` with `even_cows`.
     fn drop_copies_beyond(&self, object: &Arc<FileObject>, end: u64) {
         // A copy that is being made sees the new size, or is found here.
         fence(Ordering::SeqCst);
@@ -80,8 +82,9 @@ impl<P: Platform> Core<P> {
             return;
         }
         let deadline = Instant::now() + PINNED_BOUND;
-        // Until there is none left: mremap may move some between being listed and being locked, and fork share some with a child that was looked at before its
-        // parent. Or until the file has grown again: what is copied then is not what was truncated.
+        // Until there is none left: mremap may move some between being listed and being locked, and fork
+        // share some with a child that was looked at before its parent. Or until the file has grown again:
+        // what is copied then is not what was truncated.
         while object.size_pages() <= end {
             let (mut found, mut busy) = (0, 0);
             for mm in self.spaces.all() {
@@ -100,7 +103,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Drops one copy, if it is one of a page from `end` on still. `false`: it is pinned, or its mapping is being changed.
+    /// Drops one copy, if it is one of a page from `end` on still. `false`: it is pinned, or its mapping is
+    /// being changed.
     fn drop_copy(&self, mm: &Mm, page: u64, object: &Arc<FileObject>, end: u64) -> bool {
         let Some(folio) = self.lock_own(mm, page) else { return true };
         // The VMA says whose copy it is; while it is entered, it does not change.

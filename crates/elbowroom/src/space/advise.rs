@@ -24,7 +24,8 @@ pub enum Advice {
     DontNeed,
     /// The same for locked mappings, too.
     DontNeedLocked,
-    /// What belongs to the space may be forgotten when memory is short. (It is kept so far: there is nothing yet that would take it.)
+    /// What belongs to the space may be forgotten when memory is short. (It is kept so far: there is nothing
+    /// yet that would take it.)
     Free,
     /// The pages will not be needed soon.
     Cold,
@@ -58,9 +59,12 @@ impl<P: Platform> Space<P> {
     /// Acts on advice, VMA by VMA; those before a failure have it.
     ///
     /// # Errors
-    /// EINVAL: the address is not aligned, or the end wraps. What a VMA refuses: EINVAL for what is locked (DontNeed, Free, Cold, PageOut, Remove), for
-    /// what is not private anonymous memory (Free, WipeOnFork) or is (Remove); EACCES for Remove without the right to write. EBUSY: a page is pinned for longer than the bound (DontNeed, Remove). ENOMEM if a part of the range is
-    /// not mapped: the rest is done all the same. Populating: ENOMEM at a hole, EINVAL without the right, EFAULT where the page cannot be had, EBUSY where it is pinned at another address, EIO when the manager was dropped.
+    /// EINVAL: the address is not aligned, or the end wraps. What a VMA refuses: EINVAL for what is locked
+    /// (DontNeed, Free, Cold, PageOut, Remove), for what is not private anonymous memory (Free, WipeOnFork)
+    /// or is (Remove); EACCES for Remove without the right to write. EBUSY: a page is pinned for longer than
+    /// the bound (DontNeed, Remove). ENOMEM if a part of the range is not mapped: the rest is done all the
+    /// same. Populating: ENOMEM at a hole, EINVAL without the right, EFAULT where the page cannot be had,
+    /// EBUSY where it is pinned at another address, EIO when the manager was dropped.
     pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
         let rounded = page_align(len);
         if !addr.is_multiple_of(PAGE_SIZE) || len != 0 && rounded == 0 || addr.checked_add(rounded).is_none()

@@ -125,13 +125,14 @@ impl<P: Platform> Space<P> {
         (parts, whole)
     }
 
-    /// Begins a change of `range`: waits for others that overlap it, then takes what is mapped there out of the index, and its pages out of
-    /// the MMU if `plan` says so. Free addresses in the range are taken, too.
+    /// Begins a change of `range`: waits for others that overlap it, then takes what is mapped there out of
+    /// the index, and its pages out of the MMU if `plan` says so. Free addresses in the range are taken, too.
     ///
     /// `plan` looks at the parts before anything is changed and may refuse.
     ///
     /// # Errors
-    /// What `plan` said. ENOMEM: too many VMAs. EBUSY: a page there has been pinned for longer than the bound. Nothing is changed then.
+    /// What `plan` said. ENOMEM: too many VMAs. EBUSY: a page there has been pinned for longer than the
+    /// bound. Nothing is changed then.
     pub(super) fn begin(
         &self,
         range: Range<usize>,
@@ -171,7 +172,8 @@ impl<P: Platform> Space<P> {
         Ok(change)
     }
 
-    /// Begins a change of a free range, which the caller has found under this lock; it ends with one VMA there, or none.
+    /// Begins a change of a free range, which the caller has found under this lock; it ends with one VMA
+    /// there, or none.
     ///
     /// # Errors
     /// ENOMEM: too many VMAs.
@@ -219,7 +221,8 @@ impl<P: Platform> Space<P> {
         self.core.settle_unmapped();
     }
 
-    /// The layout lock, at a moment when nobody changes anything in `range`. Changes end by themselves, so this does.
+    /// The layout lock, at a moment when nobody changes anything in `range`. Changes end by themselves, so
+    /// this does.
     pub(super) fn layout_without_change_in(&self, range: &Range<usize>) -> Layout<'_> {
         self.layout_to_change(range, true)
     }
@@ -270,8 +273,8 @@ impl<P: Platform> Core<P> {
             let body = folio.body();
             body.leaving || body.extent.as_ref().is_some_and(|e| e.base() == Some(base))
         };
-        // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not here. Who takes pages out of what is still mapped may
-        // find that they come back.
+        // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not
+        // here. Who takes pages out of what is still mapped may find that they come back.
         while is_here() {
             self.waits.lock(folio);
             let result = if is_here() { self.mmu.unmap(folio.body().extent()) } else { Ok(()) };
@@ -307,14 +310,15 @@ impl<P: Platform> Core<P> {
         });
     }
 
-    /// Takes the pages of a part that stays mapped out of the MMU, but for those that are pinned. Any of them may be back by the time this returns. Linux:
-    /// `madvise_cold`.
+    /// Takes the pages of a part that stays mapped out of the MMU, but for those that are pinned. Any of them
+    /// may be back by the time this returns. Linux: `madvise_cold`.
     pub(super) fn deactivate_part(&self, mm: &Mm, part: &Part) {
         // It is a hint.
         let _ = self.take_out(mm, part, Instant::now());
     }
 
-    /// Takes the pages of a part that stays mapped out of the MMU, and frees those that belong to the space. Linux: `madvise_dontneed_single_vma`.
+    /// Takes the pages of a part that stays mapped out of the MMU, and frees those that belong to the space.
+    /// Linux: `madvise_dontneed_single_vma`.
     ///
     /// # Errors
     /// EBUSY: one has been pinned for longer than the bound. The kernel's: denials could not be undone.
@@ -335,8 +339,8 @@ impl<P: Platform> Core<P> {
         self.mmu.allow(part.range.clone())
     }
 
-    /// Frees what belongs to the space at a page, if what is mapped there is still like the part. Returns the page behind it. `None`: it is pinned there, or
-    /// the mapping is being changed.
+    /// Frees what belongs to the space at a page, if what is mapped there is still like the part. Returns the
+    /// page behind it. `None`: it is pinned there, or the mapping is being changed.
     fn forget_own(&self, mm: &Mm, page: u64, part: &Part) -> Option<u64> {
         let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) else { return Some(page + 1) };
         let first = AnonPages::first_of(&folio, page);
@@ -365,8 +369,9 @@ impl<P: Platform> Core<P> {
     }
 }
 
-/// Calls `each` for the pages in a range that belong to the space; it tells from which page on to go on. A huge folio is one call, if `each` says so. One that was
-/// joined since the ends of the range were split reaches beyond it, and is split when it is locked: then each of its pages is one.
+/// Calls `each` for the pages in a range that belong to the space; it tells from which page on to go on. A
+/// huge folio is one call, if `each` says so. One that was joined since the ends of the range were split
+/// reaches beyond it, and is split when it is locked: then each of its pages is one.
 fn each_own(
     mm: &Mm,
     pages: &Range<u64>,

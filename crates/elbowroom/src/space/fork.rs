@@ -1,4 +1,5 @@
-//! fork: a second space with the same mappings, and copies of what belongs to the first. Linux: `dup_mmap`, `copy_page_range`.
+//! fork: a second space with the same mappings, and copies of what belongs to the first. Linux: `dup_mmap`,
+//! `copy_page_range`.
 
 use super::Space;
 use crate::config::{DELAY, FORK_PINNED_BOUND};
@@ -11,9 +12,9 @@ use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
 impl Space<Soft> {
-    /// A child: a space with the same mappings at the same places. Shared ones have the same pages; what belongs to this space is copied when
-    /// either stores to it. Both may go on, and be forked again. Each page is shared at one moment; stores that other threads make meanwhile are in
-    /// the child or not.
+    /// A child: a space with the same mappings at the same places. Shared ones have the same pages; what
+    /// belongs to this space is copied when either stores to it. Both may go on, and be forked again. Each
+    /// page is shared at one moment; stores that other threads make meanwhile are in the child or not.
     ///
     /// # Errors
     /// ENOMEM: too many spaces or VMAs. EAGAIN: a page that belongs to this space has been pinned for longer
@@ -38,7 +39,8 @@ impl Space<Soft> {
         let _still = self.core.keep_still(&self.mm).ok_or(Errno::AGAIN)?;
         let parts = self.mm.parts_held(&self.everything(), &self.mm.write());
         let inherited = || parts.iter().filter(|part| !part.2.flags.contains(VmaFlags::DONT_FORK));
-        // First where the pages are, then the pages: whoever looks for copies of a file's page finds them by the mapping.
+        // First where the pages are, then the pages: whoever looks for copies of a file's page finds them by
+        // the mapping.
         child.map_as(inherited().cloned(), offset)?;
         let deadline = Instant::now() + FORK_PINNED_BOUND;
         for (range, _, spec) in inherited() {

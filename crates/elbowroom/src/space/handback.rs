@@ -150,7 +150,8 @@ impl Space<Host> {
         mapped.map(|()| Attempt::Given)
     }
 
-    /// Takes the mappings out, and sees to it that the file has all that they have. What has begun is in `changes`, whatever the result.
+    /// Takes the mappings out, and sees to it that the file has all that they have. What has begun is in
+    /// `changes`, whatever the result.
     fn begin_giving(&self, object: &Arc<FileObject>, changes: &mut Vec<Change>) -> Result<Attempt, Errno> {
         {
             // No mapping is hidden in somebody else's change, and none will be.

@@ -1,10 +1,13 @@
-//! Placing pages that the caller has filled: zero-copy receive. Linux: `vm_insert_pages`, and what `TCP_ZEROCOPY_RECEIVE` does with it.
+//! Placing pages that the caller has filled: zero-copy receive. Linux: `vm_insert_pages`, and what
+//! `TCP_ZEROCOPY_RECEIVE` does with it.
 //!
-//! A [`Buffer`] is a page that is in no space: somebody receives bytes into it and then inserts it, which only changes where its frame is mapped. The
-//! page that was there before comes back in the same buffer, so a stream of messages needs no memory but what it has in flight.
+//! A [`Buffer`] is a page that is in no space: somebody receives bytes into it and then inserts it, which
+//! only changes where its frame is mapped. The page that was there before comes back in the same buffer, so a
+//! stream of messages needs no memory but what it has in flight.
 //!
-//! Synchronization: as a fault, an insertion finds its VMA under RCU and keeps it from being changed by its read lock. The layout lock is
-//! taken only to tell a hole from a mapping in change. Folios are waited for without the VMA's lock.
+//! Synchronization: as a fault, an insertion finds its VMA under RCU and keeps it from being changed by its
+//! read lock. The layout lock is taken only to tell a hole from a mapping in change. Folios are waited for
+//! without the VMA's lock.
 
 use super::Space;
 use crate::config::{DELAY, OPTIMISTIC_LOOKUPS, PINNED_BOUND};
@@ -86,12 +89,14 @@ impl Space<Soft> {
         Ok(Buffer { core: self.core.clone(), extent: Some(extent) })
     }
 
-    /// Puts the pages into private anonymous memory, from `addr` on, in the place of what is there; each buffer then has the page that it
-    /// replaced, if there was one that no other space has. An empty batch only finds and locks the VMA.
+    /// Puts the pages into private anonymous memory, from `addr` on, in the place of what is there; each
+    /// buffer then has the page that it replaced, if there was one that no other space has. An empty batch
+    /// only finds and locks the VMA.
     ///
     /// # Errors
-    /// EINVAL: the address is not aligned or not in the space, a buffer is empty or of another manager, or the memory is not private and anonymous.
-    /// ENOMEM: nothing is mapped there. EACCES: the mapping permits no access. EBUSY: a page there has been pinned for longer than the bound.
+    /// EINVAL: the address is not aligned or not in the space, a buffer is empty or of another manager, or
+    /// the memory is not private and anonymous. ENOMEM: nothing is mapped there. EACCES: the mapping permits
+    /// no access. EBUSY: a page there has been pinned for longer than the bound.
     pub fn insert_pages(&self, addr: usize, pages: &mut [Buffer]) -> Result<(), PartialInsert> {
         let ours = |buffer: &Buffer| !buffer.is_empty() && Arc::ptr_eq(&buffer.core, &self.core);
         let range = self.range(addr, pages.len().max(1) << PAGE_SHIFT);
@@ -153,7 +158,8 @@ impl Insertion<'_> {
         }
     }
 
-    /// After a lookup that found no VMA to enter: whether another can find one. Changes of the layout end by themselves, so one is found, or there is none.
+    /// After a lookup that found no VMA to enter: whether another can find one. Changes of the layout end by
+    /// themselves, so one is found, or there is none.
     fn look_closely(&self, at: usize, lookups: u32) -> Result<(), Errno> {
         if !lookups.is_multiple_of(OPTIMISTIC_LOOKUPS) {
             thread::yield_now();
@@ -208,7 +214,8 @@ impl Insertion<'_> {
         inserted
     }
 
-    /// Takes a locked folio out of the MMU, if it is mapped here or will get the new frame; `true` if it is pinned there.
+    /// Takes a locked folio out of the MMU, if it is mapped here or will get the new frame; `true` if it is
+    /// pinned there.
     fn is_in_the_way(&self, old: &Folio, at: usize) -> bool {
         let alone = old.mapcount.load(Ordering::Acquire) == 1;
         let mut body = old.body();
@@ -239,7 +246,8 @@ impl Insertion<'_> {
             std::mem::swap(&mut old.body().extent, &mut buffer.extent);
             self.map(vma, at, old);
         } else if let Some(own) = self.new_folio(at, buffer) {
-            // Other spaces keep the old page. The VMA is locked for reading and the folio is locked: nobody else changes what is there.
+            // Other spaces keep the old page. The VMA is locked for reading and the folio is locked: nobody
+            // else changes what is there.
             let replaced = self.space.mm.anon.replace(own.index, old, &own);
             assert!(replaced, "what is at a page changes only under its folio's lock");
             old.mapcount.fetch_sub(1, Ordering::AcqRel);

@@ -1,6 +1,7 @@
 //! mlock and munlock. Linux: mm/mlock.c.
 //!
-//! A locked mapping is populated, and is refused what would take its pages away. The budget stays above it: its pages can be evicted.
+//! A locked mapping is populated, and is refused what would take its pages away. The budget stays above it:
+//! its pages can be evicted.
 
 use super::change::{Pages, Rest};
 use super::{Space, page_align};
@@ -10,7 +11,8 @@ use elbowroom_machine::{Errno, PAGE_SIZE};
 use std::ops::Range;
 
 impl<P: Platform> Space<P> {
-    /// Locks the pages that have a byte of the range, VMA by VMA; those before a hole stay locked. Brings them in unless `on_fault`.
+    /// Locks the pages that have a byte of the range, VMA by VMA; those before a hole stay locked. Brings
+    /// them in unless `on_fault`.
     ///
     /// # Errors
     /// EINVAL: the end wraps. ENOMEM: a hole; or a page cannot be brought in, and all is locked nevertheless.

@@ -32,7 +32,8 @@ pub struct MapRequest {
     pub len: usize,
     /// Access rights.
     pub prot: Prot,
-    /// Whether it could be given the right to write later: the program's descriptor is open for writing, or stores stay private.
+    /// Whether it could be given the right to write later: the program's descriptor is open for writing, or
+    /// stores stay private.
     pub may_write: bool,
     /// Whether stores reach the file, or whoever else has the memory.
     pub sharing: Sharing,
@@ -53,9 +54,12 @@ impl<P: Platform> Space<P> {
     /// Maps a file, or anonymous memory; returns the address.
     ///
     /// # Errors
-    /// In this order. EINVAL: the offset is not aligned, or no length. ENOMEM: no room for so much, or the fixed place is not in the space. EINVAL: the
-    /// fixed place is not aligned. EEXIST: [`Place::FixedNoReplace`], and something is there. EOVERFLOW: no file has such an end. EACCES: shared and writable
-    /// without the right. EOPNOTSUPP: private and writable, and the manager was told not to. ENOMEM: too many VMAs. EOPNOTSUPP: the file is left to the kernel (docs/fault.md, "one place"). ESTALE: the file's object was closed meanwhile; open it anew.
+    /// In this order. EINVAL: the offset is not aligned, or no length. ENOMEM: no room for so much, or the
+    /// fixed place is not in the space. EINVAL: the fixed place is not aligned. EEXIST:
+    /// [`Place::FixedNoReplace`], and something is there. EOVERFLOW: no file has such an end. EACCES: shared
+    /// and writable without the right. EOPNOTSUPP: private and writable, and the manager was told not to.
+    /// ENOMEM: too many VMAs. EOPNOTSUPP: the file is left to the kernel (docs/fault.md, "one place").
+    /// ESTALE: the file's object was closed meanwhile; open it anew.
     ///
     /// Locks: `layout`, shortly; with [`Place::Fixed`] those of unmapping, too.
     pub fn map(&self, request: MapRequest) -> Result<usize, Errno> {
@@ -171,7 +175,8 @@ impl<P: Platform> Space<P> {
         if self.mm.is_free(&range, &layout) { Ok(()) } else { Err(Errno::EXIST) }
     }
 
-    /// The place with what is wrong with it said: ENOMEM if a fixed one does not fit, EINVAL if it is not aligned.
+    /// The place with what is wrong with it said: ENOMEM if a fixed one does not fit, EINVAL if it is not
+    /// aligned.
     pub(super) fn check_place(&self, place: Place, len: usize) -> Result<Place, Errno> {
         match place {
             Place::Anywhere => Ok(Place::Anywhere),

@@ -1,10 +1,12 @@
 //! Spaces: the mmap family, one verb a file, with Linux's results and error numbers.
 //!
-//! Every change of a layout goes through [`change`], in three steps: take what is mapped in the range out of the index (new faults there
-//! stall), once no reader relies on it; take its pages out of the MMU; put in what comes instead, and let the stalled faults look again. The
-//! layout lock is held for the first and the last step only.
+//! Every change of a layout goes through [`change`], in three steps: take what is mapped in the range out of
+//! the index (new faults there stall), once no reader relies on it; take its pages out of the MMU; put in
+//! what comes instead, and let the stalled faults look again. The layout lock is held for the first and the
+//! last step only.
 //!
-//! Addresses of the process's own space are pointers. Those of a soft space have its number in their top 16 bits.
+//! Addresses of the process's own space are pointers. Those of a soft space have its number in their top 16
+//! bits.
 
 mod access;
 mod advise;

@@ -16,7 +16,8 @@ impl<P: Platform> Space<P> {
         self.core.fault(FaultEvent { addr, thread: NO_THREAD, write, present: false })
     }
 
-    /// Brings the pages of the range in, where they are not locked on fault; for writing where stores would make copies, until one cannot be had.
+    /// Brings the pages of the range in, where they are not locked on fault; for writing where stores would
+    /// make copies, until one cannot be had.
     pub(super) fn populate(&self, range: &Range<usize>) -> Result<(), FaultError> {
         let parts = self.parts(range);
         for part in parts.iter().filter(|part| !part.spec.flags.contains(VmaFlags::ON_FAULT)) {

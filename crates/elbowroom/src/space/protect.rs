@@ -10,9 +10,9 @@ impl<P: Platform> Space<P> {
     /// Changes the rights of the range, VMA by VMA: those before a failure stay changed.
     ///
     /// # Errors
-    /// In this order. EINVAL: the address is not aligned. ENOMEM: the end is not after the start; or a hole. EACCES: the right to write, for a shared
-    /// mapping of a file that is not open for writing. EOPNOTSUPP: private pages would become writable, and the manager was told not to allow that; nothing
-    /// is changed.
+    /// In this order. EINVAL: the address is not aligned. ENOMEM: the end is not after the start; or a hole.
+    /// EACCES: the right to write, for a shared mapping of a file that is not open for writing. EOPNOTSUPP:
+    /// private pages would become writable, and the manager was told not to allow that; nothing is changed.
     pub fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);

@@ -44,7 +44,8 @@ impl<P: Platform> Space<P> {
         self.mm.overlapping(&pages, &layout).into_iter().map(Area::of).collect()
     }
 
-    /// mincore: sets bit 0 of each byte of `out`, one per page from `addr` on, to whether the page is in memory.
+    /// mincore: sets bit 0 of each byte of `out`, one per page from `addr` on, to whether the page is in
+    /// memory.
     ///
     /// # Errors
     /// EINVAL: the address is not aligned. ENOMEM: a page is not mapped, or beyond the space.

@@ -1,4 +1,5 @@
-//! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`, `move_vma`.
+//! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`,
+//! `move_vma`.
 
 use super::change::{Change, Pages, Part, Rest, Terms};
 use super::map::Place;
@@ -17,7 +18,8 @@ pub enum Remap {
     MayMove,
     /// Exactly there; what is there is replaced.
     Fixed(usize),
-    /// There if that is free, else anywhere; the old range stays mapped, without the pages that belonged to the space.
+    /// There if that is free, else anywhere; the old range stays mapped, without the pages that belonged to
+    /// the space.
     DontUnmap(usize),
     /// Both.
     FixedDontUnmap(usize),
@@ -44,9 +46,10 @@ impl<P: Platform> Space<P> {
     /// Shrinks, grows or moves what is mapped at a range; returns where it is now.
     ///
     /// # Errors
-    /// EINVAL: an address is not aligned, the new length is 0 or larger than the space, the new range overlaps the old one or is not in the space, two
-    /// lengths with [`Remap::DontUnmap`], or no old length and a private mapping. EFAULT: the old range is not all one mapping (with
-    /// [`Remap::Fixed`] and one length it may be several, with holes). ENOMEM: no room to grow in place, or at all.
+    /// EINVAL: an address is not aligned, the new length is 0 or larger than the space, the new range
+    /// overlaps the old one or is not in the space, two lengths with [`Remap::DontUnmap`], or no old length
+    /// and a private mapping. EFAULT: the old range is not all one mapping (with [`Remap::Fixed`] and one
+    /// length it may be several, with holes). ENOMEM: no room to grow in place, or at all.
     pub fn remap(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
         let at = self.remap_range(addr, old, new, how);
         self.settle();
@@ -146,7 +149,8 @@ impl<P: Platform> Space<P> {
         self.move_vma(addr..addr + old, new, Place::Anywhere, false)
     }
 
-    /// Maps the free range right after a mapping as its continuation, if the old range ends where the mapping does.
+    /// Maps the free range right after a mapping as its continuation, if the old range ends where the mapping
+    /// does.
     fn grow(&self, addr: usize, old: usize, new: usize) -> bool {
         let Ok(part) = self.mapping_from(addr) else { return false };
         let growth = addr + old..addr + new;
@@ -175,7 +179,8 @@ impl<P: Platform> Space<P> {
         true
     }
 
-    /// Moves what is mapped at `from` with its pages; the new range may be longer. An empty `from` makes a second mapping of the same pages.
+    /// Moves what is mapped at `from` with its pages; the new range may be longer. An empty `from` makes a
+    /// second mapping of the same pages.
     fn move_vma(&self, from: Range<usize>, new: usize, place: Place, keep: bool) -> Result<usize, Errno> {
         let whole = self.mapping_from(from.start)?;
         let first_page = whole.first_page;
@@ -205,7 +210,8 @@ impl<P: Platform> Space<P> {
         Ok(to.start)
     }
 
-    /// Moves what the space has at the pages by a distance, which may be negative. Huge folios that would not be aligned are split.
+    /// Moves what the space has at the pages by a distance, which may be negative. Huge folios that would not
+    /// be aligned are split.
     fn move_own(&self, pages: Range<u64>, distance: u64) {
         // The distance in pages of addresses, which have no more bits than these.
         let moved = |page: u64| page.wrapping_add(distance) & (u64::MAX >> PAGE_SHIFT);
@@ -226,8 +232,9 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// Begins both changes of a move of `whole`, as far as `from` goes. The one that may have to wait while the other is held is always that at the higher
-    /// address, so that two moves cannot wait for each other; finding a free place waits for nobody.
+    /// Begins both changes of a move of `whole`, as far as `from` goes. The one that may have to wait while
+    /// the other is held is always that at the higher address, so that two moves cannot wait for each other;
+    /// finding a free place waits for nobody.
     ///
     /// # Errors
     /// EFAULT: the mapping is not what it was just now. Else those of beginning.
@@ -287,7 +294,8 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// A fixed range for what moves. It was unmapped just now; whoever was faster in mapping there loses it again.
+    /// A fixed range for what moves. It was unmapped just now; whoever was faster in mapping there loses it
+    /// again.
     fn fixed_target(&self, to: usize, len: usize, beside_another: bool) -> Result<Change, Errno> {
         self.owned(&(to..to + len))?;
         let mut change =

@@ -8,11 +8,13 @@ use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, PAGE_SIZE};
 
 impl<P: Platform> Space<P> {
-    /// Writes the dirty pages of the range back, and makes them durable if `durable`. `invalidate` only refuses what is locked.
+    /// Writes the dirty pages of the range back, and makes them durable if `durable`. `invalidate` only
+    /// refuses what is locked.
     ///
     /// # Errors
-    /// The first of: EINVAL: the address is not aligned. EBUSY: `invalidate`, and a mapping is locked. The first error of a write-back of the file since the last
-    /// report, this one's included. ENOMEM: a part of the range is not mapped, after the rest was written.
+    /// The first of: EINVAL: the address is not aligned. EBUSY: `invalidate`, and a mapping is locked. The
+    /// first error of a write-back of the file since the last report, this one's included. ENOMEM: a part of
+    /// the range is not mapped, after the rest was written.
     pub fn sync(&self, addr: usize, len: usize, durable: bool, invalidate: bool) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);

@@ -25,7 +25,8 @@ pub enum AccessError {
     /// A word that is not aligned, a pin across pages, or a copy onto itself.
     #[error("the access at {0:#x} is not one that can be made")]
     Invalid(usize),
-    /// The page is mapped at another address, where it has been pinned for too long. What CPUs have no signal for.
+    /// The page is mapped at another address, where it has been pinned for too long. What CPUs have no signal
+    /// for.
     #[error("the page at {0:#x} has been pinned at another address for too long")]
     Pinned(usize),
     /// The manager was dropped.
@@ -55,8 +56,8 @@ impl AccessError {
 /// Bytes that [`Cpu::copy`] has in hand at a time.
 const COPY_BYTES: usize = 1024;
 
-/// A thread's way to the memory of soft spaces: any space of the manager, by its address. It keeps translations, so a thread should have one for
-/// long; it can go to another thread, but not be shared.
+/// A thread's way to the memory of soft spaces: any space of the manager, by its address. It keeps
+/// translations, so a thread should have one for long; it can go to another thread, but not be shared.
 pub struct Cpu {
     core: Arc<Core<Soft>>,
     soft: SoftCpu,
@@ -93,7 +94,8 @@ impl<P: Platform> Drop for Space<P> {
             return;
         }
         let everything = self.everything();
-        // A page that stays pinned keeps its mapping, and the space its number: its pin's owner may still use it.
+        // A page that stays pinned keeps its mapping, and the space its number: its pin's owner may still use
+        // it.
         if let Ok(change) = self.begin(everything, |_| Ok(Pages::Drop)) {
             self.finish(change, Vec::new(), Rest::Taken);
             self.core.spaces.remove(self.base);
@@ -104,7 +106,8 @@ impl<P: Platform> Drop for Space<P> {
 }
 
 impl Cpu {
-    /// Makes an access until it succeeds or must fail; `go_on` makes what is left of it, from what was done so far.
+    /// Makes an access until it succeeds or must fail; `go_on` makes what is left of it, from what was done
+    /// so far.
     fn access<R>(
         &self,
         mut go_on: impl FnMut(&SoftCpu, usize) -> Result<R, SoftFault>,
@@ -191,7 +194,8 @@ impl Cpu {
         if from.abs_diff(to) < len {
             return Err(AccessError::Invalid(to));
         }
-        // A page that both have is mapped for one of them at a time: each part is loaded whole before it is stored.
+        // A page that both have is mapped for one of them at a time: each part is loaded whole before it is
+        // stored.
         let mut buffer = [0; COPY_BYTES];
         for done in (0..len).step_by(COPY_BYTES) {
             let part = &mut buffer[..COPY_BYTES.min(len - done)];
@@ -201,8 +205,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Replaces an aligned word by `new` if it is `current`, in one step for all threads and spaces; the inner result is the value before, `Ok` if it
-    /// was replaced.
+    /// Replaces an aligned word by `new` if it is `current`, in one step for all threads and spaces; the
+    /// inner result is the value before, `Ok` if it was replaced.
     ///
     /// # Errors
     /// How the access failed; it counts as a store. Invalid: `addr` is no multiple of 8.
@@ -279,8 +283,9 @@ impl Cpu {
         Ok(())
     }
 
-    /// Keeps `len` bytes at `addr`, all in one page, in memory: the guard is the bytes. While it lives, what would take the page away waits, at most for
-    /// some seconds, and then fails with EBUSY. Linux: `pin_user_pages`.
+    /// Keeps `len` bytes at `addr`, all in one page, in memory: the guard is the bytes. While it lives, what
+    /// would take the page away waits, at most for some seconds, and then fails with EBUSY. Linux:
+    /// `pin_user_pages`.
     ///
     /// # Errors
     /// How the access failed. TooManyPins: they are bounded. Invalid: the bytes do not end in their page.

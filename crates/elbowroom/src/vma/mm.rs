@@ -21,8 +21,9 @@ use std::ops::Range;
 /// The most VMAs of a space.
 const MAX_VMAS: u32 = 1 << 20;
 
-/// In tests of the tests: a reader takes whatever the slot has that it found for the VMA, without looking whether it covers the address. (In
-/// `Slots` the same mutant leaves out the generation: each of the two checks alone still finds a slot that was used again.)
+/// In tests of the tests: a reader takes whatever the slot has that it found for the VMA, without looking
+/// whether it covers the address. (In `Slots` the same mutant leaves out the generation: each of the two
+/// checks alone still finds a slot that was used again.)
 const MUTANT_SKIP_REVALIDATION: bool = cfg!(elbowroom_mutant = "skip_revalidation");
 
 /// What a range of the index is. A gap is free.
@@ -52,7 +53,8 @@ pub(crate) struct LayoutState {
     pub(crate) stalled: Vec<Parked>,
     /// How many VMAs the changes under way may put in when they end.
     pub(crate) promised: usize,
-    /// How many wait for a moment at which nothing is being changed: until they have had it, no change begins.
+    /// How many wait for a moment at which nothing is being changed: until they have had it, no change
+    /// begins.
     pub(crate) still_wanted: usize,
 }
 
@@ -82,7 +84,8 @@ pub(crate) enum Enter {
     Changed,
 }
 
-/// How many hints a layout has, and the addresses that share one: 1 MiB, and those a multiple of `HINTS` MiB away.
+/// How many hints a layout has, and the addresses that share one: 1 MiB, and those a multiple of `HINTS` MiB
+/// away.
 const HINTS: usize = 64;
 const HINT_SHIFT: u32 = 20;
 /// No hint: what no table gives as a key.
@@ -94,8 +97,9 @@ pub(crate) struct Mm {
     pub(crate) id: u64,
     index: RangeMap<Entry>,
     vmas: Slots<Vma>,
-    /// Which VMA was entered last, by address. It is as good as one from the index, which is written by all who map: a key whose VMA is gone finds
-    /// nothing, and whatever it finds is looked at, whether it covers the address. So hints need not be taken back, as those of Linux's `vmacache` had to be.
+    /// Which VMA was entered last, by address. It is as good as one from the index, which is written by all
+    /// who map: a key whose VMA is gone finds nothing, and whatever it finds is looked at, whether it covers
+    /// the address. So hints need not be taken back, as those of Linux's `vmacache` had to be.
     hints: [Lines<AtomicU64>; HINTS],
     layout: LayoutLock<LayoutState>,
     /// The pages that belong to the space alone.
@@ -187,7 +191,8 @@ impl Mm {
         entries.filter_map(|(_, entry)| entry.key()).collect::<Vec<_>>().into_iter()
     }
 
-    /// What is mapped in `range`, cut to it, as ranges of addresses, the object's first page and the spec, for whoever holds the layout lock.
+    /// What is mapped in `range`, cut to it, as ranges of addresses, the object's first page and the spec,
+    /// for whoever holds the layout lock.
     pub(crate) fn parts_held(
         &self,
         range: &Range<usize>,
@@ -223,7 +228,8 @@ impl Mm {
         copies
     }
 
-    /// The first pages of 2 MiB blocks that lie in one private anonymous mapping, in the next `looks` mappings from where the last call ended.
+    /// The first pages of 2 MiB blocks that lie in one private anonymous mapping, in the next `looks`
+    /// mappings from where the last call ended.
     pub(crate) fn blocks_to_join(&self, looks: usize) -> Vec<u64> {
         let from = self.joined_up_to.load(Ordering::Relaxed);
         let layout = self.read();
@@ -259,8 +265,8 @@ impl Mm {
         self.index.overlapping(pages, &pin()).next().is_none()
     }
 
-    /// The highest free place for `len` bytes within `within` at an address that is `phase` modulo `align` (a power of two). Linux:
-    /// `vm_unmapped_area` top-down.
+    /// The highest free place for `len` bytes within `within` at an address that is `phase` modulo `align` (a
+    /// power of two). Linux: `vm_unmapped_area` top-down.
     pub(crate) fn place(
         &self,
         len: usize,
@@ -281,7 +287,8 @@ impl Mm {
         if most <= MAX_VMAS as usize { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
-    /// Promises room for cutting `range`, and for putting back afterwards what was cut out, or `adds` VMAs if that is more. Returns how many are promised.
+    /// Promises room for cutting `range`, and for putting back afterwards what was cut out, or `adds` VMAs if
+    /// that is more. Returns how many are promised.
     ///
     /// # Errors
     /// ENOMEM: too many VMAs. Never for a range that cuts no VMA in two and to which none is added.
@@ -303,7 +310,8 @@ impl Mm {
         Ok(back)
     }
 
-    /// Maps, where no VMA is; joins it with neighbours that it continues. The caller has asked [`Mm::room_for`] it.
+    /// Maps, where no VMA is; joins it with neighbours that it continues. The caller has asked
+    /// [`Mm::room_for`] it.
     pub(crate) fn insert(&self, layout: &mut Layout<'_>, mut vma: Vma) {
         let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &pin())?.1.key();
         let before = (vma.range.start > 0).then(|| key_at(vma.range.start - PAGE_SIZE)).flatten();
@@ -356,8 +364,8 @@ impl Mm {
         true
     }
 
-    /// Takes what is mapped in `range` out of the layout, and the range with it: it is nobody's. When this returns, no reader relies on what was
-    /// mapped there.
+    /// Takes what is mapped in `range` out of the layout, and the range with it: it is nobody's. When this
+    /// returns, no reader relies on what was mapped there.
     pub(crate) fn cut(&self, layout: &mut Layout<'_>, range: &Range<usize>) {
         for key in self.keys_in(range) {
             let Some(vma) = self.vmas.remove(key, layout) else { continue };

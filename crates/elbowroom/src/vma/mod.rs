@@ -1,8 +1,9 @@
 //! Mappings: VMAs, and the layouts of spaces.
 //!
-//! [`Mm`] is a layout: which VMA covers which addresses. Readers find a VMA under RCU, lock it for reading without waiting, and check that it
-//! still covers what they looked for ([`Mm::enter`]); whoever changes the layout has its lock for writing. Linux:
-//! `lock_vma_under_rcu`, `mm_struct`. What becomes of VMAs that are cut or meet their like is decided by `plan`, plain data.
+//! [`Mm`] is a layout: which VMA covers which addresses. Readers find a VMA under RCU, lock it for reading
+//! without waiting, and check that it still covers what they looked for ([`Mm::enter`]); whoever changes the
+//! layout has its lock for writing. Linux: `lock_vma_under_rcu`, `mm_struct`. What becomes of VMAs that are
+//! cut or meet their like is decided by `plan`, plain data.
 
 mod mm;
 mod plan;
@@ -136,7 +137,8 @@ impl Vma {
         self.first_page..self.page_at(self.range.end)
     }
 
-    /// Where the object's page `index` is, or would be if the mapping reached as far (wrapping: it may lie before address 0).
+    /// Where the object's page `index` is, or would be if the mapping reached as far (wrapping: it may lie
+    /// before address 0).
     pub(crate) fn address_of(&self, index: u64) -> usize {
         let distance = (index as usize).wrapping_sub(self.first_page as usize) << PAGE_SHIFT;
         self.range.start.wrapping_add(distance)

@@ -1,4 +1,5 @@
-//! What becomes of mappings when a range is cut out of them, when a new one meets its like, and what they leave free. Plain data in, a plan out.
+//! What becomes of mappings when a range is cut out of them, when a new one meets its like, and what they
+//! leave free. Plain data in, a plan out.
 
 use super::{Pattern, Prot, Sharing, VmaFlags};
 use elbowroom_machine::PAGE_SHIFT;
@@ -108,13 +109,15 @@ pub(crate) fn merge(before: Option<&Side>, new: &Side, after: Option<&Side>) -> 
     }
 }
 
-/// Whether the second of two mappings is the first one's continuation: the next addresses, the next pages, all else equal. Linux: `can_vma_merge_after`.
+/// Whether the second of two mappings is the first one's continuation: the next addresses, the next pages,
+/// all else equal. Linux: `can_vma_merge_after`.
 fn adjoin(first: &Side, second: &Side) -> bool {
     let next_page = first.first_page + (first.range.len() >> PAGE_SHIFT) as u64;
     first.kind == second.kind && first.range.end == second.range.start && next_page == second.first_page
 }
 
-/// What of `range` none of `taken` has: ranges in order that do not overlap, the first and the last perhaps reaching out of it.
+/// What of `range` none of `taken` has: ranges in order that do not overlap, the first and the last perhaps
+/// reaching out of it.
 ///
 /// ```text
 ///  range         |------------------|
@@ -136,7 +139,8 @@ pub(crate) fn gaps(range: &Range<u64>, taken: impl Iterator<Item = Range<u64>>) 
     free
 }
 
-/// Cuts `cut` out of the mapping of the file from `first_page` at `range`; `None` if they do not overlap. All addresses are page-aligned.
+/// Cuts `cut` out of the mapping of the file from `first_page` at `range`; `None` if they do not overlap. All
+/// addresses are page-aligned.
 pub(crate) fn carve(range: &Range<usize>, first_page: u64, cut: &Range<usize>) -> Option<Carved> {
     let inside = range.start.max(cut.start)..range.end.min(cut.end);
     if inside.start >= inside.end {

@@ -1,8 +1,8 @@
 //! Writing dirty folios back.
 //!
-//! A folio that is written is locked and out of its window, so its bytes are stable; its frames are with the write until it ends. Only the flusher and
-//! threads that called a verb do this: both may wait. Errors stay with the file until somebody asks (msync, fsync, close); the pages stay
-//! dirty and are tried again.
+//! A folio that is written is locked and out of its window, so its bytes are stable; its frames are with the
+//! write until it ends. Only the flusher and threads that called a verb do this: both may wait. Errors stay
+//! with the file until somebody asks (msync, fsync, close); the pages stay dirty and are tried again.
 
 mod end;
 mod folio;
@@ -19,7 +19,8 @@ use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
-/// What to do about a folio that cannot be written now: a write(2) to it is under way, or the kernel has pinned it.
+/// What to do about a folio that cannot be written now: a write(2) to it is under way, or the kernel has
+/// pinned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// Leave it for the next time.
@@ -42,7 +43,8 @@ impl<P: Platform> Core<P> {
         self.dirty_pages.load(Ordering::Relaxed) > self.mmu.frames() / DIRTY_SHARE
     }
 
-    /// Marks a page dirty, before a store to it can happen. The caller has the folio's lock. Tells whether it was clean.
+    /// Marks a page dirty, before a store to it can happen. The caller has the folio's lock. Tells whether it
+    /// was clean.
     pub(crate) fn mark_dirty(&self, object: &FileObject, folio: &Folio, page: usize) -> bool {
         {
             let mut body = folio.body();
@@ -172,8 +174,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Once an interval: what others changed is dropped, what we changed is written, what nobody uses is closed, and pages that could not be
-    /// had may be tried again.
+    /// Once an interval: what others changed is dropped, what we changed is written, what nobody uses is
+    /// closed, and pages that could not be had may be tried again.
     fn tick(&self) {
         for object in self.objects.all() {
             let changed = object.changed_by_others();
@@ -201,7 +203,8 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Undoes the denials in a file's mappings: whatever made an access fail may be over; if not, it fails again.
+    /// Undoes the denials in a file's mappings: whatever made an access fail may be over; if not, it fails
+    /// again.
     pub(crate) fn allow_again(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
         if !object.take_denied() {
             return;
@@ -267,7 +270,8 @@ impl<P: Platform> Core<P> {
         object.close_file();
     }
 
-    /// Frees folios of memory: they read as zeros again. `false`: some are left, which have been pinned for longer than the bound.
+    /// Frees folios of memory: they read as zeros again. `false`: some are left, which have been pinned for
+    /// longer than the bound.
     pub(crate) fn drop_memory(&self, object: &FileObject, pages: Range<u64>) -> bool {
         let deadline = Instant::now() + PINNED_BOUND;
         let mut all = true;

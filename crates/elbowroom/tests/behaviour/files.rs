@@ -165,7 +165,8 @@ fn random_reads_read_right_and_keep_what_comes_back<M: Machine>() {
         may_write: false,
         ..request(Some(&object), pages, Sharing::Shared)
     });
-    // Every page once before any comes again, in an order without streams; after each three of a few that come again and again, if there are any.
+    // Every page once before any comes again, in an order without streams; after each three of a few that
+    // come again and again, if there are any.
     let read = |hot: usize| {
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -1,4 +1,5 @@
-//! The behaviours, by what they are about. Each is a function over [`crate::support::Machine`], and a test on each machine.
+//! The behaviours, by what they are about. Each is a function over [`crate::support::Machine`], and a test on
+//! each machine.
 
 /// Turns each function, generic over a [`Machine`], into a test on each of the machines.
 macro_rules! on_every_machine {

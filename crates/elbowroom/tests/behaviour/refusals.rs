@@ -22,7 +22,8 @@ impl Scene {
     }
 }
 
-/// Rows: private memory, shared memory, a shared file, a private file, a file that is only read, nothing, and locked private memory.
+/// Rows: private memory, shared memory, a shared file, a private file, a file that is only read, nothing, and
+/// locked private memory.
 const ROWS: usize = 7;
 const HOLE: usize = 5;
 const LOCKED: usize = 6;

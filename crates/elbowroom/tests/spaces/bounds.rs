@@ -1,4 +1,5 @@
-//! What runs out: memory, spaces, mappings. Slow: one waits for a bound in time, and two make half a million mappings and more.
+//! What runs out: memory, spaces, mappings. Slow: one waits for a bound in time, and two make half a million
+//! mappings and more.
 
 use crate::support::*;
 use elbowroom::{AccessError, Config, Errno, Intent, Manager, MapRequest, Place, Prot, Sharing, Soft};
@@ -62,7 +63,8 @@ fn there_is_a_bound_on_spaces() {
 /// For what makes a million mappings, on a machine that does other things, too.
 const LONG: Duration = Duration::from_secs(150);
 
-/// Makes mappings of a page each, which cannot be joined, of those with these numbers from `room` on; stops at the first that is refused.
+/// Makes mappings of a page each, which cannot be joined, of those with these numbers from `room` on; stops
+/// at the first that is refused.
 fn map_single(m: &SoftMachine, room: usize, numbers: Range<usize>) -> Result<(), Errno> {
     let mut places = numbers.map(|number| Place::FixedNoReplace(room + 2 * number * PAGE));
     places.try_for_each(|place| {
@@ -77,7 +79,8 @@ fn room_for(m: &SoftMachine, count: usize) -> usize {
     room
 }
 
-/// munmap asked for room for as many mappings again as it was to take away: it refused what was more than half of the bound.
+/// munmap asked for room for as many mappings again as it was to take away: it refused what was more than
+/// half of the bound.
 #[test]
 fn much_can_be_unmapped_at_once() {
     ends_within(LONG, || {
@@ -90,8 +93,8 @@ fn much_can_be_unmapped_at_once() {
     });
 }
 
-/// A verb that had asked for room found it taken by others when it put back what it had taken out, and panicked with the layout locked. The pin makes it wait
-/// in its middle.
+/// A verb that had asked for room found it taken by others when it put back what it had taken out, and
+/// panicked with the layout locked. The pin makes it wait in its middle.
 #[test]
 fn the_last_room_for_mappings_is_not_given_twice() {
     ends_within(LONG, || {

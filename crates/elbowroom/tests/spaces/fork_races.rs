@@ -7,7 +7,8 @@ use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 
-/// The writer of a page stores a number to its first word, and then to its last; so, at any moment, the last is the first or one less.
+/// The writer of a page stores a number to its first word, and then to its last; so, at any moment, the last
+/// is the first or one less.
 #[test]
 fn each_page_of_the_child_is_from_one_moment() {
     let m = SoftMachine::start(Config::with_memory(BUDGET)).unwrap();

@@ -19,7 +19,8 @@ fn there(addr: usize, space: &Space<Soft>, other: &Space<Soft>) -> usize {
     addr - space.base() + other.base()
 }
 
-/// A child, dropped while all is well. A thread that lost the processor within a store has its page pinned, perhaps for longer than fork waits.
+/// A child, dropped while all is well. A thread that lost the processor within a store has its page pinned,
+/// perhaps for longer than fork waits.
 fn fork(space: &Space<Soft>) -> Sound<Space<Soft>> {
     let until = Instant::now() + Duration::from_secs(10);
     loop {

@@ -69,7 +69,8 @@ fn reclaim_tells() {
     m.check_marks(addr, 0..pages, 0);
     let mut resident = [9];
     m.space().resident(addr, &mut resident).unwrap();
-    // What was read first has left, or at least has been out once; the log may have lost the page, which it says.
+    // What was read first has left, or at least has been out once; the log may have lost the page, which it
+    // says.
     assert!(subscription.retry(since, &(addr..addr + PAGE)));
     m.resize(&object, &path, PAGE as u64);
     let since = subscription.begin();

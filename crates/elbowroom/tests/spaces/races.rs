@@ -8,7 +8,8 @@ use std::ops::Range;
 
 const PAGES: usize = 48;
 
-/// Reads and writes pages that others move and protect: an access fails, or finds the page's own number. Counts how many succeeded.
+/// Reads and writes pages that others move and protect: an access fails, or finds the page's own number.
+/// Counts how many succeeded.
 fn use_pages(m: &SoftMachine, places: [usize; 2], stop: &AtomicBool, good: &AtomicU64) {
     let cpu = m.space().cpu();
     for i in 0.. {
@@ -80,7 +81,8 @@ fn pages_keep_their_numbers_while_they_move() {
     }
 }
 
-/// Several threads map and unmap beside each other, each its own; pages never show what another thread stored.
+/// Several threads map and unmap beside each other, each its own; pages never show what another thread
+/// stored.
 #[test]
 fn threads_map_beside_each_other() {
     let m = SoftMachine::start(Config::with_memory(BUDGET)).unwrap();

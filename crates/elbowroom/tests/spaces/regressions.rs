@@ -1,4 +1,5 @@
-//! Bugs of the past, each as a test that tells its story. All end by themselves: what might hang runs under a bound.
+//! Bugs of the past, each as a test that tells its story. All end by themselves: what might hang runs under a
+//! bound.
 
 use super::{fork, there};
 use crate::support::*;
@@ -37,8 +38,9 @@ fn look_for_a_race(mut round: impl FnMut(u64)) {
     (0..).take_while(|_| Instant::now() < until).for_each(&mut round);
 }
 
-/// A fault found a folio that was shared by fork, and waited for its turn. Meanwhile another thread's store gave the space a copy in its place; the fault
-/// copied the old folio once more, and what was stored in between was lost.
+/// A fault found a folio that was shared by fork, and waited for its turn. Meanwhile another thread's store
+/// gave the space a copy in its place; the fault copied the old folio once more, and what was stored in
+/// between was lost.
 #[test]
 fn a_fault_does_not_use_a_folio_that_gave_way_to_a_copy() {
     ends_within(HANG, || {
@@ -75,7 +77,8 @@ fn a_fault_does_not_use_a_folio_that_gave_way_to_a_copy() {
     });
 }
 
-/// The same with folios that were dropped: by MADV_DONTNEED, by munmap, and with the child that had them, too. Their frames are others' at once.
+/// The same with folios that were dropped: by MADV_DONTNEED, by munmap, and with the child that had them,
+/// too. Their frames are others' at once.
 #[test]
 fn a_fault_does_not_use_a_folio_that_was_dropped() {
     ends_within(HANG, || {
@@ -132,8 +135,9 @@ fn every_frame_is_left(m: &SoftMachine) {
     assert_eq!(m.manager().stats().memory_waits, 0, "frames are lost");
 }
 
-/// fork listed the pages of its parent and then took each; one that was dropped or copied between was shared although it was nobody's any more. And a fault
-/// of the parent that had found a page before a cut of the file dropped it stored to what was only the child's by then.
+/// fork listed the pages of its parent and then took each; one that was dropped or copied between was shared
+/// although it was nobody's any more. And a fault of the parent that had found a page before a cut of the
+/// file dropped it stored to what was only the child's by then.
 #[test]
 fn a_child_gets_no_page_that_was_dropped_meanwhile() {
     ends_within(HANG, || {
@@ -200,8 +204,9 @@ fn a_child_gets_no_page_that_was_dropped_meanwhile() {
     });
 }
 
-/// While protect changes the only mapping that is left of shared memory, that mapping is in no index: whoever unmapped the other one then took the memory
-/// for unused, and freed it. The pin makes protect wait in its middle.
+/// While protect changes the only mapping that is left of shared memory, that mapping is in no index: whoever
+/// unmapped the other one then took the memory for unused, and freed it. The pin makes protect wait in its
+/// middle.
 #[test]
 fn shared_memory_lives_while_its_only_mapping_is_changed() {
     type Verb = fn(&SoftMachine, usize, usize) -> usize;
@@ -240,7 +245,8 @@ fn shared_memory_lives_while_its_only_mapping_is_changed() {
     }
 }
 
-/// The parent unmaps shared memory right after its fork was told what it maps, and before the child has mapped it.
+/// The parent unmaps shared memory right after its fork was told what it maps, and before the child has
+/// mapped it.
 #[test]
 fn shared_memory_lives_from_parent_to_child() {
     ends_within(HANG, || {
@@ -266,7 +272,8 @@ fn shared_memory_lives_from_parent_to_child() {
     });
 }
 
-/// While protect changes the only mapping of a deleted file, the flusher closed the file for good. The loads afterwards failed.
+/// While protect changes the only mapping of a deleted file, the flusher closed the file for good. The loads
+/// afterwards failed.
 #[test]
 fn a_deleted_file_stays_open_while_its_only_mapping_is_changed() {
     ends_within(HANG, || {
@@ -305,7 +312,8 @@ fn map_one_folio_twice(m: &SoftMachine) -> (usize, usize) {
     (maps[0], maps[1])
 }
 
-/// An access that needed both mappings of a folio at once faulted at one, which took the page from the other, for ever.
+/// An access that needed both mappings of a folio at once faulted at one, which took the page from the other,
+/// for ever.
 #[test]
 fn a_copy_between_two_mappings_of_a_folio_ends() {
     ends_within(HANG, || {
@@ -341,7 +349,8 @@ fn a_word_across_the_seam_of_a_ring_is_loaded_and_stored() {
     });
 }
 
-/// An access that needed a handler waited for its answer for ever once the handlers had ended with their manager.
+/// An access that needed a handler waited for its answer for ever once the handlers had ended with their
+/// manager.
 #[test]
 fn accesses_fail_after_the_manager() {
     type Access = fn(&elbowroom::Cpu, usize) -> Result<(), AccessError>;
@@ -400,8 +409,8 @@ fn accesses_end_with_the_manager() {
     dropped.unwrap().join().unwrap();
 }
 
-/// munmap of what is pinned gives up after its bound, and puts everything back: also the only mappings of shared memory and of a deleted file, which
-/// somebody could have taken for unused meanwhile.
+/// munmap of what is pinned gives up after its bound, and puts everything back: also the only mappings of
+/// shared memory and of a deleted file, which somebody could have taken for unused meanwhile.
 #[test]
 fn a_pin_that_is_held_for_long_keeps_all_of_the_range_mapped() {
     ends_within(2 * HANG, || {
@@ -437,7 +446,8 @@ fn a_pin_that_is_held_for_long_keeps_all_of_the_range_mapped() {
     });
 }
 
-/// A store to a page that a child has pinned waited for the pin, without a bound: for ever, if it was the storing thread's own.
+/// A store to a page that a child has pinned waited for the pin, without a bound: for ever, if it was the
+/// storing thread's own.
 #[test]
 fn a_store_to_a_page_that_a_child_has_pinned_ends() {
     ends_within(HANG, || {

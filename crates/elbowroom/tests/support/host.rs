@@ -1,7 +1,8 @@
 //! The process's own space.
 //!
-//! Accesses that must work are the program's own. Those that must fail are made by the kernel, which says EFAULT instead of sending a signal: a
-//! byte is written from the address into a pipe, or read from one to it.
+//! Accesses that must work are the program's own. Those that must fail are made by the kernel, which says
+//! EFAULT instead of sending a signal: a byte is written from the address into a pipe, or read from one to
+//! it.
 
 use super::{Failure, Machine, Port, host_config, skipped};
 use elbowroom::{Config, Host, Manager, Space};

@@ -1,4 +1,5 @@
-//! What the behaviour tests run on: a machine is a manager, a space, and a way for a thread to reach the space's memory.
+//! What the behaviour tests run on: a machine is a manager, a space, and a way for a thread to reach the
+//! space's memory.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 mod host;
@@ -217,13 +218,15 @@ impl Drop for StopAtTheEnd<'_> {
     }
 }
 
-/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests print to itself.
+/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
+/// print to itself.
 pub fn skipped(reason: impl std::fmt::Display) {
     // If nobody can be told, there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
 }
 
-/// Something that is dropped unless the test has failed: dropping what a bug has damaged may panic again, which would end all tests.
+/// Something that is dropped unless the test has failed: dropping what a bug has damaged may panic again,
+/// which would end all tests.
 pub struct Sound<T>(Option<T>);
 
 impl<T> Sound<T> {

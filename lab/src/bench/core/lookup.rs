@@ -141,7 +141,8 @@ pub fn among_writes(count: u64, time: Duration, interrupt: &Interrupt) -> Result
     Ok(1e9 / rates(&Ours::with(count), count, 1, true, time, interrupt)?.lookups)
 }
 
-/// How many times as many lookups two readers make while a writer maps and unmaps, among 1,000 VMAs; and how many times as many changes the writer makes.
+/// How many times as many lookups two readers make while a writer maps and unmaps, among 1,000 VMAs; and how
+/// many times as many changes the writer makes.
 ///
 /// # Errors
 /// As for [`among_writes`].

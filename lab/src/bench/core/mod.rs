@@ -1,7 +1,7 @@
 //! core: what single operations of the library cost, beside their targets.
 //!
-//! The figures take turns, run by run, so that a disturbance of the machine meets all of them alike; the medians are reported. What is compared with
-//! something is measured right beside it.
+//! The figures take turns, run by run, so that a disturbance of the machine meets all of them alike; the
+//! medians are reported. What is compared with something is measured right beside it.
 
 mod lookup;
 mod mapping;
@@ -100,7 +100,8 @@ type Values = BTreeMap<&'static str, Vec<f64>>;
 /// Measures everything; the table and the JSON object.
 ///
 /// # Errors
-/// If a manager cannot start (only the host's may be missing), a value that is read is wrong, or a signal came.
+/// If a manager cannot start (only the host's may be missing), a value that is read is wrong, or a signal
+/// came.
 pub fn measure(args: &CoreArgs, stage: &mut Stage) -> Result<(String, Value)> {
     let time = Duration::from_secs_f64(args.seconds);
     let bed = SoftBed::new(&stage.interrupt).context("cannot make a soft space")?;

@@ -45,7 +45,8 @@ pub struct SoftBed {
     _dir: TempDir,
 }
 
-/// A space whose anonymous memory comes by 2 MiB; the others' comes by pages, so that single faults are measured.
+/// A space whose anonymous memory comes by 2 MiB; the others' comes by pages, so that single faults are
+/// measured.
 struct HugeBed {
     cpu: Cpu,
     manager: Manager<Soft>,
@@ -94,7 +95,8 @@ impl SoftBed {
         let hit = space.map(anonymous(Place::Anywhere, HIT_PAGES * PAGE))?;
         let walk = space.map(anonymous(Place::Anywhere, WALK_PAGES * WALK_STRIDE))?;
         let empty = space.map(anonymous(Place::Anywhere, FAULT_PAGES * PAGE))?;
-        // At different places of their pages, so that they do not compete for one set of the processor's cache.
+        // At different places of their pages, so that they do not compete for one set of the processor's
+        // cache.
         let hit = (0..HIT_PAGES).map(|page| hit + page * PAGE + page * 64 % PAGE).collect();
         let walk = (0..WALK_PAGES).map(|page| walk + page * WALK_STRIDE + page * 64).collect();
         Ok(Self { cpu, manager, space, hit, walk, file, empty, huge: HugeBed::new()?, _dir: dir })
@@ -216,7 +218,8 @@ fn map_file(manager: &Manager<Soft>, space: &Space<Soft>, dir: &TempDir) -> Resu
         populate: false,
         locked: false,
     })?;
-    // Single pages are read then, and so each touch is a fault: a fault maps all pages that were read together.
+    // Single pages are read then, and so each touch is a fault: a fault maps all pages that were read
+    // together.
     space.advise(addr, FAULT_PAGES * PAGE, Advice::Random)?;
     space.advise(addr, FAULT_PAGES * PAGE, Advice::PopulateRead)?;
     Ok(addr)

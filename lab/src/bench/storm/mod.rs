@@ -1,9 +1,11 @@
 //! thread-storm: many threads start at once, and map while others fault.
 //!
-//! Each run of an engine has four phases. *Starts*: all threads are let go together; each maps what a thread has (a stack with a guard page, thread-local
-//! storage, a signal stack, a table) and stores to its working set; again and again with new threads. *Alone*: one thread faults pages in while nobody
-//! maps. *Among others*: the same, while all other threads map and unmap without pause. *Beside others*: the same, with no guard pages around the faulting
-//! thread's memory, so that what the others map merges with its VMA and splits it again: then its own VMA changes all the time.
+//! Each run of an engine has four phases. *Starts*: all threads are let go together; each maps what a thread
+//! has (a stack with a guard page, thread-local storage, a signal stack, a table) and stores to its working
+//! set; again and again with new threads. *Alone*: one thread faults pages in while nobody maps. *Among
+//! others*: the same, while all other threads map and unmap without pause. *Beside others*: the same, with no
+//! guard pages around the faulting thread's memory, so that what the others map merges with its VMA and
+//! splits it again: then its own VMA changes all the time.
 
 mod faults;
 mod starts;

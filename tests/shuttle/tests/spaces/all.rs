@@ -1,7 +1,9 @@
-//! Everything at once: faults, unmap, map, protect, remap, fork and reclaim on the same few places, with less memory than the file has.
+//! Everything at once: faults, unmap, map, protect, remap, fork and reclaim on the same few places, with less
+//! memory than the file has.
 //!
-//! Every place has the same file from its first page on, if anything. So whatever the verbs do to each other, a load gives the bytes of the
-//! file's page or, in a private mapping, what was stored to just that word; or it fails.
+//! Every place has the same file from its first page on, if anything. So whatever the verbs do to each other,
+//! a load gives the bytes of the file's page or, in a private mapping, what was stored to just that word; or
+//! it fails.
 
 use elbowroom::{AccessError, Cpu, Errno, FileObject, MapRequest, Place, Prot, Remap, Sharing, Soft, Space};
 use elbowroom_shuttle::{Files, Keep, PAGE, World, check, encode};

@@ -1,4 +1,5 @@
-//! Stores of parent and child against fork: neither sees the other's after it, and the child has what the parent had.
+//! Stores of parent and child against fork: neither sees the other's after it, and the child has what the
+//! parent had.
 
 use elbowroom::{Prot, Sharing, Soft, Space};
 use elbowroom_shuttle::{Keep, PAGE, World, check};
@@ -74,8 +75,8 @@ fn scenario() {
     drop(cpu);
 }
 
-/// Forks while several threads store to words of their own in the same pages, which they have from the fork before: copying a page for one of
-/// them must not lose what the others store meanwhile.
+/// Forks while several threads store to words of their own in the same pages, which they have from the fork
+/// before: copying a page for one of them must not lose what the others store meanwhile.
 fn crowd() {
     let world = World::new(FRAMES);
     let base = world.at(0);

@@ -1,9 +1,9 @@
-//! Faults against everything that changes mappings, under shuttle. Run with
-//! `.ci/models shuttle -p elbowroom-shuttle --test spaces`; without `--cfg shuttle` there is nothing here. How a schedule that failed is run again is
-//! said in the documentation of `elbowroom_shuttle`.
+//! Faults against everything that changes mappings, under shuttle. Run with `.ci/models shuttle -p
+//! elbowroom-shuttle --test spaces`; without `--cfg shuttle` there is nothing here. How a schedule that
+//! failed is run again is said in the documentation of `elbowroom_shuttle`.
 //!
-//! Each scenario judges what its threads see by what was true for certain at some moment of the access. With a bug planted by `--cfg
-//! elbowroom_mutant="..."` (see .ci/mutants), the same runs must fail.
+//! Each scenario judges what its threads see by what was true for certain at some moment of the access. With
+//! a bug planted by `--cfg elbowroom_mutant="..."` (see .ci/mutants), the same runs must fail.
 #![cfg(shuttle)]
 
 mod all;

@@ -1,4 +1,5 @@
-//! Pins against unmapping: the bytes stay the pinned page's until the pin goes, and unmapping waits for that, or says that it is busy.
+//! Pins against unmapping: the bytes stay the pinned page's until the pin goes, and unmapping waits for that,
+//! or says that it is busy.
 
 use elbowroom::{AccessError, Cpu, Errno, Intent, Prot, Sharing};
 use elbowroom_shuttle::{Keep, PAGE, World, check, encode};
@@ -30,7 +31,8 @@ fn pin(cpu: &Cpu, addr: usize, unmapped: &AtomicU64) {
         let second = bytes(&pinned);
         let after = unmapped.load(Ordering::Relaxed);
         assert_eq!(before, after, "a page was unmapped under a pin");
-        // Of the generation that had not ended when the pin was there; the mapper's store may come at any moment.
+        // Of the generation that had not ended when the pin was there; the mapper's store may come at any
+        // moment.
         let right = encode(before + 1, 0, 0).to_ne_bytes();
         for i in 0..8 {
             assert!(first[i] == second[i] || first[i] == 0, "{first:x?} became {second:x?}");

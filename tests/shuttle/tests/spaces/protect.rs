@@ -9,9 +9,9 @@ const TURNS: usize = 3;
 const STORES: u64 = 8;
 const PAGES: usize = 2;
 
-/// The generations of a witness here are the times in which the memory cannot be stored to for certain; so between the end of the last one and
-/// the beginning of the next, it can be or not. Two witnesses: `forbidden` from the return of the protecting call to the next call, `allowed`
-/// the other way round.
+/// The generations of a witness here are the times in which the memory cannot be stored to for certain; so
+/// between the end of the last one and the beginning of the next, it can be or not. Two witnesses:
+/// `forbidden` from the return of the protecting call to the next call, `allowed` the other way round.
 #[derive(Default)]
 struct Times {
     forbidden: Witness,

@@ -1,4 +1,5 @@
-//! Reclaim of a file's folios, against readers and a writer of its mapping, with far less memory than the file has: always the right bytes.
+//! Reclaim of a file's folios, against readers and a writer of its mapping, with far less memory than the
+//! file has: always the right bytes.
 
 use elbowroom::{Cpu, Prot, Sharing};
 use elbowroom_shuttle::{Files, Keep, PAGE, World, check, encode};
@@ -32,7 +33,8 @@ fn read(cpu: &Cpu, base: usize) {
     }
 }
 
-/// What a page that is stored to must be: between the last store that had ended when the load began and the last that had begun when it ended.
+/// What a page that is stored to must be: between the last store that had ended when the load began and the
+/// last that had begun when it ended.
 fn read_count(cpu: &Cpu, addr: usize, done: &AtomicU64) {
     let least = done.load(Ordering::Relaxed);
     let seen = cpu.read_u64(addr).unwrap();

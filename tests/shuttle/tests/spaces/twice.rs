@@ -1,5 +1,5 @@
-//! One piece of shared memory at two places, one of which comes and goes: what happens to one mapping does nothing to the other, and as long as one is
-//! there no store is lost.
+//! One piece of shared memory at two places, one of which comes and goes: what happens to one mapping does
+//! nothing to the other, and as long as one is there no store is lost.
 
 use elbowroom::{AccessError, Cpu, Prot, Remap, Sharing};
 use elbowroom_shuttle::{Keep, PAGE, World, check};

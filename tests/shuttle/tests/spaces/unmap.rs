@@ -40,8 +40,8 @@ fn read(cpu: &Cpu, base: usize, witness: &Witness) {
     }
 }
 
-/// Stores words that tell which generations they may be found in: from that on which had begun when the store ended, back to that after the one
-/// that had ended when it began.
+/// Stores words that tell which generations they may be found in: from that on which had begun when the store
+/// ended, back to that after the one that had ended when it began.
 fn write(cpu: &Cpu, base: usize, witness: &Witness) {
     for access in 0..ACCESSES {
         let page = access % PAGES;

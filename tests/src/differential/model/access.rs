@@ -1,5 +1,5 @@
-//! Faults, loads and stores, populating, and what truncation does to mappings. Linux: `handle_mm_fault`, mm/gup.c,
-//! `truncate_pagecache`.
+//! Faults, loads and stores, populating, and what truncation does to mappings. Linux: `handle_mm_fault`,
+//! mm/gup.c, `truncate_pagecache`.
 
 use super::*;
 
@@ -13,9 +13,9 @@ pub(super) enum Access {
 }
 
 impl Model {
-    /// A fault. SIGSEGV with MAPERR where nothing is mapped, with ACCERR where the protection forbids it: a store needs
-    /// `PROT_WRITE`, a load any permission at all (x86-64 has no pages that can only be written). Only then SIGBUS: the
-    /// page is beyond the end of the object, and a private mapping has no copy of it.
+    /// A fault. SIGSEGV with MAPERR where nothing is mapped, with ACCERR where the protection forbids it: a
+    /// store needs `PROT_WRITE`, a load any permission at all (x86-64 has no pages that can only be written).
+    /// Only then SIGBUS: the page is beyond the end of the object, and a private mapping has no copy of it.
     ///
     /// A private mapping shows the object's bytes, later changes too, until the first store takes a copy.
     pub(super) fn fault(&mut self, index: usize, access: Access) -> Result<(), Fault> {
@@ -94,9 +94,10 @@ impl Model {
         page[first..first + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Makes the pages of a VMA or a part of it present, as `mlock` and `MAP_POPULATE` do: for writing in a private
-    /// writable mapping (that takes copies), else for reading. Pages locked on fault are passed over. Without access, and
-    /// beyond the end of the object, it fails; the pages before stay populated. Linux: `populate_vma_page_range`.
+    /// Makes the pages of a VMA or a part of it present, as `mlock` and `MAP_POPULATE` do: for writing in a
+    /// private writable mapping (that takes copies), else for reading. Pages locked on fault are passed over.
+    /// Without access, and beyond the end of the object, it fails; the pages before stay populated. Linux:
+    /// `populate_vma_page_range`.
     fn populate_vma(&mut self, vma: Range<usize>) -> Result<(), Fault> {
         let attributes = self.page(vma.start).attributes;
         if attributes.lock == Lock::OnFault {
@@ -121,8 +122,8 @@ impl Model {
         }
     }
 
-    /// ftruncate of the file. Private copies of pages beyond the new end are dropped too: they are SIGBUS, and if the
-    /// file grows again, zeros. Linux: `unmap_mapping_range` with `even_cows`.
+    /// ftruncate of the file. Private copies of pages beyond the new end are dropped too: they are SIGBUS,
+    /// and if the file grows again, zeros. Linux: `unmap_mapping_range` with `even_cows`.
     pub(super) fn do_truncate(&mut self, pages: u64) {
         self.file.resize(pages as usize, None);
         for page in self.pages.iter_mut().flatten() {

@@ -26,12 +26,13 @@ const KNOWN: [i32; 16] = [
 impl Model {
     /// madvise. The checks, in their order:
     ///
-    /// 1. EINVAL: unknown advice; the address is not aligned; the length, rounded up, wraps to zero; the end wraps.
+    /// 1. EINVAL: unknown advice; the address is not aligned; the length, rounded up, wraps to zero; the end
+    ///    wraps.
     /// 2. Success, if the length is zero.
     ///
-    /// Then VMA by VMA. A hole is passed over, and makes the result ENOMEM at the end if nothing else failed. An error
-    /// of a VMA ([`Model::advise_vma`]) ends the walk at once; what was done before stays. Populating has rules of its
-    /// own ([`Model::populate_range`]).
+    /// Then VMA by VMA. A hole is passed over, and makes the result ENOMEM at the end if nothing else failed.
+    /// An error of a VMA ([`Model::advise_vma`]) ends the walk at once; what was done before stays.
+    /// Populating has rules of its own ([`Model::populate_range`]).
     pub(super) fn do_advise(&mut self, addr: u64, len: u64, advice: i32) -> Result<(), Errno> {
         if !KNOWN.contains(&advice) || !is_aligned(addr) {
             return Err(Errno::INVAL);
@@ -54,16 +55,16 @@ impl Model {
 
     /// One VMA's part.
     ///
-    /// * NORMAL, RANDOM, SEQUENTIAL, WILLNEED, DONTFORK, DOFORK, KEEPONFORK: always succeed. (WILLNEED of anonymous memory
-    ///   is EBADF on a kernel without swap support.)
-    /// * DONTNEED: EINVAL if locked (DONTNEED_LOCKED: not). Private copies are dropped, whatever the protection; shared
-    ///   pages keep their bytes.
-    /// * FREE: EINVAL if locked, and if not private anonymous memory. The bytes stay or become zeros at any time until
-    ///   they are written to; here they stay.
+    /// * NORMAL, RANDOM, SEQUENTIAL, WILLNEED, DONTFORK, DOFORK, KEEPONFORK: always succeed. (WILLNEED of
+    ///   anonymous memory is EBADF on a kernel without swap support.)
+    /// * DONTNEED: EINVAL if locked (DONTNEED_LOCKED: not). Private copies are dropped, whatever the
+    ///   protection; shared pages keep their bytes.
+    /// * FREE: EINVAL if locked, and if not private anonymous memory. The bytes stay or become zeros at any
+    ///   time until they are written to; here they stay.
     /// * COLD, PAGEOUT: EINVAL if locked; else no effect that a program sees.
-    /// * REMOVE: EINVAL if locked, then EINVAL for private anonymous memory, then EACCES if it is not a shared mapping
-    ///   of a file that is open for writing; the protection does not matter. The object's pages become zeros; nothing
-    ///   happens beyond its end. Private copies elsewhere stay.
+    /// * REMOVE: EINVAL if locked, then EINVAL for private anonymous memory, then EACCES if it is not a
+    ///   shared mapping of a file that is open for writing; the protection does not matter. The object's
+    ///   pages become zeros; nothing happens beyond its end. Private copies elsewhere stay.
     /// * WIPEONFORK: EINVAL if not private anonymous memory.
     fn advise_vma(&mut self, vma: Range<usize>, advice: i32) -> Result<(), Errno> {
         let first = self.page(vma.start);
@@ -106,10 +107,10 @@ impl Model {
         }
     }
 
-    /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE`: page by page, and those before a failure stay populated. ENOMEM
-    /// at a hole; EINVAL where the protection lacks `PROT_READ` or `PROT_WRITE` (also where a load would work because
-    /// the page can be written); EFAULT beyond the end of the object. Populating a private mapping for writing takes its
-    /// copies of a file's bytes.
+    /// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE`: page by page, and those before a failure stay
+    /// populated. ENOMEM at a hole; EINVAL where the protection lacks `PROT_READ` or `PROT_WRITE` (also where
+    /// a load would work because the page can be written); EFAULT beyond the end of the object. Populating a
+    /// private mapping for writing takes its copies of a file's bytes.
     fn populate_range(&mut self, start: u64, end: u64, access: Access) -> Result<(), Errno> {
         let needed = if access == Access::Load { libc::PROT_READ } else { libc::PROT_WRITE };
         let (mapped, whole) = self.up_to_hole(start, end);

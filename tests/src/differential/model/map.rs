@@ -24,18 +24,19 @@ impl Model {
     /// 5. The place ([`Model::place`]): ENOMEM, then EINVAL. A hint that is not aligned is rounded down.
     /// 6. EEXIST: `MAP_FIXED_NOREPLACE` and anything is mapped there. `MAP_FIXED` beside it changes nothing.
     /// 7. With a file:
-    ///    1. EOVERFLOW: its last page would be beyond the largest offset of any file. Being beyond the file's end is no
-    ///       error.
-    ///    2. EOPNOTSUPP: `MAP_SHARED_VALIDATE` with a flag that is not among the old ones; `MAP_FIXED_NOREPLACE` is not.
-    ///       `MAP_SHARED` and `MAP_PRIVATE` ignore unknown flags.
+    ///    1. EOVERFLOW: its last page would be beyond the largest offset of any file. Being beyond the file's
+    ///       end is no error.
+    ///    2. EOPNOTSUPP: `MAP_SHARED_VALIDATE` with a flag that is not among the old ones;
+    ///       `MAP_FIXED_NOREPLACE` is not. `MAP_SHARED` and `MAP_PRIVATE` ignore unknown flags.
     ///    3. EACCES: shared and writable, but the file is not open for writing.
-    ///    4. EACCES: the file is not open for reading, even for a mapping that is only written or has no access.
+    ///    4. EACCES: the file is not open for reading, even for a mapping that is only written or has no
+    ///       access.
     ///    5. EINVAL: no type of sharing.
     ///
     ///    Without: EINVAL for any type but `MAP_SHARED` and `MAP_PRIVATE`.
     ///
-    /// Unknown bits of the protection are ignored. Only then is what was there unmapped. `MAP_POPULATE` and `MAP_LOCKED`
-    /// populate; their failures (no access, beyond the file's end) are ignored.
+    /// Unknown bits of the protection are ignored. Only then is what was there unmapped. `MAP_POPULATE` and
+    /// `MAP_LOCKED` populate; their failures (no access, beyond the file's end) are ignored.
     pub(super) fn do_map(
         &mut self,
         addr: u64,
@@ -130,8 +131,8 @@ impl Model {
         Ok(shared)
     }
 
-    /// A place that the caller insists on: ENOMEM if it does not fit below the end of addresses, then EINVAL if it is
-    /// not aligned.
+    /// A place that the caller insists on: ENOMEM if it does not fit below the end of addresses, then EINVAL
+    /// if it is not aligned.
     pub(super) fn fixed_place(addr: u64, len: u64) -> Result<u64, Errno> {
         if len > TASK_SIZE || addr > TASK_SIZE - len {
             return Err(Errno::NOMEM);
@@ -142,8 +143,8 @@ impl Model {
         Ok(addr)
     }
 
-    /// A free place: at the hint if that is free as a whole and fits below the end of addresses, else anywhere. A hint
-    /// is never an error. ENOMEM if there is no such place.
+    /// A free place: at the hint if that is free as a whole and fits below the end of addresses, else
+    /// anywhere. A hint is never an error. ENOMEM if there is no such place.
     pub(super) fn place(&self, hint: u64, len: u64) -> Result<u64, Errno> {
         if len > TASK_SIZE {
             return Err(Errno::NOMEM);
@@ -158,9 +159,9 @@ impl Model {
         anywhere.into_iter().find(free).ok_or(Errno::NOMEM)
     }
 
-    /// munmap. EINVAL if the address is not aligned, the range reaches beyond the end of addresses, or the length is
-    /// zero; a length that wraps when rounded reaches beyond. Holes are no error, and neither is a range where nothing
-    /// is mapped.
+    /// munmap. EINVAL if the address is not aligned, the range reaches beyond the end of addresses, or the
+    /// length is zero; a length that wraps when rounded reaches beyond. Holes are no error, and neither is a
+    /// range where nothing is mapped.
     pub(super) fn do_unmap(&mut self, addr: u64, len: u64) -> Result<(), Errno> {
         if !is_aligned(addr) || addr > TASK_SIZE || len > TASK_SIZE - addr || align(len) == 0 {
             return Err(Errno::INVAL);

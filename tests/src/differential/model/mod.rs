@@ -1,11 +1,12 @@
 //! A plain model of Linux's rules: an array of pages, each with its attributes and its bytes.
 //!
-//! It is written to be read: each file has the rules of a few calls, in the order in which Linux 6.18 checks them, with
-//! what is left changed when a call fails half-way. Only 6.18 has been compared with it. It knows no resource limits
-//! (`RLIMIT_AS`, `RLIMIT_MEMLOCK`, `max_map_count`, overcommit), no huge pages and no sealed mappings.
+//! It is written to be read: each file has the rules of a few calls, in the order in which Linux 6.18 checks
+//! them, with what is left changed when a call fails half-way. Only 6.18 has been compared with it. It knows
+//! no resource limits (`RLIMIT_AS`, `RLIMIT_MEMLOCK`, `max_map_count`, overcommit), no huge pages and no
+//! sealed mappings.
 //!
-//! The range is pages `0..n` of the model's space. What is placed anywhere goes to pages `2n..3n`, as if that were where
-//! the kernel's search looks first.
+//! The range is pages `0..n` of the model's space. What is placed anywhere goes to pages `2n..3n`, as if that
+//! were where the kernel's search looks first.
 //!
 //! * [`map`](self): mmap and munmap
 //! * `protect`: mprotect
@@ -64,8 +65,8 @@ struct Attributes {
 }
 
 impl Attributes {
-    /// `VM_MAYWRITE`: whether mprotect may give write permission. A shared mapping of a file that is not open for
-    /// writing lacks it.
+    /// `VM_MAYWRITE`: whether mprotect may give write permission. A shared mapping of a file that is not open
+    /// for writing lacks it.
     fn may_write(&self) -> bool {
         !(self.shared && self.file == Descriptor::ReadOnly)
     }

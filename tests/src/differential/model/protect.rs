@@ -19,8 +19,8 @@ impl Model {
     /// 6. ENOMEM at a hole. A VMA's own checks come only when the walk has reached it.
     /// 7. EACCES: write permission for a shared mapping of a file that is not open for writing.
     ///
-    /// A locked private mapping that becomes writable is populated for writing (that takes its copy of a file's bytes),
-    /// failures ignored.
+    /// A locked private mapping that becomes writable is populated for writing (that takes its copy of a
+    /// file's bytes), failures ignored.
     pub(super) fn do_protect(&mut self, addr: u64, len: u64, prot: i32) -> Result<(), Errno> {
         if !is_aligned(addr) {
             return Err(Errno::INVAL);

@@ -5,7 +5,8 @@ use super::*;
 impl Model {
     /// msync. The checks, in their order:
     ///
-    /// 1. EINVAL: an unknown flag; the address is not aligned; both `MS_ASYNC` and `MS_SYNC`. No flag at all is allowed.
+    /// 1. EINVAL: an unknown flag; the address is not aligned; both `MS_ASYNC` and `MS_SYNC`. No flag at all
+    ///    is allowed.
     /// 2. ENOMEM: the end, with the length rounded up, wraps.
     /// 3. Success, if the rounded length is zero, which a length that wraps when rounded is too.
     ///
@@ -35,8 +36,8 @@ impl Model {
         if self.is_covered(addr, end) { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
-    /// mincore. EINVAL if the address is not aligned; ENOMEM if the range reaches beyond the end of addresses or has a
-    /// hole. A length of zero is a success wherever it is below that end.
+    /// mincore. EINVAL if the address is not aligned; ENOMEM if the range reaches beyond the end of addresses
+    /// or has a hole. A length of zero is a success wherever it is below that end.
     pub(super) fn do_resident(&mut self, addr: u64, len: u64) -> Result<(), Errno> {
         if !is_aligned(addr) {
             return Err(Errno::INVAL);
@@ -45,12 +46,13 @@ impl Model {
         if inside && self.is_covered(addr, addr + align(len)) { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
-    /// mlock2. EINVAL for a flag other than `MLOCK_ONFAULT`. The address is rounded down to a page and the end up, so
-    /// none is unaligned; EINVAL if the end wraps, success if nothing is left (a length that wraps when rounded).
+    /// mlock2. EINVAL for a flag other than `MLOCK_ONFAULT`. The address is rounded down to a page and the
+    /// end up, so none is unaligned; EINVAL if the end wraps, success if nothing is left (a length that wraps
+    /// when rounded).
     ///
-    /// VMA by VMA, and those before a hole stay locked: ENOMEM at a hole. Only if there was none is the range populated
-    /// (not where it is locked on fault): ENOMEM if a page cannot be (no access, beyond the end of the file), with all of
-    /// it locked nevertheless and the pages before that one populated.
+    /// VMA by VMA, and those before a hole stay locked: ENOMEM at a hole. Only if there was none is the range
+    /// populated (not where it is locked on fault): ENOMEM if a page cannot be (no access, beyond the end of
+    /// the file), with all of it locked nevertheless and the pages before that one populated.
     pub(super) fn do_lock(&mut self, addr: u64, len: u64, flags: i32) -> Result<(), Errno> {
         if flags & !1 != 0 {
             return Err(Errno::INVAL);

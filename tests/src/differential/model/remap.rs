@@ -1,4 +1,5 @@
-//! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`, `move_vma`.
+//! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`,
+//! `move_vma`.
 
 use super::*;
 
@@ -26,11 +27,12 @@ impl Remap {
         self.addr.wrapping_add(self.old) > self.to && self.to.wrapping_add(self.new) > self.addr
     }
 
-    /// All of these are EINVAL: an unknown flag; an address that is not aligned; a new length that is zero, wraps to
-    /// zero or is larger than the space. An old length that wraps counts as zero.
+    /// All of these are EINVAL: an unknown flag; an address that is not aligned; a new length that is zero,
+    /// wraps to zero or is larger than the space. An old length that wraps counts as zero.
     ///
-    /// With `MREMAP_FIXED` or `MREMAP_DONTUNMAP` also: a new address that is not aligned or whose end is beyond the end
-    /// of addresses; no `MREMAP_MAYMOVE`; `MREMAP_DONTUNMAP` with two lengths; a new range that overlaps the old one.
+    /// With `MREMAP_FIXED` or `MREMAP_DONTUNMAP` also: a new address that is not aligned or whose end is
+    /// beyond the end of addresses; no `MREMAP_MAYMOVE`; `MREMAP_DONTUNMAP` with two lengths; a new range
+    /// that overlaps the old one.
     fn check(&self) -> Result<(), Errno> {
         let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let wrong =
@@ -54,7 +56,8 @@ impl Model {
     /// mremap. After the checks of the arguments ([`Remap::check`]) there are three ways:
     ///
     /// * `MREMAP_FIXED` with equal lengths moves all VMAs of the range ([`Model::move_range`]).
-    /// * With another `MREMAP_FIXED`, or `MREMAP_DONTUNMAP`: one VMA to a named address ([`Model::remap_to`]).
+    /// * With another `MREMAP_FIXED`, or `MREMAP_DONTUNMAP`: one VMA to a named address
+    ///   ([`Model::remap_to`]).
     /// * Else one VMA in place, or anywhere ([`Model::remap_in_place`]).
     ///
     /// The last two begin with [`Model::check_vma`].
@@ -75,8 +78,9 @@ impl Model {
         if remap.names_address() { self.remap_to(remap) } else { self.remap_in_place(remap) }
     }
 
-    /// Linux 6.17 and later: the VMAs of the range are moved one by one, with the holes between them; what is mapped at
-    /// the destination of a hole stays. EFAULT if the first page is not mapped; holes elsewhere are no error.
+    /// Linux 6.17 and later: the VMAs of the range are moved one by one, with the holes between them; what is
+    /// mapped at the destination of a hole stays. EFAULT if the first page is not mapped; holes elsewhere are
+    /// no error.
     fn move_range(&mut self, remap: Remap) -> Result<u64, Errno> {
         if self.at(remap.addr).is_none() {
             return Err(Errno::FAULT);
@@ -91,14 +95,17 @@ impl Model {
         Ok(remap.to)
     }
 
-    /// EFAULT: nothing is mapped at the address. Further, only if the mapping grows or its new address is named:
+    /// EFAULT: nothing is mapped at the address. Further, only if the mapping grows or its new address is
+    /// named:
     ///
-    /// 1. EINVAL: the old length is zero and the mapping is private. (Shared, it is a second mapping of the same pages.)
-    /// 2. EFAULT: the old range, or what is left of it after shrinking, reaches beyond the end of its VMA. This is where
-    ///    it matters which VMAs are merged.
+    /// 1. EINVAL: the old length is zero and the mapping is private. (Shared, it is a second mapping of the
+    ///    same pages.)
+    /// 2. EFAULT: the old range, or what is left of it after shrinking, reaches beyond the end of its VMA.
+    ///    This is where it matters which VMAs are merged.
     ///
-    /// A mapping that shrinks in place may reach over other VMAs and holes, and one whose length stays is not looked at
-    /// beyond its first page. Growth beyond what an offset can say is EINVAL; the tests do not reach it.
+    /// A mapping that shrinks in place may reach over other VMAs and holes, and one whose length stays is not
+    /// looked at beyond its first page. Growth beyond what an offset can say is EINVAL; the tests do not
+    /// reach it.
     fn check_vma(&self, remap: Remap) -> Result<(), Errno> {
         let page = self.at(remap.addr).ok_or(Errno::FAULT)?;
         if remap.new <= remap.old && !remap.names_address() {
@@ -119,10 +126,10 @@ impl Model {
         Self::address(self.vma(index).end) - addr
     }
 
-    /// To a named address. `MREMAP_FIXED` unmaps what is there first, then the old mapping's tail if it shrinks (EINVAL
-    /// if that reaches beyond the end of addresses, with what was at the destination gone). A second mapping of shared
-    /// pages (old length zero) to its own address has unmapped its source by then: EFAULT, and nothing is mapped there.
-    /// `MREMAP_DONTUNMAP` alone takes the address as a hint.
+    /// To a named address. `MREMAP_FIXED` unmaps what is there first, then the old mapping's tail if it
+    /// shrinks (EINVAL if that reaches beyond the end of addresses, with what was at the destination gone). A
+    /// second mapping of shared pages (old length zero) to its own address has unmapped its source by then:
+    /// EFAULT, and nothing is mapped there. `MREMAP_DONTUNMAP` alone takes the address as a hint.
     fn remap_to(&mut self, mut remap: Remap) -> Result<u64, Errno> {
         if remap.has(libc::MREMAP_FIXED) {
             self.do_unmap(remap.to, remap.new)?;
@@ -140,9 +147,9 @@ impl Model {
         Ok(self.move_vma(remap))
     }
 
-    /// With the same length nothing happens. Shrinking unmaps the rest of the old range, whatever is there. Growing
-    /// happens in place if the old range ends where its VMA ends and the pages behind are free; else it needs
-    /// `MREMAP_MAYMOVE` (ENOMEM) and moves to any place; the new address is not looked at.
+    /// With the same length nothing happens. Shrinking unmaps the rest of the old range, whatever is there.
+    /// Growing happens in place if the old range ends where its VMA ends and the pages behind are free; else
+    /// it needs `MREMAP_MAYMOVE` (ENOMEM) and moves to any place; the new address is not looked at.
     ///
     /// The pages that a locked mapping gains are populated, failures ignored.
     fn remap_in_place(&mut self, mut remap: Remap) -> Result<u64, Errno> {
@@ -166,10 +173,11 @@ impl Model {
         Ok(self.move_vma(remap))
     }
 
-    /// Moves the old range's pages with their copies and makes the new ones; returns the new address. Linux: `move_vma`.
+    /// Moves the old range's pages with their copies and makes the new ones; returns the new address. Linux:
+    /// `move_vma`.
     ///
-    /// With `MREMAP_DONTUNMAP` the old range stays mapped without its private copies, and the whole VMA that it is in
-    /// is unlocked, not just the range.
+    /// With `MREMAP_DONTUNMAP` the old range stays mapped without its private copies, and the whole VMA that
+    /// it is in is unlocked, not just the range.
     fn move_vma(&mut self, remap: Remap) -> u64 {
         let first = self.at(remap.addr).expect("it was checked").clone();
         let source = self.within(remap.addr, remap.addr + remap.old);

@@ -1,5 +1,6 @@
-//! Models of records and grace periods, in every order of their threads' steps. Loom panics when a change of a value is not ordered with
-//! an access to it. `.ci/mutants` plants bugs and expects these models to find them.
+//! Models of records and grace periods, in every order of their threads' steps. Loom panics when a change of
+//! a value is not ordered with an access to it. `.ci/mutants` plants bugs and expects these models to find
+//! them.
 
 use super::*;
 use crate::Arc;

@@ -1,7 +1,9 @@
-//! Each case of a decision drawn, and all cases of a small world enumerated against an oracle that looks at single pages.
+//! Each case of a decision drawn, and all cases of a small world enumerated against an oracle that looks at
+//! single pages.
 //!
-//! A drawing has a cell for each page of addresses: the letter of what is mapped (`Z` is private anonymous memory), the page of it in hexadecimal, and a
-//! mark for any other difference. Bars are where mappings begin and end.
+//! A drawing has a cell for each page of addresses: the letter of what is mapped (`Z` is private anonymous
+//! memory), the page of it in hexadecimal, and a mark for any other difference. Bars are where mappings begin
+//! and end.
 
 use super::*;
 
@@ -245,8 +247,9 @@ fn drawn_merges() {
     }
 }
 
-/// The neighbours that may be beside a new mapping of page 4 or of 4 and 5: none; and of one page or two, beside it or a page away, of every object, with
-/// every first page from one too few to one too many, with every mark.
+/// The neighbours that may be beside a new mapping of page 4 or of 4 and 5: none; and of one page or two,
+/// beside it or a page away, of every object, with every first page from one too few to one too many, with
+/// every mark.
 fn neighbours(at: impl Fn(usize, usize) -> Range<usize>) -> Vec<Option<Side>> {
     let mut all = vec![None];
     for (len, distance) in [(1, 0), (2, 0), (1, 1), (2, 1)] {
@@ -436,7 +439,8 @@ fn drawn_gaps() {
     }
 }
 
-/// Every set of pages that may be taken in and around a range of six, as runs, with neighbouring runs joined and not.
+/// Every set of pages that may be taken in and around a range of six, as runs, with neighbouring runs joined
+/// and not.
 #[test]
 fn every_gap() {
     let range = 2..8_u64;
