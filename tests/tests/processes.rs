@@ -141,6 +141,25 @@ fn ends_by_a_signal(variant: Variant) {
 }
 behaviour!(ends_by_a_signal: plain, m64, m16);
 
+/// A signal that somebody else sends to the program is the program's, also while our threads wait for signals
+/// of their own.
+fn signals_from_outside(variant: Variant) {
+    const EACH: usize = 60;
+    for signal in [Signal::IO, Signal::URG, Signal::USR1, Signal::ALARM] {
+        let scratch = Scratch::new();
+        let arguments = [scratch.file("data"), "9".to_owned(), signal.as_raw().to_string(), EACH.to_string()];
+        let command = Command::new(program("sent")).args(arguments).variant(variant);
+        let mut running = command.run_options(&["--min-size", "4K"]).start();
+        running.wait_for_line("ready");
+        for number in 1..=EACH {
+            running.signal(signal);
+            running.wait_for_line(&format!("got {number}"));
+        }
+        running.finish().success();
+    }
+}
+behaviour!(signals_from_outside: plain, m64, m16);
+
 /// The background writes what was stored, with nobody asking for it: it survives SIGKILL.
 fn background_write_back(variant: Variant) {
     let scratch = Scratch::new();

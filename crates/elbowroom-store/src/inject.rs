@@ -66,13 +66,13 @@ struct Rule {
 /// White space around a rule is ignored; BYTES and N are decimal digits. TEXT can contain neither `:` nor
 /// `,`.
 ///
-/// | fault | with | what happens |
-/// |---|---|---|
-/// | `eio`, `enospc` | read, write, sync | the operation fails with that error and moves no bytes |
-/// | `short` | read, write | the first system call of the request asks for half of it |
-/// | `slow=D` | read, write, sync | the operation ends D later than it would have; a read holds no other up, but for the 16th at a time on blocking threads |
-/// | `nodirect` | open | the file system refuses O_DIRECT when the file is opened |
-/// | `nodirect` | read, write | the file system refuses O_DIRECT (EINVAL) when it is used |
+/// The faults, the operations that can have them, and what happens then:
+/// * `eio`, `enospc` (read, write, sync): the operation fails with that error and moves no bytes.
+/// * `short` (read, write): the first system call of the request asks for half of it.
+/// * `slow=D` (read, write, sync): the operation ends D later than it would have. A read holds no other up,
+///   but for the 16th at a time on blocking threads.
+/// * `nodirect` (open): the file system refuses O_DIRECT when the file is opened.
+/// * `nodirect` (read, write): the file system refuses O_DIRECT (EINVAL) when it is used.
 ///
 /// A rule holds for an operation if all its conditions do: `file` is a part of the path that the opened
 /// descriptor resolves to; the operation's bytes overlap `from..to` (`from` included, `to` not; `open` and

@@ -9,10 +9,15 @@ use rustix::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The signal by which the kernel says that somebody waits for a lease.
-const SIGNAL: libc::c_int = libc::SIGIO;
+/// The signal by which the kernel says that somebody waits for a lease, to one thread of ours. Whoever reads a
+/// signal from a descriptor also gets those that were sent to the process, so it is one that no program has:
+/// the C library keeps it to itself, for threads that are cancelled.
+const SIGNAL: libc::c_int = 32;
 /// The kernel's signal set with that signal.
 static SIGNAL_SET: u64 = 1 << (SIGNAL - 1);
+/// That, and what the kernel sends instead if it cannot queue it, which would end the process. Such a lease is
+/// found by looking at all of them now and then.
+static BLOCKED_SET: u64 = SIGNAL_SET | 1 << (libc::SIGIO - 1);
 /// Events are taken one at a time: each takes a descriptor, of which few may be left.
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 
@@ -146,6 +151,7 @@ pub(super) fn take_lease(fd: BorrowedFd<'_>, tid: i32) -> bool {
         kind: libc::c_int,
         pid: libc::pid_t,
     }
+    const F_SETSIG: libc::c_long = 10;
     const F_SETOWN_EX: libc::c_long = 15;
     const F_OWNER_TID: libc::c_int = 0;
     let number = fd.as_raw_fd() as libc::c_long;
@@ -153,6 +159,7 @@ pub(super) fn take_lease(fd: BorrowedFd<'_>, tid: i32) -> bool {
     // SAFETY: the owner is valid for the call; the rest are integers.
     unsafe {
         libc::syscall(libc::SYS_fcntl, number, F_SETOWN_EX, &raw const owner) == 0
+            && libc::syscall(libc::SYS_fcntl, number, F_SETSIG, SIGNAL as libc::c_long) == 0
             && libc::syscall(
                 libc::SYS_fcntl,
                 number,
@@ -186,13 +193,13 @@ pub(super) fn signal_descriptor() -> Result<Descriptor, Errno> {
     }
 }
 
-/// Blocks the signal of leases for the calling thread.
+/// Blocks the signals of leases for the calling thread.
 pub(super) fn block_signal() {
     let none: *mut u64 = std::ptr::null_mut();
     // SAFETY: the set is valid and 8 bytes long; where the old one goes is null.
     unsafe {
         let how = libc::SIG_BLOCK as libc::c_long;
-        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const SIGNAL_SET, none, 8 as libc::c_long);
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const BLOCKED_SET, none, 8 as libc::c_long);
     }
 }
 

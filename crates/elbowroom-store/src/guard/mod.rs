@@ -152,7 +152,7 @@ impl Guards {
         Guard { guards: self.clone(), number, watched }
     }
 
-    /// Hears of who comes, until [`Guards::stop`]. One thread calls this; it has the signal of leases
+    /// Hears of who comes, until [`Guards::stop`]. One thread calls this; it has the signals of leases
     /// blocked.
     pub fn listen(&self) {
         fanotify::block_signal();
@@ -164,10 +164,10 @@ impl Guards {
             if let Some(fanotify) = &self.fanotify {
                 fds.push(PollFd::new(fanotify, PollFlags::IN));
             }
-            // Interrupted, or timed out: the descriptors are looked at all the same.
-            let _ = poll(&mut fds, Some(&timeout));
+            // Interrupted: the descriptors are looked at all the same.
+            let quiet = poll(&mut fds, Some(&timeout)) == Ok(0);
             drop(fds);
-            if fanotify::take_signals(&self.signals) {
+            if fanotify::take_signals(&self.signals) || quiet {
                 self.look_at_leases();
             }
             if let Some(fanotify) = &self.fanotify {

@@ -2,6 +2,7 @@
 
 use crate::file::FileId;
 use crate::limits;
+use elbowroom_machine::Errno;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -39,7 +40,10 @@ fn has_open(process: &Path, id: FileId) -> bool {
 fn maps(process: &Path, inode: u64) -> bool {
     let maps = match limits::open_briefly(|| fs::read_to_string(process.join("maps"))) {
         Ok(maps) => maps,
-        Err(error) => return !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound),
+        Err(error) => {
+            let gone = matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::NOENT));
+            return !gone && error.kind() != ErrorKind::PermissionDenied;
+        }
     };
     maps.lines()
         .any(|line| line.split_ascii_whitespace().nth(4).and_then(|field| field.parse().ok()) == Some(inode))
