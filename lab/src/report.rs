@@ -159,13 +159,13 @@ impl Report {
             );
         }
         notes.push_str(
-            "Every page that was read was verified. CPU of the machine includes kernel threads and everybody else; the \
-             lab itself is left out.\n\"of pairs\" is the median of the ratios run by run.\n",
+            "Every page that was read was verified. CPU of the machine includes kernel threads and everybody \
+             else; the lab itself is left out.\n\"of pairs\" is the median of the ratios run by run.\n",
         );
         if self.runs.iter().any(Record::seems_unmanaged) {
             notes.push_str(
-                "WARNING: under elbowroom the worker's files were mapped by the kernel, without a limit. This is no \
-                 comparison; are they smaller than the smallest mapping that is managed?\n",
+                "WARNING: under elbowroom the worker's files were mapped by the kernel, without a limit. \
+                 This is no comparison; are they smaller than the smallest mapping that is managed?\n",
             );
         }
         for Skipped { engine, reason } in &self.skipped {
@@ -195,7 +195,10 @@ impl Report {
         }
         let runs: serde_json::Result<Vec<Value>> =
             self.runs.iter().map(|run| run.to_json(self.workload)).collect();
-        let of_device = |(name, readahead): &(String, Option<Size>)| json!({ "name": name, "readahead_bytes": readahead });
+        let of_device = |device: &(String, Option<Size>)| {
+            let (name, readahead) = device;
+            json!({ "name": name, "readahead_bytes": readahead })
+        };
         let device = self.device.as_ref().map(of_device);
         Ok(json!({
             "workload": self.workload,

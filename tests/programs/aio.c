@@ -48,8 +48,8 @@ static void of_libc(const char *path)
     fresh(path, ".list");
     write = (struct aiocb){.aio_fildes = fd, .aio_buf = text, .aio_nbytes = 7, .aio_offset = (off_t)AT,
                            .aio_lio_opcode = LIO_WRITE};
-    read = (struct aiocb){.aio_fildes = fd, .aio_buf = seen, .aio_nbytes = 6, .aio_offset = (off_t)(AT + PAGE),
-                          .aio_lio_opcode = LIO_READ};
+    read = (struct aiocb){.aio_fildes = fd, .aio_buf = seen, .aio_nbytes = 6,
+                          .aio_offset = (off_t)(AT + PAGE), .aio_lio_opcode = LIO_READ};
     struct aiocb *both[] = {&write, NULL, &read};
     SYS(lio_listio(LIO_WAIT, both, 3, NULL));
     CHECK(memcmp(map + AT, "written", 7) == 0 && memcmp(seen, "stored", 6) == 0, "lio_listio");
@@ -71,17 +71,18 @@ static int submit_itself(void *context, long n, struct iocb **blocks)
 
 static void of_libaio(const char *path)
 {
-    int (*submit)(void *, long, struct iocb **) = (int (*)(void *, long, struct iocb **))dlsym(RTLD_DEFAULT, "io_submit");
+    int (*submit)(void *, long, struct iocb **) =
+        (int (*)(void *, long, struct iocb **))dlsym(RTLD_DEFAULT, "io_submit");
     if (submit == NULL)
         submit = submit_itself;
     char text[8] = "written", seen[8] = "";
     fresh(path, ".libaio");
     void *context = NULL;
     SYS(syscall(SYS_io_setup, 8, &context));
-    struct iocb write = {.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = (uint32_t)fd, .aio_buf = (uintptr_t)text,
-                         .aio_nbytes = 7, .aio_offset = (int64_t)AT};
-    struct iocb read = {.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = (uint32_t)fd, .aio_buf = (uintptr_t)seen,
-                        .aio_nbytes = 6, .aio_offset = (int64_t)(AT + PAGE)};
+    struct iocb write = {.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = (uint32_t)fd,
+                         .aio_buf = (uintptr_t)text, .aio_nbytes = 7, .aio_offset = (int64_t)AT};
+    struct iocb read = {.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = (uint32_t)fd,
+                        .aio_buf = (uintptr_t)seen, .aio_nbytes = 6, .aio_offset = (int64_t)(AT + PAGE)};
     struct iocb *both[] = {&write, &read};
     CHECK(submit(context, 2, both) == 2, "io_submit");
     struct io_event events[2];

@@ -46,7 +46,8 @@ static void each_way(void)
     expect(clone(read_it, top, SIGCHLD, NULL), "clone");
     store_again(last + 2);
     pid_t parent_tid = 0, child_tid = 0;
-    expect(clone(read_it, top, CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | SIGCHLD, NULL, &parent_tid, NULL, &child_tid),
+    expect(clone(read_it, top, CLONE_PARENT_SETTID | CLONE_CHILD_SETTID | SIGCHLD, NULL, &parent_tid, NULL,
+                 &child_tid),
            "clone with seven arguments");
     CHECK(parent_tid != 0 && child_tid == 0, "the thread ids are %d and %d", parent_tid, child_tid);
     store_again(last + 3);
@@ -145,13 +146,16 @@ static void limits(int resource, bool before)
     SYS(prlimit(0, resource, &limit, &old));
     CHECK(old.rlim_cur == 3ull << 30, "prlimit says that it was %llu", (unsigned long long)old.rlim_cur);
     print_limit(resource);
-    void *large = mmap(NULL, 1ull << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *large =
+        mmap(NULL, 1ull << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(large != MAP_FAILED, "a GiB below the limit cannot be mapped: %s", strerror(errno));
-    void *larger = mmap(NULL, 8ull << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *larger =
+        mmap(NULL, 8ull << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(larger == MAP_FAILED && errno == ENOMEM, "8 GiB beyond the limit were mapped");
     pid_t child = (pid_t)SYS(vfork());
     if (child == 0) {
-        execl("/bin/sh", "sh", "-c", resource == RLIMIT_AS ? "ulimit -v; exit 42" : "ulimit -d; exit 42", NULL);
+        execl("/bin/sh", "sh", "-c", resource == RLIMIT_AS ? "ulimit -v; exit 42" : "ulimit -d; exit 42",
+              NULL);
         _exit(1);
     }
     expect(child, "limits of a child");

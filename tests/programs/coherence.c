@@ -1,5 +1,5 @@
-/* Writes through a descriptor are seen by mappings at once, stores by reads at once, and neither loses what the other
- * has put beside it on the same page.
+/* Writes through a descriptor are seen by mappings at once, stores by reads at once, and neither loses what
+ * the other has put beside it on the same page.
  *   coherence FILE SEED OPERATIONS     FILE and FILE.from are made anew */
 #include "common.h"
 #include <sys/sendfile.h>
@@ -21,8 +21,10 @@ static void agree(size_t at, size_t n, const char *what)
     static uint8_t bytes[MOST + 4 * 4096];
     if (from >= to)
         return;
-    CHECK(!memcmp(readable + from, shadow + from, to - from), "after %s at %#zx: the read-only mapping differs", what, at);
-    CHECK(!memcmp(writable + from, shadow + from, to - from), "after %s at %#zx: the writable mapping differs", what, at);
+    CHECK(!memcmp(readable + from, shadow + from, to - from),
+          "after %s at %#zx: the read-only mapping differs", what, at);
+    CHECK(!memcmp(writable + from, shadow + from, to - from),
+          "after %s at %#zx: the writable mapping differs", what, at);
     switch (rng_below(&rng, 4)) {
     case 0:
         pread_all(fd, bytes, to - from, from);
@@ -48,7 +50,9 @@ static void store(size_t at, size_t n, const uint8_t *bytes)
 
 static void write_somehow(size_t at, size_t n, const uint8_t *bytes)
 {
-    struct iovec parts[3] = {{(void *)bytes, n / 3}, {(void *)(bytes + n / 3), n / 3}, {(void *)(bytes + n / 3 * 2), n - n / 3 * 2}};
+    struct iovec parts[3] = {{(void *)bytes, n / 3},
+                             {(void *)(bytes + n / 3), n / 3},
+                             {(void *)(bytes + n / 3 * 2), n - n / 3 * 2}};
     ssize_t done = 0;
     const char *what = "?";
     switch (rng_below(&rng, 5)) {
@@ -163,19 +167,22 @@ static void random_operations(unsigned operations)
         agree(at, size - at < MOST ? size - at : MOST, "everything");
 }
 
-/* A new mapping of any kind and size shows the stores that were made before it, and a private one keeps its own. */
+/* A new mapping of any kind and size shows the stores that were made before it, and a private one keeps its
+ * own. */
 static void new_mappings(void)
 {
     static const size_t LENGTHS[] = {4096, 200000, 4 * 1024 * 1024};
     static uint8_t bytes[MOST];
     for (unsigned i = 0; i < 60; i++) {
         size_t len = LENGTHS[i % 3], offset = rng_below(&rng, (LEN - len) / PAGE) * PAGE;
-        int prot = i / 3 % 2 ? PROT_READ : PROT_READ | PROT_WRITE, flags = i / 6 % 2 ? MAP_SHARED : MAP_PRIVATE;
+        int prot = i / 3 % 2 ? PROT_READ : PROT_READ | PROT_WRITE,
+            flags = i / 6 % 2 ? MAP_SHARED : MAP_PRIVATE;
         size_t n = 1 + rng_below(&rng, len < MOST ? len : MOST), at = offset + rng_below(&rng, len - n + 1);
         pattern_fill(seed + 1000 + i, at, bytes, n);
         store(at, n, bytes);
         uint8_t *fresh = map_file(fd, len, prot, flags, offset);
-        CHECK(!memcmp(fresh, shadow + offset, len), "mapping %u (%zu bytes, rights %d, flags %d) differs", i, len, prot, flags);
+        CHECK(!memcmp(fresh, shadow + offset, len), "mapping %u (%zu bytes, rights %d, flags %d) differs", i,
+              len, prot, flags);
         if (prot & PROT_WRITE) {
             memset(fresh + len / 2, 0x42, 100);
             if (flags == MAP_SHARED)

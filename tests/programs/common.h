@@ -1,8 +1,8 @@
-/* What every test program shares: checks that end the program with a message, a pattern that gives every byte of a
- * file its expected value, a small random generator, and probes that say which signal an access raises.
+/* What every test program shares: checks that end the program with a message, a pattern that gives every byte
+ * of a file its expected value, a small random generator, and probes that say which signal an access raises.
  *
- * The programs know nothing of Elbowroom. Each is right under the plain kernel, and must then behave the same under
- * `elbowroom run`. A failed check exits with status 99. */
+ * The programs know nothing of Elbowroom. Each is right under the plain kernel, and must then behave the same
+ * under `elbowroom run`. A failed check exits with status 99. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -53,33 +53,33 @@ UNUSED __attribute__((noreturn, format(printf, 3, 4))) static void fail(const ch
 }
 
 #define FAIL(...) fail(__FILE__, __LINE__, __VA_ARGS__)
-#define CHECK(condition, ...)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            FAIL(__VA_ARGS__);                                                                                         \
+#define CHECK(condition, ...)                                                                                \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            FAIL(__VA_ARGS__);                                                                               \
     } while (0)
 /* Evaluates to the call's result; a failed call ends the program. */
-#define SYS(call)                                                                                                      \
-    ({                                                                                                                 \
-        long sys_result = (long)(call);                                                                                \
-        if (sys_result == -1)                                                                                          \
-            FAIL("%s: %s", #call, strerror(errno));                                                                    \
-        sys_result;                                                                                                    \
+#define SYS(call)                                                                                            \
+    ({                                                                                                       \
+        long sys_result = (long)(call);                                                                      \
+        if (sys_result == -1)                                                                                \
+            FAIL("%s: %s", #call, strerror(errno));                                                          \
+        sys_result;                                                                                          \
     })
 /* The call must fail, with this errno. */
-#define SYS_FAILS(call, expected)                                                                                      \
-    do {                                                                                                               \
-        errno = 0;                                                                                                     \
-        long sys_result = (long)(call);                                                                                \
-        int sys_errno = errno;                                                                                         \
-        CHECK(sys_result == -1, "%s gave %ld instead of %s", #call, sys_result, strerrorname_np(expected));            \
-        CHECK(sys_errno == (expected), "%s gave %s instead of %s", #call, strerrorname_np(sys_errno),                  \
-              strerrorname_np(expected));                                                                              \
+#define SYS_FAILS(call, expected)                                                                            \
+    do {                                                                                                     \
+        errno = 0;                                                                                           \
+        long sys_result = (long)(call);                                                                      \
+        int sys_errno = errno;                                                                               \
+        CHECK(sys_result == -1, "%s gave %ld instead of %s", #call, sys_result, strerrorname_np(expected));  \
+        CHECK(sys_errno == (expected), "%s gave %s instead of %s", #call, strerrorname_np(sys_errno),        \
+              strerrorname_np(expected));                                                                    \
     } while (0)
-#define SPAWN(thread, function, argument)                                                                              \
-    do {                                                                                                               \
-        int spawn_error = pthread_create(thread, NULL, function, argument);                                            \
-        CHECK(spawn_error == 0, "pthread_create: %s", strerror(spawn_error));                                          \
+#define SPAWN(thread, function, argument)                                                                    \
+    do {                                                                                                     \
+        int spawn_error = pthread_create(thread, NULL, function, argument);                                  \
+        CHECK(spawn_error == 0, "pthread_create: %s", strerror(spawn_error));                                \
     } while (0)
 
 /* ---- the pattern ---- */
@@ -118,19 +118,22 @@ UNUSED static void pattern_fill(uint64_t seed, uint64_t offset, uint8_t *bytes, 
 }
 
 /* `bytes` holds what the file of this seed has at `offset`. `what` is for the message. */
-UNUSED static void pattern_check(uint64_t seed, uint64_t offset, const uint8_t *bytes, size_t len, const char *what)
+UNUSED static void pattern_check(uint64_t seed, uint64_t offset, const uint8_t *bytes, size_t len,
+                                 const char *what)
 {
     for (size_t i = 0; i < len;) {
         if ((offset + i) % 8 == 0 && len - i >= 8) {
             uint64_t word;
             memcpy(&word, bytes + i, 8);
-            CHECK(word == pattern_word(seed, (offset + i) / 8), "%s: the word at file offset %#llx is %#llx, not %#llx",
-                  what, (unsigned long long)(offset + i), (unsigned long long)word,
+            CHECK(word == pattern_word(seed, (offset + i) / 8),
+                  "%s: the word at file offset %#llx is %#llx, not %#llx", what,
+                  (unsigned long long)(offset + i), (unsigned long long)word,
                   (unsigned long long)pattern_word(seed, (offset + i) / 8));
             i += 8;
         } else {
-            CHECK(bytes[i] == pattern_byte(seed, offset + i), "%s: the byte at file offset %#llx is %#x, not %#x", what,
-                  (unsigned long long)(offset + i), bytes[i], pattern_byte(seed, offset + i));
+            CHECK(bytes[i] == pattern_byte(seed, offset + i),
+                  "%s: the byte at file offset %#llx is %#x, not %#x", what, (unsigned long long)(offset + i),
+                  bytes[i], pattern_byte(seed, offset + i));
             i++;
         }
     }
@@ -183,8 +186,8 @@ UNUSED static void pread_all(int fd, void *buffer, size_t len, uint64_t offset)
 {
     for (size_t done = 0; done < len;) {
         ssize_t n = pread(fd, (uint8_t *)buffer + done, len - done, (off_t)(offset + done));
-        CHECK(n > 0, "pread of %zu bytes at %#llx gave %zd: %s", len - done, (unsigned long long)(offset + done), n,
-              strerror(errno));
+        CHECK(n > 0, "pread of %zu bytes at %#llx gave %zd: %s", len - done,
+              (unsigned long long)(offset + done), n, strerror(errno));
         done += (size_t)n;
     }
 }
@@ -193,8 +196,8 @@ UNUSED static void pwrite_all(int fd, const void *buffer, size_t len, uint64_t o
 {
     for (size_t done = 0; done < len;) {
         ssize_t n = pwrite(fd, (const uint8_t *)buffer + done, len - done, (off_t)(offset + done));
-        CHECK(n > 0, "pwrite of %zu bytes at %#llx gave %zd: %s", len - done, (unsigned long long)(offset + done), n,
-              strerror(errno));
+        CHECK(n > 0, "pwrite of %zu bytes at %#llx gave %zd: %s", len - done,
+              (unsigned long long)(offset + done), n, strerror(errno));
         done += (size_t)n;
     }
 }
@@ -202,11 +205,13 @@ UNUSED static void pwrite_all(int fd, const void *buffer, size_t len, uint64_t o
 UNUSED static uint8_t *map_file(int fd, size_t len, int prot, int flags, uint64_t offset)
 {
     void *at = mmap(NULL, len, prot, flags, fd, (off_t)offset);
-    CHECK(at != MAP_FAILED, "mmap of %zu bytes at %#llx: %s", len, (unsigned long long)offset, strerror(errno));
+    CHECK(at != MAP_FAILED, "mmap of %zu bytes at %#llx: %s", len, (unsigned long long)offset,
+          strerror(errno));
     return at;
 }
 
-/* A scratch file beside `path`: `path` with `suffix`, filled with the pattern of `seed`, open for reading and writing. */
+/* A scratch file beside `path`: `path` with `suffix`, filled with the pattern of `seed`, open for reading and
+ * writing. */
 UNUSED static int make_file(const char *path, const char *suffix, uint64_t seed, size_t len)
 {
     char name[4096];
@@ -293,37 +298,40 @@ UNUSED __attribute__((noinline)) static struct outcome probe_store(volatile uint
     return probe_seen;
 }
 
-UNUSED static void outcome_check(struct outcome seen, int sig, int code, const void *at, const char *what, int line)
+UNUSED static void outcome_check(struct outcome seen, int sig, int code, const void *at, const char *what,
+                                 int line)
 {
     bool right = seen.sig == sig && (sig == 0 || (seen.code == code && seen.addr == (uintptr_t)at));
     if (!right)
-        fail("probe", line, "%s at %p raised signal %d, code %d, address %#lx instead of signal %d, code %d", what, at,
-             seen.sig, seen.code, (unsigned long)seen.addr, sig, code);
+        fail("probe", line, "%s at %p raised signal %d, code %d, address %#lx instead of signal %d, code %d",
+             what, at, seen.sig, seen.code, (unsigned long)seen.addr, sig, code);
 }
 
 /* A load or store at `at` raises exactly this signal with this code and this address. */
-#define LOAD_RAISES(at, sig, code)                                                                                     \
-    outcome_check(probe_load((const volatile uint8_t *)(at), NULL), sig, code, (const void *)(at), "a load", __LINE__)
-#define STORE_RAISES(at, sig, code)                                                                                    \
-    outcome_check(probe_store((volatile uint8_t *)(at), 0x5a), sig, code, (const void *)(at), "a store", __LINE__)
+#define LOAD_RAISES(at, sig, code)                                                                           \
+    outcome_check(probe_load((const volatile uint8_t *)(at), NULL), sig, code, (const void *)(at), "a load", \
+                  __LINE__)
+#define STORE_RAISES(at, sig, code)                                                                          \
+    outcome_check(probe_store((volatile uint8_t *)(at), 0x5a), sig, code, (const void *)(at), "a store",     \
+                  __LINE__)
 /* They succeed. */
-#define LOAD_GIVES(at, expected)                                                                                       \
-    do {                                                                                                               \
-        uint8_t load_value = 0;                                                                                        \
-        outcome_check(probe_load((const volatile uint8_t *)(at), &load_value), 0, 0, (const void *)(at), "a load",     \
-                      __LINE__);                                                                                       \
-        CHECK(load_value == (uint8_t)(expected), "the byte at %p is %#x, not %#x", (const void *)(at), load_value,     \
-              (uint8_t)(expected));                                                                                    \
+#define LOAD_GIVES(at, expected)                                                                             \
+    do {                                                                                                     \
+        uint8_t load_value = 0;                                                                              \
+        outcome_check(probe_load((const volatile uint8_t *)(at), &load_value), 0, 0, (const void *)(at),     \
+                      "a load", __LINE__);                                                                   \
+        CHECK(load_value == (uint8_t)(expected), "the byte at %p is %#x, not %#x", (const void *)(at),       \
+              load_value, (uint8_t)(expected));                                                              \
     } while (0)
-#define STORE_WORKS(at, value)                                                                                         \
+#define STORE_WORKS(at, value)                                                                               \
     outcome_check(probe_store((volatile uint8_t *)(at), value), 0, 0, (const void *)(at), "a store", __LINE__)
 
 /* A named part of a program: its name is printed once it has passed. */
-#define PART(name, ...)                                                                                                \
-    do {                                                                                                               \
-        name(__VA_ARGS__);                                                                                             \
-        printf("ok %s\n", #name);                                                                                      \
-        fflush(stdout);                                                                                                \
+#define PART(name, ...)                                                                                      \
+    do {                                                                                                     \
+        name(__VA_ARGS__);                                                                                   \
+        printf("ok %s\n", #name);                                                                            \
+        fflush(stdout);                                                                                      \
     } while (0)
 
 #endif

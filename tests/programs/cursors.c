@@ -1,4 +1,5 @@
-/* Threads that share a descriptor's position, and files that are mapped for the first time while they are written.
+/* Threads that share a descriptor's position, and files that are mapped for the first time while they are
+ * written.
  *   cursors FILE CASE ROUNDS     FILE, and files whose names begin with it, are made anew */
 #include "common.h"
 #include <sys/sendfile.h>
@@ -33,7 +34,8 @@ static void *write_records(void *argument)
     for (uint64_t i = 0; i < RECORDS / THREADS; i++) {
         struct record made = record_of(thread + 1, i);
         struct iovec parts[2] = {{&made, 300}, {(uint8_t *)&made + 300, sizeof made - 300}};
-        /* Only these: copy_file_range and sendfile at a shared position race with each other in the kernel, too. */
+        /* Only these: copy_file_range and sendfile at a shared position race with each other in the kernel,
+         * too. */
         ssize_t n = i % 2 ? write(fd, &made, sizeof made) : writev(fd, parts, 2);
         CHECK(n == (ssize_t)sizeof made, "a write gave %zd: %s", n, strerror(errno));
         done_records++;
@@ -47,7 +49,8 @@ static void *touch(void *argument)
     (void)argument;
     while (!over) {
         size_t from = done_records * RECORD / PAGE;
-        for (size_t page = from ? from - 1 : 0; page < from + 3 * RECORD / PAGE && page < len / PAGE; page++) {
+        for (size_t page = from ? from - 1 : 0; page < from + 3 * RECORD / PAGE && page < len / PAGE;
+             page++) {
             uint64_t seen = OLD;
             atomic_compare_exchange_strong((_Atomic uint64_t *)(at + page * PAGE + PAGE / 2), &seen, OLD);
         }
@@ -272,8 +275,8 @@ static void first_mappings(unsigned rounds)
         volatile uint8_t *seen = map_file(fd, len, PROT_READ, MAP_SHARED, 0);
         uint8_t early = seen[len - 1];
         pthread_join(id, NULL);
-        CHECK(seen[len - 1] == 0x5a, "round %u: a mapping shows %#x (%#x before), not what was written", round,
-              seen[len - 1], early);
+        CHECK(seen[len - 1] == 0x5a, "round %u: a mapping shows %#x (%#x before), not what was written",
+              round, seen[len - 1], early);
         SYS(munmap((void *)seen, len));
         SYS(close(fd));
         char name[4096];

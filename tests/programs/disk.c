@@ -1,7 +1,8 @@
 /* What stands between stores and their file, besides the device.
  *   disk FILE SEED fsize      a soft RLIMIT_FSIZE inside the file: stores are not subject to it
  *   disk FILE SEED many       more mapped files than the program may have descriptors
- *   disk FILE SEED raw        parts of a mapping are unmapped by a raw system call; prints what fsync says then, twice
+ *   disk FILE SEED raw        parts of a mapping are unmapped by a raw system call; prints what fsync says
+ *                             then, twice
  *   disk FILE SEED times      others write, and put the time of the file back
  *   disk FILE SEED own        only the program itself changes the file, in every way, for some seconds */
 #include "common.h"
@@ -87,7 +88,8 @@ static void many(void)
         bases[i][i] ^= 0xff;
     }
     SYS(getrlimit(RLIMIT_NOFILE, &after));
-    CHECK(after.rlim_cur == 256 && after.rlim_max == limit.rlim_max, "the limit is %llu", (unsigned long long)after.rlim_cur);
+    CHECK(after.rlim_cur == 256 && after.rlim_max == limit.rlim_max, "the limit is %llu",
+          (unsigned long long)after.rlim_cur);
     /* Lowered below what is open already. */
     limit.rlim_cur = 20;
     SYS(setrlimit(RLIMIT_NOFILE, &limit));
@@ -112,15 +114,18 @@ static void many(void)
         int fd = (int)SYS(open(name, O_RDONLY));
         pread_all(fd, bytes, 2, (uint64_t)i);
         for (int j = 0; j < 2; j++)
-            CHECK((bytes[j] ^ pattern_byte(seed + (uint64_t)i, (uint64_t)(i + j))) == 0xff, "file %d has lost a store", i);
+            CHECK((bytes[j] ^ pattern_byte(seed + (uint64_t)i, (uint64_t)(i + j))) == 0xff,
+                  "file %d has lost a store", i);
         SYS(close(fd));
         SYS(unlink(name));
     }
     SYS(getrlimit(RLIMIT_NOFILE, &after));
-    CHECK(after.rlim_cur == 20 && after.rlim_max == limit.rlim_max, "the limit is %llu", (unsigned long long)after.rlim_cur);
+    CHECK(after.rlim_cur == 20 && after.rlim_max == limit.rlim_max, "the limit is %llu",
+          (unsigned long long)after.rlim_cur);
 }
 
-/* Stores to what the raw call unmaps may be lost; all that the disk has is read, and other stores are there. */
+/* Stores to what the raw call unmaps may be lost; all that the disk has is read, and other stores are
+ * there. */
 static void raw(void)
 {
     int fd = make_file(path, "", seed, LEN);
@@ -137,8 +142,8 @@ static void raw(void)
         for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
             lost |= at / PAGE >= gone[i][0] && at / PAGE < gone[i][1];
         uint8_t stored = pattern_byte(seed, at) ^ 0xff;
-        CHECK(bytes[at] == stored || (lost && bytes[at] == pattern_byte(seed, at)), "page %zu begins with %#x", at / PAGE,
-              bytes[at]);
+        CHECK(bytes[at] == stored || (lost && bytes[at] == pattern_byte(seed, at)),
+              "page %zu begins with %#x", at / PAGE, bytes[at]);
         bytes[at] = pattern_byte(seed, at);
     }
     pattern_check(seed, 0, bytes, LEN, "the rest of the pages");
@@ -146,7 +151,8 @@ static void raw(void)
         printf("fsync: %s\n", fsync(fd) == 0 ? "success" : strerrorname_np(errno));
     /* What is mapped still can be used. */
     pread_all(fd, bytes, LEN, 0);
-    CHECK(!memcmp(bytes, base, 5 * PAGE) && !memcmp(bytes + 6 * PAGE, base + 6 * PAGE, 58 * PAGE), "the mapping and read(2) differ");
+    CHECK(!memcmp(bytes, base, 5 * PAGE) && !memcmp(bytes + 6 * PAGE, base + 6 * PAGE, 58 * PAGE),
+          "the mapping and read(2) differ");
     uint8_t *again = map_file(fd, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
     CHECK(!memcmp(bytes, again, LEN), "a new mapping and read(2) differ");
     SYS(munmap(again, LEN));
@@ -159,7 +165,8 @@ static void put_back(int fd, const struct stat *before)
     struct stat after;
     SYS(futimens(fd, times));
     SYS(fstat(fd, &after));
-    CHECK(after.st_mtim.tv_sec == before->st_mtim.tv_sec && after.st_mtim.tv_nsec == before->st_mtim.tv_nsec, "the time stayed");
+    CHECK(after.st_mtim.tv_sec == before->st_mtim.tv_sec && after.st_mtim.tv_nsec == before->st_mtim.tv_nsec,
+          "the time stayed");
 }
 
 static void times(void)

@@ -1,5 +1,6 @@
 /* Stores to a shared mapping, never synced, and then one of the ways in which a process ends.
- *   ends FILE SEED MODE     FILE is made longer than 4 MiB by the caller; afterwards it must be the pattern of SEED
+ *   ends FILE SEED MODE     FILE is made longer than 4 MiB by the caller; afterwards it must be the pattern
+ *                           of SEED
  *   ends FILE SEED confirmed LAST    checks what `msyncs` had confirmed with number LAST */
 #include "common.h"
 
@@ -29,8 +30,8 @@ static void say_ready(void)
     fflush(stdout);
 }
 
-/* Number n stores its mark all over page n modulo the pages of the first half, syncs it, and says so. The second half
- * gets stores that nobody waits for. */
+/* Number n stores its mark all over page n modulo the pages of the first half, syncs it, and says so. The
+ * second half gets stores that nobody waits for. */
 static void msyncs(void)
 {
     size_t pages = len / 2 / PAGE;

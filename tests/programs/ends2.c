@@ -1,5 +1,5 @@
-/* Ends in which nothing of a library in the process seems to have a chance to run: handlers that are reset by their
- * signal, abort, signals that are ignored, alternate stacks with hardly any room.
+/* Ends in which nothing of a library in the process seems to have a chance to run: handlers that are reset by
+ * their signal, abort, signals that are ignored, alternate stacks with hardly any room.
  *   ends2 FILE SEED MODE     FILE is longer than 4 MiB; afterwards it must be the pattern of SEED
  * A mode that starts with "early-" prepares its signals before the file is mapped. */
 #include "common.h"
@@ -36,7 +36,8 @@ static void describe(int sig)
     SYS(sigaction(sig, NULL, &action));
     SYS(sigprocmask(SIG_BLOCK, NULL, &mask));
     char text[200];
-    snprintf(text, sizeof text, "signal %d: handler %s, flags %#x, blocks USR1 %d; now blocked: itself %d, USR1 %d\n", sig,
+    snprintf(text, sizeof text,
+             "signal %d: handler %s, flags %#x, blocks USR1 %d; now blocked: itself %d, USR1 %d\n", sig,
              action.sa_handler == SIG_DFL ? "default" : action.sa_handler == SIG_IGN ? "ignored" : "own",
              (unsigned)action.sa_flags, sigismember(&action.sa_mask, SIGUSR1), sigismember(&mask, sig),
              sigismember(&mask, SIGUSR1));
@@ -54,7 +55,8 @@ static void once(int sig)
 
 static void once_info(int sig, siginfo_t *info, void *context)
 {
-    CHECK(info->si_signo == sig && info->si_code == SI_TKILL && info->si_pid == getpid() && context, "wrong siginfo");
+    CHECK(info->si_signo == sig && info->si_code == SI_TKILL && info->si_pid == getpid() && context,
+          "wrong siginfo");
     once(sig);
 }
 
@@ -133,8 +135,9 @@ static void print_mask(const char *when)
     SYS(pthread_sigmask(SIG_BLOCK, NULL, &mask));
     SYS(sigpending(&pending));
     char text[200];
-    snprintf(text, sizeof text, "%s: SEGV %d, BUS %d, USR1 %d; pending SEGV %d\n", when, sigismember(&mask, SIGSEGV),
-             sigismember(&mask, SIGBUS), sigismember(&mask, SIGUSR1), sigismember(&pending, SIGSEGV));
+    snprintf(text, sizeof text, "%s: SEGV %d, BUS %d, USR1 %d; pending SEGV %d\n", when,
+             sigismember(&mask, SIGSEGV), sigismember(&mask, SIGBUS), sigismember(&mask, SIGUSR1),
+             sigismember(&pending, SIGSEGV));
     say(text);
 }
 

@@ -1,4 +1,5 @@
-/* The end of the file: SIGBUS beyond it, zeros in the tail of its last page, growth, and truncation under a mapping.
+/* The end of the file: SIGBUS beyond it, zeros in the tail of its last page, growth, and truncation under a
+ * mapping.
  *   eof FILE SEED       FILE is made anew */
 #include "common.h"
 

@@ -1,5 +1,5 @@
-/* What is stored beyond the end of a file, in its last page, is in no file: it is zero once the file grows, for mappings and for read(2), whichever call made
- * it grow and whatever became of the page before.
+/* What is stored beyond the end of a file, in its last page, is in no file: it is zero once the file grows,
+ * for mappings and for read(2), whichever call made it grow and whatever became of the page before.
  *   eof2 FILE SEED      FILE is made anew */
 #include "common.h"
 #include <sys/sendfile.h>
@@ -13,9 +13,13 @@ static const size_t END = 201 * 4096;
 
 enum state { DIRTY, WRITTEN, READ, NOT_CACHED, STATES };
 static const char *const STATE_NAMES[] = {"dirty", "written back", "read before", "not cached"};
-enum way { FTRUNCATE, TRUNCATE, PWRITE_FAR, PWRITE_HERE, WRITE_APPEND, WRITEV, FALLOCATE, COPY_RANGE, SENDFILE, ZERO_RANGE, SHRINK, WAYS };
-static const char *const WAY_NAMES[] = {"ftruncate", "truncate", "pwrite far beyond", "pwrite in the last page", "append", "pwritev",
-    "fallocate", "copy_file_range", "sendfile", "FALLOC_FL_ZERO_RANGE", "ftruncate twice"};
+enum way {
+    FTRUNCATE, TRUNCATE, PWRITE_FAR, PWRITE_HERE, WRITE_APPEND, WRITEV, FALLOCATE, COPY_RANGE, SENDFILE,
+    ZERO_RANGE, SHRINK, WAYS
+};
+static const char *const WAY_NAMES[] = {
+    "ftruncate", "truncate", "pwrite far beyond", "pwrite in the last page", "append", "pwritev", "fallocate",
+    "copy_file_range", "sendfile", "FALLOC_FL_ZERO_RANGE", "ftruncate twice"};
 
 /* The file as it must be afterwards. */
 static uint8_t *expected;
@@ -77,7 +81,8 @@ static bool grow(enum way way, int fd)
         uint8_t copied[5000];
         loff_t in = 0, out = (loff_t)(SIZE + 700);
         source(&from);
-        CHECK(copy_file_range(from, &in, fd, &out, sizeof copied, 0) == sizeof copied, "copy_file_range: %s", strerror(errno));
+        CHECK(copy_file_range(from, &in, fd, &out, sizeof copied, 0) == sizeof copied, "copy_file_range: %s",
+              strerror(errno));
         pread_all(from, copied, sizeof copied, 0);
         SYS(close(from));
         wrote(SIZE + 700, copied, sizeof copied);
@@ -114,8 +119,8 @@ static bool grow(enum way way, int fd)
 static void same(const uint8_t *bytes, enum way way, enum state state, const char *who)
 {
     for (size_t at = 0; at < new_size; at++)
-        CHECK(bytes[at] == expected[at], "%s, the page %s: %s sees %#x at %zu (the end was at %zu), not %#x", WAY_NAMES[way],
-              STATE_NAMES[state], who, bytes[at], at, SIZE, expected[at]);
+        CHECK(bytes[at] == expected[at], "%s, the page %s: %s sees %#x at %zu (the end was at %zu), not %#x",
+              WAY_NAMES[way], STATE_NAMES[state], who, bytes[at], at, SIZE, expected[at]);
 }
 
 static void one(enum way way, enum state state)
@@ -208,7 +213,8 @@ static void records(void)
     SYS(close(shared.fd));
 }
 
-/* Others make it longer, so that no call of libc's says so: what they have written in the last page is not overwritten by the zeros that were there. */
+/* Others make it longer, so that no call of libc's says so: what they have written in the last page is not
+ * overwritten by the zeros that were there. */
 static void growth_by_others(void)
 {
     int fd = make_file(path, "", seed, SIZE);
@@ -237,7 +243,8 @@ static void cut_by_others(void)
     memset(base, 0x5a, SIZE);
     SYS(syscall(SYS_ftruncate, fd, (off_t)(5 * PAGE + 7)));
     SYS(msync(base, PAGE, MS_SYNC));
-    CHECK(file_size(fd) == 5 * PAGE + 7, "write-back has made the file %llu bytes long", (unsigned long long)file_size(fd));
+    CHECK(file_size(fd) == 5 * PAGE + 7, "write-back has made the file %llu bytes long",
+          (unsigned long long)file_size(fd));
     SYS(syscall(SYS_ftruncate, fd, (off_t)(50 * PAGE)));
     SYS(msync(base, LEN, MS_SYNC));
     SYS(fsync(fd));

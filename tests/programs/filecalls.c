@@ -1,4 +1,5 @@
-/* Calls on files that are mapped and stored to: each sees the stores, is seen by the mapping, and fails as it should.
+/* Calls on files that are mapped and stored to: each sees the stores, is seen by the mapping, and fails as it
+ * should.
  *   filecalls FILE CASE     FILE, and files whose names begin with it, are made anew */
 #include "common.h"
 #include <linux/fiemap.h>
@@ -39,11 +40,12 @@ static void unmap(struct mapped file)
 #pragma GCC diagnostic ignored "-Wstringop-overread"
 
 /* The call must fail; which of the two the kernel says depends on what it looks at first. */
-#define FAILS_WITH_EITHER(call)                                                                                        \
-    do {                                                                                                               \
-        errno = 0;                                                                                                     \
-        long either = (long)(call);                                                                                    \
-        CHECK(either == -1 && (errno == EFAULT || errno == EINVAL), "%s gave %ld: %s", #call, either, strerror(errno)); \
+#define FAILS_WITH_EITHER(call)                                                                              \
+    do {                                                                                                     \
+        errno = 0;                                                                                           \
+        long either = (long)(call);                                                                          \
+        CHECK(either == -1 && (errno == EFAULT || errno == EINVAL), "%s gave %ld: %s", #call, either,        \
+              strerror(errno));                                                                              \
     } while (0)
 
 static void bad_vectors(int fd, uint8_t *buffer)
@@ -199,15 +201,18 @@ static void cuts(void)
                 fprintf(stderr, "skip: files cannot be opened by handle here\n");
             } else {
                 CHECK(fd >= 0, "way %d: %s", way, strerror(errno));
-                CHECK(file_size(reader) == 0, "way %d leaves %llu bytes", way, (unsigned long long)file_size(reader));
+                CHECK(file_size(reader) == 0, "way %d leaves %llu bytes", way,
+                      (unsigned long long)file_size(reader));
                 pattern_fill(SEED + 1, 0, bytes, 50000);
                 for (size_t done = 0; done < 50000; done += 10000)
                     CHECK(write(fd, bytes + done, 10000) == 10000, "write: %s", strerror(errno));
                 if (keeps)
-                    pattern_check(SEED + 1, 0, file.at, 50000, "a mapping of a file that was cut and written");
+                    pattern_check(SEED + 1, 0, file.at, 50000,
+                                  "a mapping of a file that was cut and written");
                 SYS(close(fd));
                 sync();
-                CHECK(file_size(reader) == 50000, "way %d: %llu bytes", way, (unsigned long long)file_size(reader));
+                CHECK(file_size(reader) == 50000, "way %d: %llu bytes", way,
+                      (unsigned long long)file_size(reader));
                 pread_all(reader, bytes, 50000, 0);
                 pattern_check(SEED + 1, 0, bytes, 50000, "a file that was cut and written");
                 /* Longer again: what was there before is not. */
@@ -241,8 +246,10 @@ static void holes(void)
         /* The kernel may make more than the page: as much as it reads or allocates at once. */
         off_t data = lseek(fd, (off_t)(i * MIB - MIB / 2), SEEK_DATA), hole = lseek64(fd, data, SEEK_HOLE);
         off_t page = (off_t)(place / PAGE * PAGE);
-        CHECK(data > page - (off_t)MIB / 4 && data <= page, "data at %#llx, not %#llx", (long long)data, (long long)page);
-        CHECK(hole > page && hole < page + (off_t)MIB / 4, "a hole at %#llx, not behind %#llx", (long long)hole, (long long)page);
+        CHECK(data > page - (off_t)MIB / 4 && data <= page, "data at %#llx, not %#llx", (long long)data,
+              (long long)page);
+        CHECK(hole > page && hole < page + (off_t)MIB / 4, "a hole at %#llx, not behind %#llx",
+              (long long)hole, (long long)page);
     }
     at[12345] = 0x5a;
     struct {
@@ -250,8 +257,9 @@ static void holes(void)
         struct fiemap_extent extents[64];
     } map = {.map = {.fm_length = ~0ull, .fm_extent_count = 64}};
     if (ioctl(fd, FS_IOC_FIEMAP, &map) == 0)
-        CHECK(map.map.fm_mapped_extents >= 15 && map.extents[0].fe_logical <= 12345, "%u extents, the first at %llu",
-              map.map.fm_mapped_extents, (unsigned long long)map.extents[0].fe_logical);
+        CHECK(map.map.fm_mapped_extents >= 15 && map.extents[0].fe_logical <= 12345,
+              "%u extents, the first at %llu", map.map.fm_mapped_extents,
+              (unsigned long long)map.extents[0].fe_logical);
     else
         fprintf(stderr, "skip: FIEMAP is refused here: %s\n", strerror(errno));
     long flags;
@@ -367,7 +375,8 @@ static void appends(void)
             break;
         }
         CHECK(n == (ssize_t)sizeof bytes, "pwritev2: %s", strerror(errno));
-        CHECK(file.at[at - 1] == 0x77 && !memcmp(file.at + at, bytes, sizeof bytes), "a mapping after write %u", i);
+        CHECK(file.at[at - 1] == 0x77 && !memcmp(file.at + at, bytes, sizeof bytes),
+              "a mapping after write %u", i);
         file.at[at + 200] = 0x11;
         SYS(msync(file.at, LEN, MS_SYNC));
         pread_all(fd, seen, sizeof seen, at);
@@ -414,7 +423,8 @@ static void shifts(void)
     memset(expected + size, 0, LEN - size);
     CHECK(file_size(file.fd) == LEN + 100000, "posix_fallocate and the size");
     CHECK(!memcmp(file.at, expected, LEN), "after posix_fallocate");
-    CHECK(posix_fallocate(file.fd, 0, 0) == EINVAL && posix_fallocate(file.fd, -1, 5) == EINVAL, "bad ranges");
+    CHECK(posix_fallocate(file.fd, 0, 0) == EINVAL && posix_fallocate(file.fd, -1, 5) == EINVAL,
+          "bad ranges");
     CHECK(posix_fallocate(-1, 0, 5) == EBADF, "a bad descriptor");
     unmap(file);
     free(expected);

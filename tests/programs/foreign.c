@@ -1,7 +1,9 @@
 /* Another process changes the file.
- *   foreign FILE SEED MODE    FILE is the pattern of SEED; after SIGUSR1 it is that of SEED + 1, and not shorter
+ *   foreign FILE SEED MODE    FILE is the pattern of SEED; after SIGUSR1 it is that of SEED + 1, and not
+ *                             shorter
  *     anew    the change must be seen at once by who opens and maps the file after it
- *     old     it must be seen soon by who has mapped the file before: within a minute, however busy the machine is */
+ *     old     it must be seen soon by who has mapped the file before: within a minute, however busy the
+ *             machine is */
 #include "common.h"
 
 /* Whether all of a mapping is the pattern of `seed`. */

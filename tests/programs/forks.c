@@ -3,7 +3,8 @@
  *     exec      fork + exec, vfork + exec, posix_spawn, system, popen, also while threads store
  *     remap     a forked child maps the file itself
  *     unmap     a forked child unmaps what it has inherited and exits
- *     touch     a forked child reads the memory it has inherited, of a mapping that only reads: its status is printed
+ *     touch     a forked child reads the memory it has inherited, of a mapping that only reads: its status is
+ *               printed
  *     share     parent and child see each other's stores in what both have inherited
  *     child     what the started programs run: checks the file through a mapping of its own */
 #include "common.h"
@@ -79,7 +80,8 @@ static void exec_each_way(void)
     FILE *stream = popen(command, "r");
     CHECK(stream != NULL, "popen: %s", strerror(errno));
     char line[100];
-    CHECK(fgets(line, sizeof line, stream) && !strcmp(line, "the child is right\n"), "popen gave \"%s\"", line);
+    CHECK(fgets(line, sizeof line, stream) && !strcmp(line, "the child is right\n"), "popen gave \"%s\"",
+          line);
     succeeded(pclose(stream), "popen");
 }
 

@@ -1,8 +1,10 @@
-/* Holes inside mappings belong to nobody but the program, and what others keep in this process is out of its reach.
+/* Holes inside mappings belong to nobody but the program, and what others keep in this process is out of its
+ * reach.
  *   holes FILE SEED ROUNDS    FILE is the pattern of SEED, of at least 24 MiB; FILE.copy is made
  *
- * Threads fault, write, sync, map and unmap, so that whoever serves them needs stacks, heap and buffers. Meanwhile the main thread makes holes, which
- * must stay empty, and fills them by MAP_FIXED with bytes that must stay. Nothing of the program's own is mapped by the kernel meanwhile. */
+ * Threads fault, write, sync, map and unmap, so that whoever serves them needs stacks, heap and buffers.
+ * Meanwhile the main thread makes holes, which must stay empty, and fills them by MAP_FIXED with bytes that
+ * must stay. Nothing of the program's own is mapped by the kernel meanwhile. */
 #include "common.h"
 #include <dirent.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
-/* What a program can see of itself: nothing of it may depend on who runs it. Everything printed is compared with the
- * plain run.
+/* What a program can see of itself: nothing of it may depend on who runs it. Everything printed is compared
+ * with the plain run.
  *   identity FILE SEED     FILE is the pattern of SEED, at least 4 MiB; it is not changed in the end */
 #include "common.h"
 #include <dirent.h>
@@ -34,7 +34,8 @@ static void print_signals(const char *when)
         if (sigaction(sig, NULL, &action) != 0)
             continue;
         if (action.sa_handler != SIG_DFL || sigismember(&mask, sig))
-            printf(" %d:%s%s", sig, action.sa_handler == SIG_IGN ? "ignored" : action.sa_handler ? "caught" : "",
+            printf(" %d:%s%s", sig,
+                   action.sa_handler == SIG_IGN ? "ignored" : action.sa_handler ? "caught" : "",
                    sigismember(&mask, sig) ? "blocked" : "");
     }
     printf("\n");
@@ -45,7 +46,8 @@ static void print_process(int argc, char **argv)
     char name[17] = "";
     struct rlimit limit;
     prctl(PR_GET_NAME, name);
-    printf("%d arguments, name %s, session %d, group %d\n", argc, name, getsid(0) == getpid(), getpgrp() == getpid());
+    printf("%d arguments, name %s, session %d, group %d\n", argc, name, getsid(0) == getpid(),
+           getpgrp() == getpid());
     printf("argument 0 ends in %s\n", strrchr(argv[0], '/'));
     SYS(getrlimit(RLIMIT_NOFILE, &limit));
     printf("descriptors limited to %llu\n", (unsigned long long)limit.rlim_cur);
@@ -79,7 +81,8 @@ static void descriptors(void)
     SYS(setrlimit(RLIMIT_NOFILE, &limit));
 }
 
-/* A POSIX lock is lost when its process closes any descriptor of the file: nobody may do that on our behalf. */
+/* A POSIX lock is lost when its process closes any descriptor of the file: nobody may do that on our
+ * behalf. */
 static void posix_locks(void)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 100};
@@ -115,7 +118,8 @@ static void tick(int sig)
         FAIL("in a handler the byte at %#zx is %#x", at, base[at]);
     if (n % 4 == 0) {
         uint8_t *own = mmap(NULL, 2 * MIB, PROT_READ, MAP_SHARED, fd, 0);
-        if (own == MAP_FAILED || own[n % (2 * MIB)] != pattern_byte(seed, n % (2 * MIB)) || munmap(own, 2 * MIB) != 0)
+        if (own == MAP_FAILED || own[n % (2 * MIB)] != pattern_byte(seed, n % (2 * MIB)) ||
+            munmap(own, 2 * MIB) != 0)
             FAIL("mapping in a handler: %s", strerror(errno));
     }
     errno = before;

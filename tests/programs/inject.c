@@ -1,7 +1,9 @@
 /* What a program sees of a failing device. The test decides what fails; this program says what it saw.
- *   inject FILE SEED pages        loads from every page of a read-only mapping; prints the ranges that raise SIGBUS
+ *   inject FILE SEED pages        loads from every page of a read-only mapping; prints the ranges that raise
+ *                                 SIGBUS
  *   inject FILE SEED msync        stores everywhere, prints what msync says, three times
- *   inject FILE SEED close        stores, closes descriptors until the background's write-back was tried, prints what the last close says
+ *   inject FILE SEED close        stores, closes descriptors until the background's write-back was tried,
+ *                                 prints what the last close says
  *   inject FILE SEED lose         stores and returns */
 #include "common.h"
 

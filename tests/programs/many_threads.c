@@ -1,5 +1,5 @@
-/* One thread per file, each scanning its own file several times: more waiting faults than the budget has room for
- * readahead.
+/* One thread per file, each scanning its own file several times: more waiting faults than the budget has room
+ * for readahead.
  *   many_threads PREFIX COUNT PASSES    reads PREFIX0, PREFIX1, ..., whose seeds are 0, 1, ... */
 #include "common.h"
 

@@ -1,5 +1,5 @@
-/* The layout verbs on parts of mappings: munmap, MAP_FIXED over them, mprotect, mremap, hints, mincore, and the errors
- * that the kernel gives.
+/* The layout verbs on parts of mappings: munmap, MAP_FIXED over them, mprotect, mremap, hints, mincore, and
+ * the errors that the kernel gives.
  *   partial FILE SEED     FILE is the pattern of SEED, at least 8 MiB; FILE.b is made and used too */
 #include "common.h"
 
@@ -46,12 +46,13 @@ static void unmap_parts(int prot)
 
 static void unmap_several(void)
 {
-    /* Two mappings of files side by side and an anonymous one, gone in one call, over reserved address space so
-     * that nothing else can come to lie between them. */
+    /* Two mappings of files side by side and an anonymous one, gone in one call, over reserved address space
+     * so that nothing else can come to lie between them. */
     uint8_t *base = mmap(NULL, 4 * LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(base != MAP_FAILED, "mmap: %s", strerror(errno));
     CHECK(mmap(base, LEN, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == base, "mmap: %s", strerror(errno));
-    CHECK(mmap(base + LEN, LEN, PROT_READ, MAP_SHARED | MAP_FIXED, other, 0) == base + LEN, "mmap: %s", strerror(errno));
+    CHECK(mmap(base + LEN, LEN, PROT_READ, MAP_SHARED | MAP_FIXED, other, 0) == base + LEN, "mmap: %s",
+          strerror(errno));
     CHECK(mmap(base + 3 * LEN, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
               base + 3 * LEN, "mmap: %s", strerror(errno));
     is_file(base, 0, LEN, 0);
@@ -70,26 +71,28 @@ static void fixed_over(void)
     size_t from = LEN / 4 + PAGE, to = LEN / 2, n = to - from;
     uint8_t *base = map_shared(PROT_READ | PROT_WRITE, 0), *at = base + from;
     is_file(base, 0, LEN, 0);
-    CHECK(mmap(at, n, PROT_READ, MAP_SHARED | MAP_FIXED, other, (off_t)(3 * PAGE)) == at, "mmap: %s", strerror(errno));
+    CHECK(mmap(at, n, PROT_READ, MAP_SHARED | MAP_FIXED, other, (off_t)(3 * PAGE)) == at, "mmap: %s",
+          strerror(errno));
     pattern_check(other_seed, 3 * PAGE, at, n, "another file over the middle");
     STORE_RAISES(at, SIGSEGV, SEGV_ACCERR);
     is_file(base, 0, from, 0);
     is_file(base, to, LEN, 0);
-    CHECK(mmap(at, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at, "mmap: %s",
-          strerror(errno));
+    CHECK(mmap(at, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at,
+          "mmap: %s", strerror(errno));
     zero_check(at, n, "anonymous memory over the middle");
     memset(at, 0x77, n);
     bytes_check(at, 0x77, n, "anonymous memory over the middle");
     is_file(base, 0, from, 0);
     is_file(base, to, LEN, 0);
-    CHECK(mmap(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == at, "mmap: %s",
-          strerror(errno));
+    CHECK(mmap(at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == at,
+          "mmap: %s", strerror(errno));
     LOAD_RAISES(at, SIGSEGV, SEGV_ACCERR);
     STORE_RAISES(at + n - 1, SIGSEGV, SEGV_ACCERR);
     LOAD_GIVES(at - 1, pattern_byte(seed, from - 1));
     LOAD_GIVES(at + n, pattern_byte(seed, to));
     /* And the file again. */
-    CHECK(mmap(at, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)from) == at, "mmap: %s", strerror(errno));
+    CHECK(mmap(at, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)from) == at, "mmap: %s",
+          strerror(errno));
     is_file(base, 0, LEN, 0);
     /* A small mapping over one page, too small to be worth managing. */
     CHECK(mmap(base + PAGE, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, other, 0) == base + PAGE, "mmap: %s",
@@ -108,7 +111,8 @@ static void stores_outlive_their_mapping(void)
     uint64_t new_seed = other_seed + 1;
     uint8_t *bytes = malloc(LEN);
     pattern_fill(new_seed, 0, base, LEN);
-    CHECK(mmap(base + LEN / 2, LEN / 4, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == base + LEN / 2,
+    CHECK(mmap(base + LEN / 2, LEN / 4, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+              base + LEN / 2,
           "mmap: %s", strerror(errno));
     zero_check(base + LEN / 2, LEN / 4, "anonymous memory over stores");
     SYS(munmap(base, LEN / 4));
@@ -153,7 +157,8 @@ static void protect_parts(void)
 static void private_becomes_writable(void)
 {
     uint8_t *base = map_file(fd, LEN, PROT_READ, MAP_PRIVATE, 2 * PAGE);
-    uint8_t *witness = map_file(fd, LEN, PROT_READ, MAP_PRIVATE, 2 * PAGE), *shared = map_shared(PROT_READ, 2 * PAGE);
+    uint8_t *witness = map_file(fd, LEN, PROT_READ, MAP_PRIVATE, 2 * PAGE),
+            *shared = map_shared(PROT_READ, 2 * PAGE);
     size_t from = LEN / 4, to = LEN / 2;
     uint8_t *bytes = malloc(LEN);
     is_file(base, LEN / 8, 3 * LEN / 8, 2 * PAGE);
@@ -166,7 +171,8 @@ static void private_becomes_writable(void)
     STORE_RAISES(base + to, SIGSEGV, SEGV_ACCERR);
     for (size_t at = from, next = from; at < to; at++) {
         uint8_t changed = at == next;
-        CHECK(base[at] == (uint8_t)(pattern_byte(seed, 2 * PAGE + at) + changed), "private byte %#zx is %#x", at, base[at]);
+        CHECK(base[at] == (uint8_t)(pattern_byte(seed, 2 * PAGE + at) + changed), "private byte %#zx is %#x",
+              at, base[at]);
         next += changed ? 3 * PAGE + 123 : 0;
     }
     is_file(base, 0, from, 2 * PAGE);
@@ -184,7 +190,8 @@ static void private_becomes_writable(void)
 /* A private mapping that is writable from the start. */
 static void private_writable(void)
 {
-    uint8_t *base = map_file(fd, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0), *shared = map_shared(PROT_READ, 0);
+    uint8_t *base = map_file(fd, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0),
+            *shared = map_shared(PROT_READ, 0);
     is_file(base, 0, LEN, 0);
     memset(base + 100, 0x11, LEN / 2);
     bytes_check(base + 100, 0x11, LEN / 2, "a private writable mapping");
@@ -233,13 +240,15 @@ static void remap(void)
     uint8_t *first = map_shared(PROT_READ, 0), *second = map_shared(PROT_READ, LEN);
     LOAD_GIVES(first + 9, pattern_byte(seed, 9));
     LOAD_GIVES(second + 9, pattern_byte(seed, LEN + 9));
-    CHECK(mremap(second, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, first) == first, "mremap: %s", strerror(errno));
+    CHECK(mremap(second, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, first) == first, "mremap: %s",
+          strerror(errno));
     is_file(first, 0, LEN, LEN);
     is_unmapped(second, 0, LEN);
     SYS(munmap(first, LEN));
     /* More than fits in place. */
     uint8_t *tight = map_shared(PROT_READ, 0);
-    CHECK(mmap(tight + LEN / 2, LEN / 2, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == tight + LEN / 2,
+    CHECK(mmap(tight + LEN / 2, LEN / 2, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+              tight + LEN / 2,
           "mmap: %s", strerror(errno));
     SYS_FAILS(mremap(tight, LEN / 2, LEN, 0), ENOMEM);
     is_file(tight, 0, LEN / 2, 0);
@@ -272,7 +281,8 @@ static void hints_and_offsets(void)
     uint8_t *first = map_shared(PROT_READ, 0);
     /* A hint that is taken cannot be followed; one that is no page address is rounded. */
     uint8_t *second = mmap(first, LEN, PROT_READ, MAP_SHARED, fd, (off_t)(MIB + PAGE));
-    CHECK(second != MAP_FAILED && (second >= first + LEN || second + LEN <= first), "a hint replaced a mapping");
+    CHECK(second != MAP_FAILED && (second >= first + LEN || second + LEN <= first),
+          "a hint replaced a mapping");
     uint8_t *third = mmap(first + 12345, LEN, PROT_READ, MAP_PRIVATE, fd, (off_t)PAGE);
     CHECK(third != MAP_FAILED && (uintptr_t)third % PAGE == 0, "a mapping at %p", third);
     is_file(first, 0, LEN, 0);

@@ -1,4 +1,5 @@
-/* Transfers that wait for a pipe, into and out of a file that is mapped: a wait holds nobody off, and ends as the kernel's.
+/* Transfers that wait for a pipe, into and out of a file that is mapped: a wait holds nobody off, and ends as
+ * the kernel's.
  *   pipes FILE     FILE is made anew */
 #include "common.h"
 #include <poll.h>
@@ -83,10 +84,12 @@ static void result(struct job *job, pthread_t id, ssize_t n, int error)
 {
     pthread_join(id, NULL);
     CHECK(job->result == n, "splice gave %zd (%s), not %zd", job->result, strerror(job->error), n);
-    CHECK(n >= 0 || job->error == error, "splice failed with %s, not %s", strerror(job->error), strerror(error));
+    CHECK(n >= 0 || job->error == error, "splice failed with %s, not %s", strerror(job->error),
+          strerror(error));
 }
 
-/* Others read and write the file meanwhile, what is stored is written back, and the splice then brings its bytes. */
+/* Others read and write the file meanwhile, what is stored is written back, and the splice then brings its
+ * bytes. */
 static void others_go_on(void)
 {
     off_t place = 100;
@@ -116,7 +119,8 @@ static void others_go_on(void)
     give("spliced", 7);
     result(&job, id, 7, 0);
     off_t end = lseek(fd, 0, SEEK_CUR);
-    CHECK((end == 5008 && !memcmp(at + 5000, "wspliced", 8)) || (end == 5007 && !memcmp(at + 5000, "spliced", 7)),
+    CHECK((end == 5008 && !memcmp(at + 5000, "wspliced", 8)) ||
+              (end == 5007 && !memcmp(at + 5000, "spliced", 7)),
           "the position is %lld", (long long)end);
 }
 
@@ -176,7 +180,8 @@ static void without_waiting(void)
     /* What is there comes at once, though there is less than was asked for. */
     give("some", 4);
     place = 200;
-    CHECK(splice(pipes[0], NULL, fd, &place, 1000, 0) == 4 && place == 204, "what is there: %s", strerror(errno));
+    CHECK(splice(pipes[0], NULL, fd, &place, 1000, 0) == 4 && place == 204, "what is there: %s",
+          strerror(errno));
     CHECK(!memcmp(at + 200, "some", 4), "the mapping");
 }
 
@@ -187,7 +192,8 @@ static void *splice_out(void *argument)
     job->tid = (int)syscall(SYS_gettid);
     off_t from = 0;
     for (size_t done = 0; done < LEN;) {
-        ssize_t n = job->flags ? sendfile(pipes[1], fd, &from, LEN - done) : splice(fd, &from, pipes[1], NULL, LEN - done, 0);
+        ssize_t n = job->flags ? sendfile(pipes[1], fd, &from, LEN - done)
+                               : splice(fd, &from, pipes[1], NULL, LEN - done, 0);
         CHECK(n > 0, "%zd: %s", n, strerror(errno));
         done += (size_t)n;
     }

@@ -1,5 +1,6 @@
-/* Random calls of the mmap family, loads, stores and file calls, with a transcript that is the same on every correct
- * system: addresses are relative, and nothing in it depends on time, process numbers or what happens to be in memory.
+/* Random calls of the mmap family, loads, stores and file calls, with a transcript that is the same on every
+ * correct system: addresses are relative, and nothing in it depends on time, process numbers or what happens
+ * to be in memory.
  *   random seed=N steps=N dir=DIR [key=value ...]
  *     kinds=all|files   anonymous mappings too, or only those of files
  *     threads=N         each with a part of the region, files and a transcript (DIR/transcript.T) of its own
@@ -10,10 +11,10 @@
  *     verbose=1         checks say what each page is
  *   random child MODE FILE OFFSET LENGTH SEED    what a child process does
  *
- * A step follows from seed, thread and number alone, so that leaving out one does not change what the others ask for.
- * It depends on the steps before it only by what the kernel answers, and where it must: no call reads a file into a
- * mapping of the same file, since what bytes that copies is nobody's promise. For the same reason the files' sizes
- * are whole pages wherever stores could go behind the end. */
+ * A step follows from seed, thread and number alone, so that leaving out one does not change what the others
+ * ask for. It depends on the steps before it only by what the kernel answers, and where it must: no call
+ * reads a file into a mapping of the same file, since what bytes that copies is nobody's promise. For the
+ * same reason the files' sizes are whole pages wherever stores could go behind the end. */
 #include "random.h"
 #include "random_memory.h"
 #include "random_files.h"
@@ -156,8 +157,8 @@ static int open_big(void)
     return (int)SYS(open(options.big, O_RDONLY | O_CLOEXEC));
 }
 
-/* Where the region begins, and what is in it. The seed decides: a part of a mapping of the big file, whole, with
- * holes, or but for its ends; or a range that the kernel has reserved. */
+/* Where the region begins, and what is in it. The seed decides: a part of a mapping of the big file, whole,
+ * with holes, or but for its ends; or a range that the kernel has reserved. */
 static uint8_t *make_region(const uint8_t **pressure)
 {
     int fd = open_big();

@@ -1,4 +1,5 @@
-/* What the parts of random.c share: a worker and its transcript, looking at memory and files, random choices. */
+/* What the parts of random.c share: a worker and its transcript, looking at memory and files, random
+ * choices. */
 #ifndef RANDOM_H
 #define RANDOM_H
 
@@ -284,10 +285,10 @@ static bool chance(struct worker *w, unsigned percent)
     return below(w, 100) < percent;
 }
 
-#define ONE_OF(w, ...)                                                                                        \
-    ({                                                                                                        \
-        static const int one_of[] = {__VA_ARGS__};                                                            \
-        one_of[below(w, COUNT(one_of))];                                                                      \
+#define ONE_OF(w, ...)                                                                                       \
+    ({                                                                                                       \
+        static const int one_of[] = {__VA_ARGS__};                                                           \
+        one_of[below(w, COUNT(one_of))];                                                                     \
     })
 
 static size_t some_pages(struct worker *w, size_t most)
@@ -333,8 +334,9 @@ static struct range any_range(struct worker *w, size_t most)
 
 static int some_prot(struct worker *w)
 {
-    return ONE_OF(w, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, PROT_READ, PROT_READ, PROT_READ, PROT_READ, PROT_NONE,
-                  PROT_NONE, PROT_WRITE, PROT_READ | PROT_EXEC, PROT_EXEC, RW | PROT_EXEC);
+    return ONE_OF(w, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, RW, PROT_READ,
+                  PROT_READ, PROT_READ, PROT_READ, PROT_NONE, PROT_NONE, PROT_WRITE, PROT_READ | PROT_EXEC,
+                  PROT_EXEC, RW | PROT_EXEC);
 }
 
 static uint64_t some_file_page(struct worker *w)

@@ -72,13 +72,15 @@ static void step_seek(struct worker *w)
 static bool too_long(struct worker *w, int slot)
 {
     uint64_t at = (uint64_t)lseek(w->slots[slot], 0, SEEK_CUR);
-    return size_of(w->slots[slot]) > 2 * FILE_PAGES * PAGE || (at != UINT64_MAX && at > 2 * FILE_PAGES * PAGE);
+    return size_of(w->slots[slot]) > 2 * FILE_PAGES * PAGE ||
+           (at != UINT64_MAX && at > 2 * FILE_PAGES * PAGE);
 }
 
 static ssize_t write_somehow(struct worker *w, int fd, const uint8_t *from, size_t len, off_t offset)
 {
     unsigned how = (unsigned)below(w, 9);
-    struct iovec parts[3] = {{(void *)from, len / 3}, {(void *)(from + len / 3), 0}, {(void *)from, len - len / 3}};
+    struct iovec parts[3] = {
+        {(void *)from, len / 3}, {(void *)(from + len / 3), 0}, {(void *)from, len - len / 3}};
     static const char *const names[] = {"write", "write", "pwrite", "pwrite", "writev", "pwritev",
                                         "pwritev2-append", "pwritev2-no-append", "pwritev2-cursor"};
     parts[2].iov_base = (void *)(from + len / 3);
@@ -139,8 +141,9 @@ static void step_write_from(struct worker *w)
     put(w, " %zu", len);
     go(w);
     struct iovec part = {from, len};
-    ssize_t n = how == 7 ? write(w->pipe[1], from, len) : how == 8 ? send(w->pair[0], from, len, MSG_DONTWAIT) :
-                vmsplice(w->pipe[1], &part, 1, SPLICE_F_NONBLOCK);
+    ssize_t n = how == 7   ? write(w->pipe[1], from, len)
+                : how == 8 ? send(w->pair[0], from, len, MSG_DONTWAIT)
+                           : vmsplice(w->pipe[1], &part, 1, SPLICE_F_NONBLOCK);
     put_result(w, n);
     size_t got = 0;
     for (ssize_t m; (m = read(how == 8 ? w->pair[1] : w->pipe[0], w->buffer + got, BUFFER - got)) > 0;)
@@ -274,8 +277,9 @@ static void step_copy_files(struct worker *w)
     loff_t in = (loff_t)some_file_offset(w), out = (loff_t)some_file_offset(w);
     size_t len = some_bytes(w);
     int source = use_slot(w, from), target = use_slot(w, to);
-    put(w, " %s %zu @%lld @%lld", how < 2 ? "copy" : how == 2 ? "copy-cursor" : how < 5 ? "send" : "splice", len,
-        (long long)in, (long long)out);
+    put(w, " %s %zu @%lld @%lld",
+        how < 2 ? "copy" : how == 2 ? "copy-cursor" : how < 5 ? "send" : "splice", len, (long long)in,
+        (long long)out);
     if (too_long(w, to) || w->slot_file[from] == w->slot_file[to])
         return;
     go(w);
@@ -355,7 +359,8 @@ static void step_stream(struct worker *w)
     len = len < 9000 ? len : 9000;
     file_path(path, sizeof path, w, file);
     fill(w, len);
-    put(w, " f%d %s @%lld %zu", file, how < 5 ? "read" : how < 9 ? "write" : "rewrite", (long long)offset, len);
+    put(w, " f%d %s @%lld %zu", file, how < 5 ? "read" : how < 9 ? "write" : "rewrite",
+        (long long)offset, len);
     go(w);
     FILE *stream = fopen(path, how < 5 ? "re" : how < 9 ? "r+e" : "w+e");
     if (!stream) {

@@ -40,7 +40,8 @@ static void settle(struct worker *w, uint8_t *at, size_t pages, const int8_t *fi
     } else if (what < 65 && pages <= w->pages) {
         put(w, " back r%zu", page);
         go(w);
-        void *to = mremap(at, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, w->base + page * PAGE);
+        void *to =
+            mremap(at, pages * PAGE, pages * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, w->base + page * PAGE);
         put_result(w, to == MAP_FAILED ? -1 : 0);
         if (to == MAP_FAILED) {
             put_result(w, munmap(at, pages * PAGE));
@@ -126,13 +127,16 @@ static void step_map(struct worker *w)
         put(w, " = there");
         set_files(to.files, to.pages, file);
     } else {
-        if (inside_region(w, at)) { /* In a hole of it: any place is right, but here it would be in the way. */
+        if (inside_region(w, at)) {
+            /* In a hole of it: any place is right, but here it would be in the way. */
             SYS(munmap(at, call.len));
-            at = mmap(NULL, REGION_PAGES * PAGE + call.len, call.prot, call.flags & ~MAP_POPULATE, call.fd, call.offset);
+            at = mmap(NULL, REGION_PAGES * PAGE + call.len, call.prot, call.flags & ~MAP_POPULATE, call.fd,
+                      call.offset);
             CHECK(at != MAP_FAILED, "mapping more of it: %s", strerror(errno));
             SYS(munmap(at + to.pages * PAGE, REGION_PAGES * PAGE));
             if (call.flags & MAP_POPULATE)
-                madvise(at, call.len, call.prot & PROT_WRITE && !shared ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+                madvise(at, call.len,
+                        call.prot & PROT_WRITE && !shared ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
         }
         settle(w, at, to.pages, NULL, file);
         return;
@@ -190,7 +194,8 @@ struct remap_call {
     bool fixed, hint;
 };
 
-static struct remap_call some_remap(struct worker *w, const struct range *from, size_t room, size_t target_room)
+static struct remap_call some_remap(struct worker *w, const struct range *from, size_t room,
+                                    size_t target_room)
 {
     size_t old = from->pages * PAGE, changed = some_pages(w, REGION_PAGES) * PAGE;
     size_t fits = changed < room * PAGE ? changed : room * PAGE;
@@ -298,11 +303,12 @@ static void step_remap(struct worker *w)
 static void step_advise(struct worker *w)
 {
     struct range range = any_range(w, 800);
-    int advice = ONE_OF(w, MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED, MADV_DONTNEED,
-                        MADV_DONTNEED, MADV_DONTNEED, MADV_REMOVE, MADV_REMOVE, MADV_COLD, MADV_PAGEOUT,
-                        MADV_PAGEOUT, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_POPULATE_WRITE, MADV_DONTFORK,
-                        MADV_DOFORK, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP, MADV_WIPEONFORK,
-                        MADV_KEEPONFORK, MADV_DONTNEED_LOCKED, 99);
+    int advice =
+        ONE_OF(w, MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED, MADV_DONTNEED,
+               MADV_DONTNEED, MADV_DONTNEED, MADV_REMOVE, MADV_REMOVE, MADV_COLD, MADV_PAGEOUT, MADV_PAGEOUT,
+               MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_POPULATE_WRITE, MADV_DONTFORK, MADV_DOFORK,
+               MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_DONTDUMP, MADV_DODUMP, MADV_WIPEONFORK, MADV_KEEPONFORK,
+               MADV_DONTNEED_LOCKED, 99);
     unsigned how = (unsigned)below(w, 40);
     bool after = chance(w, 40);
     put_range(w, &range);
@@ -395,7 +401,8 @@ static void step_rearrange(struct worker *w)
 
 /* ---- steps: loads and stores ---- */
 
-__attribute__((noinline)) static void touch(struct worker *w, uint8_t *at, size_t len, bool store, uint64_t value)
+__attribute__((noinline)) static void touch(struct worker *w, uint8_t *at, size_t len, bool store,
+                                            uint64_t value)
 {
     volatile uint64_t sum = 0;
     probe_seen = (struct outcome){0, 0, 0};

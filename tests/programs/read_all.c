@@ -1,4 +1,5 @@
-/* Reads a whole file through a mapping in many orders, from several threads, and compares every word with the pattern.
+/* Reads a whole file through a mapping in many orders, from several threads, and compares every word with the
+ * pattern.
  *   read_all FILE SEED THREADS */
 #include "common.h"
 
@@ -24,7 +25,8 @@ static uint64_t page_sum(const struct job *job, size_t page)
     return sum;
 }
 
-/* Every thread reads its share of the pages: a slice of the file, or every count-th page for the strided order. */
+/* Every thread reads its share of the pages: a slice of the file, or every count-th page for the strided
+ * order. */
 static void *reader(void *argument)
 {
     struct job *job = argument;
@@ -53,7 +55,8 @@ static void *reader(void *argument)
     return NULL;
 }
 
-static void read_in_order(const uint8_t *base, uint64_t offset, size_t len, uint64_t seed, unsigned threads, int order)
+static void read_in_order(const uint8_t *base, uint64_t offset, size_t len, uint64_t seed, unsigned threads,
+                          int order)
 {
     struct job jobs[64];
     pthread_t ids[64];

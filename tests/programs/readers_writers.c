@@ -1,5 +1,5 @@
-/* Readers and writers on records of one shared file. A record has a sequence lock, a version, a payload that follows
- * from both, and a checksum; it is larger than a page's remainder, so that it often crosses pages.
+/* Readers and writers on records of one shared file. A record has a sequence lock, a version, a payload that
+ * follows from both, and a checksum; it is larger than a page's remainder, so that it often crosses pages.
  *   readers_writers run FILE SEED THREADS OPERATIONS    half of the threads write, each OPERATIONS times
  *   readers_writers verify FILE SEED THREADS OPERATIONS */
 #include "common.h"

@@ -1,5 +1,6 @@
-/* Threads that own interleaved stripes, smaller than a page and not aligned to anything, of one file that is mapped
- * twice. Each writes its bytes through one of the mappings and reads them back through the other and by pread.
+/* Threads that own interleaved stripes, smaller than a page and not aligned to anything, of one file that is
+ * mapped twice. Each writes its bytes through one of the mappings and reads them back through the other and
+ * by pread.
  *   shared_rw run FILE SEED THREADS ROUNDS
  *   shared_rw verify FILE SEED THREADS ROUNDS    checks by plain reads what the last round left */
 #include "common.h"
@@ -30,8 +31,8 @@ static void check_by_pread(unsigned thread, unsigned round, struct rng *rng)
     pread_all(fd, buffer, sizeof buffer, offset);
     for (size_t i = 0; i < sizeof buffer; i++)
         CHECK(!owns(thread, offset + i) || buffer[i] == value(offset + i, round),
-              "pread after a store in round %u: offset %#llx is %#x, not %#x", round, (unsigned long long)(offset + i),
-              buffer[i], value(offset + i, round));
+              "pread after a store in round %u: offset %#llx is %#x, not %#x", round,
+              (unsigned long long)(offset + i), buffer[i], value(offset + i, round));
 }
 
 static void one_round(unsigned thread, unsigned round, struct rng *rng)
@@ -48,8 +49,8 @@ static void one_round(unsigned thread, unsigned round, struct rng *rng)
         if (which % 64 == 0)
             for (uint64_t at = start; at < start + STRIPE; at++)
                 CHECK(((const volatile uint8_t *)from)[at] == value(at, round),
-                      "the other mapping has %#x at %#llx in round %u, not %#x", from[at], (unsigned long long)at, round,
-                      value(at, round));
+                      "the other mapping has %#x at %#llx in round %u, not %#x", from[at],
+                      (unsigned long long)at, round, value(at, round));
     }
     for (int i = 0; i < 20; i++)
         check_by_pread(thread, round, rng);
@@ -80,8 +81,8 @@ static void verify(void)
     pread_all(fd, bytes, len, 0);
     size_t covered = len / STRIPE / threads * threads * STRIPE;
     for (uint64_t at = 0; at < covered; at++)
-        CHECK(bytes[at] == value(at, rounds - 1), "on file the byte at %#llx is %#x, not %#x", (unsigned long long)at,
-              bytes[at], value(at, rounds - 1));
+        CHECK(bytes[at] == value(at, rounds - 1), "on file the byte at %#llx is %#x, not %#x",
+              (unsigned long long)at, bytes[at], value(at, rounds - 1));
     free(bytes);
 }
 

@@ -1,7 +1,7 @@
-/* Two processes that use one file, and tell each other by pipes what they have done: each must see at once what the other
- * did before, as if one kernel had all of it.
- *   sharing FILE SEED plain|same    FILE is the pattern of SEED. The other process is this program, run plainly or in the
- *                                   same way as this one */
+/* Two processes that use one file, and tell each other by pipes what they have done: each must see at once
+ * what the other did before, as if one kernel had all of it.
+ *   sharing FILE SEED plain|same    FILE is the pattern of SEED. The other process is this program, run
+ *                                   plainly or in the same way as this one */
 #include "common.h"
 #include <spawn.h>
 
@@ -114,12 +114,14 @@ static pid_t start_other(const char *self, const char *seed, bool plain)
 
 /* ---- this process ---- */
 
-/* It has the file mapped for storing before the other one opens it, and again after that one has let it go. */
+/* It has the file mapped for storing before the other one opens it, and again after that one has let it
+ * go. */
 static void both_store(void)
 {
     for (unsigned round = 0; round < ROUNDS; round++) {
         int fd = (int)SYS(open(path, O_RDWR | O_CLOEXEC));
-        volatile uint64_t *map = (volatile uint64_t *)map_file(fd, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
+        volatile uint64_t *map =
+            (volatile uint64_t *)map_file(fd, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
         uint64_t at = (round * 37 + 5) * PAGE, value = mix(round);
         map[at / 8] = value;
         uint64_t seen = ask(round % 2 ? MAP : READ, at, 0);
@@ -141,7 +143,8 @@ static void other_writes(void)
 {
     for (unsigned round = 0; round < ROUNDS; round++) {
         int fd = (int)SYS(open(path, O_RDONLY | O_CLOEXEC));
-        const volatile uint64_t *map = (const volatile uint64_t *)map_file(fd, BYTES, PROT_READ, MAP_SHARED, 0);
+        const volatile uint64_t *map =
+            (const volatile uint64_t *)map_file(fd, BYTES, PROT_READ, MAP_SHARED, 0);
         uint64_t at = (round * 53 + 400) * PAGE, value = mix(round + 100), before = map[at / 8];
         CHECK(ask(READ, at, 0) == before, "round %u: both read the same", round);
         ask(round % 2 ? STORE : WRITE, at, value);

@@ -1,10 +1,11 @@
 /* Random operations of every kind against a model in plain memory.
  *   soak PREFIX SEED THREADS SECONDS MIB
  *
- * Each thread has a file of its own, PREFIX.0, PREFIX.1, ..., of about MIB MiB, which it alone changes, so its model is
- * exact: a shadow of the file's bytes and a list of regions that says what is mapped where with which rights. All threads
- * also share PREFIX.common, in which each owns every THREADS-th stripe of 40 bytes. At the end every file is compared with its
- * shadow, and its checksum is printed, in the form of `pattern sum`, for who wants to look from outside. */
+ * Each thread has a file of its own, PREFIX.0, PREFIX.1, ..., of about MIB MiB, which it alone changes, so
+ * its model is exact: a shadow of the file's bytes and a list of regions that says what is mapped where with
+ * which rights. All threads also share PREFIX.common, in which each owns every THREADS-th stripe of 40 bytes.
+ * At the end every file is compared with its shadow, and its checksum is printed, in the form of `pattern
+ * sum`, for who wants to look from outside. */
 #include "common.h"
 #include <spawn.h>
 
@@ -40,8 +41,8 @@ static int common_fd;
 static uint8_t *common[2];
 static _Atomic bool stop;
 
-#define EXPECT(condition, format, ...)                                                                                 \
-    CHECK(condition, "seed %llu, thread %u, step %llu, %s: " format, (unsigned long long)seed, w->id,                  \
+#define EXPECT(condition, format, ...)                                                                       \
+    CHECK(condition, "seed %llu, thread %u, step %llu, %s: " format, (unsigned long long)seed, w->id,        \
           (unsigned long long)w->steps, w->doing, ##__VA_ARGS__)
 
 static size_t below(struct worker *w, size_t bound)
@@ -112,7 +113,8 @@ static void any_part(struct worker *w, const struct region *region, size_t *from
 }
 
 /* What the model says about a byte of a region: 0, or the signal and code of an access. */
-static int expected_signal(const struct worker *w, const struct region *region, size_t offset, bool store, int *code)
+static int expected_signal(const struct worker *w, const struct region *region, size_t offset, bool store,
+                           int *code)
 {
     size_t file_offset = region->file_page * PAGE + offset;
     if (!(region->prot & (store ? PROT_WRITE : PROT_READ))) {
@@ -143,9 +145,11 @@ static void compare(struct worker *w, const struct region *region, size_t offset
     if (memcmp(seen, right, n) == 0)
         return;
     for (size_t i = 0; i < n; i++)
-        EXPECT(seen[i] == right[i], "at file offset %#zx (size %#zx), address %p of %p + %zu pages, rights %#x, "
-                                    "there is %#x instead of %#x",
-               file_offset + i, w->size, seen + i, region->at, region->pages, region->prot, seen[i], right[i]);
+        EXPECT(seen[i] == right[i],
+               "at file offset %#zx (size %#zx), address %p of %p + %zu pages, rights %#x, "
+               "there is %#x instead of %#x",
+               file_offset + i, w->size, seen + i, region->at, region->pages, region->prot, seen[i],
+               right[i]);
     EXPECT(false, "the bytes at file offset %#zx changed while they were compared", file_offset);
 }
 
@@ -170,8 +174,8 @@ static void compare_read(struct worker *w, size_t at, size_t n)
     }
     EXPECT(got == (ssize_t)n, "a read of %zu bytes at %#zx gave %zd: %s", n, at, got, strerror(errno));
     for (size_t i = 0; i < n; i++)
-        EXPECT(w->bytes[i] == w->shadow[at + i], "a read at file offset %#zx gave %#x instead of %#x", at + i, w->bytes[i],
-               w->shadow[at + i]);
+        EXPECT(w->bytes[i] == w->shadow[at + i], "a read at file offset %#zx gave %#x instead of %#x", at + i,
+               w->bytes[i], w->shadow[at + i]);
 }
 
 /* ---- operations: each changes the world and the model alike ---- */
@@ -231,22 +235,25 @@ static void do_probe(struct worker *w)
     if (sig == 0 && store && file_offset >= w->size)
         return; /* the tail of the last page: allowed, but the model has no place for it */
     uint8_t value = (uint8_t)rng_next(&w->rng), loaded = 0;
-    struct outcome seen = store ? probe_store(region->at + offset, value) : probe_load(region->at + offset, &loaded);
-    EXPECT(seen.sig == sig && (sig == 0 || (seen.code == code && seen.addr == (uintptr_t)(region->at + offset))),
-           "a %s at %p (file offset %#zx, size %#zx, rights %d) raised signal %d, code %d, address %#lx instead of "
-           "signal %d, code %d",
-           store ? "store" : "load", region->at + offset, file_offset, w->size, region->prot, seen.sig, seen.code,
-           (unsigned long)seen.addr, sig, code);
+    struct outcome seen =
+        store ? probe_store(region->at + offset, value) : probe_load(region->at + offset, &loaded);
+    EXPECT(seen.sig == sig &&
+               (sig == 0 || (seen.code == code && seen.addr == (uintptr_t)(region->at + offset))),
+           "a %s at %p (file offset %#zx, size %#zx, rights %d) raised signal %d, code %d, address %#lx "
+           "instead of signal %d, code %d",
+           store ? "store" : "load", region->at + offset, file_offset, w->size, region->prot, seen.sig,
+           seen.code, (unsigned long)seen.addr, sig, code);
     if (sig == 0 && store)
         w->shadow[file_offset] = value;
     if (sig == 0 && !store)
-        EXPECT(loaded == w->shadow[file_offset], "file offset %#zx is %#x instead of %#x", file_offset, loaded,
-               w->shadow[file_offset]);
+        EXPECT(loaded == w->shadow[file_offset], "file offset %#zx is %#x instead of %#x", file_offset,
+               loaded, w->shadow[file_offset]);
 }
 
 static int any_prot(struct worker *w)
 {
-    static const int PROTS[] = {PROT_READ, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE};
+    static const int PROTS[] = {PROT_READ, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE,
+                                PROT_READ | PROT_WRITE};
     return PROTS[below(w, 4)];
 }
 
@@ -270,12 +277,13 @@ static void do_map(struct worker *w)
         pages = room < pages ? room : pages;
         flags |= MAP_FIXED;
     }
-    /* What is private is not writable here, so that its bytes are the file's, also when the file changes. That is more than
-     * POSIX promises, and holds for mappings that are large enough to be managed. */
+    /* What is private is not writable here, so that its bytes are the file's, also when the file changes.
+     * That is more than POSIX promises, and holds for mappings that are large enough to be managed. */
     if (prot == PROT_READ && pages > 256 && below(w, 3) == 0)
         flags ^= MAP_SHARED ^ MAP_PRIVATE;
     uint8_t *got = mmap(at, pages * PAGE, prot, flags, w->fd, (off_t)(file_page * PAGE));
-    EXPECT(got != MAP_FAILED && (!at || got == at), "mmap of %zu pages gave %p: %s", pages, got, strerror(errno));
+    EXPECT(got != MAP_FAILED && (!at || got == at), "mmap of %zu pages gave %p: %s", pages, got,
+           strerror(errno));
     if (at)
         carve(w, got, pages);
     add(w, got, pages, file_page, prot | (flags & MAP_PRIVATE ? 0x100 : 0));
@@ -345,14 +353,16 @@ static void do_sync(struct worker *w)
 
 static void do_advise(struct worker *w)
 {
-    static const int ADVICE[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_DONTNEED, MADV_DONTNEED};
+    static const int ADVICE[] = {MADV_NORMAL,   MADV_RANDOM,   MADV_SEQUENTIAL,
+                                 MADV_WILLNEED, MADV_DONTNEED, MADV_DONTNEED};
     struct region *region = any_region(w);
     if (!region)
         return;
     size_t from, pages;
     any_part(w, region, &from, &pages);
     int advice = ADVICE[below(w, 6)];
-    if (advice != MADV_DONTNEED && advice != MADV_WILLNEED) { /* for the whole: mremap refuses a region of two advices */
+    if (advice != MADV_DONTNEED && advice != MADV_WILLNEED) {
+        /* For the whole: mremap refuses a region of two advices. */
         from = 0;
         pages = region->pages;
     }
@@ -432,7 +442,8 @@ static void do_private(struct worker *w)
     struct region view = {at, pages, file_page, PROT_READ};
     compare(w, &view, below(w, pages) * PAGE, PAGE);
     size_t from = below(w, pages), n = 1 + below(w, pages - from);
-    EXPECT(mprotect(at + from * PAGE, n * PAGE, PROT_READ | PROT_WRITE) == 0, "mprotect: %s", strerror(errno));
+    EXPECT(mprotect(at + from * PAGE, n * PAGE, PROT_READ | PROT_WRITE) == 0, "mprotect: %s",
+           strerror(errno));
     compare(w, &view, 0, pages * PAGE);
     size_t where = from * PAGE + below(w, n * PAGE);
     uint8_t value = (uint8_t)(at[where] + 1);
@@ -492,11 +503,13 @@ static const struct operation {
     void (*run)(struct worker *);
     unsigned weight;
 } OPERATIONS[] = {
-    {"load", do_load, 120},   {"scan", do_scan, 10},       {"store", do_store, 100},     {"probe", do_probe, 60},
-    {"map", do_map, 20},      {"unmap", do_unmap, 10},     {"protect", do_protect, 15},  {"remap", do_remap, 6},
-    {"sync", do_sync, 5},     {"advise", do_advise, 10},   {"resident", do_resident, 3}, {"write", do_write, 30},
-    {"read", do_read, 30},    {"resize", do_resize, 4},    {"punch", do_punch, 6},       {"private", do_private, 4},
-    {"reopen", do_reopen, 3}, {"spawn", do_spawn, 1},      {"common", do_common, 60},
+    {"load", do_load, 120},      {"scan", do_scan, 10},        {"store", do_store, 100},
+    {"probe", do_probe, 60},     {"map", do_map, 20},          {"unmap", do_unmap, 10},
+    {"protect", do_protect, 15}, {"remap", do_remap, 6},       {"sync", do_sync, 5},
+    {"advise", do_advise, 10},   {"resident", do_resident, 3}, {"write", do_write, 30},
+    {"read", do_read, 30},       {"resize", do_resize, 4},     {"punch", do_punch, 6},
+    {"private", do_private, 4},  {"reopen", do_reopen, 3},     {"spawn", do_spawn, 1},
+    {"common", do_common, 60},
 };
 
 static void step(struct worker *w)
@@ -593,7 +606,8 @@ int main(int argc, char **argv)
             memcpy(all + at, workers[i]->own + at, STRIPE);
         steps += workers[i]->steps;
     }
-    CHECK(!memcmp(all, common[0], COMMON), "seed %llu: the common file is wrong in the end", (unsigned long long)seed);
+    CHECK(!memcmp(all, common[0], COMMON), "seed %llu: the common file is wrong in the end",
+          (unsigned long long)seed);
     char path[4096];
     snprintf(path, sizeof path, "%s.common", prefix);
     print_sum(path, all, COMMON);

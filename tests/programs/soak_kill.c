@@ -1,10 +1,10 @@
 /* One of many processes that share files and are killed at any moment.
  *   soak_kill DIRECTORY SEED SLOT SLOTS FIRST STEPS
  *
- * DIRECTORY has files "shared.0" to "shared.2", of which every SLOTS-th record of 64 bytes is this slot's, and "own.SLOT",
- * whose records are all its own. A batch has a number, from FIRST on, and fills some records with words that say which
- * batch of which record they are of, so that anybody can check any word. What happens is said on standard output, which
- * the driver reads:
+ * DIRECTORY has files "shared.0" to "shared.2", of which every SLOTS-th record of 64 bytes is this slot's,
+ * and "own.SLOT", whose records are all its own. A batch has a number, from FIRST on, and fills some records
+ * with words that say which batch of which record they are of, so that anybody can check any word. What
+ * happens is said on standard output, which the driver reads:
  *   B file batch   the batch begins; which records it has follows from its number
  *   D file batch   all its words are stored
  *   C file batch   a call has confirmed that they are on the disk
@@ -70,7 +70,8 @@ static uint64_t word_of(unsigned file, uint64_t record, unsigned word, uint64_t 
 static unsigned records_of(unsigned file, uint64_t batch, uint32_t *records)
 {
     const struct file *f = &files[file];
-    uint64_t own = SIZES[file] / RECORD / f->slots, hash = mix(seed ^ mix(slot << 32 ^ (uint64_t)file << 56 ^ batch));
+    uint64_t own = SIZES[file] / RECORD / f->slots,
+             hash = mix(seed ^ mix(slot << 32 ^ (uint64_t)file << 56 ^ batch));
     unsigned count = 1 + (unsigned)(hash % MOST);
     for (unsigned i = 0; i < count; i++) {
         uint64_t nth = hash >> 63 ? (hash / MOST + i) % own : mix(hash + i) % own;
@@ -85,7 +86,8 @@ static void check_words(unsigned file, uint64_t record, const uint8_t *bytes, co
     for (unsigned i = 0; i < WORDS; i++) {
         uint64_t word = *(const volatile uint64_t *)(const void *)(bytes + i * 8), batch = word & 0xffffff;
         CHECK(word == 0 || word == word_of(file, record, i, batch),
-              "seed %llu, slot %llu: word %u of record %llu of file %u is %#llx when %s, which nobody has stored",
+              "seed %llu, slot %llu: word %u of record %llu of file %u is %#llx when %s, "
+              "which nobody has stored",
               (unsigned long long)seed, (unsigned long long)slot, i, (unsigned long long)record, file,
               (unsigned long long)word, how);
     }
@@ -105,9 +107,10 @@ static void check_own(const struct stored *s)
         uint64_t word;
         memcpy(&word, bytes + i * 8, 8);
         CHECK(word == word_of(s->file, s->record, i, s->batch),
-              "seed %llu, slot %llu: word %u of record %u of file %u is %#llx (batch %llu) when %s, not that of batch %u",
-              (unsigned long long)seed, (unsigned long long)slot, i, s->record, s->file, (unsigned long long)word,
-              (unsigned long long)(word & 0xffffff), how, s->batch);
+              "seed %llu, slot %llu: word %u of record %u of file %u is %#llx (batch %llu) when %s, "
+              "not that of batch %u",
+              (unsigned long long)seed, (unsigned long long)slot, i, s->record, s->file,
+              (unsigned long long)word, (unsigned long long)(word & 0xffffff), how, s->batch);
     }
 }
 
@@ -123,7 +126,8 @@ static void remember(unsigned file, uint32_t record, uint64_t batch)
         last[stored_count++] = (struct stored){file, record, (uint32_t)batch};
 }
 
-/* The first file has no locks; the others have one of each kind. Only one of the slots holds one at a time. */
+/* The first file has no locks; the others have one of each kind. Only one of the slots holds one at a
+ * time. */
 static void lock(unsigned file, bool on)
 {
     struct flock whole = {.l_type = on ? F_WRLCK : F_UNLCK, .l_whence = SEEK_SET};

@@ -1,7 +1,8 @@
 /* stdio streams of files that are mapped.
  *   stdio FILE             FILE is made
  *   stdio FILE exit        writes to FILE what reaches it at exit only
- *   stdio FILE read SEED   only reads FILE, the pattern of SEED, through a stream and a mapping of its descriptor */
+ *   stdio FILE read SEED   only reads FILE, the pattern of SEED, through a stream and a mapping of its
+ *                          descriptor */
 #include "common.h"
 
 #define LEN (2 * MIB)
@@ -82,7 +83,8 @@ static void writes_without_a_flush(void)
     map[0] = 'S';
     FILE *file = opened("r+");
     for (size_t i = 0; i < LEN; i++)
-        CHECK((i % 3 == 0 ? putc('b', file) : i % 3 == 1 ? fputc('b', file) : fprintf(file, "b")) >= 0, "putc");
+        CHECK((i % 3 == 0 ? putc('b', file) : i % 3 == 1 ? fputc('b', file) : fprintf(file, "b")) >= 0,
+              "putc");
     CHECK(fclose(file) == 0, "fclose");
     bytes_check(map, 'b', LEN, "characters");
     done(fd, map);
@@ -93,7 +95,8 @@ static void writes_without_a_flush(void)
     CHECK(file != NULL && setvbuf(file, NULL, _IONBF, 0) == 0, "fdopen");
     CHECK(fseek(file, AT, SEEK_SET) == 0 && fprintf(file, "n%cw", 'e') == 3, "fprintf");
     arrived(fd, map, "an unbuffered stream");
-    CHECK(freopen(NULL, "r+", file) == file && fseek(file, 5, SEEK_SET) == 0 && fputs("xyz", file) >= 0, "freopen");
+    CHECK(freopen(NULL, "r+", file) == file && fseek(file, 5, SEEK_SET) == 0 && fputs("xyz", file) >= 0,
+          "freopen");
     CHECK(fclose(file) == 0, "fclose");
     CHECK(memcmp(map, "Saaaaxyza", 9) == 0, "freopen: %.9s", map);
     done(fd, map);
@@ -111,8 +114,9 @@ static void writes_of_a_descriptor(void)
     SYS(lseek(fd, AT + 3, SEEK_SET));
     CHECK(dprintf(fd, "aa") == 2, "dprintf");
     arrived(fd, map, "dprintf");
-    CHECK(dprintf(2, "%g%g%g%g%g%g%g%g%g %d %d %d %d %d %d%s", 1., 2., 3., 4., 5., 6., 7., 8., 9., 1, 2, 3, 4, 5, 6,
-                  "\n") == 22, "dprintf of many arguments");
+    CHECK(dprintf(2, "%g%g%g%g%g%g%g%g%g %d %d %d %d %d %d%s", 1., 2., 3., 4., 5., 6., 7., 8., 9., 1, 2, 3, 4,
+                  5, 6, "\n") == 22,
+          "dprintf of many arguments");
     done(fd, map);
 }
 
@@ -275,7 +279,8 @@ static int only_read(uint64_t seed)
     return 0;
 }
 
-/* Threads that open, write, close and map one file: what a closed stream has written is in every mapping made after. */
+/* Threads that open, write, close and map one file: what a closed stream has written is in every mapping made
+ * after. */
 static atomic_int stop;
 
 static void *mapper(void *argument)

@@ -30,7 +30,8 @@ static size_t cold_pages(size_t bytes)
     return at;
 }
 
-/* What a call has put at `at` of the writable view is there, on the file, and nothing beside it has changed. */
+/* What a call has put at `at` of the writable view is there, on the file, and nothing beside it has
+ * changed. */
 static void arrived(size_t at, size_t n, uint64_t source_offset, const char *what)
 {
     uint8_t *bytes = malloc(n + 2 * PAGE);
@@ -161,13 +162,15 @@ static void process_vm(void)
 {
     size_t n = 70000, at = cold(n), target = cold(n);
     struct iovec local = {to + target, n}, remote = {(void *)(from + at), n};
-    CHECK(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)n, "process_vm_readv: %s", strerror(errno));
+    CHECK(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)n, "process_vm_readv: %s",
+          strerror(errno));
     arrived(target, n, at, "process_vm_readv");
     at = cold(n);
     target = cold(n);
     local = (struct iovec){(void *)(from + at), n};
     remote = (struct iovec){to + target, n};
-    CHECK(process_vm_writev(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)n, "process_vm_writev: %s", strerror(errno));
+    CHECK(process_vm_writev(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)n, "process_vm_writev: %s",
+          strerror(errno));
     arrived(target, n, at, "process_vm_writev");
 }
 
@@ -211,7 +214,8 @@ static bool ring_open(struct ring *ring)
     }
     struct io_uring_params *p = &ring->params;
     int prot = PROT_READ | PROT_WRITE;
-    ring->submissions = map_file(ring->fd, p->sq_off.array + p->sq_entries * 4, prot, MAP_SHARED, IORING_OFF_SQ_RING);
+    ring->submissions =
+        map_file(ring->fd, p->sq_off.array + p->sq_entries * 4, prot, MAP_SHARED, IORING_OFF_SQ_RING);
     ring->completions = map_file(ring->fd, p->cq_off.cqes + p->cq_entries * sizeof(struct io_uring_cqe), prot,
                                  MAP_SHARED, IORING_OFF_CQ_RING);
     ring->entries = (void *)map_file(ring->fd, p->sq_entries * sizeof(struct io_uring_sqe), prot, MAP_SHARED,
@@ -224,8 +228,8 @@ static int ring_do(struct ring *ring, int opcode, int file, const void *buffer, 
     struct io_uring_params *p = &ring->params;
     _Atomic unsigned *tail = (void *)(ring->submissions + p->sq_off.tail);
     unsigned mask = *(unsigned *)(ring->submissions + p->sq_off.ring_mask), slot = atomic_load(tail) & mask;
-    ring->entries[slot] = (struct io_uring_sqe){.opcode = (uint8_t)opcode, .fd = file, .addr = (uintptr_t)buffer,
-                                                .len = (unsigned)n, .off = offset};
+    ring->entries[slot] = (struct io_uring_sqe){
+        .opcode = (uint8_t)opcode, .fd = file, .addr = (uintptr_t)buffer, .len = (unsigned)n, .off = offset};
     ((unsigned *)(ring->submissions + p->sq_off.array))[slot] = slot;
     atomic_fetch_add(tail, 1);
     SYS(syscall(SYS_io_uring_enter, ring->fd, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0));

@@ -1,4 +1,5 @@
-/* Managed memory that the kernel goes on using after a call has returned, and calls that reach it in other ways.
+/* Managed memory that the kernel goes on using after a call has returned, and calls that reach it in other
+ * ways.
  *   zerocopy FILE SEED     FILE is the pattern of SEED, 32 MiB; FILE.to and FILE.evict are made */
 #include "common.h"
 #include <arpa/inet.h>
@@ -281,13 +282,14 @@ static void bad_sends(void)
 
 /* ---- other processes' ways into memory, used on oneself ---- */
 
-/* One transfer through /proc/self/mem. It may fail with EIO for pages that are not in memory: what a userfaultfd
-   serves, the kernel does not wait for there. */
+/* One transfer through /proc/self/mem. It may fail with EIO for pages that are not in memory: what a
+   userfaultfd serves, the kernel does not wait for there. */
 static ssize_t by_file(int memory, bool write, uint8_t *bytes, size_t len, volatile uint8_t *at)
 {
     ssize_t n = -1;
     for (int tries = 0; tries < 100 && n != (ssize_t)len; tries++) {
-        n = write ? pwrite(memory, bytes, len, (off_t)(uintptr_t)at) : pread(memory, bytes, len, (off_t)(uintptr_t)at);
+        n = write ? pwrite(memory, bytes, len, (off_t)(uintptr_t)at)
+                  : pread(memory, bytes, len, (off_t)(uintptr_t)at);
         CHECK(n >= 0 || errno == EIO, "/proc/self/mem: %s", strerror(errno));
         for (size_t i = 0; i < len; i += PAGE)
             at[i] = write ? 0 : at[i];
@@ -333,14 +335,15 @@ static void advice(void)
         struct iovec parts[2] = {{at, PAGE}, {at + 2 * PAGE, 4 * PAGE}};
         ssize_t n = process_madvise(handles[i % 2], parts, 2, advices[i / 2], 0);
         /* Kernels before 6.13 refuse the first, and those before 6.14 the second. */
-        CHECK(n == 5 * (ssize_t)PAGE || (n == -1 && (errno == EINVAL || errno == EBADF)), "advice %d gave %zd: %s",
-              advices[i / 2], n, strerror(errno));
+        CHECK(n == 5 * (ssize_t)PAGE || (n == -1 && (errno == EINVAL || errno == EBADF)),
+              "advice %d gave %zd: %s", advices[i / 2], n, strerror(errno));
         bytes_check(at, (uint8_t)(i + 1), 8 * PAGE, "after process_madvise");
     }
     uint8_t *at = to + 400 * PAGE;
     memset(at, 9, 4 * PAGE);
     struct iovec bad[3] = {{at, PAGE}, {at + 1, PAGE}, {at + PAGE, PAGE}};
-    CHECK(process_madvise(self, bad, 3, MADV_COLD, 0) == (ssize_t)PAGE, "up to a bad part: %s", strerror(errno));
+    CHECK(process_madvise(self, bad, 3, MADV_COLD, 0) == (ssize_t)PAGE, "up to a bad part: %s",
+          strerror(errno));
     fails(process_madvise(self, bad + 1, 1, MADV_COLD, 0), EINVAL, "a bad part");
     fails(process_madvise(self, bad, 1, 4711, 0), EINVAL, "bad advice");
     fails(process_madvise(self, bad, 1, MADV_COLD, 1), EINVAL, "bad flags");

@@ -338,8 +338,8 @@ impl<'a> Slot<'a> {
                     });
                     assert!(
                         right,
-                        "seed {}, slot {}: word {word} of record {record} (offset {at:#x}) of {} is {found:#x} (batch {}), but \
-                         batch {} is confirmed, and begun after it are {:?}",
+                        "seed {}, slot {}: word {word} of record {record} (offset {at:#x}) of {} is \
+                         {found:#x} (batch {}), but batch {} is confirmed, and begun after it are {:?}",
                         self.soak.seed,
                         self.number,
                         path.display(),

@@ -195,7 +195,8 @@ fn under(variant: Variant, stats: &Path) -> String {
 const FUNCTIONS: &str = r#"
 set -euo pipefail
 words() {
-    /usr/bin/python3 -c 'import random, sys; n, seed, path = sys.argv[1:]; r = random.Random(int(seed)); n = int(n)
+    /usr/bin/python3 -c 'import random, sys; n, seed, path = sys.argv[1:]
+r = random.Random(int(seed)); n = int(n)
 with open(path, "w") as f:
     while n > 0: n -= f.write(" ".join("%x" % r.getrandbits(36) for i in range(8)) + "\n")' "$@"
 }

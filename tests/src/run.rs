@@ -264,7 +264,8 @@ impl Running {
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.child.wait();
         panic!(
-            "{} has not ended in time and was killed.\nIts threads:\n{threads}\nstandard output:\n{}\nstandard error:\n{}",
+            "{} has not ended in time and was killed.\nIts threads:\n{threads}\nstandard output:\n{}\n\
+             standard error:\n{}",
             self.text,
             tail(&self.output("stdout")),
             tail(&self.output("stderr"))

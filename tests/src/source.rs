@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn test_modules_are_blanked_and_others_are_not() {
-        let code = "mod a { x }\n#[cfg(test)]\nmod tests { use y; { } }\n#[cfg(all(test, not(loom)))]\nmod more { z }\nmod b;";
+        let code = "mod a { x }\n#[cfg(test)]\nmod tests { use y; { } }\n\
+                    #[cfg(all(test, not(loom)))]\nmod more { z }\nmod b;";
         let code = blank_test_modules(code);
         assert!(code.contains('x') && code.contains("mod b;"), "{code}");
         assert!(!code.contains('y') && !code.contains('z'), "{code}");

@@ -52,7 +52,8 @@ ends! {
     abort_that_is_left: "abort-jump", "early-abort-jump";
     abort_that_is_ignored: "abort-ignored", "early-abort-ignored";
     abort_that_is_blocked: "abort-blocked";
-    abort_inside_libc: "assert", "assert-handler", "early-assert-handler", "assert-ignored", "early-assert-ignored";
+    abort_inside_libc: "assert", "assert-handler", "early-assert-handler", "assert-ignored",
+        "early-assert-ignored";
     fault_that_is_ignored: "segv-ignored", "early-segv-ignored";
     small_alternate_stack: "small-stack", "small-stack-once", "early-small-stack-once";
     least_alternate_stack: "least-stack";

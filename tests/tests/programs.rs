@@ -211,7 +211,8 @@ fn lmdb(variant: Variant) {
     };
     let scratch = Scratch::new();
     let mut records = String::from(
-        "VERSION=3\nformat=print\ntype=btree\nmapsize=134217728\nmaxreaders=126\ndb_pagesize=4096\nHEADER=END\n",
+        "VERSION=3\nformat=print\ntype=btree\nmapsize=134217728\nmaxreaders=126\n\
+         db_pagesize=4096\nHEADER=END\n",
     );
     // Large records, since mdb_load syncs after every hundred.
     let text = text(9, 20 << 20);

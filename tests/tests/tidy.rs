@@ -38,6 +38,9 @@ const MODULES: [&[&str]; 12] = [
 
 const MAX_LINES: usize = 900;
 
+/// As in rustfmt.toml, which does not break strings, comments and macros.
+const MAX_COLUMNS: usize = 110;
+
 /// All problems at once, so that one run shows what is to do.
 fn report(problems: Vec<String>) {
     assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
@@ -210,6 +213,25 @@ fn files_are_short_documented_and_finished() {
     report(problems);
 }
 
+/// The lines that are too long, as file, line and length. Columns are characters, not bytes.
+fn long_lines(source: &Source) -> Vec<String> {
+    let columns = source.text.lines().map(|line| line.chars().count()).enumerate();
+    columns
+        .filter(|&(_, columns)| columns > MAX_COLUMNS)
+        .map(|(number, columns)| {
+            format!("{}:{} has {columns} columns, more than {MAX_COLUMNS}", source.path, number + 1)
+        })
+        .collect()
+}
+
+#[test]
+fn no_line_is_too_long() {
+    let mut sources = Source::all("", &[".rs", ".c", ".h", ".py"]);
+    // The scripts there have no endings.
+    sources.extend(Source::all(".ci", &[""]));
+    report(sources.iter().flat_map(long_lines).collect());
+}
+
 #[test]
 fn no_file_names_a_place_on_somebodys_machine() {
     let places =
@@ -288,7 +310,11 @@ fn the_checks_see_what_they_look_for() {
         "use crate::page::State;\nuse crate::{fault, object::{File, x}, Errno};\ncrate::reclaim::run()",
     );
     assert_eq!(used, ["fault", "object", "page", "reclaim"].map(str::to_owned).into());
-    let manifest = "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\n\"c\" = \"1\"\n[dev-dependencies.d]\npath = \"x\"\n[lints]\ne = 1";
+    let manifest = "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\n\"c\" = \"1\"\n\
+                    [dev-dependencies.d]\npath = \"x\"\n[lints]\ne = 1";
     assert_eq!(dependencies(manifest), ["b", "c", "d"]);
+    let lines = ["x".repeat(MAX_COLUMNS), "é".repeat(MAX_COLUMNS), "y".repeat(MAX_COLUMNS + 1)];
+    let source = Source { path: "a.rs".to_owned(), text: lines.join("\n") };
+    assert_eq!(long_lines(&source), ["a.rs:3 has 111 columns, more than 110"]);
     assert!(grouped_use("usestd::{fmt,sync::Arc};", "sync") && !grouped_use("usestd::{fmt,io};sync", "sync"));
 }

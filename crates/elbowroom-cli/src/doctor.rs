@@ -28,19 +28,21 @@ pub struct DoctorArgs {
 const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
   elbowroom_version        text
   can_run                  whether `elbowroom run` would work
-  mode                     {userfaultfd: device|syscall, mmu: move|copy, io: uring|threads}; null if it cannot run
+  mode                     {userfaultfd: device|syscall, mmu: move|copy, io: uring|threads};
+                           null if it cannot run
   default_memory_bytes     the budget of a run without --memory
   advice                   [{about, required, text}]; required: without it `run` cannot work
   probe                    what was found:
     kernel_release, page_bytes
-    userfaultfd            device, syscall, user_mode_only (trials), sysctl_unprivileged, feature_bits, features,
-                           move_page, copy_page, write_protect, poison (trials)
+    userfaultfd            device, syscall, user_mode_only (trials), sysctl_unprivileged,
+                           feature_bits, features, move_page, copy_page, write_protect, poison (trials)
     io_uring               ring (trial), feature_bits, sysctl_disabled
     huge_pages             mode: always|madvise|never, huge_page_bytes
     memory                 total_bytes, available_bytes, overcommit_mode
-    limits                 max_map_count, rlimit_memlock_bytes, rlimit_nofile, rlimit_address_space_bytes
-                           (null: no limit)
-    memory_cgroup          version: 1|2, path, limit_bytes (null: none), used_bytes, can_make_child (trial); or null
+    limits                 max_map_count, rlimit_memlock_bytes, rlimit_nofile,
+                           rlimit_address_space_bytes (null: no limit)
+    memory_cgroup          version: 1|2, path, limit_bytes (null: none), used_bytes,
+                           can_make_child (trial); or null
     security               effective_uid, cap_sys_ptrace, seccomp_mode: 0|1|2, no_new_privs
 A trial is {works, error, errno}; what could not be found out is null.";
 
@@ -132,8 +134,8 @@ fn advise(found: &Probe) -> Vec<Advice> {
             "memory cgroup",
             false,
             format!(
-                "no group can be made in it ({}), and only the lab's comparison needs that: run the lab as root, or \
-                 under `systemd-run --user --scope -p Delegate=yes`",
+                "no group can be made in it ({}), and only the lab's comparison needs that: run the lab as \
+                 root, or under `systemd-run --user --scope -p Delegate=yes`",
                 reason(&group.can_make_child)
             ),
         ),
@@ -185,7 +187,8 @@ fn render(report: &Report<'_>) -> String {
     }
     let verdict = match report.mode {
         Some(Mode { userfaultfd, mmu, io }) => format!(
-            "elbowroom run works here: userfaultfd by {userfaultfd}, --mmu {mmu}, --io {io}, --memory {} by default",
+            "elbowroom run works here: userfaultfd by {userfaultfd}, --mmu {mmu}, --io {io}, \
+             --memory {} by default",
             show_size(report.default_memory_bytes)
         ),
         None => "elbowroom run cannot work here; `elbowroom run --fallback kernel` runs programs unmanaged"

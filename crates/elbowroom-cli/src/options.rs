@@ -87,8 +87,8 @@ impl Options {
     pub fn encode(&self) -> OsString {
         let Options { memory_bytes, min_size_bytes, handlers, main_pid, .. } = self;
         let mut text = OsString::from(format!(
-            "memory={memory_bytes};min_size={min_size_bytes};io={};mmu={};handlers={handlers};writeback_ms={};\
-             quiet={};fallback={};sharing={}",
+            "memory={memory_bytes};min_size={min_size_bytes};io={};mmu={};handlers={handlers};\
+             writeback_ms={};quiet={};fallback={};sharing={}",
             name(self.io),
             name(self.mmu),
             self.writeback_interval.as_millis(),

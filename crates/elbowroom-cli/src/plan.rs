@@ -48,17 +48,18 @@ pub fn mode(found: &Userfaultfd, ring: &IoUring, mmu: Mmu, io: Io) -> Result<Mod
 /// Why there is no userfaultfd that `run` could use, and what to do; `None` if there is one.
 pub fn userfaultfd_obstacle(found: &Userfaultfd) -> Option<String> {
     const PERMIT: &str = "as root, `setfacl -m u:NAME:rw /dev/userfaultfd` (or chmod 666 it), or \
-                          `sysctl vm.unprivileged_userfaultfd=1`; in a container, add `--device /dev/userfaultfd`, or \
-                          allow the system call in its seccomp profile and add CAP_SYS_PTRACE";
+                          `sysctl vm.unprivileged_userfaultfd=1`; in a container, add `--device \
+                          /dev/userfaultfd`, or allow the system call in its seccomp profile and add \
+                          CAP_SYS_PTRACE";
     if !found.device.works && !found.syscall.works {
         return Some(if found.user_mode_only.works {
             format!(
-                "userfaultfd is permitted for faults in user mode only, so that system calls on managed memory would \
-                 fail: {PERMIT}"
+                "userfaultfd is permitted for faults in user mode only, so that system calls on managed \
+                 memory would fail: {PERMIT}"
             )
         } else if found.syscall.errno == Some(ENOSYS) {
-            "this kernel has no userfaultfd: use one built with CONFIG_USERFAULTFD (in a sandbox that is not Linux, \
-             such as gVisor, there is none)"
+            "this kernel has no userfaultfd: use one built with CONFIG_USERFAULTFD (in a sandbox that is not \
+             Linux, such as gVisor, there is none)"
                 .to_owned()
         } else {
             let why = found.syscall.error.as_deref().unwrap_or("unknown");
@@ -70,8 +71,8 @@ pub fn userfaultfd_obstacle(found: &Userfaultfd) -> Option<String> {
     }
     if !found.write_protect.works {
         return Some(
-            "userfaultfd cannot write-protect pages, so changes would go unseen: use Linux 5.7 or newer, on a machine \
-             whose kernel has CONFIG_HAVE_ARCH_USERFAULTFD_WP (x86-64, aarch64, risc-v)"
+            "userfaultfd cannot write-protect pages, so changes would go unseen: use Linux 5.7 or newer, on \
+             a machine whose kernel has CONFIG_HAVE_ARCH_USERFAULTFD_WP (x86-64, aarch64, risc-v)"
                 .to_owned(),
         );
     }
@@ -95,7 +96,8 @@ pub fn ring_advice(found: &IoUring) -> String {
             format!("there is no io_uring here ({why}): use Linux 5.6 or newer with CONFIG_IO_URING")
         }
         _ => format!(
-            "io_uring does not work ({why}): allow it in the container's seccomp profile; `ulimit -l` may be low"
+            "io_uring does not work ({why}): allow it in the container's seccomp profile; \
+             `ulimit -l` may be low"
         ),
     }
 }

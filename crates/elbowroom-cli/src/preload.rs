@@ -43,8 +43,8 @@ pub fn find(chosen: Option<&OsStr>, exe: &Path) -> Result<Library, Failure> {
     let shown = path.display();
     if let Some(bad) = path.as_os_str().as_bytes().iter().find(|byte| b" :$".contains(byte)) {
         return Err(fail(format!(
-            "the library's path {shown} contains '{}', which {LOADER_VARIABLE} cannot hold; move it, or make a \
-             symbolic link to it elsewhere and name that in {OVERRIDE_VARIABLE}",
+            "the library's path {shown} contains '{}', which {LOADER_VARIABLE} cannot hold; move it, or make \
+             a symbolic link to it elsewhere and name that in {OVERRIDE_VARIABLE}",
             char::from(*bad)
         )));
     }

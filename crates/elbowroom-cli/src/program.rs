@@ -204,8 +204,8 @@ fn check_elf(path: &Path, file: File, target: Target) -> Result<(), Obstacle> {
     }
     if found.interpreter.is_none() && !(found.dynamic && is_loader(path)) {
         return refuse(format!(
-            "{shown} is statically linked: the loader, which would preload Elbowroom's library, has no part in it, so its \
-             memory cannot be managed; use a dynamically linked build"
+            "{shown} is statically linked: the loader, which would preload Elbowroom's library, has no part \
+             in it, so its memory cannot be managed; use a dynamically linked build"
         ));
     }
     let musl = found.interpreter.as_deref().is_some_and(|loader| file_name(loader).starts_with("ld-musl"));
@@ -217,8 +217,8 @@ fn check_elf(path: &Path, file: File, target: Target) -> Result<(), Obstacle> {
     }
     match gains_rights(path, &metadata) {
         Some(how) => refuse(format!(
-            "{shown} {how}, and the loader preloads nothing into programs that gain rights; run it as the user whose \
-             rights it needs"
+            "{shown} {how}, and the loader preloads nothing into programs that gain rights; run it as the \
+             user whose rights it needs"
         )),
         None => Ok(()),
     }

@@ -275,8 +275,8 @@ fn the_environment_tells_the_library_everything() {
     let id = child.id();
     let output = child.wait_with_output().unwrap();
     let expected = format!(
-        "memory=251658240;min_size=2097152;io=threads;mmu=copy;handlers=3;writeback_ms=250;quiet=1;fallback=none;\
-         sharing=trust;inject=read:eio;main_pid={id};stats={stats}\n{}\n",
+        "memory=251658240;min_size=2097152;io=threads;mmu=copy;handlers=3;writeback_ms=250;quiet=1;\
+         fallback=none;sharing=trust;inject=read:eio;main_pid={id};stats={stats}\n{}\n",
         bench.library().display()
     );
     assert_eq!(stdout(&output), expected);

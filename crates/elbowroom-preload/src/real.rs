@@ -63,10 +63,11 @@ macro_rules! real {
         #[allow(non_upper_case_globals)]
         mod names {
             use super::CStr;
-            $(pub const $name: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a name with a 0 byte"),
-            };)*
+            $(pub const $name: &CStr =
+                match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name with a 0 byte"),
+                };)*
         }
 
         $(
@@ -97,7 +98,8 @@ macro_rules! real {
                     }
                 }
                 // SAFETY: libc's function of this name has this type.
-                let function: unsafe extern "C-unwind" fn($($t),*) -> $r = unsafe { std::mem::transmute(pointer) };
+                let function: unsafe extern "C-unwind" fn($($t),*) -> $r =
+                    unsafe { std::mem::transmute(pointer) };
                 // SAFETY: the caller's promise.
                 unsafe { function($($a),*) }
             }
@@ -124,8 +126,8 @@ real! {
     truncate64(path: *const c_char, len: off_t) -> c_int = SYS_truncate;
     fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int = SYS_fallocate;
     posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> c_int;
-    copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
-        -> ssize_t = SYS_copy_file_range;
+    copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t,
+        flags: c_uint) -> ssize_t = SYS_copy_file_range;
     sendfile64(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t = SYS_sendfile;
     splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
         -> ssize_t = SYS_splice;
@@ -165,8 +167,8 @@ real! {
     execvp(name: *const c_char, args: *const *const c_char) -> c_int;
     execvpe(name: *const c_char, args: *const *const c_char, env: *const *const c_char) -> c_int;
     fexecve(fd: c_int, args: *const *const c_char, env: *const *const c_char) -> c_int;
-    execveat(dir: c_int, path: *const c_char, args: *const *const c_char, env: *const *const c_char, flags: c_int)
-        -> c_int = SYS_execveat;
+    execveat(dir: c_int, path: *const c_char, args: *const *const c_char, env: *const *const c_char,
+        flags: c_int) -> c_int = SYS_execveat;
     posix_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void,
         args: *const *const c_char, env: *const *const c_char) -> c_int;
     posix_spawnp(pid: *mut c_int, name: *const c_char, actions: *const c_void, attributes: *const c_void,
@@ -190,7 +192,7 @@ real! {
     sysv_signal(signal: c_int, handler: Handler) -> Handler;
     __sysv_signal(signal: c_int, handler: Handler) -> Handler;
     sigset(signal: c_int, handler: Handler) -> Handler;
-    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: *const c_void,
-        argument: *mut c_void) -> c_int;
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
+        start: *const c_void, argument: *mut c_void) -> c_int;
     __cxa_thread_atexit_impl(destructor: *const c_void, object: *mut c_void, dso: *mut c_void) -> c_int;
 }

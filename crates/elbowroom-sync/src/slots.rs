@@ -19,18 +19,23 @@
 //! Marked: write-locked in the current write of the layout. A mark of an earlier write is none. Readers:
 //! guards that live.
 //!
-//! | state | marked | readers | who may enter | who waits |
-//! |---|---|---|---|---|
-//! | attached | no | 0 | any reader; the holder of the layout lock | nobody |
-//! | attached | no | n | any reader; the holder of the layout lock, to read | `write`, `detach`, `remove`: after marking or detaching |
-//! | attached | yes | 0 | the writer of the layout | nobody: readers get `Locked` until that write ends |
-//! | attached | yes | n | nobody new | the writer of the layout, for the n readers to leave |
-//! | detached | any | 0 | the writer of the layout; the holder of the layout lock, to read | nobody: readers get `Detached` for good |
-//! | detached | any | n | nobody new | the writer of the layout, for the n readers to leave |
-//! | vacant | any | 0 | nobody | nobody: readers get `Reused`, and do after the slot's next `insert` |
+//! Who may enter, and who waits:
+//! * Attached, not marked, no readers: any reader and the holder of the layout lock may enter; nobody waits.
+//! * Attached, not marked, n readers: any reader may enter, and the holder of the layout lock, to read.
+//!   `write`, `detach` and `remove` wait, after marking or detaching.
+//! * Attached, marked, no readers: the writer of the layout may enter. Nobody waits: readers get `Locked`
+//!   until that write ends.
+//! * Attached, marked, n readers: nobody new may enter. The writer of the layout waits for the n readers to
+//!   leave.
+//! * Detached, marked or not, no readers: the writer of the layout may enter, and the holder of the layout
+//!   lock, to read. Nobody waits: readers get `Detached` for good.
+//! * Detached, marked or not, n readers: nobody new may enter. The writer of the layout waits for the n
+//!   readers to leave.
+//! * Vacant, marked or not, no readers: nobody may enter. Nobody waits: readers get `Reused`, and do after
+//!   the slot's next `insert`.
 //!
 //! A new VMA is attached and marked. `write` marks, `detach` detaches for good, `remove` makes vacant, and
-//! the end of the layout's write turns "yes" into "no" everywhere. A reader that is turned away is in the
+//! the end of the layout's write takes all marks away. A reader that is turned away is in the
 //! count for a moment; a writer that sees it waits that moment.
 //!
 //! # Why it is enough to compare two numbers

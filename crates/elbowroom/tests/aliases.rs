@@ -61,7 +61,12 @@ fn an_instruction_that_needs_both_ends() {
     ends_within(BOUND, move || {
         // SAFETY: both are ranges of mappings of the test's, and do not overlap in the file.
         unsafe {
-            std::arch::asm!("rep movsb", inout("rsi") from => _, inout("rdi") to => _, inout("rcx") 64_usize => _);
+            std::arch::asm!(
+                "rep movsb",
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                inout("rcx") 64_usize => _
+            );
         }
     });
     // It goes on as soon as its mappings are the kernel's; it is counted when all are.

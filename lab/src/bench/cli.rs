@@ -71,8 +71,9 @@ pub struct StormArgs {
     #[serde(rename = "memory_bytes")]
     pub memory: Size,
     /// The engines, in the order of their turns
-    #[arg(long, value_enum, value_delimiter = ',',
-          default_values_t = [LibraryEngine::Kernel, LibraryEngine::SoftBefore, LibraryEngine::Soft, LibraryEngine::Host])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
+        LibraryEngine::Kernel, LibraryEngine::SoftBefore, LibraryEngine::Soft, LibraryEngine::Host
+    ])]
     pub engines: Vec<LibraryEngine>,
     /// Write all runs, medians and ratios to this file
     #[arg(long, value_name = "FILE")]
@@ -195,7 +196,8 @@ impl LibraryBench {
                 };
                 ensure!(
                     args.engines.iter().all(soft),
-                    "zero-copy-receive has the engines soft and soft-before only: pages are inserted into soft spaces"
+                    "zero-copy-receive has the engines soft and soft-before only: \
+                     pages are inserted into soft spaces"
                 );
                 check_engines(&args.engines)
             }

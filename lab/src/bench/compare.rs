@@ -146,7 +146,10 @@ impl Comparison {
     /// # Errors
     /// If the machine cannot be described.
     pub fn json(&self) -> Result<Value> {
-        let run = |(engine, run, record): &(LibraryEngine, usize, Record)| json!({ "engine": engine, "run": run, "figures": record });
+        let run = |one: &(LibraryEngine, usize, Record)| {
+            let (engine, run, record) = one;
+            json!({ "engine": engine, "run": run, "figures": record })
+        };
         let of_rows = |figure: &dyn Fn(&str) -> Option<f64>| -> BTreeMap<&str, Option<f64>> {
             self.rows.iter().map(|row| (row.key, figure(row.key))).collect()
         };

@@ -163,7 +163,10 @@ mod tests {
         ops[50] = Op::Unmap(At::Page(3), Len::Pages(9));
         ops[200] = Op::Truncate(5);
         let fails = |ops: &[Op]| {
-            let unmap = |op: &Op| matches!(op, Op::Unmap(At::Page(page), Len::Pages(n)) if (*page..*page + n).contains(&7));
+            let unmap = |op: &Op| match op {
+                Op::Unmap(At::Page(page), Len::Pages(n)) => (*page..*page + n).contains(&7),
+                _ => false,
+            };
             let truncate = |op: &Op| *op == Op::Truncate(5);
             let first = ops.iter().position(unmap);
             first.is_some_and(|first| ops[first..].iter().any(truncate))

@@ -248,7 +248,8 @@ fn keep(report: &mut String, case: &Case, variant: Variant, steps: &[Step]) {
             let kinds = if case.kinds == Kinds::All { "all" } else { "files" };
             let _ = writeln!(
                 report,
-                "again by hand: random seed={} steps={} threads={} kinds={kinds} only={} dir=EMPTY big=FILE verbose=1",
+                "again by hand: random seed={} steps={} threads={} kinds={kinds} only={} dir=EMPTY \
+                 big=FILE verbose=1",
                 case.seed,
                 case.steps,
                 case.threads,

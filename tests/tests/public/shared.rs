@@ -28,14 +28,19 @@ CREATE TABLE log(who INTEGER, i INTEGER);\"
 for who in 1 2; do
   { echo '.timeout 60000'; echo 'PRAGMA mmap_size=67108864;'; echo 'PRAGMA synchronous=NORMAL;'
     for i in $(seq 200); do
-      echo \"SELECT count(*) > 0 FROM pad WHERE id % 100 = $((i % 100)); SELECT sum(n) FROM count WHERE id > 1;\"
+      echo \"SELECT count(*) > 0 FROM pad WHERE id % 100 = $((i % 100));\"
+      echo \"SELECT sum(n) FROM count WHERE id > 1;\"
       echo \"BEGIN IMMEDIATE; UPDATE count SET n = n + 1 WHERE id = 1; INSERT INTO log VALUES ($who, $i);\"
       echo \"UPDATE count SET n = n - $who WHERE id = 2; UPDATE count SET n = n + $who WHERE id = 3;\"
-      echo \"UPDATE pad SET text = printf('%0999d', $i * $who) WHERE id = $who * 1000 + $i * 7 % 900; COMMIT;\"
+      echo \"UPDATE pad SET text = printf('%0999d', $i * $who) WHERE id = $who * 1000 + $i * 7 % 900;\"
+      echo 'COMMIT;'
     done; } > $who.sql
 done
 { echo '.timeout 60000'; echo 'PRAGMA mmap_size=67108864;'
-  for i in $(seq 300); do echo 'SELECT sum(n) FROM count WHERE id > 1; SELECT count(*) - (SELECT n FROM count WHERE id = 1) FROM log;'; done
+  for i in $(seq 300); do
+    echo 'SELECT sum(n) FROM count WHERE id > 1;'
+    echo 'SELECT count(*) - (SELECT n FROM count WHERE id = 1) FROM log;'
+  done
 } > reader.sql"
         )
     };

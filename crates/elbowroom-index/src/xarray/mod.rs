@@ -11,9 +11,9 @@
 //! always stands for the same indices*:
 //! ```text
 //!   leaf      order 0: |0|1|2|3|...|63|      inline: the slots
-//!             order 1: |0  |2  |...|62|  \
-//!             ...                         |  one block of 64 cells, allocated with the first value of order 1 to 5
-//!             order 5: |0    ...  |32 |  /
+//!             order 1: |0  |2  |...|62|  \  one block of 64 cells,
+//!             ...                         |  allocated with the first
+//!             order 5: |0    ...  |32 |  /   value of order 1 to 5
 //!   level 1   child:   |0|1|2|3|...|63|      inline
 //!             order 6: |0|1|2|3|...|63|      a block
 //!             orders 7, 8, 9                 a block

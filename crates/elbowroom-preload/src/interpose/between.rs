@@ -7,8 +7,8 @@ use crate::sys;
 use libc::{c_int, c_long, c_uint, c_void, off_t, size_t, ssize_t};
 
 export! {
-    copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)
-        -> ssize_t = copy_range;
+    copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t,
+        flags: c_uint) -> ssize_t = copy_range;
     sendfile(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t = send;
     sendfile64(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t = send;
     splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint)

@@ -16,8 +16,8 @@ use std::mem::MaybeUninit;
 export! {
     vmsplice(fd: c_int, from: *const iovec, n: size_t, flags: c_uint) -> ssize_t = give_to_pipe;
     send(socket: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t = send_bytes;
-    sendto(socket: c_int, from: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t)
-        -> ssize_t = send_bytes_to;
+    sendto(socket: c_int, from: *const c_void, len: size_t, flags: c_int, to: *const sockaddr,
+        to_len: socklen_t) -> ssize_t = send_bytes_to;
     sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t = send_message;
     sendmmsg(socket: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = send_messages;
 }

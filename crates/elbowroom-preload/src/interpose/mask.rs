@@ -18,8 +18,8 @@ export! {
     longjmp(env: Jump, value: c_int) -> c_int = |env, value| jump(real::longjmp, env, value);
     _longjmp(env: Jump, value: c_int) -> c_int = |env, value| jump(real::_longjmp, env, value);
     __longjmp_chk(env: Jump, value: c_int) -> c_int = |env, value| jump(real::__longjmp_chk, env, value);
-    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: *const c_void,
-        argument: *mut c_void) -> c_int = create_thread;
+    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
+        start: *const c_void, argument: *mut c_void) -> c_int = create_thread;
 }
 
 /// A `sigset_t` begins with the kernel's 64 bits, and libc's functions write no more of it.

@@ -63,7 +63,8 @@ fn explain_child_fault(address: usize) {
     let mut text = Buffer::<160>::new();
     let _ = writeln!(
         text,
-        "elbowroom: a forked child touched managed memory (address {address:#x}); only fork + exec is supported"
+        "elbowroom: a forked child touched managed memory (address {address:#x}); \
+         only fork + exec is supported"
     );
     sys::write_stderr(text.as_bytes());
 }

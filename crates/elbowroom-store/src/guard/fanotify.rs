@@ -9,14 +9,14 @@ use rustix::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The signal by which the kernel says that somebody waits for a lease, to one thread of ours. Whoever reads a
-/// signal from a descriptor also gets those that were sent to the process, so it is one that no program has:
-/// the C library keeps it to itself, for threads that are cancelled.
+/// The signal by which the kernel says that somebody waits for a lease, to one thread of ours. Whoever reads
+/// a signal from a descriptor also gets those that were sent to the process, so it is one that no program
+/// has: the C library keeps it to itself, for threads that are cancelled.
 const SIGNAL: libc::c_int = 32;
 /// The kernel's signal set with that signal.
 static SIGNAL_SET: u64 = 1 << (SIGNAL - 1);
-/// That, and what the kernel sends instead if it cannot queue it, which would end the process. Such a lease is
-/// found by looking at all of them now and then.
+/// That, and what the kernel sends instead if it cannot queue it, which would end the process. Such a lease
+/// is found by looking at all of them now and then.
 static BLOCKED_SET: u64 = SIGNAL_SET | 1 << (libc::SIGIO - 1);
 /// Events are taken one at a time: each takes a descriptor, of which few may be left.
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
