@@ -53,8 +53,8 @@ pub struct HostConfig {
 pub enum SetupError {
     /// The kernel gives no userfaultfd that serves faults of system calls.
     #[error(
-        "userfaultfd is not permitted here ({0}): run as root or with CAP_SYS_PTRACE, give access to /dev/userfaultfd, \
-         or set vm.unprivileged_userfaultfd=1 (see `elbowroom doctor`)"
+        "userfaultfd is not permitted here ({0}): run as root or with CAP_SYS_PTRACE, give access to \
+         /dev/userfaultfd, or set vm.unprivileged_userfaultfd=1 (see `elbowroom doctor`)"
     )]
     Userfaultfd(Errno),
     /// [`Mover::Move`] was asked for.

@@ -97,9 +97,9 @@ macro_rules! real {
                         pointers::$name.store(pointer, Ordering::Release);
                     }
                 }
+                type Function = unsafe extern "C-unwind" fn($($t),*) -> $r;
                 // SAFETY: libc's function of this name has this type.
-                let function: unsafe extern "C-unwind" fn($($t),*) -> $r =
-                    unsafe { std::mem::transmute(pointer) };
+                let function: Function = unsafe { std::mem::transmute(pointer) };
                 // SAFETY: the caller's promise.
                 unsafe { function($($a),*) }
             }

@@ -2,7 +2,7 @@
 //! it may have (RLIMIT_NOFILE), and how far into a file it may write (RLIMIT_FSIZE).
 //!
 //! The first holds for each file table by itself, ours included. Files that are kept open leave the lowest
-//! numbers free for what is opened for a moment. Where all numbers below the soft limit are taken, that limit
+//! numbers free for what is opened for a moment. Where numbers below the soft limit are scarce, that limit
 //! is raised to the hard one for the moment in which a number is given. Nothing waits for a disk meanwhile. A
 //! program that changes its limit in this very moment finds its own value there afterwards. One that asks the
 //! kernel for it without [`with_own_limit`] may see the hard limit, and a child that it makes then may keep

@@ -18,6 +18,7 @@ mod blocking;
 mod cell;
 mod counter;
 pub mod epoch;
+mod flag_lock;
 mod histogram;
 mod layout_lock;
 mod lines;
@@ -30,6 +31,7 @@ pub mod thread;
 
 pub use blocking::may_block;
 pub use counter::Counters;
+pub use flag_lock::{FlagGuard, FlagLock};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};
 pub use lines::Lines;

@@ -1,12 +1,15 @@
-//! Models of a folio's state word and of the table of those who wait for it, run under loom:
+//! Models of a folio's lock and of the table of those who wait for it, run under loom:
 //! `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --release --test loom_folio`
 //!
 //! The code is the manager's own, by path: its crate stands on system calls, which cannot run under loom.
-//! What the two files name of the world around them is defined here: the identity of a folio, and the event
-//! of a fault. In a model a wait with a bound has none, so a lost wake-up of a thread is a deadlock, which
-//! loom reports.
+//! What the files name of the world around them is defined here: the identity of a folio, what its lock
+//! guards, and the event of a fault. In a model a wait with a bound has none, so a lost wake-up of a thread
+//! is a deadlock, which loom reports.
 #![cfg(loom)]
 
+#[allow(dead_code)]
+#[path = "../../elbowroom/src/page/locked.rs"]
+mod locked;
 #[allow(dead_code)]
 #[path = "../../elbowroom/src/page/state.rs"]
 mod state;
@@ -14,28 +17,34 @@ mod state;
 #[path = "../../elbowroom/src/page/wait.rs"]
 mod wait;
 
-/// Where `wait.rs` expects a folio.
+/// Where the files expect each other, and a folio.
 mod page {
-    pub use crate::Folio;
+    pub use crate::locked::{LockedFolio, Woken};
+    pub use crate::state::Flag;
+    pub use crate::wait::{Parked, WaitTable};
+    pub use crate::{Body, Folio};
 }
 
 /// Where `wait.rs` expects [`FaultEvent`] and [`Denial`].
 extern crate self as elbowroom_machine;
 
-use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::{Arc, LockStats};
+use locked::{LockedFolio, Reading, Ready, Woken};
 use loom::thread;
 use state::{Flag, StateWord};
 use wait::{Parked, WaitTable};
 
 /// A folio without frames.
 pub struct Folio {
-    state: StateWord,
+    state: StateWord<Body>,
     index: u64,
     order: u8,
     object: u64,
-    /// Changed by load and store: two owners at a time would lose a change.
-    changes: AtomicU64,
+}
+
+/// What two owners at a time would be seen to change.
+pub struct Body {
+    changes: u64,
 }
 
 /// A fault without an address.
@@ -51,32 +60,54 @@ struct World {
     waits: WaitTable,
 }
 
-fn world() -> Arc<World> {
-    let folio =
-        Folio { state: StateWord::locked(), index: 0, order: 0, object: 1, changes: AtomicU64::new(0) };
-    Arc::new(World { folio: Arc::new(folio), waits: WaitTable::new(&LockStats::new()) })
+/// Who is given faults does not matter to these.
+struct Nobody;
+
+impl Woken for Nobody {
+    fn wake(&self, mut faults: Vec<Parked>) {
+        faults.iter_mut().for_each(Parked::let_go);
+    }
+}
+
+fn world() -> (Arc<World>, Reading) {
+    let waits = WaitTable::new(&LockStats::new());
+    let folio = Folio { state: StateWord::new(Body { changes: 0 }), index: 0, order: 0, object: 1 };
+    let maker = LockedFolio::new(folio, &waits, &Nobody);
+    let folio = maker.arc().clone();
+    let reading = maker.begin_read();
+    (Arc::new(World { folio, waits }), reading)
+}
+
+/// Ends the lock; how many faults became ready. They let go of the folio.
+fn done(folio: LockedFolio<'_>, ready: &Ready) -> usize {
+    drop(folio);
+    let mut faults = ready.take();
+    faults.iter_mut().for_each(Parked::let_go);
+    faults.len()
 }
 
 impl World {
-    /// What the owner of the lock does.
-    fn change(&self) {
-        let changes = self.folio.changes.load(Ordering::Relaxed);
-        self.folio.changes.store(changes + 1, Ordering::Relaxed);
-    }
-
-    /// Unlocks; how many faults became ready. They let go of the folio.
-    fn unlock(&self) -> usize {
-        let mut ready = Vec::new();
-        self.waits.unlock(&self.folio, &mut ready);
-        ready.iter_mut().for_each(Parked::let_go);
-        ready.len()
+    /// What the maker does at the end; how many faults became ready.
+    fn finish(&self, reading: Reading) -> usize {
+        let ready = Ready::default();
+        let mut folio = reading.end(&self.waits, &ready);
+        folio.body_mut().changes += 1;
+        done(folio, &ready)
     }
 
     /// Locks as a thread does, changes, unlocks; how many faults became ready.
     fn lock_and_change(&self) -> usize {
-        self.waits.lock(&self.folio);
-        self.change();
-        self.unlock()
+        let ready = Ready::default();
+        let mut folio = self.waits.lock(self.folio.clone(), &ready);
+        folio.body_mut().changes += 1;
+        done(folio, &ready)
+    }
+
+    /// The changes, if nobody has the lock.
+    fn changes(&self) -> Option<u64> {
+        let ready = Ready::default();
+        let folio = LockedFolio::try_lock(self.folio.clone(), &self.waits, &ready).ok()?;
+        Some(folio.body().changes)
     }
 
     /// Parks a fault as a handler does; whether it was parked.
@@ -101,54 +132,68 @@ fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn one_owner_at_a_time_who_sees_what_the_last_one_did() {
     model(None, || {
-        let world = world();
+        let (world, reading) = world();
         let thread = thread::spawn({
             let world = world.clone();
             move || world.lock_and_change()
         });
-        world.change();
-        world.unlock();
+        world.finish(reading);
         world.lock_and_change();
         thread.join().unwrap();
-        assert_eq!(world.folio.changes.load(Ordering::Relaxed), 3);
-        assert!(world.folio.state.try_lock() && !world.folio.state.test(Flag::Waiters));
+        assert_eq!(world.changes(), Some(3));
+        assert!(!world.folio.state.test(Flag::Reading));
     });
 }
 
 #[test]
 fn no_thread_that_waits_is_forgotten() {
     model(Some(3), || {
-        let world = world();
+        let (world, reading) = world();
         let threads = [0, 1].map(|_| {
             let world = world.clone();
             thread::spawn(move || world.lock_and_change())
         });
-        world.change();
-        world.unlock();
+        world.finish(reading);
         threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), 0));
-        assert_eq!(world.folio.changes.load(Ordering::Relaxed), 3);
+        assert_eq!(world.changes(), Some(3));
+    });
+}
+
+#[test]
+fn who_waits_without_wanting_the_lock_sees_what_its_owner_did() {
+    model(None, || {
+        let (world, reading) = world();
+        let thread = thread::spawn({
+            let world = world.clone();
+            move || {
+                world.waits.wait(&world.folio);
+                world.changes()
+            }
+        });
+        world.finish(reading);
+        assert_eq!(thread.join().unwrap(), Some(1));
     });
 }
 
 #[test]
 fn a_fault_is_parked_and_woken_or_given_back() {
     model(None, || {
-        let world = world();
+        let (world, reading) = world();
         let handler = thread::spawn({
             let world = world.clone();
             move || world.park()
         });
-        let woken = world.unlock();
+        let woken = world.finish(reading);
         let parked = handler.join().unwrap();
         assert_eq!(woken, usize::from(parked));
-        assert!(world.folio.state.try_lock() && !world.folio.state.is_held());
+        assert!(world.changes().is_some() && !world.folio.state.is_held());
     });
 }
 
 #[test]
 fn a_fault_and_a_thread_that_wait_together_are_both_woken() {
     model(Some(3), || {
-        let world = world();
+        let (world, reading) = world();
         let handler = thread::spawn({
             let world = world.clone();
             move || world.park()
@@ -157,23 +202,23 @@ fn a_fault_and_a_thread_that_wait_together_are_both_woken() {
             let world = world.clone();
             move || world.lock_and_change()
         });
-        let mut woken = world.unlock();
+        let mut woken = world.finish(reading);
         woken += thread.join().unwrap();
         let parked = handler.join().unwrap();
         assert_eq!(woken, usize::from(parked));
-        assert!(world.folio.state.try_lock() && !world.folio.state.is_held());
+        assert!(world.changes().is_some() && !world.folio.state.is_held());
     });
 }
 
 #[test]
 fn two_faults_are_each_woken_once() {
     model(Some(3), || {
-        let world = world();
+        let (world, reading) = world();
         let handlers = [0, 1].map(|_| {
             let world = world.clone();
             thread::spawn(move || world.park())
         });
-        let woken = world.unlock();
+        let woken = world.finish(reading);
         let parked = handlers.map(|handler| usize::from(handler.join().unwrap()));
         assert_eq!(woken, parked[0] + parked[1]);
         assert!(!world.folio.state.is_held());
@@ -181,37 +226,39 @@ fn two_faults_are_each_woken_once() {
 }
 
 /// What `reclaim` does with an idle folio: evicts it if it gets the lock, and then nobody holds it.
-fn reclaim(world: &World, ready: &mut Vec<Parked>) {
-    let state = &world.folio.state;
-    if state.is_held() || !state.try_lock() {
+fn reclaim(world: &World, ready: &Ready) {
+    if world.folio.state.is_held() {
         return;
     }
-    if !state.is_held() {
-        state.set(Flag::Dead);
+    let Ok(folio) = LockedFolio::try_lock(world.folio.clone(), &world.waits, ready) else { return };
+    if !folio.state.is_held() {
+        folio.state.set(Flag::Dead);
     }
-    world.waits.unlock(&world.folio, ready);
 }
 
 #[test]
 fn reclaim_does_not_take_what_a_fault_has_waited_for() {
     model(Some(3), || {
-        let world = world();
+        let (world, reading) = world();
         let reclaimer = thread::spawn({
             let world = world.clone();
             move || {
-                let mut ready = Vec::new();
-                reclaim(&world, &mut ready);
-                ready
+                let ready = Ready::default();
+                reclaim(&world, &ready);
+                ready.take()
             }
         });
         let handler = thread::spawn({
             let world = world.clone();
             move || world.waits.park(&world.folio, Parked::new(FaultEvent))
         });
-        // The read has been completed.
-        world.folio.state.set(Flag::Uptodate);
-        let mut ready = Vec::new();
-        world.waits.unlock(&world.folio, &mut ready);
+        let ready = Ready::default();
+        {
+            let folio = reading.end(&world.waits, &ready);
+            // The read has been completed.
+            folio.state.set(Flag::Uptodate);
+        }
+        let mut ready = ready.take();
         let waited_for_the_read = ready.len() == 1;
         ready.extend(reclaimer.join().unwrap());
         ready.extend(handler.join().unwrap());
@@ -228,14 +275,14 @@ fn reclaim_does_not_take_what_a_fault_has_waited_for() {
 #[test]
 fn a_hold_is_seen_by_who_locks_after_its_holder() {
     model(None, || {
-        let world = world();
+        let (world, reading) = world();
         let reclaimer = thread::spawn({
             let world = world.clone();
-            move || reclaim(&world, &mut Vec::new())
+            move || reclaim(&world, &Ready::default())
         });
         // The owner holds it for later, and lets go of the lock.
         world.folio.state.hold();
-        world.unlock();
+        world.finish(reading);
         reclaimer.join().unwrap();
         assert!(!world.folio.state.test(Flag::Dead));
         world.folio.state.release();

@@ -9,7 +9,7 @@ use crate::config::{
 };
 use crate::lru::{Chances, Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
-use crate::page::{Beat, Folio, Parked, WaitTable, Waiting};
+use crate::page::{Beat, Folio, LockedFolio, Parked, Ready, WaitTable, Waiting, Woken};
 use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Counters;
@@ -239,9 +239,11 @@ impl<P: Platform> Drop for Core<P> {
         let own: Vec<_> = own.map(|own| own.1).collect();
         let objects = self.objects.all().into_iter().chain(self.objects.unmapped.take());
         let cached = objects.flat_map(|object| object.folios_in(0..u64::MAX >> PAGE_SHIFT));
+        let nobody = Ready::default();
         for folio in cached.chain(own) {
-            let extent = folio.body().extent.take();
-            if let Some(mut extent) = extent
+            // Nobody is left who could have locked it.
+            let Ok(mut folio) = LockedFolio::try_lock(folio, &self.waits, &nobody) else { continue };
+            if let Some(mut extent) = folio.body_mut().extent.take()
                 && self.mmu.unmap(&mut extent).is_ok()
             {
                 self.mmu.free(extent);
@@ -250,12 +252,17 @@ impl<P: Platform> Drop for Core<P> {
     }
 }
 
+/// For threads that are not handlers: a handler gets the faults.
+impl<P: Platform> Woken for Core<P> {
+    fn wake(&self, faults: Vec<Parked>) {
+        self.dispatch(faults);
+    }
+}
+
 impl<P: Platform> Core<P> {
-    /// Unlocks a folio and lets the faults that waited for it run. For threads that are not handlers.
-    pub(crate) fn unlock(&self, folio: &Arc<Folio>) {
-        let mut ready = Vec::new();
-        self.waits.unlock(folio, &mut ready);
-        self.dispatch(ready);
+    /// Takes a folio's lock, waiting for it. Not for handlers.
+    pub(crate) fn lock(&self, folio: &Arc<Folio>) -> LockedFolio<'_> {
+        self.waits.lock(folio.clone(), self)
     }
 
     /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for

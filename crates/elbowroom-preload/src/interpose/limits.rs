@@ -38,16 +38,34 @@ fn before_fewer_descriptors(new: *const rlimit) {
     }
 }
 
+/// The program sees its own limit, not the one that our threads raise for a moment.
+unsafe fn change_descriptors(new: *const rlimit, old: *mut rlimit) -> c_int {
+    let resource = libc::RLIMIT_NOFILE;
+    let ask = |to: *mut rlimit| {
+        // SAFETY: the caller's promise, or a limit that is valid for the call.
+        elbowroom::with_own_limit(|| unsafe { real::prlimit64(0, resource, std::ptr::null(), to) })
+    };
+    if new.is_null() {
+        return ask(old);
+    }
+    let mut was = rlimit { rlim_cur: 0, rlim_max: 0 };
+    let known = ask(&mut was) == 0;
+    // SAFETY: the caller's promise.
+    let changed = unsafe { real::prlimit64(0, resource, new, old) };
+    if changed == 0 && known && !old.is_null() {
+        sys::copy_out(&was, old);
+    }
+    changed
+}
+
 unsafe fn change(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
     let about_self = pid == 0 || pid.cast_unsigned() == sys::getpid();
     if about_self && resource == libc::RLIMIT_NOFILE && state::alive_with_files().is_some() {
         let kept = sys::errno();
         before_fewer_descriptors(new);
         sys::set_errno(kept);
-        if new.is_null() {
-            // SAFETY: the caller's promise.
-            return elbowroom::with_own_limit(|| unsafe { real::prlimit64(pid, resource, new, old) });
-        }
+        // SAFETY: the caller's promise.
+        return unsafe { change_descriptors(new, old) };
     }
     if !about_self || state::for_program().is_none() || !limits::is_virtual(resource.cast_signed()) {
         // SAFETY: the caller's promise.

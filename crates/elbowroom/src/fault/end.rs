@@ -2,11 +2,10 @@
 
 use super::Handler;
 use crate::core::Core;
-use crate::page::{Answer, Flag, Folio, Parked};
+use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
-use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 
 /// How a fault ended.
@@ -83,16 +82,17 @@ impl<P: Platform> Core<P> {
         } else {
             match cached() {
                 None => self.deny_unless(event.addr, || own() || cached().is_some()),
-                Some(folio) if folio.state.try_lock() => {
-                    let denied = self.take_away(&folio, event.addr) && self.deny_unless(event.addr, own);
-                    self.unlock(&folio);
-                    denied
-                }
-                // Nothing of it is mapped before it is read. Else somebody is about to bring it, perhaps.
-                Some(folio) => {
-                    let comes = || folio.state.test(Flag::Uptodate) || folio.state.test(Flag::Dead) || own();
-                    !comes() && self.deny_unless(event.addr, comes)
-                }
+                Some(folio) => match LockedFolio::try_lock(folio, &self.waits, self) {
+                    Ok(mut folio) => {
+                        self.take_away(&mut folio, event.addr) && self.deny_unless(event.addr, own)
+                    }
+                    // Nothing of it is mapped before it is read. Else somebody is about to bring it, perhaps.
+                    Err(folio) => {
+                        let comes =
+                            || folio.state.test(Flag::Uptodate) || folio.state.test(Flag::Dead) || own();
+                        !comes() && self.deny_unless(event.addr, comes)
+                    }
+                },
             }
         };
         if denied {
@@ -106,13 +106,12 @@ impl<P: Platform> Core<P> {
     }
 
     /// Takes a locked folio out of the window; `false`: its page at `addr` is pinned there.
-    fn take_away(&self, folio: &Arc<Folio>, addr: usize) -> bool {
+    fn take_away(&self, folio: &mut LockedFolio<'_>, addr: usize) -> bool {
         // It may be there, and not to be copied.
         if folio.state.test(Flag::Dead) {
             return true;
         }
-        let mut body = folio.body();
-        let extent = body.extent();
+        let extent = folio.body_mut().extent();
         if self.mmu.unmap(extent) != Err(UnmapError::Busy) {
             return true;
         }
@@ -146,7 +145,7 @@ impl<P: Platform> Core<P> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use crate::fault::{Pass, Step};
-    use crate::page::Parked;
+    use crate::page::{Parked, Ready};
     use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
     use elbowroom_machine::{FaultEvent, PAGE_SIZE};
 
@@ -172,9 +171,9 @@ mod tests {
         let (start, cpu, core) = (space.map(request).unwrap(), space.cpu(), &space.core);
         cpu.write_u64(start, 7).unwrap();
         let event = FaultEvent { addr: start, thread: 1, write: true, present: false };
-        let (mut fault, mut ready) = (Parked::new(event), Vec::new());
+        let (mut fault, ready) = (Parked::new(event), Ready::default());
         fault.failed = true;
-        let step = Pass::new(core, None, &mut ready).step(&mut fault);
+        let step = Pass::new(core, None, &ready).step(&mut fault);
         assert!(matches!(step, Step::Done | Step::Spurious), "the page is there");
         assert!(!fault.failed);
         assert!(!core.give_up(&event) || core.flush.state.lock().refused.len() == 1);

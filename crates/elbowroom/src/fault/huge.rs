@@ -8,12 +8,11 @@
 use super::{Pass, Step};
 use crate::config::{JOIN_LOOKS, JOINS_AT_ONCE};
 use crate::core::Core;
-use crate::page::{AnonPages, Flag, Folio, HUGE_ORDER, HUGE_PAGES, Parked};
+use crate::page::{AnonPages, Flag, HUGE_ORDER, HUGE_PAGES, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::{Extent, Mmu, PAGE_SHIFT, PAGE_SIZE};
-use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
@@ -40,7 +39,7 @@ impl<P: Platform> Pass<'_, P> {
             Err(step) => return Some(step),
         };
         extent.clear();
-        let folio = core.anon_folio(mm.id, first, extent);
+        let folio = core.anon_folio(mm.id, first, extent, self.ready);
         core.counters.add(Event::HugeFaults, 1);
         Some(self.own(mm, vma, folio, fault))
     }
@@ -49,15 +48,14 @@ impl<P: Platform> Pass<'_, P> {
 impl<P: Platform> Core<P> {
     /// The folio that a space has at a page, locked, and no larger than that it lies within `within`: a
     /// larger one is split. Waits for the lock. Not for handlers.
-    pub(crate) fn lock_own_within(&self, mm: &Mm, page: u64, within: &Range<u64>) -> Option<Arc<Folio>> {
+    pub(crate) fn lock_own_within(&self, mm: &Mm, page: u64, within: &Range<u64>) -> Option<LockedFolio<'_>> {
         loop {
             let folio = self.lock_own(mm, page)?;
             let first = AnonPages::first_of(&folio, page);
             if folio.order == 0 || within.start <= first && first + folio.pages() <= within.end {
                 return Some(folio);
             }
-            self.split_own(mm, first, &folio);
-            self.unlock(&folio);
+            self.split_own(mm, first, folio);
         }
     }
 
@@ -67,27 +65,25 @@ impl<P: Platform> Core<P> {
             return;
         }
         for page in [pages.start, pages.end - 1] {
-            if let Some(folio) = self.lock_own_within(mm, page, pages) {
-                self.unlock(&folio);
-            }
+            drop(self.lock_own_within(mm, page, pages));
         }
     }
 
     /// Splits a locked huge folio, which the space has from `first` on, into folios of one page; its pages
     /// stay where they are.
-    pub(crate) fn split_own(&self, mm: &Mm, first: u64, huge: &Arc<Folio>) {
+    pub(crate) fn split_own(&self, mm: &Mm, first: u64, mut huge: LockedFolio<'_>) {
         debug_assert_eq!(huge.mapcount.load(Ordering::Acquire), 1, "huge folios are not shared");
-        let Some(extent) = huge.body().extent.take() else { return };
+        let Some(extent) = huge.body_mut().extent.take() else { return };
         let small: Vec<_> = (first..)
             .zip(extent.split())
-            .map(|(page, extent)| self.anon_folio(mm.id, page, extent))
+            .map(|(page, extent)| self.anon_folio(mm.id, page, extent, self))
             .collect();
-        let split = mm.anon.split(first, huge, &small);
+        let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
+        let split = mm.anon.split(first, huge.arc(), &folios);
         assert!(split, "what is at a page changes only under its folio's lock");
         huge.state.set(Flag::Dead);
         self.folios.fetch_sub(1, Ordering::Relaxed);
         self.counters.add(Event::HugeSplits, 1);
-        small.iter().for_each(|folio| self.unlock(folio));
     }
 
     /// Makes huge folios of what became uniform again, a few at a time. Linux: `khugepaged`.
@@ -114,37 +110,36 @@ impl<P: Platform> Core<P> {
         if small.len() as u64 != HUGE_PAGES {
             return false;
         }
-        let locked = small.iter().take_while(|folio| folio.state.try_lock()).count();
-        let usable = locked == small.len() && self.can_join(mm, first, &small);
+        let lock = |folio| LockedFolio::try_lock(folio, &self.waits, self).ok();
+        let mut locked: Vec<_> = small.into_iter().map_while(lock).collect();
+        let usable = locked.len() as u64 == HUGE_PAGES && self.can_join(mm, first, &mut locked);
         let huge = usable.then(|| self.mmu.alloc(HUGE_ORDER)).flatten();
-        let joined = huge.is_some_and(|extent| self.join_into(mm, first, &small, extent));
-        small[..locked].iter().for_each(|folio| self.unlock(folio));
-        joined
+        huge.is_some_and(|extent| self.join_into(mm, first, locked, extent))
     }
 
-    fn can_join(&self, mm: &Mm, first: u64, small: &[Arc<Folio>]) -> bool {
+    fn can_join(&self, mm: &Mm, first: u64, small: &mut [LockedFolio<'_>]) -> bool {
         (first..).zip(small).all(|(page, folio)| {
-            mm.anon.has(page, folio)
+            mm.anon.has(page, folio.arc())
                 && folio.order == 0
                 && folio.mapcount.load(Ordering::Acquire) == 1
-                && self.mmu.unmap(folio.body().extent()).is_ok()
+                && self.mmu.unmap(folio.body_mut().extent()).is_ok()
         })
     }
 
     /// Copies the locked small folios, which are home, into the extent.
-    fn join_into(&self, mm: &Mm, first: u64, small: &[Arc<Folio>], mut extent: Extent) -> bool {
-        for (to, folio) in extent.bytes_mut().chunks_mut(PAGE_SIZE).zip(small) {
-            to.copy_from_slice(folio.body().extent().bytes());
+    fn join_into(&self, mm: &Mm, first: u64, mut small: Vec<LockedFolio<'_>>, mut extent: Extent) -> bool {
+        for (to, folio) in extent.bytes_mut().chunks_mut(PAGE_SIZE).zip(&mut small) {
+            to.copy_from_slice(folio.body_mut().extent().bytes());
         }
-        let huge = self.anon_folio(mm.id, first, extent);
-        let joined = mm.anon.join(first, small, &huge);
+        let huge = self.anon_folio(mm.id, first, extent, self);
+        let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
+        let joined = mm.anon.join(first, &folios, huge.arc());
         if joined {
-            small.iter().for_each(|folio| self.free_folio(folio));
+            small.into_iter().for_each(|folio| self.free_folio(folio));
             self.counters.add(Event::HugeJoins, 1);
         } else {
-            self.free_folio(&huge);
+            self.free_folio(huge);
         }
-        self.unlock(&huge);
         joined
     }
 }

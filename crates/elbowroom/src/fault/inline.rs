@@ -6,7 +6,7 @@
 use super::{Pass, Step};
 use crate::config::{DELAY, PINNED_BOUND, REPEATS_AT_ONCE, THROTTLE_BOUND};
 use crate::core::{Core, Job};
-use crate::page::{Answer, Parked, Waiter};
+use crate::page::{Answer, Parked, Ready, Waiter};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent};
@@ -40,14 +40,14 @@ impl<P: Platform> Core<P> {
     }
 
     fn serve_here(&self, fault: &mut Parked, major: &mut bool) -> Result<(), FaultError> {
-        let mut ready = Vec::new();
+        let ready = Ready::default();
         let mut blocked_since = None;
         loop {
             if self.stop.load(Ordering::Acquire) {
                 return Err(FaultError::Stopped);
             }
-            let step = Pass::new(self, None, &mut ready).step(fault);
-            self.dispatch(std::mem::take(&mut ready));
+            let step = Pass::new(self, None, &ready).step(fault);
+            self.dispatch(ready.take());
             match step {
                 Step::Done | Step::Spurious => return Ok(()),
                 Step::Again => {
@@ -64,8 +64,7 @@ impl<P: Platform> Core<P> {
                 Step::Wait(folio) => {
                     fault.hold(&folio);
                     self.note_wait(fault, &folio);
-                    self.waits.lock(&folio);
-                    self.unlock(&folio);
+                    self.waits.wait(&folio);
                 }
                 Step::Later => {
                     if blocked_since.get_or_insert_with(Instant::now).elapsed() > PINNED_BOUND {

@@ -4,7 +4,7 @@ use super::Pass;
 use super::load::Load;
 use crate::config::MAX_FOLIO_PAGES;
 use crate::object::{FileObject, InsertError};
-use crate::page::{Flag, Folio};
+use crate::page::{Flag, Folio, LockedFolio, Reading};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Extent, Mmu, PAGE_SHIFT};
@@ -20,7 +20,7 @@ pub(super) struct Io {
     /// Reads whose folios have been inserted, to be queued as soon as nothing is held.
     begun: Vec<Read>,
     /// Reads under way, by token.
-    reads: Vec<Option<(Arc<FileObject>, Arc<Folio>)>>,
+    reads: Vec<Option<(Arc<FileObject>, Reading)>>,
     free_tokens: Vec<usize>,
 }
 
@@ -30,17 +30,17 @@ impl Io {
     }
 
     /// A token for a read into the folio.
-    fn token(&mut self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> u64 {
+    fn token(&mut self, object: &Arc<FileObject>, folio: Reading) -> u64 {
         let token = self.free_tokens.pop().unwrap_or_else(|| {
             self.reads.push(None);
             self.reads.len() - 1
         });
-        self.reads[token] = Some((object.clone(), folio.clone()));
+        self.reads[token] = Some((object.clone(), folio));
         token as u64
     }
 
     /// What a finished read was for.
-    fn take(&mut self, token: u64) -> Option<(Arc<FileObject>, Arc<Folio>)> {
+    fn take(&mut self, token: u64) -> Option<(Arc<FileObject>, Reading)> {
         let read = self.reads[token as usize].take()?;
         self.free_tokens.push(token as usize);
         Some(read)
@@ -63,17 +63,19 @@ impl<P: Platform> Pass<'_, P> {
             return Err(InsertError::Closed);
         };
         let order = extent.order();
-        let folio = Arc::new(Folio::new(object.serial, index >> order << order, order));
+        let folio = Folio::new(object.serial, index >> order << order, order);
+        let locked = LockedFolio::new(folio, &core.waits, self.ready);
         flags.iter().for_each(|&flag| {
-            folio.state.set(flag);
+            locked.state.set(flag);
         });
+        let folio = locked.arc().clone();
         if let Err(e) = object.insert(&folio) {
             core.mmu.free(extent);
             return Err(e);
         }
         core.count_folio();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
-        let token = io.token(object, &folio);
+        let token = io.token(object, locked.begin_read());
         io.begun.push(Read {
             file,
             offset: folio.index << PAGE_SHIFT,
@@ -120,8 +122,8 @@ impl<P: Platform> Pass<'_, P> {
     pub(super) fn complete(&mut self, read: ReadDone) {
         let core = self.core;
         let Some((object, folio)) = self.io.as_deref_mut().and_then(|io| io.take(read.token)) else { return };
+        let mut folio = folio.end(&core.waits, self.ready);
         let mut extent = read.buf;
-        let waited_from = self.ready.len();
         match read.result {
             Ok(len) => {
                 core.counters.add(Event::Reads, 1);
@@ -132,10 +134,9 @@ impl<P: Platform> Pass<'_, P> {
                     extent.bytes_mut()[len..].fill(0);
                     let _ = object.refresh_size();
                 }
-                folio.body().extent = Some(extent);
+                folio.body_mut().extent = Some(extent);
                 folio.state.set(Flag::Uptodate);
-                core.waits.unlock(&folio, self.ready);
-                core.enqueue(object, folio);
+                core.enqueue(object, folio.let_go());
             }
             Err(_) => {
                 core.counters.add(Event::ReadErrors, 1);
@@ -143,13 +144,14 @@ impl<P: Platform> Pass<'_, P> {
                 object.remove(&folio);
                 core.folios.fetch_sub(1, Ordering::Relaxed);
                 core.mmu.free(extent);
-                core.waits.unlock(&folio, self.ready);
+                let waited_from = self.ready.len();
+                let folio = folio.let_go();
                 // Of several pages perhaps only one is bad: each fault reads its own alone, and fails with
                 // it.
-                for fault in &mut self.ready[waited_from..] {
+                self.ready.change_from(waited_from, |fault| {
                     fault.failed = fault.alone || folio.order == 0;
                     fault.alone = true;
-                }
+                });
             }
         }
     }

@@ -35,7 +35,7 @@ use crate::config::{
 };
 use crate::core::{Core, Inbox, Job};
 use crate::object::FileObject;
-use crate::page::{Delayed, Folio, Parked};
+use crate::page::{Delayed, Folio, Parked, Ready};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent, Mmu};
@@ -82,7 +82,7 @@ struct Pass<'a, P: Platform> {
     /// How reads are started; a thread that is no handler has none.
     io: Option<&'a mut Io>,
     /// The faults whose wait has ended meanwhile.
-    ready: &'a mut Vec<Parked>,
+    ready: &'a Ready,
     /// What the last look found missing.
     need: Option<Need>,
     /// What was got for the next look.
@@ -92,7 +92,7 @@ struct Pass<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Pass<'a, P> {
-    fn new(core: &'a Core<P>, io: Option<&'a mut Io>, ready: &'a mut Vec<Parked>) -> Self {
+    fn new(core: &'a Core<P>, io: Option<&'a mut Io>, ready: &'a Ready) -> Self {
         Self { core, io, ready, need: None, got: Got::default(), ahead: None }
     }
 }
@@ -102,7 +102,7 @@ pub(crate) struct Handler<P: Platform> {
     core: Arc<Core<P>>,
     number: usize,
     io: Io,
-    ready: Vec<Parked>,
+    ready: Ready,
     /// What was advised to be read, for which nobody waits.
     ahead: Ahead,
     /// Whether it may have faults that it tries again by itself.
@@ -115,7 +115,7 @@ impl<P: Platform> Handler<P> {
             core,
             number,
             io: Io::new(reactor),
-            ready: Vec::new(),
+            ready: Ready::default(),
             ahead: Ahead::default(),
             pending: false,
         }
@@ -198,11 +198,11 @@ impl<P: Platform> Handler<P> {
             done.drain(..).for_each(|read| self.pass().complete(read));
         }
         let waiting = self.inbox().waiting.lock().take_all();
-        self.ready.drain(..).chain(waiting).for_each(|mut fault| fault.let_go());
+        self.ready.take().into_iter().chain(waiting).for_each(|mut fault| fault.let_go());
     }
 
     fn pass(&mut self) -> Pass<'_, P> {
-        Pass::new(&self.core, Some(&mut self.io), &mut self.ready)
+        Pass::new(&self.core, Some(&mut self.io), &self.ready)
     }
 
     /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is
@@ -302,7 +302,7 @@ impl<P: Platform> Handler<P> {
                     }
                 }
                 Step::NoTables => {
-                    self.core.shrink(RECLAIM_BATCH_PAGES, &mut self.ready);
+                    self.core.shrink(RECLAIM_BATCH_PAGES, &self.ready);
                     return self.starve(fault);
                 }
                 Step::NoMemory => return self.starve(fault),

@@ -8,7 +8,7 @@
 use super::{Pass, Step};
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::{AnonPages, Flag, Folio, Parked};
+use crate::page::{AnonPages, Flag, Folio, LockedFolio, Parked, Woken};
 use crate::platform::Platform;
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
@@ -25,29 +25,28 @@ enum NoCopy {
     Unmap(UnmapError),
 }
 
-impl<P: Platform> Pass<'_, P> {
+impl<'a, P: Platform> Pass<'a, P> {
     pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Step {
         let page = (fault.event.addr >> PAGE_SHIFT) as u64;
         if let Some(folio) = mm.anon.lookup(page) {
-            if !folio.state.try_lock() {
-                return Step::Wait(folio);
-            }
-            let step = if !MUTANT_SKIP_IDENTITY_CHECK && !mm.anon.has(page, &folio) {
+            let mut folio = match LockedFolio::try_lock(folio, &self.core.waits, self.ready) {
+                Ok(locked) => locked,
+                Err(folio) => return Step::Wait(folio),
+            };
+            return if !MUTANT_SKIP_IDENTITY_CHECK && !mm.anon.has(page, folio.arc()) {
                 // It was dropped, copied or moved between being found and being locked.
                 Step::Again
             } else if fault.event.write && folio.mapcount.load(Ordering::Acquire) > 1 {
-                self.unshare(mm, vma, &folio, fault)
+                self.unshare(mm, vma, &mut folio, fault)
             } else {
-                match self.core.map_own(vma, &folio, fault) {
+                match self.core.map_own(vma, &mut folio, fault) {
                     // Pinned in another space that has it: a copy will do.
                     Step::Later if folio.mapcount.load(Ordering::Acquire) > 1 => {
-                        self.unshare(mm, vma, &folio, fault)
+                        self.unshare(mm, vma, &mut folio, fault)
                     }
                     step => step,
                 }
             };
-            self.core.waits.unlock(&folio, self.ready);
-            return step;
         }
         match &vma.spec.object {
             None => self.zero_page(mm, vma, page, fault),
@@ -57,10 +56,10 @@ impl<P: Platform> Pass<'_, P> {
     }
 
     /// A new folio of one page of zeros, uptodate and locked.
-    pub(super) fn zero_folio(&mut self, owner: u64, page: u64) -> Result<Arc<Folio>, Step> {
+    pub(super) fn zero_folio(&mut self, owner: u64, page: u64) -> Result<LockedFolio<'a>, Step> {
         let mut extent = self.take_frames(0)?;
         extent.clear();
-        Ok(self.core.anon_folio(owner, page, extent))
+        Ok(self.core.anon_folio(owner, page, extent, self.ready))
     }
 
     /// Untouched anonymous memory.
@@ -83,41 +82,45 @@ impl<P: Platform> Pass<'_, P> {
         fault: &mut Parked,
     ) -> Step {
         let (core, index) = (self.core, vma.page_at(fault.event.addr));
-        let source = match self.object_folio(vma, object, fault) {
+        let mut source = match self.object_folio(vma, object, fault) {
             Ok(folio) => folio,
             Err(step) => return step,
         };
         let inside = || index < object.size_pages();
-        let step = if source.state.test(Flag::Dead) || !inside() {
-            Step::Again
-        } else {
-            // The copy comes in the place of this page.
-            let here = source.body().extent().base() == Some(vma.address_of(source.index));
-            let at_home = if here { core.mmu.unmap(source.body().extent()) } else { Ok(()) };
-            let page = (index - source.index) as usize;
-            match at_home.map_err(NoCopy::Unmap).and_then(|()| self.copy(mm, &source, page, fault)) {
-                // Whoever truncates the file looks for copies after the size is stored, so either the copy is
-                // found or this sees the size.
-                Ok(copy) => self.own_if(mm, vma, copy, fault, inside),
-                Err(NoCopy::Frames(step)) => step,
-                Err(NoCopy::Unmap(UnmapError::Busy)) => Step::Later,
-                Err(NoCopy::Unmap(UnmapError::Lost)) => {
-                    core.discard(object, &source);
-                    Step::Again
-                }
+        if source.state.test(Flag::Dead) || !inside() {
+            return Step::Again;
+        }
+        // The copy comes in the place of this page.
+        let (base, page) = (vma.address_of(source.index), (index - source.index) as usize);
+        let extent = source.body_mut().extent();
+        let at_home = if extent.base() == Some(base) { core.mmu.unmap(extent) } else { Ok(()) };
+        match at_home.map_err(NoCopy::Unmap).and_then(|()| self.copy(mm, &mut source, page, fault)) {
+            // Whoever truncates the file looks for copies after the size is stored, so either the copy is
+            // found or this sees the size.
+            Ok(copy) => self.own_if(mm, vma, copy, fault, || {
+                fence(Ordering::SeqCst);
+                inside()
+            }),
+            Err(NoCopy::Frames(step)) => step,
+            Err(NoCopy::Unmap(UnmapError::Busy)) => Step::Later,
+            Err(NoCopy::Unmap(UnmapError::Lost)) => {
+                core.discard(object, &mut source);
+                Step::Again
             }
-        };
-        core.waits.unlock(&source, self.ready);
-        step
+        }
     }
 
-    /// A page with the bytes of page `page` of `source`, which is locked. The source stays where it is, if
-    /// that can be.
-    fn copy(&mut self, mm: &Mm, source: &Folio, page: usize, fault: &Parked) -> Result<Arc<Folio>, NoCopy> {
+    /// A page with the bytes of page `page` of `source`. The source stays where it is, if that can be.
+    fn copy(
+        &mut self,
+        mm: &Mm,
+        source: &mut LockedFolio<'_>,
+        page: usize,
+        fault: &Parked,
+    ) -> Result<LockedFolio<'a>, NoCopy> {
         let core = self.core;
         let mut copy = self.take_frames(0).map_err(NoCopy::Frames)?;
-        let mut body = source.body();
-        let extent = body.extent();
+        let extent = source.body_mut().extent();
         if extent.is_damaged()
             && let Err(e) = core.mmu.unmap(extent)
         {
@@ -131,44 +134,38 @@ impl<P: Platform> Pass<'_, P> {
             }
             copy.bytes_mut().copy_from_slice(&extent.bytes()[page << PAGE_SHIFT..][..PAGE_SIZE]);
         }
-        drop(body);
-        Ok(core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, copy))
+        Ok(core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, copy, self.ready))
     }
 
     /// A store to a page that other spaces have, too. Nobody stores to it, so it can be copied wherever it is
     /// mapped, but for here.
-    fn unshare(&mut self, mm: &Mm, vma: &VmaGuard<'_>, shared: &Arc<Folio>, fault: &Parked) -> Step {
+    fn unshare(&mut self, mm: &Mm, vma: &VmaGuard<'_>, shared: &mut LockedFolio<'_>, fault: &Parked) -> Step {
         let core = self.core;
-        let here = shared.body().extent().base() == Some(fault.event.addr);
-        if here && core.mmu.unmap(shared.body().extent()).is_err() {
+        let extent = shared.body_mut().extent();
+        if extent.base() == Some(fault.event.addr) && core.mmu.unmap(extent).is_err() {
             return Step::Later;
         }
-        let own = match self.copy(mm, shared, 0, fault) {
+        let mut own = match self.copy(mm, shared, 0, fault) {
             Ok(own) => own,
             Err(NoCopy::Frames(step)) => return step,
             Err(NoCopy::Unmap(_)) => return Step::Later,
         };
         // Nobody else changes what is there: the shared folio is locked, and was there after that.
-        let replaced = mm.anon.replace((fault.event.addr >> PAGE_SHIFT) as u64, shared, &own);
+        let replaced = mm.anon.replace((fault.event.addr >> PAGE_SHIFT) as u64, shared.arc(), own.arc());
         assert!(replaced, "what is at a page changes only under its folio's lock");
         shared.mapcount.fetch_sub(1, Ordering::AcqRel);
-        let step = core.map_own(vma, &own, fault);
-        core.waits.unlock(&own, self.ready);
-        step
+        core.map_own(vma, &mut own, fault)
     }
 
-    /// Puts a new, locked folio into the space, maps it, and unlocks it.
-    pub(super) fn own(&mut self, mm: &Mm, vma: &VmaGuard<'_>, folio: Arc<Folio>, fault: &Parked) -> Step {
-        let core = self.core;
-        let step = if mm.anon.insert(folio.index, &folio) {
-            core.map_own(vma, &folio, fault)
-        } else {
-            // Another thread was faster.
-            core.free_folio(&folio);
-            Step::Again
-        };
-        core.waits.unlock(&folio, self.ready);
-        step
+    /// Puts a new folio into the space, maps it, and unlocks it.
+    pub(super) fn own(
+        &mut self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        folio: LockedFolio<'_>,
+        fault: &Parked,
+    ) -> Step {
+        self.own_if(mm, vma, folio, fault, || true)
     }
 
     /// The same, unless the folio is not `wanted` any more once others can find it.
@@ -176,42 +173,37 @@ impl<P: Platform> Pass<'_, P> {
         &mut self,
         mm: &Mm,
         vma: &VmaGuard<'_>,
-        folio: Arc<Folio>,
+        mut folio: LockedFolio<'_>,
         fault: &Parked,
         wanted: impl FnOnce() -> bool,
     ) -> Step {
         let core = self.core;
-        if !mm.anon.insert(folio.index, &folio) {
-            core.free_folio(&folio);
-            core.waits.unlock(&folio, self.ready);
+        if !mm.anon.insert(folio.index, folio.arc()) {
+            // Another thread was faster.
+            core.free_folio(folio);
             return Step::Again;
         }
-        fence(Ordering::SeqCst);
-        let step = if wanted() {
-            core.map_own(vma, &folio, fault)
-        } else {
-            core.take_own(mm, folio.index, &folio);
-            Step::Again
-        };
-        core.waits.unlock(&folio, self.ready);
-        step
+        if wanted() {
+            return core.map_own(vma, &mut folio, fault);
+        }
+        core.take_own(mm, folio.index, folio);
+        Step::Again
     }
 }
 
 impl<P: Platform> Core<P> {
     /// Maps a locked folio of the space's own, as far as the mapping has it.
-    fn map_own(&self, vma: &VmaGuard<'_>, folio: &Folio, fault: &Parked) -> Step {
+    fn map_own(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, fault: &Parked) -> Step {
         let (addr, write) = (fault.event.addr, fault.event.write);
         let first = AnonPages::first_of(folio, (addr >> PAGE_SHIFT) as u64);
         let base = (first as usize) << PAGE_SHIFT;
         let inside =
             vma.range.start.max(base) - base..vma.range.end.min(base + (PAGE_SIZE << folio.order)) - base;
-        let mut body = folio.body();
-        let extent = body.extent();
+        let alone = folio.mapcount.load(Ordering::Acquire) == 1;
+        let extent = folio.body_mut().extent();
         if extent.base().is_some_and(|b| b != base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
             return Step::Later;
         }
-        let alone = folio.mapcount.load(Ordering::Acquire) == 1;
         let present = extent.away().contains((addr - base) >> PAGE_SHIFT);
         let mapped = if !present {
             let writable = alone && vma.spec.prot.contains(Prot::WRITE);
@@ -223,36 +215,38 @@ impl<P: Platform> Core<P> {
         } else {
             Ok(())
         };
-        drop(body);
         self.mapped(mapped, false, present && !write)
     }
 
     /// A new folio with the extent, uptodate and locked.
-    pub(crate) fn anon_folio(&self, owner: u64, page: u64, extent: Extent) -> Arc<Folio> {
+    pub(crate) fn anon_folio<'a>(
+        &'a self,
+        owner: u64,
+        page: u64,
+        extent: Extent,
+        woken: &'a dyn Woken,
+    ) -> LockedFolio<'a> {
         self.count_folio();
-        Arc::new(Folio::filled(owner, page, extent))
+        LockedFolio::new(Folio::filled(owner, page, extent), &self.waits, woken)
     }
 
     /// The folio that a space has at a page, locked; waits for the lock. Not for handlers.
-    pub(crate) fn lock_own(&self, mm: &Mm, page: u64) -> Option<Arc<Folio>> {
+    pub(crate) fn lock_own(&self, mm: &Mm, page: u64) -> Option<LockedFolio<'_>> {
         loop {
-            let folio = mm.anon.find(page)?;
-            self.waits.lock(&folio);
-            if mm.anon.has(page, &folio) {
+            let folio = self.waits.lock(mm.anon.find(page)?, self);
+            if mm.anon.has(page, folio.arc()) {
                 return Some(folio);
             }
-            self.unlock(&folio);
         }
     }
 
-    /// Takes a locked folio, which is not mapped there, out of a space, and frees it if no other has it.
-    /// `false`: the space does not have it at the page.
-    pub(crate) fn take_own(&self, mm: &Mm, page: u64, folio: &Arc<Folio>) -> bool {
-        let taken = mm.anon.remove(page, folio);
+    /// Takes a folio, which is not mapped there, out of a space, if the space has it at the page, and frees
+    /// it if no other has it.
+    pub(crate) fn take_own(&self, mm: &Mm, page: u64, folio: LockedFolio<'_>) {
+        let taken = mm.anon.remove(page, folio.arc());
         if taken && folio.mapcount.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.free_folio(folio);
         }
-        taken
     }
 
     /// Counts a new folio.
@@ -263,10 +257,10 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Frees the frames of a locked folio that nobody can find any more and that is home.
-    pub(crate) fn free_folio(&self, folio: &Folio) {
+    /// Frees the frames of a folio that nobody can find any more and that is home.
+    pub(crate) fn free_folio(&self, mut folio: LockedFolio<'_>) {
         folio.state.set(Flag::Dead);
-        if let Some(extent) = folio.body().extent.take() {
+        if let Some(extent) = folio.body_mut().extent.take() {
             self.mmu.free(extent);
         }
         self.folios.fetch_sub(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use super::{NO_THREAD, Pass, Step};
 use crate::config::{AHEAD_SHARE, ALIAS_MOVES, OPTIMISTIC_LOOKUPS, TRACKED_AROUND_PAGES};
 use crate::core::Core;
 use crate::object::{FileObject, InsertError};
-use crate::page::{Flag, Folio, Parked};
+use crate::page::{Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
@@ -29,7 +29,7 @@ impl<'a> Deref for Entered<'a> {
     }
 }
 
-impl<P: Platform> Pass<'_, P> {
+impl<'a, P: Platform> Pass<'a, P> {
     /// One look at a fault. Nothing in it may block.
     pub(super) fn look(&mut self, fault: &mut Parked) -> Step {
         let core = self.core;
@@ -71,17 +71,17 @@ impl<P: Platform> Pass<'_, P> {
     ) -> Step {
         let core = self.core;
         let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
-        let folio = match self.object_folio(vma, object, fault) {
+        let mut folio = match self.object_folio(vma, object, fault) {
             Ok(folio) => folio,
             Err(step) => return step,
         };
         let step = if folio.state.test(Flag::Dead) || index >= object.size_pages() {
             Step::Again
         } else {
-            core.map_folio(mm, vma, object, &folio, fault)
+            core.map_folio(mm, vma, object, &mut folio, fault)
         };
         debug_assert!(vma.range.contains(&addr), "the VMA is locked");
-        core.waits.unlock(&folio, self.ready);
+        let folio = folio.let_go();
         if matches!(step, Step::Done) && !fault.major && !object.is_memory() {
             core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
         }
@@ -97,7 +97,7 @@ impl<P: Platform> Pass<'_, P> {
         vma: &VmaGuard<'_>,
         object: &Arc<FileObject>,
         fault: &mut Parked,
-    ) -> Result<Arc<Folio>, Step> {
+    ) -> Result<LockedFolio<'a>, Step> {
         let core = self.core;
         let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
         if index >= object.size_pages() {
@@ -126,7 +126,7 @@ impl<P: Platform> Pass<'_, P> {
         };
         // Whatever failed before, the page is there now, or is being read.
         fault.failed = false;
-        if folio.state.try_lock() { Ok(folio) } else { Err(Step::Wait(folio)) }
+        LockedFolio::try_lock(folio, &core.waits, self.ready).map_err(Step::Wait)
     }
 
     /// A page of zeros for a page of memory that nobody has touched.
@@ -136,10 +136,9 @@ impl<P: Platform> Pass<'_, P> {
             Ok(folio) => folio,
             Err(step) => return step,
         };
-        if object.insert(&folio).is_err() {
-            core.free_folio(&folio);
+        if object.insert(folio.arc()).is_err() {
+            core.free_folio(folio);
         }
-        core.waits.unlock(&folio, self.ready);
         Step::Again
     }
 
@@ -324,14 +323,15 @@ impl<P: Platform> Core<P> {
     /// SIGBUS, once nothing of ours is left at the address.
     fn beyond_the_end(&self, vma: &VmaGuard<'_>, object: &FileObject, index: u64, addr: usize) -> Step {
         if let Some(folio) = object.lookup(index) {
-            if !folio.state.try_lock() {
-                return Step::Wait(folio);
-            }
-            let unmapped = match folio.body().extent.as_mut() {
+            let mut folio = match LockedFolio::try_lock(folio, &self.waits, self) {
+                Ok(locked) => locked,
+                Err(folio) => return Step::Wait(folio),
+            };
+            let unmapped = match folio.body_mut().extent.as_mut() {
                 Some(extent) => self.mmu.unmap(extent),
                 None => Ok(()),
             };
-            self.unlock(&folio);
+            drop(folio);
             if unmapped == Err(UnmapError::Busy) {
                 return Step::Later;
             }
@@ -346,7 +346,7 @@ impl<P: Platform> Core<P> {
         mm: &Mm,
         vma: &VmaGuard<'_>,
         object: &FileObject,
-        folio: &Arc<Folio>,
+        folio: &mut LockedFolio<'_>,
         fault: &Parked,
     ) -> Step {
         let (base, write) = (vma.address_of(folio.index), fault.event.write);
@@ -354,29 +354,29 @@ impl<P: Platform> Core<P> {
         let throttle =
             write && !object.is_memory() && self.mark_dirty(object, folio, page) && self.too_dirty();
         let wake = if throttle { Wake::Later } else { Wake::Now };
-        let mut body = folio.body();
-        let extent = body.extent();
+        let extent = folio.body_mut().extent();
         // Where pages were lost, the file's are to be read anew, not those mapped that are home.
         if extent.is_damaged() || extent.base().is_some_and(|b| b != base) {
             if folio.note_moved(self.seconds.load(Ordering::Relaxed)) > ALIAS_MOVES {
                 object.note_bouncing();
             }
-            match self.mmu.unmap(extent) {
+            match self.mmu.unmap(folio.body_mut().extent()) {
                 Ok(()) => {}
                 Err(UnmapError::Busy) => return Step::Later,
                 Err(UnmapError::Lost) => {
-                    drop(body);
                     self.discard(object, folio);
                     return Step::Again;
                 }
             }
         }
+        let (head, body) = folio.parts();
+        let extent = body.extent();
         let was_home = extent.is_home();
         let spurious = !write && extent.away().contains(page);
         let mapped = if extent.away().contains(page) {
             if write { self.mmu.make_writable(page_at(base, page), wake) } else { Ok(()) }
         } else {
-            let (pages, access) = around(mm, vma, folio, object, page, write);
+            let (pages, access) = around(mm, vma, head, object, page, write);
             let alone = pages.len() == 1;
             match self.mmu.map(extent, base, pages, access, wake) {
                 // Something is in the way of a neighbour, perhaps: the program unmapped it behind our back.
@@ -386,7 +386,6 @@ impl<P: Platform> Core<P> {
                 mapped => mapped,
             }
         };
-        drop(body);
         if folio.state.set(Flag::Used) && was_home {
             folio.state.set(Flag::Referenced);
         }

@@ -1,29 +1,29 @@
 //! Folios: the units of a file's page cache.
 //!
 //! A [`Folio`] is 2^order pages of one file, naturally aligned in it, with frames of its own. Whoever has its
-//! lock ([`StateWord::try_lock`]) owns its frames; the mutex around [`Body`] exists only because the lock bit
-//! is no proof to the compiler, and is never waited for long. Neighbours: `object` (the cache that finds
-//! folios), `reclaim` (their queues), `wait` (who waits for their lock).
+//! lock ([`LockedFolio`]) owns its frames. Neighbours: `object` (the cache that finds folios), `reclaim`
+//! (their queues), `wait` (who waits for their lock).
 
 mod anon;
+mod locked;
 mod state;
 mod wait;
 mod waiting;
 
 pub use anon::{AnonPages, HUGE_ORDER, HUGE_PAGES};
+pub use locked::{LockedFolio, Reading, Ready, Woken};
 pub use state::{Flag, StateWord};
 pub use wait::{Answer, Parked, WaitTable, Waiter};
 pub use waiting::{Beat, Delayed, Waiting};
 
 use elbowroom_machine::{Extent, PageSet};
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
-use elbowroom_sync::{LockClass, Mutex, MutexGuard};
 use std::ops::Range;
 
 /// 2^order pages of a file.
 pub struct Folio {
-    /// Lock, flags and holds.
-    pub state: StateWord,
+    /// Lock, flags and holds, and what the lock guards.
+    pub state: StateWord<Body>,
     /// The page number in the file of its first page.
     pub index: u64,
     /// log2 of its pages.
@@ -35,7 +35,6 @@ pub struct Folio {
     /// How often it went from one mapping to another, and in which second: `second << 16 | times`. Changed by
     /// who has its lock.
     moves: AtomicU32,
-    body: Mutex<Body>,
 }
 
 /// What the owner of a folio's lock may change.
@@ -43,40 +42,26 @@ pub struct Body {
     /// The frames; `None` while a device has them (then all pages are at home), or while reclaim takes them
     /// home or frees them.
     pub extent: Option<Extent>,
-    /// Whether reclaim has the frames: pages may still be in a window.
-    pub leaving: bool,
     /// The pages that differ from the file.
     pub dirty: PageSet,
 }
 
 impl Folio {
-    /// A locked folio whose frames are being filled.
+    /// A folio whose frames are to be filled.
     pub fn new(object: u64, index: u64, order: u8) -> Self {
-        let body = Body { extent: None, leaving: false, dirty: PageSet::new(order) };
-        Self {
-            state: StateWord::locked(),
-            index,
-            order,
-            object,
-            mapcount: AtomicU32::new(1),
-            moves: AtomicU32::new(0),
-            body: Mutex::uncounted(LockClass::Folio, body),
-        }
+        let body = Body { extent: None, dirty: PageSet::new(order) };
+        Self::with(object, index, order, StateWord::new(body))
     }
 
-    /// A locked folio that has its bytes.
+    /// A folio that has its bytes.
     pub fn filled(object: u64, index: u64, extent: Extent) -> Self {
         let order = extent.order();
-        let body = Body { extent: Some(extent), leaving: false, dirty: PageSet::new(order) };
-        Self {
-            state: StateWord::filled(),
-            index,
-            order,
-            object,
-            mapcount: AtomicU32::new(1),
-            moves: AtomicU32::new(0),
-            body: Mutex::uncounted(LockClass::Folio, body),
-        }
+        let body = Body { extent: Some(extent), dirty: PageSet::new(order) };
+        Self::with(object, index, order, StateWord::uptodate(body))
+    }
+
+    fn with(object: u64, index: u64, order: u8, state: StateWord<Body>) -> Self {
+        Self { state, index, order, object, mapcount: AtomicU32::new(1), moves: AtomicU32::new(0) }
     }
 
     /// Notes that it is taken from one mapping to another, by who has its lock; tells how often that was so
@@ -96,11 +81,6 @@ impl Folio {
     /// Its page numbers in the file.
     pub fn range(&self) -> Range<u64> {
         self.index..self.index + self.pages()
-    }
-
-    /// Its frames and dirty pages. The caller has the folio's lock, or only looks.
-    pub fn body(&self) -> MutexGuard<'_, Body> {
-        self.body.lock()
     }
 }
 

@@ -1,20 +1,14 @@
-//! A folio's state in one word: flags, and the count of faults that hold it.
+//! A folio's state in one word: its lock, flags, and the count of faults that hold it.
 //!
 //! The lock bit orders everything: who sets it owns the folio's frames until clearing it, across I/O too.
-//! Setting the waiters bit fails once the lock bit is clear, and clearing the lock bit tells whether it was
-//! set: so a waiter is either seen by the unlocker or sees the unlock. Linux: `PG_locked` and `PG_waiters`,
-//! mm/filemap.c.
+//! Linux: `PG_locked` and the other page flags, `include/linux/page-flags.h`.
 
-use elbowroom_sync::atomic::{AtomicU64, Ordering};
+use elbowroom_sync::FlagLock;
 
 /// A flag of a folio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Flag {
-    /// Somebody owns the frames.
-    Locked = 1 << 0,
-    /// Somebody waits for the lock.
-    Waiters = 1 << 1,
     /// The frames hold the file's bytes.
     Uptodate = 1 << 2,
     /// It left the cache: look the page up again.
@@ -33,81 +27,63 @@ pub enum Flag {
     Queued = 1 << 9,
     /// It was activated once. Linux: `PG_workingset`.
     Workingset = 1 << 10,
+    /// Who has its lock reads its bytes from a device; none of its pages is mapped.
+    Reading = 1 << 11,
+    /// Who has its lock writes its bytes to a device; none of its pages is mapped. Linux: `PG_writeback`.
+    Writeback = 1 << 12,
 }
 
-const HOLD: u64 = 1 << 32;
+/// The word, and what its lock guards.
+pub struct StateWord<T>(FlagLock<T>);
 
-/// The word.
-#[derive(Debug)]
-pub struct StateWord(AtomicU64);
-
-impl StateWord {
-    /// A folio that is being made: locked by its maker.
-    pub fn locked() -> Self {
-        Self(AtomicU64::new(Flag::Locked as u64))
+impl<T> StateWord<T> {
+    /// The state of a folio that is being made; its maker locks it before anybody else knows it.
+    pub fn new(value: T) -> Self {
+        Self(FlagLock::new(value, 0))
     }
 
-    /// The same, with its bytes.
-    pub fn filled() -> Self {
-        Self(AtomicU64::new(Flag::Locked as u64 | Flag::Uptodate as u64))
+    /// The same, of one that has its bytes.
+    pub fn uptodate(value: T) -> Self {
+        Self(FlagLock::new(value, Flag::Uptodate as u64))
     }
 
     /// Whether `flag` is set.
     pub fn test(&self, flag: Flag) -> bool {
-        self.0.load(Ordering::Acquire) & flag as u64 != 0
+        self.0.test(flag as u64)
     }
 
     /// Sets `flag`; tells whether it was set before.
     pub fn set(&self, flag: Flag) -> bool {
-        self.0.fetch_or(flag as u64, Ordering::AcqRel) & flag as u64 != 0
+        self.0.set(flag as u64)
     }
 
     /// Clears `flag`; tells whether it was set before.
     pub fn clear(&self, flag: Flag) -> bool {
-        self.0.fetch_and(!(flag as u64), Ordering::AcqRel) & flag as u64 != 0
-    }
-
-    /// Takes the lock if it is free. Acquire: what the last owner did is seen.
-    pub fn try_lock(&self) -> bool {
-        !self.set(Flag::Locked)
-    }
-
-    /// Clears the lock; tells whether somebody waits. Release: the next owner sees what this one did.
-    pub fn unlock(&self) -> bool {
-        let gone = Flag::Locked as u64 | Flag::Waiters as u64;
-        let before = self.0.fetch_and(!gone, Ordering::AcqRel);
-        debug_assert!(before & Flag::Locked as u64 != 0, "a folio is unlocked twice");
-        before & Flag::Waiters as u64 != 0
-    }
-
-    /// Announces a waiter, if the lock is still held; `false` means: do not wait, try again.
-    pub fn announce_waiter(&self) -> bool {
-        let mut word = self.0.load(Ordering::Acquire);
-        loop {
-            if word & Flag::Locked as u64 == 0 {
-                return false;
-            }
-            let wanted = word | Flag::Waiters as u64;
-            match self.0.compare_exchange_weak(word, wanted, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return true,
-                Err(now) => word = now,
-            }
-        }
+        self.0.clear(flag as u64)
     }
 
     /// Keeps reclaim away until [`StateWord::release`].
     pub fn hold(&self) {
-        self.0.fetch_add(HOLD, Ordering::AcqRel);
+        self.0.hold();
     }
 
     /// Undoes one [`StateWord::hold`].
     pub fn release(&self) {
-        let before = self.0.fetch_sub(HOLD, Ordering::AcqRel);
-        debug_assert!(before >= HOLD, "a folio is released more often than held");
+        self.0.release();
     }
 
     /// Whether a fault holds it.
     pub fn is_held(&self) -> bool {
-        self.0.load(Ordering::Acquire) >= HOLD
+        self.0.is_held()
+    }
+
+    /// Announces a waiter, if the lock is still taken; `false` means: do not wait, try again.
+    pub fn announce_waiter(&self) -> bool {
+        self.0.announce_waiter()
+    }
+
+    /// The lock itself, for [`LockedFolio`](super::LockedFolio).
+    pub(super) fn flag_lock(&self) -> &FlagLock<T> {
+        &self.0
     }
 }

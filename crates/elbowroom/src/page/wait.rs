@@ -4,7 +4,7 @@
 //! wake-up: a waiter is announced and queued under the bucket lock; the unlocker, who saw the bit, takes the
 //! bucket lock before it looks.
 
-use crate::page::Folio;
+use crate::page::{Folio, LockedFolio, Woken};
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -153,18 +153,17 @@ impl WaitTable {
         None
     }
 
-    /// Unlocks the folio and adds the faults that waited for it to `ready`.
-    pub fn unlock(&self, folio: &Arc<Folio>, ready: &mut Vec<Parked>) {
-        if !folio.state.unlock() {
-            return;
-        }
+    /// Takes the faults that waited for the folio, which has just been unlocked, and wakes the threads.
+    pub(super) fn wake(&self, folio: &Arc<Folio>) -> Vec<Parked> {
         let bucket = self.bucket(folio);
         let mut waiters = bucket.waiters.lock();
-        ready.extend(waiters.faults.extract_if(.., |(f, _)| Arc::ptr_eq(f, folio)).map(|(_, fault)| fault));
+        let ready =
+            waiters.faults.extract_if(.., |(f, _)| Arc::ptr_eq(f, folio)).map(|(_, fault)| fault).collect();
         // Notifying is a system call even if nobody listens.
         if waiters.threads > 0 {
             bucket.changed.notify_all();
         }
+        ready
     }
 
     /// Takes the parked faults of which `wanted` says so, with the folios for which they wait.
@@ -176,16 +175,35 @@ impl WaitTable {
         self.buckets.iter().flat_map(taken).collect()
     }
 
-    /// Takes the folio's lock, waiting for it. Not for handler threads.
-    pub fn lock(&self, folio: &Arc<Folio>) {
-        while !folio.state.try_lock() {
-            let bucket = self.bucket(folio);
-            let mut waiters = bucket.waiters.lock();
-            if folio.state.announce_waiter() {
-                waiters.threads += 1;
-                bucket.changed.wait_timeout(&mut waiters, THREAD_WAIT);
-                waiters.threads -= 1;
+    /// Takes the folio's lock, waiting for it. Faults that wait for it when it ends go to `woken`. Not for
+    /// handler threads.
+    pub fn lock<'a>(&'a self, folio: Arc<Folio>, woken: &'a dyn Woken) -> LockedFolio<'a> {
+        let mut folio = folio;
+        loop {
+            match LockedFolio::try_lock(folio, self, woken) {
+                Ok(locked) => return locked,
+                Err(taken) => folio = taken,
             }
+            self.wait_a_while(&folio);
         }
+    }
+
+    /// Waits until nobody has the folio's lock. Somebody may have it again by the time this returns. Not for
+    /// handler threads.
+    pub fn wait(&self, folio: &Arc<Folio>) {
+        while self.wait_a_while(folio) {}
+    }
+
+    /// Waits for an unlock, with a bound; `false`: it is not locked.
+    fn wait_a_while(&self, folio: &Arc<Folio>) -> bool {
+        let bucket = self.bucket(folio);
+        let mut waiters = bucket.waiters.lock();
+        let locked = folio.state.announce_waiter();
+        if locked {
+            waiters.threads += 1;
+            bucket.changed.wait_timeout(&mut waiters, THREAD_WAIT);
+            waiters.threads -= 1;
+        }
+        locked
     }
 }

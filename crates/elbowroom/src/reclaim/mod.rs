@@ -13,7 +13,7 @@ use crate::config::{
 use crate::core::Core;
 use crate::lru::{Entry, Lru};
 use crate::object::FileObject;
-use crate::page::{Flag, Folio, Parked};
+use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Extent, Mmu, UnmapError};
@@ -29,16 +29,29 @@ enum Fate {
     Active,
 }
 
-/// A folio that reclaim has locked, or why it did not.
-enum Met {
-    Locked,
-    Not(Fate),
+/// A folio that reclaim has locked, with the object whose cache it is in.
+struct Victim<'a> {
+    object: Arc<FileObject>,
+    folio: LockedFolio<'a>,
+}
+
+impl Victim<'_> {
+    /// Unlocks it, to be queued.
+    fn into_entry(self) -> Entry {
+        Entry { object: self.object, folio: self.folio.let_go() }
+    }
+}
+
+/// What reclaim made of an entry.
+enum Met<'a> {
+    Locked(Victim<'a>),
+    Not(Entry, Fate),
 }
 
 impl<P: Platform> Core<P> {
     /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be
     /// freed now.
-    pub(crate) fn frames(&self, order: u8, ready: &mut Vec<Parked>) -> Option<Extent> {
+    pub(crate) fn frames(&self, order: u8, woken: &dyn Woken) -> Option<Extent> {
         let wanted: usize = 1 << order;
         for _ in 0..RECLAIM_ROUNDS {
             let extent = self.mmu.alloc(order);
@@ -49,7 +62,7 @@ impl<P: Platform> Core<P> {
             // What is free may be in pieces. Folios of the same size free runs of it, so go on for a while.
             let scarce = self.mmu.populated_frames() < GROW_AT_ONCE_FRAMES;
             let grown = scarce && self.grow_arena();
-            if !grown && self.shrink(wanted.max(RECLAIM_BATCH_PAGES), ready) == 0 && !self.grow_arena() {
+            if !grown && self.shrink(wanted.max(RECLAIM_BATCH_PAGES), woken) == 0 && !self.grow_arena() {
                 break;
             }
         }
@@ -128,9 +141,10 @@ impl<P: Platform> Core<P> {
             if self.mmu.frames_at_hand() >= 2 * low || self.stop.load(Ordering::Acquire) {
                 return;
             }
-            let mut ready = Vec::new();
-            let freed = self.shrink(AHEAD_BATCH_PAGES, &mut ready);
-            self.dispatch(ready);
+            // Handed over at the end of a batch, so that a handler is kicked once.
+            let ready = Ready::default();
+            let freed = self.shrink(AHEAD_BATCH_PAGES, &ready);
+            self.dispatch(ready.take());
             // Whoever has just been woken does little before it waits again, and should not wait for this.
             thread::yield_now();
             if freed == 0 {
@@ -140,17 +154,16 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked are added to
-    /// `ready`.
-    pub(crate) fn shrink(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
-        let freed = self.shrink_inactive(want, ready);
+    /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked go to `woken`.
+    pub(crate) fn shrink(&self, want: usize, woken: &dyn Woken) -> usize {
+        let freed = self.shrink_inactive(want, woken);
         if freed == 0 && self.deactivate(want.max(RECLAIM_BATCH_PAGES)) {
-            return self.shrink_inactive(want, ready);
+            return self.shrink_inactive(want, woken);
         }
         freed
     }
 
-    fn shrink_inactive(&self, want: usize, ready: &mut Vec<Parked>) -> usize {
+    fn shrink_inactive(&self, want: usize, woken: &dyn Woken) -> usize {
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
         let keep_standby = self.mmu.populated_frames() / STANDBY_SHARE;
@@ -163,7 +176,7 @@ impl<P: Platform> Core<P> {
                 let Some(entry) = lru.standby.pop() else { break };
                 drop(lru);
                 looks -= 1;
-                freed += self.visit_standby(entry, ready);
+                freed += self.visit_standby(entry, woken);
             } else {
                 let mut batch = Vec::with_capacity(RECLAIM_BATCH_FOLIOS);
                 let mut pages = 0;
@@ -174,7 +187,7 @@ impl<P: Platform> Core<P> {
                 }
                 drop(lru);
                 looks = looks.saturating_sub(batch.len());
-                let (aged, evicted) = self.age(batch, ready);
+                let (aged, evicted) = self.age(batch, woken);
                 freed += evicted;
                 barren = aged == 0 && evicted == 0;
             }
@@ -217,13 +230,18 @@ impl<P: Platform> Core<P> {
     }
 
     /// Locks a folio that reclaim may touch.
-    fn meet(&self, folio: &Arc<Folio>, ready: &mut Vec<Parked>) -> Met {
+    fn meet<'a>(&'a self, entry: Entry, woken: &'a dyn Woken) -> Met<'a> {
+        let Entry { object, folio } = entry;
         if folio.state.test(Flag::Dead) {
-            return Met::Not(Fate::Gone);
+            return Met::Not(Entry { object, folio }, Fate::Gone);
         }
-        if folio.state.is_held() || !folio.state.try_lock() {
-            return Met::Not(Fate::Inactive);
+        if folio.state.is_held() {
+            return Met::Not(Entry { object, folio }, Fate::Inactive);
         }
+        let folio = match LockedFolio::try_lock(folio, &self.waits, woken) {
+            Ok(folio) => folio,
+            Err(folio) => return Met::Not(Entry { object, folio }, Fate::Inactive),
+        };
         let fate = if folio.state.test(Flag::Dead) {
             Fate::Gone
         } else if folio.state.is_held() {
@@ -233,10 +251,9 @@ impl<P: Platform> Core<P> {
             folio.state.set(Flag::Workingset);
             Fate::Active
         } else {
-            return Met::Locked;
+            return Met::Locked(Victim { object, folio });
         };
-        self.waits.unlock(folio, ready);
-        Met::Not(fate)
+        Met::Not(Victim { object, folio }.into_entry(), fate)
     }
 
     fn requeue(&self, entry: Entry, fate: Fate) {
@@ -251,69 +268,66 @@ impl<P: Platform> Core<P> {
     /// Takes inactive folios out of their windows: those of a single clean page all together. While hardly
     /// any such page is touched on standby, those that were never active are evicted at once, but for a
     /// sample. Returns how many folios are on standby now, and how many pages were freed.
-    fn age(&self, batch: Vec<Entry>, ready: &mut Vec<Parked>) -> (usize, usize) {
+    fn age(&self, batch: Vec<Entry>, woken: &dyn Woken) -> (usize, usize) {
         let mut aged = 0;
         let vain = self.chances.are_vain();
-        let (mut strangers, mut unwanted) = (Vec::new(), Vec::new());
+        let (mut dropped, mut dropped_extents) = (Vec::new(), Vec::new());
         let mut singles = Vec::with_capacity(batch.len());
         let mut extents = Vec::with_capacity(batch.len());
         for entry in batch {
-            if let Met::Not(fate) = self.meet(&entry.folio, ready) {
-                self.requeue(entry, fate);
-                continue;
-            }
-            let mut body = entry.folio.body();
-            let single = entry.folio.order == 0 && body.dirty.is_empty() && !body.extent().is_home();
+            let mut victim = match self.meet(entry, woken) {
+                Met::Locked(victim) => victim,
+                Met::Not(entry, fate) => {
+                    self.requeue(entry, fate);
+                    continue;
+                }
+            };
+            let (order, body) = (victim.folio.order, victim.folio.body_mut());
+            let single = order == 0 && body.dirty.is_empty() && !body.extent().is_home();
             if single && let Some(extent) = body.extent.take() {
-                body.leaving = true;
-                drop(body);
-                let stranger = vain && !entry.folio.state.test(Flag::Workingset);
-                if stranger && !self.chances.sample() {
-                    strangers.push(entry);
-                    unwanted.push(extent);
+                let new = vain && !victim.folio.state.test(Flag::Workingset);
+                if new && !self.chances.sample() {
+                    dropped.push(victim);
+                    dropped_extents.push(extent);
                 } else {
                     // One of a sample is to have its chance for as long as if all had theirs.
-                    singles.push((entry, if stranger { CHANCE_SAMPLE_ONE_IN } else { 1 }));
+                    singles.push((victim, if new { CHANCE_SAMPLE_ONE_IN } else { 1 }));
                     extents.push(extent);
                 }
             } else {
-                drop(body);
-                let pages = entry.folio.pages() as usize;
-                aged += usize::from(self.age_one(entry, pages, ready));
+                let pages = victim.folio.pages() as usize;
+                aged += usize::from(self.age_one(victim, pages));
             }
         }
-        let freed = self.evict_singles(strangers, unwanted, ready);
+        let freed = self.evict_singles(dropped, dropped_extents);
         self.mmu.unmap_clean(&mut extents);
-        for ((entry, counts_as), extent) in singles.into_iter().zip(extents) {
-            returned(&entry.folio, extent);
-            aged += usize::from(self.age_one(entry, counts_as, ready));
+        for ((mut victim, counts_as), extent) in singles.into_iter().zip(extents) {
+            victim.folio.body_mut().extent = Some(extent);
+            aged += usize::from(self.age_one(victim, counts_as));
         }
         (aged, freed)
     }
 
     /// Evicts locked folios of a single clean page, whose extents these are. Returns how many.
-    fn evict_singles(&self, entries: Vec<Entry>, extents: Vec<Extent>, ready: &mut Vec<Parked>) -> usize {
+    fn evict_singles(&self, victims: Vec<Victim<'_>>, extents: Vec<Extent>) -> usize {
         let mut extents = self.mmu.discard_clean(extents);
         if extents.is_empty() {
-            for entry in &entries {
-                entry.object.remove(&entry.folio);
-                // Nothing of it is in a window any more, which whoever unmaps the range may know now.
-                entry.folio.body().leaving = false;
-                self.note_evicted(&entry.object, &entry.folio);
-                self.waits.unlock(&entry.folio, ready);
+            let pages = victims.len();
+            for victim in victims {
+                victim.object.remove(&victim.folio);
+                self.note_evicted(&victim.object, &victim.folio);
             }
-            return entries.len();
+            return pages;
         }
         self.mmu.unmap_clean(&mut extents);
         let mut freed = 0;
-        for (entry, extent) in entries.into_iter().zip(extents) {
+        for (mut victim, extent) in victims.into_iter().zip(extents) {
             let home = extent.is_home();
-            returned(&entry.folio, extent);
+            victim.folio.body_mut().extent = Some(extent);
             if home {
-                freed += self.evict(&entry.object, &entry.folio);
-                self.waits.unlock(&entry.folio, ready);
+                freed += self.evict(&victim.object, &mut victim.folio);
             } else {
-                self.age_one(entry, 1, ready);
+                self.age_one(victim, 1);
             }
         }
         freed
@@ -321,13 +335,13 @@ impl<P: Platform> Core<P> {
 
     /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance as so
     /// many pages, if that can be.
-    fn age_one(&self, entry: Entry, counts_as: usize, ready: &mut Vec<Parked>) -> bool {
-        let unmapped = self.mmu.unmap(entry.folio.body().extent());
+    fn age_one(&self, mut victim: Victim<'_>, counts_as: usize) -> bool {
+        let unmapped = self.mmu.unmap(victim.folio.body_mut().extent());
         if unmapped == Err(UnmapError::Lost) {
             // Whatever was in the lost pages is gone; the rest is read again.
-            self.evict(&entry.object, &entry.folio);
+            self.evict(&victim.object, &mut victim.folio);
         }
-        self.waits.unlock(&entry.folio, ready);
+        let entry = victim.into_entry();
         match unmapped {
             Ok(()) => {
                 self.counters.add(Event::SecondChances, 1);
@@ -340,33 +354,33 @@ impl<P: Platform> Core<P> {
     }
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.
-    fn visit_standby(&self, entry: Entry, ready: &mut Vec<Parked>) -> usize {
+    fn visit_standby(&self, entry: Entry, woken: &dyn Woken) -> usize {
         // What was active before gets its chance in any case, and says nothing about those that were not.
         let unknown = entry.folio.order == 0 && !entry.folio.state.test(Flag::Workingset);
-        if let Met::Not(fate) = self.meet(&entry.folio, ready) {
-            if unknown && fate == Fate::Active {
-                self.chances.note(true);
+        let mut victim = match self.meet(entry, woken) {
+            Met::Locked(victim) => victim,
+            Met::Not(entry, fate) => {
+                if unknown && fate == Fate::Active {
+                    self.chances.note(true);
+                }
+                self.requeue(entry, fate);
+                return 0;
             }
-            self.requeue(entry, fate);
-            return 0;
-        }
-        let (home, dirty) = {
-            let mut body = entry.folio.body();
-            (body.extent().is_home(), !body.dirty.is_empty())
         };
+        let body = victim.folio.body_mut();
+        let (home, dirty) = (body.extent().is_home(), !body.dirty.is_empty());
         let (fate, freed) = if !home {
             (Fate::Inactive, 0)
-        } else if dirty && !self.may_drop_dirty(&entry.folio) {
-            self.flush_soon(entry.object.clone(), entry.folio.clone());
+        } else if dirty && !self.may_drop_dirty(&victim.folio) {
+            self.flush_soon(victim.object.clone(), victim.folio.arc().clone());
             (Fate::Inactive, 0)
         } else {
-            (Fate::Gone, self.evict(&entry.object, &entry.folio))
+            (Fate::Gone, self.evict(&victim.object, &mut victim.folio))
         };
         if unknown && fate == Fate::Gone {
             self.chances.note(false);
         }
-        self.waits.unlock(&entry.folio, ready);
-        self.requeue(entry, fate);
+        self.requeue(victim.into_entry(), fate);
         freed
     }
 
@@ -377,15 +391,15 @@ impl<P: Platform> Core<P> {
     }
 
     /// [`Core::evict`] for a folio that is still in a queue: its entry is dropped at the next tick.
-    pub(crate) fn discard(&self, object: &FileObject, folio: &Folio) {
+    pub(crate) fn discard(&self, object: &FileObject, folio: &mut LockedFolio<'_>) {
         self.evict(object, folio);
         self.dead.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a locked, unmapped folio out of its cache and frees its frames; returns how many.
-    pub(crate) fn evict(&self, object: &FileObject, folio: &Folio) -> usize {
+    /// Takes an unmapped folio out of its cache and frees its frames; returns how many.
+    pub(crate) fn evict(&self, object: &FileObject, folio: &mut LockedFolio<'_>) -> usize {
         object.remove(folio);
-        let mut body = folio.body();
+        let body = folio.body_mut();
         let lost = body.dirty.count();
         if lost > 0 {
             self.counters.add(Event::LostDirtyPages, lost as u64);
@@ -394,7 +408,6 @@ impl<P: Platform> Core<P> {
             object.record_error(Errno::IO);
         }
         let Some(extent) = body.extent.take() else { return 0 };
-        drop(body);
         let pages = extent.pages();
         self.note_evicted(object, folio);
         self.mmu.free(extent);
@@ -429,13 +442,6 @@ impl<P: Platform> Core<P> {
             lru.inactive.push(Entry { object, folio });
         }
     }
-}
-
-/// The MMU is done with the extent of a folio that it took home together with others.
-fn returned(folio: &Folio, extent: Extent) {
-    let mut body = folio.body();
-    body.leaving = false;
-    body.extent = Some(extent);
 }
 
 #[cfg(all(test, not(shuttle)))]

@@ -25,8 +25,7 @@ impl<P: Platform> Core<P> {
         // A write-back that began before would put the old bytes over the new ones: it must end first. One
         // that begins now sees the announcement.
         for folio in object.dirty_in(pages) {
-            self.waits.lock(&folio);
-            self.unlock(&folio);
+            self.waits.wait(&folio);
         }
         WriteTicket { object: object.clone(), number }
     }
@@ -106,23 +105,21 @@ impl<P: Platform> Core<P> {
     /// Drops one copy, if it is one of a page from `end` on still. `false`: it is pinned, or its mapping is
     /// being changed.
     fn drop_copy(&self, mm: &Mm, page: u64, object: &Arc<FileObject>, end: u64) -> bool {
-        let Some(folio) = self.lock_own(mm, page) else { return true };
+        let Some(mut folio) = self.lock_own(mm, page) else { return true };
         // The VMA says whose copy it is; while it is entered, it does not change.
         let addr = (page as usize) << PAGE_SHIFT;
-        let done = match mm.enter(addr) {
+        match mm.enter(addr) {
             Ok(vma) => {
                 let maps = vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
                 let beyond = maps && vma.page_at(addr) >= end;
-                let home = !beyond || self.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
+                let home = !beyond || self.mmu.unmap(folio.body_mut().extent()) != Err(UnmapError::Busy);
                 if beyond && home {
-                    self.take_own(mm, page, &folio);
+                    self.take_own(mm, page, folio);
                 }
                 home
             }
             Err(_) => false,
-        };
-        self.unlock(&folio);
-        done
+        }
     }
 
     /// Writes back what a read(2) of the bytes would otherwise miss.

@@ -4,10 +4,10 @@ use super::Space;
 use crate::config::{CHANGE_LOOK, DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::{AnonPages, Folio};
+use crate::page::{AnonPages, Flag, Folio};
 use crate::platform::Platform;
 use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
-use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
+use elbowroom_machine::{Errno, Extent, Mmu, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
@@ -269,24 +269,22 @@ impl<P: Platform> Core<P> {
         base: usize,
         deadline: Instant,
     ) -> Result<(), Errno> {
-        let is_here = || {
-            let body = folio.body();
-            body.leaving || body.extent.as_ref().is_some_and(|e| e.base() == Some(base))
-        };
-        // Without the lock first: a folio whose frames a device has, or that is mapped elsewhere, is not
-        // here. Who takes pages out of what is still mapped may find that they come back.
-        while is_here() {
-            self.waits.lock(folio);
-            let result = if is_here() { self.mmu.unmap(folio.body().extent()) } else { Ok(()) };
+        // None of its pages is mapped while a device has its frames, and nobody maps one before that is over.
+        while !folio.state.test(Flag::Reading) && !folio.state.test(Flag::Writeback) {
+            let mut locked = self.lock(folio);
+            let here = |extent: &&mut Extent| extent.base() == Some(base);
+            let Some(extent) = locked.body_mut().extent.as_mut().filter(here) else { break };
+            let result = self.mmu.unmap(extent);
             if result == Err(UnmapError::Lost)
                 && let Some(object) = object
             {
-                self.lose(object, folio);
+                self.lose(object, &mut locked);
             }
-            self.unlock(folio);
+            drop(locked);
             if result != Err(UnmapError::Busy) {
                 break;
             }
+            // Who takes pages out of what is still mapped may find that they come back.
             if Instant::now() > deadline {
                 return Err(Errno::BUSY);
             }
@@ -304,9 +302,9 @@ impl<P: Platform> Core<P> {
         let _: Result<(), Errno> = each_own(mm, &pages, |page| {
             let Some(folio) = self.lock_own_within(mm, page, &pages) else { return Ok(page + 1) };
             let first = AnonPages::first_of(&folio, page);
-            self.take_own(mm, first, &folio);
-            self.unlock(&folio);
-            Ok(first + folio.pages())
+            let next = first + folio.pages();
+            self.take_own(mm, first, folio);
+            Ok(next)
         });
     }
 
@@ -342,8 +340,11 @@ impl<P: Platform> Core<P> {
     /// Frees what belongs to the space at a page, if what is mapped there is still like the part. Returns the
     /// page behind it. `None`: it is pinned there, or the mapping is being changed.
     fn forget_own(&self, mm: &Mm, page: u64, part: &Part) -> Option<u64> {
-        let Some(folio) = self.lock_own_within(mm, page, &part.page_numbers()) else { return Some(page + 1) };
+        let Some(mut folio) = self.lock_own_within(mm, page, &part.page_numbers()) else {
+            return Some(page + 1);
+        };
         let first = AnonPages::first_of(&folio, page);
+        let next = first + folio.pages();
         let addr = (first as usize) << PAGE_SHIFT;
         // While the VMA is entered nobody puts another page there.
         let gone = match mm.enter(addr) {
@@ -355,17 +356,16 @@ impl<P: Platform> Core<P> {
             }
             Ok(_) => {
                 // Mapped again since it was taken out, perhaps; or in another space, where it stays.
-                let here = folio.body().extent().base() == Some(addr);
-                let home = !here || self.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
+                let extent = folio.body_mut().extent();
+                let home = extent.base() != Some(addr) || self.mmu.unmap(extent) != Err(UnmapError::Busy);
                 if home {
-                    self.take_own(mm, first, &folio);
+                    self.take_own(mm, first, folio);
                 }
                 home
             }
             Err(_) => false,
         };
-        self.unlock(&folio);
-        gone.then(|| first + folio.pages())
+        gone.then_some(next)
     }
 }
 

@@ -79,16 +79,16 @@ impl Space<Soft> {
     /// Lets the child have what this space has at a page: from now on a store by either is a fault.
     fn share(&self, page: u64, child: &Space<Soft>, there: u64, deadline: Instant) -> Result<(), Errno> {
         // Dropped meanwhile: then the child has none either. Copied or moved: the next look finds the other.
-        while let Some(folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) {
+        while let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) {
             // What others have, too, nobody can store to.
             let shared = folio.mapcount.load(Ordering::Acquire) > 1;
-            let unmapped = shared || self.core.mmu.unmap(folio.body().extent()) != Err(UnmapError::Busy);
+            let unmapped = shared || self.core.mmu.unmap(folio.body_mut().extent()) != Err(UnmapError::Busy);
             if unmapped {
                 folio.mapcount.fetch_add(1, Ordering::AcqRel);
                 // Nobody knows the child yet.
-                child.mm.anon.insert(there, &folio);
+                child.mm.anon.insert(there, folio.arc());
             }
-            self.core.unlock(&folio);
+            drop(folio);
             if unmapped {
                 break;
             }
@@ -104,8 +104,7 @@ impl Space<Soft> {
     fn undo_fork(&self, child: &Space<Soft>) {
         for (page, _) in child.mm.anon.in_range(0..u64::MAX >> PAGE_SHIFT) {
             if let Some(folio) = self.core.lock_own(&child.mm, page) {
-                child.core.take_own(&child.mm, page, &folio);
-                self.core.unlock(&folio);
+                child.core.take_own(&child.mm, page, folio);
             }
         }
     }

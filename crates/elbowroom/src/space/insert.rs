@@ -13,7 +13,7 @@ use super::Space;
 use crate::config::{DELAY, OPTIMISTIC_LOOKUPS, PINNED_BOUND};
 use crate::core::Core;
 use crate::fault::Step;
-use crate::page::{AnonPages, Folio, Parked};
+use crate::page::{AnonPages, Folio, LockedFolio, Ready};
 use crate::platform::Soft;
 use crate::stats::Event;
 use crate::vma::{Prot, Vma};
@@ -80,9 +80,7 @@ impl Space<Soft> {
     /// # Errors
     /// ENOMEM: the budget is used up, and nothing can be freed now.
     pub fn receive_buffer(&self) -> Result<Buffer, Errno> {
-        let mut ready = Vec::new();
-        let extent = self.core.frames(0, &mut ready);
-        self.core.dispatch(ready);
+        let extent = self.core.frames(0, &*self.core);
         let mut extent = extent.ok_or(Errno::NOMEM)?;
         // Its old bytes were somebody else's.
         extent.bytes_mut().fill(0);
@@ -103,9 +101,9 @@ impl Space<Soft> {
         if range.is_none() || !pages.iter().all(ours) {
             return Err(PartialInsert { inserted: 0, errno: Errno::INVAL });
         }
-        let mut insertion = Insertion { space: self, ready: Vec::new(), inserted: 0 };
+        let mut insertion = Insertion { space: self, ready: Ready::default(), inserted: 0 };
         let result = insertion.run(addr, pages);
-        self.core.dispatch(insertion.ready);
+        self.core.dispatch(insertion.ready.take());
         result.map_err(|errno| PartialInsert { inserted: insertion.inserted, errno })
     }
 }
@@ -114,7 +112,7 @@ impl Space<Soft> {
 struct Insertion<'a> {
     space: &'a Space<Soft>,
     /// Faults whose wait has ended meanwhile.
-    ready: Vec<Parked>,
+    ready: Ready,
     inserted: usize,
 }
 
@@ -141,16 +139,15 @@ impl Insertion<'_> {
                 // The next VMA has the rest.
                 Ok(()) | Err(Stop::Again) => {}
                 Err(Stop::Wait(folio)) => {
-                    core.dispatch(std::mem::take(&mut self.ready));
-                    core.waits.lock(&folio);
-                    core.unlock(&folio);
+                    core.dispatch(self.ready.take());
+                    core.waits.wait(&folio);
                 }
                 Err(Stop::Pinned) => {
                     let since = *pinned_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > PINNED_BOUND {
                         return Err(Errno::BUSY);
                     }
-                    core.dispatch(std::mem::take(&mut self.ready));
+                    core.dispatch(self.ready.take());
                     thread::sleep(DELAY);
                 }
                 Err(Stop::Fail(errno)) => return Err(errno),
@@ -195,76 +192,69 @@ impl Insertion<'_> {
         let Some(old) = self.space.mm.anon.lookup((at >> PAGE_SHIFT) as u64) else {
             return self.insert_first(vma, at, buffer);
         };
-        if !old.state.try_lock() {
-            return Err(Stop::Wait(old));
-        }
-        let inserted = if !self.space.mm.anon.has((at >> PAGE_SHIFT) as u64, &old) {
+        let core = &self.space.core;
+        let mut old = LockedFolio::try_lock(old, &core.waits, &self.ready).map_err(Stop::Wait)?;
+        if !self.space.mm.anon.has((at >> PAGE_SHIFT) as u64, old.arc()) {
             Err(Stop::Again)
         } else if old.order > 0 {
             let first = AnonPages::first_of(&old, (at >> PAGE_SHIFT) as u64);
-            self.space.core.split_own(&self.space.mm, first, &old);
+            core.split_own(&self.space.mm, first, old);
             Err(Stop::Again)
-        } else if self.is_in_the_way(&old, at) {
+        } else if self.is_in_the_way(&mut old, at) {
             Err(Stop::Pinned)
         } else {
-            self.replace(vma, at, &old, buffer);
+            self.replace(vma, at, old, buffer);
             Ok(())
-        };
-        self.space.core.waits.unlock(&old, &mut self.ready);
-        inserted
+        }
     }
 
     /// Takes a locked folio out of the MMU, if it is mapped here or will get the new frame; `true` if it is
     /// pinned there.
-    fn is_in_the_way(&self, old: &Folio, at: usize) -> bool {
+    fn is_in_the_way(&self, old: &mut LockedFolio<'_>, at: usize) -> bool {
         let alone = old.mapcount.load(Ordering::Acquire) == 1;
-        let mut body = old.body();
-        let extent = body.extent();
+        let extent = old.body_mut().extent();
         (alone || extent.base() == Some(at)) && self.space.core.mmu.unmap(extent) == Err(UnmapError::Busy)
     }
 
     /// Where no page is.
-    fn insert_first(&mut self, vma: &Vma, at: usize, buffer: &mut Buffer) -> Result<(), Stop> {
+    fn insert_first(&self, vma: &Vma, at: usize, buffer: &mut Buffer) -> Result<(), Stop> {
         let core = &self.space.core;
-        let Some(folio) = self.new_folio(at, buffer) else { return Err(Stop::Fail(Errno::INVAL)) };
-        let inserted = self.space.mm.anon.insert(folio.index, &folio);
-        if inserted {
-            self.map(vma, at, &folio);
-        } else {
-            // A fault was faster.
-            buffer.extent = folio.body().extent.take();
-            core.free_folio(&folio);
+        let Some(mut folio) = self.new_folio(at, buffer) else { return Err(Stop::Fail(Errno::INVAL)) };
+        if self.space.mm.anon.insert(folio.index, folio.arc()) {
+            self.map(vma, at, &mut folio);
+            return Ok(());
         }
-        core.waits.unlock(&folio, &mut self.ready);
-        if inserted { Ok(()) } else { Err(Stop::Again) }
+        // A fault was faster.
+        buffer.extent = folio.body_mut().extent.take();
+        core.free_folio(folio);
+        Err(Stop::Again)
     }
 
     /// Where `old` is, which is locked and home.
-    fn replace(&mut self, vma: &Vma, at: usize, old: &Arc<Folio>, buffer: &mut Buffer) {
+    fn replace(&self, vma: &Vma, at: usize, mut old: LockedFolio<'_>, buffer: &mut Buffer) {
         if old.mapcount.load(Ordering::Acquire) == 1 {
             // The folio stays and gets the new frame, so that neither index nor folio has to be made anew.
-            std::mem::swap(&mut old.body().extent, &mut buffer.extent);
-            self.map(vma, at, old);
-        } else if let Some(own) = self.new_folio(at, buffer) {
+            std::mem::swap(&mut old.body_mut().extent, &mut buffer.extent);
+            self.map(vma, at, &mut old);
+        } else if let Some(mut own) = self.new_folio(at, buffer) {
             // Other spaces keep the old page. The VMA is locked for reading and the folio is locked: nobody
             // else changes what is there.
-            let replaced = self.space.mm.anon.replace(own.index, old, &own);
+            let replaced = self.space.mm.anon.replace(own.index, old.arc(), own.arc());
             assert!(replaced, "what is at a page changes only under its folio's lock");
             old.mapcount.fetch_sub(1, Ordering::AcqRel);
-            self.map(vma, at, &own);
-            self.space.core.waits.unlock(&own, &mut self.ready);
+            self.map(vma, at, &mut own);
         }
     }
 
     /// A locked folio with the buffer's page.
-    fn new_folio(&self, at: usize, buffer: &mut Buffer) -> Option<Arc<Folio>> {
-        let extent = buffer.extent.take()?;
-        Some(self.space.core.anon_folio(self.space.mm.id, (at >> PAGE_SHIFT) as u64, extent))
+    fn new_folio(&self, at: usize, buffer: &mut Buffer) -> Option<LockedFolio<'_>> {
+        let (extent, page) = (buffer.extent.take()?, (at >> PAGE_SHIFT) as u64);
+        Some(self.space.core.anon_folio(self.space.mm.id, page, extent, &self.ready))
     }
 
-    fn map(&self, vma: &Vma, at: usize, folio: &Folio) {
+    fn map(&self, vma: &Vma, at: usize, folio: &mut LockedFolio<'_>) {
         let access = if vma.spec.prot.contains(Prot::WRITE) { Access::Write } else { Access::ReadOnly };
         // Without memory for a table the page is in the space all the same, and the first access maps it.
-        let _ = self.space.core.mmu.map(folio.body().extent(), at, 0..1, access, Wake::Now);
+        let _ = self.space.core.mmu.map(folio.body_mut().extent(), at, 0..1, access, Wake::Now);
     }
 }

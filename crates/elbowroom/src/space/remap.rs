@@ -225,9 +225,8 @@ impl<P: Platform> Space<P> {
                 let Some(folio) = self.core.lock_own_within(&self.mm, page, &(page..page + step)) else {
                     continue;
                 };
-                self.mm.anon.remove(page, &folio);
-                self.mm.anon.insert(moved(page), &folio);
-                self.core.unlock(&folio);
+                self.mm.anon.remove(page, folio.arc());
+                self.mm.anon.insert(moved(page), folio.arc());
             }
         }
     }

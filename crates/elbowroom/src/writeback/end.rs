@@ -9,7 +9,7 @@ use super::Obstacle;
 use crate::config::{DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::{Flag, Folio};
+use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
@@ -41,14 +41,15 @@ impl<P: Platform> Core<P> {
         let end = kept.div_ceil(PAGE_SIZE as u64);
         let deadline = Instant::now() + PINNED_BOUND;
         for folio in object.folios_in(whole.start.min(kept >> PAGE_SHIFT)..u64::MAX >> PAGE_SHIFT) {
-            let forget = |core: &Self, folio: &Folio| {
+            let forget = |core: &Self, folio: &mut LockedFolio<'_>| {
+                let (index, range) = (folio.index, folio.range());
                 let inside = |pages: &Range<u64>| {
-                    let clip = |page: u64| page.clamp(folio.index, folio.range().end) - folio.index;
+                    let clip = |page: u64| page.clamp(index, range.end) - index;
                     clip(pages.start) as usize..clip(pages.end) as usize
                 };
                 core.forget_dirty(object, folio, inside(whole));
                 core.forget_dirty(object, folio, inside(&(end..u64::MAX)));
-                if folio.index >= end {
+                if index >= end {
                     core.discard(object, folio);
                 } else {
                     zero_beyond(folio, kept);
@@ -90,15 +91,13 @@ impl<P: Platform> Core<P> {
     }
 
     fn is_dirty_at(&self, folio: &Arc<Folio>, byte: u64) -> bool {
-        self.waits.lock(folio);
-        let dirty = folio.body().dirty.contains(((byte >> PAGE_SHIFT) - folio.index) as usize);
-        self.unlock(folio);
-        dirty
+        let page = ((byte >> PAGE_SHIFT) - folio.index) as usize;
+        self.lock(folio).body().dirty.contains(page)
     }
 
     /// [`Core::settle`], for who has the lock of a folio whose pages are home. Another folio, or a file that
     /// has not grown, is left alone.
-    pub(super) fn settle_locked(&self, object: &FileObject, folio: &Folio, tail: Tail) {
+    pub(super) fn settle_locked(&self, object: &FileObject, folio: &mut LockedFolio<'_>, tail: Tail) {
         let (from, size) = (object.settled(), object.size());
         if from >= size || !folio.range().contains(&(from >> PAGE_SHIFT)) {
             return;
@@ -107,14 +106,14 @@ impl<P: Platform> Core<P> {
         if dirty && from % PAGE_SIZE as u64 != 0 {
             let end = size.min(from.next_multiple_of(PAGE_SIZE as u64));
             let mut bytes = vec![0; (end - from) as usize];
-            let read = object.file().map(|file| file.read_buffered(&mut bytes, from));
+            let read = folio
+                .during(Flag::Reading, |_| object.file().map(|file| file.read_buffered(&mut bytes, from)));
             if read.is_none_or(|read| read.is_err()) {
                 // What is not to be had was most likely never written.
                 bytes.fill(0);
             }
-            let mut body = folio.body();
             let at = (from - (folio.index << PAGE_SHIFT)) as usize;
-            let ours = &mut body.extent().bytes_mut()[at..at + bytes.len()];
+            let ours = &mut folio.body_mut().extent().bytes_mut()[at..at + bytes.len()];
             for (ours, theirs) in ours.iter_mut().zip(bytes) {
                 if tail == Tail::OfTheFile || *ours == 0 {
                     *ours = theirs;
@@ -148,16 +147,14 @@ impl<P: Platform> Core<P> {
 
     /// Drops the dirty marks of pages whose stores have no place in the file any more. The caller has the
     /// folio's lock.
-    pub(super) fn forget_dirty(&self, object: &FileObject, folio: &Folio, pages: Range<usize>) {
+    pub(super) fn forget_dirty(&self, object: &FileObject, folio: &mut LockedFolio<'_>, pages: Range<usize>) {
         if pages.is_empty() {
             return;
         }
-        let (gone, clean) = {
-            let mut body = folio.body();
-            let gone = body.dirty.count_in(pages.clone());
-            body.dirty.remove(pages);
-            (gone, body.dirty.is_empty())
-        };
+        let dirty = &mut folio.body_mut().dirty;
+        let gone = dirty.count_in(pages.clone());
+        dirty.remove(pages);
+        let clean = dirty.is_empty();
         self.dirty_pages.fetch_sub(gone, Ordering::AcqRel);
         if gone > 0 && clean {
             object.index_clean(folio);
@@ -177,14 +174,15 @@ impl<P: Platform> Core<P> {
                 let start = folio.index << PAGE_SHIFT;
                 let end = folio.range().end << PAGE_SHIFT;
                 let part = bytes.start.max(start)..bytes.end.min(end);
-                let Some(mut extent) = folio.body().extent.take() else { return };
-                let buffer =
-                    &mut extent.bytes_mut()[(part.start - start) as usize..(part.end - start) as usize];
-                let result = file.read_buffered(buffer, part.start);
-                if let Ok(n) = result {
-                    buffer[n..].fill(0);
-                }
-                folio.body().extent = Some(extent);
+                let result = folio.during(Flag::Reading, |folio| {
+                    let bytes = folio.body_mut().extent().bytes_mut();
+                    let buffer = &mut bytes[(part.start - start) as usize..(part.end - start) as usize];
+                    let result = file.read_buffered(buffer, part.start);
+                    if let Ok(n) = result {
+                        buffer[n..].fill(0);
+                    }
+                    result
+                });
                 if result.is_err() {
                     // The file's bytes are not to be had now: read the page again when somebody wants it.
                     core.counters.add(Event::ReadErrors, 1);
@@ -202,7 +200,7 @@ impl<P: Platform> Core<P> {
         object: &Arc<FileObject>,
         folio: &Arc<Folio>,
         deadline: Instant,
-        f: impl Fn(&Core<P>, &Folio),
+        f: impl Fn(&Core<P>, &mut LockedFolio<'_>),
     ) {
         while self.at_home(object, folio, &f) == Err(UnmapError::Busy) {
             // Pinned by direct I/O of the program into this very page, which ends; or by a pin of a soft
@@ -220,19 +218,18 @@ impl<P: Platform> Core<P> {
         &self,
         object: &Arc<FileObject>,
         folio: &Arc<Folio>,
-        f: impl Fn(&Core<P>, &Folio),
+        f: impl Fn(&Core<P>, &mut LockedFolio<'_>),
     ) -> Result<(), UnmapError> {
-        self.waits.lock(folio);
-        let mut result = Ok(());
-        if !folio.state.test(Flag::Dead) {
-            result = self.mmu.unmap(folio.body().extent());
-            match result {
-                Ok(()) => f(self, folio),
-                Err(UnmapError::Lost) => self.lose(object, folio),
-                Err(UnmapError::Busy) => {}
-            }
+        let mut folio = self.lock(folio);
+        if folio.state.test(Flag::Dead) {
+            return Ok(());
         }
-        self.unlock(folio);
+        let result = self.mmu.unmap(folio.body_mut().extent());
+        match result {
+            Ok(()) => f(self, &mut folio),
+            Err(UnmapError::Lost) => self.lose(object, &mut folio),
+            Err(UnmapError::Busy) => {}
+        }
         result
     }
 }
@@ -246,11 +243,10 @@ pub(super) enum Tail {
     Stored,
 }
 
-/// Zeroes what the folio has beyond byte `end` of the file. The caller has its lock, and its pages are home.
-pub(super) fn zero_beyond(folio: &Folio, end: u64) {
+/// Zeroes what the folio, whose pages are home, has beyond byte `end` of the file.
+pub(super) fn zero_beyond(folio: &mut LockedFolio<'_>, end: u64) {
     let from = end.saturating_sub(folio.index << PAGE_SHIFT) as usize;
-    let mut body = folio.body();
-    let extent = body.extent();
+    let extent = folio.body_mut().extent();
     let len = extent.len_bytes();
     if from < len {
         extent.bytes_mut()[from..].fill(0);

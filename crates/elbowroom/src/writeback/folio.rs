@@ -4,7 +4,7 @@ use super::end::{Tail, zero_beyond};
 use crate::config::PINNED_BOUND;
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::{Flag, Folio};
+use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PAGE_SIZE, PageSet, UnmapError};
@@ -15,7 +15,11 @@ use std::ops::Range;
 
 impl<P: Platform> Core<P> {
     /// EBUSY: an obstacle.
-    pub(super) fn write_locked(&self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> Result<(), Errno> {
+    pub(super) fn write_locked(
+        &self,
+        object: &Arc<FileObject>,
+        folio: &mut LockedFolio<'_>,
+    ) -> Result<(), Errno> {
         if folio.state.test(Flag::Dead) {
             return Ok(());
         }
@@ -27,9 +31,9 @@ impl<P: Platform> Core<P> {
             object.index_clean(folio);
             return Ok(());
         }
-        let unmapped = self.mmu.unmap(folio.body().extent());
+        let unmapped = self.mmu.unmap(folio.body_mut().extent());
         match unmapped {
-            Ok(()) => self.write_home(object, folio),
+            Ok(()) => folio.during(Flag::Writeback, |folio| self.write_home(object, folio)),
             Err(UnmapError::Busy) => Err(Errno::BUSY),
             Err(UnmapError::Lost) => {
                 // Who asks for the file's errors is told; who reads gets what the disk has.
@@ -40,7 +44,7 @@ impl<P: Platform> Core<P> {
     }
 
     /// Writes the dirty pages of a locked folio whose pages are all home.
-    fn write_home(&self, object: &Arc<FileObject>, folio: &Arc<Folio>) -> Result<(), Errno> {
+    fn write_home(&self, object: &Arc<FileObject>, folio: &mut LockedFolio<'_>) -> Result<(), Errno> {
         // No store can happen any more, so the size that is asked for now is not older than any of them. A
         // file that cannot be asked keeps the size it had.
         let _ = object.refresh_size();
@@ -55,21 +59,15 @@ impl<P: Platform> Core<P> {
             let end = size.div_ceil(PAGE_SIZE as u64).clamp(folio.index, folio.range().end) - folio.index;
             self.forget_dirty(object, folio, end as usize..folio.pages() as usize);
         }
-        let (extent, dirty) = {
-            let mut body = folio.body();
-            if body.dirty.is_empty() {
-                return Ok(());
-            }
-            (body.extent.take().expect("it is home"), body.dirty.clone())
-        };
-        let mut failed = dirty.clone();
-        let result = self.write_runs(object, folio, &extent, &mut failed);
-        let mut body = folio.body();
-        body.extent = Some(extent);
-        let written = dirty.count() - failed.count();
+        let (head, body) = folio.parts();
+        if body.dirty.is_empty() {
+            return Ok(());
+        }
+        let mut failed = body.dirty.clone();
+        let result = self.write_runs(object, head, body.extent(), &mut failed);
+        let written = body.dirty.count() - failed.count();
         let clean = failed.is_empty();
         body.dirty = failed;
-        drop(body);
         self.dirty_pages.fetch_sub(written, Ordering::AcqRel);
         if clean {
             folio.state.clear(Flag::WriteFailed);
@@ -137,13 +135,11 @@ impl<P: Platform> Core<P> {
     /// A page of a locked folio is no longer where it was mapped: somebody unmapped it behind our back, and
     /// what was stored in it is lost. What is left of the folio is written, if it can be, and the folio
     /// dropped: it is read again when somebody wants it. Whoever asks for the file's errors is told EIO.
-    pub(crate) fn lose(&self, object: &FileObject, folio: &Folio) {
+    pub(crate) fn lose(&self, object: &FileObject, folio: &mut LockedFolio<'_>) {
         let bytes = folio.range().start << PAGE_SHIFT..folio.range().end << PAGE_SHIFT;
-        let taken = {
-            let mut body = folio.body();
-            body.extent.take().map(|extent| (extent, body.dirty.clone()))
-        };
-        let Some((extent, mut dirty)) = taken else { return self.discard(object, folio) };
+        let (head, body) = folio.parts();
+        let Some(extent) = &body.extent else { return self.discard(object, folio) };
+        let mut dirty = body.dirty.clone();
         for page in 0..extent.pages() {
             // Lost pages are zero. One whose stores were all zeros cannot be told from them, and counts as
             // lost.
@@ -156,18 +152,15 @@ impl<P: Platform> Core<P> {
         // A write(2) that is under way has newer bytes. The size is looked up as for any other write.
         if !dirty.is_empty() && !object.writers.overlap(&bytes) && object.refresh_size().is_ok() {
             // What fails now is lost, too.
-            let _ = self.write_runs(object, folio, &extent, &mut dirty);
+            let _ = self.write_runs(object, head, extent, &mut dirty);
         }
-        let mut body = folio.body();
-        body.extent = Some(extent);
-        for page in 0..folio.pages() as usize {
+        for page in 0..head.pages() as usize {
             if saved.contains(page) && !dirty.contains(page) {
                 body.dirty.remove(page..page + 1);
             } else {
                 saved.remove(page..page + 1);
             }
         }
-        drop(body);
         self.dirty_pages.fetch_sub(saved.count(), Ordering::AcqRel);
         self.discard(object, folio);
     }

@@ -10,7 +10,7 @@ mod folio;
 use crate::config::{DELAY, DIRTY_SHARE, IDLE_FILE_KEEP, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::{Flag, Folio};
+use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
@@ -43,16 +43,13 @@ impl<P: Platform> Core<P> {
         self.dirty_pages.load(Ordering::Relaxed) > self.mmu.frames() / DIRTY_SHARE
     }
 
-    /// Marks a page dirty, before a store to it can happen. The caller has the folio's lock. Tells whether it
-    /// was clean.
-    pub(crate) fn mark_dirty(&self, object: &FileObject, folio: &Folio, page: usize) -> bool {
-        {
-            let mut body = folio.body();
-            if body.dirty.contains(page) {
-                return false;
-            }
-            body.dirty.insert(page..page + 1);
+    /// Marks a page dirty, before a store to it can happen. Tells whether it was clean.
+    pub(crate) fn mark_dirty(&self, object: &FileObject, folio: &mut LockedFolio<'_>, page: usize) -> bool {
+        let dirty = &mut folio.body_mut().dirty;
+        if dirty.contains(page) {
+            return false;
         }
+        dirty.insert(page..page + 1);
         self.dirty_pages.fetch_add(1, Ordering::AcqRel);
         object.index_dirty(folio);
         true
@@ -107,9 +104,7 @@ impl<P: Platform> Core<P> {
         deadline: Instant,
     ) -> Result<(), Errno> {
         loop {
-            self.waits.lock(folio);
-            let result = self.write_locked(object, folio);
-            self.unlock(folio);
+            let result = self.write_locked(object, &mut self.lock(folio));
             match result {
                 Err(Errno::BUSY) if obstacle == Obstacle::Wait && Instant::now() < deadline => {
                     thread::sleep(DELAY);
@@ -132,17 +127,13 @@ impl<P: Platform> Core<P> {
     /// Drops the clean folios of a file that have pages in `pages`.
     pub(crate) fn drop_clean(&self, object: &Arc<FileObject>, pages: Range<u64>) {
         for folio in object.folios_in(pages) {
-            self.waits.lock(&folio);
+            let mut folio = self.waits.lock(folio, self);
             if !folio.state.test(Flag::Dead) {
-                let unmapped = {
-                    let mut body = folio.body();
-                    body.dirty.is_empty() && self.mmu.unmap(body.extent()) != Err(UnmapError::Busy)
-                };
-                if unmapped {
-                    self.discard(object, &folio);
+                let body = folio.body_mut();
+                if body.dirty.is_empty() && self.mmu.unmap(body.extent()) != Err(UnmapError::Busy) {
+                    self.discard(object, &mut folio);
                 }
             }
-            self.unlock(&folio);
         }
     }
 
@@ -259,8 +250,7 @@ impl<P: Platform> Core<P> {
         for folio in object.folios_in(all.clone()) {
             if !folio.state.test(Flag::Uptodate) {
                 // Its read, which has the file open, ends when it is unlocked.
-                self.waits.lock(&folio);
-                self.unlock(&folio);
+                self.waits.wait(&folio);
             }
         }
         self.check_foreign(object);
@@ -277,14 +267,15 @@ impl<P: Platform> Core<P> {
         let mut all = true;
         for folio in object.folios_in(pages) {
             loop {
-                self.waits.lock(&folio);
-                let dead = folio.state.test(Flag::Dead);
-                let busy = !dead && self.mmu.unmap(folio.body().extent()) == Err(UnmapError::Busy);
+                let mut locked = self.lock(&folio);
+                let dead = locked.state.test(Flag::Dead);
+                let busy = !dead && self.mmu.unmap(locked.body_mut().extent()) == Err(UnmapError::Busy);
                 if !dead && !busy {
-                    object.remove(&folio);
-                    self.free_folio(&folio);
+                    object.remove(&locked);
+                    self.free_folio(locked);
+                } else {
+                    drop(locked);
                 }
-                self.unlock(&folio);
                 if !busy || Instant::now() > deadline {
                     all &= !busy;
                     break;

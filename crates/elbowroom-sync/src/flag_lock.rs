@@ -1,0 +1,198 @@
+//! A lock that is one bit of a word of flags, with the value that it guards.
+//!
+//! Where there are many small locked things (folios), a bit is all that there is room for. Linux: `PG_locked`
+//! and `PG_waiters` in `page->flags`, mm/filemap.c. Who waits is the caller's affair: setting the waiters bit
+//! fails once the lock bit is clear, and clearing the lock bit tells whether it was set. So a waiter is
+//! either seen by the unlocker or sees the unlock.
+//!
+//! The guard keeps what the lock is in alive, so it can be passed on to another thread, as a lock that a read
+//! holds until it is done must be.
+//!
+//! Synchronization: acquire by setting the lock bit, release by clearing it.
+
+use crate::Arc;
+use crate::atomic::{AtomicU64, Ordering};
+use crate::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// In tests of the tests: the lock is let go twice, the second time perhaps for somebody else.
+const MUTANT_UNLOCK_TWICE: bool = cfg!(elbowroom_mutant = "unlock_twice");
+
+const LOCKED: u64 = 1 << 0;
+const WAITERS: u64 = 1 << 1;
+const HOLD: u64 = 1 << 32;
+
+/// The lock, a value, the flags that go with them, and a count of those who hold the whole.
+pub struct FlagLock<T> {
+    word: AtomicU64,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through the guard, of which there is one at a time.
+unsafe impl<T: Send> Send for FlagLock<T> {}
+// SAFETY: as above; a reference to the lock alone reaches only the word.
+unsafe impl<T: Send> Sync for FlagLock<T> {}
+
+impl<T> FlagLock<T> {
+    /// The bits that a caller may have for flags.
+    pub const FLAGS: u64 = (HOLD - 1) & !(LOCKED | WAITERS);
+
+    /// An open lock around `value`, with these flags set.
+    pub fn new(value: T, flags: u64) -> Self {
+        Self { word: AtomicU64::new(flags & Self::FLAGS), value: UnsafeCell::new(value) }
+    }
+
+    /// Whether all of `flags` are set.
+    #[inline]
+    pub fn test(&self, flags: u64) -> bool {
+        self.word.load(Ordering::Acquire) & flags == flags
+    }
+
+    /// Whether the lock is taken.
+    pub fn is_locked(&self) -> bool {
+        self.test(LOCKED)
+    }
+
+    /// Sets `flags`; tells whether one of them was set before.
+    #[inline]
+    pub fn set(&self, flags: u64) -> bool {
+        let flags = flags & Self::FLAGS;
+        self.word.fetch_or(flags, Ordering::AcqRel) & flags != 0
+    }
+
+    /// Clears `flags`; tells whether one of them was set before.
+    #[inline]
+    pub fn clear(&self, flags: u64) -> bool {
+        let flags = flags & Self::FLAGS;
+        self.word.fetch_and(!flags, Ordering::AcqRel) & flags != 0
+    }
+
+    /// Counts one who holds it, until [`FlagLock::release`].
+    pub fn hold(&self) {
+        self.word.fetch_add(HOLD, Ordering::AcqRel);
+    }
+
+    /// Undoes one [`FlagLock::hold`].
+    pub fn release(&self) {
+        let before = self.word.fetch_sub(HOLD, Ordering::AcqRel);
+        debug_assert!(before >= HOLD, "it is released more often than held");
+    }
+
+    /// Whether somebody holds it.
+    pub fn is_held(&self) -> bool {
+        self.word.load(Ordering::Acquire) >= HOLD
+    }
+
+    /// Announces a waiter, if the lock is still taken; `false` means: do not wait, try again.
+    pub fn announce_waiter(&self) -> bool {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            if word & LOCKED == 0 {
+                return false;
+            }
+            let wanted = word | WAITERS;
+            match self.word.compare_exchange_weak(word, wanted, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    fn try_lock(&self) -> bool {
+        self.word.fetch_or(LOCKED, Ordering::AcqRel) & LOCKED == 0
+    }
+
+    /// Clears the lock bit; tells whether somebody waits.
+    fn unlock(&self) -> bool {
+        let before = self.word.fetch_and(!(LOCKED | WAITERS), Ordering::AcqRel);
+        debug_assert!(before & LOCKED != 0, "it is unlocked twice");
+        before & WAITERS != 0
+    }
+}
+
+/// The right to a [`FlagLock`]'s value. It keeps alive the `H` that has the lock.
+#[must_use = "the lock is let go at once"]
+pub struct FlagGuard<H, T> {
+    /// In `holder`.
+    lock: NonNull<FlagLock<T>>,
+    holder: Arc<H>,
+}
+
+// SAFETY: the guard is a right to the value and a share of the holder; both may be anywhere.
+unsafe impl<H: Send + Sync, T: Send> Send for FlagGuard<H, T> {}
+// SAFETY: a shared guard gives shared references to the value and to the holder.
+unsafe impl<H: Send + Sync, T: Send + Sync> Sync for FlagGuard<H, T> {}
+
+impl<H, T> FlagGuard<H, T> {
+    /// Takes the lock that `lock_of` finds in the holder; gives the holder back if somebody else has it.
+    #[inline]
+    pub fn try_lock(holder: Arc<H>, lock_of: impl FnOnce(&H) -> &FlagLock<T>) -> Result<Self, Arc<H>> {
+        let lock = lock_of(&holder);
+        if lock.try_lock() { Ok(Self { lock: NonNull::from(lock), holder }) } else { Err(holder) }
+    }
+
+    /// A new holder, whose lock nobody else can have taken.
+    ///
+    /// # Panics
+    /// If the holder comes with its lock taken.
+    pub fn locked(holder: H, lock_of: impl FnOnce(&H) -> &FlagLock<T>) -> Self {
+        match Self::try_lock(Arc::new(holder), lock_of) {
+            Ok(guard) => guard,
+            Err(_) => panic!("nobody else knows it yet"),
+        }
+    }
+
+    /// What has the lock.
+    pub fn holder(&self) -> &Arc<H> {
+        &self.holder
+    }
+
+    /// What has the lock, and the value.
+    pub fn parts(&mut self) -> (&H, &mut T) {
+        // SAFETY: as in `deref_mut`. The holder has the value in a cell of its own, which a reference to the
+        // holder does not reach into.
+        let value = unsafe { self.lock.as_ref().value.with_mut(|value| &mut *value) };
+        (&self.holder, value)
+    }
+
+    /// Lets the lock go; tells whether somebody waits.
+    pub fn unlock(self) -> (Arc<H>, bool) {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the holder, of which `this` has a share, keeps the lock where it is and alive.
+        let waited = unsafe { this.lock.as_ref() }.unlock();
+        if MUTANT_UNLOCK_TWICE {
+            // SAFETY: as above.
+            unsafe { this.lock.as_ref() }.word.fetch_and(!LOCKED, Ordering::AcqRel);
+        }
+        // SAFETY: `this` is not used after, nor dropped.
+        (unsafe { std::ptr::read(&this.holder) }, waited)
+    }
+}
+
+impl<H, T> Deref for FlagGuard<H, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: (1) the lock is alive as long as the holder, of which we have a share. (2) Who has the
+        // guard has the lock bit, and there is one guard for each time that it was set; so nobody writes.
+        unsafe { self.lock.as_ref().value.with(|value| &*value) }
+    }
+}
+
+impl<H, T> DerefMut for FlagGuard<H, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`; the guard is borrowed mutably, so nobody reads either.
+        unsafe { self.lock.as_ref().value.with_mut(|value| &mut *value) }
+    }
+}
+
+impl<H, T> Drop for FlagGuard<H, T> {
+    /// For who panics: nobody who waits is told.
+    fn drop(&mut self) {
+        // SAFETY: the holder, of which we still have a share, keeps the lock where it is and alive.
+        unsafe { self.lock.as_ref() }.unlock();
+    }
+}

@@ -1,0 +1,164 @@
+//! The lock of a folio as a guard that owns what the lock guards.
+//!
+//! Who has a [`LockedFolio`] has the folio's frames and its dirty pages, and nobody else has. When it is
+//! dropped, the folio is unlocked and the faults that waited for it go to a [`Woken`]. Linux: `folio_lock`,
+//! `folio_unlock`, mm/filemap.c.
+
+use crate::page::{Body, Flag, Folio, Parked, WaitTable};
+use elbowroom_sync::{Arc, FlagGuard};
+use std::cell::RefCell;
+use std::ops::Deref;
+
+/// In tests of the tests: a folio is unlocked, and nobody who waits for it is told.
+const MUTANT_WAKE_NOBODY: bool = cfg!(elbowroom_mutant = "unlock_wakes_nobody");
+
+/// Where faults go that a folio's lock has kept waiting.
+pub trait Woken {
+    /// Takes them: they are to be served again, soon.
+    fn wake(&self, faults: Vec<Parked>);
+}
+
+/// The faults that a thread serves again itself.
+#[derive(Default)]
+pub struct Ready(RefCell<Vec<Parked>>);
+
+impl Ready {
+    /// Adds some.
+    pub fn extend(&self, faults: impl IntoIterator<Item = Parked>) {
+        self.0.borrow_mut().extend(faults);
+    }
+
+    /// Takes the last one.
+    pub fn pop(&self) -> Option<Parked> {
+        self.0.borrow_mut().pop()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    /// Changes those from `first` on.
+    pub fn change_from(&self, first: usize, change: impl FnMut(&mut Parked)) {
+        self.0.borrow_mut()[first..].iter_mut().for_each(change);
+    }
+
+    /// Takes all.
+    pub fn take(&self) -> Vec<Parked> {
+        self.0.take()
+    }
+}
+
+impl Woken for Ready {
+    fn wake(&self, faults: Vec<Parked>) {
+        self.extend(faults);
+    }
+}
+
+/// A folio whose lock its owner has.
+#[must_use = "the folio is unlocked at once"]
+pub struct LockedFolio<'a> {
+    /// `None` only while it is dropped.
+    guard: Option<FlagGuard<Folio, Body>>,
+    waits: &'a WaitTable,
+    woken: &'a dyn Woken,
+}
+
+impl<'a> LockedFolio<'a> {
+    /// Locks a folio, or gives it back if somebody else has its lock.
+    pub fn try_lock(
+        folio: Arc<Folio>,
+        waits: &'a WaitTable,
+        woken: &'a dyn Woken,
+    ) -> Result<Self, Arc<Folio>> {
+        let guard = FlagGuard::try_lock(folio, |folio| folio.state.flag_lock())?;
+        Ok(Self { guard: Some(guard), waits, woken })
+    }
+
+    /// A new folio, which nobody else knows yet.
+    pub fn new(folio: Folio, waits: &'a WaitTable, woken: &'a dyn Woken) -> Self {
+        let guard = FlagGuard::locked(folio, |folio| folio.state.flag_lock());
+        Self { guard: Some(guard), waits, woken }
+    }
+
+    fn guard(&self) -> &FlagGuard<Folio, Body> {
+        self.guard.as_ref().expect("it is being dropped")
+    }
+
+    /// What the lock guards.
+    pub fn body(&self) -> &Body {
+        self.guard()
+    }
+
+    /// The same, to be changed.
+    pub fn body_mut(&mut self) -> &mut Body {
+        self.guard.as_mut().expect("it is being dropped")
+    }
+
+    /// The folio, and what the lock guards.
+    pub fn parts(&mut self) -> (&Folio, &mut Body) {
+        self.guard.as_mut().expect("it is being dropped").parts()
+    }
+
+    /// The folio, which stays locked.
+    pub fn arc(&self) -> &Arc<Folio> {
+        self.guard().holder()
+    }
+
+    /// The folio, which is locked no more.
+    pub fn let_go(mut self) -> Arc<Folio> {
+        self.end().expect("it is not being dropped")
+    }
+
+    /// Keeps the lock for a read into its frames, whoever completes that.
+    pub fn begin_read(mut self) -> Reading {
+        self.state.set(Flag::Reading);
+        Reading(self.guard.take().expect("it is not being dropped"))
+    }
+
+    /// Does I/O on its frames; `flag` says of which kind. None of its pages is mapped.
+    pub fn during<R>(&mut self, flag: Flag, io: impl FnOnce(&mut Self) -> R) -> R {
+        self.state.set(flag);
+        let result = io(self);
+        self.state.clear(flag);
+        result
+    }
+
+    fn end(&mut self) -> Option<Arc<Folio>> {
+        let (folio, waited_for) = self.guard.take()?.unlock();
+        if waited_for && !MUTANT_WAKE_NOBODY {
+            let faults = self.waits.wake(&folio);
+            if !faults.is_empty() {
+                self.woken.wake(faults);
+            }
+        }
+        Some(folio)
+    }
+}
+
+impl Deref for LockedFolio<'_> {
+    type Target = Folio;
+
+    fn deref(&self) -> &Folio {
+        self.arc()
+    }
+}
+
+impl Drop for LockedFolio<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A locked folio whose frames a device has.
+#[must_use = "nobody who waits for it is told"]
+pub struct Reading(FlagGuard<Folio, Body>);
+
+impl Reading {
+    /// The read is done.
+    pub fn end<'a>(self, waits: &'a WaitTable, woken: &'a dyn Woken) -> LockedFolio<'a> {
+        let folio = LockedFolio { guard: Some(self.0), waits, woken };
+        folio.state.clear(Flag::Reading);
+        folio
+    }
+}
