@@ -241,7 +241,7 @@ impl<'a> Slot<'a> {
             };
             let Some(signal) = Signal::from_named_raw(number) else {
                 send_realtime(pid, number);
-                self.wait_after(life, true);
+                self.wait_after(life, number, true);
                 continue;
             };
             let _ = kill_process(pid, signal);
@@ -253,18 +253,18 @@ impl<'a> Slot<'a> {
             let harmless = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT].contains(&number);
             // The program may have a handler for these two.
             let handled = [libc::SIGUSR1, libc::SIGTERM].contains(&number);
-            self.wait_after(life, !(stops || harmless || handled));
+            self.wait_after(life, number, !(stops || harmless || handled));
         }
         unreachable!("the loop ends by itself")
     }
 
     /// A signal that ends the program does so within the bound; another is given a moment.
-    fn wait_after(&mut self, life: &mut Life, deadly: bool) {
+    fn wait_after(&mut self, life: &mut Life, signal: i32, deadly: bool) {
         let sent = Instant::now();
         let moment = Duration::from_millis(self.below(300));
         while !ended(life) && (deadly || sent.elapsed() < moment) {
             if sent.elapsed() > BOUND {
-                self.hang(life, "was sent a signal that ends it, and lives on");
+                self.hang(life, &format!("was sent signal {signal}, which ends it, and lives on"));
             }
             if !deadly {
                 self.check_silence(life);
