@@ -173,7 +173,8 @@ impl<'a> Slot<'a> {
 
     fn start(&mut self) -> Life {
         let way = if self.soak.plain { &[][..] } else { WAYS[self.below(WAYS.len() as u64) as usize] };
-        let mut arguments = Vec::new();
+        // A job in the background ignores some signals, and its children would.
+        let mut arguments = vec!["env".to_owned(), "--default-signal".to_owned()];
         if !way.is_empty() {
             arguments.push(elbowroom_exe().display().to_string());
             arguments.push("run".to_owned());
