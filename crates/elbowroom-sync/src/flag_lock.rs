@@ -86,7 +86,8 @@ impl<T> FlagLock<T> {
 
     /// Announces a waiter, if the lock is still taken; `false` means: do not wait, try again.
     pub fn announce_waiter(&self) -> bool {
-        let mut word = self.word.load(Ordering::Acquire);
+        // A write, though it changes nothing: who takes the lock after this sees what the caller did before.
+        let mut word = self.word.fetch_or(0, Ordering::AcqRel);
         loop {
             if word & LOCKED == 0 {
                 return false;

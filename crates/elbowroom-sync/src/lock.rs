@@ -30,8 +30,6 @@ pub enum LockClass {
     Anon,
     /// The LRU lists. Linux: the `lruvec` lock.
     Lru,
-    /// One folio's frames and where they are mapped.
-    Folio,
     /// One bucket of the table of faults and threads that wait for a folio.
     Wait,
     /// The homes that are to be emptied together.
@@ -53,7 +51,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 17] = [
+    pub const ALL: [LockClass; 16] = [
         LockClass::Threads,
         LockClass::Spaces,
         LockClass::Layout,
@@ -62,7 +60,6 @@ impl LockClass {
         LockClass::Cache,
         LockClass::Anon,
         LockClass::Lru,
-        LockClass::Folio,
         LockClass::Wait,
         LockClass::Vacating,
         LockClass::Window,
@@ -84,7 +81,6 @@ impl LockClass {
             LockClass::Cache => "cache",
             LockClass::Anon => "anon",
             LockClass::Lru => "lru",
-            LockClass::Folio => "folio",
             LockClass::Wait => "wait",
             LockClass::Vacating => "vacating",
             LockClass::Window => "window",

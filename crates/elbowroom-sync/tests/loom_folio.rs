@@ -28,6 +28,7 @@ mod page {
 /// Where `wait.rs` expects [`FaultEvent`] and [`Denial`].
 extern crate self as elbowroom_machine;
 
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{Arc, LockStats};
 use locked::{LockedFolio, Reading, Ready, Woken};
 use loom::thread;
@@ -286,5 +287,31 @@ fn a_hold_is_seen_by_who_locks_after_its_holder() {
         reclaimer.join().unwrap();
         assert!(!world.folio.state.test(Flag::Dead));
         world.folio.state.release();
+    });
+}
+
+#[test]
+fn who_announces_a_write_and_waits_is_seen_by_the_next_owner() {
+    model(None, || {
+        let (world, reading) = world();
+        let announced = Arc::new(AtomicBool::new(false));
+        let writer = thread::spawn({
+            let (world, announced) = (world.clone(), announced.clone());
+            move || {
+                announced.store(true, Ordering::Relaxed);
+                world.waits.wait(&world.folio);
+                // A write-back that has not seen the announcement has ended.
+                world.folio.state.test(Flag::Writeback)
+            }
+        });
+        world.finish(reading);
+        let ready = Ready::default();
+        let mut folio = world.waits.lock(world.folio.clone(), &ready);
+        let seen = announced.load(Ordering::Relaxed);
+        if !seen {
+            folio.during(Flag::Writeback, |_| {});
+        }
+        drop(folio);
+        assert!(!writer.join().unwrap());
     });
 }

@@ -188,8 +188,8 @@ impl WaitTable {
         }
     }
 
-    /// Waits until nobody has the folio's lock. Somebody may have it again by the time this returns. Not for
-    /// handler threads.
+    /// Waits until nobody has the folio's lock. Somebody may have it again by the time this returns; he then
+    /// sees what the caller did before. Not for handler threads.
     pub fn wait(&self, folio: &Arc<Folio>) {
         while self.wait_a_while(folio) {}
     }
