@@ -23,7 +23,7 @@ const CRATES: [(&str, &str); 10] = [
 /// layer.
 const MODULES: [&[&str]; 12] = [
     &["config", "error", "stats"],
-    &["page"],
+    &["page", "pause"],
     &["object"],
     &["vma", "readahead", "lru"],
     &["platform"],
@@ -113,6 +113,24 @@ fn the_manager_has_no_unsafe_code() {
     let root = Source::read("crates/elbowroom/src/lib.rs");
     if !root.code().contains("#![forbid(unsafe_code)]") {
         problems.push(format!("{} does not forbid it", root.path));
+    }
+    report(problems);
+}
+
+/// Whoever wants a folio's body has its guard, and the guard alone unlocks it. Whoever waits for what
+/// somebody announces waits for that, and does not sleep.
+#[test]
+fn the_manager_unlocks_folios_and_sleeps_in_one_place_each() {
+    let mut problems = Vec::new();
+    for source in Source::all("crates/elbowroom/src", &[".rs"]) {
+        let code = source.code_without_tests();
+        for (text, place) in [(".unlock(", "page/locked.rs"), ("thread::sleep(", "pause.rs")] {
+            let is_there = code.contains(text);
+            if is_there != source.path.ends_with(place) {
+                let what = if is_there { "has" } else { "is the place for, and has no," };
+                problems.push(format!("{} {what} `{text}`", source.path));
+            }
+        }
     }
     report(problems);
 }

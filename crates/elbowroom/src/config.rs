@@ -203,12 +203,15 @@ pub const DIRTY_SHARE: usize = 3;
 /// A throttled writer goes on after this, whatever is dirty: memory runs out for it as for everybody.
 pub const THROTTLE_BOUND: Duration = Duration::from_millis(200);
 
+/// How long a throttled thread sleeps at most before it looks again: a bound, not a poll.
+pub const THROTTLE_LOOK: Duration = Duration::from_millis(10);
+
 /// How long a handler waits before it tries again what found no memory or a pinned page.
 pub const DELAY: Duration = Duration::from_millis(1);
 
-/// How often it is looked whether a change of the layout has ended. Changes are short, but for those that
-/// wait for a pin.
-pub const CHANGE_LOOK: Duration = Duration::from_micros(100);
+/// How long a thread sleeps at most before it looks again whether a change of the layout has ended: a bound,
+/// not a poll.
+pub const CHANGE_LOOK: Duration = Duration::from_millis(10);
 
 /// How long new changes of a layout are kept waiting at first for a moment without any. As long after that
 /// they are not.

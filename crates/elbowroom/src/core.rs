@@ -1,6 +1,6 @@
 //! What all parts of a manager share.
 //!
-//! Layers inside the manager, each using only what stands before it: `config, error, stats` < `page` <
+//! Layers inside the manager, each using only what stands before it: `config, error, stats` < `page, pause` <
 //! `object` < `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` <
 //! `manager`. The methods of [`Core`] are spread over these by what they do.
 
@@ -10,16 +10,17 @@ use crate::config::{
 use crate::lru::{Chances, Lru, Shadows};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Beat, Folio, LockedFolio, Parked, Ready, WaitTable, Waiting, Woken};
+use crate::pause::{Cause, Gate, pause};
 use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Counters;
-use crate::vma::{Layout, Mm};
+use crate::vma::{Layout, LayoutState, Mm};
 use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{Guards, Kicker};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard, pin};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, Lines, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::{Arc, Condvar, Lines, LockClass, LockStats, Mutex};
 use std::ops::Range;
 
 /// The shared state of one manager.
@@ -144,9 +145,20 @@ fn number_of(addr: usize) -> usize {
 #[must_use = "changes begin again at once"]
 pub(crate) struct Still<'m>(&'m Mm);
 
+impl Still<'_> {
+    /// Gives up one claim under the lock; what is to be opened then.
+    fn end(layout: &mut LayoutState) -> Option<Arc<Gate>> {
+        layout.still_wanted -= 1;
+        if layout.still_wanted == 0 { layout.take_gate() } else { None }
+    }
+}
+
 impl Drop for Still<'_> {
     fn drop(&mut self) {
-        self.0.write().still_wanted -= 1;
+        let gate = Self::end(&mut self.0.write());
+        if let Some(gate) = gate {
+            gate.open();
+        }
     }
 }
 
@@ -154,6 +166,8 @@ impl Drop for Still<'_> {
 pub(crate) struct FlushQueue {
     pub(crate) state: Mutex<FlushState>,
     pub(crate) changed: Condvar,
+    /// Less is dirty again.
+    pub(crate) relieved: Condvar,
 }
 
 #[derive(Default)]
@@ -278,18 +292,25 @@ impl<P: Platform> Core<P> {
             let until = Instant::now() + patience;
             mm.write().still_wanted += 1;
             let still = Still(mm);
-            while Instant::now() < until {
-                if mm.read().changing.is_empty() {
+            loop {
+                let mut layout = mm.write();
+                if layout.changing.is_empty() {
                     return Some(still);
                 }
-                thread::sleep(CHANGE_LOOK);
+                let gate = layout.gate();
+                drop(layout);
+                let now = Instant::now();
+                if now >= until {
+                    break;
+                }
+                gate.wait(until.saturating_duration_since(now).min(CHANGE_LOOK));
             }
             // What is under way waits for something, perhaps for somebody who has a change to make first.
             drop(still);
             if Instant::now() > deadline {
                 return None;
             }
-            thread::sleep(STILL_PATIENCE);
+            pause(Cause::Contended, STILL_PATIENCE);
             patience = (2 * patience).min(STILL_PATIENCE_MOST);
         }
     }
@@ -300,8 +321,11 @@ impl<P: Platform> Core<P> {
             let still = self.keep_still(mm)?;
             let mut layout = mm.write();
             // The lock does from here on what it did.
-            layout.still_wanted -= 1;
+            let gate = Still::end(&mut layout);
             std::mem::forget(still);
+            if let Some(gate) = gate {
+                gate.open();
+            }
             if layout.changing.is_empty() {
                 return Some(layout);
             }

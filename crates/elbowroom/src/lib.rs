@@ -16,6 +16,7 @@ mod lru;
 mod manager;
 mod object;
 mod page;
+mod pause;
 mod platform;
 mod readahead;
 mod reclaim;

@@ -83,6 +83,7 @@ impl<P: Platform> Manager<P> {
             flush: FlushQueue {
                 state: locks.mutex(LockClass::Queue, FlushState::default()),
                 changed: Condvar::new(),
+                relieved: Condvar::new(),
             },
             supply: Supply::new(&locks),
             watch: Supply::new(&locks),

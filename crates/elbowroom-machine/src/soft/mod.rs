@@ -19,7 +19,7 @@
 //! | | read | store, pin | map | unmap, write-protect |
 //! |---|---|---|---|---|
 //! | **read** | nothing | atomic accesses | entry: release, acquire | the entry is compared after the load |
-//! | **store, pin** | | atomic accesses | entry: release, acquire | one exchange checks the entry and takes a pin |
+//! | **store, pin** | | atomic accesses | entry: release, acquire | an exchange of the entry takes a pin |
 //! | **map** | | | table lock | table lock |
 //! | **unmap, write-protect** | | | | table lock; the extent's owner |
 //!

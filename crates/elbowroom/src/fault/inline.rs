@@ -4,14 +4,14 @@
 //! waits for folios as verbs do.
 
 use super::{Pass, Step};
-use crate::config::{DELAY, PINNED_BOUND, REPEATS_AT_ONCE, THROTTLE_BOUND};
+use crate::config::{DELAY, PINNED_BOUND, REPEATS_AT_ONCE, THROTTLE_BOUND, THROTTLE_LOOK};
 use crate::core::{Core, Job};
 use crate::page::{Answer, Parked, Ready, Waiter};
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::thread;
 use elbowroom_sync::time::Instant;
 
 /// Why a fault was not served.
@@ -53,7 +53,7 @@ impl<P: Platform> Core<P> {
                 Step::Again => {
                     fault.repeats += 1;
                     if fault.repeats.is_multiple_of(REPEATS_AT_ONCE) {
-                        thread::sleep(DELAY / 10);
+                        pause(Cause::Contended, DELAY / 10);
                     }
                 }
                 Step::Denied(denial) => return Err(FaultError::Denied(denial)),
@@ -70,7 +70,7 @@ impl<P: Platform> Core<P> {
                     if blocked_since.get_or_insert_with(Instant::now).elapsed() > PINNED_BOUND {
                         return Err(FaultError::Pinned);
                     }
-                    thread::sleep(DELAY / 10);
+                    pause(Cause::Pinned, DELAY / 10);
                 }
                 Step::Foreign => return Err(FaultError::Denied(Denial::NotMapped)),
                 Step::NeedsHandler | Step::NoMemory | Step::NoTables | Step::Stalled => {
@@ -101,10 +101,11 @@ impl<P: Platform> Core<P> {
     fn throttle_here(&self) {
         self.counters.add(Event::Throttled, 1);
         let until = Instant::now() + THROTTLE_BOUND;
+        let mut state = self.flush.state.lock();
         while self.too_dirty() && Instant::now() < until {
-            self.flush.state.lock().all = true;
+            state.all = true;
             self.flush.changed.notify_all();
-            thread::sleep(DELAY);
+            self.flush.relieved.wait_timeout(&mut state, THROTTLE_LOOK);
         }
     }
 }

@@ -36,13 +36,14 @@ use crate::config::{
 use crate::core::{Core, Inbox, Job};
 use crate::object::FileObject;
 use crate::page::{Delayed, Folio, Parked, Ready};
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 /// The thread number of faults that no thread of the program has had.
@@ -138,7 +139,7 @@ impl<P: Platform> Handler<P> {
                 Ok(woken) => woken,
                 Err(_) => {
                     // It cannot fail in a way that lasts; if it does all the same, do not spin.
-                    thread::sleep(DELAY);
+                    pause(Cause::Kernel, DELAY);
                     continue;
                 }
             };
@@ -193,7 +194,7 @@ impl<P: Platform> Handler<P> {
         while self.io.reactor.in_flight() > 0 {
             // A disk must answer, so this ends.
             if self.io.reactor.wait(Some(DELAY), &mut done).is_err() {
-                thread::sleep(DELAY);
+                pause(Cause::Kernel, DELAY);
             }
             done.drain(..).for_each(|read| self.pass().complete(read));
         }

@@ -2,9 +2,9 @@
 
 use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
 use crate::core::Core;
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 
 impl<P: Platform> Core<P> {
@@ -40,7 +40,7 @@ impl<P: Platform> Core<P> {
         while self.dirty_pages.load(Ordering::Relaxed) > 0 && Instant::now() < until {
             self.flush.state.lock().all = true;
             self.flush.changed.notify_all();
-            thread::sleep(CHANGE_LOOK);
+            pause(Cause::LastFlush, CHANGE_LOOK);
         }
         self.config.end_process.unwrap_or(std::process::abort)()
     }

@@ -13,9 +13,9 @@ use crate::page::{Beat, Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Mmu, PAGE_SIZE};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, thread};
 
 /// What the watchdog knows of a handler.
 struct Pulse {
@@ -90,7 +90,7 @@ impl<P: Platform> Core<P> {
             && !self.stop.load(Ordering::Acquire)
         {
             self.post(Job::Retry(Vec::new()));
-            thread::sleep(10 * DELAY);
+            self.watch.wait(&self.stop, 10 * DELAY);
         }
     }
 

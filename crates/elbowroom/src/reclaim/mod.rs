@@ -149,7 +149,7 @@ impl<P: Platform> Core<P> {
             thread::yield_now();
             if freed == 0 {
                 // All that is left is in use: whoever needs it looks for himself.
-                return thread::sleep(10 * DELAY);
+                return self.supply.wait(&self.stop, 10 * DELAY);
             }
         }
     }

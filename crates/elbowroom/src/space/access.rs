@@ -3,13 +3,14 @@
 use crate::config::{DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::{FileObject, WriteTicket};
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::vma::Mm;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 impl<P: Platform> Core<P> {
@@ -97,7 +98,7 @@ impl<P: Platform> Core<P> {
                 return;
             }
             if busy > 0 {
-                thread::sleep(DELAY);
+                pause(Cause::Pinned, DELAY);
             }
         }
     }

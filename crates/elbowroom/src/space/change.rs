@@ -5,11 +5,12 @@ use crate::config::{CHANGE_LOOK, DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, Folio};
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
 use elbowroom_machine::{Errno, Extent, Mmu, PAGE_SHIFT, UnmapError};
+use elbowroom_sync::Arc;
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 /// A part of a mapping that a change concerns.
@@ -210,7 +211,11 @@ impl<P: Platform> Space<P> {
         layout.changing.retain(|r| *r != change.range);
         let stalled =
             layout.stalled.extract_if(.., |fault| change.range.contains(&fault.event.addr)).collect();
+        let gate = layout.take_gate();
         drop(layout);
+        if let Some(gate) = gate {
+            gate.open();
+        }
         self.core.dispatch(stalled);
         drop(change);
     }
@@ -230,13 +235,14 @@ impl<P: Platform> Space<P> {
     /// The same, to begin a change; not while somebody waits for all changes to end, unless `at_once`.
     fn layout_to_change(&self, range: &Range<usize>, at_once: bool) -> Layout<'_> {
         loop {
-            let layout = self.mm.write();
+            let mut layout = self.mm.write();
             let may = at_once || layout.still_wanted == 0;
             if may && !layout.changing.iter().any(|r| overlap(r, range)) {
                 return layout;
             }
+            let gate = layout.gate();
             drop(layout);
-            thread::sleep(CHANGE_LOOK);
+            gate.wait(CHANGE_LOOK);
         }
     }
 }
@@ -288,7 +294,7 @@ impl<P: Platform> Core<P> {
             if Instant::now() > deadline {
                 return Err(Errno::BUSY);
             }
-            thread::sleep(DELAY);
+            pause(Cause::Pinned, DELAY);
         }
         Ok(())
     }
@@ -329,7 +335,7 @@ impl<P: Platform> Core<P> {
                     match self.forget_own(mm, page, part) {
                         Some(next) => return Ok(next),
                         None if Instant::now() > deadline => return Err(Errno::BUSY),
-                        None => thread::sleep(CHANGE_LOOK),
+                        None => pause(Cause::Pinned, DELAY / 10),
                     }
                 }
             })?;
@@ -394,6 +400,7 @@ mod tests {
     use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
     use elbowroom_machine::PAGE_SIZE;
     use elbowroom_sync::atomic::{AtomicBool, Ordering};
+    use elbowroom_sync::thread;
     use elbowroom_sync::time::Duration;
 
     fn memory(len: usize) -> MapRequest {

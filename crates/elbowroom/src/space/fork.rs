@@ -3,11 +3,11 @@
 
 use super::Space;
 use crate::config::{DELAY, FORK_PINNED_BOUND};
+use crate::pause::{Cause, pause};
 use crate::platform::Soft;
 use crate::vma::{Vma, VmaFlags, VmaSpec};
 use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::thread;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
@@ -95,7 +95,7 @@ impl Space<Soft> {
             if Instant::now() > deadline {
                 return Err(Errno::AGAIN);
             }
-            thread::sleep(DELAY);
+            pause(Cause::Pinned, DELAY);
         }
         Ok(())
     }

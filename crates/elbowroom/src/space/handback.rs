@@ -8,15 +8,16 @@ use super::Space;
 use super::change::{Change, Pages, Part, Rest, Terms};
 use crate::config::{DELAY, PINNED_BOUND};
 use crate::object::FileObject;
+use crate::pause::{Cause, pause};
 use crate::platform::Host;
 use crate::stats::Event;
 use crate::vma::{Pattern, Prot, VmaFlags};
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SHIFT, PAGE_SIZE, RearmError, Side};
 use elbowroom_store::FileId;
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 /// All pages that a file can have.
@@ -85,7 +86,7 @@ impl Space<Host> {
             if Instant::now() > deadline {
                 return Err(Errno::BUSY);
             }
-            thread::sleep(DELAY);
+            pause(Cause::Contended, DELAY);
         }
         let given = if object.is_closed() { Ok(()) } else { self.give_open(object) };
         object.end_giving();
@@ -120,7 +121,7 @@ impl Space<Host> {
                 Ok(Attempt::Given) => {}
                 // No memory for another mapping of the kernel's: some may have gone since.
                 Ok(Attempt::NotNow) | Err(Errno::BUSY | Errno::NOMEM) if Instant::now() < deadline => {
-                    thread::sleep(DELAY);
+                    pause(Cause::Kernel, DELAY);
                 }
                 Ok(Attempt::NotNow) => return Err(Errno::BUSY),
                 Err(error) => return Err(error),

@@ -10,10 +10,11 @@
 //! without the VMA's lock.
 
 use super::Space;
-use crate::config::{DELAY, OPTIMISTIC_LOOKUPS, PINNED_BOUND};
+use crate::config::{CHANGE_LOOK, DELAY, OPTIMISTIC_LOOKUPS, PINNED_BOUND};
 use crate::core::Core;
 use crate::fault::Step;
 use crate::page::{AnonPages, Folio, LockedFolio, Ready};
+use crate::pause::{Cause, pause};
 use crate::platform::Soft;
 use crate::stats::Event;
 use crate::vma::{Prot, Vma};
@@ -148,7 +149,7 @@ impl Insertion<'_> {
                         return Err(Errno::BUSY);
                     }
                     core.dispatch(self.ready.take());
-                    thread::sleep(DELAY);
+                    pause(Cause::Pinned, DELAY);
                 }
                 Err(Stop::Fail(errno)) => return Err(errno),
             }
@@ -167,7 +168,15 @@ impl Insertion<'_> {
         let step = core.look_closely(mm, at, &mm.read());
         match step {
             Some(Step::Again) => {}
-            Some(Step::Stalled) => thread::sleep(DELAY / 10),
+            Some(Step::Stalled) => {
+                let mut layout = mm.write();
+                let changes = layout.changing.iter().any(|r| r.contains(&at));
+                let gate = changes.then(|| layout.gate());
+                drop(layout);
+                if let Some(gate) = gate {
+                    gate.wait(CHANGE_LOOK);
+                }
+            }
             _ => return Err(Errno::NOMEM),
         }
         Ok(())

@@ -6,6 +6,7 @@ use super::plan::{gaps, merge};
 use super::{Vma, VmaSpec, carve};
 use crate::object::FileObject;
 use crate::page::{AnonPages, HUGE_PAGES, Parked};
+use crate::pause::Gate;
 use elbowroom_index::RangeMap;
 use elbowroom_index::range_map::Writer;
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
@@ -56,11 +57,23 @@ pub(crate) struct LayoutState {
     /// How many wait for a moment at which nothing is being changed: until they have had it, no change
     /// begins.
     pub(crate) still_wanted: usize,
+    /// Where threads wait for a change to end, or for changes to be permitted again.
+    gate: Option<Arc<Gate>>,
 }
 
 impl LayoutState {
     fn new(index: Writer<Entry>) -> Self {
-        Self { index, changing: Vec::new(), stalled: Vec::new(), promised: 0, still_wanted: 0 }
+        Self { index, changing: Vec::new(), stalled: Vec::new(), promised: 0, still_wanted: 0, gate: None }
+    }
+
+    /// Where to wait, without the lock, until a change ends or changes are permitted again.
+    pub(crate) fn gate(&mut self) -> Arc<Gate> {
+        self.gate.get_or_insert_with(|| Arc::new(Gate::new())).clone()
+    }
+
+    /// One of these has happened: what is to be opened then.
+    pub(crate) fn take_gate(&mut self) -> Option<Arc<Gate>> {
+        self.gate.take()
     }
 }
 

@@ -10,12 +10,13 @@ use crate::config::{DELAY, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 impl<P: Platform> Core<P> {
@@ -208,7 +209,7 @@ impl<P: Platform> Core<P> {
             if Instant::now() > deadline {
                 return object.record_error(Errno::BUSY);
             }
-            thread::sleep(DELAY);
+            pause(Cause::Pinned, DELAY);
         }
     }
 

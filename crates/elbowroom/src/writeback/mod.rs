@@ -11,12 +11,13 @@ use crate::config::{DELAY, DIRTY_SHARE, IDLE_FILE_KEEP, PINNED_BOUND};
 use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, thread};
 use std::ops::Range;
 
 /// What to do about a folio that cannot be written now: a write(2) to it is under way, or the kernel has
@@ -107,7 +108,7 @@ impl<P: Platform> Core<P> {
             let result = self.write_locked(object, &mut self.lock(folio));
             match result {
                 Err(Errno::BUSY) if obstacle == Obstacle::Wait && Instant::now() < deadline => {
-                    thread::sleep(DELAY);
+                    pause(Cause::Pinned, DELAY);
                 }
                 Err(Errno::BUSY) if obstacle == Obstacle::Skip => return Ok(()),
                 result => return result,
@@ -280,7 +281,7 @@ impl<P: Platform> Core<P> {
                     all &= !busy;
                     break;
                 }
-                thread::sleep(DELAY);
+                pause(Cause::Pinned, DELAY);
             }
         }
         all
@@ -311,6 +312,9 @@ impl<P: Platform> Core<P> {
         let ready: Vec<_> =
             state.throttled.extract_if(.., |(_, until)| relieved || *until <= now).map(|t| t.0).collect();
         drop(state);
+        if relieved {
+            self.flush.relieved.notify_all();
+        }
         ready.into_iter().for_each(|range| self.mmu.wake(range));
     }
 }
