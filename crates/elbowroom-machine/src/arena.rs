@@ -50,7 +50,7 @@ struct State {
     /// Frames that somebody has had: the others are all zeros, as the kernel gave them.
     used: Vec<u64>,
     /// Homes that are free but empty: the page that they belonged to was dropped in its window.
-    hollow: Vec<usize>,
+    unbacked: Vec<usize>,
 }
 
 impl State {
@@ -92,8 +92,14 @@ impl Arena {
         // reservation, which is larger than the aligned frames by at least one.
         unsafe { ((start + len - PAGE_SIZE) as *mut u8).write_volatile(0) };
         let used = vec![0; frames.div_ceil(64)];
-        let state =
-            State { buddy: Buddy::default(), claimed: 0, growing: false, turn: 0, used, hollow: Vec::new() };
+        let state = State {
+            buddy: Buddy::default(),
+            claimed: 0,
+            growing: false,
+            turn: 0,
+            used,
+            unbacked: Vec::new(),
+        };
         Ok(Self {
             reserved: start..start + len,
             base: start.next_multiple_of(BLOCK_BYTES),
@@ -117,7 +123,7 @@ impl Arena {
     }
 
     fn publish(&self, state: &State) {
-        self.free.store(state.buddy.free_frames() + state.hollow.len(), Ordering::Relaxed);
+        self.free.store(state.buddy.free_frames() + state.unbacked.len(), Ordering::Relaxed);
         self.claimed.store(state.claimed, Ordering::Relaxed);
     }
 
@@ -128,7 +134,7 @@ impl Arena {
             && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
     }
 
-    /// Frames that are free without growing, hollow ones included. A guess: nothing is locked.
+    /// Frames that are free without growing, unbacked ones included. A guess: nothing is locked.
     pub(crate) fn frames_at_hand(&self) -> usize {
         self.free.load(Ordering::Relaxed)
     }
@@ -191,20 +197,20 @@ impl Arena {
     }
 
     /// Takes over the empty homes of single pages that nobody has any more.
-    pub(crate) fn add_hollow(&self, homes: impl Iterator<Item = usize>) {
+    pub(crate) fn add_unbacked(&self, homes: impl Iterator<Item = usize>) {
         let mut state = self.state.lock();
         for home in homes {
             state.note_used(self.frame_at(home), 0);
-            state.hollow.push(home);
+            state.unbacked.push(home);
         }
         self.publish(&state);
     }
 
-    /// Takes at most `most` empty homes, for [`Arena::add_filled`] or [`Arena::add_hollow`] to give back.
-    pub(crate) fn take_hollow(&self, most: usize) -> Vec<usize> {
+    /// Takes at most `most` empty homes, for [`Arena::add_filled`] or [`Arena::add_unbacked`] to give back.
+    pub(crate) fn take_unbacked(&self, most: usize) -> Vec<usize> {
         let mut state = self.state.lock();
-        let rest = state.hollow.len().saturating_sub(most);
-        let taken = state.hollow.split_off(rest);
+        let rest = state.unbacked.len().saturating_sub(most);
+        let taken = state.unbacked.split_off(rest);
         self.publish(&state);
         taken
     }
@@ -220,7 +226,7 @@ impl Arena {
     /// then; `None` if there is no empty one.
     pub(crate) fn exchange(&self, home: usize) -> Option<usize> {
         let mut state = self.state.lock();
-        let empty = state.hollow.pop()?;
+        let empty = state.unbacked.pop()?;
         let frame = self.frame_at(home);
         state.note_used(frame, 0);
         state.buddy.release(frame, 0);
@@ -231,7 +237,7 @@ impl Arena {
     /// Frames that can be allocated now or after growing.
     pub(crate) fn free_frames(&self) -> usize {
         let state = self.state.lock();
-        state.buddy.free_frames() + state.hollow.len() + (self.frames - state.claimed)
+        state.buddy.free_frames() + state.unbacked.len() + (self.frames - state.claimed)
     }
 
     pub(crate) fn frames(&self) -> usize {
@@ -264,8 +270,8 @@ impl Arena {
         frame_number(frame)
     }
 
-    /// Frames that have had memory. All still have it, but for the hollow ones, and those whose page is in a
-    /// window.
+    /// Frames that have had memory. All still have it, but for the unbacked ones, and those whose page is in
+    /// a window.
     pub(crate) fn populated_frames(&self) -> usize {
         self.populated.load(Ordering::Relaxed)
     }

@@ -106,7 +106,7 @@ pub struct HostMmu {
     layout: Layout,
     mover: Mover,
     /// Homes of pages that were copied into a window: to be emptied, many at a time.
-    vacating: Mutex<Vec<usize>>,
+    to_empty: Mutex<Vec<usize>>,
     batch: Batch,
     /// How bytes are read from windows.
     peek: Peek,
@@ -119,7 +119,7 @@ pub struct HostMmu {
 const COPY_MAX_PAGES: usize = 2;
 
 /// Homes that wait to be emptied, at most. They are counted in the reserve of the budget.
-const VACATE_BATCH: usize = 32;
+const EMPTY_BATCH: usize = 32;
 
 /// How many empty homes are filled together when a single frame is wanted and none has memory.
 const FILL_FOR_PAGE: usize = 4;
@@ -148,13 +148,13 @@ impl HostMmu {
         };
         let arena = Arena::new(config.arena_frames, locks).map_err(SetupError::Memory)?;
         let layout = Layout::new(locks).map_err(SetupError::Memory)?;
-        let vacating = locks.mutex(LockClass::Vacating, Vec::with_capacity(VACATE_BATCH));
+        let to_empty = locks.mutex(LockClass::Homes, Vec::with_capacity(EMPTY_BATCH));
         Ok(Self {
             uffd,
             arena,
             layout,
             mover,
-            vacating,
+            to_empty,
             batch: Batch::new(),
             peek: Peek::new(),
             way: Way::new(config.changes_wait),
@@ -208,7 +208,7 @@ impl HostMmu {
     /// Gives empty homes memory, so that their frames can be allocated; `false` if there is none, or no
     /// memory.
     fn fill_homes(&self, most: usize) -> bool {
-        let mut homes = self.arena.take_hollow(most);
+        let mut homes = self.arena.take_unbacked(most);
         let before = homes.len();
         while let Some(&home) = homes.last()
             && self.refill(home)
@@ -217,7 +217,7 @@ impl HostMmu {
             homes.pop();
         }
         let filled = before - homes.len();
-        self.arena.add_hollow(homes.into_iter());
+        self.arena.add_unbacked(homes.into_iter());
         filled > 0
     }
 
@@ -369,7 +369,7 @@ impl HostMmu {
                 extent.away.insert(at..at + (copied >> PAGE_SHIFT));
                 match self.spare_home(extent) {
                     Some(empty) => extent.home = empty,
-                    None => self.vacate(src, copied),
+                    None => self.empty_later(src, copied),
                 }
                 at += copied >> PAGE_SHIFT;
             } else if let Err(e) = result {
@@ -387,31 +387,31 @@ impl HostMmu {
 
     /// Empties the homes of pages that were just copied into a window; a few at once, or together with others
     /// later.
-    fn vacate(&self, home: usize, len: usize) {
+    fn empty_later(&self, home: usize, len: usize) {
         if len > COPY_MAX_PAGES * PAGE_SIZE {
             // SAFETY: the pages' bytes are in the window now; their homes are ours to empty.
             let _ = unsafe { mm::madvise(home as *mut _, len, Advice::LinuxDontNeed) };
             return;
         }
-        let mut vacating = self.vacating.lock();
-        vacating.extend((home..home + len).step_by(PAGE_SIZE));
-        if vacating.len() >= VACATE_BATCH {
-            self.empty_homes(&mut vacating);
+        let mut to_empty = self.to_empty.lock();
+        to_empty.extend((home..home + len).step_by(PAGE_SIZE));
+        if to_empty.len() >= EMPTY_BATCH {
+            self.empty_homes(&mut to_empty);
         }
     }
 
-    fn empty_homes(&self, vacating: &mut Vec<usize>) {
+    fn empty_homes(&self, to_empty: &mut Vec<usize>) {
         // SAFETY: each is the home of a page that is away, which only the MMU touches, and it does so under
         // this lock.
-        unsafe { self.batch.drop_pages(vacating) };
-        vacating.clear();
+        unsafe { self.batch.drop_pages(to_empty) };
+        to_empty.clear();
     }
 
     /// Empties the homes that wait for it: before a page may come home, its home must be empty.
     fn empty_all_homes(&self) {
-        let mut vacating = self.vacating.lock();
-        if !vacating.is_empty() {
-            self.empty_homes(&mut vacating);
+        let mut to_empty = self.to_empty.lock();
+        if !to_empty.is_empty() {
+            self.empty_homes(&mut to_empty);
         }
     }
 
@@ -459,7 +459,7 @@ impl HostMmu {
         // SAFETY: the pages are clean, and their owner gives them up.
         unsafe { self.batch.drop_pages(&windows) };
         match self.mover {
-            Mover::Move => self.arena.add_hollow(extents.into_iter().map(|extent| extent.home)),
+            Mover::Move => self.arena.add_unbacked(extents.into_iter().map(|extent| extent.home)),
             // The kernel fills their homes when they are touched.
             Mover::Copy => extents.into_iter().for_each(|mut extent| {
                 extent.away.clear();

@@ -33,7 +33,7 @@ pub enum LockClass {
     /// One bucket of the table of faults and threads that wait for a folio.
     Wait,
     /// The homes that are to be emptied together.
-    Vacating,
+    Homes,
     /// The record of what the kernel's layout of a window really is; the structure of the soft MMU's page
     /// tables.
     Window,
@@ -61,7 +61,7 @@ impl LockClass {
         LockClass::Anon,
         LockClass::Lru,
         LockClass::Wait,
-        LockClass::Vacating,
+        LockClass::Homes,
         LockClass::Window,
         LockClass::PageTable,
         LockClass::Frames,
@@ -82,7 +82,7 @@ impl LockClass {
             LockClass::Anon => "anon",
             LockClass::Lru => "lru",
             LockClass::Wait => "wait",
-            LockClass::Vacating => "vacating",
+            LockClass::Homes => "homes",
             LockClass::Window => "window",
             LockClass::PageTable => "page-table",
             LockClass::Frames => "frames",

@@ -65,7 +65,7 @@ pub(crate) fn look_around(looks: u32, yields: u32, mut done: impl FnMut() -> boo
 pub(crate) const OWN_SLOTS: usize = u64::BITS as usize;
 
 /// Which of them are taken. Not the facade's: only statistics use them.
-static TAKEN: AtomicU64 = AtomicU64::new(0);
+static OWNED: AtomicU64 = AtomicU64::new(0);
 
 std::thread_local! {
     /// The thread's slot; `usize::MAX`: it has not asked yet. Without a destructor, so it can be asked for to
@@ -81,8 +81,8 @@ impl Drop for Tenancy {
     fn drop(&mut self) {
         let slot = SLOT.replace(shared_slot());
         if slot < OWN_SLOTS {
-            // Release: the next tenant goes on from what this one has stored.
-            TAKEN.fetch_and(!(1 << slot), Ordering::Release);
+            // Release: the next thread goes on from what this one has stored.
+            OWNED.fetch_and(!(1 << slot), Ordering::Release);
         }
     }
 }
@@ -103,7 +103,7 @@ fn take_slot() -> usize {
     // A thread that is past its destructors would never give it back.
     if TENANCY.try_with(|_| ()).is_ok() {
         let free = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
-        if let Ok(taken) = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
+        if let Ok(taken) = OWNED.fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
             SLOT.set(taken.trailing_ones() as usize);
         }
     }

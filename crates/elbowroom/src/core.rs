@@ -282,9 +282,10 @@ impl<P: Platform> Core<P> {
     /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for
     /// taking free addresses. Not for handlers, nor for who has begun a change.
     ///
-    /// Others have as long as before to begin changes, each time that this has waited in vain, and are kept
-    /// waiting for twice as long then: somebody whose change is under way may wait for another's. So changes
-    /// that follow each other cannot keep this from its moment. `None`: there was none for [`STILL_BOUND`].
+    /// Others have as long as before to begin changes, each time that this has waited without success, and
+    /// are kept waiting for twice as long then: somebody whose change is under way may wait for another's. So
+    /// changes that follow each other cannot keep this from its moment. `None`: there was none for
+    /// [`STILL_BOUND`].
     pub(crate) fn keep_still<'m>(&self, mm: &'m Mm) -> Option<Still<'m>> {
         let deadline = Instant::now() + STILL_BOUND;
         let mut patience = STILL_PATIENCE;

@@ -9,7 +9,7 @@ use super::frames::Place;
 use super::pte::{Entry, Intent, PINS_IN_WORD, PinRefusal, Word};
 use super::table::EntryRef;
 use super::tree::Walk;
-use super::{ACCESS_TRIES, CACHE_ENTRIES, PIN_STOCK, Shared};
+use super::{ACCESS_TRIES, CACHE_ENTRIES, PIN_BATCH, Shared};
 use crate::PAGE_SHIFT;
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{Ordering, fence};
@@ -66,7 +66,7 @@ pub struct SoftCpu {
     /// The epoch in which the cache was filled.
     epoch: Cell<u64>,
     /// Pins that are ours to give.
-    stock: Cell<usize>,
+    spare_pins: Cell<usize>,
 }
 
 /// Which line an address uses.
@@ -80,7 +80,7 @@ impl SoftCpu {
         shared.cpus.fetch_add(1, Ordering::Relaxed);
         let cache = Box::new([const { Cell::new(NO_LINE) }; CACHE_ENTRIES]);
         let epoch = Cell::new(shared.epoch.now());
-        Self { shared, cache, epoch, stock: Cell::new(0) }
+        Self { shared, cache, epoch, spare_pins: Cell::new(0) }
     }
 
     /// The cached line of an address.
@@ -177,23 +177,23 @@ impl SoftCpu {
     }
 
     /// Takes one from the common bound on pins.
-    pub(super) fn take_from_stock(&self) -> Result<(), Cause> {
-        if self.stock.get() == 0 {
+    pub(super) fn take_spare_pin(&self) -> Result<(), Cause> {
+        if self.spare_pins.get() == 0 {
             let taken = self.shared.pins_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                (left > 0).then(|| left - left.min(PIN_STOCK))
+                (left > 0).then(|| left - left.min(PIN_BATCH))
             });
-            self.stock.set(taken.map_err(|_| Cause::TooManyPins)?.min(PIN_STOCK));
+            self.spare_pins.set(taken.map_err(|_| Cause::TooManyPins)?.min(PIN_BATCH));
         }
-        self.stock.set(self.stock.get() - 1);
+        self.spare_pins.set(self.spare_pins.get() - 1);
         Ok(())
     }
 
     /// Gives it back.
-    pub(super) fn return_to_stock(&self) {
-        self.stock.set(self.stock.get() + 1);
-        if self.stock.get() > 2 * PIN_STOCK {
-            self.stock.set(self.stock.get() - PIN_STOCK);
-            self.shared.pins_left.fetch_add(PIN_STOCK, Ordering::Relaxed);
+    pub(super) fn return_spare_pin(&self) {
+        self.spare_pins.set(self.spare_pins.get() + 1);
+        if self.spare_pins.get() > 2 * PIN_BATCH {
+            self.spare_pins.set(self.spare_pins.get() - PIN_BATCH);
+            self.shared.pins_left.fetch_add(PIN_BATCH, Ordering::Relaxed);
         }
     }
 
@@ -219,7 +219,7 @@ impl SoftCpu {
 
 impl Drop for SoftCpu {
     fn drop(&mut self) {
-        self.shared.pins_left.fetch_add(self.stock.get(), Ordering::Relaxed);
+        self.shared.pins_left.fetch_add(self.spare_pins.get(), Ordering::Relaxed);
         self.shared.cpus.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -76,7 +76,7 @@ const CACHE_ENTRIES: usize = 512;
 
 /// Pins that a [`SoftCpu`] takes from the common bound at a time, so that a pin need not touch a shared
 /// counter.
-const PIN_STOCK: usize = 16;
+const PIN_BATCH: usize = 16;
 
 /// How often an access looks again at a page whose mapping changed under it, before it reports a fault.
 const ACCESS_TRIES: u32 = 64;
@@ -135,7 +135,7 @@ struct Shared {
     frames: Frames,
     tree: Tree,
     notifier: Notifier,
-    /// Pins that are neither given nor in the stock of a processor.
+    /// Pins that are neither given nor kept by a processor.
     pins_left: AtomicUsize,
     /// Processors that exist.
     cpus: AtomicUsize,
@@ -252,7 +252,7 @@ impl SoftMmu {
         self.shared.tree.bytes() + caches + self.shared.notifier.bytes()
     }
 
-    /// Pins that exist, with those that processors keep in stock.
+    /// Pins that exist, with those that processors keep.
     pub fn pins(&self) -> usize {
         self.shared.pins - self.shared.pins_left.load(Ordering::Relaxed)
     }

@@ -39,20 +39,20 @@ impl SoftCpu {
     ///
     /// # Errors
     /// The fault. [`Cause::TooManyPins`]: the page has [`PINS_PER_PAGE`], or all together
-    /// [`super::SoftConfig::pins`] (processors keep up to 32 in stock each, which count). [`Cause::Invalid`]:
+    /// [`super::SoftConfig::pins`] (processors keep up to 32 each, which count). [`Cause::Invalid`]:
     /// the bytes do not end in their page.
     pub fn pin(&self, addr: usize, len: usize, intent: Intent) -> Result<Pin<'_>, SoftFault> {
         let fault = |cause| SoftFault { addr, write: intent == Intent::Write, done: 0, cause };
         if len > PAGE_SIZE - addr % PAGE_SIZE {
             return Err(fault(Cause::Invalid));
         }
-        self.take_from_stock().map_err(fault)?;
+        self.take_spare_pin().map_err(fault)?;
         let pinned = self.attempt(addr, |line| {
             let entry = self.hold(line, intent, PINS_PER_PAGE)?;
             Ok(Pin { cpu: self, entry, name: line.name(), place: line.place, addr, len })
         });
         pinned.map_err(|cause| {
-            self.return_to_stock();
+            self.return_spare_pin();
             fault(cause)
         })
     }
@@ -82,7 +82,7 @@ impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
         self.entry.unpin();
-        self.cpu.return_to_stock();
+        self.cpu.return_spare_pin();
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Values that share one wait. Each batch costs a look at every thread's record, and what waits is memory and
 /// cache.
 const BATCH: usize = 32;
-/// Batches that wait at most, before a writer gives values to its thread's stock instead: some reader stays
+/// Batches that wait at most, before a writer gives values to its thread's list instead: some reader stays
 /// pinned.
 const WAITING_BATCHES: usize = 8;
 

@@ -14,23 +14,23 @@
 //! writer looks is the first case, or is found.
 //!
 //! A record is never freed. A thread that ends gives it back, for another; what it could not dispose of yet
-//! (`S`, the stock) is taken out by the next writer that looks at all records.
+//! (`S`, its list) is taken out by the next writer that looks at all records.
 //!
-//! "The tenant" below is the thread that `take` gave the record to, until it gives it back. That the caller
-//! is the tenant is a condition of all methods of a [`Reader`], which the module `epoch` keeps: it calls them
+//! "The owner" below is the thread that `take` gave the record to, until it gives it back. That the caller
+//! is the owner is a condition of all methods of a [`Reader`], which the module `epoch` keeps: it calls them
 //! on the thread's own record only.
 
 use crate::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
 use crate::cell::UnsafeCell;
 use std::ptr;
-// Of the tenant alone, so a model need not branch on them.
+// Of the owner alone, so a model need not branch on them.
 use std::sync::atomic as plain;
 
-/// Nobody's, and nothing is in stock.
-const VACANT: u8 = 0;
+/// Nobody's, and its list is empty.
+const FREE: u8 = 0;
 /// A thread's.
-const TAKEN: u8 = 1;
-/// Nobody's, with something in stock.
+const OWNED: u8 = 1;
+/// Nobody's, with something in its list.
 const LEFT: u8 = 2;
 
 /// In tests of the tests: a section begins without a barrier.
@@ -40,9 +40,9 @@ const MUTANT_NO_LOOK_BARRIER: bool = cfg!(elbowroom_mutant = "no_look_barrier");
 /// How a section ends. In tests of the tests, what was read in it may come later.
 const LEAVE: Ordering =
     if cfg!(elbowroom_mutant = "relaxed_leave") { Ordering::Relaxed } else { Ordering::Release };
-/// How a record is given back. In tests of the tests, who takes the stock out need not see it.
-const VACATE: Ordering =
-    if cfg!(elbowroom_mutant = "relaxed_vacate") { Ordering::Relaxed } else { Ordering::Release };
+/// How a record is given back. In tests of the tests, who takes the list out need not see it.
+const GIVE_BACK: Ordering =
+    if cfg!(elbowroom_mutant = "relaxed_give_back") { Ordering::Relaxed } else { Ordering::Release };
 
 /// All records.
 pub(super) struct Readers<S: 'static> {
@@ -53,21 +53,21 @@ pub(super) struct Readers<S: 'static> {
 /// One thread's record, on cache lines of its own.
 #[repr(align(64))]
 pub(super) struct Reader<S: 'static> {
-    /// Odd inside a section. Only the tenant stores.
+    /// Odd inside a section. Only the owner stores.
     turns: AtomicU64,
-    /// `VACANT`, `TAKEN` or `LEFT`.
-    tenancy: AtomicU8,
+    /// `FREE`, `OWNED` or `LEFT`.
+    ownership: AtomicU8,
     /// Set before others see the record.
     next: *const Reader<S>,
-    /// Guards of the tenant that live.
+    /// Guards of the owner that live.
     depth: plain::AtomicU64,
     /// There is something to do when the section ends.
     due: plain::AtomicBool,
-    stock: UnsafeCell<S>,
+    list: UnsafeCell<S>,
 }
 
-// SAFETY: `next` is set before the record is shared and points to a record, which is never freed. `stock` is
-// only reached by the tenant (the condition of `stock`), to whom it is handed by `tenancy`, so it moves
+// SAFETY: `next` is set before the record is shared and points to a record, which is never freed. `list` is
+// only reached by the owner (the condition of `list`), to whom it is handed by `ownership`, so it moves
 // between threads (`S: Send`) but is never shared.
 unsafe impl<S: Send> Sync for Reader<S> {}
 // SAFETY: the same.
@@ -96,19 +96,19 @@ impl<S: Default + Send> Readers<S> {
         })
     }
 
-    /// A record for the calling thread alone, until it gives it back. Nothing is in stock.
+    /// A record for the calling thread alone, until it gives it back. Its list is empty.
     pub(super) fn take(&self) -> &'static Reader<S> {
-        if let Some(reader) = self.iter().find(|reader| reader.change_tenant(VACANT)) {
+        if let Some(reader) = self.iter().find(|reader| reader.take_over(FREE)) {
             return reader;
         }
         let mut first = self.first.load(Ordering::Relaxed);
         let reader = Box::leak(Box::new(Reader {
             turns: AtomicU64::new(0),
-            tenancy: AtomicU8::new(TAKEN),
+            ownership: AtomicU8::new(OWNED),
             next: first,
             depth: plain::AtomicU64::new(0),
             due: plain::AtomicBool::new(false),
-            stock: UnsafeCell::new(S::default()),
+            list: UnsafeCell::new(S::default()),
         }));
         // Release: others see it whole. Acquire: and so what it leads to.
         while let Err(other) = self.first.compare_exchange(first, reader, Ordering::AcqRel, Ordering::Relaxed)
@@ -119,12 +119,12 @@ impl<S: Default + Send> Readers<S> {
         reader
     }
 
-    /// Takes what threads that have ended left in stock.
+    /// Takes what threads that have ended left in their lists.
     pub(super) fn take_left(&self, mut each: impl FnMut(S)) {
-        for reader in self.iter().filter(|reader| reader.change_tenant(LEFT)) {
+        for reader in self.iter().filter(|reader| reader.take_over(LEFT)) {
             // SAFETY: the record is this thread's.
-            each(unsafe { reader.stock(std::mem::take) });
-            reader.tenancy.store(VACANT, VACATE);
+            each(unsafe { reader.with_list(std::mem::take) });
+            reader.ownership.store(FREE, GIVE_BACK);
         }
     }
 
@@ -137,7 +137,7 @@ impl<S: Default + Send> Readers<S> {
     pub(super) unsafe fn end_all_but(&self, own: Option<&'static Reader<S>>) {
         for reader in self.iter().filter(|reader| own.is_none_or(|own| !ptr::eq(own, *reader))) {
             let turns = reader.turns.load(Ordering::Relaxed);
-            // Its tenancy stays: what its thread was doing with the stock may be half done.
+            // Its ownership stays: what its thread was doing with the list may be half done.
             reader.turns.store(turns + turns % 2, Ordering::Release);
         }
     }
@@ -198,37 +198,37 @@ impl<S: Default + Send> Reader<S> {
         self.due.store(due, plain::Ordering::Relaxed);
     }
 
-    /// Whether the tenant is in a section.
+    /// Whether the owner is in a section.
     pub(super) fn is_inside(&self) -> bool {
         self.depth.load(plain::Ordering::Relaxed) > 0
     }
 
-    /// Gives the record back; `stocked`: with something in stock. The caller is the tenant no more.
+    /// Gives the record back; `left_some`: with something in its list. The caller is the owner no more.
     ///
     /// # Panics
     /// Inside a section.
-    pub(super) fn give_back(&self, stocked: bool) {
+    pub(super) fn give_back(&self, left_some: bool) {
         assert!(!self.is_inside(), "a record is given back inside a section");
         self.set_due(false);
-        self.tenancy.store(if stocked { LEFT } else { VACANT }, VACATE);
+        self.ownership.store(if left_some { LEFT } else { FREE }, GIVE_BACK);
     }
 
-    /// Runs `f` on the stock.
+    /// Runs `f` on the list.
     ///
     /// # Safety
-    /// The caller is the tenant, and `f` does not come here again.
+    /// The caller is the owner, and `f` does not come here again.
     #[inline]
-    pub(super) unsafe fn stock<R>(&self, f: impl FnOnce(&mut S) -> R) -> R {
-        // SAFETY: the tenant is one thread, which is not here already.
-        self.stock.with_mut(|stock| f(unsafe { &mut *stock }))
+    pub(super) unsafe fn with_list<R>(&self, f: impl FnOnce(&mut S) -> R) -> R {
+        // SAFETY: the owner is one thread, which is not here already.
+        self.list.with_mut(|list| f(unsafe { &mut *list }))
     }
 
-    /// Makes the record the calling thread's if it is as said: `VACANT` or `LEFT`.
-    fn change_tenant(&self, from: u8) -> bool {
-        // A look first: an exchange that fails would take the line from a tenant that begins a section.
-        // Acquire: the tenant before has left it.
-        self.tenancy.load(Ordering::Relaxed) == from
-            && self.tenancy.compare_exchange(from, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    /// Makes the record the calling thread's if it is as said: `FREE` or `LEFT`.
+    fn take_over(&self, from: u8) -> bool {
+        // A look first: an exchange that fails would take the line from a owner that begins a section.
+        // Acquire: the owner before has left it.
+        self.ownership.load(Ordering::Relaxed) == from
+            && self.ownership.compare_exchange(from, OWNED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -21,18 +21,18 @@ const YIELDS: u32 = 8;
 
 /// Something that only waits to be dropped.
 type Retired = Arc<dyn Retire>;
-type Reader = readers::Reader<Stock>;
+type Reader = readers::Reader<RetireList>;
 /// The end of a grace period of this process.
-pub(super) type Grace = readers::Grace<Stock>;
+pub(super) type Grace = readers::Grace<RetireList>;
 
-static READERS: Readers<Stock> = Readers::new();
+static READERS: Readers<RetireList> = Readers::new();
 
 trait Retire: Send + Sync {}
 impl<T: Send + Sync> Retire for T {}
 
 /// What a thread has retired and not dropped yet.
 #[derive(Default)]
-pub(super) struct Stock {
+pub(super) struct RetireList {
     /// Retired since the last look at the readers.
     filling: Vec<Retired>,
     /// In the order of the looks, so that the first to wait is over first.
@@ -48,20 +48,20 @@ pub(super) struct Stock {
 std::thread_local! {
     /// The thread's record. Without a destructor, so that it can be used to the end.
     static READER: Cell<Option<&'static Reader>> = const { Cell::new(None) };
-    static TENANCY: Tenancy = const { Tenancy };
+    static AT_THREAD_END: AtThreadEnd = const { AtThreadEnd };
 }
 
 /// Gives the thread's record back when the thread ends.
-struct Tenancy;
+struct AtThreadEnd;
 
-impl Tenancy {
+impl AtThreadEnd {
     /// Whether the thread is past its destructors, or those have got here.
     fn is_over() -> bool {
-        TENANCY.try_with(|_| ()).is_err()
+        AT_THREAD_END.try_with(|_| ()).is_err()
     }
 }
 
-impl Drop for Tenancy {
+impl Drop for AtThreadEnd {
     fn drop(&mut self) {
         // Another destructor of the thread may be in a section, or begin one later: its outermost guard gives
         // back then.
@@ -73,10 +73,10 @@ impl Drop for Tenancy {
 
 /// Runs `f` on what this thread has retired. `f` drops nothing and begins no section.
 #[inline]
-fn stock<R>(reader: &'static Reader, f: impl FnOnce(&mut Stock) -> R) -> R {
+fn with_list<R>(reader: &'static Reader, f: impl FnOnce(&mut RetireList) -> R) -> R {
     // SAFETY: a thread gets at no other record than its own: by `READER`, and by a guard, which keeps it from
     // being given back. Drops of values and guards are the only ways back here, and `f` has neither.
-    unsafe { reader.stock(f) }
+    unsafe { reader.with_list(f) }
 }
 
 /// A read-side section: while it lives, nothing that this thread can load from an [`ArcCell`] is dropped.
@@ -101,9 +101,9 @@ pub fn pin() -> Guard {
 fn register() -> &'static Reader {
     let reader = READERS.take();
     READER.set(Some(reader));
-    // A look at `TENANCY` is what registers its destructor. A thread that is past that gives the record back
-    // as soon as it can.
-    reader.set_due(Tenancy::is_over());
+    // A look at `AT_THREAD_END` is what registers its destructor. A thread that is past that gives the record
+    // back as soon as it can.
+    reader.set_due(AtThreadEnd::is_over());
     reader
 }
 
@@ -122,16 +122,16 @@ impl Guard {
     /// waits some microseconds then; else at the end of a later section. Otherwise that happens every few
     /// dozen retirements.
     pub fn flush(&self) {
-        stock(self.reader, |stock| stock.flush = true);
+        with_list(self.reader, |list| list.flush = true);
         self.reader.set_due(true);
     }
 
     /// Drops `old`, which has just left its cell, after a grace period.
     #[inline]
     pub(super) fn retire<T: Send + Sync + 'static>(&self, old: Arc<T>) {
-        let filled = stock(self.reader, |stock| {
-            stock.filling.push(old);
-            stock.filling.len()
+        let filled = with_list(self.reader, |list| {
+            list.filling.push(old);
+            list.filling.len()
         });
         if filled >= BATCH {
             self.reader.set_due(true);
@@ -158,15 +158,15 @@ impl Drop for Guard {
 /// Drops what may go, outside of any section.
 #[cold]
 fn dispose(reader: &'static Reader) {
-    if stock(reader, |stock| std::mem::replace(&mut stock.disposing, true)) {
+    if with_list(reader, |list| std::mem::replace(&mut list.disposing, true)) {
         // One of the drops below has ended a section.
         return;
     }
     let _end = EndOfDisposal(reader);
-    while let Some(mut values) = stock(reader, Stock::next) {
+    while let Some(mut values) = with_list(reader, RetireList::next) {
         // The drops may retire more, which the next turn sees.
         values.clear();
-        stock(reader, |stock| stock.spare = values);
+        with_list(reader, |list| list.spare = values);
     }
 }
 
@@ -176,11 +176,11 @@ struct EndOfDisposal(&'static Reader);
 impl Drop for EndOfDisposal {
     fn drop(&mut self) {
         let reader = self.0;
-        stock(reader, |stock| {
-            stock.disposing = false;
-            reader.set_due(!stock.waiting.is_empty());
+        with_list(reader, |list| {
+            list.disposing = false;
+            reader.set_due(!list.waiting.is_empty());
         });
-        if !Tenancy::is_over() {
+        if !AtThreadEnd::is_over() {
             return;
         }
         // A destructor may have kept a guard, which comes here again.
@@ -188,12 +188,12 @@ impl Drop for EndOfDisposal {
             reader.set_due(true);
         } else {
             READER.set(None);
-            reader.give_back(stock(reader, |stock| !stock.is_empty()));
+            reader.give_back(with_list(reader, |list| !list.is_empty()));
         }
     }
 }
 
-impl Stock {
+impl RetireList {
     fn is_empty(&self) -> bool {
         self.filling.is_empty() && self.waiting.is_empty()
     }

@@ -29,7 +29,7 @@ pub(super) enum Need {
 #[derive(Default)]
 pub(super) struct Got {
     frames: Option<Extent>,
-    /// It was tried to get a run of frames, perhaps in vain.
+    /// It was tried to get a run of frames, perhaps without success.
     tried_run: bool,
     /// The file was asked for its size.
     pub(super) asked_size: bool,

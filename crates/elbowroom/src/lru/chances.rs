@@ -15,7 +15,7 @@ const WINDOW: u64 = if cfg!(shuttle) { 16 } else { 1024 };
 pub(crate) struct Chances {
     ended: AtomicU64,
     taken: AtomicU64,
-    vain: AtomicBool,
+    rarely_taken: AtomicBool,
     turn: AtomicUsize,
 }
 
@@ -25,8 +25,8 @@ impl Chances {
         let taken = self.taken.fetch_add(u64::from(taken), Ordering::Relaxed) + u64::from(taken);
         let ended = self.ended.fetch_add(1, Ordering::Relaxed) + 1;
         if ended >= WINDOW / 4 {
-            let one_in = if self.are_vain() { CHANCE_GOOD_ONE_IN } else { CHANCE_BAD_ONE_IN };
-            self.vain.store(taken * one_in < ended, Ordering::Relaxed);
+            let one_in = if self.are_rarely_taken() { CHANCE_GOOD_ONE_IN } else { CHANCE_BAD_ONE_IN };
+            self.rarely_taken.store(taken * one_in < ended, Ordering::Relaxed);
         }
         if ended > WINDOW {
             self.ended.store(WINDOW / 2, Ordering::Relaxed);
@@ -35,8 +35,8 @@ impl Chances {
     }
 
     /// Whether hardly any was taken lately.
-    pub(crate) fn are_vain(&self) -> bool {
-        self.vain.load(Ordering::Relaxed)
+    pub(crate) fn are_rarely_taken(&self) -> bool {
+        self.rarely_taken.load(Ordering::Relaxed)
     }
 
     /// Whether the next page is to get one although hardly any is taken.
@@ -52,16 +52,16 @@ mod tests {
     #[test]
     fn chances_are_skipped_while_hardly_any_is_taken() {
         let chances = Chances::default();
-        assert!(!chances.are_vain(), "nothing is known");
+        assert!(!chances.are_rarely_taken(), "nothing is known");
         (0..2000).for_each(|i| chances.note(i % 100 == 0));
-        assert!(chances.are_vain());
+        assert!(chances.are_rarely_taken());
         let given = (0..CHANCE_SAMPLE_ONE_IN * 10).filter(|_| chances.sample()).count();
         assert_eq!(given, 10, "some are still given");
         (0..2000).for_each(|i| chances.note(i % 16 == 0));
-        assert!(chances.are_vain(), "giving them again takes more than going on with them");
+        assert!(chances.are_rarely_taken(), "giving them again takes more than going on with them");
         (0..2000).for_each(|i| chances.note(i % 4 == 0));
-        assert!(!chances.are_vain());
+        assert!(!chances.are_rarely_taken());
         (0..2000).for_each(|i| chances.note(i % 16 == 0));
-        assert!(!chances.are_vain());
+        assert!(!chances.are_rarely_taken());
     }
 }

@@ -270,7 +270,7 @@ impl<P: Platform> Core<P> {
     /// sample. Returns how many folios are on standby now, and how many pages were freed.
     fn age(&self, batch: Vec<Entry>, woken: &dyn Woken) -> (usize, usize) {
         let mut aged = 0;
-        let vain = self.chances.are_vain();
+        let rarely = self.chances.are_rarely_taken();
         let (mut dropped, mut dropped_extents) = (Vec::new(), Vec::new());
         let mut singles = Vec::with_capacity(batch.len());
         let mut extents = Vec::with_capacity(batch.len());
@@ -285,7 +285,7 @@ impl<P: Platform> Core<P> {
             let (order, body) = (victim.folio.order, victim.folio.body_mut());
             let single = order == 0 && body.dirty.is_empty() && !body.extent().is_home();
             if single && let Some(extent) = body.extent.take() {
-                let new = vain && !victim.folio.state.test(Flag::Workingset);
+                let new = rarely && !victim.folio.state.test(Flag::Workingset);
                 if new && !self.chances.sample() {
                     dropped.push(victim);
                     dropped_extents.push(extent);

@@ -1,6 +1,6 @@
 //! madvise. Linux: `do_madvise`, `madvise_vma_behavior`.
 
-use super::change::{Pages, Part, Rest};
+use super::change::{AfterChange, Pages, VmaPart};
 use super::{Space, page_align};
 use crate::fault::FaultError;
 use crate::platform::Platform;
@@ -88,7 +88,7 @@ impl<P: Platform> Space<P> {
         if mapped == rounded { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
-    fn advise_part(&self, part: &Part, advice: Advice) -> Result<(), Errno> {
+    fn advise_part(&self, part: &VmaPart, advice: Advice) -> Result<(), Errno> {
         let locked = part.spec.flags.contains(VmaFlags::LOCKED);
         let anonymous = part.spec.object.is_none();
         let refused = match advice {
@@ -140,7 +140,7 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    fn page_out(&self, part: &Part) {
+    fn page_out(&self, part: &VmaPart) {
         if let Some(object) = part.spec.object.as_ref().filter(|object| !object.is_memory()) {
             // What cannot be written now stays; its error is reported by msync.
             let _ = self.core.write_back(object, part.pages(), Obstacle::Skip);
@@ -148,7 +148,7 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    fn remove(&self, part: &Part) -> Result<(), Errno> {
+    fn remove(&self, part: &VmaPart) -> Result<(), Errno> {
         let Some(object) = &part.spec.object else { return Err(Errno::INVAL) };
         if part.spec.sharing != Sharing::Shared || !part.spec.may_write {
             return Err(Errno::ACCESS);
@@ -174,7 +174,7 @@ impl<P: Platform> Space<P> {
     fn set_pattern(&self, range: &Range<usize>, pattern: Pattern) -> Result<(), Errno> {
         let change = self.begin(range.clone(), |_| Ok(Pages::Stay))?;
         let new = change.parts.iter().map(|part| part.with(|spec| spec.pattern = pattern)).collect();
-        self.finish(change, new, Rest::Free);
+        self.finish(change, new, AfterChange::Free);
         Ok(())
     }
 

@@ -15,13 +15,13 @@ use std::ops::Range;
 
 /// A part of a mapping that a change concerns.
 #[derive(Clone)]
-pub(super) struct Part {
+pub(super) struct VmaPart {
     pub(super) range: Range<usize>,
     pub(super) first_page: u64,
     pub(super) spec: VmaSpec,
 }
 
-impl Part {
+impl VmaPart {
     /// The part as a mapping of its own, with its spec changed.
     pub(super) fn with(&self, change: impl FnOnce(&mut VmaSpec)) -> Vma {
         let mut spec = self.spec.clone();
@@ -53,7 +53,7 @@ pub(super) enum Pages {
 
 /// What becomes of the addresses of a change that nothing is mapped at, at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum AfterChange {
     /// All are free.
     Free,
     /// Free are those that were; what was mapped is somebody else's now.
@@ -67,7 +67,7 @@ pub(super) enum Rest {
 pub(super) struct Change {
     pub(super) range: Range<usize>,
     /// What was mapped there, cut to the range.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<VmaPart>,
     /// What was free there.
     free: Vec<Range<usize>>,
     /// How many VMAs there is room for at its end.
@@ -76,7 +76,7 @@ pub(super) struct Change {
 
 /// What a change needs besides its range.
 #[derive(Default)]
-pub(super) struct Terms {
+pub(super) struct BeginOptions {
     /// It puts in at least so many VMAs at its end.
     pub(super) adds: usize,
     /// Its owner has begun another change, for which others may be waiting: it must not wait for them.
@@ -96,19 +96,19 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
 
 impl<P: Platform> Space<P> {
     /// What is mapped in the range, cut to it, at one moment.
-    pub(super) fn parts(&self, range: &Range<usize>) -> Vec<Part> {
+    pub(super) fn parts(&self, range: &Range<usize>) -> Vec<VmaPart> {
         // A change under way hides what it will put back.
         let layout = self.layout_without_change_in(range);
         self.parts_held(range, &layout)
     }
 
-    fn parts_held(&self, range: &Range<usize>, layout: &Layout<'_>) -> Vec<Part> {
+    fn parts_held(&self, range: &Range<usize>, layout: &Layout<'_>) -> Vec<VmaPart> {
         let parts = self.mm.parts_held(range, layout);
-        parts.into_iter().map(|(range, first_page, spec)| Part { range, first_page, spec }).collect()
+        parts.into_iter().map(|(range, first_page, spec)| VmaPart { range, first_page, spec }).collect()
     }
 
     /// The parts from the start of the range up to the first hole, and whether there is none.
-    pub(super) fn parts_up_to_hole(&self, range: &Range<usize>) -> (Vec<Part>, bool) {
+    pub(super) fn parts_up_to_hole(&self, range: &Range<usize>) -> (Vec<VmaPart>, bool) {
         if range.is_empty() {
             return (Vec::new(), false);
         }
@@ -137,23 +137,23 @@ impl<P: Platform> Space<P> {
     pub(super) fn begin(
         &self,
         range: Range<usize>,
-        plan: impl FnOnce(&[Part]) -> Result<Pages, Errno>,
+        plan: impl FnOnce(&[VmaPart]) -> Result<Pages, Errno>,
     ) -> Result<Change, Errno> {
-        self.begin_on(Terms::default(), range, plan)
+        self.begin_on(BeginOptions::default(), range, plan)
     }
 
-    /// The same, on terms.
+    /// The same, with options.
     pub(super) fn begin_on(
         &self,
-        terms: Terms,
+        options: BeginOptions,
         range: Range<usize>,
-        plan: impl FnOnce(&[Part]) -> Result<Pages, Errno>,
+        plan: impl FnOnce(&[VmaPart]) -> Result<Pages, Errno>,
     ) -> Result<Change, Errno> {
         let (change, pages) = {
-            let mut layout = self.layout_to_change(&range, terms.beside_another);
+            let mut layout = self.layout_to_change(&range, options.beside_another);
             let parts = self.parts_held(&range, &layout);
             let pages = plan(&parts)?;
-            let promised = self.mm.promise(&mut layout, &range, terms.adds)?;
+            let promised = self.mm.promise(&mut layout, &range, options.adds)?;
             let free = self.mm.free_in(&range, &layout);
             self.mm.cut(&mut layout, &range);
             layout.changing.push(range.clone());
@@ -188,20 +188,20 @@ impl<P: Platform> Space<P> {
     /// Ends a change with everything as it was.
     pub(super) fn undo(&self, change: Change) {
         let same = change.parts.iter().map(|part| part.with(|_| ())).collect();
-        self.finish(change, same, Rest::Free);
+        self.finish(change, same, AfterChange::Free);
     }
 
     /// Ends a change: `new` is mapped in its range; `rest` says what the rest is.
-    pub(super) fn finish(&self, change: Change, new: Vec<Vma>, rest: Rest) {
+    pub(super) fn finish(&self, change: Change, new: Vec<Vma>, rest: AfterChange) {
         let mut layout = self.mm.write();
         match rest {
-            Rest::Free => {
+            AfterChange::Free => {
                 for range in change.free.iter().chain(change.parts.iter().map(|part| &part.range)) {
                     self.mm.release(&mut layout, range);
                 }
             }
-            Rest::Given => change.free.iter().for_each(|range| self.mm.release(&mut layout, range)),
-            Rest::Taken => {}
+            AfterChange::Given => change.free.iter().for_each(|range| self.mm.release(&mut layout, range)),
+            AfterChange::Taken => {}
         }
         debug_assert!(new.len() <= change.promised, "there is room for what comes in");
         layout.promised -= change.promised;
@@ -252,7 +252,7 @@ impl<P: Platform> Core<P> {
     ///
     /// # Errors
     /// EBUSY: one has been pinned up to the deadline.
-    fn take_out(&self, mm: &Mm, part: &Part, deadline: Instant) -> Result<(), Errno> {
+    fn take_out(&self, mm: &Mm, part: &VmaPart, deadline: Instant) -> Result<(), Errno> {
         if part.spec.is_private() {
             self.split_ends(mm, &part.page_numbers());
             for (page, folio) in mm.anon.in_range(part.page_numbers()) {
@@ -300,7 +300,7 @@ impl<P: Platform> Core<P> {
     }
 
     /// Frees the pages that belong to the space in a part that has been taken out.
-    fn drop_own(&self, mm: &Mm, part: &Part) {
+    fn drop_own(&self, mm: &Mm, part: &VmaPart) {
         if !part.spec.is_private() {
             return;
         }
@@ -316,7 +316,7 @@ impl<P: Platform> Core<P> {
 
     /// Takes the pages of a part that stays mapped out of the MMU, but for those that are pinned. Any of them
     /// may be back by the time this returns. Linux: `madvise_cold`.
-    pub(super) fn deactivate_part(&self, mm: &Mm, part: &Part) {
+    pub(super) fn deactivate_part(&self, mm: &Mm, part: &VmaPart) {
         // It is a hint.
         let _ = self.take_out(mm, part, Instant::now());
     }
@@ -326,7 +326,7 @@ impl<P: Platform> Core<P> {
     ///
     /// # Errors
     /// EBUSY: one has been pinned for longer than the bound. The kernel's: denials could not be undone.
-    pub(super) fn forget_part(&self, mm: &Mm, part: &Part) -> Result<(), Errno> {
+    pub(super) fn forget_part(&self, mm: &Mm, part: &VmaPart) -> Result<(), Errno> {
         let deadline = Instant::now() + PINNED_BOUND;
         self.take_out(mm, part, deadline)?;
         if part.spec.is_private() {
@@ -345,7 +345,7 @@ impl<P: Platform> Core<P> {
 
     /// Frees what belongs to the space at a page, if what is mapped there is still like the part. Returns the
     /// page behind it. `None`: it is pinned there, or the mapping is being changed.
-    fn forget_own(&self, mm: &Mm, page: u64, part: &Part) -> Option<u64> {
+    fn forget_own(&self, mm: &Mm, page: u64, part: &VmaPart) -> Option<u64> {
         let Some(mut folio) = self.lock_own_within(mm, page, &part.page_numbers()) else {
             return Some(page + 1);
         };
@@ -485,7 +485,7 @@ mod tests {
         core.bring_home(None, &huge, start, Instant::now()).unwrap();
         for (from, pages) in [(0, 100), (300, 50), (400, HUGE_PAGES as usize - 400)] {
             let range = start + (from << PAGE_SHIFT)..start + ((from + pages) << PAGE_SHIFT);
-            let part = Part { range, first_page: 0, spec: mm.enter(start).unwrap().spec.clone() };
+            let part = VmaPart { range, first_page: 0, spec: mm.enter(start).unwrap().spec.clone() };
             core.drop_own(mm, &part);
         }
         let left = mm.anon.in_range(first..first + HUGE_PAGES);

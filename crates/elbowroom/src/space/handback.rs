@@ -5,7 +5,7 @@
 //! is mapped at go back by being unmapped for real.
 
 use super::Space;
-use super::change::{Change, Pages, Part, Rest, Terms};
+use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart};
 use crate::config::{DELAY, PINNED_BOUND};
 use crate::object::FileObject;
 use crate::pause::{Cause, pause};
@@ -146,7 +146,7 @@ impl Space<Host> {
                     kept.push(part.with(|_| ()));
                 }
             }
-            self.finish(change, kept, Rest::Given);
+            self.finish(change, kept, AfterChange::Given);
         }
         mapped.map(|()| Attempt::Given)
     }
@@ -164,10 +164,10 @@ impl Space<Host> {
                 return Ok(if written { Attempt::NoneLeft } else { Attempt::NotNow });
             }
             for range in ranges {
-                let terms = Terms { beside_another: true, ..Terms::default() };
-                let change = self.begin_on(terms, range, |parts: &[Part]| {
+                let options = BeginOptions { beside_another: true, ..BeginOptions::default() };
+                let change = self.begin_on(options, range, |parts: &[VmaPart]| {
                     let wanted =
-                        |part: &Part| part.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
+                        |part: &VmaPart| part.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
                     if parts.iter().all(wanted) { Ok(Pages::Leave) } else { Err(Errno::BUSY) }
                 })?;
                 changes.push(change);
@@ -177,7 +177,7 @@ impl Space<Host> {
             // Mapped since it was listed.
             return Ok(Attempt::NotNow);
         }
-        let own = |part: &Part| part.spec.is_private() && self.mm.anon.has_any(part.page_numbers());
+        let own = |part: &VmaPart| part.spec.is_private() && self.mm.anon.has_any(part.page_numbers());
         // Only now can no more appear.
         if changes.iter().any(|change| change.parts.iter().any(own)) {
             return Err(Errno::OPNOTSUPP);
@@ -195,7 +195,7 @@ impl Space<Host> {
         Ok(!object.has_dirty())
     }
 
-    fn map_kernels_own(&self, part: &Part) -> Result<(), Errno> {
+    fn map_kernels_own(&self, part: &VmaPart) -> Result<(), Errno> {
         let Some(object) = &part.spec.object else { return Ok(()) };
         let (read, write) = (u32::from(Prot::READ.bits()), u32::from(Prot::WRITE.bits()));
         debug_assert_eq!((read, write), (1, 2), "the bits are those of PROT_READ and PROT_WRITE");
@@ -326,7 +326,7 @@ impl Space<Host> {
 }
 
 /// What madvise has said of a mapping.
-fn advice_of(part: &Part) -> Vec<GivenAdvice> {
+fn advice_of(part: &VmaPart) -> Vec<GivenAdvice> {
     let pattern = match part.spec.pattern {
         Pattern::Detect => None,
         Pattern::Random => Some(GivenAdvice::Random),

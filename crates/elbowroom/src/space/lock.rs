@@ -3,7 +3,7 @@
 //! A locked mapping is populated, and is refused what would take its pages away. The budget stays above it:
 //! its pages can be evicted.
 
-use super::change::{Pages, Rest};
+use super::change::{AfterChange, Pages};
 use super::{Space, page_align};
 use crate::platform::Platform;
 use crate::vma::VmaFlags;
@@ -58,7 +58,7 @@ impl<P: Platform> Space<P> {
     ) -> Result<(), Errno> {
         let change = self.begin(range.clone(), |_| Ok(Pages::Stay))?;
         let new = change.parts.iter().map(|part| part.with(|spec| change_flags(&mut spec.flags))).collect();
-        self.finish(change, new, Rest::Free);
+        self.finish(change, new, AfterChange::Free);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! mmap. Linux: `do_mmap`, `__get_unmapped_area`.
 
-use super::change::{Change, Pages, Rest, Terms};
+use super::change::{AfterChange, BeginOptions, Change, Pages};
 use super::{Space, TASK_SIZE, page_align};
 use crate::core::{Core, Job};
 use crate::object::{FileObject, Mapped};
@@ -122,11 +122,11 @@ impl<P: Platform> Space<P> {
         let range = match place {
             Place::Fixed(addr) => {
                 let range = addr..addr + len;
-                let terms = Terms { adds: 1, ..Terms::default() };
+                let options = BeginOptions { adds: 1, ..BeginOptions::default() };
                 let change =
-                    self.begin_on(terms, range.clone(), |_| self.owned(&range).map(|()| Pages::Drop))?;
+                    self.begin_on(options, range.clone(), |_| self.owned(&range).map(|()| Pages::Drop))?;
                 let vma = Vma::new(range.clone(), first_page, spec);
-                self.finish(change, vec![vma], Rest::Free);
+                self.finish(change, vec![vma], AfterChange::Free);
                 range
             }
             place => {

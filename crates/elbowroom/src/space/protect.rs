@@ -1,6 +1,6 @@
 //! mprotect. Linux: `do_mprotect_pkey`.
 
-use super::change::{Pages, Part, Rest};
+use super::change::{AfterChange, Pages, VmaPart};
 use super::{Space, page_align};
 use crate::platform::Platform;
 use crate::vma::{Prot, VmaFlags};
@@ -41,12 +41,12 @@ impl<P: Platform> Space<P> {
         if whole && range.len() == rounded { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
-    fn protect_part(&self, part: &Part, prot: Prot) -> Result<(), Errno> {
+    fn protect_part(&self, part: &VmaPart, prot: Prot) -> Result<(), Errno> {
         let write = prot.contains(Prot::WRITE);
         if write && !part.spec.may_write {
             return Err(Errno::ACCESS);
         }
-        let plan = |parts: &[Part]| {
+        let plan = |parts: &[VmaPart]| {
             covers_all(parts, &part.range)?;
             if write && !parts.iter().all(|p| p.spec.may_write) {
                 return Err(Errno::ACCESS);
@@ -61,7 +61,7 @@ impl<P: Platform> Space<P> {
             return Err(e);
         }
         let new = change.parts.iter().map(|part| part.with(|spec| spec.prot = prot)).collect();
-        self.finish(change, new, Rest::Free);
+        self.finish(change, new, AfterChange::Free);
         Ok(())
     }
 
@@ -71,7 +71,7 @@ impl<P: Platform> Space<P> {
 }
 
 /// ENOMEM if the parts leave a hole in the range, as Linux says.
-pub(super) fn covers_all(parts: &[Part], range: &std::ops::Range<usize>) -> Result<(), Errno> {
+pub(super) fn covers_all(parts: &[VmaPart], range: &std::ops::Range<usize>) -> Result<(), Errno> {
     let mapped: usize = parts.iter().map(|p| p.range.len()).sum();
     if mapped == range.len() { Ok(()) } else { Err(Errno::NOMEM) }
 }

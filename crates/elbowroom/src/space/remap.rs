@@ -1,7 +1,7 @@
 //! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`,
 //! `move_vma`.
 
-use super::change::{Change, Pages, Part, Rest, Terms};
+use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart};
 use super::map::Place;
 use super::{Space, TASK_SIZE, page_align};
 use crate::platform::Platform;
@@ -93,12 +93,12 @@ impl<P: Platform> Space<P> {
     }
 
     /// The mapping at `addr`, from there to its end.
-    fn mapping_from(&self, addr: usize) -> Result<Part, Errno> {
+    fn mapping_from(&self, addr: usize) -> Result<VmaPart, Errno> {
         let page = self.range(addr, PAGE_SIZE).ok_or(Errno::FAULT)?;
         let layout = self.layout_without_change_in(&page);
         let vma = self.mm.overlapping(&page, &layout).into_iter().next().ok_or(Errno::FAULT)?;
         let range = addr..vma.range.end;
-        Ok(Part { range, first_page: vma.page_at(addr), spec: vma.spec.clone() })
+        Ok(VmaPart { range, first_page: vma.page_at(addr), spec: vma.spec.clone() })
     }
 
     fn check_source(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<(), Errno> {
@@ -188,7 +188,7 @@ impl<P: Platform> Space<P> {
         if from.is_empty() {
             let target = self.target(place, new, first_page)?;
             let to = target.range.clone();
-            self.finish(target, vec![Vma::new(to.clone(), first_page, whole.spec)], Rest::Free);
+            self.finish(target, vec![Vma::new(to.clone(), first_page, whole.spec)], AfterChange::Free);
             return Ok(to.start);
         }
         let (source, target) = self.both(&from, place, new, &whole)?;
@@ -196,10 +196,10 @@ impl<P: Platform> Space<P> {
         for part in source.parts.iter().filter(|part| part.spec.is_private()) {
             self.move_own(part.page_numbers(), (to.start.wrapping_sub(from.start) >> PAGE_SHIFT) as u64);
         }
-        self.finish(target, vec![Vma::new(to.clone(), first_page, whole.spec)], Rest::Free);
+        self.finish(target, vec![Vma::new(to.clone(), first_page, whole.spec)], AfterChange::Free);
         let left =
             if keep { source.parts.iter().map(|part| part.with(|_| ())).collect() } else { Vec::new() };
-        self.finish(source, left, Rest::Free);
+        self.finish(source, left, AfterChange::Free);
         if locked {
             if keep {
                 // What has moved has moved.
@@ -242,9 +242,9 @@ impl<P: Platform> Space<P> {
         from: &Range<usize>,
         place: Place,
         len: usize,
-        whole: &Part,
+        whole: &VmaPart,
     ) -> Result<(Change, Change), Errno> {
-        let same = |parts: &[Part]| match parts {
+        let same = |parts: &[VmaPart]| match parts {
             [part]
                 if part.range == *from
                     && part.first_page == whole.first_page
@@ -254,8 +254,9 @@ impl<P: Platform> Space<P> {
             }
             _ => Err(Errno::FAULT),
         };
-        let source =
-            |beside_another| self.begin_on(Terms { beside_another, ..Terms::default() }, from.clone(), same);
+        let source = |beside_another| {
+            self.begin_on(BeginOptions { beside_another, ..BeginOptions::default() }, from.clone(), same)
+        };
         let first_page = whole.first_page;
         match place {
             Place::Fixed(to) if to < from.start => {
@@ -298,7 +299,7 @@ impl<P: Platform> Space<P> {
     fn fixed_target(&self, to: usize, len: usize, beside_another: bool) -> Result<Change, Errno> {
         self.owned(&(to..to + len))?;
         let mut change =
-            self.begin_on(Terms { adds: 1, beside_another }, to..to + len, |_| Ok(Pages::Drop))?;
+            self.begin_on(BeginOptions { adds: 1, beside_another }, to..to + len, |_| Ok(Pages::Drop))?;
         change.forget_parts();
         Ok(change)
     }

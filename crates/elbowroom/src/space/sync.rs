@@ -1,6 +1,6 @@
 //! msync. Linux: mm/msync.c.
 
-use super::change::Part;
+use super::change::VmaPart;
 use super::{Space, page_align};
 use crate::platform::Platform;
 use crate::vma::{Sharing, VmaFlags};
@@ -39,7 +39,7 @@ impl<P: Platform> Space<P> {
         first.and(if mapped == rounded { Ok(()) } else { Err(Errno::NOMEM) })
     }
 
-    fn sync_part(&self, part: &Part, durable: bool) -> Result<(), Errno> {
+    fn sync_part(&self, part: &VmaPart, durable: bool) -> Result<(), Errno> {
         let Some(object) = &part.spec.object else { return Ok(()) };
         if object.is_memory() || part.spec.sharing == Sharing::Private {
             return Ok(());

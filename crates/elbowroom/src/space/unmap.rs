@@ -1,7 +1,7 @@
 //! munmap.
 
 use super::Space;
-use super::change::{Pages, Rest};
+use super::change::{AfterChange, Pages};
 use crate::object::FileObject;
 use crate::platform::{Host, Platform};
 use crate::writeback::Obstacle;
@@ -34,7 +34,7 @@ impl<P: Platform> Space<P> {
         let files = if self.core.config.close_unmapped { self.files_in(&range) } else { Vec::new() };
         if !self.unmap_untouched(&range)? {
             let change = self.begin(range.clone(), |_| may(&range).map(|()| Pages::Drop))?;
-            self.finish(change, Vec::new(), Rest::Free);
+            self.finish(change, Vec::new(), AfterChange::Free);
         }
         self.settle();
         // Another thread may have begun to close them; they are closed when this returns.

@@ -1,7 +1,7 @@
 //! Soft spaces: making them, and reaching their memory through calls.
 
 use super::Space;
-use super::change::{Pages, Rest};
+use super::change::{AfterChange, Pages};
 use crate::core::Core;
 use crate::fault::FaultError;
 use crate::platform::{Platform, Soft};
@@ -97,7 +97,7 @@ impl<P: Platform> Drop for Space<P> {
         // A page that stays pinned keeps its mapping, and the space its number: its pin's owner may still use
         // it.
         if let Ok(change) = self.begin(everything, |_| Ok(Pages::Drop)) {
-            self.finish(change, Vec::new(), Rest::Taken);
+            self.finish(change, Vec::new(), AfterChange::Taken);
             self.core.spaces.remove(self.base);
             self.core.mmu.remove_window(self.base);
             self.settle();

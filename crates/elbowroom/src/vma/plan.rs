@@ -17,16 +17,16 @@ use std::ops::Range;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Carved {
     /// What is left before the cut.
-    pub(crate) before: Option<Piece>,
+    pub(crate) before: Option<SplitPart>,
     /// What the cut takes.
-    pub(crate) inside: Piece,
+    pub(crate) inside: SplitPart,
     /// What is left after it.
-    pub(crate) after: Option<Piece>,
+    pub(crate) after: Option<SplitPart>,
 }
 
 /// A part of a mapping.
 #[derive(Debug, PartialEq, Eq, Clone)]
-pub(crate) struct Piece {
+pub(crate) struct SplitPart {
     /// Its addresses.
     pub(crate) range: Range<usize>,
     /// The file's page at its start.
@@ -146,7 +146,7 @@ pub(crate) fn carve(range: &Range<usize>, first_page: u64, cut: &Range<usize>) -
     if inside.start >= inside.end {
         return None;
     }
-    let piece = |part: Range<usize>| Piece {
+    let piece = |part: Range<usize>| SplitPart {
         first_page: first_page + ((part.start - range.start) >> PAGE_SHIFT) as u64,
         range: part,
     };

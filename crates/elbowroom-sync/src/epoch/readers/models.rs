@@ -125,17 +125,17 @@ fn a_grace_period_ends_with_the_sections_that_it_waits_for() {
     });
 }
 
-/// Pushes to the stock of a record and gives it back.
+/// Pushes to the list of a record and gives it back.
 fn leave_one(versions: &Versions) {
     let reader = versions.readers.take();
     // SAFETY: the record is this thread's.
     let len = unsafe {
-        reader.stock(|stock| {
-            stock.push(1);
-            stock.len()
+        reader.with_list(|list| {
+            list.push(1);
+            list.len()
         })
     };
-    assert_eq!(len, 1, "a record that is taken has nothing in stock");
+    assert_eq!(len, 1, "a record that is taken has an empty list");
     reader.give_back(true);
 }
 
@@ -148,7 +148,7 @@ fn what_is_left_is_found_once() {
             thread::spawn(move || leave_one(&versions))
         };
         let mut found = Vec::new();
-        // A tenant among the others, whose record it may be.
+        // A owner among the others, whose record it may be.
         let reader = versions.readers.take();
         versions.readers.take_left(|left| found.extend(left));
         reader.give_back(false);
