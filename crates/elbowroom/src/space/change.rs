@@ -1,16 +1,15 @@
 //! Changing the layout: the mechanism under all verbs that do.
 
 use super::Space;
-use crate::config::{CHANGE_LOOK, DELAY, PINNED_BOUND};
+use crate::config::CHANGE_LOOK;
 use crate::core::Core;
 use crate::object::FileObject;
-use crate::page::{AnonPages, Flag, Folio};
-use crate::pause::{Cause, pause};
+use crate::page::{AnonPages, Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
-use elbowroom_machine::{Errno, Extent, Mmu, PAGE_SHIFT, UnmapError};
+use crate::writeback::{Home, Patience};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::Arc;
-use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
 /// A part of a mapping that a change concerns.
@@ -160,8 +159,8 @@ impl<P: Platform> Space<P> {
             (Change { range, parts, free, promised }, pages)
         };
         if pages != Pages::Stay {
-            let deadline = Instant::now() + PINNED_BOUND;
-            let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part, deadline));
+            let patience = Patience::bounded();
+            let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part, patience));
             if let Err(e) = left.and_then(|()| self.core.mmu.allow(change.range.clone())) {
                 self.undo(change);
                 return Err(e);
@@ -251,18 +250,18 @@ impl<P: Platform> Core<P> {
     /// Takes the pages of a part out of the MMU.
     ///
     /// # Errors
-    /// EBUSY: one has been pinned up to the deadline.
-    fn take_out(&self, mm: &Mm, part: &VmaPart, deadline: Instant) -> Result<(), Errno> {
+    /// EBUSY: one has been pinned for longer than patience lasts.
+    fn take_out(&self, mm: &Mm, part: &VmaPart, patience: Patience) -> Result<(), Errno> {
         if part.spec.is_private() {
             self.split_ends(mm, &part.page_numbers());
             for (page, folio) in mm.anon.in_range(part.page_numbers()) {
-                self.bring_home(None, &folio, (page as usize) << PAGE_SHIFT, deadline)?;
+                self.bring_home(None, &folio, (page as usize) << PAGE_SHIFT, patience)?;
             }
         }
         let Some(object) = &part.spec.object else { return Ok(()) };
         for folio in object.folios_in(part.pages()) {
             let distance = (folio.index as usize).wrapping_sub(part.first_page as usize) << PAGE_SHIFT;
-            self.bring_home(Some(object), &folio, part.range.start.wrapping_add(distance), deadline)?;
+            self.bring_home(Some(object), &folio, part.range.start.wrapping_add(distance), patience)?;
         }
         Ok(())
     }
@@ -273,28 +272,20 @@ impl<P: Platform> Core<P> {
         object: Option<&FileObject>,
         folio: &Arc<Folio>,
         base: usize,
-        deadline: Instant,
+        patience: Patience,
     ) -> Result<(), Errno> {
-        // None of its pages is mapped while a device has its frames, and nobody maps one before that is over.
-        while !folio.state.test(Flag::Reading) && !folio.state.test(Flag::Writeback) {
-            let mut locked = self.lock(folio);
-            let here = |extent: &&mut Extent| extent.base() == Some(base);
-            let Some(extent) = locked.body_mut().extent.as_mut().filter(here) else { break };
-            let result = self.mmu.unmap(extent);
-            if result == Err(UnmapError::Lost)
-                && let Some(object) = object
-            {
-                self.lose(object, &mut locked);
-            }
-            drop(locked);
-            if result != Err(UnmapError::Busy) {
-                break;
-            }
-            // Who takes pages out of what is still mapped may find that they come back.
-            if Instant::now() > deadline {
-                return Err(Errno::BUSY);
-            }
-            pause(Cause::Pinned, DELAY);
+        // None of its pages is mapped while a device has its frames, and none of them is mapped here before
+        // that is over. This thread need not wait for it.
+        if folio.state.test(Flag::Reading) || folio.state.test(Flag::Writeback) {
+            return Ok(());
+        }
+        let here = |folio: &LockedFolio<'_>| {
+            folio.body().extent.as_ref().is_some_and(|extent| extent.base() == Some(base))
+        };
+        if let Home::Damaged(mut folio) = self.take_home(folio, patience, here)?
+            && let Some(object) = object
+        {
+            self.lose(object, &mut folio);
         }
         Ok(())
     }
@@ -318,7 +309,7 @@ impl<P: Platform> Core<P> {
     /// may be back by the time this returns. Linux: `madvise_cold`.
     pub(super) fn deactivate_part(&self, mm: &Mm, part: &VmaPart) {
         // It is a hint.
-        let _ = self.take_out(mm, part, Instant::now());
+        let _ = self.take_out(mm, part, Patience::NONE);
     }
 
     /// Takes the pages of a part that stays mapped out of the MMU, and frees those that belong to the space.
@@ -327,15 +318,15 @@ impl<P: Platform> Core<P> {
     /// # Errors
     /// EBUSY: one has been pinned for longer than the bound. The kernel's: denials could not be undone.
     pub(super) fn forget_part(&self, mm: &Mm, part: &VmaPart) -> Result<(), Errno> {
-        let deadline = Instant::now() + PINNED_BOUND;
-        self.take_out(mm, part, deadline)?;
+        let patience = Patience::bounded();
+        self.take_out(mm, part, patience)?;
         if part.spec.is_private() {
             each_own(mm, &part.page_numbers(), |page| {
                 loop {
                     match self.forget_own(mm, page, part) {
                         Some(next) => return Ok(next),
-                        None if Instant::now() > deadline => return Err(Errno::BUSY),
-                        None => pause(Cause::Pinned, DELAY / 10),
+                        None if patience.wait() => {}
+                        None => return Err(Errno::BUSY),
                     }
                 }
             })?;
@@ -396,12 +387,13 @@ fn each_own(
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::config::PINNED_BOUND;
     use crate::page::HUGE_PAGES;
     use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
     use elbowroom_machine::PAGE_SIZE;
     use elbowroom_sync::atomic::{AtomicBool, Ordering};
     use elbowroom_sync::thread;
-    use elbowroom_sync::time::Duration;
+    use elbowroom_sync::time::{Duration, Instant};
 
     fn memory(len: usize) -> MapRequest {
         MapRequest {
@@ -482,7 +474,7 @@ mod tests {
         let first = (start >> PAGE_SHIFT) as u64;
         let huge = mm.anon.find(first).unwrap();
         assert_eq!(huge.pages(), HUGE_PAGES);
-        core.bring_home(None, &huge, start, Instant::now()).unwrap();
+        core.bring_home(None, &huge, start, Patience::NONE).unwrap();
         for (from, pages) in [(0, 100), (300, 50), (400, HUGE_PAGES as usize - 400)] {
             let range = start + (from << PAGE_SHIFT)..start + ((from + pages) << PAGE_SHIFT);
             let part = VmaPart { range, first_page: 0, spec: mm.enter(start).unwrap().spec.clone() };

@@ -2,13 +2,12 @@
 //! `copy_page_range`.
 
 use super::Space;
-use crate::config::{DELAY, FORK_PINNED_BOUND};
-use crate::pause::{Cause, pause};
+use crate::config::FORK_PINNED_BOUND;
 use crate::platform::Soft;
 use crate::vma::{Vma, VmaFlags, VmaSpec};
+use crate::writeback::Patience;
 use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
 impl Space<Soft> {
@@ -42,7 +41,7 @@ impl Space<Soft> {
         // First where the pages are, then the pages: whoever looks for copies of a file's page finds them by
         // the mapping.
         child.map_as(inherited().cloned(), offset)?;
-        let deadline = Instant::now() + FORK_PINNED_BOUND;
+        let patience = Patience::of(FORK_PINNED_BOUND);
         for (range, _, spec) in inherited() {
             if !spec.is_private() || spec.flags.contains(VmaFlags::WIPE_ON_FORK) {
                 continue;
@@ -51,7 +50,7 @@ impl Space<Soft> {
             for (first, folio) in self.mm.anon.in_range(pages.clone()) {
                 for page in first.max(pages.start)..(first + folio.pages()).min(pages.end) {
                     let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
-                    self.share(page, child, there as u64, deadline)?;
+                    self.share(page, child, there as u64, patience)?;
                 }
             }
         }
@@ -77,7 +76,7 @@ impl Space<Soft> {
     }
 
     /// Lets the child have what this space has at a page: from now on a store by either is a fault.
-    fn share(&self, page: u64, child: &Space<Soft>, there: u64, deadline: Instant) -> Result<(), Errno> {
+    fn share(&self, page: u64, child: &Space<Soft>, there: u64, patience: Patience) -> Result<(), Errno> {
         // Dropped meanwhile: then the child has none either. Copied or moved: the next look finds the other.
         while let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) {
             // What others have, too, nobody can store to.
@@ -92,10 +91,9 @@ impl Space<Soft> {
             if unmapped {
                 break;
             }
-            if Instant::now() > deadline {
+            if !patience.wait() {
                 return Err(Errno::AGAIN);
             }
-            pause(Cause::Pinned, DELAY);
         }
         Ok(())
     }

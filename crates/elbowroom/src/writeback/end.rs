@@ -5,18 +5,15 @@
 //! when the page is written, and when the file grows. Which bytes that are is known by
 //! [`FileObject::settled`]; what others have cut off by [`FileObject::take_cut`].
 
-use super::Obstacle;
-use crate::config::{DELAY, PINNED_BOUND};
+use super::{Obstacle, Patience};
 use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
-use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
 impl<P: Platform> Core<P> {
@@ -40,7 +37,7 @@ impl<P: Platform> Core<P> {
         obstacle: Obstacle,
     ) {
         let end = kept.div_ceil(PAGE_SIZE as u64);
-        let deadline = Instant::now() + PINNED_BOUND;
+        let patience = obstacle.patience();
         for folio in object.folios_in(whole.start.min(kept >> PAGE_SHIFT)..u64::MAX >> PAGE_SHIFT) {
             let forget = |core: &Self, folio: &mut LockedFolio<'_>| {
                 let (index, range) = (folio.index, folio.range());
@@ -56,13 +53,12 @@ impl<P: Platform> Core<P> {
                     zero_beyond(folio, kept);
                 }
             };
-            match obstacle {
-                Obstacle::Wait => self.with_home(object, &folio, deadline, forget),
-                Obstacle::Skip => {
-                    if self.at_home(object, &folio, forget) == Err(UnmapError::Busy) {
-                        // The next time, then.
-                        object.note_cut(kept);
-                    }
+            if let Err(busy) = self.with_home(object, &folio, patience, forget) {
+                match obstacle {
+                    // The mapping and the file may differ.
+                    Obstacle::Wait => object.record_error(busy),
+                    // The next time, then.
+                    Obstacle::Skip => object.note_cut(kept),
                 }
             }
         }
@@ -80,12 +76,14 @@ impl<P: Platform> Core<P> {
         if size <= from || object.is_memory() {
             return;
         }
-        if let Some(folio) = object.lookup(from >> PAGE_SHIFT) {
-            let deadline = Instant::now() + PINNED_BOUND;
-            if self.is_dirty_at(&folio, from) {
-                self.with_home(object, &folio, deadline, |core, folio| {
-                    core.settle_locked(object, folio, Tail::OfTheFile);
-                });
+        if let Some(folio) = object.lookup(from >> PAGE_SHIFT)
+            && self.is_dirty_at(&folio, from)
+        {
+            let settled = self.with_home(object, &folio, Patience::bounded(), |core, folio| {
+                core.settle_locked(object, folio, Tail::OfTheFile);
+            });
+            if let Err(busy) = settled {
+                object.record_error(busy);
             }
         }
         object.settle(size);
@@ -137,7 +135,7 @@ impl<P: Platform> Core<P> {
         if object.size() > from {
             if let Some(folio) = object.lookup(from >> PAGE_SHIFT) {
                 // A page that is busy now is met again when it is written.
-                let _ = self.at_home(object, &folio, |core, folio| {
+                let _ = self.with_home(object, &folio, Patience::NONE, |core, folio| {
                     core.settle_locked(object, folio, Tail::Stored);
                 });
             } else {
@@ -169,9 +167,9 @@ impl<P: Platform> Core<P> {
             // Closed meanwhile: who opens it again reads what it has then.
             return self.drop_clean(object, pages);
         };
-        let deadline = Instant::now() + PINNED_BOUND;
+        let patience = Patience::bounded();
         for folio in object.folios_in(pages) {
-            self.with_home(object, &folio, deadline, |core, folio| {
+            let done = self.with_home(object, &folio, patience, |core, folio| {
                 let start = folio.index << PAGE_SHIFT;
                 let end = folio.range().end << PAGE_SHIFT;
                 let part = bytes.start.max(start)..bytes.end.min(end);
@@ -190,48 +188,11 @@ impl<P: Platform> Core<P> {
                     core.discard(object, folio);
                 }
             });
-        }
-    }
-
-    /// Runs `f` with the folio locked and all its pages at home. The pages stay home until somebody touches
-    /// them. If a page stays pinned, `f` is not run, and whoever asks for the file's errors is told EBUSY:
-    /// the mapping and the file may differ.
-    fn with_home(
-        &self,
-        object: &Arc<FileObject>,
-        folio: &Arc<Folio>,
-        deadline: Instant,
-        f: impl Fn(&Core<P>, &mut LockedFolio<'_>),
-    ) {
-        while self.at_home(object, folio, &f) == Err(UnmapError::Busy) {
-            // Pinned by direct I/O of the program into this very page, which ends; or by a pin of a soft
-            // space, which may not.
-            if Instant::now() > deadline {
-                return object.record_error(Errno::BUSY);
+            if let Err(busy) = done {
+                // The mapping and the file may differ.
+                object.record_error(busy);
             }
-            pause(Cause::Pinned, DELAY);
         }
-    }
-
-    /// Runs `f` with the folio locked and all its pages at home, if there is a folio still and that can be
-    /// had now.
-    fn at_home(
-        &self,
-        object: &Arc<FileObject>,
-        folio: &Arc<Folio>,
-        f: impl Fn(&Core<P>, &mut LockedFolio<'_>),
-    ) -> Result<(), UnmapError> {
-        let mut folio = self.lock(folio);
-        if folio.state.test(Flag::Dead) {
-            return Ok(());
-        }
-        let result = self.mmu.unmap(folio.body_mut().extent());
-        match result {
-            Ok(()) => f(self, &mut folio),
-            Err(UnmapError::Lost) => self.lose(object, &mut folio),
-            Err(UnmapError::Busy) => {}
-        }
-        result
     }
 }
 

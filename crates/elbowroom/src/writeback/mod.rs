@@ -6,15 +6,17 @@
 
 mod end;
 mod folio;
+mod home;
 
-use crate::config::{DELAY, DIRTY_SHARE, IDLE_FILE_KEEP, PINNED_BOUND};
+pub(crate) use home::{Home, Patience};
+
+use crate::config::{DIRTY_SHARE, IDLE_FILE_KEEP};
 use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
-use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
@@ -28,6 +30,16 @@ pub(crate) enum Obstacle {
     Skip,
     /// Wait, with a bound.
     Wait,
+}
+
+impl Obstacle {
+    /// For how long to wait, from now on.
+    fn patience(self) -> Patience {
+        match self {
+            Self::Skip => Patience::NONE,
+            Self::Wait => Patience::bounded(),
+        }
+    }
 }
 
 impl<P: Platform> Core<P> {
@@ -69,10 +81,10 @@ impl<P: Platform> Core<P> {
         }
         let foreign = object.begin_change();
         self.follow_others(object);
-        let deadline = Instant::now() + PINNED_BOUND;
+        let patience = obstacle.patience();
         let mut first = Ok(());
         for folio in folios {
-            first = first.and(self.write_folio(object, &folio, obstacle, deadline));
+            first = first.and(self.write_folio(object, &folio, obstacle, patience));
         }
         first = first.and(object.end_change());
         if foreign {
@@ -96,20 +108,18 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Writes one folio back. An obstacle is waited for until `deadline` at most, then it is EBUSY.
+    /// Writes one folio back. An obstacle that is waited for, and lasts, is EBUSY.
     fn write_folio(
         &self,
         object: &Arc<FileObject>,
         folio: &Arc<Folio>,
         obstacle: Obstacle,
-        deadline: Instant,
+        patience: Patience,
     ) -> Result<(), Errno> {
         loop {
             let result = self.write_locked(object, &mut self.lock(folio));
             match result {
-                Err(Errno::BUSY) if obstacle == Obstacle::Wait && Instant::now() < deadline => {
-                    pause(Cause::Pinned, DELAY);
-                }
+                Err(Errno::BUSY) if patience.wait() => {}
                 Err(Errno::BUSY) if obstacle == Obstacle::Skip => return Ok(()),
                 result => return result,
             }
@@ -128,12 +138,12 @@ impl<P: Platform> Core<P> {
     /// Drops the clean folios of a file that have pages in `pages`.
     pub(crate) fn drop_clean(&self, object: &Arc<FileObject>, pages: Range<u64>) {
         for folio in object.folios_in(pages) {
-            let mut folio = self.waits.lock(folio, self);
-            if !folio.state.test(Flag::Dead) {
-                let body = folio.body_mut();
-                if body.dirty.is_empty() && self.mmu.unmap(body.extent()) != Err(UnmapError::Busy) {
-                    self.discard(object, &mut folio);
-                }
+            let clean = |folio: &LockedFolio<'_>| folio.body().dirty.is_empty();
+            // What is pinned stays.
+            if let Ok(Home::Here(mut folio) | Home::Damaged(mut folio)) =
+                self.take_home(&folio, Patience::NONE, clean)
+            {
+                self.discard(object, &mut folio);
             }
         }
     }
@@ -264,24 +274,16 @@ impl<P: Platform> Core<P> {
     /// Frees folios of memory: they read as zeros again. `false`: some are left, which have been pinned for
     /// longer than the bound.
     pub(crate) fn drop_memory(&self, object: &FileObject, pages: Range<u64>) -> bool {
-        let deadline = Instant::now() + PINNED_BOUND;
+        let patience = Patience::bounded();
         let mut all = true;
         for folio in object.folios_in(pages) {
-            loop {
-                let mut locked = self.lock(&folio);
-                let dead = locked.state.test(Flag::Dead);
-                let busy = !dead && self.mmu.unmap(locked.body_mut().extent()) == Err(UnmapError::Busy);
-                if !dead && !busy {
-                    object.remove(&locked);
-                    self.free_folio(locked);
-                } else {
-                    drop(locked);
+            match self.take_home(&folio, patience, |_| true) {
+                Ok(Home::Here(folio) | Home::Damaged(folio)) => {
+                    object.remove(&folio);
+                    self.free_folio(folio);
                 }
-                if !busy || Instant::now() > deadline {
-                    all &= !busy;
-                    break;
-                }
-                pause(Cause::Pinned, DELAY);
+                Ok(Home::Not) => {}
+                Err(_) => all = false,
             }
         }
         all
