@@ -138,10 +138,20 @@ impl<H, T> FlagGuard<H, T> {
     /// # Panics
     /// If the holder comes with its lock taken.
     pub fn locked(holder: H, lock_of: impl FnOnce(&H) -> &FlagLock<T>) -> Self {
-        match Self::try_lock(Arc::new(holder), lock_of) {
-            Ok(guard) => guard,
-            Err(_) => panic!("nobody else knows it yet"),
-        }
+        let holder = Arc::new(holder);
+        let lock = lock_of(&holder);
+        let (start, at) = (std::ptr::from_ref::<H>(&holder).addr(), std::ptr::from_ref(lock).addr());
+        // What is inside of what was moved here is known to nobody else: no exchange is needed.
+        let inside = at >= start && at + size_of::<FlagLock<T>>() <= start + size_of::<H>();
+        let word = lock.word.load(Ordering::Relaxed);
+        let taken = if inside {
+            lock.word.store(word | LOCKED, Ordering::Relaxed);
+            word & LOCKED == 0
+        } else {
+            lock.try_lock()
+        };
+        assert!(taken, "nobody else knows it yet");
+        Self { lock: NonNull::from(lock), holder }
     }
 
     /// What has the lock.

@@ -11,7 +11,7 @@ use elbowroom_index::RangeMap;
 use elbowroom_index::range_map::Writer;
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use elbowroom_sync::epoch::pin;
+use elbowroom_sync::epoch::{Guard, pin};
 use elbowroom_sync::{
     Arc, Key, LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, Lines, LockStats, SlotRead, Slots,
     TryReadError,
@@ -326,13 +326,20 @@ impl Mm {
     /// Maps, where no VMA is; joins it with neighbours that it continues. The caller has asked
     /// [`Mm::room_for`] it.
     pub(crate) fn insert(&self, layout: &mut Layout<'_>, mut vma: Vma) {
-        let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &pin())?.1.key();
+        let guard = pin();
+        let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &guard)?.1.key();
         let before = (vma.range.start > 0).then(|| key_at(vma.range.start - PAGE_SIZE)).flatten();
         let after = key_at(vma.range.end);
         let plan = {
             let side = |key: Option<Key>| self.vmas.read_locked(key?, layout).map(Vma::side);
             merge(side(before).as_ref(), &vma.side(), side(after).as_ref())
         };
+        if !plan.with_before() && !plan.with_after() {
+            // With the one guard: making one costs more than having one.
+            return self.put(layout, vma, &guard);
+        }
+        // Taking a neighbour out waits for its readers, which is not for a guard.
+        drop(guard);
         let mut joined = |key: Option<Key>| self.vmas.remove(key?, layout);
         if plan.with_before()
             && let Some(left) = joined(before)
@@ -344,9 +351,14 @@ impl Mm {
         {
             vma.range.end = right.range.end;
         }
+        self.put(layout, vma, &pin());
+    }
+
+    /// Puts a VMA in that is joined with nothing.
+    fn put(&self, layout: &mut Layout<'_>, vma: Vma, guard: &Guard) {
         let pages = pages_of(&vma.range);
         let key = self.vmas.insert(layout, vma).expect("the caller has asked for room");
-        layout.index.store(pages, Some(Entry::of(key)), &pin());
+        layout.index.store(pages, Some(Entry::of(key)), guard);
     }
 
     /// Makes `range` free if it is that of one VMA without any page in the cache or of its own, and nobody
