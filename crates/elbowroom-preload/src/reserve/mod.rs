@@ -155,7 +155,10 @@ pub fn touches(range: &Range<usize>) -> bool {
 /// Whether a call of the program on these addresses is refused, since memory of the library is among them; it
 /// is counted then.
 pub fn refuses(addr: usize, len: usize) -> bool {
-    // What wraps is no range: the kernel refuses it for that.
+    // What wraps is no range, and what is not aligned is none either: the kernel refuses it for that.
+    if !addr.is_multiple_of(PAGE) {
+        return false;
+    }
     let Some(range) = addr.checked_add(len).map(|end| addr..end).filter(|range| !range.is_empty()) else {
         return false;
     };
