@@ -28,6 +28,19 @@ const MAX_THREADS: usize = 10_000;
 /// The smallest budget with which Elbowroom works, and so the smallest that can be compared.
 const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
 
+const TUNE_EXAMPLES: &str = "Examples:
+  elbowroom lab tune io-retry --threads 20 --memory 64M --seconds 2
+  elbowroom lab tune --only standby_share,skipped_chances random-read --runs 5 --json tune.json";
+
+/// What a signal that ends a worker's run leaves behind.
+pub(crate) const PAGING_UNDONE: &str =
+    "the worker is killed, and files, control groups and readahead are put back";
+
+/// A name of what can be switched off.
+fn parse_name(text: &str) -> Result<String, String> {
+    elbowroom::Ablation::without(text).map(|_| text.trim().to_owned())
+}
+
 /// `elbowroom lab`: the reference workloads, beside the kernel.
 #[derive(Debug, Args)]
 pub struct LabArgs {
@@ -47,6 +60,16 @@ pub enum LabCommand {
     },
     /// List the workloads
     List,
+    /// Run one workload with each improvement and tuned constant switched off, beside runs with all on
+    #[command(after_help = TUNE_EXAMPLES)]
+    Tune {
+        /// Only these, with commas between; by default all
+        #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parse_name)]
+        only: Vec<String>,
+        /// Which one, with its options; its engines are not asked for.
+        #[command(subcommand)]
+        workload: Workload,
+    },
 }
 
 /// What `lab run` can run.
@@ -198,7 +221,7 @@ impl Runnable {
     /// What a signal that ends the run leaves behind.
     pub(crate) fn undone(&self) -> &'static str {
         match self {
-            Self::Paging(_) => "the worker is killed, and files, control groups and readahead are put back",
+            Self::Paging(_) => PAGING_UNDONE,
             Self::Library(_) => "the threads are stopped, and nothing is left behind",
         }
     }

@@ -75,11 +75,22 @@ impl Programs {
         line
     }
 
-    /// The worker under `elbowroom run`, which writes its statistics to `stats`.
-    pub fn under_elbowroom(&self, memory: Size, stats: &Path, worker_args: &[OsString]) -> Vec<OsString> {
+    /// The worker under `elbowroom run`, which writes its statistics to `stats`; `off` names what is switched
+    /// off, with commas between.
+    pub fn under_elbowroom(
+        &self,
+        memory: Size,
+        stats: &Path,
+        off: &str,
+        worker_args: &[OsString],
+    ) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
         line.extend(["run", "--memory", &memory.to_string(), "--quiet", "--stats"].map(OsString::from));
-        line.extend([stats.into(), "--".into(), self.worker.clone().into()]);
+        line.push(stats.into());
+        if !off.is_empty() {
+            line.extend(["--ablate", off].map(OsString::from));
+        }
+        line.extend(["--".into(), self.worker.clone().into()]);
         line.extend_from_slice(worker_args);
         line
     }

@@ -7,7 +7,8 @@
 //!
 //! From here down: [`cli`] says what can be asked for; `session` makes the files and runs the engines in
 //! turn; `watch` runs one worker and samples it; `record` is what was seen of it and the figures that follow;
-//! `report` computes medians and ratios and prints them. [`board`], [`content`] and [`histogram`] are what
+//! `report` computes medians and ratios and prints them;
+//! `tune` does so for what is switched off. [`board`], [`content`] and [`histogram`] are what
 //! the lab and the worker must agree on. Beside that, `bench` measures the library alone, in this process.
 //! Unsafe code is in `bench::area` only; the worker's is in its `memory` module.
 //!
@@ -37,6 +38,7 @@ mod record;
 mod report;
 mod session;
 pub mod size;
+mod tune;
 mod watch;
 
 /// The granularity of everything in the lab, in bytes. Files are whole pages.
@@ -60,13 +62,23 @@ pub fn run(args: cli::LabArgs) -> Result<ExitCode> {
             print!("{}", cli::LIST);
             Ok(ExitCode::SUCCESS)
         }
-        cli::LabCommand::Run { workload } => match run_one(&workload) {
-            Err(error) if error.chain().any(|cause| cause.is::<interrupt::Interrupted>()) => {
-                eprintln!("interrupted: {}", workload.undone());
-                Ok(ExitCode::from(INTERRUPTED_STATUS))
-            }
-            result => result.map(|()| ExitCode::SUCCESS),
-        },
+        cli::LabCommand::Run { workload } => ended(run_one(&workload), workload.undone()),
+        cli::LabCommand::Tune { only, workload } => {
+            let all = elbowroom::Ablation::names();
+            let names = if only.is_empty() { all } else { only.iter().map(String::as_str).collect() };
+            ended(session::tune(&workload, &names), cli::PAGING_UNDONE)
+        }
+    }
+}
+
+/// How the lab ends; `undone` says what a signal that ends a run leaves behind.
+fn ended(result: Result<()>, undone: &str) -> Result<ExitCode> {
+    match result {
+        Err(error) if error.chain().any(|cause| cause.is::<interrupt::Interrupted>()) => {
+            eprintln!("interrupted: {undone}");
+            Ok(ExitCode::from(INTERRUPTED_STATUS))
+        }
+        result => result.map(|()| ExitCode::SUCCESS),
     }
 }
 

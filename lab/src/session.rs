@@ -21,6 +21,7 @@ use crate::procfs::{self, Resident};
 use crate::progress::Progress;
 use crate::record::Record;
 use crate::report::{Report, Skipped};
+use crate::tune::{self, Worth};
 use crate::watch::{self, Task, Watched};
 
 /// Everything that the runs of one session share.
@@ -34,32 +35,38 @@ struct Session<'a> {
     interrupt: Interrupt,
 }
 
+impl<'a> Session<'a> {
+    /// Makes the files.
+    fn begin(workload: &'a Workload, engines: &[Engine], progress: &mut Progress) -> Result<Self> {
+        let programs = Programs::find()?;
+        let interrupt = Interrupt::install()?;
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+        let dir = workload.common().dir.as_deref();
+        let files = DataFiles::prepare(dir, workload.files(), workload.file_size(), seed)?;
+        let device = usable_device(files.dir(), workload, engines)?;
+        files.write(&interrupt, progress)?;
+        let scratch = scratch_dir(files.dir())?;
+        Ok(Self { workload, programs, files, scratch, device, interrupt })
+    }
+}
+
 /// Runs a workload in its engines, prints the table and writes the JSON file.
 pub fn run(workload: &Workload) -> Result<()> {
     workload.check()?;
     let common = workload.common();
     let json = common.json.as_deref().map(JsonFile::prepare).transpose()?;
-    let programs = Programs::find()?;
-    let interrupt = Interrupt::install()?;
     let (engines, skipped) = usable_engines(workload)?;
-
-    let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
-    let files = DataFiles::prepare(common.dir.as_deref(), workload.files(), workload.file_size(), seed)?;
-    let device = usable_device(files.dir(), workload, &engines)?;
     let mut progress = Progress::new();
     for Skipped { engine, reason } in &skipped {
         progress.keep(&format!("{engine} is left out: {reason}"));
     }
-    files.write(&interrupt, &mut progress)?;
-
-    let scratch = scratch_dir(files.dir())?;
-    let session = Session { workload, programs, files, scratch, device, interrupt };
+    let session = Session::begin(workload, &engines, &mut progress)?;
     let mut report = Report::new(workload, &engines, skipped, session.device.as_ref())?;
     for run in 1..=common.runs {
         for engine in &engines {
             let label = format!("run {run}/{} {engine}", common.runs);
             let record =
-                session.run_one(*engine, run, &label, &mut progress).with_context(|| label.clone())?;
+                session.run_one(*engine, "", run, &label, &mut progress).with_context(|| label.clone())?;
             progress.keep(&format!("{label}: {}", report.line(&record)));
             report.push(record);
         }
@@ -69,6 +76,39 @@ pub fn run(workload: &Workload) -> Result<()> {
     print!("{}", report.table());
     if let Some(json) = json {
         json.write(&report.json()?)?;
+    }
+    Ok(())
+}
+
+/// Runs a workload under Elbowroom with each of `names` switched off in turn, each time beside a run with all
+/// on, and prints what each is worth.
+pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
+    workload.check()?;
+    let json = workload.common().json.as_deref().map(JsonFile::prepare).transpose()?;
+    let engine = Engine::Elbowroom;
+    let mut progress = Progress::new();
+    let session = Session::begin(workload, &[engine], &mut progress)?;
+    let mut worths = Vec::new();
+    for (nth, name) in (1..).zip(names) {
+        let mut worth = Worth::new(name);
+        for run in 1..=workload.common().runs {
+            for off in ["", name] {
+                let label = format!(
+                    "{nth}/{} {name}, run {run}, {}",
+                    names.len(),
+                    if off.is_empty() { "on" } else { "off" }
+                );
+                let record = session.run_one(engine, off, run, &label, &mut progress);
+                worth.push(off.is_empty(), &record.with_context(|| label.clone())?);
+            }
+        }
+        progress.keep(&worth.line());
+        worths.push(worth);
+    }
+    drop(progress);
+    print!("{}", tune::table(&worths));
+    if let Some(json) = json {
+        json.write(&tune::json(workload, &worths)?)?;
     }
     Ok(())
 }
@@ -115,8 +155,15 @@ fn scratch_dir(fallback: &Path) -> Result<TempDir> {
 }
 
 impl Session<'_> {
-    /// Runs the worker once in one engine, with a cold cache.
-    fn run_one(&self, engine: Engine, run: usize, label: &str, progress: &mut Progress) -> Result<Record> {
+    /// Runs the worker once in one engine, with a cold cache; `off` names what of Elbowroom is switched off.
+    fn run_one(
+        &self,
+        engine: Engine,
+        off: &str,
+        run: usize,
+        label: &str,
+        progress: &mut Progress,
+    ) -> Result<Record> {
         let common = self.workload.common();
         progress.update(|| format!("{label}: making the page cache cold"));
         self.files.make_cold(&self.interrupt)?;
@@ -136,7 +183,7 @@ impl Session<'_> {
         let _readahead = readahead.map(|(size, device)| device.with_readahead(size)).transpose()?;
         let line = match &group {
             Some(group) => self.programs.in_cgroup(group, &arguments),
-            None => self.programs.under_elbowroom(common.memory, &stats_path, &arguments),
+            None => self.programs.under_elbowroom(common.memory, &stats_path, off, &arguments),
         };
 
         let mut stderr =

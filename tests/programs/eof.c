@@ -140,6 +140,40 @@ static void hole(void)
     SYS(close(fd));
 }
 
+/* A write that stops in its midst, because its source ends, and then a longer file: what was not written
+ * reads as zeros and can be stored to. Of the bytes between, ext4 keeps blocks put aside for data that never
+ * comes, and refuses to read them with O_DIRECT. */
+static void after_a_short_write(int by_fallocate)
+{
+    size_t whole = 8 * PAGE, there = 5 * PAGE, end = 64 * KIB;
+    uint8_t *source = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(source != MAP_FAILED, "mmap: %s", strerror(errno));
+    memset(source, 0x55, there);
+    SYS(munmap(source + there, whole - there));
+    for (size_t at = 0; at < 8 * PAGE; at += 1028) {
+        unlink(path);
+        int fd = (int)SYS(open(path, O_RDWR | O_CREAT | O_TRUNC, 0644));
+        CHECK(pwrite(fd, source, whole, (off_t)at) == (ssize_t)there, "pwrite: %s", strerror(errno));
+        SYS(fdatasync(fd));
+        if (by_fallocate)
+            SYS(fallocate(fd, 0, (off_t)(at + whole), (off_t)(end - at - whole) + 100));
+        else
+            SYS(ftruncate(fd, (off_t)end + 100));
+        uint8_t *base = map_file(fd, 2 * end, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
+        zero_check(base, at, "before what was written");
+        bytes_check(base + at, 0x55, there, "what was written");
+        zero_check(base + at + there, end + PAGE - at - there, "after what was written");
+        memset(base + at + there, 0x66, end - at - there);
+        SYS(msync(base, end, MS_SYNC));
+        uint8_t bytes[64 * KIB];
+        pread_all(fd, bytes, end, 0);
+        bytes_check(bytes + at + there, 0x66, end - at - there, "stores behind what was written");
+        SYS(munmap(base, 2 * end));
+        SYS(close(fd));
+    }
+    SYS(munmap(source, there));
+}
+
 static void truncation(int dirty)
 {
     int fd = fresh();
@@ -206,6 +240,8 @@ int main(int argc, char **argv)
     PART(tail_stores);
     PART(growth);
     PART(hole);
+    PART(after_a_short_write, 1);
+    PART(after_a_short_write, 0);
     PART(truncation, 0);
     PART(truncation, 1);
     PART(system_calls);

@@ -430,6 +430,37 @@ static void shifts(void)
     free(expected);
 }
 
+/* ---- O_NONBLOCK ---- */
+
+/* A file that is only read can be opened for writing without a wait, and what is written is seen. */
+static void nonblocking(void)
+{
+    static const int FLAGS[] = {O_RDWR, O_WRONLY, O_WRONLY | O_APPEND, O_RDWR | O_CREAT};
+    for (size_t i = 0; i < 2 * sizeof FLAGS / sizeof *FLAGS; i++) {
+        SYS(close(make_file(path, "", SEED, LEN)));
+        int reader = (int)SYS(open(path, O_RDONLY));
+        uint8_t *at = map_file(reader, LEN, PROT_READ, MAP_SHARED, 0);
+        pattern_check(SEED, 0, at, LEN, "a file that is only read");
+        int flags = FLAGS[i / 2] | O_NONBLOCK;
+        int fd = i % 2 ? openat(AT_FDCWD, path, flags, 0644) : open(path, flags, 0644);
+        CHECK(fd >= 0, "way %zu: %s", i, strerror(errno));
+        if (!(flags & O_APPEND)) {
+            pwrite_all(fd, "new", 3, 5 * PAGE);
+            CHECK(!memcmp(at + 5 * PAGE, "new", 3), "way %zu: what was written is not seen", i);
+        }
+        SYS(munmap(at, LEN));
+        /* And cut. */
+        SYS(close(fd));
+        at = map_file(reader, LEN, PROT_READ, MAP_SHARED, 0);
+        (void)*(volatile uint8_t *)at;
+        fd = (int)SYS(open(path, O_WRONLY | O_TRUNC | O_NONBLOCK));
+        CHECK(file_size(reader) == 0, "way %zu: the file is not cut", i);
+        SYS(munmap(at, LEN));
+        SYS(close(fd));
+        SYS(close(reader));
+    }
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 3, "usage: filecalls FILE CASE");
@@ -438,7 +469,7 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
     } CASES[] = {{"bad_pointers", bad_pointers}, {"cuts", cuts}, {"holes", holes}, {"copies", copies},
-                 {"appends", appends}, {"shifts", shifts}};
+                 {"appends", appends}, {"shifts", shifts}, {"nonblocking", nonblocking}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         if (!strcmp(argv[2], CASES[i].name)) {
             CASES[i].run();

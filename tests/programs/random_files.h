@@ -140,6 +140,12 @@ static void step_write_from(struct worker *w)
     put(w, how == 7 ? " pipe" : how == 8 ? " socket" : " vmsplice");
     put(w, " %zu", len);
     go(w);
+    if (how == 9) {
+        /* Memory without the right to read can be lent only as far as its pages are present. Whether they
+         * are is the system's own affair, so they are made so. */
+        look(w, range.at, (inside + len + PAGE - 1) / PAGE);
+        go(w);
+    }
     struct iovec part = {from, len};
     ssize_t n = how == 7   ? write(w->pipe[1], from, len)
                 : how == 8 ? send(w->pair[0], from, len, MSG_DONTWAIT)

@@ -40,6 +40,14 @@ pub fn skipped(reason: impl std::fmt::Display) {
     let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));
 }
 
+/// Whether this process, and so what it runs, has CAP_SYS_ADMIN: what watches on files need.
+pub fn may_watch() -> bool {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
+    u64::from_str_radix(effective.trim(), 16).is_ok_and(|capabilities| capabilities & CAP_SYS_ADMIN != 0)
+}
+
 /// One `#[test]` for each named variant of a behaviour: `behaviour!(name: plain, m64, m16);` calls
 /// `fn name(variant: Variant)` as the tests `name::plain`, `name::m64` and `name::m16`.
 #[macro_export]

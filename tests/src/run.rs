@@ -404,6 +404,15 @@ impl Outcome {
             })
     }
 
+    /// How many mappings and calls the statistics count as left to the kernel for this reason.
+    ///
+    /// # Panics
+    /// If there are no statistics.
+    pub fn left_to_kernel(&self, reason: &str) -> u64 {
+        let stats = self.stats.as_ref().unwrap_or_else(|| panic!("no statistics\n{}", self.report()));
+        stats["left_to_kernel"][reason].as_u64().unwrap_or(0)
+    }
+
     /// Command, status and output, for messages.
     pub fn report(&self) -> String {
         let how = match (self.status.code(), self.status.signal()) {

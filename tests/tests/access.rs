@@ -87,3 +87,20 @@ fn files_in_memory(variant: Variant) {
     assert!(variant.is_plain() || outcome.stat("faults_major") == 0, "{:?}", outcome.stats);
 }
 behaviour!(files_in_memory: plain, m16);
+
+/// Without any of the improvements it may be slower, but the bytes are the same.
+fn every_improvement_off(variant: Variant) {
+    let scratch = Scratch::new();
+    let prefix = scratch.file("data");
+    Pattern::create_many(&prefix, 16, 3_000_000);
+    // The last one has the tuned constants, too.
+    let all = elbowroom::Ablation::names().join(",");
+    for off in ["vma_locks", "skipped_chances", "given_way", "shared_faults", "huge_folios,given_way", &all] {
+        let command = Command::new(program("many_threads")).args([&prefix, "16", "2"]);
+        let outcome = command.variant(variant).run_options(&["--ablate", off]).run().success();
+        assert_eq!(outcome.stdout, "16 threads, 2 passes\n");
+        let locked = outcome.stat("layout_lock_faults") > outcome.stat("vma_lock_success") / 2;
+        assert_eq!(locked, off.contains("vma_locks"), "{off}: {:?}", outcome.stats);
+    }
+}
+behaviour!(every_improvement_off: m16, copy);

@@ -46,6 +46,12 @@ fn shifts(variant: Variant) {
 }
 behaviour!(shifts: plain, m64, m16, copy);
 
+/// Opens for writing with O_NONBLOCK, of a file that has a lease.
+fn nonblocking(variant: Variant) {
+    case("nonblocking", variant);
+}
+behaviour!(nonblocking: plain, m64, m16, copy);
+
 /// Waits for pipes, beside whatever others do with the file.
 fn pipes(variant: Variant) {
     let scratch = Scratch::new();

@@ -22,9 +22,10 @@ const CRATES: [(&str, &str); 10] = [
 /// The modules of the manager in layers, lowest first. A module may use the layers below its own, and its own
 /// layer.
 const MODULES: [&[&str]; 12] = [
-    &["config", "error", "stats"],
-    &["page", "pause"],
-    &["object"],
+    &["ablation", "config", "error", "stats"],
+    &["pause", "group"],
+    // A folio and the object that owns it know each other.
+    &["page", "object"],
     &["vma", "readahead", "lru"],
     &["platform"],
     &["core"],
@@ -118,13 +119,19 @@ fn the_manager_has_no_unsafe_code() {
 }
 
 /// Whoever wants a folio's body has its guard, and the guard alone unlocks it. Whoever waits for what
-/// somebody announces waits for that, and does not sleep.
+/// somebody announces waits for that, and does not sleep. Frames come and go with their charge.
 #[test]
-fn the_manager_unlocks_folios_and_sleeps_in_one_place_each() {
+fn the_manager_unlocks_folios_sleeps_and_frees_frames_in_one_place_each() {
     let mut problems = Vec::new();
     for source in Source::all("crates/elbowroom/src", &[".rs"]) {
         let code = source.code_without_tests();
-        for (text, place) in [(".unlock(", "page/locked.rs"), ("thread::sleep(", "pause.rs")] {
+        for (text, place) in [
+            (".unlock(", "page/locked.rs"),
+            ("thread::sleep(", "pause.rs"),
+            ("mmu.alloc(", "group.rs"),
+            ("mmu.free(", "group.rs"),
+            ("mmu.discard_clean(", "group.rs"),
+        ] {
             let is_there = code.contains(text);
             if is_there != source.path.ends_with(place) {
                 let what = if is_there { "has" } else { "is the place for, and has no," };
@@ -322,8 +329,67 @@ fn modules_of_the_manager_use_only_the_layers_below_them() {
     report(problems);
 }
 
+/// The types of the manager's layers, each with the module that alone gives it methods. Each owns the one
+/// before it, and dereferences to it.
+const LAYERS: [(&str, &str); 5] = [
+    ("Core", "core"),
+    ("Reclaim", "reclaim"),
+    ("Writeback", "writeback"),
+    ("Faults", "fault"),
+    ("Spaces", "space"),
+];
+
+/// The types that code gives methods or traits to.
+fn implemented(code: &str) -> BTreeSet<String> {
+    let headers = code.lines().filter(|line| line.starts_with("impl"));
+    let of = |header: &str| {
+        let named = header.split(" for ").last()?.trim_start_matches("impl");
+        let named = match named.strip_prefix('<') {
+            Some(generic) if !header.contains(" for ") => generic.split_once("> ")?.1,
+            _ => named.trim_start(),
+        };
+        Some(named.split(['<', ' ']).next()?.to_owned())
+    };
+    headers.filter_map(of).collect()
+}
+
+/// The block of a struct's fields.
+fn fields<'c>(code: &'c str, name: &str) -> Option<&'c str> {
+    let at = code.find(&format!("struct {name}<P: Platform> {{"))?;
+    code[at..].split("\n}").next()
+}
+
+/// With these two rules the compiler holds the third: no layer calls a method of one above, nor sees its
+/// fields. A method of a lower layer that stood in a higher one's module could call up.
+#[test]
+fn layers_of_the_manager_are_types_with_methods_and_fields_of_their_own() {
+    let (mut problems, mut found) = (Vec::new(), 0);
+    for source in Source::all("crates/elbowroom/src", &[".rs"]) {
+        let code = source.code_without_tests();
+        let module = module_of(&source.path);
+        let types = implemented(&code);
+        for (layer, home) in LAYERS.iter().filter(|(layer, _)| types.contains(*layer)) {
+            found += 1;
+            if module != *home {
+                problems.push(format!("{} gives methods to {layer}, which is {home}'s", source.path));
+            }
+        }
+        for (layer, _) in LAYERS.iter().skip(1) {
+            if fields(&code, layer).is_some_and(|fields| fields.contains("    pub")) {
+                problems.push(format!("{}: {layer} has fields that others see", source.path));
+            }
+        }
+    }
+    assert!(found > 15, "only {found} blocks of methods were found");
+    report(problems);
+}
+
 #[test]
 fn the_checks_see_what_they_look_for() {
+    let code = "impl<P: Platform> Core<P> {\n}\nimpl<P: Platform> Deref for Reclaim<P> {\n}\nimpl X {\n}\n";
+    assert_eq!(implemented(code), ["Core", "Reclaim", "X"].map(str::to_owned).into());
+    let code = "struct A<P: Platform> {\n    pub b: u8,\n}\nstruct C {\n}";
+    assert_eq!(fields(code, "A"), Some("struct A<P: Platform> {\n    pub b: u8,"));
     let used = used_modules(
         "use crate::page::State;\nuse crate::{fault, object::{File, x}, Errno};\ncrate::reclaim::run()",
     );

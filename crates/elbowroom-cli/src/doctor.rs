@@ -1,12 +1,15 @@
 //! `elbowroom doctor`: what this machine allows, which mode `run` will use, and what to change to get a
 //! better one.
 
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::Args;
 use elbowroom::Config;
 use elbowroom_machine::probe::{Probe, Trial, probe};
+use elbowroom_store::{Errno, Trials};
 use serde::Serialize;
 
 use crate::options::{Io, Mmu};
@@ -32,6 +35,8 @@ const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
                            null if it cannot run
   default_memory_bytes     the budget of a run without --memory
   advice                   [{about, required, text}]; required: without it `run` cannot work
+  sharing                  watch, lease (trials): what `--sharing auto` needs to manage files that are
+                           stored to, and files that are only read
   probe                    what was found:
     kernel_release, page_bytes
     userfaultfd            device, syscall, user_mode_only (trials), sysctl_unprivileged,
@@ -54,6 +59,52 @@ struct Advice {
     text: String,
 }
 
+/// What `--sharing auto` needs.
+#[derive(Debug, Serialize)]
+struct Sharing {
+    /// A fanotify mark that asks before a file is opened.
+    watch: Trial,
+    /// A read lease of a file of our own.
+    lease: Trial,
+}
+
+impl Sharing {
+    fn tried() -> Self {
+        match file_to_try() {
+            Ok(file) => {
+                let trials = Trials::make(file.as_fd());
+                Self { watch: trial(trials.watch), lease: trial(trials.lease) }
+            }
+            Err(error) => {
+                let none = |error: &std::io::Error| Trial {
+                    works: false,
+                    error: Some(format!("no file to try it with: {error}")),
+                    errno: error.raw_os_error(),
+                };
+                Self { watch: none(&error), lease: none(&error) }
+            }
+        }
+    }
+}
+
+/// A file that nobody has open for writing, and that has no name any more.
+fn file_to_try() -> std::io::Result<File> {
+    let path = std::env::temp_dir().join(format!("elbowroom-doctor-{}", std::process::id()));
+    drop(File::create_new(&path)?);
+    let file = File::open(&path);
+    std::fs::remove_file(&path)?;
+    file
+}
+
+fn trial(result: Result<(), Errno>) -> Trial {
+    let error = result.err().map(std::io::Error::from);
+    Trial {
+        works: error.is_none(),
+        errno: error.as_ref().and_then(std::io::Error::raw_os_error),
+        error: error.map(|error| error.to_string()),
+    }
+}
+
 /// The JSON object.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -62,6 +113,7 @@ struct Report<'a> {
     mode: Option<&'a Mode>,
     default_memory_bytes: u64,
     advice: &'a [Advice],
+    sharing: &'a Sharing,
     probe: &'a Probe,
 }
 
@@ -69,13 +121,15 @@ struct Report<'a> {
 pub fn doctor(args: DoctorArgs) -> ExitCode {
     let found = probe();
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
-    let advice = advise(&found);
+    let sharing = Sharing::tried();
+    let advice = advise(&found, &sharing);
     let report = Report {
         elbowroom_version: env!("CARGO_PKG_VERSION"),
         can_run: mode.is_ok(),
         mode: mode.as_ref().ok(),
         default_memory_bytes: default_memory_bytes(&found),
         advice: &advice,
+        sharing: &sharing,
         probe: &found,
     };
     let text = if args.json {
@@ -94,7 +148,7 @@ fn default_memory_bytes(found: &Probe) -> u64 {
 }
 
 /// One line for everything that is missing, the necessary first.
-fn advise(found: &Probe) -> Vec<Advice> {
+fn advise(found: &Probe, sharing: &Sharing) -> Vec<Advice> {
     let mut advice = Vec::new();
     let mut add = |about, required, text| advice.push(Advice { about, required, text });
     let userfaultfd = plan::userfaultfd_obstacle(&found.userfaultfd);
@@ -121,6 +175,19 @@ fn advise(found: &Probe) -> Vec<Advice> {
             "this kernel has none: use one with CONFIG_TRANSPARENT_HUGEPAGE".to_owned(),
         ),
         Some(_) => {}
+    }
+    if !sharing.watch.works {
+        let left = if sharing.lease.works {
+            "files that are mapped for storing, or that somebody has open for writing, stay with the kernel"
+        } else {
+            "no file is managed"
+        };
+        let why = reason(&sharing.watch);
+        let text = format!(
+            "files cannot be watched ({why}), so with `--sharing auto` {left}: run as root, in a container \
+             add CAP_SYS_ADMIN, or use `--sharing trust` for files that no other process uses"
+        );
+        add("sharing", false, text);
     }
     advise_on_limits(found, &mut add);
     match &found.memory_cgroup {
@@ -155,7 +222,8 @@ fn advise_on_limits(found: &Probe, add: &mut impl FnMut(&'static str, bool, Stri
     }
     if let Some(files) = found.limits.rlimit_nofile.filter(|&files| files < USUAL_FILES) {
         let text = format!(
-            "{files} open files are few, and a managed file takes one: `ulimit -n {USUAL_FILES}` or more"
+            "{files} open files are few, and each managed file takes 3 or 4 more, in a table of their own \
+             and up to the hard limit: `ulimit -n {USUAL_FILES}` or more"
         );
         add("open files", false, text);
     }
@@ -179,7 +247,7 @@ fn reason(trial: &Trial) -> &str {
 
 /// The report for people: a table, the mode, the advice.
 fn render(report: &Report<'_>) -> String {
-    let rows = rows(report.probe);
+    let rows = rows(report.probe, report.sharing);
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in rows {
@@ -207,7 +275,7 @@ fn render(report: &Report<'_>) -> String {
     text
 }
 
-fn rows(found: &Probe) -> Vec<(&'static str, String)> {
+fn rows(found: &Probe, sharing: &Sharing) -> Vec<(&'static str, String)> {
     let uffd = &found.userfaultfd;
     let mut rows = vec![
         ("kernel", format!("Linux {}", found.kernel_release)),
@@ -221,6 +289,8 @@ fn rows(found: &Probe) -> Vec<(&'static str, String)> {
         ("  vm.unprivileged_userfaultfd", show_number(uffd.sysctl_unprivileged)),
         ("io_uring", show_trial(&found.io_uring.ring)),
         ("  kernel.io_uring_disabled", show_number(found.io_uring.sysctl_disabled)),
+        ("sharing, watches on files", show_trial(&sharing.watch)),
+        ("sharing, leases of files", show_trial(&sharing.lease)),
         ("huge pages", found.huge_pages.mode.clone().unwrap_or_else(|| "none".to_owned())),
         ("memory", show_memory(found)),
         ("vm.overcommit_memory", show_number(found.memory.overcommit_mode)),

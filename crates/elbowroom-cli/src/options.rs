@@ -76,6 +76,8 @@ pub struct Options {
     pub sharing: Sharing,
     /// Faults to inject, for tests; contains no `;`.
     pub inject: Option<String>,
+    /// Improvements that are off, for measuring; contains no `;`.
+    pub ablate: Option<String>,
     /// The process that `run` becomes.
     pub main_pid: u32,
     /// Where the statistics go; absolute.
@@ -98,6 +100,9 @@ impl Options {
         ));
         if let Some(inject) = &self.inject {
             text.push(format!(";inject={inject}"));
+        }
+        if let Some(ablate) = &self.ablate {
+            text.push(format!(";ablate={ablate}"));
         }
         text.push(format!(";main_pid={main_pid}"));
         if let Some(path) = &self.stats {
@@ -156,6 +161,7 @@ mod tests {
             fallback: Fallback::None,
             sharing: Sharing::Auto,
             inject: None,
+            ablate: None,
             main_pid: 77,
             stats: None,
         }

@@ -65,6 +65,9 @@ pub struct RunArgs {
     /// Make the store fail, for tests
     #[arg(long, value_name = "TEXT", hide = true, value_parser = parse_inject)]
     inject: Option<String>,
+    /// Switch improvements off, to measure what they are worth: names of `Ablation`, with commas between
+    #[arg(long, value_name = "NAMES", hide = true, value_parser = parse_ablate)]
+    ablate: Option<String>,
     /// The program, looked up in PATH, and its arguments, which are passed on as they are
     // No hyphen is allowed in front: an unknown option of ours must not become the name of a program.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
@@ -91,6 +94,10 @@ fn parse_memory(text: &str) -> Result<u64, String> {
         return Err(format!("a budget must be at least {}; less cannot work", show_size(Config::MIN_MEMORY)));
     }
     Ok(bytes)
+}
+
+fn parse_ablate(text: &str) -> Result<String, String> {
+    elbowroom::Ablation::without(text).map(|_| text.to_owned())
 }
 
 fn parse_inject(text: &str) -> Result<String, String> {
@@ -135,6 +142,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 fallback: args.fallback,
                 sharing: args.sharing,
                 inject: args.inject.clone(),
+                ablate: args.ablate.clone(),
                 main_pid: std::process::id(),
                 stats,
             };

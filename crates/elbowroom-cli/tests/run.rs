@@ -127,6 +127,7 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
         (&["--writeback-interval", "5"], "needs a unit"),
         (&["--writeback-interval", "1ms"], "from 10ms to 60m"),
         (&["--inject", "a;b"], "must not contain ';'"),
+        (&["--ablate", "vma_locks,speed"], "there is no improvement \"speed\"; there are vma_locks"),
         (&["--stats", "/no/such/directory/s.json"], "cannot be written"),
         (&["--stats", "/"], "is a directory"),
         (&["--frobnicate"], "unexpected argument '--frobnicate'"),
@@ -270,13 +271,26 @@ fn the_environment_tells_the_library_everything() {
     let stats = bench.dir.path().join("a;b.json").display().to_string();
     let mut command = bench.command(&["run", "--memory", "240MB", "--min-size", "2M", "--io", "threads"]);
     command.args(["--mmu", "copy", "--handlers", "3", "--writeback-interval", "250ms", "--quiet"]);
-    command.args(["--sharing", "trust", "--inject", "read:eio", "--stats", &stats, "--", "sh", "-c", show]);
+    command.args([
+        "--sharing",
+        "trust",
+        "--inject",
+        "read:eio",
+        "--ablate",
+        "given_way",
+        "--stats",
+        &stats,
+        "--",
+        "sh",
+        "-c",
+        show,
+    ]);
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
     let id = child.id();
     let output = child.wait_with_output().unwrap();
     let expected = format!(
         "memory=251658240;min_size=2097152;io=threads;mmu=copy;handlers=3;writeback_ms=250;quiet=1;\
-         fallback=none;sharing=trust;inject=read:eio;main_pid={id};stats={stats}\n{}\n",
+         fallback=none;sharing=trust;inject=read:eio;ablate=given_way;main_pid={id};stats={stats}\n{}\n",
         bench.library().display()
     );
     assert_eq!(stdout(&output), expected);

@@ -91,7 +91,7 @@ fn a_walk_beside_a_store_that_grows_the_tree() {
 fn a_lookup_beside_an_erase_that_shrinks_the_tree() {
     explore(|| {
         let erase = |writer: &Writer<'_, Value>| {
-            assert_eq!(writer.erase(16, None).as_deref(), Some(&(16, 0, 8)));
+            assert_eq!(writer.erase(16).as_deref(), Some(&(16, 0, 8)));
         };
         race(array(&[(1, 0, 7), (16, 0, 8)]), erase, |array, guard| {
             let far = array.load(16, guard).copied();
@@ -105,7 +105,7 @@ fn a_lookup_beside_an_erase_that_shrinks_the_tree() {
 fn a_lookup_beside_a_tree_that_shrinks_and_grows_again() {
     explore(|| {
         let change = |writer: &Writer<'_, Value>| {
-            assert!(writer.erase(4, None).is_some());
+            assert!(writer.erase(4).is_some());
             assert!(writer.store(8, 0, Arc::new((8, 0, 9))).is_ok());
         };
         race(array(&[(1, 0, 7), (4, 0, 8)]), change, |array, guard| {
@@ -120,7 +120,7 @@ fn a_lookup_beside_a_tree_that_shrinks_and_grows_again() {
 fn a_lookup_beside_the_first_and_the_last_value_of_a_node() {
     explore(|| {
         let change = |writer: &Writer<'_, Value>| {
-            assert!(writer.erase(0, None).is_some());
+            assert!(writer.erase(0).is_some());
             assert!(writer.store(2, 1, Arc::new((2, 1, 2))).is_ok());
             assert!(writer.replace(3, Arc::new((2, 1, 3))).is_ok());
         };
@@ -138,7 +138,7 @@ fn a_value_of_several_indices_is_changed_at_all_of_them_at_once() {
     explore(|| {
         let change = |writer: &Writer<'_, Value>| {
             assert!(writer.replace(5, Arc::new((0, 3, 2))).is_ok());
-            assert!(writer.erase(5, None).is_some());
+            assert!(writer.erase(5).is_some());
         };
         race(array(&[(0, 3, 1)]), change, |array, guard| {
             // 3 stands for erased.
@@ -152,7 +152,7 @@ fn a_value_of_several_indices_is_changed_at_all_of_them_at_once() {
 fn a_smaller_value_is_not_taken_for_the_larger_one_before_it() {
     explore(|| {
         let change = |writer: &Writer<'_, Value>| {
-            assert!(writer.erase(0, None).is_some());
+            assert!(writer.erase(0).is_some());
             assert!(writer.store(0, 0, Arc::new((0, 0, 2))).is_ok());
         };
         race(array(&[(0, 1, 1)]), change, |array, guard| {
@@ -190,10 +190,6 @@ fn a_walk_finds_each_index_once<const LAST: u64>(array: &XArray<Value>, guard: &
     assert_eq!(next, LAST + 1);
 }
 
-fn the_last_is_marked<const LAST: u64>(array: &XArray<Value>, guard: &Guard) {
-    assert!(array.is_marked(LAST, Mark::Dirty, guard));
-}
-
 fn a_walk_by_mark_finds_the_last<const LAST: u64>(array: &XArray<Value>, guard: &Guard) {
     let found = array.marked(.., Mark::Dirty, guard).last();
     assert_eq!(found.map(|entry| entry.last()), Some(LAST));
@@ -203,7 +199,6 @@ fn a_walk_by_mark_finds_the_last<const LAST: u64>(array: &XArray<Value>, guard: 
 fn readers_beside_a_split_within_a_node() {
     split::<1>(each_index_is_found::<1>);
     split::<1>(a_walk_finds_each_index_once::<1>);
-    split::<1>(the_last_is_marked::<1>);
     split::<1>(a_walk_by_mark_finds_the_last::<1>);
 }
 
@@ -211,7 +206,6 @@ fn readers_beside_a_split_within_a_node() {
 fn readers_beside_a_split_into_a_new_node() {
     split::<2>(each_index_is_found::<3>);
     split::<2>(a_walk_finds_each_index_once::<3>);
-    split::<2>(the_last_is_marked::<3>);
     split::<2>(a_walk_by_mark_finds_the_last::<3>);
 }
 
@@ -222,23 +216,11 @@ fn a_marked_value_is_found_while_its_neighbours_lose_theirs() {
         [0, 8, 9].iter().for_each(|&index| assert!(array.writer().set_mark(index, Mark::Dirty)));
         let change = |writer: &Writer<'_, Value>| {
             assert!(writer.clear_mark(8, Mark::Dirty));
-            assert!(writer.erase(0, None).is_some());
+            assert!(writer.erase(0).is_some());
         };
         race(array, change, |array, guard| {
             assert_eq!(array.marked(.., Mark::Dirty, guard).last().map(|entry| entry.index), Some(9));
             assert!(array.any(Mark::Dirty));
         });
-    });
-}
-
-#[test]
-fn a_shadow_is_found_while_it_moves_down() {
-    explore(|| {
-        let array = array(&[(4, 2, 1)]);
-        assert!(array.writer().erase(4, Some(9)).is_some());
-        let store = |writer: &Writer<'_, Value>| {
-            assert_eq!(writer.store(5, 0, Arc::new((5, 0, 2))), Ok(vec![9]));
-        };
-        race(array, store, |array, guard| assert_eq!(array.shadow(6, guard), Some(9)));
     });
 }

@@ -100,12 +100,9 @@ fn what_stays_is_found_whatever_comes_and_goes_around_it() {
         let order = (seed % 10) as u8;
         let near = (seed / 10 % STAYING) * 1024 + 512;
         let index = if seed.is_multiple_of(7) { 1 << (20 + seed % 40) } else { near };
-        if writer.erase(index, seed.is_multiple_of(3).then_some(seed)).is_none() {
+        if writer.erase(index).is_none() {
             writer.store(index, order, Folio::new(index, order, seed)).unwrap();
             writer.set_mark(index, Mark::Dirty);
-        }
-        if seed.is_multiple_of(64) {
-            writer.forget_shadows(..);
         }
     };
     race(&array, write, |array, guard, seed| {
@@ -113,8 +110,11 @@ fn what_stays_is_found_whatever_comes_and_goes_around_it() {
         let within = index + (seed >> 8) % (1 << order);
         assert!(array.load(within, guard).is_some_and(|folio| folio.covers(within)));
         assert!(array.load_arc(within, guard).is_some_and(|folio| folio.covers(within)));
-        assert!(array.is_marked(within, Mark::Writeback, guard) && array.any(Mark::Writeback));
-        assert!(!array.is_marked(within, Mark::Dirty, guard));
+        assert!(
+            array.marked(within..=within, Mark::Writeback, guard).next().is_some()
+                && array.any(Mark::Writeback)
+        );
+        assert!(array.marked(within..=within, Mark::Dirty, guard).next().is_none());
         let other = index + 512 + (seed >> 8) % 512;
         assert!(array.load(other, guard).is_none_or(|folio| folio.covers(other)));
         if seed.is_multiple_of(16) {
@@ -138,7 +138,7 @@ fn a_value_of_several_indices_comes_and_goes_at_all_of_them_at_once() {
         for k in 0..10 {
             let (index, order) = (k * 512, 9 - k as u8);
             if seed.is_multiple_of(3) {
-                drop(writer.erase(index, None));
+                drop(writer.erase(index));
             }
             let fresh = Folio::new(index, order, version);
             if let Err(fresh) = writer.replace(index, fresh) {
@@ -170,7 +170,7 @@ fn a_split_loses_no_index_for_any_reader() {
         let now = announce.load(Ordering::Relaxed) + 1;
         let first = now % PLACES * 512;
         while let Some(old) = array.range(first..first + 512, writer.guard()).next() {
-            assert!(writer.erase(old.index, None).is_some());
+            assert!(writer.erase(old.index).is_some());
         }
         writer.store(first, 9, Folio::new(first, 9, now)).unwrap();
         writer.set_mark(first, Mark::Dirty);
@@ -209,8 +209,7 @@ fn what_left_is_dropped_after_a_grace_period() {
             Arc::downgrade(&folio)
         })
         .collect();
-    (0..999).for_each(|index| drop(array.writer().erase(index * 70, None)));
-    array.writer().clear();
+    (0..1000).for_each(|index| drop(array.writer().erase(index * 70)));
     assert!(left.iter().all(|folio| folio.upgrade().is_some()), "a guard is there");
     drop(guard);
     let start = Instant::now();

@@ -1,23 +1,63 @@
-//! An owned run of arena frames.
+//! An owned run of arena frames, and the places where its pages are mapped.
 //!
 //! # Invariants
 //! 1. The frames of two live extents are disjoint: the arena hands a run out once until it is given back.
-//! 2. A page that is not in `away` is at home: present in the arena at `home + index * PAGE_SIZE`, and nobody
-//!    but the extent's owner reads or writes it there.
-//! 3. A page in `away` is present in a window at `base + index * PAGE_SIZE`, and its home is empty, or waits
-//!    to be emptied: touching it there would be a fault of our own. So every access to bytes checks that all
-//!    pages are at home. Of a single page the home may change while it is away.
+//! 2. A page that no place has is at home: present in the arena at `home + index * PAGE_SIZE`, and nobody but
+//!    the extent's owner reads or writes it there.
+//! 3. A page that a place has is away: it is mapped at that place's `base + index * PAGE_SIZE`. With the host
+//!    MMU it is in one place, and its home is empty, or waits to be emptied: touching it there would be a
+//!    fault of our own. With the soft MMU its bytes stay in the arena, where whoever has a mapping uses them
+//!    by atomic accesses, through any number of places. So every access to bytes by the owner checks that all
+//!    pages are at home. With the host MMU the home of a single page may change while it is away.
+//! 4. No place in the list is without pages, but inside a call of the MMU.
+//!
+//! The list is in the extent, and not beside it, because whether `bytes` is sound depends on it being empty.
 
-use crate::{PAGE_SHIFT, PageSet};
+use crate::{Membership, PAGE_SHIFT, PageSet};
+use smallvec::SmallVec;
+use std::ops::Range;
 
-/// 2^order frames, naturally aligned in the arena, each of them at home or away in a window.
+/// Where pages of an extent are mapped.
+#[derive(Debug)]
+pub struct Place {
+    /// The address of page 0, mapped or not; it wraps.
+    pub(crate) base: usize,
+    /// The pages that are mapped.
+    pub(crate) pages: PageSet,
+}
+
+impl Place {
+    /// The address of page 0, or where it would be. It wraps: page 0 may lie before address 0.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// The pages that are mapped there.
+    pub fn pages(&self) -> &PageSet {
+        &self.pages
+    }
+
+    /// Whether one of the pages is mapped at the address, a multiple of [`PAGE_SIZE`](crate::PAGE_SIZE).
+    pub fn has(&self, addr: usize) -> bool {
+        let page = addr.wrapping_sub(self.base) >> PAGE_SHIFT;
+        page < self.pages.capacity() && self.pages.contains(page)
+    }
+
+    /// The addresses of all pages, mapped or not; the end wraps.
+    pub(crate) fn range(&self, order: u8) -> Range<usize> {
+        self.base..self.base.wrapping_add(1 << (PAGE_SHIFT + u32::from(order)))
+    }
+}
+
+/// 2^order frames, naturally aligned in the arena, and where their pages are mapped. How many places it may
+/// have at a time is the MMU's to say: [`Mmu::PLACES`](crate::Mmu::PLACES). Linux: the length of the list is
+/// a folio's `_mapcount`.
 #[derive(Debug)]
 pub struct Extent {
     pub(crate) home: usize,
     pub(crate) order: u8,
-    /// Where page 0 is, or would be, in a window; meaningful while `away` is not empty.
-    pub(crate) base: usize,
-    pub(crate) away: PageSet,
+    /// Hardly ever more than one.
+    pub(crate) places: SmallVec<[Place; 1]>,
     /// The frames are as the kernel gave them. Nobody looks at this but [`Extent::clear`], before anything
     /// else is done.
     zeroed: bool,
@@ -29,7 +69,7 @@ pub struct Extent {
 impl Extent {
     /// An extent whose frames are all at home at `home`, and owned by nobody else.
     pub(crate) fn new(home: usize, order: u8, zeroed: bool) -> Self {
-        Self { home, order, base: 0, away: PageSet::new(order), zeroed, lost: false }
+        Self { home, order, places: SmallVec::new(), zeroed, lost: false }
     }
 
     /// Fills it with zeros, which frames that nobody has had before are already. Call it before anything else
@@ -48,9 +88,8 @@ impl Extent {
     pub fn split(self) -> Vec<Extent> {
         let page = |i: usize| {
             let mut page = Extent::new(self.home + (i << PAGE_SHIFT), 0, false);
-            if self.away.contains(i) {
-                page.base = self.base.wrapping_add(i << PAGE_SHIFT);
-                page.away.insert(0..1);
+            for place in self.places.iter().filter(|place| place.pages.contains(i)) {
+                page.place_at(place.base.wrapping_add(i << PAGE_SHIFT)).insert(0..1);
             }
             page
         };
@@ -74,7 +113,7 @@ impl Extent {
 
     /// Whether all its pages are at home, so that their bytes may be used.
     pub fn is_home(&self) -> bool {
-        self.away.is_empty()
+        self.places.is_empty()
     }
 
     /// Whether bytes of it were lost in a window, and nobody was told yet: what is at home is not what it
@@ -83,14 +122,67 @@ impl Extent {
         self.lost
     }
 
-    /// The pages that are in a window.
-    pub fn away(&self) -> &PageSet {
-        &self.away
+    /// Keeps a [`UnmapError::Lost`](crate::UnmapError::Lost) for whoever unmaps it next.
+    pub fn note_damaged(&mut self) {
+        self.lost = true;
     }
 
-    /// The window address of its page 0, if any page is away.
-    pub fn base(&self) -> Option<usize> {
-        (!self.is_home()).then_some(self.base)
+    /// Where its pages are mapped.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// The place with page 0 at `base`, if any page is mapped there.
+    pub fn place(&self, base: usize) -> Option<&Place> {
+        self.places.iter().find(|place| place.base == base)
+    }
+
+    /// Whether page `page` is mapped in the place with page 0 at `base`.
+    pub fn is_mapped(&self, base: usize, page: usize) -> bool {
+        self.place(base).is_some_and(|place| place.pages.contains(page))
+    }
+
+    /// The pages of the place at `base`, which is made if there is none; to be followed by
+    /// [`Extent::forget_empty_places`].
+    pub(crate) fn place_at(&mut self, base: usize) -> &mut PageSet {
+        let at = self.places.iter().position(|place| place.base == base).unwrap_or_else(|| {
+            self.places.push(Place { base, pages: PageSet::new(self.order) });
+            self.places.len() - 1
+        });
+        &mut self.places[at].pages
+    }
+
+    /// The first run of pages inside `within` that the place at `base` has, or has not.
+    pub(crate) fn first_run(
+        &self,
+        base: usize,
+        within: Range<usize>,
+        member: Membership,
+    ) -> Option<Range<usize>> {
+        match self.place(base) {
+            Some(place) => place.pages.first_run(within, member),
+            None => (member == Membership::Out && !within.is_empty()).then_some(within),
+        }
+    }
+
+    /// Notes that pages are mapped in the place at `base`.
+    pub(crate) fn note_mapped(&mut self, base: usize, pages: Range<usize>) {
+        if !pages.is_empty() {
+            self.place_at(base).insert(pages);
+        }
+    }
+
+    /// Notes that pages are no longer mapped in the place at `base`.
+    pub(crate) fn note_home(&mut self, base: usize, pages: Range<usize>) {
+        if let Some(place) = self.places.iter_mut().find(|place| place.base == base) {
+            place.pages.remove(pages);
+        }
+        self.forget_empty_places();
+    }
+
+    /// Takes places out of the list that have no page any more.
+    pub(crate) fn forget_empty_places(&mut self) {
+        self.places.retain(|place| !place.pages.is_empty());
     }
 
     /// The address of its first byte at home, page-aligned, for I/O engines, which own the extent while they

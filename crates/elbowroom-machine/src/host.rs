@@ -46,6 +46,31 @@ pub struct HostConfig {
     pub changes_wait: Option<fn() -> bool>,
     /// The mover; `None`: the best that the kernel has.
     pub mover: Option<Mover>,
+    /// How much is done at a time.
+    pub batches: Batches,
+}
+
+/// How much the MMU does at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Batches {
+    /// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one
+    /// page but no TLB shootdown, which in a virtual machine costs several times the copy; what it leaves
+    /// behind is emptied many pages at a time, with one shootdown.
+    pub copy_max_pages: usize,
+    /// Homes that wait to be emptied, at most; at least 1. Those of the default are counted in the reserve of
+    /// the budget.
+    pub empty_batch: usize,
+    /// How many empty homes are filled together when a single frame is wanted and none has memory; at least
+    /// 1.
+    pub fill_for_page: usize,
+    /// The same when a run of frames is wanted.
+    pub fill_for_run: usize,
+}
+
+impl Default for Batches {
+    fn default() -> Self {
+        Self { copy_max_pages: 2, empty_batch: 32, fill_for_page: 4, fill_for_run: 64 }
+    }
 }
 
 /// Why no host MMU can be had here.
@@ -68,9 +93,9 @@ pub enum SetupError {
 /// What the program may do with pages that are mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Only read; the mapping has no right to write.
+    /// Only read; the mapping has no right to write. Runs of several pages may be writable for a moment.
     ReadOnly,
-    /// Read; the mapping has the right to write, and the first store must be seen.
+    /// Read; each store must be seen, from the first one on.
     ReadTracked,
     /// Write; the pages are dirty already.
     Write,
@@ -105,6 +130,7 @@ pub struct HostMmu {
     arena: Arena,
     layout: Layout,
     mover: Mover,
+    batches: Batches,
     /// Homes of pages that were copied into a window: to be emptied, many at a time.
     to_empty: Mutex<Vec<usize>>,
     batch: Batch,
@@ -113,23 +139,12 @@ pub struct HostMmu {
     way: Way,
 }
 
-/// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one page
-/// but no TLB shootdown, which in a virtual machine costs several times the copy; what it leaves behind is
-/// emptied many pages at a time, with one shootdown.
-const COPY_MAX_PAGES: usize = 2;
-
-/// Homes that wait to be emptied, at most. They are counted in the reserve of the budget.
-const EMPTY_BATCH: usize = 32;
-
-/// How many empty homes are filled together when a single frame is wanted and none has memory.
-const FILL_FOR_PAGE: usize = 4;
-
-/// The same when a run of frames is wanted.
-const FILL_FOR_RUN: usize = 64;
-
 /// How often a request that meets a page in transit is tried again at once. Whoever asked has locks, so
 /// longer waits are for when it has let go of them.
 const BUSY_TRIES: u32 = 32;
+
+/// How often it is tried to write-protect pages that have been moved in, or else to move them home.
+const PROTECT_TRIES: u32 = 64;
 
 /// The most messages taken in one read.
 const EVENT_BATCH: usize = 64;
@@ -148,12 +163,13 @@ impl HostMmu {
         };
         let arena = Arena::new(config.arena_frames, locks).map_err(SetupError::Memory)?;
         let layout = Layout::new(locks).map_err(SetupError::Memory)?;
-        let to_empty = locks.mutex(LockClass::Homes, Vec::with_capacity(EMPTY_BATCH));
+        let to_empty = locks.mutex(LockClass::Homes, Vec::with_capacity(config.batches.empty_batch));
         Ok(Self {
             uffd,
             arena,
             layout,
             mover,
+            batches: config.batches,
             to_empty,
             batch: Batch::new(),
             peek: Peek::new(),
@@ -195,11 +211,11 @@ impl HostMmu {
     pub fn alloc(&self, order: u8) -> Option<Extent> {
         let mut found = self.arena.alloc(order);
         // Others may take what was filled.
-        while found.is_none() && order == 0 && self.fill_homes(FILL_FOR_PAGE) {
+        while found.is_none() && order == 0 && self.fill_homes(self.batches.fill_for_page) {
             found = self.arena.alloc(order);
         }
         // Empty homes are scattered: that they make a run is not worth much time.
-        if found.is_none() && order > 0 && self.fill_homes(FILL_FOR_RUN) {
+        if found.is_none() && order > 0 && self.fill_homes(self.batches.fill_for_run) {
             found = self.arena.alloc(order);
         }
         found
@@ -254,11 +270,6 @@ impl HostMmu {
         self.arena.free(extent);
     }
 
-    /// Frames that can still be allocated.
-    pub fn free_frames(&self) -> usize {
-        self.arena.free_frames()
-    }
-
     /// All frames.
     pub fn frames(&self) -> usize {
         self.arena.frames()
@@ -293,7 +304,7 @@ impl HostMmu {
     /// The kernel's. Some of the pages may be mapped then; the extent knows which.
     ///
     /// # Panics
-    /// If pages of the extent are away at another base.
+    /// If pages of the extent are away at another base: a page that is moved into a window is nowhere else.
     pub fn map(
         &self,
         extent: &mut Extent,
@@ -302,21 +313,16 @@ impl HostMmu {
         access: Access,
         wake: Wake,
     ) -> Result<(), Errno> {
-        assert!(extent.is_home() || extent.base == base, "an extent is in two places");
-        extent.base = base;
+        assert!(extent.is_home() || extent.place(base).is_some(), "an extent is in two places");
         let mut rest = pages;
-        while let Some(run) = extent.away.first_run(rest.clone(), Membership::Out) {
+        while let Some(run) = extent.first_run(base, rest.clone(), Membership::Out) {
             let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
             self.layout.allow_after_all(&self.uffd, window.clone())?;
-            let short = run.len() <= COPY_MAX_PAGES;
+            let short = run.len() <= self.batches.copy_max_pages;
             if short || self.mover == Mover::Copy || access == Access::ReadTracked {
-                self.copy_in(extent, run.clone(), access, wake)?;
+                self.copy_in(extent, base, run.clone(), access, wake)?;
             } else {
-                self.move_in(extent, run.clone())?;
-                if access == Access::ReadOnly {
-                    self.way.give();
-                    self.retry(|| self.uffd.write_protect(window.clone()))?;
-                }
+                self.move_in(extent, base, run.clone(), access)?;
                 if wake == Wake::Now {
                     self.wake(window);
                 }
@@ -326,30 +332,72 @@ impl HostMmu {
         Ok(())
     }
 
-    fn move_in(&self, extent: &mut Extent, run: Range<usize>) -> Result<(), Errno> {
+    /// Moves pages into a window. They arrive writable, and are write-protected then if `access` says so:
+    /// those that have arrived before an error, too.
+    fn move_in(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        run: Range<usize>,
+        access: Access,
+    ) -> Result<(), Errno> {
+        let start = run.start;
+        let (end, mut moved) = self.move_some_in(extent, base, run);
+        if access == Access::ReadOnly && start < end {
+            self.way.give();
+            moved = moved.and(self.protect_or_take_back(extent, base, start..end));
+        }
+        moved
+    }
+
+    /// Write-protects pages that have been moved in, or moves them home again: a store to them that nobody
+    /// sees would be lost.
+    fn protect_or_take_back(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), Errno> {
+        let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
+        let mut result = Ok(());
+        for _ in 0..PROTECT_TRIES {
+            result = self.retry(|| self.uffd.write_protect(window.clone()));
+            // Only what is still in the window: what an earlier turn has taken home must not count as lost.
+            if result.is_ok() || self.take_home(extent, base, run.clone()).is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Moves pages into a window as far as that can be done. Returns the page behind the last one, and why
+    /// not all.
+    fn move_some_in(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        run: Range<usize>,
+    ) -> (usize, Result<(), Errno>) {
         let mut at = run.start;
         let mut tries = 0;
         let mut most = run.len();
         while at < run.end {
-            let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
+            let (dst, src) = (base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
             let len = most.min(run.end - at) << PAGE_SHIFT;
             // SAFETY: (1) the pages are at home and the extent is ours (`&mut`); (2) the manager maps the
             // extent's bytes there.
             let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
-            extent.away.insert(at..at + (moved >> PAGE_SHIFT));
+            extent.note_mapped(base, at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
             if moved == 0
                 && let Err(e) = result
+                && let Err(e) = fewer(e, &mut most, len).or_else(|e| again(e, &mut tries))
             {
-                fewer(e, &mut most, len).or_else(|e| again(e, &mut tries))?;
+                return (at, Err(e));
             }
         }
-        Ok(())
+        (at, Ok(()))
     }
 
     fn copy_in(
         &self,
         extent: &mut Extent,
+        base: usize,
         run: Range<usize>,
         access: Access,
         wake: Wake,
@@ -360,13 +408,13 @@ impl HostMmu {
         let mut tries = 0;
         let mut most = run.len();
         while at < run.end {
-            let (dst, src) = (extent.base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
+            let (dst, src) = (base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
             let len = most.min(run.end - at) << PAGE_SHIFT;
             // SAFETY: (1) the pages are at home, where only we use them; (2) the manager maps the extent's
             // bytes there.
             let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, wake) };
             if copied > 0 {
-                extent.away.insert(at..at + (copied >> PAGE_SHIFT));
+                extent.note_mapped(base, at..at + (copied >> PAGE_SHIFT));
                 match self.spare_home(extent) {
                     Some(empty) => extent.home = empty,
                     None => self.empty_later(src, copied),
@@ -388,14 +436,14 @@ impl HostMmu {
     /// Empties the homes of pages that were just copied into a window; a few at once, or together with others
     /// later.
     fn empty_later(&self, home: usize, len: usize) {
-        if len > COPY_MAX_PAGES * PAGE_SIZE {
+        if len > self.batches.copy_max_pages * PAGE_SIZE {
             // SAFETY: the pages' bytes are in the window now; their homes are ours to empty.
             let _ = unsafe { mm::madvise(home as *mut _, len, Advice::LinuxDontNeed) };
             return;
         }
         let mut to_empty = self.to_empty.lock();
         to_empty.extend((home..home + len).step_by(PAGE_SIZE));
-        if to_empty.len() >= EMPTY_BATCH {
+        if to_empty.len() >= self.batches.empty_batch {
             self.empty_homes(&mut to_empty);
         }
     }
@@ -427,12 +475,13 @@ impl HostMmu {
         }
         self.empty_all_homes();
         let mut gone = Vec::with_capacity(extents.len());
-        for extent in extents.iter_mut().filter(|e| !e.is_home()) {
+        for extent in extents.iter_mut() {
+            let Some(base) = base_of(extent) else { continue };
             assert_eq!(extent.order, 0, "unmap_clean is for single pages");
-            let window = extent.base..extent.base + PAGE_SIZE;
-            if self.layout.allow_after_all(&self.uffd, window).is_ok() && self.copy_home(extent) {
-                gone.push(extent.base);
-                extent.away.clear();
+            let window = base..base + PAGE_SIZE;
+            if self.layout.allow_after_all(&self.uffd, window).is_ok() && self.copy_home(extent, base) {
+                gone.push(base);
+                extent.places.clear();
             }
         }
         // SAFETY: the bytes are home; the window's copies are ours to drop.
@@ -455,14 +504,14 @@ impl HostMmu {
         }
         // Homes that wait to be emptied are not empty.
         self.empty_all_homes();
-        let windows: Vec<_> = extents.iter().map(|e| e.base).collect();
+        let windows: Vec<_> = extents.iter().filter_map(base_of).collect();
         // SAFETY: the pages are clean, and their owner gives them up.
         unsafe { self.batch.drop_pages(&windows) };
         match self.mover {
             Mover::Move => self.arena.add_unbacked(extents.into_iter().map(|extent| extent.home)),
             // The kernel fills their homes when they are touched.
             Mover::Copy => extents.into_iter().for_each(|mut extent| {
-                extent.away.clear();
+                extent.places.clear();
                 self.arena.free(extent);
             }),
         }
@@ -470,24 +519,24 @@ impl HostMmu {
 
     /// Fills the empty home of a single page with its bytes; `false`: it could not be done, and
     /// [`HostMmu::unmap`] finds out why.
-    fn copy_home(&self, extent: &Extent) -> bool {
+    fn copy_home(&self, extent: &Extent, base: usize) -> bool {
         match self.mover {
             Mover::Move => {
                 // The program may have dropped the page by a system call that nobody saw. The kernel would
                 // serve the copy's own load of it by a fault, for us to serve.
-                if !is_resident(extent.base) {
+                if !is_resident(base) {
                     return false;
                 }
                 // SAFETY: (1) the page is present in the window and write-protected, so nobody writes it; (2)
                 // only the extent's owner uses its home.
                 let (copied, _) = unsafe {
-                    self.uffd.copy(extent.home, extent.base, PAGE_SIZE, Protection::Writable, Wake::Later)
+                    self.uffd.copy(extent.home, base, PAGE_SIZE, Protection::Writable, Wake::Later)
                 };
                 copied == PAGE_SIZE
             }
             Mover::Copy => {
                 // SAFETY: as above, and the home is memory that the kernel fills when it is touched.
-                unsafe { self.peek.copy(extent.base, extent.home, PAGE_SIZE) }.is_ok()
+                unsafe { self.peek.copy(base, extent.home, PAGE_SIZE) }.is_ok()
             }
         }
     }
@@ -497,32 +546,45 @@ impl HostMmu {
     /// # Errors
     /// [`UnmapError`]. After `Busy` the extent knows which pages are still away.
     pub fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
-        let (all, base) = (0..extent.pages(), extent.base);
-        if !extent.is_home() {
+        if let Some(base) = base_of(extent) {
             self.empty_all_homes();
-        }
-        while let Some(run) = extent.away.first_run(all.clone(), Membership::In) {
-            let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
-            self.layout.allow_after_all(&self.uffd, window).map_err(|_| UnmapError::Busy)?;
-            match self.mover {
-                Mover::Move => self.move_out(extent, run)?,
-                Mover::Copy => self.copy_out(extent, run)?,
-            }
+            self.take_home(extent, base, 0..extent.pages())?;
         }
         if std::mem::take(&mut extent.lost) { Err(UnmapError::Lost) } else { Ok(()) }
     }
 
-    fn move_out(&self, extent: &mut Extent, run: Range<usize>) -> Result<(), UnmapError> {
+    /// The same for pages that are mapped so that page 0 is, or would be, at `base`.
+    ///
+    /// # Errors
+    /// As for [`HostMmu::unmap`].
+    pub fn unmap_at(&self, extent: &mut Extent, base: usize) -> Result<(), UnmapError> {
+        if base_of(extent) == Some(base) { self.unmap(extent) } else { Ok(()) }
+    }
+
+    /// Takes those of `within` home that are mapped.
+    fn take_home(&self, extent: &mut Extent, base: usize, within: Range<usize>) -> Result<(), UnmapError> {
+        while let Some(run) = extent.first_run(base, within.clone(), Membership::In) {
+            let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
+            self.layout.allow_after_all(&self.uffd, window).map_err(|_| UnmapError::Busy)?;
+            match self.mover {
+                Mover::Move => self.move_out(extent, base, run)?,
+                Mover::Copy => self.copy_out(extent, base, run)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn move_out(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), UnmapError> {
         let mut at = run.start;
         let mut tries = 0;
         let mut most = run.len();
         while at < run.end {
-            let (dst, src) = (extent.home + (at << PAGE_SHIFT), extent.base + (at << PAGE_SHIFT));
+            let (dst, src) = (extent.home + (at << PAGE_SHIFT), base + (at << PAGE_SHIFT));
             let len = most.min(run.end - at) << PAGE_SHIFT;
             // SAFETY: (1) the pages in the window are the extent's, whose owner takes them back; (2) nobody
             // touches their homes while they are away.
             let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
-            extent.away.remove(at..at + (moved >> PAGE_SHIFT));
+            extent.note_home(base, at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
             match result {
                 Err(e) if moved == 0 && fewer(e, &mut most, len).is_ok() => {}
@@ -530,7 +592,7 @@ impl HostMmu {
                     if !self.refill(dst) {
                         return Err(UnmapError::Busy);
                     }
-                    extent.away.remove(at..at + 1);
+                    extent.note_home(base, at..at + 1);
                     extent.lost = true;
                     at += 1;
                 }
@@ -553,9 +615,8 @@ impl HostMmu {
         matches!(filled, Ok(()) | Err(Errno::EXIST))
     }
 
-    fn copy_out(&self, extent: &mut Extent, run: Range<usize>) -> Result<(), UnmapError> {
-        let (home, window) =
-            (extent.home + (run.start << PAGE_SHIFT), extent.base + (run.start << PAGE_SHIFT));
+    fn copy_out(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), UnmapError> {
+        let (home, window) = (extent.home + (run.start << PAGE_SHIFT), base + (run.start << PAGE_SHIFT));
         let len = run.len() << PAGE_SHIFT;
         match self.retry(|| self.uffd.write_protect(window..window + len)) {
             Ok(()) => {
@@ -575,7 +636,7 @@ impl HostMmu {
             Err(Errno::NOENT) => extent.lost = true,
             Err(_) => return Err(UnmapError::Busy),
         }
-        extent.away.remove(run);
+        extent.note_home(base, run);
         self.wake(window..window + len);
         Ok(())
     }
@@ -682,6 +743,12 @@ impl HostMmu {
         self.wake(range);
         Ok(())
     }
+}
+
+/// Where the extent is mapped, so that page 0 is, or would be, there; `None`: nowhere. It has one place at
+/// most.
+fn base_of(extent: &Extent) -> Option<usize> {
+    extent.places.first().map(|place| place.base)
 }
 
 /// Takes fewer pages at a time, if that can help: a request must lie in one VMA of the kernel's, and a window

@@ -1,6 +1,6 @@
 //! What memory is made of: the arena and its frames, windows, and the host MMU that moves pages between them.
 //!
-//! * [`Extent`]: an owned run of arena frames; knows which of its pages are away, and where.
+//! * [`Extent`]: an owned run of arena frames; knows which of its pages are mapped, and where.
 //! * [`HostMmu`]: maps and unmaps extents in windows (`UFFDIO_MOVE`, or `UFFDIO_COPY` where that is missing),
 //!   delivers fault events, and makes wrong accesses fail as the kernel's own do.
 //! * [`soft::SoftMmu`]: the same operations with page tables of our own, for memory that is reached by calls.
@@ -33,10 +33,10 @@ mod uffd;
 mod way;
 mod window;
 
-pub use extent::Extent;
+pub use extent::{Extent, Place};
 pub use host::{
-    Access, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, RearmError, Replaced, SetupError,
-    UnmapError, Wake,
+    Access, Batches, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, RearmError, Replaced,
+    SetupError, UnmapError, Wake,
 };
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};

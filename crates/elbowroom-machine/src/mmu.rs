@@ -7,10 +7,14 @@ use std::ops::Range;
 /// Arena, page tables of some kind, and the way between them. [`HostMmu`] has real pointers,
 /// [`crate::soft::SoftMmu`] tables of its own.
 ///
-/// A page of an extent is at home or mapped ("away"), never both. The owner of an extent serializes the calls
-/// for it. No call waits for anything but short locks and, at most for some milliseconds, for pins to go, or
-/// for another thread that grows the arena.
+/// A page of an extent is at home or mapped ("away") in one place or several ([`Mmu::PLACES`]), never both.
+/// The owner of an extent serializes the calls for it. No call waits for anything but short locks and, at
+/// most for some milliseconds, for pins to go, or for another thread that grows the arena.
 pub trait Mmu: Send + Sync + 'static {
+    /// In how many places an extent may be mapped at a time, at least 1. Whoever wants it in one more takes
+    /// it out of another first.
+    const PLACES: usize;
+
     /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free in
     /// what the arena has so far.
     fn alloc(&self, order: u8) -> Option<Extent>;
@@ -49,8 +53,11 @@ pub trait Mmu: Send + Sync + 'static {
     /// Bytes of memory in tables of its own now, beside the arena.
     fn metadata_bytes(&self) -> usize;
 
-    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes
-    /// whoever waits for them, if told to.
+    /// Maps those of `pages` that are not mapped there yet, so that page 0 of the extent is, or would be, at
+    /// `base`; wakes whoever waits for them, if told to.
+    ///
+    /// # Panics
+    /// If that would be a place more than [`Mmu::PLACES`].
     ///
     /// # Errors
     /// EEXIST, ENOENT or EINVAL: something else is in the way. ENOMEM: no memory for the tables. Some of the
@@ -64,11 +71,18 @@ pub trait Mmu: Send + Sync + 'static {
         wake: Wake,
     ) -> Result<(), Errno>;
 
-    /// Takes all pages of the extent home: when it returns, nobody else reads or writes them.
+    /// Takes all pages of the extent home, from wherever they are mapped: when it returns, nobody else reads
+    /// or writes them.
     ///
     /// # Errors
     /// Busy: a page is pinned; the rest may be home. Lost: see [`UnmapError`].
     fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError>;
+
+    /// Takes the pages of the extent out of the place with page 0 at `base`, if it has that place.
+    ///
+    /// # Errors
+    /// As for [`Mmu::unmap`].
+    fn unmap_at(&self, extent: &mut Extent, base: usize) -> Result<(), UnmapError>;
 
     /// Copies a page that is mapped, or at home, into the only page of `to`, if the MMU can; stores that are
     /// made meanwhile are in the copy or not. `false`: the page must come home first.
@@ -177,6 +191,10 @@ macro_rules! same_in_both {
             self.unmap(extent)
         }
 
+        fn unmap_at(&self, extent: &mut Extent, base: usize) -> Result<(), UnmapError> {
+            self.unmap_at(extent, base)
+        }
+
         fn unmap_clean(&self, extents: &mut [Extent]) {
             self.unmap_clean(extents);
         }
@@ -188,6 +206,9 @@ macro_rules! same_in_both {
 }
 
 impl Mmu for HostMmu {
+    /// A page that is moved into a window is nowhere else.
+    const PLACES: usize = 1;
+
     same_in_both!();
 
     fn give_way(&self) {
@@ -243,6 +264,8 @@ impl Mmu for HostMmu {
 }
 
 impl Mmu for SoftMmu {
+    const PLACES: usize = usize::MAX;
+
     same_in_both!();
 
     fn give_way(&self) {

@@ -31,7 +31,13 @@ impl PageSet {
         }
     }
 
+    /// How many pages it can have, at least those of the extent.
+    pub fn capacity(&self) -> usize {
+        self.words().len() * 64
+    }
+
     /// Whether `page` is in it.
+    #[inline]
     pub fn contains(&self, page: usize) -> bool {
         self.words()[page / 64] & (1 << (page % 64)) != 0
     }
@@ -52,10 +58,22 @@ impl PageSet {
         for_words(pages, |i, mask| words[i] |= mask);
     }
 
+    /// Adds one.
+    #[inline]
+    pub(crate) fn insert_page(&mut self, page: usize) {
+        self.words_mut()[page / 64] |= 1 << (page % 64);
+    }
+
     /// Takes the pages out.
     pub fn remove(&mut self, pages: Range<usize>) {
         let words = self.words_mut();
         for_words(pages, |i, mask| words[i] &= !mask);
+    }
+
+    /// Takes one out.
+    #[inline]
+    pub(crate) fn remove_page(&mut self, page: usize) {
+        self.words_mut()[page / 64] &= !(1 << (page % 64));
     }
 
     /// Takes all pages out.

@@ -31,7 +31,9 @@ fn costs() {
     for (i, extent) in extents.iter_mut().enumerate() {
         extent.bytes_mut().fill(i as u8);
     }
-    mmu.map_pages(&mut extents, start, Access::Write).unwrap();
+    for (i, extent) in extents.iter_mut().enumerate() {
+        mmu.map(extent, start + i * PAGE_SIZE, 0..1, Access::Write, Wake::Now).unwrap();
+    }
     let word = |i: usize| start + i % 64 * PAGE_SIZE + i * 72 % 4096 / 8 * 8;
     let mut sum = 0_u64;
     measure("read_u64, hit", n(5_000_000), 1, |i| {
@@ -45,9 +47,6 @@ fn costs() {
     measure("read_u64, walk", n(3_000_000), 1, |i| {
         sum = sum.wrapping_add(cpu.read_u64(start + i % 8 * 512 * PAGE_SIZE).unwrap());
     });
-    let addrs: Vec<usize> = (0..512).map(word).collect();
-    let mut words = vec![0; 512];
-    measure("read_batch of 512, a word", n(5_000), 512, |_| cpu.read_batch(&addrs, &mut words).unwrap());
     let mut page = vec![0; PAGE_SIZE];
     measure("read of 4096 bytes", n(300_000), 1, |i| {
         cpu.read(start + i % 64 * PAGE_SIZE, &mut page).unwrap();
@@ -59,9 +58,6 @@ fn costs() {
     measure("write of 4096 bytes", n(300_000), 1, |i| {
         cpu.write(start + i % 64 * PAGE_SIZE, &page).unwrap();
     });
-    measure("copy of 4096 bytes", n(200_000), 1, |i| {
-        cpu.copy(start + i % 64 * PAGE_SIZE, start + (i % 64 + 64) * PAGE_SIZE, PAGE_SIZE).unwrap();
-    });
     cpu.write_u64(start, 0).unwrap();
     measure("compare_exchange_u64", n(3_000_000), 1, |_| {
         let now = cpu.read_u64(start).unwrap();
@@ -70,15 +66,17 @@ fn costs() {
     measure("pin and unpin", n(3_000_000), 1, |i| {
         black_box(&*cpu.pin(word(i), 8, Intent::Read).unwrap());
     });
-    mmu.unmap_pages(&mut extents).unwrap();
+    mmu.unmap_clean(&mut extents);
     measure("map and unmap of a page", n(1_000_000), 1, |i| {
         let extent = &mut extents[i % 512];
         mmu.map(extent, start + i % 512 * PAGE_SIZE, 0..1, Access::Write, Wake::Now).unwrap();
         mmu.unmap(extent).unwrap();
     });
-    measure("map_pages and unmap_pages of 256, a page", n(5_000), 256, |_| {
-        mmu.map_pages(&mut extents[..256], start + 100 * PAGE_SIZE, Access::Write).unwrap();
-        mmu.unmap_pages(&mut extents[..256]).unwrap();
+    measure("map of 256 pages and unmap_clean, a page", n(5_000), 256, |_| {
+        for (i, extent) in extents[..256].iter_mut().enumerate() {
+            mmu.map(extent, start + i * PAGE_SIZE, 0..1, Access::Write, Wake::Now).unwrap();
+        }
+        mmu.unmap_clean(&mut extents[..256]);
     });
     let mut large = mmu.alloc(9).unwrap();
     measure("map and unmap of 512 pages, a page", n(5_000), 512, |_| {

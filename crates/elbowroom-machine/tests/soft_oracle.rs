@@ -2,7 +2,7 @@
 //! repeated by its seed.
 
 use elbowroom_machine::soft::{Cause, Intent, OwnedPin, SoftConfig, SoftCpu, SoftFault, SoftMmu};
-use elbowroom_machine::{Access, Errno, Extent, PAGE_SIZE, UnmapError, Wake};
+use elbowroom_machine::{Access, Errno, Extent, PAGE_SIZE, Place, UnmapError, Wake};
 use elbowroom_sync::LockStats;
 use elbowroom_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +28,7 @@ impl Random {
 struct Known {
     extent: Extent,
     bytes: Vec<u8>,
-    base: usize,
-    /// By page; never empty.
+    /// By the address of the page; never empty.
     pins: BTreeMap<usize, Vec<OwnedPin>>,
 }
 
@@ -39,7 +38,6 @@ struct Mapped {
     slot: usize,
     page: usize,
     writable: bool,
-    dirty: bool,
 }
 
 const SLOTS: usize = 24;
@@ -106,8 +104,7 @@ impl Model {
 
     fn store(&mut self, addr: usize, data: &[u8]) {
         for (at, &byte) in (addr..).zip(data) {
-            let there = self.mapped.get_mut(&page_of(at)).unwrap();
-            there.dirty = true;
+            let there = self.mapped[&page_of(at)];
             let known = self.known[there.slot].as_mut().unwrap();
             known.bytes[there.page * PAGE_SIZE + at % PAGE_SIZE] = byte;
         }
@@ -136,14 +133,12 @@ impl Model {
             2..6 => self.map_some(),
             6 => self.unmap_one(),
             7 => self.unmap_many(),
-            8 => self.map_many(),
-            9 => self.change_rights(),
+            8..10 => self.make_writable(),
             10 => self.pin_or_unpin(),
             11..14 => self.read(),
             14..17 => self.write(),
             17..19 => self.exchange(),
-            19 => self.fill_or_copy(),
-            20 => self.vectors(),
+            19..21 => self.fill(),
             _ => self.spaces_come_and_go(),
         }
     }
@@ -156,7 +151,7 @@ impl Model {
                 let Some(mut extent) = self.mmu.alloc(order) else { return };
                 let bytes = self.some_bytes(extent.len_bytes());
                 extent.bytes_mut().copy_from_slice(&bytes);
-                self.known[slot] = Some(Known { extent, bytes, base: 0, pins: BTreeMap::new() });
+                self.known[slot] = Some(Known { extent, bytes, pins: BTreeMap::new() });
             }
             Some(known) if known.extent.is_home() => {
                 assert_eq!(known.extent.bytes(), known.bytes);
@@ -181,7 +176,7 @@ impl Model {
                 Some(_) => return Err(Errno::EXIST),
                 None => {
                     let writable = access == Access::Write;
-                    self.mapped.insert(addr, Mapped { slot, page, writable, dirty: false });
+                    self.mapped.insert(addr, Mapped { slot, page, writable });
                 }
             }
         }
@@ -200,44 +195,64 @@ impl Model {
         let within = if from < 8 { from % pages..pages } else { 0..pages };
         if known.extent.is_home() {
             assert_eq!(known.extent.bytes(), known.bytes);
-            known.base = at;
         }
-        let base = known.base;
+        // In one place more, or again in one of those that it is in.
+        let places = known.extent.places();
+        let again = places.get(from % (places.len() + 1)).map(Place::base);
+        let base = again.unwrap_or(at);
         let result = self.mmu.map(&mut known.extent, base, within.clone(), access, Wake::Now);
         assert_eq!(result, self.place(slot, base, within, access));
         self.check_away(slot);
     }
 
     fn check_away(&mut self, slot: usize) {
-        let known = self.known[slot].as_mut().unwrap();
-        let away: BTreeMap<usize, bool> =
-            self.mapped.values().filter(|m| m.slot == slot).map(|m| (m.page, m.dirty)).collect();
+        let known = self.known[slot].as_ref().unwrap();
         let all = 0..known.extent.pages();
-        let is_away = |page: &usize| known.extent.away().contains(*page);
-        assert!(all.clone().filter(is_away).eq(away.keys().copied()));
-        let dirty = self.mmu.dirty(&known.extent);
-        assert!(all.clone().all(|page| dirty.contains(page) == away.get(&page).copied().unwrap_or(false)));
-        let accessed = self.mmu.take_accessed(&mut known.extent);
-        assert!(all.filter(|&page| dirty.contains(page)).count() <= known.extent.away().count());
-        assert!(accessed.count() <= away.len());
+        let mut places = BTreeSet::new();
+        for (addr, there) in self.mapped.iter().filter(|(_, there)| there.slot == slot) {
+            places.insert((addr.wrapping_sub(there.page * PAGE_SIZE), there.page));
+        }
+        let listed = known.extent.places().iter();
+        let listed = listed.flat_map(|place| {
+            let mapped = all.clone().filter(|&page| place.pages().contains(page));
+            mapped.map(|page| (place.base(), page)).collect::<Vec<_>>()
+        });
+        assert_eq!(listed.collect::<BTreeSet<_>>(), places);
+        assert!(known.extent.places().iter().all(|place| !place.pages().is_empty()));
     }
 
     /// Takes unpinned pages of a slot off the model; tells whether some are pinned.
     fn take_off(&mut self, slot: usize) -> bool {
+        self.take_off_at(slot, None)
+    }
+
+    /// The same for the place with page 0 at an address, or for all.
+    fn take_off_at(&mut self, slot: usize, at: Option<usize>) -> bool {
         let pins = &self.known[slot].as_ref().unwrap().pins;
-        self.mapped.retain(|_, there| there.slot != slot || pins.contains_key(&there.page));
-        let busy = !pins.is_empty();
+        let mut busy = false;
+        self.mapped.retain(|addr, there| {
+            let base = addr.wrapping_sub(there.page * PAGE_SIZE);
+            let stays = there.slot != slot || at.is_some_and(|at| at != base);
+            let pinned = !stays && pins.contains_key(addr);
+            busy |= pinned;
+            stays || pinned
+        });
         self.check_away(slot);
         busy
     }
 
     fn unmap_one(&mut self) {
         let (slot, at) = (self.random.below(SLOTS), self.random.below(PAGE_SIZE));
+        let one = self.random.below(4);
         let Some(known) = self.known[slot].as_mut() else { return };
-        let result = self.mmu.unmap(&mut known.extent);
-        let busy = self.take_off(slot);
+        let one = known.extent.places().get(one).map(Place::base);
+        let result = match one {
+            Some(base) => self.mmu.unmap_at(&mut known.extent, base),
+            None => self.mmu.unmap(&mut known.extent),
+        };
+        let busy = self.take_off_at(slot, one);
         assert_eq!(result, result_of(busy));
-        if !busy {
+        if self.known[slot].as_ref().unwrap().extent.is_home() {
             let known = self.known[slot].as_mut().unwrap();
             assert_eq!(known.extent.bytes(), known.bytes);
             known.bytes[at] ^= 0x55;
@@ -245,75 +260,32 @@ impl Model {
         }
     }
 
-    /// Calls `f` on the extents of some slots that fulfil a condition.
-    fn with_singles<T>(
-        &mut self,
-        wanted: impl Fn(&Extent) -> bool,
-        f: impl FnOnce(&mut Self, &mut Vec<Extent>) -> T,
-    ) -> (Vec<usize>, T) {
+    /// Takes the extents of some slots home together.
+    fn unmap_many(&mut self) {
         let mut slots = Vec::new();
         let (mut extents, mut rest) = (Vec::new(), Vec::new());
         for slot in 0..SLOTS {
             let chosen = self.random.below(3) == 0;
-            let fits = |k: &mut Known| chosen && k.extent.order() == 0 && wanted(&k.extent);
-            if let Some(known) = self.known[slot].take_if(fits) {
+            if let Some(known) = self.known[slot].take_if(|known| chosen && known.extent.order() == 0) {
                 slots.push(slot);
                 extents.push(known.extent);
-                rest.push((known.bytes, known.base, known.pins));
+                rest.push((known.bytes, known.pins));
             }
         }
-        let result = f(self, &mut extents);
-        for ((&slot, extent), (bytes, base, pins)) in slots.iter().zip(extents).zip(rest) {
-            let base = extent.base().unwrap_or(base);
-            self.known[slot] = Some(Known { extent, bytes, base, pins });
+        self.mmu.unmap_clean(&mut extents);
+        for ((&slot, extent), (bytes, pins)) in slots.iter().zip(extents).zip(rest) {
+            self.known[slot] = Some(Known { extent, bytes, pins });
         }
-        (slots, result)
+        slots.into_iter().for_each(|slot| {
+            self.take_off(slot);
+        });
     }
 
-    fn unmap_many(&mut self) {
-        let clean = self.random.below(2) == 0;
-        let (slots, result) = self.with_singles(
-            |_| true,
-            |model, extents| match clean {
-                true => {
-                    model.mmu.unmap_clean(extents);
-                    None
-                }
-                false => Some(model.mmu.unmap_pages(extents)),
-            },
-        );
-        let mut busy = false;
-        slots.into_iter().for_each(|slot| busy |= self.take_off(slot));
-        assert!(result.is_none_or(|result| result == result_of(busy)));
-    }
-
-    fn map_many(&mut self) {
-        let (at, access) = (self.page(), self.access());
-        let (slots, result) =
-            self.with_singles(Extent::is_home, |model, extents| model.mmu.map_pages(extents, at, access));
-        let mut wanted = Ok(());
-        for (i, &slot) in slots.iter().enumerate() {
-            wanted = wanted.and_then(|()| self.place(slot, at + i * PAGE_SIZE, 0..1, access));
-        }
-        assert_eq!(result, wanted);
-        slots.into_iter().for_each(|slot| self.check_away(slot));
-    }
-
-    fn change_rights(&mut self) {
+    fn make_writable(&mut self) {
         let start = self.page();
         let range = start..start + self.random.below(12) * PAGE_SIZE;
-        if self.random.below(3) > 0 {
-            self.mmu.make_writable(range.clone(), Wake::Later).unwrap();
-            self.mapped.range_mut(range).for_each(|(_, there)| there.writable = true);
-            return;
-        }
-        let mut busy = false;
-        for (_, there) in self.mapped.range_mut(range.clone()) {
-            let pinned = self.known[there.slot].as_ref().unwrap().pins.contains_key(&there.page);
-            busy |= pinned && there.writable;
-            there.writable &= pinned;
-        }
-        assert_eq!(self.mmu.write_protect(range), result_of(busy));
+        self.mmu.make_writable(range.clone(), Wake::Later).unwrap();
+        self.mapped.range_mut(range).for_each(|(_, there)| there.writable = true);
     }
 
     fn pin_or_unpin(&mut self) {
@@ -342,7 +314,7 @@ impl Model {
             self.store(addr, &data);
         }
         let there = self.mapped[&page_of(addr)];
-        self.known[there.slot].as_mut().unwrap().pins.entry(there.page).or_default().push(pinned);
+        self.known[there.slot].as_mut().unwrap().pins.entry(page_of(addr)).or_default().push(pinned);
     }
 
     fn read(&mut self) {
@@ -408,71 +380,12 @@ impl Model {
         }
     }
 
-    fn fill_or_copy(&mut self) {
-        let (to, len) = self.range();
-        if self.random.below(2) == 0 {
-            let byte = self.random.next() as u8;
-            let wanted = self.outcome(to, len, true);
-            assert_eq!(self.cpu().fill(to, len, byte), wanted);
-            let done = wanted.map_or_else(|fault| fault.done, |()| len);
-            return self.store(to, &vec![byte; done]);
-        }
-        let (from, _) = self.range();
-        if from.abs_diff(to) < len {
-            let invalid = SoftFault { addr: to, write: true, done: 0, cause: Cause::Invalid };
-            return assert_eq!(self.cpu().copy(from, to, len), Err(invalid));
-        }
-        let (load, store) = (self.outcome(from, len, false), self.outcome(to, len, true));
-        let reach = |outcome: Result<(), SoftFault>| outcome.map_or_else(|fault| fault.done, |()| len);
-        let wanted = if reach(store) < reach(load) { store } else { load.and(store) };
-        assert_eq!(self.cpu().copy(from, to, len), wanted);
-        let done = reach(wanted);
-        let data = self.load(from, done);
-        self.store(to, &data);
-    }
-
-    fn vectors(&mut self) {
-        let parts: Vec<(usize, usize)> = (0..3).map(|_| self.range()).collect();
-        let total = parts.iter().map(|part| part.1).sum();
-        let write = self.random.below(2) == 0;
-        let data = self.some_bytes(total);
-        let mut wanted = Ok(());
-        let mut done = 0;
-        let mut loaded = Vec::new();
-        for &(addr, len) in &parts {
-            let outcome = self.outcome(addr, len, write);
-            let reach = outcome.map_or_else(|fault| fault.done, |()| len);
-            if write {
-                self.store(addr, &data[done..done + reach]);
-            } else {
-                loaded.extend(self.load(addr, reach));
-            }
-            if let Err(fault) = outcome {
-                wanted = Err(SoftFault { done: done + reach, ..fault });
-                break;
-            }
-            done += reach;
-        }
-        if write {
-            assert_eq!(self.cpu().write_vectored(&parts, &data), wanted);
-        } else {
-            let mut out = vec![0; total];
-            assert_eq!(self.cpu().read_vectored(&parts, &mut out), wanted);
-            assert_eq!(out[..loaded.len()], loaded);
-            let addrs: Vec<usize> = parts.iter().map(|part| part.0).collect();
-            let bad = addrs.iter().enumerate().find_map(|(i, &addr)| {
-                self.outcome(addr, 8, false)
-                    .err()
-                    .map(|fault| SoftFault { done: i * 8 + fault.done, ..fault })
-            });
-            let mut words = [0; 3];
-            assert_eq!(self.cpu().read_batch(&addrs, &mut words), bad.map_or(Ok(()), Err));
-            let whole = bad.map_or(3, |fault| fault.done / 8).min(3);
-            let whole = (0..whole).take_while(|&i| self.outcome(addrs[i], 8, false).is_ok());
-            for i in whole {
-                assert_eq!(words[i].to_ne_bytes()[..], self.load(addrs[i], 8));
-            }
-        }
+    fn fill(&mut self) {
+        let ((to, len), byte) = (self.range(), self.random.next() as u8);
+        let wanted = self.outcome(to, len, true);
+        assert_eq!(self.cpu().fill(to, len, byte), wanted);
+        let done = wanted.map_or_else(|fault| fault.done, |()| len);
+        self.store(to, &vec![byte; done]);
     }
 
     fn spaces_come_and_go(&mut self) {
@@ -482,11 +395,16 @@ impl Model {
         if used && self.random.below(8) > 0 {
             return assert_eq!(self.mmu.destroy_space(asid), Err(Errno::BUSY));
         }
-        let inside = |m: &&mut Known| m.extent.base().is_some_and(|base| base >> 48 == usize::from(asid));
-        self.known.iter_mut().flatten().filter(inside).for_each(|known| {
-            known.pins.clear();
-            assert_eq!(self.mmu.unmap(&mut known.extent), Ok(()));
-            assert_eq!(known.extent.bytes(), known.bytes);
+        let inside = |base: &usize| base >> 48 == usize::from(asid);
+        self.known.iter_mut().flatten().for_each(|known| {
+            known.pins.retain(|addr, _| !inside(addr));
+            let bases: Vec<_> = known.extent.places().iter().map(Place::base).filter(inside).collect();
+            for base in bases {
+                assert_eq!(self.mmu.unmap_at(&mut known.extent, base), Ok(()));
+            }
+            if known.extent.is_home() {
+                assert_eq!(known.extent.bytes(), known.bytes);
+            }
         });
         self.mapped.retain(|addr, _| !SoftMmu::space_range(asid).contains(addr));
         assert_eq!(self.mmu.destroy_space(asid), Ok(()));
@@ -502,9 +420,7 @@ impl Model {
             assert_eq!(known.extent.bytes(), known.bytes);
             self.mmu.free(self.known[slot].take().unwrap().extent);
         }
-        assert_eq!(self.mmu.free_frames(), self.mmu.frames());
-        self.cpus.clear();
-        assert_eq!(self.mmu.pins(), 0);
+        assert_eq!(self.mmu.frames_at_hand(), self.mmu.frames());
         let spaces: BTreeSet<u16> = self.spaces.iter().copied().collect();
         spaces.into_iter().for_each(|asid| self.mmu.destroy_space(asid).unwrap());
     }

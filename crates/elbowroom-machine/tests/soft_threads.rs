@@ -5,7 +5,6 @@ use elbowroom_machine::{Access, Extent, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{LockStats, thread};
-use std::cell::Cell;
 use std::thread::scope;
 
 /// How often something is done to a page, at least.
@@ -218,47 +217,6 @@ fn no_store_is_lost_or_late() {
         let halves: u32 = written.iter().map(|w| w.halves).sum();
         assert_eq!(extent.bytes()[HALF_WORD..HALF_WORD + 4], halves.to_ne_bytes());
     });
-}
-
-#[test]
-fn a_protected_page_does_not_change() {
-    let mmu = mmu();
-    let start = SoftMmu::space_range(mmu.create_space().unwrap()).start;
-    let stop = AtomicBool::new(false);
-    let mut extent = mmu.alloc(0).unwrap();
-    extent.bytes_mut().fill(0);
-    map(&mmu, &mut extent, start, Access::Write);
-    let page = start..start + PAGE_SIZE;
-    let protected = Cell::new(0);
-    scope(|scope| {
-        let (mmu, stop) = (&mmu, &stop);
-        let _end = Stop(stop);
-        for me in 0..2 {
-            scope.spawn(move || {
-                let cpu = mmu.cpu();
-                let mut n = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    n += u64::from(cpu.write_u64(start + me * 8, n + 1).is_ok());
-                    assert!(cpu.read_u64(start + me * 8).is_ok_and(|word| word == n), "a store is lost");
-                }
-            });
-        }
-        let cpu = mmu.cpu();
-        let enough = || protected.get() > ROUNDS / 10;
-        rounds(enough, |round| {
-            if mmu.write_protect(page.clone()).is_ok() {
-                protected.set(protected.get() + 1);
-                let before = [0, 8].map(|offset| cpu.read_u64(start + offset).unwrap());
-                linger(round);
-                let after = [0, 8].map(|offset| cpu.read_u64(start + offset).unwrap());
-                assert_eq!(before, after, "a store to a protected page");
-            }
-            mmu.make_writable(page.clone(), Wake::Now).unwrap();
-            linger(round);
-        });
-        assert!(enough(), "hardly ever protected: {protected:?}");
-    });
-    unmap(&mmu, &mut extent);
 }
 
 /// Aligned words are whole, whoever else stores.

@@ -72,6 +72,18 @@ pub fn managed_path(dir: c_int, path: *const libc::c_char) -> Option<Target> {
     managed(process, manager, &sys::stat_at(dir, path, 0)?)
 }
 
+/// As [`managed_path`], and also a file that was managed until now, even if none is any more.
+pub fn once_managed_path(dir: c_int, path: *const libc::c_char) -> Option<Target> {
+    let (process, manager) = state::alive()?;
+    managed(process, manager, &sys::stat_at(dir, path, 0)?)
+}
+
+/// As [`managed_fd`], and also a file that was managed until now, even if none is any more.
+pub fn once_managed_fd(fd: c_int) -> Option<Target> {
+    let (process, manager) = state::alive()?;
+    managed(process, manager, &sys::fstat(fd)?)
+}
+
 fn managed(process: &'static Process, manager: &'static Manager, stat: &libc::stat) -> Option<Target> {
     let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
     (regular && process.managed.may_contain(stat.st_dev, stat.st_ino)).then_some(Target {

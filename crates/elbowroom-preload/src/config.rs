@@ -4,6 +4,7 @@
 //! contain `;`. The command line has checked everything before; what is wrong here is still said, since the
 //! variable can be set by hand.
 
+use elbowroom::Ablation;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -77,6 +78,8 @@ pub struct Options {
     pub sharing: Sharing,
     /// Faults to inject, for tests.
     pub inject: Option<String>,
+    /// Which improvements are on.
+    pub ablation: Ablation,
     /// The process that `elbowroom run` became.
     pub main_pid: u32,
 }
@@ -99,6 +102,7 @@ impl Options {
             fallback: Fallback::None,
             sharing: Sharing::Auto,
             inject: None,
+            ablation: Ablation::default(),
             main_pid: 0,
         };
         let bytes = text.as_bytes();
@@ -147,6 +151,9 @@ impl Options {
                 self.sharing = choice(key, value, &[("auto", Sharing::Auto), ("trust", Sharing::Trust)])?;
             }
             "inject" => self.inject = (!value.is_empty()).then(|| value.to_owned()),
+            "ablate" => {
+                self.ablation = Ablation::without(value).map_err(|e| format!("{VARIABLE}: {key}: {e}"))?;
+            }
             "main_pid" => self.main_pid = number(key, value)?,
             _ => return Err(format!("{VARIABLE}: there is no option \"{key}\"")),
         }

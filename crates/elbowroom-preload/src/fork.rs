@@ -1,7 +1,9 @@
 //! What happens around fork(2) and what is like it.
 //!
 //! A forked child has neither the service threads nor the windows, and finds [`crate::state::Process`] wiped.
-//! Before the fork, dirty pages are written back, so that the child reads the files as its parent left them.
+//! Before the fork, files that could be stored to, and watched ones, are handed back to the kernel, and dirty
+//! pages are written back: the child reads the files as its parent left them, and the two see each other's
+//! stores.
 //!
 //! The processes of a tree that forked and did nothing more are counted, since nothing is managed in them:
 //! every fork counts one, and a forked process that executes a program or gets a manager counts itself out.

@@ -11,8 +11,8 @@ use elbowroom::{
     Errno, FileId, FileObject, Host, Manager, MapRequest, OpenError, Origin, Place, Prot, Sharing, Space,
     WriteTicket,
 };
+use elbowroom_store::open_briefly;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -36,15 +36,11 @@ struct Begun {
     ticket: WriteTicket,
 }
 
-/// Serves it. A panic of the manager becomes EIO for this request; the panic hook has said what happened.
+/// Serves it. A panic ends the process; the panic hook has said what happened.
 pub fn serve(process: &Process, manager: &Manager, space: &Space<Host>, request: &mut Request) {
     let op = request.op.clone();
     let resident = &mut request.resident;
-    let served = catch_unwind(AssertUnwindSafe(|| perform(process, manager, space, op, resident)));
-    request.reply = served.unwrap_or_else(|_| {
-        process.panics.fetch_add(1, Ordering::Relaxed);
-        Err(libc::EIO)
-    });
+    request.reply = manager.serve("elbowroom-serve", || perform(process, manager, space, op, resident));
 }
 
 fn perform(
@@ -274,7 +270,8 @@ pub fn prot(bits: libc::c_int) -> Prot {
 /// gives, and a wrong "yes" costs only this mapping. `stored_to`: ours could store to it, or somebody has it
 /// open for writing, so that a mapping of the kernel's could get the right.
 fn still_mapped_by_kernel(inode: u64, stored_to: bool) -> bool {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return true };
+    let maps = open_briefly(|| std::fs::read_to_string("/proc/self/maps"));
+    let Ok(maps) = maps else { return true };
     maps.lines().any(|line| conflicts(line, inode, stored_to))
 }
 

@@ -20,6 +20,7 @@ use crate::serve;
 use crate::state::{self, ALIVE, FAILED, LaneKind, NONE, Process, STARTING};
 use crate::sys::{self, Except, SignalsBlocked};
 use elbowroom::{Config, EngineKind, Host, Manager, MoverKind, Space};
+use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -197,7 +198,7 @@ fn config(options: &Options) -> Config {
         fault_bound: elbowroom::FAULT_BOUND,
         report: Some(say),
         end_process: Some(die),
-        ablation: elbowroom::Ablation::default(),
+        ablation: options.ablation,
     }
 }
 
@@ -229,7 +230,7 @@ fn die() -> ! {
 /// Writes a line to the program's standard error.
 fn say(line: &str) {
     let path = format!("/proc/{}/fd/2", sys::getpid());
-    if let Ok(mut stderr) = std::fs::OpenOptions::new().append(true).open(path) {
+    if let Ok(mut stderr) = open_briefly(|| std::fs::OpenOptions::new().append(true).open(&path)) {
         let _ = std::io::Write::write_all(&mut stderr, format!("elbowroom: {line}\n").as_bytes());
     }
 }
@@ -349,7 +350,8 @@ fn keep_house(pool: &Arc<Pool>) {
 }
 
 fn main_thread_ended(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/self/task/{pid}/stat")).is_ok_and(|stat| is_zombie(&stat))
+    open_briefly(|| std::fs::read_to_string(format!("/proc/self/task/{pid}/stat")))
+        .is_ok_and(|stat| is_zombie(&stat))
 }
 
 /// The state follows the command name, which is in parentheses and may contain any character.
@@ -358,7 +360,7 @@ fn is_zombie(stat: &str) -> bool {
 }
 
 fn only_our_threads(process: &Process, pid: u32) -> bool {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+    let Ok(tasks) = open_briefly(|| std::fs::read_dir("/proc/self/task")) else { return false };
     tasks
         .flatten()
         .filter_map(|task| task.file_name().to_str()?.parse().ok())
@@ -367,7 +369,8 @@ fn only_our_threads(process: &Process, pid: u32) -> bool {
 
 /// The kernel's io_uring workers appear among our threads.
 fn is_kernel_worker(tid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/self/task/{tid}/comm")).is_ok_and(|name| name.starts_with("iou-"))
+    open_briefly(|| std::fs::read_to_string(format!("/proc/self/task/{tid}/comm")))
+        .is_ok_and(|name| name.starts_with("iou-"))
 }
 
 #[cfg(test)]

@@ -65,8 +65,6 @@ pub struct Process {
     pub managed: IdSet,
     /// Mappings and calls that were left to the kernel.
     pub left: Counts,
-    /// Calls whose delivery to the manager ended in a panic of the manager.
-    pub panics: AtomicU64,
     /// Threads that change the program's mappings in the kernel right now, or wait there to.
     changes: AtomicU32,
     our_threads: [AtomicU32; MAX_OUR_THREADS],

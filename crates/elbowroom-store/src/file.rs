@@ -99,7 +99,7 @@ impl StoreFile {
     /// not notice); else what open(2) and fstat(2) say.
     pub fn open(path: &Path, writable: bool, inject: Option<Arc<Inject>>) -> Result<StoreFile, Errno> {
         may_block();
-        let place = Descriptor::from(open_at(path, OFlags::PATH)?);
+        let place = limits::open_briefly(|| open_at(path, OFlags::PATH)).map(Descriptor::from)?;
         let stat = fs::fstat(&place)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::INVAL);

@@ -59,11 +59,15 @@ mod uring;
 
 pub use elbowroom_machine::{Errno, Extent};
 pub use file::{FileId, FileStat, StoreFile};
-pub use guard::{Comer, Guard, Guards};
+pub use guard::{Comer, Guard, Guards, Trials};
 pub use inject::Inject;
-pub use limits::with_own_limit;
+pub use limits::{open_briefly, with_own_limit};
 pub use origin::Origin;
 pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
+
+#[cfg(all(test, not(shuttle)))]
+#[path = "../tests/common/shared.rs"]
+mod shared;
 
 #[cfg(all(test, not(shuttle)))]
 mod test_extent {

@@ -3,46 +3,63 @@
 //!
 //! The first holds for each file table by itself, ours included. Files that are kept open leave the lowest
 //! numbers free for what is opened for a moment. Where numbers below the soft limit are scarce, that limit
-//! is raised to the hard one for the moment in which a number is given. Nothing waits for a disk meanwhile. A
-//! program that changes its limit in this very moment finds its own value there afterwards. One that asks the
-//! kernel for it without [`with_own_limit`] may see the hard limit, and a child that it makes then may keep
-//! it.
+//! is raised to the hard one for the moment in which a number is given. A program that asks the kernel for
+//! its limit without [`with_own_limit`] may see the hard limit then, one that changes it so may find its
+//! change undone, and a child that it makes then may keep the raised limit.
+//!
+//! Synchronization: [`Turn`], a lock that is held for two system calls, is around all that is known of the
+//! limit and around its changes. Between them there may be any number of calls that need the raised limit, or
+//! of calls that need the program's own, never both. The first may wait for each other (the opening of a
+//! watched file waits for the thread that takes the event, which needs a number, too), so they never exclude
+//! each other.
 
 use crate::calls::Descriptor;
 use elbowroom_machine::Errno;
-use elbowroom_sync::atomic::{AtomicU32, Ordering};
+use elbowroom_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use elbowroom_sync::thread;
+use elbowroom_sync::time::{Duration, Instant};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, prlimit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The lowest number of a file that is kept open.
 const FIRST_KEPT: i32 = 64;
-/// So many of the numbers below that must follow a free one, so that other threads do not take it before a
-/// call that fails with harm without one.
+/// So many numbers must be left behind the next one that is kept when a file is to be watched.
+const SPARE: u64 = 64;
+/// So many of the numbers below [`FIRST_KEPT`] must follow a free one, so that other threads do not take it
+/// before a call that fails with harm without one.
 const ROOM: i32 = 16;
+/// How long a call that needs the raised limit waits for those that need the program's own. They are short,
+/// except that of exec, which may itself wait for us.
+const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The process that has raised the limit for a moment; 0: none.
-static RAISED_BY: AtomicU32 = AtomicU32::new(0);
-/// How often it was raised.
-static RAISED: AtomicU32 = AtomicU32::new(0);
+/// The process whose thread has the turn; 0: none.
+static TURN: AtomicU32 = AtomicU32::new(0);
+/// The process that the rest is about.
+static KNOWN_OF: AtomicU32 = AtomicU32::new(0);
+/// How many calls need the raised limit now.
+static RAISERS: AtomicU32 = AtomicU32::new(0);
+/// How many calls need the program's own limit now.
+static KEEPERS: AtomicU32 = AtomicU32::new(0);
+/// The program's own soft limit, while it is raised.
+static OWN_SOFT: AtomicU64 = AtomicU64::new(0);
 
 /// Opens a file that is kept open.
+///
+/// EMFILE also where only low numbers are left: they are for events of watches, without which the kernel
+/// denies other processes their opens.
 pub(crate) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Descriptor, Errno> {
     let fd = Descriptor::from(open_briefly(open)?);
     if fd.as_fd().as_raw_fd() >= FIRST_KEPT {
         return Ok(fd);
     }
     let higher = || fcntl_dupfd_cloexec(fd.as_fd(), FIRST_KEPT);
-    match higher().or_else(|_| raised(higher)) {
-        Ok(higher) => Ok(higher.into()),
-        // The hard limit is reached, too: then it stays where it is.
-        Err(_) => Ok(fd),
-    }
+    // EINVAL: the limit is below these numbers.
+    higher().or_else(|_| raised(higher)).map(Descriptor::from).map_err(|_| Errno::MFILE)
 }
 
 /// Errors of which one says that no number is free.
-pub(crate) trait Exhaustion {
+pub trait Exhaustion {
     /// Whether this is EMFILE.
     fn is_exhaustion(&self) -> bool;
 }
@@ -60,45 +77,48 @@ impl Exhaustion for std::io::Error {
 }
 
 /// Opens a file that is closed soon. The program may have lowered its limit below what we have open already.
-pub(crate) fn open_briefly<T, E: Exhaustion>(open: impl Fn() -> Result<T, E>) -> Result<T, E> {
+pub fn open_briefly<T, E: Exhaustion>(open: impl Fn() -> Result<T, E>) -> Result<T, E> {
     match open() {
         Err(error) if error.is_exhaustion() => raised(open),
         opened => opened,
     }
 }
 
-/// Whether calls of [`with_room`] find one: the hard limit is beyond what is open.
+/// Whether a file can be kept open, with some numbers left behind.
 pub(crate) fn is_room(fd: BorrowedFd<'_>) -> bool {
     let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    let next = raised(|| fcntl_dupfd_cloexec(fd, 0)).map(Descriptor::from);
-    next.is_ok_and(|fd| (fd.as_fd().as_raw_fd() as u64).saturating_add(FIRST_KEPT as u64) < hard)
+    let next = raised(|| fcntl_dupfd_cloexec(fd, FIRST_KEPT)).map(Descriptor::from);
+    next.is_ok_and(|fd| (fd.as_fd().as_raw_fd() as u64).saturating_add(SPARE) < hard)
 }
 
 /// Makes a call that needs one number, and fails with harm if the kernel finds none. `fd` is any that is
-/// open.
-pub(crate) fn with_room<T>(fd: BorrowedFd<'_>, call: impl Fn() -> T) -> T {
+/// open. `None`: all numbers are taken, and the call was not made.
+pub(crate) fn with_room<T>(fd: BorrowedFd<'_>, call: impl Fn() -> T) -> Option<T> {
     // The number that comes next.
-    let next = fcntl_dupfd_cloexec(fd, 0).map(Descriptor::from).map(|fd| fd.as_fd().as_raw_fd() + ROOM);
-    if next.is_ok_and(|next| next < FIRST_KEPT && (next as u64) < soft_limit()) {
-        return call();
+    let next = || fcntl_dupfd_cloexec(fd, 0).map(Descriptor::from).map(|fd| fd.as_fd().as_raw_fd());
+    let is_plenty =
+        |next: i32| next + ROOM < FIRST_KEPT && own_soft().is_some_and(|soft| ((next + ROOM) as u64) < soft);
+    if next().is_ok_and(is_plenty) {
+        return Some(call());
     }
-    raised(call)
+    raised(|| next().is_ok().then(&call))
 }
 
-/// Makes a call that tells what the limit on descriptors is, at a moment in which it is the program's own.
-pub fn with_own_limit<T>(call: impl Fn() -> T) -> T {
-    loop {
-        let raised = RAISED.load(Ordering::Acquire);
-        let by = RAISED_BY.load(Ordering::Acquire);
-        if by == 0 || by != this_process() {
-            let told = call();
-            if RAISED.load(Ordering::Acquire) == raised {
-                return told;
-            }
-        }
-        // Whoever has raised it makes three system calls.
-        thread::yield_now();
-    }
+/// The program's own soft limit, if it is not raised now.
+fn own_soft() -> Option<u64> {
+    let _turn = Turn::take();
+    let is_own = RAISERS.load(Ordering::Relaxed) == 0;
+    is_own.then(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
+}
+
+/// Makes a call that tells or changes what the limit on descriptors is, or that lets another program inherit
+/// it: at a moment in which it is the program's own.
+///
+/// Not for a child that shares its parent's memory. Signals must be blocked when this begins and when `call`
+/// returns: a handler that did the same would wait for its own thread.
+pub fn with_own_limit<T>(call: impl FnOnce() -> T) -> T {
+    let _keeper = Keeper::new();
+    call()
 }
 
 /// Whether the kernel would refuse to write up to this byte of a file, and send a signal for it.
@@ -106,49 +126,133 @@ pub(crate) fn is_beyond_file_limit(end: u64) -> bool {
     getrlimit(Resource::Fsize).current.is_some_and(|limit| end > limit)
 }
 
-fn soft_limit() -> u64 {
-    with_own_limit(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
-}
-
 fn this_process() -> u32 {
     getpid().as_raw_nonzero().get() as u32
 }
 
-/// Makes a call while the soft limit on descriptors is as high as the hard one.
-fn raised<T>(call: impl Fn() -> T) -> T {
-    let this = this_process();
-    // Whoever has it makes three system calls. A process that was forked in between finds its parent's
-    // number, which means nothing.
-    while let Err(other) = RAISED_BY.compare_exchange(0, this, Ordering::Acquire, Ordering::Relaxed) {
-        if other != this {
-            let _ = RAISED_BY.compare_exchange(other, 0, Ordering::Relaxed, Ordering::Relaxed);
+/// The right to use what is known of the limit, and to change it. Nothing waits while it is held.
+struct Turn;
+
+impl Turn {
+    fn take() -> Self {
+        let this = this_process();
+        while let Err(other) = TURN.compare_exchange(0, this, Ordering::Acquire, Ordering::Relaxed) {
+            // A forked child finds what its parent's threads were at. None of them is here.
+            let inherited = other != 0 && other != this;
+            if inherited && TURN.compare_exchange(other, this, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                break;
+            }
+            thread::yield_now();
         }
-        thread::yield_now();
+        if KNOWN_OF.swap(this, Ordering::Relaxed) != this {
+            RAISERS.store(0, Ordering::Relaxed);
+            KEEPERS.store(0, Ordering::Relaxed);
+        }
+        Self
     }
-    RAISED.fetch_add(1, Ordering::AcqRel);
-    let result = with_raised(call);
-    RAISED_BY.store(0, Ordering::Release);
-    result
 }
 
-fn with_raised<T>(call: impl Fn() -> T) -> T {
-    let before = getrlimit(Resource::Nofile);
-    // A number must fit into an int.
-    let top = before.maximum.unwrap_or(u64::MAX).min(i32::MAX as u64);
-    if before.current.is_none_or(|soft| soft >= top) {
-        return call();
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURN.store(0, Ordering::Release);
     }
-    let high = || Rlimit { current: Some(top), maximum: before.maximum };
-    if prlimit(None, Resource::Nofile, high()).is_err() {
-        return call();
-    }
-    let result = call();
-    let own = Rlimit { current: before.current, maximum: before.maximum };
-    // What the program has set meanwhile stays. Putting a lower limit back cannot fail.
-    if let Ok(found) = prlimit(None, Resource::Nofile, own)
-        && found != high()
-    {
-        let _ = prlimit(None, Resource::Nofile, found);
-    }
-    result
 }
+
+/// While it lives, the limit is the program's own.
+struct Keeper;
+
+impl Keeper {
+    fn new() -> Self {
+        loop {
+            let turn = Turn::take();
+            if RAISERS.load(Ordering::Relaxed) == 0 {
+                KEEPERS.fetch_add(1, Ordering::Relaxed);
+                return Self;
+            }
+            drop(turn);
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _turn = Turn::take();
+        KEEPERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// While it lives, the soft limit on descriptors is as high as the hard one.
+struct Raised;
+
+impl Raised {
+    /// `None`: it is so in any case, or cannot be had now.
+    fn new() -> Option<Self> {
+        let mut until = None;
+        loop {
+            let turn = Turn::take();
+            if KEEPERS.load(Ordering::Relaxed) == 0 {
+                if RAISERS.load(Ordering::Relaxed) == 0 {
+                    OWN_SOFT.store(raise()?, Ordering::Relaxed);
+                }
+                RAISERS.fetch_add(1, Ordering::Relaxed);
+                return Some(Self);
+            }
+            drop(turn);
+            if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+                return None;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        let _turn = Turn::take();
+        if RAISERS.fetch_sub(1, Ordering::Relaxed) == 1 {
+            lower(OWN_SOFT.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Makes a call while the soft limit on descriptors is as high as the hard one.
+fn raised<T>(call: impl Fn() -> T) -> T {
+    let _raised = Raised::new();
+    call()
+}
+
+/// The limit with the highest soft limit.
+fn highest(limit: &Rlimit) -> Rlimit {
+    // A number must fit into an int.
+    let top = limit.maximum.unwrap_or(u64::MAX).min(i32::MAX as u64);
+    Rlimit { current: Some(top), maximum: limit.maximum }
+}
+
+/// Raises the soft limit, and gives what it was. `None`: it is as high already, or may not be changed.
+fn raise() -> Option<u64> {
+    let before = getrlimit(Resource::Nofile);
+    let (own, high) = (before.current?, highest(&before));
+    if high.current.is_none_or(|top| own >= top) {
+        return None;
+    }
+    prlimit(None, Resource::Nofile, high).ok().map(|_| own)
+}
+
+/// Puts the program's own soft limit back. Not if it was changed past us since.
+fn lower(own: u64) {
+    let found = getrlimit(Resource::Nofile);
+    let own = Rlimit { current: Some(own), maximum: found.maximum };
+    if found != highest(&found) {
+        return;
+    }
+    // Putting a lower limit back cannot fail.
+    if let Ok(replaced) = prlimit(None, Resource::Nofile, own)
+        && replaced != found
+    {
+        let _ = prlimit(None, Resource::Nofile, replaced);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,8 @@ pub(crate) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Des
     open().map(Descriptor::from)
 }
 
-pub(crate) fn open_briefly<T, E>(open: impl Fn() -> Result<T, E>) -> Result<T, E> {
+/// See `limits.rs`.
+pub fn open_briefly<T, E>(open: impl Fn() -> Result<T, E>) -> Result<T, E> {
     open()
 }
 
@@ -16,12 +17,12 @@ pub(crate) fn is_room(_fd: BorrowedFd<'_>) -> bool {
     true
 }
 
-pub(crate) fn with_room<T>(_fd: BorrowedFd<'_>, call: impl Fn() -> T) -> T {
-    call()
+pub(crate) fn with_room<T>(_fd: BorrowedFd<'_>, call: impl Fn() -> T) -> Option<T> {
+    Some(call())
 }
 
 /// See `limits.rs`.
-pub fn with_own_limit<T>(call: impl Fn() -> T) -> T {
+pub fn with_own_limit<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Request {
     asked: usize,
     /// Some of it went through the kernel's cache.
     cached: bool,
+    /// A direct attempt failed: the rest of this read goes through the kernel's cache.
+    through_cache: bool,
 }
 
 /// A system call to make: `asked` bytes at `offset` of the file into `buf` at `at`.
@@ -78,6 +80,7 @@ impl Request {
             route,
             asked,
             cached: false,
+            through_cache: false,
         };
         (request, step)
     }
@@ -86,13 +89,13 @@ impl Request {
     pub(crate) fn attempt(&mut self) -> Attempt {
         let offset = self.offset + self.done as u64;
         self.asked = first_end(self.done, self.len, self.verdict.short) - self.done;
-        self.route = self.file.route(offset, self.asked);
+        self.route = if self.through_cache { Route::Buffered } else { self.file.route(offset, self.asked) };
         self.cached |= self.route == Route::Buffered;
         Attempt { route: self.route, at: self.done, offset, asked: self.asked }
     }
 
     /// Takes in what the system call of the last [`Request::attempt`] returned. Every `Again` is progress, a
-    /// route given up for good, or one of a bounded number of retries.
+    /// route given up for this read or for good, or one of a bounded number of retries.
     pub(crate) fn advance(&mut self, result: Result<usize, Errno>) -> Step {
         let direct = self.route == Route::Direct;
         let result = if direct && self.verdict.no_direct { Err(Errno::INVAL) } else { result };
@@ -110,6 +113,14 @@ impl Request {
             }
             Err(error) if is_transient(error) && self.retries < RETRIES_MAX => {
                 self.retries += 1;
+                Step::Again
+            }
+            // A file system can refuse a direct read of bytes that it reads well through its cache. Linux
+            // 6.18's ext4 says EIO where a buffered write of several pages stopped in their midst, was
+            // written back, and fallocate(2) then made the file longer: it takes the block that it had put
+            // aside for the next page for data that is not written yet.
+            Err(Errno::IO) if direct => {
+                self.through_cache = true;
                 Step::Again
             }
             Err(error) => Step::Finish(Err(error)),
@@ -223,6 +234,18 @@ mod tests {
         }
         assert_eq!(again, RETRIES_MAX);
         assert_eq!(request.advance(Err(Errno::AGAIN)), Step::Finish(Err(Errno::AGAIN)));
+        assert_eq!(request.advance(Err(Errno::IO)), Step::Finish(Err(Errno::IO)));
+    }
+
+    #[test]
+    fn a_direct_read_that_fails_is_tried_once_through_the_cache_and_the_file_stays_direct() {
+        let (mut request, direct) = request("");
+        if direct {
+            assert_eq!(request.attempt().route, Route::Direct);
+            assert_eq!(request.advance(Err(Errno::IO)), Step::Again);
+            assert!(request.file.direct());
+        }
+        assert_eq!(request.attempt().route, Route::Buffered);
         assert_eq!(request.advance(Err(Errno::IO)), Step::Finish(Err(Errno::IO)));
     }
 }

@@ -329,13 +329,6 @@ fn made_here_used_there(kind: EngineKind) {
     }
 }
 
-/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
-/// print to itself.
-fn skipped(reason: impl std::fmt::Display) {
-    // If nobody can be told, there is nobody to tell.
-    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));
-}
-
 fn buffered_reads_leave_no_cache(kind: EngineKind) {
     let directory = directory();
     let path = make_file(directory.path(), "file", 64 * PAGE + 100);

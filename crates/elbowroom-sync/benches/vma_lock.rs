@@ -49,16 +49,13 @@ mod measure {
             turn = (turn + 1) % keys.len();
             black_box(slots.try_read(keys[turn], layout).map(|value| value[3]).unwrap_or(0));
         });
-        report("layout write, vma write, unlock both", || {
-            if let Some(value) = slots.write(black_box(keys[7]), &mut layout.write()) {
-                value[0] += 1;
-            }
-        });
         let mut held = layout.write();
-        report("vma: try_read of one that is locked", || {
-            slots.write(keys[7], &mut held);
-            black_box(slots.try_read(black_box(keys[7]), layout).is_err());
-        });
+        if let Ok(new) = slots.insert(&mut held, [1; 12]) {
+            report("vma: try_read of one that is locked", || {
+                black_box(slots.try_read(black_box(new), layout).is_err());
+            });
+            slots.remove(new, &mut held);
+        }
         report("vma: insert, remove, under one layout write", || {
             if let Ok(key) = slots.insert(&mut held, [1; 12]) {
                 black_box(slots.remove(key, &mut held));
@@ -99,11 +96,12 @@ mod measure {
         besides("vma: try_read, another thread reads another", || read(keys[7]), || read(keys[8]));
         besides("vma: try_read, another thread reads the same", || read(keys[7]), || read(keys[7]));
         let change = || {
-            if let Some(value) = slots.write(keys[8], &mut layout.write()) {
-                value[0] += 1;
+            let mut held = layout.write();
+            if let Ok(key) = slots.insert(&mut held, [1; 12]) {
+                black_box(slots.remove(key, &mut held));
             }
         };
-        besides("vma: try_read, another thread writes another", || read(keys[7]), change);
+        besides("vma: try_read, another thread inserts and removes", || read(keys[7]), change);
         besides("layout: write, another thread writes too", || *layout.write() += 1, || *layout.write() += 1);
         let seen = stats.class(LockClass::Layout);
         println!(

@@ -20,6 +20,11 @@
 //!   until [`after_fork`].
 //! * Not for signal handlers: one that interrupts [`pin`] would take its section for begun.
 //!
+//! Beside [`RcuCell`](crate::RcuCell), which costs its readers a store and a barrier for each value, where a
+//! section pays once for a walk over many nodes. `RcuCell` drops an old value with its last handle, so that a
+//! file is closed when a call returns; here nothing says when a value is dropped, and its `Drop` must do no
+//! I/O.
+//!
 //! Synchronization: a load is `Acquire`, a store `Release`, so that a reader of a value sees what its writer
 //! did before. Two writers of one cell may race; each old value is retired once.
 //!

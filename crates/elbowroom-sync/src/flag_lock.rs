@@ -13,6 +13,7 @@
 use crate::Arc;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::UnsafeCell;
+use crate::thread;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -47,11 +48,6 @@ impl<T> FlagLock<T> {
     #[inline]
     pub fn test(&self, flags: u64) -> bool {
         self.word.load(Ordering::Acquire) & flags == flags
-    }
-
-    /// Whether the lock is taken.
-    pub fn is_locked(&self) -> bool {
-        self.test(LOCKED)
     }
 
     /// Sets `flags`; tells whether one of them was set before.
@@ -104,11 +100,19 @@ impl<T> FlagLock<T> {
         self.word.fetch_or(LOCKED, Ordering::AcqRel) & LOCKED == 0
     }
 
-    /// Clears the lock bit; tells whether somebody waits.
-    fn unlock(&self) -> bool {
-        let before = self.word.fetch_and(!(LOCKED | WAITERS), Ordering::AcqRel);
-        debug_assert!(before & LOCKED != 0, "it is unlocked twice");
-        before & WAITERS != 0
+    /// Clears the lock bit, with some flags set and some cleared in the same step; tells whether somebody
+    /// waits.
+    fn unlock(&self, set: u64, clear: u64) -> bool {
+        let (set, clear) = (set & Self::FLAGS, clear & Self::FLAGS | LOCKED | WAITERS);
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            debug_assert!(word & LOCKED != 0, "it is unlocked twice");
+            let next = word & !clear | set;
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return word & WAITERS != 0,
+                Err(now) => word = now,
+            }
+        }
     }
 }
 
@@ -167,11 +171,12 @@ impl<H, T> FlagGuard<H, T> {
         (&self.holder, value)
     }
 
-    /// Lets the lock go; tells whether somebody waits.
-    pub fn unlock(self) -> (Arc<H>, bool) {
+    /// Lets the lock go, with the flags `set` set and `clear` cleared in the same step; tells whether
+    /// somebody waits.
+    pub fn unlock(self, set: u64, clear: u64) -> (Arc<H>, bool) {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the holder, of which `this` has a share, keeps the lock where it is and alive.
-        let waited = unsafe { this.lock.as_ref() }.unlock();
+        let waited = unsafe { this.lock.as_ref() }.unlock(set, clear);
         if MUTANT_UNLOCK_TWICE {
             // SAFETY: as above.
             unsafe { this.lock.as_ref() }.word.fetch_and(!LOCKED, Ordering::AcqRel);
@@ -201,9 +206,13 @@ impl<H, T> DerefMut for FlagGuard<H, T> {
 }
 
 impl<H, T> Drop for FlagGuard<H, T> {
-    /// For who panics: nobody who waits is told.
+    /// Lets the lock go, and tells nobody. A thread that panics keeps it for ever: the value may be half
+    /// changed.
     fn drop(&mut self) {
+        if thread::panicking() {
+            return;
+        }
         // SAFETY: the holder, of which we still have a share, keeps the lock where it is and alive.
-        unsafe { self.lock.as_ref() }.unlock();
+        unsafe { self.lock.as_ref() }.unlock(0, 0);
     }
 }

@@ -37,7 +37,8 @@ pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEAL
 pub use lines::Lines;
 pub use lock::{ClassStats, Condvar, LockClass, LockStats, Mutex, MutexGuard};
 pub use rcu::RcuCell;
-/// Not a model checker's: it is set once, under a lock, and only read from then on.
+/// Not a model checker's: it is set once, by what meets no point at which another thread could run, and only
+/// read from then on.
 pub use std::sync::OnceLock;
 
 pub use slots::{Full, Key, SlotRead, Slots, TryReadError};

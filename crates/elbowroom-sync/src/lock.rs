@@ -20,6 +20,8 @@ pub enum LockClass {
     /// One space's layout: who has it may change which VMA is where. Linux: `mmap_lock`. Taken by a fault
     /// only after several lookups have failed.
     Layout,
+    /// A part of the list of who maps a file. Linux: `i_mmap_rwsem`.
+    FileMapping,
     /// The table of open file objects, by device and inode number.
     Objects,
     /// One file's store and size changes (truncation, growth).
@@ -51,10 +53,11 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 16] = [
+    pub const ALL: [LockClass; 17] = [
         LockClass::Threads,
         LockClass::Spaces,
         LockClass::Layout,
+        LockClass::FileMapping,
         LockClass::Objects,
         LockClass::Resize,
         LockClass::Cache,
@@ -76,6 +79,7 @@ impl LockClass {
             LockClass::Threads => "threads",
             LockClass::Spaces => "spaces",
             LockClass::Layout => "layout",
+            LockClass::FileMapping => "file-mapping",
             LockClass::Objects => "objects",
             LockClass::Resize => "resize",
             LockClass::Cache => "cache",

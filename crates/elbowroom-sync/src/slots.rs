@@ -1,9 +1,10 @@
 //! VMAs' memory and their locks: a table whose slots are used again for the same type only, each with a read
 //! lock that never blocks.
 //!
-//! Linux: a slab with `SLAB_TYPESAFE_BY_RCU`, and `vma_start_read`, `vma_start_write`, `vma_mark_detached`
-//! (include/linux/mmap_lock.h, mm/mmap_lock.c). Neighbours: `layout_lock`, whose sequence number ends all
-//! write locks at once, and `word`, the state of one slot.
+//! Linux: a slab with `SLAB_TYPESAFE_BY_RCU`, and `vma_start_read`, `vma_mark_detached`
+//! (include/linux/mmap_lock.h, mm/mmap_lock.c). A value is never changed in place, as `vma_start_write` lets
+//! Linux do: it is taken out, and another is put in. Neighbours: `layout_lock`, whose sequence number ends
+//! all write locks at once, and `word`, the state of one slot.
 //!
 //! # How a reader uses it
 //! 1. It finds a [`Key`] in an index, under RCU, or has one from before. The key may be stale by now.
@@ -16,17 +17,15 @@
 //!    anything, the layout lock above all.
 //!
 //! # States of a VMA
-//! Marked: write-locked in the current write of the layout. A mark of an earlier write is none. Readers:
-//! guards that live.
+//! Marked: put in by the current write of the layout. A mark of an earlier write is none. Readers: guards
+//! that live.
 //!
 //! Who may enter, and who waits:
 //! * Attached, not marked, no readers: any reader and the holder of the layout lock may enter; nobody waits.
 //! * Attached, not marked, n readers: any reader may enter, and the holder of the layout lock, to read.
-//!   `write`, `detach` and `remove` wait, after marking or detaching.
+//!   `detach` and `remove` wait, after detaching.
 //! * Attached, marked, no readers: the writer of the layout may enter. Nobody waits: readers get `Locked`
 //!   until that write ends.
-//! * Attached, marked, n readers: nobody new may enter. The writer of the layout waits for the n readers to
-//!   leave.
 //! * Detached, marked or not, no readers: the writer of the layout may enter, and the holder of the layout
 //!   lock, to read. Nobody waits: readers get `Detached` for good.
 //! * Detached, marked or not, n readers: nobody new may enter. The writer of the layout waits for the n
@@ -34,21 +33,20 @@
 //! * Vacant, marked or not, no readers: nobody may enter. Nobody waits: readers get `Reused`, and do after
 //!   the slot's next `insert`.
 //!
-//! A new VMA is attached and marked. `write` marks, `detach` detaches for good, `remove` makes vacant, and
-//! the end of the layout's write takes all marks away. A reader that is turned away is in the
-//! count for a moment; a writer that sees it waits that moment.
+//! A new VMA is attached and marked. `detach` detaches for good, `remove` makes vacant, and the end of the
+//! layout's write takes all marks away. A reader that is turned away is in the count for a moment; a writer
+//! that sees it waits that moment.
 //!
 //! # Why it is enough to compare two numbers
-//! * A writer marks, and only then looks for readers, with a read-modify-write of the word. A reader counts
-//!   itself with a read-modify-write of the same word, and only then looks at the mark. One of the two comes
-//!   first. If the reader's does, the writer sees it, and waits until it has left. If the writer's does, the
-//!   reader sees that mark, or a later one.
-//! * Whatever mark it sees, it sees a sequence at least as new (release and acquire of the mark), because a
-//!   writer knows its sequence before it marks with it. So a mark of the current write is never taken for one
-//!   of an earlier write.
-//! * If the sequence is newer than the mark, then the write that made the mark has ended, and with it all
-//!   that marked before; the reader sees what they changed (release and acquire of the sequence). Who marks
-//!   later waits for this reader.
+//! * A writer detaches and looks for readers with one read-modify-write of the word. A reader counts itself
+//!   and looks whether the value is attached with another. One of the two comes first. If the reader's does,
+//!   the writer sees it, and waits until it has left. If the writer's does, the reader is turned away.
+//! * A reader that finds its generation attached sees the mark of that `insert` (release and acquire of the
+//!   word), and no later one: the slot is not used again while the reader is counted. It sees a sequence at
+//!   least as new, because a writer knows its sequence before it marks with it. So a mark of the current
+//!   write is never taken for one of an earlier write.
+//! * If the sequence is newer than the mark, then the write that made the mark has ended; the reader sees
+//!   what it changed (release and acquire of the sequence).
 //! * A reader may see an old sequence after the write has ended, because the store of the new number comes
 //!   late. Then the mark still matches, and the reader fails with `Locked` although it need not: harmless, as
 //!   it falls back to the layout lock.
@@ -59,8 +57,8 @@
 //!   well.
 //!
 //! # Who may call what
-//! Whoever has a layout guard cannot race with another who has, so `write`, `detach`, `insert` and `remove`
-//! are ordered by the layout lock. A table belongs to one layout lock for good, and panics if it is shown the
+//! Whoever has a layout guard cannot race with another who has, so `detach`, `insert` and `remove` are
+//! ordered by the layout lock. A table belongs to one layout lock for good, and panics if it is shown the
 //! guard of another.
 
 mod chunks;
@@ -254,40 +252,10 @@ impl<T> Slots<T> {
         unsafe { slot.value() }
     }
 
-    /// Write-locks the value that `key` names until the layout's write ends, waiting for its readers. `None`
-    /// if it is gone.
+    /// Turns readers away from the value for good, waiting for those inside. Whether it was there.
     ///
-    /// New readers are turned away as of now. Those inside stay for one request to the kernel at most. A
-    /// thread that has a read lock of the same value waits for itself forever: drop it before taking the
-    /// layout lock.
-    pub fn write<'w, L>(&'w self, key: Key, layout: &'w mut LayoutWrite<'_, L>) -> Option<&'w mut T> {
-        self.write_many([key], layout).map(|[value]| value)
-    }
-
-    /// The same for several values at once, as merging and splitting need it. `None`, and none is locked, if
-    /// one is gone, or two are the same.
-    pub fn write_many<'w, L, const N: usize>(
-        &'w self,
-        keys: [Key; N],
-        layout: &'w mut LayoutWrite<'_, L>,
-    ) -> Option<[&'w mut T; N]> {
-        self.check(layout);
-        let same = |at: usize| keys[..at].iter().any(|earlier| earlier.slot == keys[at].slot);
-        if (0..N).any(|at| same(at) || self.current(keys[at]).is_none()) {
-            return None;
-        }
-        let slots = keys.map(|key| self.slot(key.slot).expect("it is current"));
-        // Before the first wait, so that the waits run together.
-        let busy = slots.map(|slot| slot.mark(layout.sequence()));
-        slots.iter().zip(busy).filter(|(_, busy)| *busy).for_each(|(slot, _)| self.wait_for_readers(slot));
-        // SAFETY: 1. readers are out, and kept out by the marks until the guard ends, which is borrowed for
-        // as long as the references;
-        // 2. nobody else has the layout lock; 3. the slots differ.
-        Some(slots.map(|slot| unsafe { slot.value_mut() }.expect("it is current")))
-    }
-
-    /// Turns readers away from the value for good, waiting for those inside as [`Slots::write`] does. Whether
-    /// it was there.
+    /// Those inside stay for one request to the kernel at most. A thread that has a read lock of the same
+    /// value waits for itself forever: drop it before taking the layout lock.
     ///
     /// When this returns nobody uses it without the layout lock, and nobody ever will. Take it out of the
     /// index before.

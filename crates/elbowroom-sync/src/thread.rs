@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+// In a model, too: the panic of one of its threads is that of the thread that runs them all.
+pub use std::thread::panicking;
 #[cfg(not(any(loom, shuttle)))]
 pub use std::thread::{JoinHandle, yield_now};
 
@@ -65,24 +67,24 @@ pub(crate) fn look_around(looks: u32, yields: u32, mut done: impl FnMut() -> boo
 pub(crate) const OWN_SLOTS: usize = u64::BITS as usize;
 
 /// Which of them are taken. Not the facade's: only statistics use them.
-static OWNED: AtomicU64 = AtomicU64::new(0);
+static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 std::thread_local! {
     /// The thread's slot; `usize::MAX`: it has not asked yet. Without a destructor, so it can be asked for to
     /// the end.
     static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
-    static TENANCY: Tenancy = const { Tenancy };
+    static OWNER: Owner = const { Owner };
 }
 
 /// Gives the thread's slot back when the thread ends.
-struct Tenancy;
+struct Owner;
 
-impl Drop for Tenancy {
+impl Drop for Owner {
     fn drop(&mut self) {
         let slot = SLOT.replace(shared_slot());
         if slot < OWN_SLOTS {
             // Release: the next thread goes on from what this one has stored.
-            OWNED.fetch_and(!(1 << slot), Ordering::Release);
+            TAKEN.fetch_and(!(1 << slot), Ordering::Release);
         }
     }
 }
@@ -101,9 +103,9 @@ fn take_slot() -> usize {
     // For the time of the next line, which may allocate, and so come here again.
     SLOT.set(shared_slot());
     // A thread that is past its destructors would never give it back.
-    if TENANCY.try_with(|_| ()).is_ok() {
+    if OWNER.try_with(|_| ()).is_ok() {
         let free = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
-        if let Ok(taken) = OWNED.fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
+        if let Ok(taken) = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
             SLOT.set(taken.trailing_ones() as usize);
         }
     }

@@ -2,9 +2,9 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --release --test loom_folio`
 //!
 //! The code is the manager's own, by path: its crate stands on system calls, which cannot run under loom.
-//! What the files name of the world around them is defined here: the identity of a folio, what its lock
-//! guards, and the event of a fault. In a model a wait with a bound has none, so a lost wake-up of a thread
-//! is a deadlock, which loom reports.
+//! What the files name of the world around them is defined here: a folio, what its lock guards, and the event
+//! of a fault. In a model a wait with a bound has none, so a lost wake-up of a thread is a deadlock, which
+//! loom reports.
 #![cfg(loom)]
 
 #[allow(dead_code)]
@@ -38,14 +38,22 @@ use wait::{Parked, WaitTable};
 /// A folio without frames.
 pub struct Folio {
     state: StateWord<Body>,
-    index: u64,
-    order: u8,
-    object: u64,
 }
 
 /// What two owners at a time would be seen to change.
 pub struct Body {
     changes: u64,
+    extent: Option<Extent>,
+}
+
+/// Frames, of which no page is ever mapped.
+pub struct Extent;
+
+impl Extent {
+    /// Whether no page is mapped.
+    pub fn is_home(&self) -> bool {
+        true
+    }
 }
 
 /// A fault without an address.
@@ -72,7 +80,7 @@ impl Woken for Nobody {
 
 fn world() -> (Arc<World>, Reading) {
     let waits = WaitTable::new(&LockStats::new());
-    let folio = Folio { state: StateWord::new(Body { changes: 0 }), index: 0, order: 0, object: 1 };
+    let folio = Folio { state: StateWord::new(Body { changes: 0, extent: None }) };
     let maker = LockedFolio::new(folio, &waits, &Nobody);
     let folio = maker.arc().clone();
     let reading = maker.begin_read();
@@ -99,7 +107,7 @@ impl World {
     /// Locks as a thread does, changes, unlocks; how many faults became ready.
     fn lock_and_change(&self) -> usize {
         let ready = Ready::default();
-        let mut folio = self.waits.lock(self.folio.clone(), &ready);
+        let mut folio = self.waits.lock(&self.folio, &ready);
         folio.body_mut().changes += 1;
         done(folio, &ready)
     }
@@ -306,7 +314,7 @@ fn who_announces_a_write_and_waits_is_seen_by_the_next_owner() {
         });
         world.finish(reading);
         let ready = Ready::default();
-        let mut folio = world.waits.lock(world.folio.clone(), &ready);
+        let mut folio = world.waits.lock(&world.folio, &ready);
         let seen = announced.load(Ordering::Relaxed);
         if !seen {
             folio.during(Flag::Writeback, |_| {});

@@ -29,19 +29,21 @@ impl Value {
     }
 }
 
+/// The layout says which key is the newest.
 struct Space {
-    layout: LayoutLock<u64>,
+    layout: LayoutLock<Key>,
     slots: Slots<Value>,
 }
 
-/// A space with these values, and their keys.
-fn space<const N: usize>(values: [u64; N]) -> (Arc<Space>, [Key; N]) {
-    let layout = LockStats::new().layout_lock(0);
+/// A space with one value, and its key.
+fn space(value: u64) -> (Arc<Space>, Key) {
+    let layout = LockStats::new().layout_lock(Key::from_u64(0));
     let slots = Slots::new(&layout, 2);
     let mut held = layout.write();
-    let keys = values.map(|value| slots.insert(&mut held, Value::new(value)).expect("there is room"));
+    let key = slots.insert(&mut held, Value::new(value)).expect("there is room");
+    *held = key;
     drop(held);
-    (Arc::new(Space { layout, slots }), keys)
+    (Arc::new(Space { layout, slots }), key)
 }
 
 impl Space {
@@ -49,9 +51,14 @@ impl Space {
         self.slots.try_read(key, &self.layout).map(|value| value.get())
     }
 
-    fn set(&self, key: Key, number: u64) {
+    /// Takes the newest value out, changes it, and puts it in again; its new key.
+    fn set(&self, number: u64) -> Key {
         let mut held = self.layout.write();
-        self.slots.write(key, &mut held).expect("it is there").set(number);
+        let mut value = self.slots.remove(*held, &mut held).expect("it is there");
+        value.set(number);
+        let key = self.slots.insert(&mut held, value).expect("there is room");
+        *held = key;
+        key
     }
 }
 
@@ -67,81 +74,90 @@ fn model(preemptions: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn a_reader_and_a_writer_are_never_both_inside() {
     model(None, || {
-        let (space, [key]) = space([1]);
+        let (space, old) = space(1);
         let writer = thread::spawn({
             let space = space.clone();
-            move || space.set(key, 2)
+            move || space.set(2)
         });
-        match space.try_get(key) {
-            Ok(number) => assert!(number == 1 || number == 2),
-            Err(why) => assert_eq!(why, TryReadError::Locked),
-        }
-        writer.join().unwrap();
-        assert_eq!(space.try_get(key), Ok(2));
+        let seen = space.try_get(old);
+        assert!(matches!(seen, Ok(1) | Err(TryReadError::Locked | TryReadError::Reused)), "{seen:?}");
+        let new = writer.join().unwrap();
+        assert_eq!(new.slot, old.slot);
+        assert_eq!((space.try_get(old), space.try_get(new)), (Err(TryReadError::Reused), Ok(2)));
     });
 }
 
 #[test]
 fn two_readers_and_a_writer() {
     model(Some(3), || {
-        let (space, [key]) = space([1]);
+        let (space, key) = space(1);
+        let read = move |space: &Space| {
+            let seen = space.try_get(key);
+            assert!(matches!(seen, Ok(1) | Err(TryReadError::Locked | TryReadError::Reused)), "{seen:?}");
+        };
         let reader = thread::spawn({
             let space = space.clone();
-            move || space.try_get(key).map_or_else(|why| assert_eq!(why, TryReadError::Locked), drop)
+            move || read(&space)
         });
         let writer = thread::spawn({
             let space = space.clone();
-            move || space.set(key, 2)
+            move || space.set(2)
         });
-        let seen = space.try_get(key);
-        assert!(matches!(seen, Ok(1 | 2) | Err(TryReadError::Locked)), "{seen:?}");
+        read(&space);
         reader.join().unwrap();
-        writer.join().unwrap();
-        assert_eq!(space.try_get(key), Ok(2));
+        assert_eq!(space.try_get(writer.join().unwrap()), Ok(2));
     });
 }
 
 #[test]
 fn one_thread_writes_after_another() {
     model(Some(3), || {
-        let (space, [key]) = space([1]);
+        let (space, key) = space(1);
         let writers = [2, 3].map(|number| {
             let space = space.clone();
-            thread::spawn(move || space.set(key, number))
+            thread::spawn(move || space.set(number))
         });
         let seen = space.try_get(key);
-        assert!(matches!(seen, Ok(1..=3) | Err(TryReadError::Locked)), "{seen:?}");
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
-        assert!(matches!(space.try_get(key), Ok(2 | 3)));
+        assert!(matches!(seen, Ok(1) | Err(TryReadError::Locked | TryReadError::Reused)), "{seen:?}");
+        let keys = writers.map(|writer| writer.join().unwrap());
+        let newest = *space.layout.read();
+        assert!(keys.contains(&newest) && matches!(space.try_get(newest), Ok(2 | 3)));
     });
 }
 
 #[test]
 fn the_end_of_a_write_unlocks_all_at_once() {
     model(None, || {
-        let (space, keys) = space([1, 1]);
+        let (space, first) = space(1);
+        let published = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let writer = thread::spawn({
-            let space = space.clone();
+            let (space, published) = (space.clone(), published.clone());
             move || {
                 let mut held = space.layout.write();
-                let values = space.slots.write_many(keys, &mut held).expect("they are there");
-                values.into_iter().for_each(|value| value.set(2));
+                space.slots.remove(first, &mut held).expect("it is there");
+                for place in published.iter() {
+                    let key = space.slots.insert(&mut held, Value::new(2)).expect("there is room");
+                    place.store(key.to_u64(), Ordering::Release);
+                }
             }
         });
-        let seen = keys.map(|key| space.try_get(key));
-        // Whoever has seen that one is unlocked finds the other unlocked and changed too.
-        if seen[0] == Ok(2) {
-            assert_eq!(seen[1], Ok(2));
+        let look = |number: usize| {
+            let key = Key::from_u64(published[number].load(Ordering::Acquire));
+            space.try_get(key)
+        };
+        // Whoever has seen that one is unlocked finds the other there and unlocked, too.
+        if look(0) == Ok(2) {
+            assert_eq!(look(1), Ok(2));
         }
         writer.join().unwrap();
-        assert_eq!(keys.map(|key| space.try_get(key)), [Ok(2), Ok(2)]);
+        assert_eq!([look(0), look(1)], [Ok(2), Ok(2)]);
     });
 }
 
 #[test]
 fn nobody_is_or_gets_inside_once_detach_has_returned() {
     model(None, || {
-        let (space, [key]) = space([1]);
+        let (space, key) = space(1);
         let (gone, inside) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let writer = thread::spawn({
             let (space, gone, inside) = (space.clone(), gone.clone(), inside.clone());
@@ -168,34 +184,9 @@ fn nobody_is_or_gets_inside_once_detach_has_returned() {
 }
 
 #[test]
-fn a_stale_key_never_reads_the_next_value() {
-    model(None, || {
-        let (space, [old]) = space([1]);
-        let writer = thread::spawn({
-            let space = space.clone();
-            move || {
-                let mut held = space.layout.write();
-                let value = space.slots.remove(old, &mut held).expect("it is there");
-                assert_eq!(value.get(), 1);
-                let new = space.slots.insert(&mut held, Value::new(2)).expect("there is room");
-                assert_eq!(new.slot, old.slot);
-                new
-            }
-        });
-        // It may fail for any reason: the slot may be marked for its next value by now.
-        if let Ok(number) = space.try_get(old) {
-            assert_eq!(number, 1);
-        }
-        let new = writer.join().unwrap();
-        assert_eq!(space.try_get(old), Err(TryReadError::Reused));
-        assert_eq!(space.try_get(new), Ok(2));
-    });
-}
-
-#[test]
 fn a_key_that_is_published_finds_a_whole_value() {
     model(None, || {
-        let (space, [first]) = space([1]);
+        let (space, first) = space(1);
         let published = Arc::new(AtomicU64::new(first.to_u64()));
         let writer = thread::spawn({
             let (space, published) = (space.clone(), published.clone());
@@ -219,16 +210,16 @@ fn a_key_that_is_published_finds_a_whole_value() {
 #[test]
 fn who_holds_the_layout_lock_reads_without_a_vma_lock() {
     model(None, || {
-        let (space, [key]) = space([1]);
+        let (space, _) = space(1);
         let writer = thread::spawn({
             let space = space.clone();
             move || {
-                space.set(key, 2);
+                let key = space.set(2);
                 space.slots.remove(key, &mut space.layout.write()).expect("it is there").get()
             }
         });
         let held = space.layout.read();
-        let seen = space.slots.read_locked(key, &held).map(Value::get);
+        let seen = space.slots.read_locked(*held, &held).map(Value::get);
         assert!(matches!(seen, None | Some(1 | 2)), "{seen:?}");
         drop(held);
         assert_eq!(writer.join().unwrap(), 2);

@@ -1,5 +1,6 @@
 //! What a manager is made with, and every bound it keeps.
 
+use crate::ablation::Ablation;
 use elbowroom_store::EngineKind;
 use elbowroom_sync::time::Duration;
 
@@ -12,23 +13,6 @@ pub enum MoverKind {
     Move,
     /// UFFDIO_COPY.
     Copy,
-}
-
-/// Which improvements are on. Each is read in one place; all are on unless the lab wants to show what one is
-/// worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ablation {
-    /// Faults lock their VMA. Off: each look of a fault takes the layout lock for reading and keeps it to its
-    /// end, as Linux did before per-VMA locks.
-    pub vma_locks: bool,
-    /// Private anonymous memory is had 2 MiB at a time where that fits. Off: page by page.
-    pub huge_folios: bool,
-}
-
-impl Default for Ablation {
-    fn default() -> Self {
-        Self { vma_locks: true, huge_folios: true }
-    }
 }
 
 /// What a manager is made with.
@@ -125,50 +109,12 @@ pub const MAX_HANDLERS: usize = 16;
 /// The largest folio, in pages: 2 MiB.
 pub const MAX_FOLIO_PAGES: u64 = 512;
 
-/// How many pages the first read of a stream that nothing is known of takes.
-pub const FIRST_READ_PAGES: u64 = 4;
-
-/// By how much a read of a sequential stream is larger than the one before.
-pub const READ_GROWTH: u64 = 4;
-
-/// An arena that has fewer frames than this grows at once when frames are needed (16 MiB); a larger one grows
-/// in a thread of its own.
-pub const GROW_AT_ONCE_FRAMES: usize = 4096;
-
 /// How long the thread that keeps frames at hand sleeps at most before it looks by itself.
 pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);
 
-/// A read may take one part in this many of the arena, divided by the faults that wait.
-pub const WAITING_SHARE: u64 = 2;
-
-/// A part that is read ahead of its reader is at most one part in this many of what a waiting fault may read:
-/// nobody waits for it, nothing else bounds how much of that there is, and what does not fit is evicted
-/// before it was used.
-pub const AHEAD_SHARE: u64 = 4;
-
-/// What was advised to be read is started in pieces of so many pages; between them faults are looked for.
-pub const AHEAD_PIECE_PAGES: u64 = 512;
-
-/// How many pages around a read fault in a writable shared mapping are copied in.
-pub const TRACKED_AROUND_PAGES: usize = 16;
-
-/// A thread of its own frees frames once less than one in this many is free, until twice as many are. Linux:
-/// the low and the high watermark of `kswapd`.
-pub const LOW_SHARE: usize = 128;
-
-/// Pages that it frees at a time, before it lets others have the processor.
-pub const AHEAD_BATCH_PAGES: usize = 16;
-
-/// Pages that reclaim frees at a time, at least.
-pub const RECLAIM_BATCH_PAGES: usize = 64;
-
-/// Folios that one reclaim looks at, at most, per page that it wants (a second look at each is its second
-/// chance).
-pub const RECLAIM_SCAN_FACTOR: usize = 8;
-
-/// Second chances of single pages are given up while fewer than one in this many is taken. One costs a copy
-/// and a share of a TLB shootdown, about a tenth of the processor time of the read that it saves; and that
-/// read makes somebody wait.
+/// Second chances of single pages are given up (`Ablation::skipped_chances`) while fewer than one in this
+/// many is taken. One costs a copy and a share of a TLB shootdown, about a tenth of the processor time of the
+/// read that it saves; and that read makes somebody wait.
 pub const CHANCE_BAD_ONE_IN: u64 = 20;
 
 /// They are given again when more than one in this many is taken.
@@ -176,12 +122,6 @@ pub const CHANCE_GOOD_ONE_IN: u64 = 12;
 
 /// While they are given up, one page in this many gets one all the same.
 pub const CHANCE_SAMPLE_ONE_IN: usize = 16;
-
-/// One refault in so many is activated although it came later than the active list is long.
-pub const BIMODAL_ONE_IN: u64 = 16;
-
-/// Optimistic lookups of a fault before it takes the layout lock.
-pub const OPTIMISTIC_LOOKUPS: u32 = 8;
 
 /// Looks of a fault that something changing makes it repeat, before it lets others go on.
 pub const REPEATS_AT_ONCE: u32 = 64;
@@ -191,14 +131,8 @@ pub const REPEATS_AT_ONCE: u32 = 64;
 /// more often than where mappings are used in turn for different parts.
 pub const ALIAS_MOVES: u32 = 2000;
 
-/// Huge folios that are made of small ones at a time, once in [`SUPPLY_LOOK`].
-pub const JOINS_AT_ONCE: usize = 16;
-
 /// Mappings that are looked at for that in each space, at most.
-pub const JOIN_LOOKS: usize = 64;
-
-/// Writers are throttled while more than one page in this many of the arena is dirty.
-pub const DIRTY_SHARE: usize = 3;
+pub const COLLAPSE_LOOKS: usize = 64;
 
 /// A throttled writer goes on after this, whatever is dirty: memory runs out for it as for everybody.
 pub const THROTTLE_BOUND: Duration = Duration::from_millis(200);
@@ -243,7 +177,8 @@ pub const STOPPED: Duration = Duration::from_secs(5);
 /// How long a thread that has panicked waits for the flusher to write what is dirty, before the process ends.
 pub const LAST_FLUSH_BOUND: Duration = Duration::from_secs(2);
 
-/// How long munmap waits for a page that the kernel has pinned.
+/// How long a fault or a verb waits, in all, for pages that are pinned, for writes through descriptors, or
+/// for others that give the same file back.
 pub const PINNED_BOUND: Duration = Duration::from_secs(10);
 
 /// How long fork waits for a page that is pinned.
@@ -262,34 +197,12 @@ pub const TIME_GRAIN: Duration = Duration::from_millis(20);
 /// A file that nobody maps is closed, and its pages dropped, after this.
 pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);
 
-/// Slots of the table of access streams: threads that read at once, times the files each reads.
-pub const STREAM_SLOTS: usize = 4096;
-
-/// With more faults waiting than this, sequential streams are not read ahead of their readers.
-pub const READ_ON_MAX_WAITING: usize = 16;
-
 /// How many entries of the queues are looked at under their lock at a time, for folios that have left their
 /// caches.
 pub const PURGE_LOOKS: usize = 256;
 
-/// Folios that reclaim takes out of their windows together, at most.
-pub const RECLAIM_BATCH_FOLIOS: usize = 64;
-
-/// One part in this many of the arena waits, unmapped, to be touched again or freed.
-pub const STANDBY_SHARE: usize = 16;
-
-/// How much of the arena the active queue may have, in percent.
-pub const ACTIVE_PERCENT: usize = 60;
-
-/// How often an allocation frees a batch before it makes do with a smaller run.
-pub const RECLAIM_ROUNDS: usize = 4;
-
-/// A handler looks for new faults after so many reads that it completed. A look costs a system call, and
-/// submitting early a notification of the device; too few of them and the device runs dry meanwhile. Between
-/// 3 and 8 random reads are about equally fast, a seventh faster than with none.
-pub const READS_BETWEEN_LOOKS: usize = 6;
-
-/// A handler shares a batch of more new faults than this with the others, while it is overloaded.
+/// A handler shares a batch of more new faults than this with the others, while it is overloaded. Off:
+/// `Ablation::shared_faults`, as the next two.
 pub const HAND_OVER_FAULTS: usize = 1;
 
 /// A handler is overloaded while it works for more than this share of its time, in percent.

@@ -1,29 +1,38 @@
-//! What all parts of a manager share.
+//! The lowest layer of a manager, and how its layers stand on each other.
 //!
-//! Layers inside the manager, each using only what stands before it: `config, error, stats` < `page, pause` <
-//! `object` < `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` <
-//! `manager`. The methods of [`Core`] are spread over these by what they do.
+//! Modules, each using only what stands before it: `ablation, config, error, stats` < `pause, group` < `page,
+//! object` < `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` <
+//! `manager`.
+//!
+//! From `core` on a layer is a type that owns the one below it, and what belongs to itself alone: [`Core`] is
+//! in `Reclaim`, that in `Writeback`, that in `Faults`, that in `Spaces`, of which a manager has one. A layer
+//! dereferences to the one below. So its methods can call those of all layers below, and the compiler knows
+//! none of those above. What a lower layer wants of a higher one it leaves in a queue: faults that are ready
+//! in an [`Inbox`], dirty folios in [`ToWrite`] (docs/decisions/0021).
 
-use crate::config::{
-    CHANGE_LOOK, Config, GROW_AT_ONCE_FRAMES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST, WAITING_SHARE,
-};
-use crate::lru::{Chances, Lru, Shadows};
+mod mappers;
+
+pub(crate) use mappers::Mapper;
+
+use crate::ablation::Tuning;
+use crate::config::{CHANGE_LOOK, Config, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST};
+use crate::group::{Frames, GroupId, Groups};
 use crate::object::{FileObject, ObjectTable};
-use crate::page::{Beat, Folio, LockedFolio, Parked, Ready, WaitTable, Waiting, Woken};
-use crate::pause::{Cause, Gate, pause};
+use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Waiting, Woken};
+use crate::pause::{Bell, Cause, Gate, pause};
 use crate::platform::Platform;
-use crate::readahead::Streams;
 use crate::stats::Counters;
 use crate::vma::{Layout, LayoutState, Mm};
-use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::{Mmu, PAGE_SIZE};
 use elbowroom_store::{Guards, Kicker};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard, pin};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, Lines, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::ops::Range;
 
-/// The shared state of one manager.
+/// The lowest layer of a manager, which all others have: the MMU, frames and their groups, files and their
+/// folios, the spaces, and where threads leave work for each other.
 pub(crate) struct Core<P: Platform> {
     pub(crate) config: Config,
     pub(crate) mmu: P::Mmu,
@@ -33,53 +42,29 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) objects: ObjectTable,
     /// Who keeps files ours alone.
     pub(crate) guards: Option<Arc<Guards>>,
-    pub(crate) lru: Mutex<Lru>,
-    pub(crate) shadows: Shadows,
-    pub(crate) chances: Chances,
-    /// Whose turn it is to get a job.
-    pub(crate) turn: AtomicUsize,
-    /// How many accessors of soft spaces were made.
-    pub(crate) cpus: AtomicU32,
-    /// How many refaults came too late to be activated for that.
-    pub(crate) late_refaults: AtomicU64,
-    pub(crate) streams: Mutex<Streams>,
     pub(crate) spaces: SpaceTable,
-    pub(crate) flush: FlushQueue,
-    pub(crate) supply: Supply,
-    /// What the watchdog sleeps at.
-    pub(crate) watch: Supply,
+    /// To whom frames are charged.
+    pub(crate) groups: Groups,
     pub(crate) inboxes: Vec<Inbox>,
-    /// Pages that differ from their file.
-    pub(crate) dirty_pages: AtomicUsize,
-    /// Faults that wait for I/O.
-    pub(crate) waiting: AtomicUsize,
-    /// Folios that have frames.
-    pub(crate) folios: Lines<AtomicUsize>,
-    pub(crate) folios_peak: Lines<AtomicUsize>,
+    /// Whose turn it is to get a job.
+    turn: AtomicUsize,
+    pub(crate) to_write: ToWrite,
+    pub(crate) born: Instant,
     /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none
     /// waits.
-    pub(crate) starving_since: AtomicU64,
-    pub(crate) born: Instant,
-    /// When somebody last looked at the clock for a bound, and when the process last went on after it had
-    /// been stopped; nanoseconds since `born`.
-    pub(crate) alive: AtomicU64,
-    pub(crate) resumed: AtomicU64,
-    /// Counts the looks of whoever settles aliases.
-    pub(crate) seconds: AtomicU32,
+    starving_since: AtomicU64,
     pub(crate) stop: AtomicBool,
-    /// Folios that left their caches without reclaim since the queues were last purged.
-    pub(crate) dead: AtomicUsize,
 }
 
 /// The spaces, by the top 16 bits of their addresses. The process's own, with real pointers, is number 0.
 pub(crate) struct SpaceTable {
     by_number: ArcCell<Vec<Option<Arc<Mm>>>>,
-    changes: Mutex<u64>,
+    changes: Mutex<()>,
 }
 
 impl SpaceTable {
     pub(crate) fn new(locks: &LockStats) -> Self {
-        Self { by_number: ArcCell::new(Arc::new(Vec::new())), changes: locks.mutex(LockClass::Spaces, 0) }
+        Self { by_number: ArcCell::new(Arc::new(Vec::new())), changes: locks.mutex(LockClass::Spaces, ()) }
     }
 
     /// The space that has `addr`, for as long as the guard lives.
@@ -108,18 +93,16 @@ impl SpaceTable {
 
     /// A new space that has the addresses with the top 16 bits of `addr`.
     pub(crate) fn add(&self, addr: usize, locks: &LockStats) -> Arc<Mm> {
-        let mut serial = self.changes.lock();
+        let changes = self.changes.lock();
         let guard = pin();
-        *serial += 1;
-        // The top bit keeps the numbers of spaces apart from those of objects.
-        let mm = Arc::new(Mm::new(*serial | 1 << 63, locks));
+        let mm = Arc::new(Mm::new(locks));
         let number = number_of(addr);
         self.change(&guard, |spaces| {
             spaces.resize(spaces.len().max(number + 1), None);
             spaces[number] = Some(mm.clone());
         });
         // Before the guard, whose end drops the old table.
-        drop(serial);
+        drop(changes);
         mm
     }
 
@@ -162,56 +145,31 @@ impl Drop for Still<'_> {
     }
 }
 
-/// Work for the flusher.
-pub(crate) struct FlushQueue {
-    pub(crate) state: Mutex<FlushState>,
-    pub(crate) changed: Condvar,
-    /// Less is dirty again.
-    pub(crate) relieved: Condvar,
+/// The dirty folios that the flusher is to write soon.
+pub(crate) struct ToWrite {
+    folios: Mutex<Vec<Arc<Folio>>>,
+    /// What the flusher sleeps at.
+    pub(crate) bell: Bell,
 }
 
-#[derive(Default)]
-pub(crate) struct FlushState {
-    pub(crate) folios: Vec<(Arc<FileObject>, Arc<Folio>)>,
-    /// Writers that wait for less to be dirty: where to wake, and until when at the latest.
-    pub(crate) throttled: Vec<(Range<usize>, Instant)>,
-    /// Something wants all that is dirty written soon.
-    pub(crate) all: bool,
-    /// Pages whose accesses were made to fail since there was no memory: there may be some later.
-    pub(crate) refused: Vec<Range<usize>>,
-}
-
-/// The bell of a thread: of the one that keeps frames at hand, and of the watchdog.
-pub(crate) struct Supply {
-    /// It has rung since that thread looked last.
-    asked: AtomicBool,
-    sleeping: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Supply {
-    pub(crate) fn new(locks: &LockStats) -> Self {
-        let sleeping = locks.mutex(LockClass::Queue, ());
-        Self { asked: AtomicBool::new(false), sleeping, changed: Condvar::new() }
+impl ToWrite {
+    fn new(locks: &LockStats) -> Self {
+        Self { folios: locks.mutex(LockClass::Queue, Vec::new()), bell: Bell::new(locks) }
     }
 
-    /// Rings it.
-    pub(crate) fn ask(&self) {
-        // The look before the exchange spares those who ask again and again.
-        if !self.asked.load(Ordering::Relaxed) && !self.asked.swap(true, Ordering::AcqRel) {
-            // With the lock: the thread is either asleep, or has not looked yet.
-            let _sleeping = self.sleeping.lock();
-            self.changed.notify_all();
+    /// Adds one, unless it is there.
+    pub(crate) fn add(&self, folio: Arc<Folio>) {
+        if !folio.state.set(Flag::Queued) {
+            self.folios.lock().push(folio);
+            self.bell.ring();
         }
     }
 
-    /// Waits until it has rung, or for `bound`, or not at all once `stop` is set.
-    pub(crate) fn wait(&self, stop: &AtomicBool, bound: Duration) {
-        let mut sleeping = self.sleeping.lock();
-        if !self.asked.load(Ordering::Acquire) && !stop.load(Ordering::Acquire) {
-            self.changed.wait_timeout(&mut sleeping, bound);
-        }
-        self.asked.store(false, Ordering::Release);
+    /// Takes all.
+    pub(crate) fn take(&self) -> Vec<Arc<Folio>> {
+        let folios = std::mem::take(&mut *self.folios.lock());
+        folios.iter().for_each(|folio| _ = folio.state.clear(Flag::Queued));
+        folios
     }
 }
 
@@ -246,26 +204,6 @@ pub(crate) enum Job {
     Prefetch(Arc<FileObject>, Range<u64>),
 }
 
-impl<P: Platform> Drop for Core<P> {
-    fn drop(&mut self) {
-        // The arena gives its memory back only if all of it is free. Nobody has a space of ours any more.
-        let own = self.spaces.all().into_iter().flat_map(|mm| mm.anon.in_range(0..u64::MAX >> PAGE_SHIFT));
-        let own: Vec<_> = own.map(|own| own.1).collect();
-        let objects = self.objects.all().into_iter().chain(self.objects.unmapped.take());
-        let cached = objects.flat_map(|object| object.folios_in(0..u64::MAX >> PAGE_SHIFT));
-        let nobody = Ready::default();
-        for folio in cached.chain(own) {
-            // Nobody is left who could have locked it.
-            let Ok(mut folio) = LockedFolio::try_lock(folio, &self.waits, &nobody) else { continue };
-            if let Some(mut extent) = folio.body_mut().extent.take()
-                && self.mmu.unmap(&mut extent).is_ok()
-            {
-                self.mmu.free(extent);
-            }
-        }
-    }
-}
-
 /// For threads that are not handlers: a handler gets the faults.
 impl<P: Platform> Woken for Core<P> {
     fn wake(&self, faults: Vec<Parked>) {
@@ -274,9 +212,88 @@ impl<P: Platform> Woken for Core<P> {
 }
 
 impl<P: Platform> Core<P> {
+    /// What a manager is made of. `inboxes`: one to a handler.
+    pub(crate) fn new(
+        config: Config,
+        mmu: P::Mmu,
+        objects: ObjectTable,
+        guards: Option<Arc<Guards>>,
+        inboxes: Vec<Inbox>,
+        locks: &LockStats,
+    ) -> Self {
+        Self {
+            config,
+            mmu,
+            locks: locks.clone(),
+            counters: Counters::default(),
+            waits: WaitTable::new(locks),
+            objects,
+            guards,
+            spaces: SpaceTable::new(locks),
+            groups: Groups::new(0),
+            inboxes,
+            turn: AtomicUsize::new(0),
+            to_write: ToWrite::new(locks),
+            born: Instant::now(),
+            starving_since: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// The constants that were chosen by measuring.
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.config.ablation.tuning
+    }
+
+    /// A run of 2^`order` frames, charged to the root; `None` if none is free in what the arena has so far.
+    pub(crate) fn alloc(&self, order: u8) -> Option<Frames> {
+        self.groups.alloc(&self.mmu, GroupId::ROOT, order)
+    }
+
+    /// Gives frames back, none of which is mapped.
+    pub(crate) fn free(&self, frames: Frames) {
+        self.groups.free(&self.mmu, frames);
+    }
+
+    /// A new folio of anonymous memory with the extent, uptodate and locked.
+    pub(crate) fn anon_folio<'a>(
+        &'a self,
+        page: u64,
+        extent: Frames,
+        woken: &'a dyn Woken,
+    ) -> LockedFolio<'a> {
+        self.new_folio(Owner::anon(), page, extent, woken)
+    }
+
+    /// A new folio with the extent, uptodate and locked.
+    pub(crate) fn new_folio<'a>(
+        &'a self,
+        owner: Owner,
+        page: u64,
+        extent: Frames,
+        woken: &'a dyn Woken,
+    ) -> LockedFolio<'a> {
+        self.groups.root().add_folio();
+        LockedFolio::new(Folio::filled(owner, page, extent), &self.waits, woken)
+    }
+
+    /// Frees the frames of a folio that nobody can find any more and that is home.
+    pub(crate) fn free_folio(&self, mut folio: LockedFolio<'_>) {
+        folio.state.set(Flag::Dead);
+        if let Some(extent) = folio.body_mut().extent.take() {
+            self.free(extent);
+        }
+        self.groups.root().remove_folio();
+    }
+
+    /// Where faults go that a folio's lock has kept waiting: to the handlers. For threads that are none.
+    pub(crate) fn handlers(&self) -> &dyn Woken {
+        self
+    }
+
     /// Takes a folio's lock, waiting for it. Not for handlers.
     pub(crate) fn lock(&self, folio: &Arc<Folio>) -> LockedFolio<'_> {
-        self.waits.lock(folio.clone(), self)
+        self.waits.lock(folio, self)
     }
 
     /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for
@@ -360,10 +377,22 @@ impl<P: Platform> Core<P> {
     /// The most pages one read may take now, a power of two: as many as if all that wait, and one more, had a
     /// part of half of the arena. Those that came when few waited may have more.
     pub(crate) fn read_cap(&self) -> u64 {
-        let waiting = self.waiting.load(Ordering::Relaxed) as u64 + 1;
-        let frames = self.mmu.populated_frames().max(GROW_AT_ONCE_FRAMES).min(self.mmu.frames());
-        let cap = (frames as u64 / (WAITING_SHARE * waiting)).max(1);
+        let waiting = self.groups.root().waiting() as u64 + 1;
+        let frames =
+            self.mmu.populated_frames().max(self.tuning().grow_at_once_frames).min(self.mmu.frames());
+        let cap = (frames as u64 / (self.tuning().waiting_share * waiting)).max(1);
         1 << cap.ilog2()
+    }
+
+    /// A fault waits for memory: from now on, if none did before.
+    pub(crate) fn note_starving(&self) {
+        let now = self.born.elapsed().as_nanos() as u64;
+        let _ = self.starving_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A fault that waited for memory has some, or none waits any more.
+    pub(crate) fn note_fed(&self) {
+        self.starving_since.store(0, Ordering::Relaxed);
     }
 
     /// For how long faults have waited for memory without any getting some.
@@ -377,7 +406,7 @@ impl<P: Platform> Core<P> {
     /// Bytes of frames and of what describes them, at their most.
     pub(crate) fn peak_bytes(&self) -> u64 {
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
-        let folios = self.folios_peak.load(Ordering::Relaxed) * FOLIO_BYTES;
+        let folios = self.groups.root().most_folios() * FOLIO_BYTES;
         let tables = self.mmu.metadata_bytes() + self.mmu.frames() * 8;
         (self.mmu.populated_frames() * PAGE_SIZE + folios + tables) as u64
     }

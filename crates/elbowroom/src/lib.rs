@@ -8,10 +8,12 @@
 //! order of these layers is in `core`; it is checked by the tidy test. Locks: docs/locking.md.
 #![forbid(unsafe_code)]
 
+mod ablation;
 mod config;
 mod core;
 mod error;
 mod fault;
+mod group;
 mod lru;
 mod manager;
 mod object;
@@ -25,7 +27,8 @@ mod stats;
 mod vma;
 mod writeback;
 
-pub use config::{Ablation, Config, FAULT_BOUND, MAX_HANDLERS, MoverKind};
+pub use ablation::{Ablation, Tuning};
+pub use config::{Config, FAULT_BOUND, MAX_HANDLERS, MoverKind};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
 pub use elbowroom_machine::{Errno, Side, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};

@@ -1,24 +1,21 @@
 //! A manager: its threads, and its verbs.
 
 use crate::config::{Config, MAX_HANDLERS};
-use crate::core::{Core, FlushQueue, FlushState, Inbox, SpaceTable, Supply};
+use crate::core::{Core, Inbox};
 use crate::error::{OpenError, StartError};
-use crate::fault::Handler;
-use crate::lru::{Chances, Lru, Shadows};
-use crate::object::{Access, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
-use crate::page::WaitTable;
+use crate::fault::{Faults, Handler};
+use crate::object::{ALL_PAGES, Access, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::platform::{Host, Platform, Soft};
-use crate::readahead::Streams;
-use crate::space::Space;
-use crate::stats::{Counters, Event, Stats};
+use crate::reclaim::Reclaim;
+use crate::space::{Space, Spaces};
+use crate::stats::{Event, Stats};
 use crate::vma::Mm;
-use crate::writeback::Obstacle;
+use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
-use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable};
+use elbowroom_machine::{Errno, WindowTable};
 use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, reactor};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, Condvar, Lines, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -32,7 +29,7 @@ use std::path::Path;
 /// Dropping it stops its threads after everything dirty was written back. With real pointers its windows stay
 /// registered until the process ends; do not touch mappings of a dropped manager.
 pub struct Manager<P: Platform = Host> {
-    core: Arc<Core<P>>,
+    core: Arc<Spaces<P>>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
@@ -46,7 +43,7 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The same; `chores` is called once a second, by a thread that has time.
-    fn start_with(config: Config, chores: fn(&Arc<Core<P>>)) -> Result<Self, StartError> {
+    fn start_with(config: Config, chores: fn(&Arc<Spaces<P>>)) -> Result<Self, StartError> {
         if config.memory < Config::MIN_MEMORY {
             return Err(StartError::TooSmall(config.memory));
         }
@@ -68,42 +65,10 @@ impl<P: Platform> Manager<P> {
         }
         let inboxes = reactors.iter().map(|reactor| Inbox::new(reactor.kicker(), &locks)).collect();
         let when_unmapped = if config.close_unmapped { WhenUnmapped::Close } else { WhenUnmapped::Keep };
-        let core = Arc::new(Core {
-            waits: WaitTable::new(&locks),
-            objects: ObjectTable::new(inject, when_unmapped, &locks),
-            guards: if config.alone { Guards::new(&locks).ok() } else { None },
-            lru: locks.mutex(LockClass::Lru, Lru::default()),
-            shadows: Shadows::new(frames),
-            chances: Chances::default(),
-            turn: AtomicUsize::new(0),
-            cpus: AtomicU32::new(0),
-            late_refaults: AtomicU64::new(0),
-            streams: locks.mutex(LockClass::Streams, Streams::new()),
-            spaces: SpaceTable::new(&locks),
-            flush: FlushQueue {
-                state: locks.mutex(LockClass::Queue, FlushState::default()),
-                changed: Condvar::new(),
-                relieved: Condvar::new(),
-            },
-            supply: Supply::new(&locks),
-            watch: Supply::new(&locks),
-            inboxes,
-            counters: Counters::default(),
-            dirty_pages: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
-            folios: Lines::default(),
-            folios_peak: Lines::default(),
-            starving_since: AtomicU64::new(0),
-            born: Instant::now(),
-            alive: AtomicU64::new(0),
-            resumed: AtomicU64::new(0),
-            seconds: AtomicU32::new(0),
-            stop: AtomicBool::new(false),
-            dead: AtomicUsize::new(0),
-            config,
-            mmu,
-            locks: locks.clone(),
-        });
+        let objects = ObjectTable::new(inject, when_unmapped, &locks);
+        let guards = if config.alone { Guards::new(&locks).ok() } else { None };
+        let core = Core::new(config, mmu, objects, guards, inboxes, &locks);
+        let core = Arc::new(Spaces::new(Faults::new(Writeback::new(Reclaim::new(core)))));
         let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Vec::new()) };
         manager.start_threads(reactors, chores).map_err(StartError::Thread)?;
         Ok(manager)
@@ -112,7 +77,7 @@ impl<P: Platform> Manager<P> {
     fn start_threads(
         &self,
         reactors: Vec<Box<dyn Reactor>>,
-        chores: fn(&Arc<Core<P>>),
+        chores: fn(&Arc<Spaces<P>>),
     ) -> std::io::Result<()> {
         let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
             let core = self.core.clone();
@@ -121,8 +86,8 @@ impl<P: Platform> Manager<P> {
             Ok(())
         };
         for (number, reactor) in reactors.into_iter().enumerate() {
-            let handler = Handler::new(self.core.clone(), number, reactor);
-            start("elbowroom-fault", Box::new(move || handler.run()))?;
+            let core = self.core.clone();
+            start("elbowroom-fault", Box::new(move || Handler::new(&core, number, reactor).run()))?;
         }
         let core = self.core.clone();
         start("elbowroom-flush", Box::new(move || core.run_flusher()))?;
@@ -133,10 +98,11 @@ impl<P: Platform> Manager<P> {
             start("elbowroom-alarm", Box::new(move || core.run_watchdog()))?;
         }
         let core = self.core.clone();
-        let chores = move |core: &Arc<Core<P>>| {
-            core.join_some();
-            chores(core);
+        let chores = move || {
+            core.collapse_some();
+            chores(&core);
         };
+        let core = self.core.clone();
         start("elbowroom-supply", Box::new(move || core.run_supplier(chores)))
     }
 
@@ -147,7 +113,7 @@ impl<P: Platform> Manager<P> {
 
     /// How many pages are dirty. Any thread.
     pub fn dirty_pages(&self) -> usize {
-        self.core.dirty_pages.load(Ordering::Acquire)
+        self.core.groups.dirty_pages()
     }
 
     /// The object of the regular file at `path`, which may be `/proc/<tid>/fd/<n>`, opened if need be.
@@ -160,7 +126,7 @@ impl<P: Platform> Manager<P> {
 
     fn entered(&self, object: &Arc<FileObject>, given_up: Option<Arc<FileObject>>) {
         if let Some(old) = given_up {
-            self.core.drop_clean(&old, 0..u64::MAX >> PAGE_SHIFT);
+            self.core.drop_clean(&old, ALL_PAGES);
         }
         // Whoever maps a file expects its bytes as they are now.
         self.core.check_foreign(object);
@@ -231,6 +197,12 @@ impl<P: Platform> Manager<P> {
         self.core.write_all(Obstacle::Wait)
     }
 
+    /// Runs `f` for a thread that serves others. If it panics, what it had locked stays locked, and those who
+    /// wait for it would wait for ever: the process ends, as it does if a thread of the manager panics.
+    pub fn serve<R>(&self, thread: &str, f: impl FnOnce() -> R) -> R {
+        catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| self.core.end_process(thread))
+    }
+
     /// The lock statistics.
     pub fn locks(&self) -> &LockStats {
         &self.core.locks
@@ -261,6 +233,9 @@ impl<P: Platform> Manager<P> {
             vma_lock_retry: c.get(Event::VmaLockRetry),
             vma_lock_miss: c.get(Event::VmaLockMiss),
             retry_io_misses: c.get(Event::RetryIoMiss),
+            waits_for_reads: c.get(Event::WaitsForReads),
+            waits_for_writeback: c.get(Event::WaitsForWriteback),
+            waits_for_locks: c.get(Event::WaitsForLocks),
             evicted_pages: c.get(Event::EvictedPages),
             refault_pages: c.get(Event::RefaultPages),
             second_chances: c.get(Event::SecondChances),
@@ -268,19 +243,21 @@ impl<P: Platform> Manager<P> {
             memory_waits: c.get(Event::MemoryWaits),
             overdue_faults: c.get(Event::OverdueFaults),
             foreign_changes: c.get(Event::ForeignChanges),
+            folio_moves: c.get(Event::FolioMoves),
             aliased_files: c.get(Event::AliasedFiles),
             handed_back_files: c.get(Event::HandedBackFiles),
             contested_files: c.get(Event::ContestedFiles),
+            not_given_files: c.get(Event::NotGivenFiles),
             huge_faults: c.get(Event::HugeFaults),
             huge_splits: c.get(Event::HugeSplits),
-            huge_joins: c.get(Event::HugeJoins),
+            huge_collapses: c.get(Event::HugeCollapses),
             mmu: P::name(&core.mmu),
         }
     }
 }
 
 /// A thread's life. None of them may end by a panic unnoticed: faults would wait for ever.
-fn run_to_the_end<P: Platform>(core: &Arc<Core<P>>, name: &str, body: Box<dyn FnOnce() + Send>) {
+fn run_to_the_end<P: Platform>(core: &Arc<Spaces<P>>, name: &str, body: Box<dyn FnOnce() + Send>) {
     let life = || {
         core.config.on_thread_start.unwrap_or(|| ())();
         body();
@@ -315,28 +292,29 @@ impl Manager<Host> {
 
     /// Starts the threads that notice who else wants a managed file, and give it back.
     fn start_guards(&self, guards: &Arc<Guards>, mm: Arc<Mm>) -> std::io::Result<()> {
-        let begin = self.core.config.on_thread_start.unwrap_or(|| ());
-        let mut threads = self.threads.lock();
+        let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
+            let core = self.core.clone();
+            let thread = thread::spawn(name, move || run_to_the_end(&core, name, body))?;
+            self.threads.lock().push(thread);
+            Ok::<_, std::io::Error>(())
+        };
         let listens = guards.clone();
-        threads.push(thread::spawn("elbowroom-guard", move || {
-            begin();
-            listens.listen();
-        })?);
+        start("elbowroom-guard", Box::new(move || listens.listen()))?;
         let (comers, core) = (guards.clone(), self.core.clone());
-        threads.push(thread::spawn("elbowroom-give", move || {
-            begin();
+        let give = move || {
             let space = Space { core, mm, base: 0 };
             while let Some(comer) = comers.next() {
                 space.core.counters.add(Event::ContestedFiles, 1);
-                // What could not be given in time is written back at least. Nobody waits for us for ever.
-                if space.give_file(comer.id).is_err()
-                    && let Some(object) = space.core.objects.find(comer.id)
-                {
-                    let _ = space.core.before_read(&object, 0..u64::MAX);
+                if space.give_file(comer.id).is_err() {
+                    space.core.counters.add(Event::NotGivenFiles, 1);
+                    // What could not be given in time is written back at least. Nobody waits for us for ever.
+                    if let Some(object) = space.core.objects.find(comer.id) {
+                        let _ = space.core.before_read(&object, 0..u64::MAX);
+                    }
                 }
             }
-        })?);
-        drop(threads);
+        };
+        start("elbowroom-give", Box::new(give))?;
         guards.wait_for_listener();
         Ok(())
     }
@@ -372,18 +350,13 @@ impl<P: Platform> Drop for Manager<P> {
     fn drop(&mut self) {
         // Errors were recorded with their files; there is nobody left to tell.
         let _ = self.flush_all();
-        {
-            // Under the queue's lock, or the flusher could miss it between looking and waiting.
-            let _queue = self.core.flush.state.lock();
-            self.core.stop.store(true, Ordering::Release);
-            self.core.flush.changed.notify_all();
-        }
-        self.core.supply.ask();
+        self.core.stop.store(true, Ordering::Release);
+        self.core.to_write.bell.ring_for_stop();
+        self.core.wake_supplier();
         if let Some(guards) = &self.core.guards {
             guards.stop();
         }
-        self.core.watch.ask();
-        self.core.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
+        self.core.wake_threads();
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }

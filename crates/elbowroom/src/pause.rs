@@ -1,11 +1,12 @@
 //! The one place where the manager sleeps.
 //!
 //! Whoever waits for something that somebody announces waits for that: a folio's lock (`page/wait.rs`), the
-//! end of a change of a layout ([`Gate`]), the bell of a thread (`core.rs`). What is left is announced by
+//! end of a change of a layout ([`Gate`]), the [`Bell`] of a thread. What is left is announced by
 //! nobody: the kernel does not tell when direct I/O lets go of a page.
 
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::Duration;
-use elbowroom_sync::{Condvar, LockClass, Mutex, thread};
+use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex, thread};
 
 /// What a thread waits for that nobody announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,5 +55,48 @@ impl Gate {
         if !*open {
             self.opened.wait_timeout(&mut open, bound);
         }
+    }
+}
+
+/// What a thread sleeps at that others give work.
+pub(crate) struct Bell {
+    /// It has rung since the thread looked last.
+    rung: AtomicBool,
+    sleeping: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Bell {
+    pub(crate) fn new(locks: &LockStats) -> Self {
+        let sleeping = locks.mutex(LockClass::Queue, ());
+        Self { rung: AtomicBool::new(false), sleeping, changed: Condvar::new() }
+    }
+
+    /// Rings it, after work was left under a lock that the thread takes to look for work. Other work may be
+    /// missed until the bound of its wait.
+    pub(crate) fn ring(&self) {
+        // The look before the exchange spares those who ring again and again.
+        if !self.rung.load(Ordering::Relaxed) {
+            self.ring_for_stop();
+        }
+    }
+
+    /// Rings it, after something was changed that no lock guards, as `stop` is: the thread sees it.
+    pub(crate) fn ring_for_stop(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            // With the lock: the thread is either asleep, or has not looked yet.
+            let _sleeping = self.sleeping.lock();
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until it has rung, or for `bound`, or not at all once `stop` is set.
+    pub(crate) fn wait(&self, stop: &AtomicBool, bound: Duration) {
+        let mut sleeping = self.sleeping.lock();
+        if !self.rung.load(Ordering::Acquire) && !stop.load(Ordering::Acquire) {
+            self.changed.wait_timeout(&mut sleeping, bound);
+        }
+        // Acquire: what was done before a ring is seen, by whoever it was that found it ringing already.
+        self.rung.swap(false, Ordering::AcqRel);
     }
 }

@@ -3,7 +3,7 @@
 use crate::config::{Config, MoverKind};
 use crate::error::StartError;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
-use elbowroom_machine::{HostConfig, HostMmu, Mmu, Mover};
+use elbowroom_machine::{Batches, HostConfig, HostMmu, Mmu, Mover};
 use elbowroom_sync::LockStats;
 
 /// What a manager runs on. Chosen by type, so that one program can have both.
@@ -42,8 +42,15 @@ impl Platform for Host {
             MoverKind::Move => Some(Mover::Move),
             MoverKind::Copy => Some(Mover::Copy),
         };
-        let changes_wait = config.changes_wait;
-        Ok(HostMmu::new(HostConfig { arena_frames: frames, changes_wait, mover }, locks)?)
+        let changes_wait = config.changes_wait.filter(|_| config.ablation.given_way);
+        let tuning = &config.ablation.tuning;
+        let batches = Batches {
+            copy_max_pages: tuning.copy_max_pages,
+            empty_batch: tuning.empty_batch,
+            fill_for_page: tuning.fill_for_page,
+            fill_for_run: tuning.fill_for_run,
+        };
+        Ok(HostMmu::new(HostConfig { arena_frames: frames, changes_wait, mover, batches }, locks)?)
     }
 
     fn watch(mmu: &HostMmu, handler: usize) -> Option<i32> {

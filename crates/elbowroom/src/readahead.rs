@@ -4,7 +4,8 @@
 //! that continues where the last one ended is larger by a factor; anything else starts small. Linux:
 //! mm/readahead.c (per open file there).
 
-use crate::config::{FIRST_READ_PAGES, MAX_FOLIO_PAGES, READ_GROWTH, STREAM_SLOTS};
+use crate::ablation::Tuning;
+use crate::config::MAX_FOLIO_PAGES;
 use crate::vma::Pattern;
 use std::ops::Range;
 
@@ -28,19 +29,20 @@ const WAYS: usize = 8;
 /// The streams seen last: a set-associative table by a hash of thread and file, so that streams that collide
 /// do not forget each other.
 pub(crate) struct Streams {
+    tuning: Tuning,
     slots: Vec<Stream>,
     uses: u64,
 }
 
 impl Streams {
-    pub(crate) fn new() -> Self {
-        Self { slots: vec![Stream::default(); STREAM_SLOTS], uses: 0 }
+    pub(crate) fn new(tuning: Tuning) -> Self {
+        Self { slots: vec![Stream::default(); tuning.stream_slots], tuning, uses: 0 }
     }
 
     /// The stream's slot, or the one that it may take.
     fn slot(&mut self, thread: u32, object: u64) -> &mut Stream {
         let hash = (object << 32 ^ u64::from(thread)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let first = (hash >> 40) as usize % (STREAM_SLOTS / WAYS) * WAYS;
+        let first = (hash >> 40) as usize % (self.slots.len() / WAYS) * WAYS;
         self.uses += 1;
         let uses = self.uses;
         let set = &mut self.slots[first..first + WAYS];
@@ -64,11 +66,11 @@ impl Streams {
         let pages = match pattern {
             Pattern::Random => 1,
             Pattern::Sequential => cap,
-            Pattern::Detect if forward || backward => stream.pages * READ_GROWTH,
+            Pattern::Detect if forward || backward => stream.pages * self.tuning.read_growth,
             // Whoever begins at the beginning probably goes on.
-            Pattern::Detect if index == 0 => FIRST_READ_PAGES * READ_GROWTH,
+            Pattern::Detect if index == 0 => self.tuning.first_read_pages * self.tuning.read_growth,
             Pattern::Detect if known => 1,
-            Pattern::Detect => FIRST_READ_PAGES,
+            Pattern::Detect => self.tuning.first_read_pages,
         };
         pages.min(cap)
     }
@@ -93,8 +95,12 @@ impl Streams {
     pub(crate) fn read_on(&mut self, thread: u32, object: u64, reached: u64, cap: u64) -> Option<(u64, u64)> {
         let stream = *self.slot(thread, object);
         let same = (stream.thread, stream.object) == (thread, object);
-        let sequential = same && stream.pages >= FIRST_READ_PAGES * READ_GROWTH && stream.next == reached;
-        sequential.then(|| (stream.next, (stream.pages * READ_GROWTH).min(cap.clamp(1, MAX_FOLIO_PAGES))))
+        let sequential = same
+            && stream.pages >= self.tuning.first_read_pages * self.tuning.read_growth
+            && stream.next == reached;
+        sequential.then(|| {
+            (stream.next, (stream.pages * self.tuning.read_growth).min(cap.clamp(1, MAX_FOLIO_PAGES)))
+        })
     }
 }
 
@@ -104,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_sequential_stream_grows_and_a_random_one_stays_small() {
-        let mut streams = Streams::new();
+        let mut streams = Streams::new(Tuning::default());
         let mut index = 0;
         let mut sizes = Vec::new();
         for _ in 0..6 {
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn advice_wins() {
-        let mut streams = Streams::new();
+        let mut streams = Streams::new(Tuning::default());
         assert_eq!(streams.plan(1, 1, 0, Pattern::Sequential, 256), 256);
         streams.note(1, 1, 0, 256);
         assert_eq!(streams.plan(1, 1, 256, Pattern::Random, 256), 1);
@@ -137,14 +143,14 @@ mod tests {
 
     #[test]
     fn a_stream_whose_readahead_was_lost_goes_on() {
-        let mut streams = Streams::new();
+        let mut streams = Streams::new(Tuning::default());
         streams.note(1, 1, 128, 128);
         assert_eq!(streams.plan(1, 1, 128, Pattern::Detect, 512), 512);
     }
 
     #[test]
     fn a_stream_goes_on_behind_what_was_in_memory() {
-        let mut streams = Streams::new();
+        let mut streams = Streams::new(Tuning::default());
         streams.note(1, 1, 128, 128);
         streams.reached(1, 1, 256..384);
         streams.reached(1, 1, 384..512);
@@ -155,7 +161,7 @@ mod tests {
 
     #[test]
     fn streams_that_collide_keep_apart() {
-        let mut streams = Streams::new();
+        let mut streams = Streams::new(Tuning::default());
         for round in 0..64 {
             for thread in 0..400 {
                 let pages = streams.plan(thread, 7, round * 64, Pattern::Detect, 64);
@@ -167,14 +173,14 @@ mod tests {
 
     #[test]
     fn backward_streams_grow_too() {
-        let mut streams = Streams::new();
+        let mut streams = Streams::new(Tuning::default());
         streams.note(1, 1, 1000, 4);
         assert_eq!(streams.plan(1, 1, 999, Pattern::Detect, 512), 16);
     }
 
     #[test]
     fn reading_on_starts_only_in_a_stream() {
-        let mut streams = Streams::new();
+        let mut streams = Streams::new(Tuning::default());
         streams.note(1, 1, 0, 4);
         assert_eq!(streams.read_on(1, 1, 4, 512), None);
         streams.note(1, 1, 64, 64);

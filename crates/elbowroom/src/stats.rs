@@ -23,6 +23,12 @@ pub enum Event {
     VmaLockMiss,
     /// Retries after I/O that did not find the folio any more. By design 0.
     RetryIoMiss,
+    /// Waits of faults for a folio that was being read.
+    WaitsForReads,
+    /// Waits of faults for a folio that was being written back.
+    WaitsForWriteback,
+    /// Waits of faults for a folio that somebody else had locked, and that has its bytes.
+    WaitsForLocks,
     /// Bytes read from stores.
     ReadBytes,
     /// Reads from stores.
@@ -45,6 +51,8 @@ pub enum Event {
     Throttled,
     /// Files found changed by somebody else.
     ForeignChanges,
+    /// Folios that went from one mapping to another, where the MMU maps each in one place.
+    FolioMoves,
     /// Files left to the kernel because they were used through several mappings at once.
     AliasedFiles,
     /// Faults served by a huge folio.
@@ -52,13 +60,15 @@ pub enum Event {
     /// Huge folios split into small ones.
     HugeSplits,
     /// Huge folios made of small ones.
-    HugeJoins,
+    HugeCollapses,
     /// Faults that found no frame to be had, and waited for one.
     MemoryWaits,
     /// Files given back to the kernel while they were mapped.
     HandedBackFiles,
     /// Files that another process wanted while they were managed.
     ContestedFiles,
+    /// Files that another process wanted, and that could not be given within the bound.
+    NotGivenFiles,
     /// Faults that nobody served within their bound.
     OverdueFaults,
 }
@@ -130,6 +140,12 @@ pub struct Stats {
     pub vma_lock_miss: u64,
     /// Retries after I/O that did not find the folio any more.
     pub retry_io_misses: u64,
+    /// Waits of faults for a folio that was being read.
+    pub waits_for_reads: u64,
+    /// Waits of faults for a folio that was being written back.
+    pub waits_for_writeback: u64,
+    /// Waits of faults for a folio that has its bytes, and that somebody else had locked.
+    pub waits_for_locks: u64,
     /// Pages evicted.
     pub evicted_pages: u64,
     /// Evicted pages that were read again.
@@ -145,19 +161,22 @@ pub struct Stats {
     pub overdue_faults: u64,
     /// Files found changed by another process.
     pub foreign_changes: u64,
+    /// Folios that went from one mapping to another: with real pointers each is mapped in one place.
+    pub folio_moves: u64,
     /// Files left to the kernel because they were used through several mappings at once.
     pub aliased_files: u64,
     /// Files given back to the kernel, with all their mappings, for whatever reason.
     pub handed_back_files: u64,
-    /// Files that another process opened, or was about to write, while they were managed; they were given
-    /// back.
+    /// Files that another process opened, or was about to write, while they were managed.
     pub contested_files: u64,
+    /// Of these, files that could not be given back within 10 s: both may write them from then on.
+    pub not_given_files: u64,
     /// Faults on private anonymous memory that were served by a huge folio, of 2 MiB.
     pub huge_faults: u64,
     /// Huge folios split into small ones.
     pub huge_splits: u64,
     /// Huge folios made of small ones.
-    pub huge_joins: u64,
+    pub huge_collapses: u64,
     /// How pages get into windows: `move` or `copy`.
     pub mmu: &'static str,
 }

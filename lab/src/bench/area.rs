@@ -12,7 +12,7 @@ use elbowroom::{
 use elbowroom_sync::{ClassStats, LockClass};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use super::cli::LibraryEngine;
+use super::engine::{Kind, LibraryEngine};
 use crate::PAGE_BYTES;
 use crate::size::Size;
 
@@ -65,14 +65,14 @@ impl Ground {
     pub fn new(engine: LibraryEngine, memory: Size) -> Result<Self> {
         let mut config = Config::with_memory(memory.bytes());
         // Faults of single pages are measured.
-        config.ablation = Ablation { vma_locks: engine != LibraryEngine::SoftBefore, huge_folios: false };
-        Ok(match engine {
-            LibraryEngine::Kernel => Self::Kernel,
-            LibraryEngine::Soft | LibraryEngine::SoftBefore => {
+        config.ablation = Ablation { huge_folios: false, ..engine.ablation };
+        Ok(match engine.kind {
+            Kind::Kernel => Self::Kernel,
+            Kind::Soft => {
                 let manager = Manager::<Soft>::start_on(config)?;
                 Self::Soft(manager.create_space().context("no soft space")?, manager)
             }
-            LibraryEngine::Host => {
+            Kind::Host => {
                 let (manager, space) = Manager::<Host>::start(config)?;
                 Self::Host(space, manager)
             }

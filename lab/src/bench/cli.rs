@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::engine::{Kind, LibraryEngine};
 use crate::size::Size;
 
 /// The most threads of one engine.
@@ -19,7 +20,7 @@ const CORE_EXAMPLES: &str = "Examples:
 
 const STORM_EXAMPLES: &str = "Examples:
   elbowroom lab run thread-storm --threads 100
-  elbowroom lab run thread-storm --engines soft,soft-before --json storm.json";
+  elbowroom lab run thread-storm --engines soft,soft-vma_locks --json storm.json";
 
 const RECEIVE_EXAMPLES: &str = "Examples:
   elbowroom lab run zero-copy-receive --threads 4
@@ -70,9 +71,13 @@ pub struct StormArgs {
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     #[serde(rename = "memory_bytes")]
     pub memory: Size,
-    /// The engines, in the order of their turns
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
-        LibraryEngine::Kernel, LibraryEngine::SoftBefore, LibraryEngine::Soft, LibraryEngine::Host
+    /// The engines, in the order of their turns: kernel, soft (spaces of the library), host (real pointers,
+    /// by userfaultfd); soft-vma_locks is soft without that improvement
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
+        LibraryEngine::whole(Kind::Kernel),
+        LibraryEngine::soft_without_vma_locks(),
+        LibraryEngine::whole(Kind::Soft),
+        LibraryEngine::whole(Kind::Host),
     ])]
     pub engines: Vec<LibraryEngine>,
     /// Write all runs, medians and ratios to this file
@@ -100,46 +105,16 @@ pub struct ReceiveArgs {
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     #[serde(rename = "memory_bytes")]
     pub memory: Size,
-    /// The engines, soft and soft-before, in the order of their turns
-    #[arg(long, value_enum, value_delimiter = ',',
-          default_values_t = [LibraryEngine::SoftBefore, LibraryEngine::Soft])]
+    /// The engines, in the order of their turns: soft; soft-vma_locks is soft without that improvement
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
+        LibraryEngine::soft_without_vma_locks(),
+        LibraryEngine::whole(Kind::Soft),
+    ])]
     pub engines: Vec<LibraryEngine>,
     /// Write all runs, medians and ratios to this file
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub json: Option<PathBuf>,
-}
-
-/// Whose memory it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LibraryEngine {
-    /// Linux: mmap, mprotect, munmap
-    Kernel,
-    /// A soft space whose faults take the layout lock, as they did before per-VMA locks
-    SoftBefore,
-    /// A soft space
-    Soft,
-    /// Real pointers, by userfaultfd
-    Host,
-}
-
-impl LibraryEngine {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::SoftBefore => "soft-before",
-            Self::Soft => "soft",
-            Self::Host => "host",
-        }
-    }
-}
-
-impl std::fmt::Display for LibraryEngine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
 }
 
 impl LibraryBench {
@@ -191,13 +166,9 @@ impl LibraryBench {
                     "--memory must be at least {least} for {} threads",
                     args.threads
                 );
-                let soft = |engine: &LibraryEngine| {
-                    matches!(engine, LibraryEngine::Soft | LibraryEngine::SoftBefore)
-                };
                 ensure!(
-                    args.engines.iter().all(soft),
-                    "zero-copy-receive has the engines soft and soft-before only: \
-                     pages are inserted into soft spaces"
+                    args.engines.iter().all(|engine| engine.kind == Kind::Soft),
+                    "zero-copy-receive has the engine soft only: pages are inserted into soft spaces"
                 );
                 check_engines(&args.engines)
             }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::cli::LibraryEngine;
+use super::engine::{Kind, LibraryEngine};
 use crate::procfs;
 use crate::report::{align, median, ratio};
 
@@ -101,7 +101,7 @@ impl Comparison {
 
     /// Who is compared with whom: soft, or else the last engine, with each of the others.
     fn comparisons(&self) -> Vec<(LibraryEngine, LibraryEngine)> {
-        let soft = self.engines.iter().find(|engine| **engine == LibraryEngine::Soft);
+        let soft = self.engines.iter().find(|engine| **engine == LibraryEngine::whole(Kind::Soft));
         let Some(base) = soft.or(self.engines.last()).copied() else { return Vec::new() };
         self.engines.iter().filter(|engine| **engine != base).map(|engine| (*engine, base)).collect()
     }
@@ -156,7 +156,7 @@ impl Comparison {
         let medians: BTreeMap<_, _> = self
             .engines
             .iter()
-            .map(|engine| (engine.name(), of_rows(&|key| self.median(*engine, key))))
+            .map(|engine| (engine.to_string(), of_rows(&|key| self.median(*engine, key))))
             .collect();
         let ratios: BTreeMap<_, _> = self
             .comparisons()

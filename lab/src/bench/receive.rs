@@ -18,8 +18,9 @@ use serde_json::Value;
 
 use super::Stage;
 use super::area::{Ground, anonymous};
-use super::cli::{LibraryEngine, ReceiveArgs};
+use super::cli::ReceiveArgs;
 use super::compare::{Comparison, Record, Row, Unit};
+use super::engine::{Kind, LibraryEngine};
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 
@@ -104,9 +105,8 @@ fn note_layout_share(records: &mut [(LibraryEngine, Record)]) {
         let record = records.iter().find(|(of, _)| *of == engine).map(|(_, record)| record)?;
         record.get("find_ns").copied()
     };
-    let Some((with, without)) = find_ns(LibraryEngine::SoftBefore).zip(find_ns(LibraryEngine::Soft)) else {
-        return;
-    };
+    let (taking, not_taking) = (LibraryEngine::soft_without_vma_locks(), LibraryEngine::whole(Kind::Soft));
+    let Some((with, without)) = find_ns(taking).zip(find_ns(not_taking)) else { return };
     for (_, record) in records {
         let share = record["layout_takes_percent"] * (with - without).max(0.0) / record["batch_ns"];
         record.insert("layout_share_percent", share);

@@ -75,7 +75,8 @@ fn core_has_exactly_its_keys_and_positive_figures() {
 
 #[test]
 fn a_storm_shows_what_vma_locks_are_for() {
-    let line = "thread-storm --threads 8 --seconds SECONDS --runs 1 --engines kernel,soft-before,soft,host";
+    let line =
+        "thread-storm --threads 8 --seconds SECONDS --runs 1 --engines kernel,soft-vma_locks,soft,host";
     let (table, json) = measured(line, 0.05, |json| {
         let of =
             |engine: &serde_json::Value, key: &str| json["medians"][engine.as_str().unwrap()][key].as_f64();
@@ -103,10 +104,10 @@ fn a_storm_shows_what_vma_locks_are_for() {
     for (taken, faults) in
         [("layout_lock_faults_alone", "faults_alone"), ("layout_lock_faults", "faults_among")]
     {
-        assert!(of("soft-before", taken) >= of("soft-before", faults), "{taken}");
+        assert!(of("soft-vma_locks", taken) >= of("soft-vma_locks", faults), "{taken}");
     }
     assert_eq!(of("kernel", "layout_lock_faults"), None);
-    assert!(table.contains("soft-before/soft"), "{table}");
+    assert!(table.contains("soft-vma_locks/soft"), "{table}");
 }
 
 #[test]
@@ -114,20 +115,20 @@ fn received_pages_are_inserted_and_come_back() {
     let line = "zero-copy-receive --threads 3 --seconds SECONDS --runs 1 --batch 5";
     let (_, json) = measured(line, 0.05, |json| {
         let of = |engine: &str, key: &str| json["medians"][engine][key].as_f64().unwrap();
-        let changed = ["soft", "soft-before"].iter().all(|engine| of(engine, "protects_per_second") > 0.0);
+        let changed = ["soft", "soft-vma_locks"].iter().all(|engine| of(engine, "protects_per_second") > 0.0);
         // A share of a time that was measured at another time.
-        changed && of("soft-before", "layout_share_percent") < 100.0
+        changed && of("soft-vma_locks", "layout_share_percent") < 100.0
     });
-    for engine in ["soft", "soft-before"] {
+    for engine in ["soft", "soft-vma_locks"] {
         let figures = &json["medians"][engine];
         for key in ["insert_ns", "find_ns", "find_share_percent", "inserts_per_second"] {
             assert!(figures[key].as_f64().unwrap() > 0.0, "{engine} {key}");
         }
     }
     let takes = |engine: &str| json["medians"][engine]["layout_takes_percent"].as_f64().unwrap();
-    assert!(takes("soft-before") >= 100.0 && takes("soft") < 1.0);
+    assert!(takes("soft-vma_locks") >= 100.0 && takes("soft") < 1.0);
     let share = |engine: &str| json["medians"][engine]["layout_share_percent"].as_f64().unwrap();
-    assert!(share("soft") <= share("soft-before"));
+    assert!(share("soft") <= share("soft-vma_locks"));
 }
 
 #[test]
@@ -142,6 +143,9 @@ fn what_cannot_work_is_refused_before_it_starts() {
         "thread-storm --memory 16M",
         "thread-storm --engines soft,soft",
         "thread-storm --engines elbowroom",
+        "thread-storm --engines soft-locks",
+        "thread-storm --engines soft-huge_folios",
+        "thread-storm --engines kernel-vma_locks",
         "zero-copy-receive --threads 1",
         "zero-copy-receive --batch 0",
         "zero-copy-receive --batch 257",
@@ -149,5 +153,13 @@ fn what_cannot_work_is_refused_before_it_starts() {
         "zero-copy-receive --memory 1M",
     ] {
         assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn an_engine_is_named_after_what_is_off() {
+    for name in ["kernel", "soft", "host", "soft-vma_locks", "host-vma_locks-given_way"] {
+        let engine: engine::LibraryEngine = name.parse().unwrap();
+        assert_eq!(engine.to_string(), name);
     }
 }

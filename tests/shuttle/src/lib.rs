@@ -25,4 +25,4 @@ mod world;
 
 pub use keep::Keep;
 pub use run::check;
-pub use world::{Files, PAGE, Witness, World, encode};
+pub use world::{Files, PAGE, Witness, World, encode, request};

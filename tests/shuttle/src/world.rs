@@ -74,18 +74,27 @@ fn map(
     sharing: Sharing,
     object: Option<Arc<FileObject>>,
 ) {
-    let request = MapRequest {
+    let request = MapRequest { prot, ..of(addr, pages, sharing, object) };
+    assert_eq!(space.map(request), Ok::<_, Errno>(addr));
+}
+
+/// A mapping of a file from its first page on, with all rights.
+pub fn request(addr: usize, pages: usize, sharing: Sharing, object: &Arc<FileObject>) -> MapRequest {
+    of(addr, pages, sharing, Some(object.clone()))
+}
+
+fn of(addr: usize, pages: usize, sharing: Sharing, object: Option<Arc<FileObject>>) -> MapRequest {
+    MapRequest {
         place: Place::Fixed(addr),
         len: pages * PAGE,
-        prot,
+        prot: Prot::READ | Prot::WRITE,
         may_write: true,
         sharing,
         object,
         offset: 0,
         populate: false,
         locked: false,
-    };
-    assert_eq!(space.map(request), Ok::<_, Errno>(addr));
+    }
 }
 
 /// Starts a thread with a processor of its own on `space`.
@@ -151,6 +160,12 @@ impl Files {
         let bytes: Vec<u8> = (0..pages * PAGE / 8).flat_map(word).collect();
         std::fs::write(&path, bytes).expect("the scratch file is written");
         Self { path, _dir: dir }
+    }
+
+    /// Cuts the file, or lets it grow, past all managers.
+    pub fn resize(&self, pages: usize) {
+        let file = std::fs::File::options().write(true).open(&self.path).expect("the file is there");
+        file.set_len((pages * PAGE) as u64).expect("the file has another size");
     }
 
     /// Puts a word into the file, past all managers.

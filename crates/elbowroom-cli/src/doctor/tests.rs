@@ -8,6 +8,11 @@ fn refused() -> Trial {
     Trial { works: false, error: Some("Operation not permitted".to_owned()), errno: Some(1) }
 }
 
+fn all_sharing() -> Sharing {
+    let yes = Trial { works: true, error: None, errno: None };
+    Sharing { watch: yes.clone(), lease: yes }
+}
+
 /// A machine on which nothing is missing.
 fn perfect() -> Probe {
     let mut found = probe();
@@ -42,13 +47,14 @@ fn perfect() -> Probe {
 
 fn report_of(found: &Probe) -> String {
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto).ok();
-    let advice = advise(found);
+    let advice = advise(found, &all_sharing());
     render(&Report {
         elbowroom_version: "0",
         can_run: mode.is_some(),
         mode: mode.as_ref(),
         default_memory_bytes: 64 << 20,
         advice: &advice,
+        sharing: &all_sharing(),
         probe: found,
     })
 }
@@ -56,7 +62,7 @@ fn report_of(found: &Probe) -> String {
 #[test]
 fn nothing_missing_no_advice() {
     let found = perfect();
-    assert_eq!(advise(&found), []);
+    assert_eq!(advise(&found, &all_sharing()), []);
     let text = report_of(&found);
     assert!(
         text.contains("works here: userfaultfd by device, --mmu move, --io uring, --memory 64 MiB"),
@@ -86,16 +92,40 @@ fn everything_missing_has_one_line() {
         let mut found = perfect();
         change(&mut found);
         change(&mut all);
-        let advice = advise(&found);
+        let advice = advise(&found, &all_sharing());
         assert_eq!(advice.len(), 1, "{about}: {advice:?}");
         assert_eq!((advice[0].about, advice[0].required), (about, required));
         assert!(!advice[0].text.contains('\n'), "{about}");
     }
     // Whether pages would be moved or copied matters only where there is a userfaultfd.
-    assert_eq!(advise(&all).len(), changes.len() - 1);
+    assert_eq!(advise(&all, &all_sharing()).len(), changes.len() - 1);
     let text = report_of(&all);
     assert!(text.contains("cannot work here") && text.contains("--fallback kernel"), "{text}");
     assert!(text.contains("What must change:\n  userfaultfd:"), "{text}");
+}
+
+#[test]
+fn what_is_left_to_the_kernel_without_watches_is_said() {
+    let advice = |sharing: &Sharing| {
+        let mut advice = advise(&perfect(), sharing);
+        assert_eq!(advice.len(), 1, "{advice:?}");
+        let Advice { about, required, text } = advice.remove(0);
+        assert_eq!((about, required), ("sharing", false));
+        text
+    };
+    let leases = Sharing { watch: refused(), ..all_sharing() };
+    assert!(advice(&leases).contains("mapped for storing"));
+    assert!(advice(&Sharing { lease: refused(), ..leases }).contains("no file is managed"));
+    assert_eq!(advise(&perfect(), &Sharing { lease: refused(), ..all_sharing() }), []);
+}
+
+#[test]
+fn sharing_is_tried_on_a_file_that_is_gone_afterwards() {
+    let file = file_to_try().unwrap();
+    assert!(std::os::unix::fs::MetadataExt::nlink(&file.metadata().unwrap()) == 0);
+    drop(file);
+    let sharing = Sharing::tried();
+    assert!(sharing.lease.works, "{sharing:?}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The search for free ranges.
 //!
 //! Every inner node knows the largest gap that begins below each child, so the search passes by all children
-//! that have no room. Linux: `mas_empty_area` and `mas_empty_area_rev`, with the alignment of
-//! `vm_unmapped_area`. Unlike those, which ask for `len + align - 1` keys, this finds every range that fits;
-//! so besides the way down it looks at the gaps that are long enough but have no fitting start, which only
-//! gaps shorter than `len + align - 1` can be.
+//! that have no room. Linux: `mas_empty_area_rev`, with the alignment of `vm_unmapped_area`. Unlike that,
+//! which asks for `len + align - 1` keys, this finds every range that fits; so besides the way down it looks
+//! at the gaps that are long enough but have no fitting start, which only gaps shorter than `len + align - 1`
+//! can be.
 //!
 //! A gap may lie in several leaves. It counts in full where it begins, and its rest once more in each leaf
 //! after that. So a store changes what is known in its own leaf and, if it changes the gap at the leaf's
@@ -24,17 +24,8 @@ struct Wanted {
 }
 
 impl<V: Copy + Send + Sync + 'static> Writer<V> {
-    /// The lowest start of a free range of `len` keys inside `within` that is `phase` modulo `align`; None if
-    /// there is none, or if `len` is 0. Logarithmic, but for gaps that are long enough and badly aligned.
-    ///
-    /// # Panics
-    /// If `align` is 0.
-    pub fn gap_up(&self, len: u64, align: u64, phase: u64, within: Range<u64>, guard: &Guard) -> Option<u64> {
-        let wanted = Wanted::new(len, align, phase, within)?;
-        wanted.up(self.map.root(guard), 0, guard)
-    }
-
-    /// As [`gap_up`](Self::gap_up), but the highest start.
+    /// The highest start of a free range of `len` keys inside `within` that is `phase` modulo `align`; None
+    /// if there is none, or if `len` is 0. Logarithmic, but for gaps that are long enough and badly aligned.
     ///
     /// # Panics
     /// If `align` is 0.
@@ -58,15 +49,6 @@ impl Wanted {
         (len > 0 && !wanted.within.is_empty()).then_some(wanted)
     }
 
-    /// The lowest start in the free range `gap`.
-    fn lowest_in(&self, gap: Range<u64>) -> Option<u64> {
-        let (lo, hi) = (gap.start.max(self.within.start), gap.end.min(self.within.end));
-        let past = lo % self.align;
-        let ahead = if past <= self.phase { self.phase - past } else { self.align - (past - self.phase) };
-        let start = lo.checked_add(ahead)?;
-        (start.checked_add(self.len)? <= hi).then_some(start)
-    }
-
     /// The highest start in the free range `gap`.
     fn highest_in(&self, gap: Range<u64>) -> Option<u64> {
         let (lo, hi) = (gap.start.max(self.within.start), gap.end.min(self.within.end));
@@ -74,19 +56,6 @@ impl Wanted {
         let past = top % self.align;
         let back = if past >= self.phase { past - self.phase } else { self.align - (self.phase - past) };
         top.checked_sub(back).filter(|&start| start >= lo)
-    }
-
-    /// The lowest start below `inner`, which begins at `lo`.
-    fn up<V: Copy + Send + Sync + 'static>(&self, inner: &Inner<V>, lo: u64, guard: &Guard) -> Option<u64> {
-        let first = inner.slot_of(self.within.start);
-        (first..inner.len)
-            .map(|slot| (slot, inner.start(lo, slot)))
-            .take_while(|&(_, start)| start < self.within.end)
-            .filter(|&(slot, _)| inner.gap(slot) >= self.len)
-            .find_map(|(slot, start)| match inner.child(slot, guard) {
-                NodeRef::Inner(child) => self.up(child, start, guard),
-                NodeRef::Leaf(leaf) => leaf.gaps(start).find_map(|gap| self.lowest_in(gap)),
-            })
     }
 
     /// The highest start below `inner`, which begins at `lo`.

@@ -17,8 +17,13 @@
 //! # Cost
 //! A lookup reads one slot and searches one node a level: n entries need up to 2n slots (the gaps between
 //! them count), 16 to a leaf and 32 leaves or nodes to an inner node. A store inside a leaf writes one leaf,
-//! one slot, and what is known about gaps on the way up; its memory is that of leaves replaced before. See
-//! [`RangeMap::memory_bytes`].
+//! one slot, and what is known about gaps on the way up; its memory is that of leaves replaced before.
+//!
+//! For values of 8 bytes without a niche a leaf of 16 slots has 416 bytes and an inner node of 32 has 960: 30
+//! bytes a slot when all are full, 40 to 53 after stores in ascending, scattered or descending order. A range
+//! takes a slot and the gap behind it, if there is one, another. With a niche (`NonZero`, a reference) a slot
+//! is 8 bytes smaller. Up to some 350 replaced leaves that wait for their grace period or for the next stores
+//! come on top.
 //!
 //! # Synchronization
 //! | who | holds | may |
@@ -51,7 +56,6 @@ use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard};
 use elbowroom_sync::{Arc, Lines};
 use node::{Inner, Leaf, NodeRef};
-use std::mem::size_of;
 use std::ops::Range;
 
 /// A map from half-open ranges of keys below `u64::MAX` to values, for readers. See the [module](self).
@@ -104,12 +108,6 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
         Some((found.leaf.range(found.lo, slot), found.leaf.values[slot]?))
     }
 
-    /// The first range that ends above `from`, and its value. Linux: `find_vma`.
-    #[inline]
-    pub fn next(&self, from: u64, guard: &Guard) -> Option<(Range<u64>, V)> {
-        self.overlapping(from..u64::MAX, guard).next()
-    }
-
     /// All ranges that share a key with `range`, in order and uncut.
     #[inline]
     pub fn overlapping<'g>(&'g self, range: Range<u64>, guard: &'g Guard) -> Overlapping<'g, V> {
@@ -124,24 +122,6 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
     /// Whether the map is one gap.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Bytes of the map's nodes as they stand, without the allocator's own. Walks the inner nodes.
-    ///
-    /// For values of 8 bytes without a niche a leaf of 16 slots has 416 bytes and an inner node of 32 has
-    /// 960: 30 bytes a slot when all are full, 40 to 53 after stores in ascending, scattered or descending
-    /// order. A range takes a slot and the gap behind it, if there is one, another. With a niche (`NonZero`,
-    /// a reference) a slot is 8 bytes smaller. Up to some 350 replaced leaves that wait for their grace
-    /// period or for the next stores come on top.
-    pub fn memory_bytes(&self, guard: &Guard) -> usize {
-        fn below<V: Copy + Send + Sync + 'static>(inner: &Inner<V>, guard: &Guard) -> usize {
-            let children = (0..inner.len).map(|slot| match inner.child(slot, guard) {
-                NodeRef::Leaf(_) => shared_bytes::<Leaf<V>>(),
-                NodeRef::Inner(child) => below(child, guard),
-            });
-            shared_bytes::<Inner<V>>() + children.sum::<usize>()
-        }
-        below(self.root(guard), guard)
     }
 
     #[inline]
@@ -163,9 +143,4 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
             }
         }
     }
-}
-
-/// Bytes of a shared `T`: its two counts, and itself behind them at its alignment.
-fn shared_bytes<T>() -> usize {
-    (2 * size_of::<usize>()).next_multiple_of(align_of::<T>()) + size_of::<T>()
 }

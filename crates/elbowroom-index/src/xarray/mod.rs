@@ -1,8 +1,7 @@
 //! The page cache's index: an xarray, which maps `u64` indices to values, with readers that take no lock.
 //!
 //! A value is an `Arc<T>` that covers 2^order aligned indices, order 0 to [`MAX_ORDER`] (a folio), and
-//! carries [`Mark`]s. What was erased may leave a shadow, a `u64` for each of its indices (what
-//! mm/workingset.c leaves behind). An index has a value, a shadow, or nothing.
+//! carries [`Mark`]s.
 //!
 //! # Shape
 //! A radix tree as Linux's lib/xarray.c: 64 slots a node, 6 bits of the index a level, as high as the largest
@@ -23,9 +22,8 @@
 //! node holds, the largest first, then the child. [`Writer::split`] stores the parts before it takes the
 //! whole away: whoever misses the whole finds the part.
 //!
-//! Each node has a bitmap for each mark, one for values and one for shadows, with a bit at the first slot of
-//! what has it; the bitmaps of the nodes above say below which slots there is any. Walks skip what has no
-//! bit.
+//! Each node has a bitmap for values and one for each mark, with a bit at the first slot of what has it; the
+//! bitmaps of the nodes above say below which slots there is any. Walks skip what has no bit.
 //!
 //! # Synchronization
 //! Readers pin an epoch ([`elbowroom_sync::epoch::pin`]) and never lock, wait or retry: a lookup visits each
@@ -45,15 +43,13 @@
 //! took them out ends (seldom of another): `T`'s `Drop` must take no lock and must not wait.
 //!
 //! # Memory
-//! A node is 616 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level
-//! 1 has a block for those of order 6, and another for those of orders 7 to 9; one with shadows of its own
-//! has 536 bytes more. So a full cache costs, for each page, 9.8 bytes in folios of order 0, 18 in orders 1
-//! to 5, and 0.3 in larger ones. Empty nodes and blocks are freed; a shadow keeps its node, so that a cache
-//! that leaves shadows needs [`Writer::forget_shadows`] at times. [`XArray::memory_bytes`] counts.
+//! A node is 600 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level
+//! 1 has a block for those of order 6, and another for those of orders 7 to 9. So a full cache costs, for
+//! each page, 9.5 bytes in folios of order 0, 18 in orders 1 to 5, and 0.3 in larger ones. Empty nodes and
+//! blocks are freed. [`XArray::memory_bytes`] counts.
 
 mod iter;
 mod node;
-mod shadow;
 mod split;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -154,32 +150,6 @@ impl<T: Send + Sync + 'static> XArray<T> {
         Some(Entry::new(node, held, index))
     }
 
-    /// Whether the value that covers `index` has `mark`.
-    pub fn is_marked(&self, index: u64, mark: Mark, guard: &Guard) -> bool {
-        let Some(mut node) = self.root_over(index, guard) else { return false };
-        loop {
-            let slot = node.slot_of(index);
-            if let Some((_, marked)) = node.get_tagged(slot, mark.into(), guard, ArcCell::load) {
-                return marked;
-            }
-            let Some(child) = node.child(slot, guard) else { return false };
-            node = child;
-        }
-    }
-
-    /// The shadow that was left at `index`.
-    pub fn shadow(&self, index: u64, guard: &Guard) -> Option<u64> {
-        let mut node = self.root_over(index, guard)?;
-        loop {
-            let slot = node.slot_of(index);
-            // A node's own shadows before those of its child: that is the way they move.
-            if let Some(shadow) = node.shadow(slot, guard) {
-                return Some(shadow);
-            }
-            node = node.child(slot, guard)?;
-        }
-    }
-
     /// Whether there is no value. In constant time.
     pub fn is_empty(&self) -> bool {
         !self.any_tag(Tag::Present)
@@ -188,11 +158,6 @@ impl<T: Send + Sync + 'static> XArray<T> {
     /// Whether any value has `mark`. In constant time.
     pub fn any(&self, mark: Mark) -> bool {
         self.any_tag(mark.into())
-    }
-
-    /// Whether there is any shadow. In constant time.
-    pub fn any_shadow(&self) -> bool {
-        self.any_tag(Tag::Shadow)
     }
 
     fn any_tag(&self, tag: Tag) -> bool {
@@ -214,19 +179,8 @@ impl<T: Send + Sync + 'static> XArray<T> {
         Iter::new(self, range, mark.into(), guard)
     }
 
-    /// The first value with `mark` that covers any index of `range`. Linux: `xa_find`.
-    pub fn find<'g>(
-        &'g self,
-        range: impl RangeBounds<u64>,
-        mark: Mark,
-        guard: &'g Guard,
-    ) -> Option<Entry<&'g T>> {
-        self.marked(range, mark, guard).next()
-    }
-
     /// The largest order, at most `order`, of a value that would cover `index`, overlap no other value, and
-    /// cover no index from `end` on; 0 if there is none. Shadows do not matter. For an answer that lasts,
-    /// hold the cache lock.
+    /// cover no index from `end` on; 0 if there is none. For an answer that lasts, hold the cache lock.
     ///
     /// # Panics
     /// If `order` is larger than [`MAX_ORDER`].

@@ -4,7 +4,6 @@
 //! the order of the writer's stores, all of which are releases, as the readers' loads are acquires.
 
 use super::Mark;
-use super::shadow::Shadows;
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard};
@@ -23,17 +22,13 @@ const COUNT_BITS: u32 = 8;
 pub(super) enum Tag {
     /// There is a value.
     Present,
-    /// There is a shadow.
-    Shadow,
     Dirty,
     ToWrite,
     Writeback,
 }
 
 impl Tag {
-    pub(super) const ALL: [Tag; 5] = [Tag::Present, Tag::Shadow, Tag::Dirty, Tag::ToWrite, Tag::Writeback];
-    /// Those that a value has.
-    pub(super) const OF_VALUES: [Tag; 4] = [Tag::Present, Tag::Dirty, Tag::ToWrite, Tag::Writeback];
+    pub(super) const ALL: [Tag; 4] = [Tag::Present, Tag::Dirty, Tag::ToWrite, Tag::Writeback];
 }
 
 impl From<Mark> for Tag {
@@ -53,7 +48,6 @@ pub(super) type Block<T> = [ArcCell<T>; SLOTS];
 #[repr(C)]
 pub(super) struct Node<T> {
     tags: [AtomicU64; Tag::ALL.len()],
-    pub(super) shadows: ArcCell<Shadows>,
     /// Values of relative orders from 1.
     wide: ArcCell<Block<T>>,
     /// How many values of each relative order there are: the order, less `shift`.
@@ -85,15 +79,6 @@ pub(super) fn span(head: usize, order: u32) -> u64 {
     u64::MAX >> (u64::BITS - (1 << order)) << head
 }
 
-/// The numbers of the bits of `word`, in order.
-pub(super) fn bits(mut word: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
-        word &= word - 1;
-        Some(bit)
-    })
-}
-
 impl<T: Send + Sync + 'static> Node<T> {
     /// An empty node whose slots cover 2^`shift` indices each.
     pub(super) fn new(shift: u32) -> Self {
@@ -107,7 +92,6 @@ impl<T: Send + Sync + 'static> Node<T> {
             counts: AtomicU64::new(0),
             tags: array::from_fn(|_| AtomicU64::new(0)),
             wide: ArcCell::empty(),
-            shadows: ArcCell::empty(),
             slots,
         }
     }
@@ -158,9 +142,9 @@ impl<T: Send + Sync + 'static> Node<T> {
         changed
     }
 
-    /// Whether it has neither values nor shadows.
+    /// Whether it has no values.
     pub(super) fn is_empty(&self) -> bool {
-        self.tag(Tag::Present) | self.tag(Tag::Shadow) == 0
+        self.tag(Tag::Present) == 0
     }
 
     #[inline]
@@ -301,9 +285,7 @@ impl<T: Send + Sync + 'static> Node<T> {
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) fn block_bytes(&self, guard: &Guard) -> u64 {
         let own = [self.block(0), self.block(1)].into_iter().flatten();
-        let blocks = own.filter(|block| block.load(guard).is_some()).count() as u64;
-        let shadows = u64::from(self.shadows.load(guard).is_some());
-        blocks * allocated::<Block<T>>() + shadows * allocated::<Shadows>()
+        own.filter(|block| block.load(guard).is_some()).count() as u64 * allocated::<Block<T>>()
     }
 
     fn count(&self, order: u32, by: i64) {

@@ -43,7 +43,7 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         }
         let child = node.child(slot, self.guard())?;
         let whole = self.split_below(child, index, parts)?;
-        node.summarize(slot, child, &Tag::OF_VALUES);
+        node.summarize(slot, child, &Tag::ALL);
         Some(whole)
     }
 
@@ -56,8 +56,7 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         parts: &mut Parts<T>,
     ) -> Option<Arc<T>> {
         let whole = held.cell.load_arc(self.guard());
-        parts.tags =
-            Tag::OF_VALUES.into_iter().filter(|&tag| node.tag(tag) & (1 << held.head) != 0).collect();
+        parts.tags = Tag::ALL.into_iter().filter(|&tag| node.tag(tag) & (1 << held.head) != 0).collect();
         self.fill(node, held.head..held.head + (1 << held.order), index, parts);
         self.freed(node.take(held, self.guard()));
         whole

@@ -1,6 +1,6 @@
 //! Random operations against a naive model, and the tree's invariants after each.
 
-use super::node::{BITS, Node, SLOTS, Tag, allocated, bits};
+use super::node::{BITS, Node, SLOTS, Tag, allocated};
 use super::{Entry, MAX_ORDER, Mark, Occupied, XArray};
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::{Guard, pin};
@@ -56,11 +56,10 @@ struct Modelled {
     marks: [bool; 3],
 }
 
-/// Values by their first index, shadows by index.
+/// Values by their first index.
 #[derive(Default)]
 struct Model {
     values: BTreeMap<u64, Modelled>,
-    shadows: BTreeMap<u64, u64>,
 }
 
 fn last_of(first: u64, order: u8) -> u64 {
@@ -79,25 +78,18 @@ impl Model {
         self.values.range(from..=last).map(|(&first, _)| first).collect()
     }
 
-    fn store(&mut self, index: u64, order: u8, value: u64) -> Result<Vec<u64>, Occupied> {
+    fn store(&mut self, index: u64, order: u8, value: u64) -> Result<(), Occupied> {
         let last = last_of(index, order);
         if !self.in_range(index, last).is_empty() {
             return Err(Occupied);
         }
-        let mut shadows: Vec<u64> =
-            self.shadows.extract_if(index..=last, |_, _| true).map(|(_, s)| s).collect();
-        shadows.dedup();
         self.values.insert(index, Modelled { order, value, marks: [false; 3] });
-        Ok(shadows)
+        Ok(())
     }
 
-    fn erase(&mut self, index: u64, shadow: Option<u64>) -> Option<u64> {
+    fn erase(&mut self, index: u64) -> Option<u64> {
         let first = self.covering(index)?;
-        let found = self.values.remove(&first)?;
-        if let Some(shadow) = shadow {
-            self.shadows.extend((first..=last_of(first, found.order)).map(|index| (index, shadow)));
-        }
-        Some(found.value)
+        Some(self.values.remove(&first)?.value)
     }
 
     fn split(&mut self, index: u64, order: u8, base: u64) -> Option<u64> {
@@ -145,8 +137,7 @@ impl Pair {
                 assert_eq!(writer.store(index, order, Arc::new(fresh)), model.store(index, order, fresh));
             }
             40..62 => {
-                let shadow = (random.below(3) == 0).then_some(fresh);
-                assert_eq!(writer.erase(index, shadow).map(|v| *v), model.erase(index, shadow));
+                assert_eq!(writer.erase(index).map(|v| *v), model.erase(index));
             }
             62..66 => {
                 let replaced = writer.replace(index, Arc::new(fresh)).ok().map(|v| *v);
@@ -160,27 +151,13 @@ impl Pair {
                 let before = place.map(|place| std::mem::replace(&mut place.marks[mark as usize], on));
                 assert_eq!(changed, before == Some(!on));
             }
-            90..92 => {
-                let ((first, last), from, to) = (random.range(), random.mark(), random.mark());
-                let mut expected = model.in_range(first, last);
-                expected.retain(|&first| model.has(first, from));
-                for place in &expected {
-                    model.values.get_mut(place).unwrap().marks[to as usize] = true;
-                }
-                assert_eq!(writer.copy_mark(first..=last, from, to), expected.len() as u64);
-            }
-            92..97 => {
+            90..99 => {
                 let order = random.order();
                 let whole = writer.split(index, order, |part| Arc::new(fresh ^ part)).map(|v| *v);
                 assert_eq!(whole, model.split(index, order, fresh));
             }
-            97..99 => {
-                let (first, last) = random.range();
-                writer.forget_shadows(first..=last);
-                model.shadows.retain(|index, _| !(first..=last).contains(index));
-            }
             _ if random.below(40) == 0 => {
-                writer.clear();
+                model.values.keys().for_each(|&first| drop(writer.erase(first)));
                 *model = Model::default();
             }
             _ => {}
@@ -197,10 +174,9 @@ impl Pair {
         assert_eq!(array.load_arc(index, &guard).map(|v| *v), value);
         assert_eq!(array.entry(index, &guard).map(copied), covering.map(|first| entry(model, first)));
         assert_eq!(
-            array.is_marked(index, mark, &guard),
+            array.marked(index..=index, mark, &guard).next().is_some(),
             covering.is_some_and(|first| model.has(first, mark))
         );
-        assert_eq!(array.shadow(index, &guard), model.shadows.get(&index).copied());
 
         let mut expected = model.in_range(first, last);
         let entries = |starts: &[u64]| starts.iter().map(|&first| entry(model, first)).collect::<Vec<_>>();
@@ -211,13 +187,11 @@ impl Pair {
         assert_eq!(found, entries(&expected));
         let arcs = array.marked(first..=last, mark, &guard).arcs();
         assert!(arcs.map(|found| *found.value).eq(found.iter().map(|found| found.value)));
-        assert_eq!(array.find(first..=last, mark, &guard).map(copied), found.first().copied());
 
         let (order, end) = (random.below(10) as u8, index.saturating_add(random.below(600)));
         assert_eq!(array.free_order(index, order, end, &guard), model.free_order(index, order, end));
         assert_eq!(array.is_empty(), model.values.is_empty());
         assert_eq!(array.any(mark), model.values.values().any(|value| value.marks[mark as usize]));
-        assert_eq!(array.any_shadow(), !model.shadows.is_empty());
     }
 }
 
@@ -237,23 +211,20 @@ fn check<T: Send + Sync + 'static>(node: &Node<T>, guard: &Guard) -> u64 {
     let mut bytes = allocated::<Node<T>>() + node.block_bytes(guard);
     let mut slot = 0;
     while slot < SLOTS {
-        let own_shadow = node.shadow(slot, guard).is_some();
-        expected[Tag::Shadow as usize] |= u64::from(own_shadow) << slot;
         if let Some(held) = node.value_at(slot, guard) {
             assert_eq!(held.head, slot);
             for covered in slot..slot + (1 << held.order) {
-                assert!(node.child(covered, guard).is_none() && node.shadow(covered, guard).is_none());
+                assert!(node.child(covered, guard).is_none());
                 assert_eq!(node.value_at(covered, guard).map(|held| held.head), Some(slot));
             }
-            expected[Tag::Present as usize] |= 1 << slot;
-            for tag in Tag::OF_VALUES {
+            for tag in Tag::ALL {
                 expected[tag as usize] |= node.tag(tag) & (1 << slot);
             }
             slot += 1 << held.order;
             continue;
         }
         if let Some(child) = node.child(slot, guard) {
-            assert!(!own_shadow && child.shift + BITS == node.shift);
+            assert_eq!(child.shift + BITS, node.shift);
             bytes += check(child, guard);
             for tag in Tag::ALL {
                 expected[tag as usize] |= u64::from(child.tag(tag) != 0) << slot;
@@ -270,8 +241,7 @@ fn check_all<T: Send + Sync + 'static>(array: &XArray<T>) {
     let root = array.top.root.load(&guard);
     assert_eq!(array.memory_bytes(), root.map_or(0, |root| check(root, &guard)));
     if let Some(root) = root {
-        let only_child =
-            root.tag(Tag::Present) | root.tag(Tag::Shadow) == 1 && root.child(0, &guard).is_some();
+        let only_child = root.tag(Tag::Present) == 1 && root.child(0, &guard).is_some();
         assert!(!only_child, "the tree is higher than it needs to be");
     }
 }
@@ -289,9 +259,8 @@ fn run(seed: u64, steps: u32) {
     }
     let firsts: Vec<_> = pair.model.values.keys().copied().collect();
     for first in firsts {
-        assert!(pair.array.writer().erase(first, None).is_some());
+        assert!(pair.array.writer().erase(first).is_some());
     }
-    pair.array.writer().forget_shadows(..);
     check_all(&pair.array);
     assert_eq!(pair.array.memory_bytes(), 0);
 }
@@ -303,32 +272,8 @@ fn random_operations_agree_with_a_naive_model() {
 
 #[test]
 fn a_node_is_as_large_as_the_page_says() {
-    assert_eq!(allocated::<Node<u64>>(), 616);
+    assert_eq!(allocated::<Node<u64>>(), 600);
     assert_eq!(allocated::<super::node::Block<u64>>(), 528);
-    assert_eq!(allocated::<super::shadow::Shadows>(), 536);
-}
-
-#[test]
-fn bits_are_listed_in_order() {
-    assert!(bits(1 | 1 << 5 | 1 << 63).eq([0, 5, 63]));
-    assert_eq!(bits(0).next(), None);
-}
-
-#[test]
-fn a_value_of_several_slots_is_stored_over_shadows_of_all_sizes() {
-    let array = XArray::new();
-    let writer = array.writer();
-    for (index, order, shadow) in [(0, 9, 1), (512, 0, 2), (513, 0, 3), (576, 6, 4), (640, 5, 5)] {
-        writer.store(index, order, Arc::new(())).unwrap();
-        writer.erase(index, Some(shadow)).unwrap();
-    }
-    // One index of a large shadow: the others keep it.
-    assert_eq!(writer.store(70, 0, Arc::new(())), Ok(vec![1]));
-    assert_eq!([69, 70, 71].map(|index| array.shadow(index, writer.guard())), [Some(1), None, Some(1)]);
-    assert_eq!(writer.store(512, 9, Arc::new(())), Ok(vec![2, 3, 4, 5]));
-    assert_eq!(array.shadow(600, writer.guard()), None);
-    drop(writer);
-    check_all(&array);
 }
 
 #[test]
@@ -355,5 +300,5 @@ fn a_split_whose_values_cannot_be_made_changes_nothing() {
     assert!(failed.is_err());
     check_all(&array);
     assert_eq!(array.load(9, &pin()), Some(&7));
-    assert!(array.writer().erase(0, None).is_some());
+    assert!(array.writer().erase(0).is_some());
 }

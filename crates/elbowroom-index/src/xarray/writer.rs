@@ -5,7 +5,6 @@ use super::{MAX_ORDER, Mark, XArray};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::{ArcCell, Guard, pin};
-use std::ops::RangeBounds;
 
 /// The right to change an [`XArray`]; there is one at a time. Readers go on meanwhile.
 ///
@@ -38,24 +37,22 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         &self.guard
     }
 
-    /// Stores `value` at the 2^`order` indices from `index`. The shadows that were there go, and are returned
-    /// in the order of their indices, equal neighbours once. Linux: `__filemap_add_folio`.
+    /// Stores `value` at the 2^`order` indices from `index`. Linux: `__filemap_add_folio`.
     ///
     /// # Errors
     /// [`Occupied`] if there is a value at any of them; then nothing changes.
     ///
     /// # Panics
     /// If `order` is larger than [`MAX_ORDER`], or `index` is no multiple of 2^`order`.
-    pub fn store(&self, index: u64, order: u8, value: Arc<T>) -> Result<Vec<u64>, Occupied> {
+    pub fn store(&self, index: u64, order: u8, value: Arc<T>) -> Result<(), Occupied> {
         assert!(order <= MAX_ORDER && index.trailing_zeros() >= u32::from(order), "{index}, order {order}");
-        let mut shadows = Vec::new();
         let new = New { index, order: u32::from(order), value };
-        let stored = self.insert(self.grow(index, new.order), new, &mut shadows);
+        let stored = self.insert(self.grow(index, new.order), new);
         self.settle();
-        stored.map(|()| shadows)
+        stored
     }
 
-    fn insert(&self, node: &Node<T>, new: New<T>, shadows: &mut Vec<u64>) -> Result<(), Occupied> {
+    fn insert(&self, node: &Node<T>, new: New<T>) -> Result<(), Occupied> {
         let slot = node.slot_of(new.index);
         if node.value_at(slot, &self.guard).is_some() {
             return Err(Occupied);
@@ -63,42 +60,37 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         let Some(order) = new.order.checked_sub(node.shift) else {
             // A child that is new is empty: nothing below can fail.
             let child = self.child_or_new(node, slot);
-            self.insert(child, new, shadows)?;
-            node.summarize(slot, child, &[Tag::Present, Tag::Shadow]);
+            self.insert(child, new)?;
+            node.summarize(slot, child, &[Tag::Present]);
             return Ok(());
         };
         let slots = span(slot, order);
         if node.tag(Tag::Present) & slots != 0 {
             return Err(Occupied);
         }
-        self.take_shadows(node, slots, shadows);
         self.allocated(node.put(slot, order, new.value, &self.guard));
         Ok(())
     }
 
-    /// Takes out the value that covers `index`, with its marks; leaves `shadow` at all its indices. Linux:
-    /// `page_cache_delete`.
-    pub fn erase(&self, index: u64, shadow: Option<u64>) -> Option<Arc<T>> {
-        let value = self.remove(self.root_over(index)?, index, shadow);
+    /// Takes out the value that covers `index`, with its marks. Linux: `page_cache_delete`.
+    pub fn erase(&self, index: u64) -> Option<Arc<T>> {
+        let value = self.remove(self.root_over(index)?, index);
         self.settle();
         value
     }
 
-    fn remove(&self, node: &Node<T>, index: u64, shadow: Option<u64>) -> Option<Arc<T>> {
+    fn remove(&self, node: &Node<T>, index: u64) -> Option<Arc<T>> {
         let slot = node.slot_of(index);
         if let Some(held) = node.value_at(slot, &self.guard) {
             let value = held.cell.load_arc(&self.guard);
             self.freed(node.take(&held, &self.guard));
-            for tag in Tag::OF_VALUES {
+            for tag in Tag::ALL {
                 node.clear(tag, 1 << held.head);
-            }
-            if let Some(shadow) = shadow {
-                self.allocated(node.set_shadows(span(held.head, held.order), shadow, &self.guard));
             }
             return value;
         }
         let child = node.child(slot, &self.guard)?;
-        let value = self.remove(child, index, shadow)?;
+        let value = self.remove(child, index)?;
         self.tidy(node, slot, child);
         Some(value)
     }
@@ -123,17 +115,6 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     /// `xa_clear_mark`.
     pub fn clear_mark(&self, index: u64, mark: Mark) -> bool {
         self.mark(index, mark, |node, tag, bit| node.clear(tag, bit))
-    }
-
-    /// Gives every value that has `from` and covers any index of `range` the mark `to` too; tells how many
-    /// those are. Linux: `tag_pages_for_writeback`.
-    pub fn copy_mark(&self, range: impl RangeBounds<u64>, from: Mark, to: Mark) -> u64 {
-        let mut marked = 0;
-        for entry in self.array.marked(range, from, &self.guard) {
-            self.set_mark(entry.index, to);
-            marked += 1;
-        }
-        marked
     }
 
     fn mark(&self, index: u64, mark: Mark, change: fn(&Node<T>, Tag, u64) -> bool) -> bool {
@@ -164,19 +145,11 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         changed
     }
 
-    /// Erases everything, shadows too. All nodes are dropped together after their grace period: for a large
-    /// tree, at once in some thread's pin.
-    pub fn clear(&self) {
-        self.array.top.root.store(None, &self.guard);
-        self.array.upkeep.bytes.store(0, Ordering::Relaxed);
-        self.publish_summary();
-    }
-
     pub(super) fn array(&self) -> &XArray<T> {
         self.array
     }
 
-    pub(super) fn root(&self) -> Option<&Node<T>> {
+    fn root(&self) -> Option<&Node<T>> {
         self.array.top.root.load(&self.guard)
     }
 
@@ -212,9 +185,9 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     /// Ends a change: lowers the tree as far as it may go, and publishes what it has.
     ///
     /// A root that leaves keeps its child, so that readers who are in it find what there is.
-    pub(super) fn settle(&self) {
+    fn settle(&self) {
         while let Some(root) = self.root() {
-            let heir = match root.tag(Tag::Present) | root.tag(Tag::Shadow) {
+            let heir = match root.tag(Tag::Present) {
                 0 => None,
                 1 => match root.child_cell(0).and_then(|cell| cell.load_arc(&self.guard)) {
                     None => break,
@@ -237,16 +210,12 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         }
     }
 
-    /// The child of `slot`, where there is no value; a new one has the shadow of the slot.
-    pub(super) fn child_or_new<'g>(&'g self, node: &'g Node<T>, slot: usize) -> &'g Node<T> {
+    /// The child of `slot`, where there is no value.
+    fn child_or_new<'g>(&'g self, node: &'g Node<T>, slot: usize) -> &'g Node<T> {
         if let Some(child) = node.child(slot, &self.guard) {
             return child;
         }
-        let child = Node::new(node.shift - BITS);
-        self.move_shadow(node, slot, &child);
-        self.put_child(node, slot, child);
-        // Only now, so that whoever does not find it here finds it in the child.
-        self.drop_shadow(node, slot);
+        self.put_child(node, slot, Node::new(node.shift - BITS));
         node.child(slot, &self.guard).expect("it has just been stored")
     }
 
@@ -257,16 +226,11 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     }
 
     /// After a change below `slot`: corrects its bits, and removes a child that became empty.
-    pub(super) fn tidy(&self, node: &Node<T>, slot: usize, child: &Node<T>) {
+    fn tidy(&self, node: &Node<T>, slot: usize, child: &Node<T>) {
         node.summarize(slot, child, &Tag::ALL);
-        if child.is_empty() {
-            self.remove_child(node, slot);
-        }
-    }
-
-    /// Removes an empty child.
-    pub(super) fn remove_child(&self, node: &Node<T>, slot: usize) {
-        if let Some(cell) = node.child_cell(slot) {
+        if child.is_empty()
+            && let Some(cell) = node.child_cell(slot)
+        {
             cell.store(None, &self.guard);
             self.freed(allocated::<Node<T>>());
         }

@@ -1,4 +1,5 @@
-//! Reads, writes and compare-exchange.
+//! Reads, writes and compare-exchange. What is made of several of them (vectored accesses, copies) is made by
+//! who can have a fault served in between.
 //!
 //! An access to several pages is made page by page; a fault tells how far it came. Each piece is exact: a
 //! read returns no byte that its page had after it was unmapped, and a store is either made before the page's
@@ -9,9 +10,6 @@ use super::cpu::{Miss, SoftCpu};
 use super::fault::{Cause, SoftFault};
 use crate::PAGE_SIZE;
 use elbowroom_sync::atomic::Ordering;
-
-/// Bytes that [`SoftCpu::copy`] has in hand at a time.
-const COPY_BYTES: usize = 1024;
 
 /// Splits `addr..addr + len` at the ends of pages: calls `piece` with each address and the range of bytes
 /// that it stands for, up to the first that fails.
@@ -105,28 +103,6 @@ impl SoftCpu {
         })
     }
 
-    /// Copies `len` bytes, from space to space if need be.
-    ///
-    /// # Errors
-    /// The fault, of the load or the store; `done` bytes are copied. [`Cause::Invalid`] if the ranges
-    /// overlap.
-    pub fn copy(&self, from: usize, to: usize, len: usize) -> Result<(), SoftFault> {
-        if from.abs_diff(to) < len {
-            return Err(SoftFault { addr: to, write: true, done: 0, cause: Cause::Invalid });
-        }
-        let mut buffer = [0; COPY_BYTES];
-        let mut done = 0;
-        while done < len {
-            let part = &mut buffer[..COPY_BYTES.min(len - done)];
-            let loaded = self.read(from.wrapping_add(done), part);
-            let whole = loaded.map_or_else(|fault| fault.done, |()| part.len());
-            self.write(to.wrapping_add(done), &part[..whole]).map_err(|fault| fault.after(done))?;
-            loaded.map_err(|fault| fault.after(done))?;
-            done += part.len();
-        }
-        Ok(())
-    }
-
     /// Replaces an aligned word by `new` if it is `current`, in one step for all threads and spaces. The
     /// inner result is the value before, `Ok` if it was replaced.
     ///
@@ -169,54 +145,5 @@ impl SoftCpu {
             half.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
         };
         self.store_by(addr, exchange).map_err(fault)
-    }
-
-    /// Loads the ranges (address and length), one after the other, into `out`.
-    ///
-    /// # Errors
-    /// The first fault; `done` counts over all ranges.
-    ///
-    /// # Panics
-    /// If `out` is not as long as the ranges are together.
-    pub fn read_vectored(&self, parts: &[(usize, usize)], out: &mut [u8]) -> Result<(), SoftFault> {
-        assert_eq!(parts.iter().map(|part| part.1).sum::<usize>(), out.len(), "the ranges and the buffer");
-        let mut done = 0;
-        for &(addr, len) in parts {
-            self.read(addr, &mut out[done..done + len]).map_err(|fault| fault.after(done))?;
-            done += len;
-        }
-        Ok(())
-    }
-
-    /// Stores `data` into the ranges (address and length), one after the other.
-    ///
-    /// # Errors
-    /// The first fault; `done` counts over all ranges.
-    ///
-    /// # Panics
-    /// If `data` is not as long as the ranges are together.
-    pub fn write_vectored(&self, parts: &[(usize, usize)], data: &[u8]) -> Result<(), SoftFault> {
-        assert_eq!(parts.iter().map(|part| part.1).sum::<usize>(), data.len(), "the ranges and the data");
-        let mut done = 0;
-        for &(addr, len) in parts {
-            self.write(addr, &data[done..done + len]).map_err(|fault| fault.after(done))?;
-            done += len;
-        }
-        Ok(())
-    }
-
-    /// Loads the words at many addresses, into the places of `out` with the same index.
-    ///
-    /// # Errors
-    /// The first fault; `done` is 8 for each word before it.
-    ///
-    /// # Panics
-    /// If there are not as many places as addresses.
-    pub fn read_batch(&self, addrs: &[usize], out: &mut [u64]) -> Result<(), SoftFault> {
-        assert_eq!(addrs.len(), out.len(), "the addresses and the places");
-        for (i, (&addr, word)) in addrs.iter().zip(out).enumerate() {
-            *word = self.read_u64(addr).map_err(|fault| fault.after(i * 8))?;
-        }
-        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! guess: every access compares the entry (and the epoch) with it, so nobody has to tell a processor that a
 //! mapping has changed.
 
-use super::fault::{Cause, SoftFault};
+use super::fault::Cause;
 use super::frames::Place;
 use super::pte::{Entry, Intent, PINS_IN_WORD, PinRefusal, Word};
 use super::table::EntryRef;
@@ -24,7 +24,7 @@ pub(super) struct Line {
     /// The page's number, with its space.
     tag: usize,
     entry: EntryRef,
-    /// What the entry said in the epoch of the cache; marked as accessed.
+    /// What the entry said in the epoch of the cache.
     word: Word,
     pub(super) place: Place,
 }
@@ -45,15 +45,6 @@ pub(super) enum Miss {
     Changed,
     /// It is not to be tried again.
     Cause(Cause),
-}
-
-/// Where a page's bytes are, for who keeps translations of his own and has a [`super::Subscription`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Translation {
-    /// The address of the byte in the arena.
-    pub home: usize,
-    /// Whether it may be stored to.
-    pub writable: bool,
 }
 
 /// A thread's way to the memory of an MMU. It can be given to another thread, but not shared.
@@ -99,7 +90,7 @@ impl SoftCpu {
     pub(super) fn is_still(&self, line: &Line) -> bool {
         fence(Ordering::Acquire);
         let now = self.shared.tree.leaves.entry(line.entry).load();
-        line.word.same_for_reading(now) && self.shared.epoch.now() == self.epoch.get()
+        line.word.is_same(now) && self.shared.epoch.now() == self.epoch.get()
     }
 
     /// Looks an address up in the page tables, and remembers it.
@@ -110,12 +101,11 @@ impl SoftCpu {
             self.cache.iter().for_each(|line| line.set(NO_LINE));
             self.epoch.set(epoch);
         }
-        let (entry, seen) = match self.shared.tree.walk(addr) {
-            Walk::Mapped(entry, seen) => (entry, seen),
+        let (entry, word) = match self.shared.tree.walk(addr) {
+            Walk::Mapped(entry, word) => (entry, word),
             Walk::Nothing => return Err(Miss::Cause(Cause::NotMapped)),
             Walk::Changed => return Err(Miss::Changed),
         };
-        let word = self.shared.tree.leaves.entry(entry).touch(seen).ok_or(Miss::Changed)?;
         let place = self.shared.frames.place(word.frame().ok_or(Miss::Changed)?);
         let line = Line { tag: addr >> PAGE_SHIFT, entry, word, place };
         self.cache[line_of(addr)].set(line);
@@ -195,25 +185,6 @@ impl SoftCpu {
             self.spare_pins.set(self.spare_pins.get() - PIN_BATCH);
             self.shared.pins_left.fetch_add(PIN_BATCH, Ordering::Relaxed);
         }
-    }
-
-    /// Where the byte is now. It says nothing of later: see [`super::Subscription`].
-    ///
-    /// # Errors
-    /// The fault, as an access with that intent would meet it.
-    pub fn translate(&self, addr: usize, intent: Intent) -> Result<Translation, SoftFault> {
-        let found = self.attempt(addr, |line| {
-            let now = self.shared.tree.leaves.entry(line.entry).load();
-            if !self.is_still(line) {
-                Err(Miss::Changed)
-            } else if intent == Intent::Write && !now.is_writable() {
-                Err(Miss::Cause(Cause::ReadOnly))
-            } else {
-                let home = self.shared.frames.address(line.place, addr);
-                Ok(Translation { home, writable: now.is_writable() })
-            }
-        });
-        found.map_err(|cause| SoftFault { addr, write: intent == Intent::Write, done: 0, cause })
     }
 }
 

@@ -25,7 +25,7 @@ pub struct SoftFault {
     pub addr: usize,
     /// Whether it was to be stored to.
     pub write: bool,
-    /// Bytes that were accessed before it, in all parts of a vectored access.
+    /// Bytes of the access that were accessed before it.
     pub done: usize,
     /// Why.
     pub cause: Cause,

@@ -1,12 +1,16 @@
-//! Mapping, unmapping and protecting.
+//! Mapping and unmapping.
 
 use super::pte::{Entry, Intent, Progress};
 use super::tree::{LEAF_SHIFT, LockedLeaf, Tree, entry_index};
 use super::{DRAIN_TRIES, Shared, SoftMmu};
-use crate::{Access, Errno, Extent, PAGE_SHIFT, PAGE_SIZE, PageSet, UnmapError, Wake, surrounding_pages};
+use crate::{Access, Errno, Extent, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake, surrounding_pages};
 use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::thread;
+use smallvec::SmallVec;
 use std::ops::Range;
+
+/// In tests of the tests: of an extent in several places all but one are forgotten.
+const MUTANT_FORGET_PLACES: bool = cfg!(elbowroom_mutant = "forget_places");
 
 /// A place in the page tables, with the lock of the table that it is in: neighbours are visited under one
 /// lock.
@@ -62,7 +66,7 @@ fn address_of(base: usize, page: usize) -> usize {
     base.wrapping_add(page << PAGE_SHIFT)
 }
 
-/// Whether the pages whose rights must go have no pins any more: waits for that, but not for long.
+/// Whether the pages that are leaving have no pins any more: waits for that, but not for long.
 fn drained<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> bool {
     let mut tries = 0;
     entries.all(|entry| {
@@ -81,13 +85,28 @@ fn drained<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> bool {
 /// A page whose mapping was taken away while it was pinned.
 struct Leaving<'a> {
     extent: usize,
+    base: usize,
     page: usize,
     entry: &'a Entry,
 }
 
+/// Which places pages are taken out of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    All,
+    /// The one with page 0 there.
+    Base(usize),
+}
+
+impl Scope {
+    fn has(self, base: usize) -> bool {
+        self == Scope::All || self == Scope::Base(base)
+    }
+}
+
 impl SoftMmu {
-    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`.
-    /// Nobody is woken: nobody waits here.
+    /// Maps those of `pages` that are not mapped there yet, so that page 0 of the extent is, or would be, at
+    /// `base`, beside wherever else they are mapped. Nobody is woken: nobody waits here.
     ///
     /// # Errors
     /// ENOENT: not in a space that exists. EEXIST: another page is mapped there. ENOMEM: no room for a page
@@ -95,7 +114,7 @@ impl SoftMmu {
     /// knows which.
     ///
     /// # Panics
-    /// If pages of the extent are away at another base, or it is not of this arena.
+    /// If it is not of this arena.
     pub fn map(
         &self,
         extent: &mut Extent,
@@ -105,23 +124,9 @@ impl SoftMmu {
         _wake: Wake,
     ) -> Result<(), Errno> {
         let mut cursor = Cursor::new(&self.shared.tree);
-        self.shared.map(&mut cursor, extent, base, pages, access)
-    }
-
-    /// Maps extents of one page each, one after the other from `addr` on: a batch of pages that came in
-    /// together. Each page table is locked once.
-    ///
-    /// # Errors
-    /// As for [`SoftMmu::map`]: the extents before the one that failed are mapped.
-    ///
-    /// # Panics
-    /// If an extent is not at home, or has several pages.
-    pub fn map_pages(&self, extents: &mut [Extent], addr: usize, access: Access) -> Result<(), Errno> {
-        let mut cursor = Cursor::new(&self.shared.tree);
-        extents.iter_mut().enumerate().try_for_each(|(i, extent)| {
-            assert!(extent.order == 0 && extent.is_home(), "map_pages is for single pages at home");
-            self.shared.map(&mut cursor, extent, address_of(addr, i), 0..1, access)
-        })
+        let mapped = self.shared.map(&mut cursor, extent, base, pages, access);
+        extent.forget_empty_places();
+        mapped
     }
 
     /// Takes all pages of the extent home. Whoever touches them in the space from now on faults, no read
@@ -130,15 +135,16 @@ impl SoftMmu {
     /// # Errors
     /// [`UnmapError::Busy`]: some are pinned, and still away; the rest are home. Never [`UnmapError::Lost`].
     pub fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
-        self.shared.unmap(std::slice::from_mut(extent))
+        self.shared.unmap(std::slice::from_mut(extent), Scope::All)
     }
 
-    /// Takes many extents home, as [`SoftMmu::unmap`] does one. Neighbours are visited under one lock.
+    /// Takes the pages of the extent out of the place with page 0 at `base`, as [`SoftMmu::unmap`] does out
+    /// of all.
     ///
     /// # Errors
-    /// As for [`SoftMmu::unmap`]; the extents tell which are home.
-    pub fn unmap_pages(&self, extents: &mut [Extent]) -> Result<(), UnmapError> {
-        self.shared.unmap(extents)
+    /// As for [`SoftMmu::unmap`].
+    pub fn unmap_at(&self, extent: &mut Extent, base: usize) -> Result<(), UnmapError> {
+        self.shared.unmap(std::slice::from_mut(extent), Scope::Base(base))
     }
 
     /// Takes home what is away of extents of one page each. The extents tell afterwards which are home.
@@ -148,53 +154,16 @@ impl SoftMmu {
     pub fn unmap_clean(&self, extents: &mut [Extent]) {
         assert!(extents.iter().all(|e| e.order == 0), "unmap_clean is for single pages");
         // Those that are pinned are still away, as the extents tell.
-        let _ = self.shared.unmap(extents);
+        let _ = self.shared.unmap(extents, Scope::All);
     }
 
-    /// Lets stores to the mapped pages of `range` through. The pages are dirty from now on.
+    /// Lets stores to the mapped pages of `range` through.
     ///
     /// # Errors
     /// None; the host MMU has some.
     pub fn make_writable(&self, range: Range<usize>, _wake: Wake) -> Result<(), Errno> {
-        self.shared.in_range(range, |_, entry| entry.make_writable());
+        self.shared.in_range(range, Entry::make_writable);
         Ok(())
-    }
-
-    /// Takes the right to store to the mapped pages of `range` away: a store that has not ended when this
-    /// returns becomes a fault.
-    ///
-    /// # Errors
-    /// [`UnmapError::Busy`]: some are pinned, for whatever, and as they were; the rest are protected.
-    pub fn write_protect(&self, range: Range<usize>) -> Result<(), UnmapError> {
-        let mut pinned = Vec::new();
-        self.shared.in_range(range.clone(), |addr, entry| {
-            if let Some((seen, Progress::Pinned)) = entry.begin_protect() {
-                pinned.push((addr, entry, seen));
-            }
-        });
-        let mut busy = false;
-        if !pinned.is_empty() {
-            drained(pinned.iter().map(|&(_, entry, _)| entry));
-            let mut cursor = Cursor::new(&self.shared.tree);
-            for (addr, entry, seen) in pinned {
-                // If its table is gone, so is the page.
-                let same = cursor.find(addr).is_some_and(|(now, _)| std::ptr::eq(now, entry));
-                busy |= same && entry.end_protect(seen) == Progress::Pinned;
-            }
-        }
-        fence(Ordering::SeqCst);
-        self.shared.notifier.publish([range].into_iter());
-        if busy { Err(UnmapError::Busy) } else { Ok(()) }
-    }
-
-    /// The pages of the extent that were accessed since they were mapped, or since this was last asked.
-    pub fn take_accessed(&self, extent: &mut Extent) -> PageSet {
-        self.shared.marked(extent, Entry::take_accessed)
-    }
-
-    /// The pages of the extent that were stored to since they were mapped.
-    pub fn dirty(&self, extent: &Extent) -> PageSet {
-        self.shared.marked(extent, |entry| entry.load().is_dirty())
     }
 }
 
@@ -207,46 +176,53 @@ impl Shared {
         within: Range<usize>,
         access: Access,
     ) -> Result<(), Errno> {
-        assert!(extent.is_home() || extent.base == base, "an extent is in two places");
         assert!(within.end <= extent.pages(), "pages beyond the extent");
         let first = self.frames.arena().frame_of(extent);
         if !base.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);
         }
-        extent.base = base;
         let rights = if access == Access::Write { Intent::Write } else { Intent::Read };
+        let mapped = extent.place_at(base);
         for page in within {
-            if extent.away.contains(page) {
+            if mapped.contains(page) {
                 continue;
             }
             let (entry, used) = cursor.make(address_of(base, page))?;
             entry.install(first + page as u32, rights, &self.epoch).map_err(|_| Errno::EXIST)?;
             *used += 1;
-            extent.away.insert(page..page + 1);
+            mapped.insert_page(page);
         }
         Ok(())
     }
 
-    fn unmap(&self, extents: &mut [Extent]) -> Result<(), UnmapError> {
-        if extents.iter().all(Extent::is_home) {
+    fn unmap(&self, extents: &mut [Extent], scope: Scope) -> Result<(), UnmapError> {
+        if MUTANT_FORGET_PLACES {
+            extents.iter_mut().for_each(|extent| extent.places.truncate(1));
+        }
+        let has_any = |extent: &Extent| extent.places.iter().any(|place| scope.has(place.base));
+        if !extents.iter().any(has_any) {
             return Ok(());
         }
         let mut leaving = Vec::new();
         let mut cursor = Cursor::new(&self.tree);
-        for (index, extent) in extents.iter_mut().enumerate().filter(|(_, e)| !e.is_home()) {
-            let first = self.frames.arena().frame_of(extent);
-            for page in 0..extent.pages() {
-                if !extent.away.contains(page) {
-                    continue;
-                }
-                let (entry, used) =
-                    cursor.find(address_of(extent.base, page)).expect("an away page is mapped");
-                match entry.begin_clear(first + page as u32) {
-                    Progress::Done => {
-                        *used -= 1;
-                        extent.away.remove(page..page + 1);
+        for (index, extent) in extents.iter_mut().enumerate() {
+            let (first, pages) = (self.frames.arena().frame_of(extent), extent.pages());
+            for place in extent.places.iter_mut().filter(|place| scope.has(place.base)) {
+                for page in 0..pages {
+                    if !place.pages.contains(page) {
+                        continue;
                     }
-                    Progress::Pinned => leaving.push(Leaving { extent: index, page, entry }),
+                    let (entry, used) =
+                        cursor.find(address_of(place.base, page)).expect("an away page is mapped");
+                    match entry.begin_clear(first + page as u32) {
+                        Progress::Done => {
+                            *used -= 1;
+                            place.pages.remove_page(page);
+                        }
+                        Progress::Pinned => {
+                            leaving.push(Leaving { extent: index, base: place.base, page, entry })
+                        }
+                    }
                 }
             }
         }
@@ -255,8 +231,12 @@ impl Shared {
         // Before the frames are used again, and before we look for subscribers: see the module's and the
         // notifier's documentation.
         fence(Ordering::SeqCst);
-        // Those that were home before are named, too: that does no harm.
-        self.notifier.publish(extents.iter().map(|e| e.base..e.base.wrapping_add(e.len_bytes())));
+        let of = |extent: &'_ Extent| {
+            let places = extent.places.iter().filter(|place| scope.has(place.base));
+            places.map(|place| place.range(extent.order)).collect::<SmallVec<[_; 2]>>()
+        };
+        self.notifier.publish(extents.iter().flat_map(of));
+        extents.iter_mut().for_each(Extent::forget_empty_places);
         result
     }
 
@@ -266,13 +246,12 @@ impl Shared {
         let mut result = Ok(());
         let mut cursor = Cursor::new(&self.tree);
         for page in leaving {
-            let extent = &mut extents[page.extent];
-            let found = cursor.find(address_of(extent.base, page.page));
+            let found = cursor.find(address_of(page.base, page.page));
             let (entry, used) = found.expect("a leaving page keeps its table");
             match entry.end_clear() {
                 Progress::Done => {
                     *used -= 1;
-                    extent.away.remove(page.page..page.page + 1);
+                    extents[page.extent].place_at(page.base).remove_page(page.page);
                 }
                 Progress::Pinned => result = Err(UnmapError::Busy),
             }
@@ -281,31 +260,18 @@ impl Shared {
     }
 
     /// Visits the entries of the pages of `range`, as far as there are tables.
-    fn in_range<'a>(&'a self, range: Range<usize>, mut visit: impl FnMut(usize, &'a Entry)) {
+    fn in_range(&self, range: Range<usize>, visit: impl Fn(&Entry)) {
         let pages = surrounding_pages(range.start, range.len());
         let mut cursor = Cursor::new(&self.tree);
         let mut addr = pages.start;
         while addr < pages.end {
             if let Some((entry, _)) = cursor.find(addr) {
-                visit(addr, entry);
+                visit(entry);
                 addr += PAGE_SIZE;
             } else {
                 // To the next table.
                 addr = ((addr >> LEAF_SHIFT) + 1).saturating_mul(1 << LEAF_SHIFT);
             }
         }
-    }
-
-    /// The pages of the extent that are away and whose entry has the mark.
-    fn marked(&self, extent: &Extent, mark: impl Fn(&Entry) -> bool) -> PageSet {
-        let mut set = PageSet::new(extent.order);
-        let mut cursor = Cursor::new(&self.tree);
-        for page in (0..extent.pages()).filter(|&page| extent.away.contains(page)) {
-            let (entry, _) = cursor.find(address_of(extent.base, page)).expect("an away page is mapped");
-            if mark(entry) {
-                set.insert(page..page + 1);
-            }
-        }
-        set
     }
 }

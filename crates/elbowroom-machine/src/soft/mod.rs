@@ -4,7 +4,7 @@
 //!   meaning. It runs wherever memory can be had.
 //! * [`SoftCpu`]: a thread's way to mapped memory: reads, writes, compare-exchange, pins. A page that is not
 //!   there is a [`SoftFault`], a value; whoever made the access has it served and tries again.
-//! * [`Subscription`]: tells who keeps translations of his own which have become invalid.
+//! * [`Subscription`]: tells who keeps what he read which translations have become invalid.
 //!
 //! # Addresses
 //! The top 16 bits are the number of a space (asid, from 1), the rest an address in it, below 2^47. The space
@@ -16,12 +16,12 @@
 //! does not touch them. So an [`Extent`] means the same as with the host MMU.
 //!
 //! # What orders what
-//! | | read | store, pin | map | unmap, write-protect |
+//! | | read | store, pin | map | unmap |
 //! |---|---|---|---|---|
 //! | **read** | nothing | atomic accesses | entry: release, acquire | the entry is compared after the load |
 //! | **store, pin** | | atomic accesses | entry: release, acquire | an exchange of the entry takes a pin |
 //! | **map** | | | table lock | table lock |
-//! | **unmap, write-protect** | | | | table lock; the extent's owner |
+//! | **unmap** | | | | table lock; the extent's owner |
 //!
 //! * *Reads.* A read loads the bytes, then (after an acquire fence) the entry, and is valid if that is still
 //!   the mapping that it took the frame from. Unmapping changes the entry and then executes a full fence,
@@ -49,7 +49,7 @@ mod pte;
 mod table;
 mod tree;
 
-pub use cpu::{SoftCpu, Translation};
+pub use cpu::SoftCpu;
 pub use fault::{Cause, SoftFault};
 pub use notify::{Invalidation, Subscription};
 pub use pin::{OwnedPin, Pin};
@@ -139,7 +139,6 @@ struct Shared {
     pins_left: AtomicUsize,
     /// Processors that exist.
     cpus: AtomicUsize,
-    pins: usize,
 }
 
 /// Arena, page tables, and the way between them. One serves many spaces.
@@ -169,7 +168,6 @@ impl SoftMmu {
             notifier: Notifier::new(locks),
             pins_left: AtomicUsize::new(config.pins),
             cpus: AtomicUsize::new(0),
-            pins: config.pins,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -230,11 +228,6 @@ impl SoftMmu {
         frames.load(frames.place(frame), 0, to.bytes_mut());
     }
 
-    /// Frames that can still be allocated.
-    pub fn free_frames(&self) -> usize {
-        self.shared.frames.arena().free_frames()
-    }
-
     /// All frames.
     pub fn frames(&self) -> usize {
         self.shared.frames.arena().frames()
@@ -250,11 +243,6 @@ impl SoftMmu {
     pub fn metadata_bytes(&self) -> usize {
         let caches = self.shared.cpus.load(Ordering::Relaxed) * cpu::CACHE_BYTES;
         self.shared.tree.bytes() + caches + self.shared.notifier.bytes()
-    }
-
-    /// Pins that exist, with those that processors keep.
-    pub fn pins(&self) -> usize {
-        self.shared.pins - self.shared.pins_left.load(Ordering::Relaxed)
     }
 
     /// Makes a space, and tells its number. A number is used again after [`SoftMmu::destroy_space`].

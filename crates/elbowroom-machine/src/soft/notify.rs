@@ -1,15 +1,15 @@
-//! Which translations have become invalid, for who keeps some (the kernel's mmu notifiers are for the same).
+//! Which translations have become invalid, for who keeps what he read by them (the kernel's mmu notifiers are
+//! for the same).
 //!
 //! A log that subscribers read; nobody's code is called from inside the MMU. It is exact in this sense:
-//! `unmap` and `write_protect` enter their ranges *after* the page tables are changed and *before* they
-//! return, so before a frame is used for something else. A subscriber takes the position
-//! ([`Subscription::begin`]), translates, uses what he found, and then asks [`Subscription::retry`]. If the
-//! answer is no, the translation was right until then. (KVM does the same with `mmu_invalidate_retry`.) That
-//! is enough for loads; who stores needs a pin.
+//! `unmap` enters its ranges *after* the page tables are changed and *before* it returns, so before a frame
+//! is used for something else. A subscriber takes the position ([`Subscription::begin`]), reads, uses what he
+//! found, and then asks [`Subscription::retry`]. If the answer is no, the translation was right until then.
+//! (KVM does the same with `mmu_invalidate_retry`.)
 //!
 //! Nothing is logged while nobody subscribes. A new subscriber cannot slip through: he counts himself,
-//! executes a full fence, and then translates; unmapping changes the tables, executes a full fence, and then
-//! looks at the count. One of them sees the other.
+//! executes a full fence, and then reads; unmapping changes the tables, executes a full fence, and then looks
+//! at the count. One of them sees the other.
 
 use super::{LOG_ENTRIES, Shared};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -90,7 +90,7 @@ impl Subscription {
         subscription
     }
 
-    /// The position in the log; to be taken before translating.
+    /// The position in the log; to be taken before reading.
     pub fn begin(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.shared.notifier.head.load(Ordering::Acquire)

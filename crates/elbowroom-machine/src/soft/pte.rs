@@ -1,8 +1,8 @@
 //! A page-table entry: one word that says everything about one page, and the protocol that changes it.
 //!
 //! ```text
-//! bit 63        32 31         16 15      4   3      2        1        0
-//!    | frame + 1  | generation  | pins    | dirty accessed writable present
+//! bit 63        32 31         16 15   2     1        0
+//!    | frame + 1  | generation  | pins | writable present
 //! ```
 //! | present | frame + 1 | pins | meaning |
 //! |---|---|---|---|
@@ -10,9 +10,9 @@
 //! | 1 | > 0 | any | mapped |
 //! | 0 | > 0 | > 0, falling | leaving: no new pin is given; the one who clears it waits for those there are |
 //!
-//! Who changes it: [`Entry::install`], the clearing and the protecting under the lock of its table;
-//! [`Entry::pin`], [`Entry::unpin`] and [`Entry::touch`] from any thread without a lock. So the identity of a
-//! mapping (present, generation, frame) changes only under the table's lock.
+//! Who changes it: [`Entry::install`], [`Entry::make_writable`] and the clearing under the lock of its table;
+//! [`Entry::pin`] and [`Entry::unpin`] from any thread without a lock. So the identity of a mapping (present,
+//! generation, frame) changes only under the table's lock.
 //!
 //! The generation grows by one at every install. It has 16 bits, so the same word can come again after 65536
 //! installs of one entry: the install at which the generation comes round moves the [`Epoch`], before it can
@@ -25,10 +25,8 @@ use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
 const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
-const ACCESSED: u64 = 1 << 2;
-const DIRTY: u64 = 1 << 3;
-const PIN: u64 = 1 << 4;
-const PINS: u64 = 0xfff << 4;
+const PIN: u64 = 1 << 2;
+const PINS: u64 = 0x3fff << 2;
 const GENERATION: u64 = 0xffff << 16;
 const GENERATION_ONE: u64 = 1 << 16;
 const FRAME_SHIFT: u32 = 32;
@@ -62,16 +60,6 @@ impl Word {
         self.0 & PRESENT != 0
     }
 
-    /// Whether it may be stored to.
-    pub fn is_writable(self) -> bool {
-        self.0 & WRITABLE != 0
-    }
-
-    /// Whether it was stored to since it was mapped.
-    pub fn is_dirty(self) -> bool {
-        self.0 & DIRTY != 0
-    }
-
     /// The frame, if it is mapped or leaving.
     pub fn frame(self) -> Option<u32> {
         (self.0 >> FRAME_SHIFT).checked_sub(1).map(|frame| frame as u32)
@@ -82,9 +70,9 @@ impl Word {
         ((self.0 & PINS) / PIN) as u32
     }
 
-    /// Whether `later` is the same mapping, and known to be accessed as this one is.
-    pub fn same_for_reading(self, later: Word) -> bool {
-        (self.0 ^ later.0) & (IDENTITY | ACCESSED) == 0
+    /// Whether `later` is the same mapping.
+    pub fn is_same(self, later: Word) -> bool {
+        (self.0 ^ later.0) & IDENTITY == 0
     }
 }
 
@@ -116,13 +104,12 @@ pub enum PinRefusal {
     TooMany,
 }
 
-/// How far a change that must wait for pins has come.
+/// How far clearing has come, which must wait for pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// It is made.
     Done,
-    /// It is made but for the pins, which only become fewer (clearing); to be ended when there are none, or
-    /// undone.
+    /// It is made but for the pins, which only become fewer; to be ended when there are none, or undone.
     Pinned,
 }
 
@@ -164,32 +151,15 @@ impl Entry {
         Ok(())
     }
 
-    /// Marks the mapping as accessed, if it is still the one that was `seen`; its word then.
-    pub fn touch(&self, seen: Word) -> Option<Word> {
-        let mut now = self.0.load(Ordering::Acquire);
-        while (now ^ seen.0) & IDENTITY == 0 {
-            if now & ACCESSED != 0 {
-                return Some(Word(now));
-            }
-            match self.0.compare_exchange_weak(now, now | ACCESSED, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(Word(now | ACCESSED)),
-                Err(other) => now = other,
-            }
-        }
-        None
-    }
-
-    /// Takes a pin on the mapping that was `seen`, so that it stays until [`Entry::unpin`]; marks it as
-    /// accessed, and as dirty for a store.
+    /// Takes a pin on the mapping that was `seen`, so that it stays until [`Entry::unpin`].
     ///
     /// The check and the count are one compare-exchange, so a pin is never taken on a mapping that is going.
     /// Acquire: what follows stays behind it.
     #[inline]
     pub fn pin(&self, seen: Word, intent: Intent, limit: u32) -> Result<(), PinRefusal> {
-        let marks = if intent == Intent::Write { ACCESSED | DIRTY } else { ACCESSED };
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
-            if (now ^ seen.0) & IDENTITY != 0 {
+            if !seen.is_same(Word(now)) {
                 return Err(PinRefusal::Changed);
             }
             if intent == Intent::Write && now & WRITABLE == 0 {
@@ -198,8 +168,7 @@ impl Entry {
             if Word(now).pins() >= limit.min(PINS_IN_WORD) {
                 return Err(PinRefusal::TooMany);
             }
-            let pinned = (now | marks) + PIN;
-            match self.0.compare_exchange_weak(now, pinned, Ordering::Acquire, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(now, now + PIN, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(other) => now = other,
             }
@@ -252,42 +221,10 @@ impl Entry {
         }
     }
 
-    /// Takes the right to store away; `None` if the page is not mapped or not writable. Stores that hold a
-    /// pin may go on: see [`Entry::end_protect`]. The caller has the table's lock.
-    pub fn begin_protect(&self) -> Option<(Word, Progress)> {
-        let before = self.0.load(Ordering::Relaxed);
-        if before & PRESENT == 0 || before & WRITABLE == 0 {
-            return None;
-        }
-        let before = self.0.fetch_and(!WRITABLE, Ordering::AcqRel);
-        let progress = if before & PINS == 0 { Progress::Done } else { Progress::Pinned };
-        Some((Word(before), progress))
-    }
-
-    /// Ends what [`Entry::begin_protect`] began with `Pinned`: if there are pins still, gives the right back.
-    /// The caller has the table's lock.
-    pub fn end_protect(&self, seen: Word) -> Progress {
-        let mut now = self.0.load(Ordering::Acquire);
-        loop {
-            if (now ^ seen.0) & IDENTITY != 0 || now & PINS == 0 {
-                return Progress::Done;
-            }
-            match self.0.compare_exchange_weak(now, now | WRITABLE, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Progress::Pinned,
-                Err(other) => now = other,
-            }
-        }
-    }
-
     /// Lets stores through, if the page is mapped. The caller has the table's lock.
     pub fn make_writable(&self) {
         if self.0.load(Ordering::Relaxed) & PRESENT != 0 {
             self.0.fetch_or(WRITABLE, Ordering::AcqRel);
         }
-    }
-
-    /// Clears the accessed mark; tells whether it was set.
-    pub fn take_accessed(&self) -> bool {
-        self.0.fetch_and(!ACCESSED, Ordering::AcqRel) & ACCESSED != 0
     }
 }

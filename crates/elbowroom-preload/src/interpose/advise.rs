@@ -70,7 +70,8 @@ fn touches_windows(manager: &Manager, parts: *const iovec, n: usize) -> bool {
 /// As process_madvise.
 unsafe fn advise_self(pidfd: c_int, parts: *const iovec, n: usize, advice: c_int, flags: c_uint) -> ssize_t {
     // Of no parts: the kernel says what is wrong with the other arguments, and whether a process may give
-    // this advice so. SAFETY: an empty array.
+    // this advice so.
+    // SAFETY: an empty array.
     let asked =
         unsafe { real::process_madvise(pidfd, std::ptr::NonNull::dangling().as_ptr(), 0, advice, flags) };
     if asked < 0 {

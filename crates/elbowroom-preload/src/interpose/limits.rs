@@ -4,7 +4,7 @@
 use crate::limits;
 use crate::real;
 use crate::state;
-use crate::sys;
+use crate::sys::{self, Except, SignalsBlocked};
 use libc::{c_int, c_uint, pid_t, rlimit};
 
 export! {
@@ -38,29 +38,31 @@ fn before_fewer_descriptors(new: *const rlimit) {
     }
 }
 
-/// The program sees its own limit, not the one that our threads raise for a moment.
+/// The program sees and sets its own limit, not the one that our threads raise for a moment.
 unsafe fn change_descriptors(new: *const rlimit, old: *mut rlimit) -> c_int {
-    let resource = libc::RLIMIT_NOFILE;
-    let ask = |to: *mut rlimit| {
-        // SAFETY: the caller's promise, or a limit that is valid for the call.
-        elbowroom::with_own_limit(|| unsafe { real::prlimit64(0, resource, std::ptr::null(), to) })
-    };
-    if new.is_null() {
-        return ask(old);
-    }
+    let mut asked = rlimit { rlim_cur: 0, rlim_max: 0 };
     let mut was = rlimit { rlim_cur: 0, rlim_max: 0 };
-    let known = ask(&mut was) == 0;
-    // SAFETY: the caller's promise.
-    let changed = unsafe { real::prlimit64(0, resource, new, old) };
-    if changed == 0 && known && !old.is_null() {
-        sys::copy_out(&was, old);
+    if !new.is_null() && !sys::copy_in(new, &mut asked) {
+        return sys::fail(libc::EFAULT);
+    }
+    let from = if new.is_null() { new } else { &raw const asked };
+    // A handler that asks for the limit would wait for the thread that it has interrupted.
+    let blocked = SignalsBlocked::new(Except::Nothing);
+    let to = &raw mut was;
+    // SAFETY: both limits are valid for the call, or the new one is null.
+    let call = || unsafe { real::prlimit64(0, libc::RLIMIT_NOFILE, from, to) };
+    let changed = elbowroom::with_own_limit(call);
+    drop(blocked);
+    if changed == 0 && !old.is_null() && !sys::copy_out(&was, old) {
+        return sys::fail(libc::EFAULT);
     }
     changed
 }
 
 unsafe fn change(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
     let about_self = pid == 0 || pid.cast_unsigned() == sys::getpid();
-    if about_self && resource == libc::RLIMIT_NOFILE && state::alive_with_files().is_some() {
+    let is_ours = || state::alive().is_some_and(|(process, _)| process.is_home());
+    if about_self && resource == libc::RLIMIT_NOFILE && is_ours() {
         let kept = sys::errno();
         before_fewer_descriptors(new);
         sys::set_errno(kept);

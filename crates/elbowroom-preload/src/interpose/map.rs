@@ -349,23 +349,32 @@ fn remap_managed(
             _ if flags & libc::MREMAP_MAYMOVE != 0 => Remap::MayMove,
             _ => Remap::InPlace,
         };
-        let whole = old..old + from_len;
-        let done = request::submit(process, Op::Remap { old: whole, new_len: to_len, how });
+        let done = if to_len < from_len && !fixed {
+            cut_off(process, old..old + from_len, to_len)
+        } else {
+            request::submit(process, Op::Remap { old: old..old + from_len, new_len: to_len, how })
+        };
         let still_managed = windows.covers(source.start, source.len())
             && (!fixed || windows.covers(target.start, target.len()));
-        if done.is_ok() && !still_managed && to_len < from_len {
-            // The file went to the kernel between the look and the cut: the kernel has to cut off its tail.
-            let _ = unmap_parts(process, manager, &(old + to_len..old + from_len));
-        }
-        if done.is_ok() || still_managed {
+        if done.is_ok() || (still_managed && done != Err(serve::NOT_OURS)) {
             return Some(done);
         }
-        // It went to the kernel meanwhile, with its file: the manager found nothing there.
+        // It went to the kernel meanwhile, with its file: the manager found nothing there, or cut nothing.
     }
     process.count(Reason::Remapped);
     let target = if hinted { Wanted::IfFree(target) } else { Wanted::Replaced(target) };
     let done = hand_back_for_remap(process, manager, old..old + from_len.max(PAGE), source, target);
     done.err().map(Err)
+}
+
+/// Makes a mapping shorter where it is. What is cut off is free in the moment in which the manager has cut
+/// it, and may be another thread's in the next: so nothing is looked at, or unmapped, after that. If a part
+/// is the kernel's by then, nothing is changed.
+fn cut_off(process: &Process, mapping: Range<usize>, len: usize) -> Result<usize, c_int> {
+    let (start, tail) = (mapping.start, mapping.start + len..mapping.end);
+    // As long as it is: only asks whether something is mapped there.
+    request::submit(process, Op::Remap { old: start..tail.start, new_len: len, how: Remap::InPlace })?;
+    request::submit(process, Op::Unmap(tail)).map(|_| start)
 }
 
 /// Where an mremap wants to go.

@@ -1,4 +1,5 @@
-//! Opening with O_TRUNC: what mappings have of a file is forgotten with its bytes.
+//! Opening with O_TRUNC: what mappings have of a file is forgotten with its bytes. Opening for writing with
+//! O_NONBLOCK: a lease of ours must not be seen.
 //!
 //! Opening may wait for others (the end of a lease), and a frame must not: so a managed file is opened
 //! without O_TRUNC, and then cut, in a frame.
@@ -6,9 +7,12 @@
 use crate::coherence::{self, Look, Target};
 use crate::interpose::files;
 use crate::real;
+use crate::reason::Reason;
+use crate::request::{self, Op};
 use crate::state;
 use crate::sys;
 use libc::{c_char, c_int, c_long, c_void, mode_t};
+use std::time::Duration;
 
 export! {
     open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = open_path;
@@ -80,8 +84,41 @@ fn cuts(flags: c_int) -> bool {
     flags & libc::O_TRUNC != 0 && flags & libc::O_PATH == 0
 }
 
+/// How often a file whose lease is being given up is opened anew.
+const LEASE_ROUNDS: usize = 1000;
+/// How long it is waited between two tries.
+const LEASE_DELAY: Duration = Duration::from_micros(100);
+
+/// Opens with `open`. If that is refused because of a lease (O_NONBLOCK asks for that instead of a wait), and
+/// the lease is ours, the file that is `seen` goes to the kernel, and is opened again.
+fn past_own_lease(flags: c_int, seen: impl Fn() -> Option<Target>, open: impl Fn(c_int) -> c_int) -> c_int {
+    let mut fd = open(flags);
+    let may_meet_one = flags & libc::O_NONBLOCK != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
+    if fd >= 0 || !may_meet_one || sys::errno() != libc::EAGAIN {
+        return fd;
+    }
+    // It may have gone already: the kernel has told of the first try.
+    let Some(Target { process, id, .. }) = seen() else { return fd };
+    if request::submit(process, Op::HandBackFile(id)).is_err() {
+        process.count(Reason::NotGiven);
+        sys::set_errno(libc::EAGAIN);
+        return fd;
+    }
+    // The thread that has heard of the first try may have been faster, and not be through yet.
+    for _ in 0..LEASE_ROUNDS {
+        fd = open(flags);
+        if fd >= 0 || sys::errno() != libc::EAGAIN {
+            break;
+        }
+        std::thread::sleep(LEASE_DELAY);
+        sys::set_errno(libc::EAGAIN);
+    }
+    fd
+}
+
 /// Opens what is at a path, with `open` for the flags that it is given.
 fn open_with(dir: c_int, path: *const c_char, flags: c_int, open: impl Fn(c_int) -> c_int) -> c_int {
+    let open = |flags| past_own_lease(flags, || coherence::once_managed_path(dir, path), &open);
     if !cuts(flags) {
         return open(flags);
     }
@@ -118,6 +155,16 @@ unsafe fn create(path: *const c_char, mode: mode_t) -> c_int {
 unsafe fn open_handle(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let open = |flags| unsafe { real::open_by_handle_at(mount, handle, flags) };
+    let seen = || {
+        let place = open(libc::O_PATH | libc::O_CLOEXEC);
+        let target = coherence::once_managed_fd(place);
+        if place >= 0 {
+            // SAFETY: opened above, and given to nobody.
+            unsafe { libc::syscall(libc::SYS_close, place as c_long) };
+        }
+        target
+    };
+    let open = |flags| past_own_lease(flags, seen, open);
     let look = coherence::look();
     if !cuts(flags) || state::alive_with_files().is_none() {
         return open(flags);

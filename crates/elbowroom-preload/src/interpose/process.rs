@@ -7,7 +7,7 @@ use crate::limits;
 use crate::real;
 use crate::signals;
 use crate::state;
-use crate::sys;
+use crate::sys::{self, Except, SignalsBlocked};
 use libc::{c_char, c_int, c_long};
 
 type Strings = *const *const c_char;
@@ -56,6 +56,7 @@ const ABORT_STATUS: c_int = 127;
 /// An exec that is expected to succeed or not. If it does, nothing after it runs; a report that was made for
 /// nothing is made again at the real end.
 fn replaced(expected: bool, exec: impl FnOnce() -> c_int) -> c_int {
+    let exec = || with_own_descriptor_limit(exec);
     if !expected {
         end::flush();
         return exec();
@@ -71,6 +72,22 @@ fn replaced(expected: bool, exec: impl FnOnce() -> c_int) -> c_int {
     signals::after_exec();
     end::process_goes_on(reported);
     sys::set_errno(kept);
+    r
+}
+
+/// An exec at a moment in which our threads have not raised the limit on descriptors: the other program
+/// inherits it. (The limit of a child that shares our memory is its own.)
+fn with_own_descriptor_limit(exec: impl FnOnce() -> c_int) -> c_int {
+    if !state::alive().is_some_and(|(process, _)| process.is_home()) {
+        return exec();
+    }
+    let blocked = SignalsBlocked::new(Except::Nothing);
+    let (r, blocked) = elbowroom::with_own_limit(|| {
+        // The other program inherits what is blocked, too.
+        drop(blocked);
+        (exec(), SignalsBlocked::new(Except::Nothing))
+    });
+    drop(blocked);
     r
 }
 

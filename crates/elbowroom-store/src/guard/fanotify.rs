@@ -52,8 +52,9 @@ impl AsFd for Fanotify {
 
 /// The permission that somebody waits for; given when this is dropped.
 pub(super) struct Answer {
-    group: Arc<Descriptor>,
+    // Closed before `group` is let go, by which the listener sees that another number is free.
     event: Descriptor,
+    group: Arc<Descriptor>,
 }
 
 impl Drop for Answer {
@@ -109,18 +110,25 @@ impl Fanotify {
     }
 
     /// Takes the events that wait: those of this process are allowed at once, the others given to `each`.
-    pub(super) fn take_events(&self, mut each: impl FnMut(FileId, Answer)) {
+    /// `false`: more may wait, for which no descriptor is left until somebody who has come is answered.
+    pub(super) fn take_events(&self, mut each: impl FnMut(FileId, Answer)) -> bool {
         let group = self.group.as_fd().as_raw_fd() as libc::c_long;
         let mut event = MaybeUninit::<libc::fanotify_event_metadata>::uninit();
         let to = event.as_mut_ptr();
         loop {
-            // The kernel denies an open whose event it finds no descriptor for.
-            let n = limits::with_room(self.group.as_fd(), || {
+            let read = || {
                 // SAFETY: the buffer is ours and as long as said.
                 unsafe { libc::syscall(libc::SYS_read, group, to, EVENT_BYTES) }
-            });
+            };
+            // The kernel denies an open whose event it finds no descriptor for.
+            let n = match limits::with_room(self.group.as_fd(), read) {
+                Some(n) => n,
+                None if Arc::strong_count(&self.group) > 1 => return false,
+                // None of ours will become free: rather a denial than no end of waiting.
+                None => read(),
+            };
             if n < EVENT_BYTES as libc::c_long {
-                return;
+                return true;
             }
             // SAFETY: the kernel has put an event there, of just this size: the group asks for nothing more.
             let event = unsafe { event.assume_init() };
@@ -134,7 +142,7 @@ impl Fanotify {
         }
         // SAFETY: the event's descriptor is new and ours.
         let fd = unsafe { own(event.fd.into()) };
-        let answer = Answer { group: self.group.clone(), event: fd };
+        let answer = Answer { event: fd, group: self.group.clone() };
         if event.mask & libc::FAN_OPEN_PERM == 0 || event.pid == self.own_pid {
             return;
         }
@@ -144,8 +152,8 @@ impl Fanotify {
     }
 }
 
-/// Takes a read lease whose signal goes to thread `tid`. `false`: it is refused.
-pub(super) fn take_lease(fd: BorrowedFd<'_>, tid: i32) -> bool {
+/// Takes a read lease whose signal goes to thread `tid`.
+pub(super) fn take_lease(fd: BorrowedFd<'_>, tid: i32) -> Result<(), Errno> {
     #[repr(C)]
     struct Owner {
         kind: libc::c_int,
@@ -156,16 +164,12 @@ pub(super) fn take_lease(fd: BorrowedFd<'_>, tid: i32) -> bool {
     const F_OWNER_TID: libc::c_int = 0;
     let number = fd.as_raw_fd() as libc::c_long;
     let owner = Owner { kind: F_OWNER_TID, pid: tid };
+    let (set_lease, read) = (libc::F_SETLEASE as libc::c_long, libc::F_RDLCK as libc::c_long);
     // SAFETY: the owner is valid for the call; the rest are integers.
     unsafe {
-        libc::syscall(libc::SYS_fcntl, number, F_SETOWN_EX, &raw const owner) == 0
-            && libc::syscall(libc::SYS_fcntl, number, F_SETSIG, SIGNAL as libc::c_long) == 0
-            && libc::syscall(
-                libc::SYS_fcntl,
-                number,
-                libc::F_SETLEASE as libc::c_long,
-                libc::F_RDLCK as libc::c_long,
-            ) == 0
+        check(libc::syscall(libc::SYS_fcntl, number, F_SETOWN_EX, &raw const owner))?;
+        check(libc::syscall(libc::SYS_fcntl, number, F_SETSIG, SIGNAL as libc::c_long))?;
+        check(libc::syscall(libc::SYS_fcntl, number, set_lease, read)).map(drop)
     }
 }
 

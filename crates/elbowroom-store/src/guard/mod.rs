@@ -29,7 +29,7 @@ use crate::limits;
 use crate::origin::Origin;
 use elbowroom_machine::Errno;
 use elbowroom_sync::time::Duration;
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
 use fanotify::{Answer, Fanotify};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -38,6 +38,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// How often [`Guards::next`] looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// How long the listener waits for a free descriptor before it tries again.
+const WAIT_FOR_NUMBER: Duration = Duration::from_millis(1);
 
 /// All guards of a process.
 pub struct Guards {
@@ -93,6 +96,27 @@ impl std::fmt::Debug for Guard {
     }
 }
 
+/// Which guards can be had, and why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trials {
+    /// Watches.
+    pub watch: Result<(), Errno>,
+    /// Leases.
+    pub lease: Result<(), Errno>,
+}
+
+impl Trials {
+    /// Tries both on a file, which nobody may have open for writing, and which is left as it was once `fd` is
+    /// closed.
+    pub fn make(fd: BorrowedFd<'_>) -> Self {
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        Self {
+            watch: Fanotify::new().and_then(|fanotify| fanotify.mark(fd)),
+            lease: fanotify::take_lease(fd, tid),
+        }
+    }
+}
+
 impl Guards {
     /// None yet. Guards can be had once a thread is in [`Guards::listen`].
     ///
@@ -112,7 +136,7 @@ impl Guards {
     /// lease.
     pub fn lease(self: &Arc<Self>, id: FileId, fd: BorrowedFd<'_>) -> Option<Guard> {
         let listener = self.state.lock().listener;
-        if listener == 0 || !fanotify::take_lease(fd, listener) {
+        if listener == 0 || fanotify::take_lease(fd, listener).is_err() {
             return None;
         }
         // A lease that was broken before it is in the table is found by the look that follows.
@@ -170,8 +194,10 @@ impl Guards {
             if fanotify::take_signals(&self.signals) || quiet {
                 self.look_at_leases();
             }
-            if let Some(fanotify) = &self.fanotify {
-                fanotify.take_events(|id, answer| self.comes(id, answer));
+            if let Some(fanotify) = &self.fanotify
+                && !fanotify.take_events(|id, answer| self.comes(id, answer))
+            {
+                thread::sleep(WAIT_FOR_NUMBER);
             }
         }
     }

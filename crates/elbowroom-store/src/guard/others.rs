@@ -3,48 +3,168 @@
 use crate::file::FileId;
 use crate::limits;
 use elbowroom_machine::Errno;
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::Path;
+
+/// kcmp(2): whether two threads share a file table.
+const KCMP_FILES: libc::c_long = 2;
+/// The bit of CAP_SYS_PTRACE.
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// What a look at a process, or at a part of it, has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It has the file neither open nor mapped.
+    Absent,
+    /// It has.
+    Open,
+    /// The kernel does not say.
+    Unknown,
+}
+
+impl Look {
+    fn found(found: bool) -> Self {
+        if found { Self::Open } else { Self::Absent }
+    }
+
+    /// What an error means: nothing is there any more, or it may not be looked at.
+    fn failed(error: Errno) -> Self {
+        if matches!(error, Errno::SRCH | Errno::NOENT) { Self::Absent } else { Self::Unknown }
+    }
+
+    fn failed_io(error: &io::Error) -> Self {
+        Errno::from_io_error(error).map_or(Self::Unknown, Self::failed)
+    }
+
+    fn or_else(self, other: impl FnOnce() -> Self) -> Self {
+        if self == Self::Absent { other() } else { self }
+    }
+
+    /// The same, unless `ended` says that there is nothing left that one could look at.
+    fn unless(self, ended: impl FnOnce() -> bool) -> Self {
+        if self == Self::Unknown && ended() { Self::Absent } else { self }
+    }
+}
 
 /// Whether another process has the file open, or maps it. `true` also where that cannot be known.
 ///
 /// All processes are looked at. (A write lease on the program's description would tell of other descriptions
 /// at once, but not of a process that shares this one since a fork.) Not seen is what no process shows: a
-/// loop device, a file server in the kernel, processes outside of our PID namespace.
+/// loop device, a file server in the kernel, processes outside of our PID namespace. Process 1 of some
+/// containers belongs to who has made the container, and cannot be looked at with whatever right: it is taken
+/// to have nothing open, or no file could be managed there.
 pub(super) fn have_open(id: FileId) -> bool {
     let own = std::process::id().to_string();
-    let Ok(processes) = limits::open_briefly(|| fs::read_dir("/proc")) else { return true };
-    processes.flatten().any(|process| {
+    let Ok(mut processes) = limits::open_briefly(|| fs::read_dir("/proc")) else { return true };
+    processes.any(|process| {
+        let Ok(process) = process else { return true };
         let name = process.file_name();
         let is_process = name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
-        is_process && name != own.as_str() && has_open(&process.path(), id)
+        if !is_process || name == own.as_str() {
+            return false;
+        }
+        match look_at(&process.path(), id) {
+            Look::Absent => false,
+            Look::Open => true,
+            Look::Unknown => name != "1" || !may_look_everywhere(),
+        }
     })
 }
 
-fn has_open(process: &Path, id: FileId) -> bool {
-    match limits::open_briefly(|| fs::read_dir(process.join("fd"))) {
-        Ok(fds) => {
-            let same = |file: fs::Metadata| (file.dev(), file.ino()) == (id.device, id.inode);
-            fds.flatten().any(|fd| fs::metadata(fd.path()).is_ok_and(same)) || maps(process, id.inode)
+/// Looks at every file table of the process: threads may have tables of their own, and a main thread that has
+/// ended before the others shows nothing.
+pub(super) fn look_at(process: &Path, id: FileId) -> Look {
+    let tasks = match limits::open_briefly(|| fs::read_dir(process.join("task"))) {
+        Ok(tasks) => tasks,
+        Err(error) => return Look::failed_io(&error),
+    };
+    // A thread of each file table that was looked at.
+    let mut tables: Vec<libc::c_long> = Vec::new();
+    let mut mappings_are_known = false;
+    let look = |task: io::Result<fs::DirEntry>| {
+        let task = match task {
+            Ok(task) => task,
+            Err(error) => return Look::failed_io(&error),
+        };
+        let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            return Look::Unknown;
+        };
+        let task = task.path();
+        let mut look = Look::Absent;
+        if !mappings_are_known {
+            // All threads have the same, those that have ended none.
+            (look, mappings_are_known) = look_at_mappings(&task, id.inode);
         }
-        // It has ended meanwhile, or we may not look.
-        Err(_) => process.exists(),
+        look.or_else(|| {
+            if tables.iter().any(|&other| share_a_table(tid, other)) {
+                return Look::Absent;
+            }
+            tables.push(tid);
+            look_at_descriptors(&task, id)
+        })
+    };
+    tasks.map(look).find(|look| *look != Look::Absent).unwrap_or(Look::Absent)
+}
+
+/// Where the kernel does not tell, they count as two tables, and both are looked at.
+fn share_a_table(tid: libc::c_long, other: libc::c_long) -> bool {
+    let none: libc::c_long = 0;
+    // SAFETY: integers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, tid, other, KCMP_FILES, none, none) == 0 }
+}
+
+fn look_at_descriptors(task: &Path, id: FileId) -> Look {
+    let fds = match limits::open_briefly(|| fs::read_dir(task.join("fd"))) {
+        Ok(fds) => fds,
+        // What has ended has closed its files, and may not be looked at.
+        Err(error) => return Look::failed_io(&error).unless(|| has_ended(task)),
+    };
+    let look = |fd: io::Result<fs::DirEntry>| match fd {
+        Ok(fd) => look_at_descriptor(&fd.path(), id),
+        Err(error) => Look::failed_io(&error),
+    };
+    fds.map(look).find(|look| *look != Look::Absent).unwrap_or(Look::Absent)
+}
+
+/// Asks for nothing but the identity, and for what is known without asking a server: a file system of another
+/// user's (FUSE) refuses to say more, and one whose server is gone would not answer.
+fn look_at_descriptor(fd: &Path, id: FileId) -> Look {
+    match statx(CWD, fd, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()) {
+        Ok(stat) => {
+            let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+            Look::found((device, stat.stx_ino) == (id.device, id.inode))
+        }
+        Err(error) => Look::failed(error),
     }
 }
 
-/// By the inode number alone: the device that /proc shows is not always the one that fstat(2) gives. A
-/// process whose descriptors we may see and whose mappings we may not (the first one of some containers) is
-/// taken to map nothing.
-fn maps(process: &Path, inode: u64) -> bool {
-    let maps = match limits::open_briefly(|| fs::read_to_string(process.join("maps"))) {
-        Ok(maps) => maps,
-        Err(error) => {
-            let gone = matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::NOENT));
-            return !gone && error.kind() != ErrorKind::PermissionDenied;
-        }
-    };
-    maps.lines()
-        .any(|line| line.split_ascii_whitespace().nth(4).and_then(|field| field.parse().ok()) == Some(inode))
+/// By the inode number alone: the device that /proc shows is not always the one that fstat(2) gives. Also
+/// says whether there were any: a thread that has ended, and one of the kernel's, has none.
+fn look_at_mappings(task: &Path, inode: u64) -> (Look, bool) {
+    match limits::open_briefly(|| fs::read_to_string(task.join("maps"))) {
+        Ok(maps) => (Look::found(maps.lines().any(|line| maps_inode(line) == Some(inode))), !maps.is_empty()),
+        Err(error) => (Look::failed_io(&error).unless(|| has_ended(task)), false),
+    }
+}
+
+fn maps_inode(line: &str) -> Option<u64> {
+    line.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
+/// Whether the thread has ended, and only waits for its parent, or for the others of its process.
+fn has_ended(task: &Path) -> bool {
+    // The state follows the command name, which is in parentheses and may contain any character.
+    limits::open_briefly(|| fs::read_to_string(task.join("stat")))
+        .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
+}
+
+/// Whether we have CAP_SYS_PTRACE: the right to look at all processes of our user namespace.
+fn may_look_everywhere() -> bool {
+    let status = limits::open_briefly(|| fs::read_to_string("/proc/thread-self/status")).unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
+        .is_some_and(|bits| bits & 1 << CAP_SYS_PTRACE != 0)
 }

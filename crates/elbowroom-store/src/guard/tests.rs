@@ -1,6 +1,8 @@
 //! Against the real kernel: a second process is a child that runs a shell command.
 
+use super::others::{Look, look_at};
 use super::*;
+use crate::shared::{one_at_a_time, skipped};
 use elbowroom_sync::thread;
 use std::fs::File;
 use std::process::{Child, Command};
@@ -9,8 +11,8 @@ use std::time::Instant;
 /// Long enough for any open that is not kept waiting.
 const SOON: std::time::Duration = std::time::Duration::from_millis(300);
 
-/// A child that another test has forked has all our descriptors for a moment.
-static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+/// Longer than anything here takes.
+const LONG: std::time::Duration = std::time::Duration::from_secs(20);
 
 struct Running {
     _alone: std::sync::MutexGuard<'static, ()>,
@@ -20,7 +22,7 @@ struct Running {
 
 impl Running {
     fn start() -> Self {
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let alone = one_at_a_time();
         let guards = Guards::new(&LockStats::new()).unwrap();
         let listens = guards.clone();
         let listener = Some(thread::spawn("guard-test", move || listens.listen()).unwrap());
@@ -49,7 +51,10 @@ fn origin_of(file: &File) -> Origin {
 
 /// A file on a disk: memory file systems have no leases everywhere.
 fn new_file() -> tempfile::NamedTempFile {
-    tempfile::NamedTempFile::new_in(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target")).unwrap()
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target");
+    // The build may have another place for its own files.
+    std::fs::create_dir_all(directory).unwrap();
+    tempfile::NamedTempFile::new_in(directory).unwrap()
 }
 
 fn shell(command: &str, path: &std::path::Path) -> Child {
@@ -96,11 +101,23 @@ fn no_lease_while_somebody_writes() {
 }
 
 #[test]
+fn guards_are_tried() {
+    let running = Running::start();
+    let path = new_file();
+    let file = File::open(path.path()).unwrap();
+    assert_eq!(Trials::make(file.as_fd()).lease, Err(Errno::AGAIN), "`path` is open for writing");
+    let (kept, path) = path.into_parts();
+    drop(kept);
+    let trials = Trials::make(file.as_fd());
+    assert_eq!((trials.lease, trials.watch.is_ok()), (Ok(()), running.guards.fanotify.is_some()));
+    drop((file, path));
+}
+
+#[test]
 fn another_process_waits_for_the_watch_and_ours_does_not() {
     let running = Running::start();
     if running.guards.fanotify.is_none() {
-        println!("SKIPPED: fanotify with permission events needs CAP_SYS_ADMIN");
-        return;
+        return skipped("fanotify with permission events needs CAP_SYS_ADMIN");
     }
     let path = new_file();
     let guard = running.guards.watch(&origin_of(path.as_file())).expect("nobody else has it");
@@ -121,18 +138,18 @@ fn another_process_waits_for_the_watch_and_ours_does_not() {
 fn who_has_it_open_already_is_found() {
     let running = Running::start();
     if running.guards.fanotify.is_none() {
-        println!("SKIPPED: fanotify with permission events needs CAP_SYS_ADMIN");
-        return;
+        return skipped("fanotify with permission events needs CAP_SYS_ADMIN");
     }
     let path = new_file();
     // A second description of our own is no reason.
     let second = path.reopen().unwrap();
     assert!(running.guards.watch(&origin_of(path.as_file())).is_some());
     let mut other = shell("exec 3< \"$1\"; echo ready > \"$1.ready\"; exec sleep 60", path.path());
-    let ready = path.path().with_extension("ready");
-    let ready = if ready.exists() { ready } else { format!("{}.ready", path.path().display()).into() };
+    let ready = std::path::PathBuf::from(format!("{}.ready", path.path().display()));
+    let until = Instant::now() + LONG;
     while !ready.exists() {
-        std::thread::yield_now();
+        assert!(Instant::now() < until && other.try_wait().unwrap().is_none(), "the other has not opened it");
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert!(running.guards.watch(&origin_of(path.as_file())).is_none());
     other.kill().unwrap();
@@ -140,4 +157,86 @@ fn who_has_it_open_already_is_found() {
     std::fs::remove_file(ready).unwrap();
     assert!(running.guards.watch(&origin_of(path.as_file())).is_some());
     drop(second);
+}
+
+fn process(pid: u32) -> std::path::PathBuf {
+    format!("/proc/{pid}").into()
+}
+
+/// A child that has the file as its standard input and sleeps.
+fn sleeper(file: &File, change: impl FnOnce(&mut Command)) -> Child {
+    let mut command = Command::new("sleep");
+    command.arg("60").stdin(file.try_clone().unwrap());
+    change(&mut command);
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_process_that_may_not_be_looked_at_is_unknown() {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return skipped("another user's process is made by root");
+    }
+    let _alone = one_at_a_time();
+    let (path, other) = (new_file(), new_file());
+    let (id, other) = (id_of(path.as_file()), id_of(other.as_file()));
+    let mut child = sleeper(path.as_file(), |command| {
+        command.uid(65534).gid(65534);
+    });
+    let pid = process(child.id());
+    assert_eq!((look_at(&pid, id), look_at(&pid, other)), (Look::Open, Look::Absent));
+    let without_the_right = std::thread::spawn({
+        let pid = pid.clone();
+        move || {
+            drop_the_right_to_look();
+            (look_at(&pid, id), look_at(&pid, other))
+        }
+    });
+    assert_eq!(without_the_right.join().unwrap(), (Look::Unknown, Look::Unknown));
+    child.kill().unwrap();
+    // A child that has ended has nothing open, also before its parent has waited for it.
+    let until = Instant::now() + LONG;
+    while look_at(&pid, id) != Look::Absent {
+        assert!(Instant::now() < until, "it was killed");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    child.wait().unwrap();
+    assert_eq!(look_at(&pid, id), Look::Absent, "there is none");
+}
+
+/// Takes CAP_SYS_PTRACE and what includes it from the calling thread.
+fn drop_the_right_to_look() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::SYS_PTRACE);
+    set_capabilities(None, sets).unwrap();
+}
+
+#[test]
+fn a_thread_with_a_file_table_of_its_own_is_looked_at() {
+    let _alone = one_at_a_time();
+    let path = new_file();
+    let id = id_of(path.as_file());
+    let own = process(std::process::id());
+    assert_eq!(look_at(&own, id), Look::Open);
+    let path = path.into_temp_path();
+    assert_eq!(look_at(&own, id), Look::Absent);
+    let (to_test, opened) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn({
+        let path = path.to_path_buf();
+        move || {
+            // SAFETY: this thread uses no descriptor of the others.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FILES) }.unwrap();
+            let file = File::open(path).unwrap();
+            to_test.send(()).unwrap();
+            let _ = ended.recv();
+            drop(file);
+        }
+    });
+    opened.recv().unwrap();
+    assert_eq!(look_at(&own, id), Look::Open);
+    drop(end);
+    thread.join().unwrap();
+    assert_eq!(look_at(&own, id), Look::Absent);
 }

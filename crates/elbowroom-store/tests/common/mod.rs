@@ -1,6 +1,10 @@
 //! Files with known contents, and reactors that watch a pipe.
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
+
+mod shared;
+
+pub use shared::skipped;
 
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 use elbowroom_store::{

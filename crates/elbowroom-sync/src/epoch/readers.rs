@@ -67,7 +67,7 @@ pub(super) struct Reader<S: 'static> {
 }
 
 // SAFETY: `next` is set before the record is shared and points to a record, which is never freed. `list` is
-// only reached by the owner (the condition of `list`), to whom it is handed by `ownership`, so it moves
+// only reached by the owner (the condition of `with_list`), to whom it is handed by `ownership`, so it moves
 // between threads (`S: Send`) but is never shared.
 unsafe impl<S: Send> Sync for Reader<S> {}
 // SAFETY: the same.
@@ -225,7 +225,7 @@ impl<S: Default + Send> Reader<S> {
 
     /// Makes the record the calling thread's if it is as said: `FREE` or `LEFT`.
     fn take_over(&self, from: u8) -> bool {
-        // A look first: an exchange that fails would take the line from a owner that begins a section.
+        // A look first: an exchange that fails would take the line from an owner that begins a section.
         // Acquire: the owner before has left it.
         self.ownership.load(Ordering::Relaxed) == from
             && self.ownership.compare_exchange(from, OWNED, Ordering::Acquire, Ordering::Relaxed).is_ok()

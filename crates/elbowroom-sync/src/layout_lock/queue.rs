@@ -68,6 +68,7 @@ impl Queue {
     }
 
     /// How many wait.
+    #[cfg(any(test, loom))]
     pub(super) fn len(&self) -> usize {
         self.modes.len()
     }

@@ -27,19 +27,13 @@ const MUTANT_SKIP_SEQUENCE_CHECK: bool = cfg!(elbowroom_mutant = "skip_sequence_
 /// In tests of the tests: a reader enters whatever the slot has now.
 const MUTANT_NO_GENERATION: bool =
     cfg!(any(elbowroom_mutant = "no_generation", elbowroom_mutant = "skip_revalidation"));
-/// In tests of the tests: a writer looks for readers before it marks.
-const MUTANT_LATE_MARK: bool = cfg!(elbowroom_mutant = "late_mark");
 /// In tests of the tests: the last reader does not wake the writer.
 const MUTANT_NO_WAKE: bool = cfg!(elbowroom_mutant = "no_wake");
-/// How a mark is read. In tests of the tests it is not ordered with the sequence.
-const READ_MARK: Ordering =
-    if cfg!(elbowroom_mutant = "relaxed_mark") { Ordering::Relaxed } else { Ordering::Acquire };
-
 /// On cache lines of its own: readers of different VMAs do not slow each other down.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
     word: AtomicU64,
-    /// The sequence in which it was write-locked last; 0: never.
+    /// The sequence in which its value was put in; 0: it never had one.
     mark: AtomicU64,
     /// The next of the vacant slots. Changed under the layout lock only.
     pub(super) next_vacant: AtomicU32,
@@ -76,7 +70,7 @@ impl<T> Slot<T> {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// Counts a reader; gives the word from before. Acquire: if it was marked before, the mark is seen.
+    /// Counts a reader; gives the word from before. Acquire: if it was attached before, its mark is seen.
     #[inline]
     pub(super) fn count_reader(&self) -> u64 {
         self.word.fetch_add(1, Ordering::Acquire)
@@ -104,35 +98,16 @@ impl<T> Slot<T> {
         if !MUTANT_SKIP_DETACHED_CHECK && word & DETACHED != 0 {
             return Err(TryReadError::Detached);
         }
-        // Acquire: the sequence is not older than the mark, even one that a writer makes just now.
-        let marked = !MUTANT_SKIP_SEQUENCE_CHECK && self.mark.load(READ_MARK) == layout.sequence();
+        // Who counted itself in this generation has acquired its mark, and a sequence not older than that.
+        let marked = !MUTANT_SKIP_SEQUENCE_CHECK && self.mark.load(Ordering::Relaxed) == layout.sequence();
         if marked || word & READERS >= MAX_READERS {
             return Err(TryReadError::Locked);
         }
         Ok(())
     }
 
-    /// Marks it as write-locked in the layout's write number `sequence`; tells whether there are readers to
-    /// wait for.
-    #[inline]
-    pub(super) fn mark(&self, sequence: u64) -> bool {
-        if self.mark.load(Ordering::Relaxed) == sequence {
-            // Since then no reader has entered.
-            return false;
-        }
-        if MUTANT_LATE_MARK {
-            let word = self.word.fetch_add(0, Ordering::AcqRel);
-            self.mark.store(sequence, Ordering::Release);
-            return word & READERS != 0;
-        }
-        // Release: who sees the mark sees that the write before has ended.
-        self.mark.store(sequence, Ordering::Release);
-        // It adds nothing, but takes its place among the readers' changes of the word. Release: who counts
-        // itself after this sees the mark. Acquire: what those did who have left is done.
-        self.word.fetch_add(0, Ordering::AcqRel) & READERS != 0
-    }
-
-    /// Turns readers away for good; tells whether there are any to wait for. Acquire as in [`Slot::mark`].
+    /// Turns readers away for good; tells whether there are any to wait for. Acquire: what those did who have
+    /// left is done.
     #[inline]
     pub(super) fn detach(&self) -> bool {
         self.word.fetch_or(DETACHED, Ordering::AcqRel) & READERS != 0
@@ -142,14 +117,14 @@ impl<T> Slot<T> {
     /// was vacant and has a value.
     #[inline]
     pub(super) fn attach(&self, sequence: u64) -> u32 {
-        self.mark.store(sequence, Ordering::Release);
+        self.mark.store(sequence, Ordering::Relaxed);
         // Release: who counts itself after this sees the mark. A subtraction, since the flag is set: one
         // instruction, no loop.
         let word = self.word.fetch_sub(DETACHED, Ordering::Release);
         (word / GENERATION) as u32
     }
 
-    /// Detaches it if need be, and makes all its keys stale, in one step. Acquire as in [`Slot::mark`]. The
+    /// Detaches it if need be, and makes all its keys stale, in one step. Acquire as in [`Slot::detach`]. The
     /// caller has the layout lock for writing, so only the count of readers changes meanwhile.
     #[inline]
     pub(super) fn retire(&self) -> Retired {
@@ -197,7 +172,7 @@ impl<T> Slot<T> {
     /// The value.
     ///
     /// # Safety
-    /// As long as the reference lives, nobody calls the three methods below: because the caller is a reader
+    /// As long as the reference lives, nobody calls the two methods below: because the caller is a reader
     /// who was let in, or has the layout lock, whose writer borrows its guard mutably to call them.
     #[inline]
     pub(super) unsafe fn value(&self) -> Option<&T> {
@@ -205,22 +180,11 @@ impl<T> Slot<T> {
         self.value.with(|value| unsafe { (*value).as_ref() })
     }
 
-    /// The value, to be changed.
-    ///
-    /// # Safety
-    /// As long as the reference lives, nobody else has one: no reader is inside, none enters, and nobody else
-    /// has the layout lock.
-    #[inline]
-    #[expect(clippy::mut_from_ref, reason = "the caller's locks make it exclusive")]
-    pub(super) unsafe fn value_mut(&self) -> Option<&mut T> {
-        // SAFETY: the caller's promise.
-        self.value.with_mut(|value| unsafe { (*value).as_mut() })
-    }
-
     /// Puts a value in.
     ///
     /// # Safety
-    /// Nobody has a reference to the value: as for [`Slot::value_mut`].
+    /// Nobody has a reference to the value: no reader is inside, none enters, and nobody else has the layout
+    /// lock.
     #[inline]
     pub(super) unsafe fn put(&self, new: T) {
         // SAFETY: the caller's promise.

@@ -1,9 +1,8 @@
 //! What a program has advised to be read: in pieces, between which faults are looked for, and no more than
 //! there is room for.
 
+use super::Faults;
 use super::Handler;
-use crate::config::AHEAD_PIECE_PAGES;
-use crate::core::Core;
 use crate::object::FileObject;
 use crate::platform::Platform;
 use elbowroom_machine::Mmu;
@@ -25,11 +24,12 @@ impl Ahead {
     }
 }
 
-impl<P: Platform> Handler<P> {
+impl<P: Platform> Handler<'_, P> {
     /// Starts reading the next piece. What there is no room for is left: it is only advice.
     pub(super) fn read_ahead(&mut self) {
         let Some((object, pages)) = self.ahead.0.pop_front() else { return };
-        let piece = pages.start..pages.end.min(pages.start + AHEAD_PIECE_PAGES).min(object.size_pages());
+        let piece = pages.start
+            ..pages.end.min(pages.start + self.core.tuning().ahead_piece_pages).min(object.size_pages());
         if piece.is_empty() {
             return;
         }
@@ -41,12 +41,11 @@ impl<P: Platform> Handler<P> {
     }
 }
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Faults<P> {
     /// How many pages may be read now for which nobody waits: those that are free, or that nobody has touched
     /// for some time; half of the memory at most.
     pub(crate) fn room_for_advice(&self) -> u64 {
         let free = self.mmu.frames().saturating_sub(self.mmu.populated_frames()) + self.mmu.frames_at_hand();
-        let lru = self.lru.lock();
-        (free + lru.standby.pages() + lru.inactive.pages()).min(self.mmu.frames() / 2) as u64
+        (free + self.idle_pages()).min(self.mmu.frames() / 2) as u64
     }
 }

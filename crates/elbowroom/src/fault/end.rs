@@ -1,60 +1,47 @@
 //! How a fault ends.
 
-use super::Handler;
-use crate::core::Core;
+use super::Faults;
+use super::outcome::{Ended, Wakeup};
 use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Denial, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_machine::{Denial, Extent, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, Place, UnmapError};
 
-/// How a fault ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Finish {
-    /// Served, and the thread is awake.
-    Awake,
-    /// The thread is to be woken.
-    Wake,
-    /// The access fails; the thread is awake.
-    Denied(Denial),
-    /// Served, and its thread is to be woken later.
-    Throttle,
-}
-
-impl<P: Platform> Handler<P> {
-    pub(super) fn finish(&self, fault: Parked, how: Finish) {
-        self.core.finish(fault, how);
-    }
-
-    /// Ends a fault that waited for longer than it may.
-    pub(super) fn give_up(&self, fault: Parked) {
-        self.core.end_overdue(fault);
-    }
-}
-
-impl<P: Platform> Core<P> {
-    pub(super) fn finish(&self, mut fault: Parked, how: Finish) {
+impl<P: Platform> Faults<P> {
+    /// Ends a fault: its thread goes on, or learns how its access must fail.
+    pub(super) fn finish(&self, mut fault: Parked, ended: Ended) {
         let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
-        let denied = if let Finish::Denied(denial) = how { Some(denial) } else { None };
+        let denied = ended.denial();
         if let Some(waiter) = fault.waiter.take() {
-            let (throttle, major) = (how == Finish::Throttle, fault.major);
+            let (throttle, major) = (ended.wakeup == Wakeup::Throttled, fault.major);
             self.let_go(&mut fault);
             // Its thread counts it, and throttles itself: it has no page to wait at.
             return waiter.tell(Answer { denied, throttle, major });
         }
-        match how {
-            Finish::Awake | Finish::Denied(_) => {}
-            Finish::Wake => self.mmu.wake(page),
-            Finish::Throttle => self.throttle(page),
+        match ended.wakeup {
+            Wakeup::None => {}
+            Wakeup::Now => self.mmu.wake(page),
+            Wakeup::Throttled => self.throttle(page),
         }
         self.count(&mut fault, denied.is_some(), false);
     }
 
     /// Notes that the fault waits for the folio; for the bytes of its file, perhaps.
     pub(super) fn note_wait(&self, fault: &mut Parked, folio: &Folio) {
+        // A look without the lock: it may be in another state by the time the fault waits.
+        self.counters.add(
+            if !folio.state.test(Flag::Uptodate) || folio.state.test(Flag::Reading) {
+                Event::WaitsForReads
+            } else if folio.state.test(Flag::Writeback) {
+                Event::WaitsForWriteback
+            } else {
+                Event::WaitsForLocks
+            },
+            1,
+        );
         if !fault.major && !folio.state.test(Flag::Uptodate) {
             fault.major = true;
-            self.waiting.fetch_add(1, Ordering::Relaxed);
+            self.groups.root().add_waiting();
         }
     }
 
@@ -62,7 +49,7 @@ impl<P: Platform> Core<P> {
     /// page that is there. Where it is not, its thread is woken, so that signals get at it, and faults again.
     pub(super) fn end_overdue(&self, fault: Parked) {
         let denied = self.give_up(&fault.event) || fault.waiter.is_some();
-        self.finish(fault, if denied { Finish::Denied(Denial::Bus) } else { Finish::Wake });
+        self.finish(fault, if denied { Ended::denied(Denial::Bus) } else { Ended::served(Wakeup::Now) });
     }
 
     /// Makes an access fail that was not served in time, until the flusher's next look; `false`: its page is
@@ -82,7 +69,7 @@ impl<P: Platform> Core<P> {
         } else {
             match cached() {
                 None => self.deny_unless(event.addr, || own() || cached().is_some()),
-                Some(folio) => match LockedFolio::try_lock(folio, &self.waits, self) {
+                Some(folio) => match LockedFolio::try_lock(folio, &self.waits, self.handlers()) {
                     Ok(mut folio) => {
                         self.take_away(&mut folio, event.addr) && self.deny_unless(event.addr, own)
                     }
@@ -96,7 +83,7 @@ impl<P: Platform> Core<P> {
             }
         };
         if denied {
-            self.flush.state.lock().refused.push(page);
+            self.note_refused(page);
         }
         denied
     }
@@ -112,19 +99,17 @@ impl<P: Platform> Core<P> {
             return true;
         }
         let extent = folio.body_mut().extent();
-        if self.mmu.unmap(extent) != Err(UnmapError::Busy) {
-            return true;
-        }
-        let there =
-            |base: usize| addr.checked_sub(base).is_some_and(|at| extent.away().contains(at >> PAGE_SHIFT));
-        !extent.base().is_some_and(there)
+        let there = |extent: &Extent| extent.places().iter().find(|place| place.has(addr)).map(Place::base);
+        let Some(base) = there(extent) else { return true };
+        // If it is another page that is pinned, this one may be home.
+        self.mmu.unmap_at(extent, base) != Err(UnmapError::Busy) || there(extent).is_none()
     }
 
     /// Lets go of what a fault that has ended held.
     pub(super) fn let_go(&self, fault: &mut Parked) {
         fault.let_go();
         if fault.major {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.groups.root().remove_waiting();
         }
     }
 
@@ -144,7 +129,8 @@ impl<P: Platform> Core<P> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::fault::{Pass, Step};
+    use crate::fault::Pass;
+    use crate::fault::outcome::{Outcome, Verdict};
     use crate::page::{Parked, Ready};
     use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
     use elbowroom_machine::{FaultEvent, PAGE_SIZE};
@@ -174,9 +160,12 @@ mod tests {
         let (mut fault, ready) = (Parked::new(event), Ready::default());
         fault.failed = true;
         let step = Pass::new(core, None, &ready).step(&mut fault);
-        assert!(matches!(step, Step::Done | Step::Spurious), "the page is there");
+        assert!(
+            matches!(step, Outcome::Ended(ended) if ended.verdict == Verdict::Served),
+            "the page is there"
+        );
         assert!(!fault.failed);
-        assert!(!core.give_up(&event) || core.flush.state.lock().refused.len() == 1);
+        assert!(!core.give_up(&event) || core.refused() == 1);
         assert_eq!(cpu.read_u64(start), Ok(7));
     }
 }

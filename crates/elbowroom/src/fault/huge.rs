@@ -1,19 +1,20 @@
 //! Huge folios of private anonymous memory: made where a whole one fits, split where a part of one is wanted,
-//! joined from small ones.
+//! collapsed from small ones.
 //!
 //! Linux: `do_huge_pmd_anonymous_page`, `split_huge_page`, `collapse_huge_page`. A huge folio belongs to one
-//! space: fork shares pages one by one. Splitting moves no byte and unmaps nothing. Joining copies, with the
-//! locks of all small folios held, so that whoever wants one of them waits, and then finds the huge one.
+//! space: fork shares pages one by one. Splitting moves no byte and unmaps nothing. Collapsing copies, with
+//! the locks of all small folios held, so that whoever wants one of them waits, and then finds the huge one.
 
-use super::{Pass, Step};
-use crate::config::{JOIN_LOOKS, JOINS_AT_ONCE};
-use crate::core::Core;
+use super::Faults;
+use super::Pass;
+use super::outcome::Outcome;
+use crate::config::COLLAPSE_LOOKS;
+use crate::group::Frames;
 use crate::page::{AnonPages, Flag, HUGE_ORDER, HUGE_PAGES, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::vma::{Mm, VmaGuard};
-use elbowroom_machine::{Extent, Mmu, PAGE_SHIFT, PAGE_SIZE};
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
 use std::ops::Range;
 
 impl<P: Platform> Pass<'_, P> {
@@ -25,7 +26,7 @@ impl<P: Platform> Pass<'_, P> {
         vma: &VmaGuard<'_>,
         page: u64,
         fault: &Parked,
-    ) -> Option<Step> {
+    ) -> Option<Outcome> {
         let core = self.core;
         let first = page >> HUGE_ORDER << HUGE_ORDER;
         let block = first..first + HUGE_PAGES;
@@ -39,13 +40,13 @@ impl<P: Platform> Pass<'_, P> {
             Err(step) => return Some(step),
         };
         extent.clear();
-        let folio = core.anon_folio(mm.id, first, extent, self.ready);
+        let folio = core.anon_folio(first, extent, self.ready);
         core.counters.add(Event::HugeFaults, 1);
         Some(self.own(mm, vma, folio, fault))
     }
 }
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Faults<P> {
     /// The folio that a space has at a page, locked, and no larger than that it lies within `within`: a
     /// larger one is split. Waits for the lock. Not for handlers.
     pub(crate) fn lock_own_within(&self, mm: &Mm, page: u64, within: &Range<u64>) -> Option<LockedFolio<'_>> {
@@ -72,74 +73,80 @@ impl<P: Platform> Core<P> {
     /// Splits a locked huge folio, which the space has from `first` on, into folios of one page; its pages
     /// stay where they are.
     pub(crate) fn split_own(&self, mm: &Mm, first: u64, mut huge: LockedFolio<'_>) {
-        debug_assert_eq!(huge.mapcount.load(Ordering::Acquire), 1, "huge folios are not shared");
+        debug_assert_eq!(huge.spaces(), 1, "huge folios are not shared");
         let Some(extent) = huge.body_mut().extent.take() else { return };
         let small: Vec<_> = (first..)
             .zip(extent.split())
-            .map(|(page, extent)| self.anon_folio(mm.id, page, extent, self))
+            .map(|(page, extent)| self.anon_folio(page, extent, self.handlers()))
             .collect();
         let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
         let split = mm.anon.split(first, huge.arc(), &folios);
         assert!(split, "what is at a page changes only under its folio's lock");
         huge.state.set(Flag::Dead);
-        self.folios.fetch_sub(1, Ordering::Relaxed);
+        self.groups.root().remove_folio();
         self.counters.add(Event::HugeSplits, 1);
     }
 
     /// Makes huge folios of what became uniform again, a few at a time. Linux: `khugepaged`.
-    pub(crate) fn join_some(&self) {
-        let mut left = JOINS_AT_ONCE;
+    pub(crate) fn collapse_some(&self) {
+        let mut left = self.tuning().collapses_at_once;
         for mm in self.spaces.all() {
             if !self.config.ablation.huge_folios || mm.anon.is_empty() {
                 continue;
             }
-            for first in mm.blocks_to_join(JOIN_LOOKS) {
+            for first in mm.blocks_to_collapse(COLLAPSE_LOOKS) {
                 if left == 0 || !self.mmu.is_roomy() {
                     return;
                 }
-                left -= usize::from(self.join(&mm, first));
+                left -= usize::from(self.collapse(&mm, first));
             }
         }
     }
 
     /// Makes one of the small folios from `first` on, if all are there, nobody uses one just now, and no
     /// other space has one.
-    fn join(&self, mm: &Mm, first: u64) -> bool {
+    fn collapse(&self, mm: &Mm, first: u64) -> bool {
         let small: Vec<_> =
             mm.anon.in_range(first..first + HUGE_PAGES).into_iter().map(|own| own.1).collect();
         if small.len() as u64 != HUGE_PAGES {
             return false;
         }
-        let lock = |folio| LockedFolio::try_lock(folio, &self.waits, self).ok();
+        let lock = |folio| LockedFolio::try_lock(folio, &self.waits, self.handlers()).ok();
         let mut locked: Vec<_> = small.into_iter().map_while(lock).collect();
-        let usable = locked.len() as u64 == HUGE_PAGES && self.can_join(mm, first, &mut locked);
-        let huge = usable.then(|| self.mmu.alloc(HUGE_ORDER)).flatten();
-        huge.is_some_and(|extent| self.join_into(mm, first, locked, extent))
+        let usable = locked.len() as u64 == HUGE_PAGES && self.can_collapse(mm, first, &mut locked);
+        let huge = usable.then(|| self.alloc(HUGE_ORDER)).flatten();
+        huge.is_some_and(|extent| self.collapse_into(mm, first, locked, extent))
     }
 
-    fn can_join(&self, mm: &Mm, first: u64, small: &mut [LockedFolio<'_>]) -> bool {
+    fn can_collapse(&self, mm: &Mm, first: u64, small: &mut [LockedFolio<'_>]) -> bool {
         (first..).zip(small).all(|(page, folio)| {
             mm.anon.has(page, folio.arc())
                 && folio.order == 0
-                && folio.mapcount.load(Ordering::Acquire) == 1
+                && folio.spaces() == 1
                 && self.mmu.unmap(folio.body_mut().extent()).is_ok()
         })
     }
 
     /// Copies the locked small folios, which are home, into the extent.
-    fn join_into(&self, mm: &Mm, first: u64, mut small: Vec<LockedFolio<'_>>, mut extent: Extent) -> bool {
+    fn collapse_into(
+        &self,
+        mm: &Mm,
+        first: u64,
+        mut small: Vec<LockedFolio<'_>>,
+        mut extent: Frames,
+    ) -> bool {
         for (to, folio) in extent.bytes_mut().chunks_mut(PAGE_SIZE).zip(&mut small) {
             to.copy_from_slice(folio.body_mut().extent().bytes());
         }
-        let huge = self.anon_folio(mm.id, first, extent, self);
+        let huge = self.anon_folio(first, extent, self.handlers());
         let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
-        let joined = mm.anon.join(first, &folios, huge.arc());
-        if joined {
+        let collapsed = mm.anon.collapse(first, &folios, huge.arc());
+        if collapsed {
             small.into_iter().for_each(|folio| self.free_folio(folio));
-            self.counters.add(Event::HugeJoins, 1);
+            self.counters.add(Event::HugeCollapses, 1);
         } else {
             self.free_folio(huge);
         }
-        joined
+        collapsed
     }
 }

@@ -3,16 +3,18 @@
 //! The thread does all that needs no read; what does, it hands to a handler, and waits for the answer. It
 //! waits for folios as verbs do.
 
-use super::{Pass, Step};
-use crate::config::{DELAY, PINNED_BOUND, REPEATS_AT_ONCE, THROTTLE_BOUND, THROTTLE_LOOK};
-use crate::core::{Core, Job};
+use super::Faults;
+use super::Pass;
+use super::outcome::{Driver, Ended, Outcome, Reason, Verdict, Wakeup};
+use crate::config::{DELAY, PINNED_BOUND};
+use crate::core::Job;
 use crate::page::{Answer, Parked, Ready, Waiter};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
-use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
+use std::ops::ControlFlow;
 
 /// Why a fault was not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,67 +27,102 @@ pub(crate) enum FaultError {
     Stopped,
 }
 
-impl<P: Platform> Core<P> {
+/// A thread that serves a fault of its own.
+struct Here<'a, P: Platform> {
+    core: &'a Faults<P>,
+    ready: Ready,
+    /// Since when it has met what cannot be done with a page just then.
+    blocked_since: Option<Instant>,
+    /// Whether a handler has waited for I/O for it.
+    major: bool,
+}
+
+impl<P: Platform> Here<'_, P> {
+    fn ends(&self, mut fault: Parked, end: Result<(), FaultError>) -> Result<(), FaultError> {
+        self.core.count(&mut fault, matches!(end, Err(FaultError::Denied(_))), self.major);
+        end
+    }
+
+    /// Waits; an error is how the fault ends.
+    fn wait_for(&mut self, fault: &mut Parked, reason: Reason) -> Result<(), FaultError> {
+        let core = self.core;
+        match reason {
+            Reason::Folio(folio) => {
+                fault.hold(&folio);
+                core.note_wait(fault, &folio);
+                let in_time = || core.waited(fault.since) <= core.config.fault_bound;
+                let stopped = || core.stop.load(Ordering::Acquire);
+                if !core.waits.wait_while(&folio, || in_time() && !stopped()) && !stopped() {
+                    core.report_overdue(fault, &core.what_keeps(&folio));
+                    return Err(FaultError::Denied(Denial::Bus));
+                }
+            }
+            Reason::Pinned => {
+                if self.blocked_since.get_or_insert_with(Instant::now).elapsed() > PINNED_BOUND {
+                    return Err(FaultError::Pinned);
+                }
+                pause(Cause::Pinned, DELAY / 10);
+            }
+            Reason::Turn => pause(Cause::Contended, DELAY / 10),
+            Reason::Frames | Reason::Tables | Reason::Change | Reason::Handler => {
+                fault.let_go();
+                let answer = core.hand_over(fault.event).ok_or(FaultError::Stopped)?;
+                self.major |= answer.major;
+                if let Some(denial) = answer.denied {
+                    return Err(FaultError::Denied(denial));
+                }
+                if answer.throttle {
+                    core.throttle_here();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// It sleeps until what it waits for is there.
+impl<P: Platform> Driver for Here<'_, P> {
+    type End = Result<(), FaultError>;
+
+    fn look(&mut self, fault: &mut Parked) -> Outcome {
+        if self.core.stop.load(Ordering::Acquire) {
+            return Outcome::STOPPED;
+        }
+        let outcome = Pass::new(self.core, None, &self.ready).step(fault);
+        self.core.dispatch(self.ready.take());
+        outcome
+    }
+
+    fn end(&mut self, fault: Parked, ended: Ended) -> Self::End {
+        if ended.wakeup == Wakeup::Throttled {
+            self.core.throttle_here();
+        }
+        let end = match ended.verdict {
+            Verdict::Served => Ok(()),
+            Verdict::Denied(denial) => Err(FaultError::Denied(denial)),
+            Verdict::Foreign => Err(FaultError::Denied(Denial::NotMapped)),
+            Verdict::Stopped => Err(FaultError::Stopped),
+        };
+        self.ends(fault, end)
+    }
+
+    fn wait(&mut self, mut fault: Parked, reason: Reason) -> ControlFlow<Self::End, Parked> {
+        match self.wait_for(&mut fault, reason) {
+            Ok(()) => ControlFlow::Continue(fault),
+            Err(error) => ControlFlow::Break(self.ends(fault, Err(error))),
+        }
+    }
+}
+
+impl<P: Platform> Faults<P> {
     /// Serves a fault of the calling thread. Afterwards the access may be tried again; it may fault again,
     /// since the page can be gone by then.
     ///
     /// # Errors
     /// Why the access cannot be made.
     pub(crate) fn fault(&self, event: FaultEvent) -> Result<(), FaultError> {
-        let mut fault = Parked::new(event);
-        let mut major = false;
-        let served = self.serve_here(&mut fault, &mut major);
-        self.count(&mut fault, matches!(served, Err(FaultError::Denied(_))), major);
-        served
-    }
-
-    fn serve_here(&self, fault: &mut Parked, major: &mut bool) -> Result<(), FaultError> {
-        let ready = Ready::default();
-        let mut blocked_since = None;
-        loop {
-            if self.stop.load(Ordering::Acquire) {
-                return Err(FaultError::Stopped);
-            }
-            let step = Pass::new(self, None, &ready).step(fault);
-            self.dispatch(ready.take());
-            match step {
-                Step::Done | Step::Spurious => return Ok(()),
-                Step::Again => {
-                    fault.repeats += 1;
-                    if fault.repeats.is_multiple_of(REPEATS_AT_ONCE) {
-                        pause(Cause::Contended, DELAY / 10);
-                    }
-                }
-                Step::Denied(denial) => return Err(FaultError::Denied(denial)),
-                Step::Throttled => {
-                    self.throttle_here();
-                    return Ok(());
-                }
-                Step::Wait(folio) => {
-                    fault.hold(&folio);
-                    self.note_wait(fault, &folio);
-                    self.waits.wait(&folio);
-                }
-                Step::Later => {
-                    if blocked_since.get_or_insert_with(Instant::now).elapsed() > PINNED_BOUND {
-                        return Err(FaultError::Pinned);
-                    }
-                    pause(Cause::Pinned, DELAY / 10);
-                }
-                Step::Foreign => return Err(FaultError::Denied(Denial::NotMapped)),
-                Step::NeedsHandler | Step::NoMemory | Step::NoTables | Step::Stalled => {
-                    fault.let_go();
-                    let answer = self.hand_over(fault.event).ok_or(FaultError::Stopped)?;
-                    *major |= answer.major;
-                    if let Some(denial) = answer.denied {
-                        return Err(FaultError::Denied(denial));
-                    }
-                    if answer.throttle {
-                        self.throttle_here();
-                    }
-                }
-            }
-        }
+        let mut here = Here { core: self, ready: Ready::default(), blocked_since: None, major: false };
+        here.drive(Parked::new(event))
     }
 
     /// Has a handler serve it. `None`: there are none any more.
@@ -95,17 +132,5 @@ impl<P: Platform> Core<P> {
         fault.waiter = Some(waiter.clone());
         self.post(Job::Retry(vec![fault]));
         waiter.wait(&self.stop)
-    }
-
-    /// Waits until less is dirty, or for a while.
-    fn throttle_here(&self) {
-        self.counters.add(Event::Throttled, 1);
-        let until = Instant::now() + THROTTLE_BOUND;
-        let mut state = self.flush.state.lock();
-        while self.too_dirty() && Instant::now() < until {
-            state.all = true;
-            self.flush.changed.notify_all();
-            self.flush.relieved.wait_timeout(&mut state, THROTTLE_LOOK);
-        }
     }
 }

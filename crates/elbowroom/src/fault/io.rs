@@ -3,14 +3,14 @@
 use super::Pass;
 use super::load::Load;
 use crate::config::MAX_FOLIO_PAGES;
+use crate::group::{Charge, Frames};
 use crate::object::{FileObject, InsertError};
-use crate::page::{Flag, Folio, LockedFolio, Reading};
+use crate::page::{Flag, Folio, LockedFolio, Owner, Reading};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Extent, Mmu, PAGE_SHIFT};
+use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_store::{Reactor, Read, ReadDone};
 use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
 /// A handler's I/O.
@@ -20,7 +20,7 @@ pub(super) struct Io {
     /// Reads whose folios have been inserted, to be queued as soon as nothing is held.
     begun: Vec<Read>,
     /// Reads under way, by token.
-    reads: Vec<Option<(Arc<FileObject>, Reading)>>,
+    reads: Vec<Option<(Reading, Charge)>>,
     free_tokens: Vec<usize>,
 }
 
@@ -30,17 +30,17 @@ impl Io {
     }
 
     /// A token for a read into the folio.
-    fn token(&mut self, object: &Arc<FileObject>, folio: Reading) -> u64 {
+    fn token(&mut self, folio: Reading, charge: Charge) -> u64 {
         let token = self.free_tokens.pop().unwrap_or_else(|| {
             self.reads.push(None);
             self.reads.len() - 1
         });
-        self.reads[token] = Some((object.clone(), folio));
+        self.reads[token] = Some((folio, charge));
         token as u64
     }
 
     /// What a finished read was for.
-    fn take(&mut self, token: u64) -> Option<(Arc<FileObject>, Reading)> {
+    fn take(&mut self, token: u64) -> Option<(Reading, Charge)> {
         let read = self.reads[token as usize].take()?;
         self.free_tokens.push(token as usize);
         Some(read)
@@ -54,28 +54,32 @@ impl<P: Platform> Pass<'_, P> {
         &mut self,
         object: &Arc<FileObject>,
         index: u64,
-        extent: Extent,
+        frames: Frames,
         flags: &[Flag],
     ) -> Result<Arc<Folio>, InsertError> {
         let core = self.core;
         let Some(file) = object.file() else {
-            core.mmu.free(extent);
+            core.free(frames);
             return Err(InsertError::Closed);
         };
-        let order = extent.order();
-        let folio = Folio::new(object.serial, index >> order << order, order);
+        let order = frames.order();
+        let folio = Folio::new(Owner::file(object), index >> order << order, order);
         let locked = LockedFolio::new(folio, &core.waits, self.ready);
         flags.iter().for_each(|&flag| {
             locked.state.set(flag);
         });
         let folio = locked.arc().clone();
+        // Before anybody can find it: who does must not wait for a device without knowing.
+        let reading = locked.begin_read();
         if let Err(e) = object.insert(&folio) {
-            core.mmu.free(extent);
+            drop(reading.end(&core.waits, self.ready));
+            core.free(frames);
             return Err(e);
         }
-        core.count_folio();
+        core.groups.root().add_folio();
+        let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
-        let token = io.token(object, locked.begin_read());
+        let token = io.token(reading, charge);
         io.begun.push(Read {
             file,
             offset: folio.index << PAGE_SHIFT,
@@ -121,31 +125,36 @@ impl<P: Platform> Pass<'_, P> {
     /// Takes over the frames of a finished read.
     pub(super) fn complete(&mut self, read: ReadDone) {
         let core = self.core;
-        let Some((object, folio)) = self.io.as_deref_mut().and_then(|io| io.take(read.token)) else { return };
+        let Some((folio, charge)) = self.io.as_deref_mut().and_then(|io| io.take(read.token)) else { return };
+        let mut frames = charge.with(read.buf);
         let mut folio = folio.end(&core.waits, self.ready);
-        let mut extent = read.buf;
+        let Some(object) = folio.object() else {
+            // Nobody can find it any more.
+            folio.body_mut().extent = Some(frames);
+            return core.free_folio(folio);
+        };
         match read.result {
             Ok(len) => {
                 core.counters.add(Event::Reads, 1);
                 core.counters.add(Event::ReadBytes, len as u64);
-                if len < extent.len_bytes() {
+                if len < frames.len_bytes() {
                     // The end of the file: what is beyond it reads as zeros, and no bytes of the frames' last
                     // user show.
-                    extent.bytes_mut()[len..].fill(0);
+                    frames.bytes_mut()[len..].fill(0);
                     let _ = object.refresh_size();
                 }
-                folio.body_mut().extent = Some(extent);
+                folio.body_mut().extent = Some(frames);
                 folio.state.set(Flag::Uptodate);
-                core.enqueue(object, folio.let_go());
+                core.add_to_list(&object, folio.into_folio());
             }
             Err(_) => {
                 core.counters.add(Event::ReadErrors, 1);
                 object.note_unreadable();
                 object.remove(&folio);
-                core.folios.fetch_sub(1, Ordering::Relaxed);
-                core.mmu.free(extent);
+                core.groups.root().remove_folio();
+                core.free(frames);
                 let waited_from = self.ready.len();
-                let folio = folio.let_go();
+                let folio = folio.into_folio();
                 // Of several pages perhaps only one is bad: each fault reads its own alone, and fails with
                 // it.
                 self.ready.change_from(waited_from, |fault| {

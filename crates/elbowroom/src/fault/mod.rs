@@ -7,8 +7,9 @@
 //! change.
 //!
 //! `step` has the decisions (`private` those for pages that belong to one space), `needs` what comes between
-//! two looks, this file the loop of a handler: what to do when a step says that it must wait. `inline` is the
-//! loop of a thread that serves a fault of its own. `end` is how faults end, `watchdog` who sees to it that
+//! two looks, `outcome` what a look can come to and the one loop that acts on it. There are two who run that
+//! loop and know how to wait: a handler (this file), and a thread that serves a fault of its own (`inline`).
+//! `end` is how faults end, `watchdog` who sees to it that
 //! they do, and `trouble` what is done when something is broken.
 
 mod ahead;
@@ -18,6 +19,7 @@ mod inline;
 mod io;
 mod load;
 mod needs;
+mod outcome;
 mod private;
 mod step;
 mod trouble;
@@ -25,61 +27,79 @@ mod trouble;
 mod watchdog;
 
 use self::ahead::Ahead;
-use self::end::Finish;
 pub(crate) use self::inline::FaultError;
 use self::io::Io;
 use self::needs::{Got, Need};
-use crate::config::{
-    DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND, READS_BETWEEN_LOOKS, RECLAIM_BATCH_PAGES,
-    REPEATS_AT_ONCE,
-};
-use crate::core::{Core, Inbox, Job};
+use self::outcome::{Driver, Ended, Verdict, Wakeup};
+pub(crate) use self::outcome::{Outcome, Reason};
+use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND};
+use crate::core::{Inbox, Job};
 use crate::object::FileObject;
-use crate::page::{Delayed, Folio, Parked, Ready};
-use crate::pause::{Cause, pause};
+use crate::page::{Delayed, Parked, Ready};
+use crate::pause::{Bell, Cause, pause};
 use crate::platform::Platform;
+use crate::readahead::Streams;
 use crate::stats::Event;
-use elbowroom_machine::{Denial, FaultEvent, Mmu};
+use crate::writeback::Writeback;
+use elbowroom_machine::{FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
-use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use std::ops::Range;
+use elbowroom_sync::{Arc, LockClass, Mutex};
+use std::ops::{ControlFlow, Deref, Range};
 
 /// The thread number of faults that no thread of the program has had.
 pub(crate) const NO_THREAD: u32 = 0;
 
-/// How one look at a fault ended.
-pub(crate) enum Step {
-    /// Served, and the thread is awake.
-    Done,
-    /// There was nothing to do: the page was mapped meanwhile. Wake the thread.
-    Spurious,
-    /// Served by making the access fail; the thread is awake.
-    Denied(Denial),
-    /// Served, but the writer is throttled: it is woken later.
-    Throttled,
-    /// Wait for the folio's lock.
-    Wait(Arc<Folio>),
-    /// Something changed meanwhile: look again.
-    Again,
-    /// No frames can be had now.
-    NoMemory,
-    /// There is no memory for page tables: as soon as some frames are free.
-    NoTables,
-    /// The kernel is busy with a page: look again in a moment.
-    Later,
-    /// The address is no longer ours: let the kernel decide, in a moment.
-    Foreign,
-    /// It waits for a change of the layout to end.
-    Stalled,
-    /// It needs a read, which only a handler starts.
-    NeedsHandler,
+/// How faults are served.
+pub(crate) struct Faults<P: Platform> {
+    writeback: Writeback<P>,
+    streams: Mutex<Streams>,
+    /// What the watchdog sleeps at.
+    watch: Bell,
+    /// When somebody last looked at the clock for a bound, and when the process last went on after it had
+    /// been stopped; nanoseconds since the manager's start.
+    alive: AtomicU64,
+    resumed: AtomicU64,
+    /// Counts the looks of whoever settles aliases.
+    alias_looks: AtomicU32,
+}
+
+impl<P: Platform> Deref for Faults<P> {
+    type Target = Writeback<P>;
+
+    fn deref(&self) -> &Writeback<P> {
+        &self.writeback
+    }
+}
+
+impl<P: Platform> Faults<P> {
+    pub(crate) fn new(writeback: Writeback<P>) -> Self {
+        Self {
+            streams: writeback.locks.mutex(LockClass::Streams, Streams::new(*writeback.tuning())),
+            watch: Bell::new(&writeback.locks),
+            alive: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
+            alias_looks: AtomicU32::new(0),
+            writeback,
+        }
+    }
+
+    /// A folio that moves to and fro moves often between two calls of this.
+    pub(crate) fn note_alias_look(&self) {
+        self.alias_looks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Has the handlers and the watchdog look at `stop`.
+    pub(crate) fn wake_threads(&self) {
+        self.watch.ring_for_stop();
+        self.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
+    }
 }
 
 /// A look at faults: what a step may use.
 struct Pass<'a, P: Platform> {
-    core: &'a Core<P>,
+    core: &'a Faults<P>,
     /// How reads are started; a thread that is no handler has none.
     io: Option<&'a mut Io>,
     /// The faults whose wait has ended meanwhile.
@@ -93,14 +113,14 @@ struct Pass<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Pass<'a, P> {
-    fn new(core: &'a Core<P>, io: Option<&'a mut Io>, ready: &'a Ready) -> Self {
+    fn new(core: &'a Faults<P>, io: Option<&'a mut Io>, ready: &'a Ready) -> Self {
         Self { core, io, ready, need: None, got: Got::default(), ahead: None }
     }
 }
 
 /// One fault handler thread.
-pub(crate) struct Handler<P: Platform> {
-    core: Arc<Core<P>>,
+pub(crate) struct Handler<'a, P: Platform> {
+    core: &'a Faults<P>,
     number: usize,
     io: Io,
     ready: Ready,
@@ -110,8 +130,8 @@ pub(crate) struct Handler<P: Platform> {
     pending: bool,
 }
 
-impl<P: Platform> Handler<P> {
-    pub(crate) fn new(core: Arc<Core<P>>, number: usize, reactor: Box<dyn Reactor>) -> Self {
+impl<'a, P: Platform> Handler<'a, P> {
+    pub(crate) fn new(core: &'a Faults<P>, number: usize, reactor: Box<dyn Reactor>) -> Self {
         Self {
             core,
             number,
@@ -155,7 +175,7 @@ impl<P: Platform> Handler<P> {
             for (nth, read) in (1..).zip(done.drain(..)) {
                 self.pass().complete(read);
                 self.run_ready();
-                if nth % READS_BETWEEN_LOOKS == 0 {
+                if nth % self.core.tuning().reads_between_looks == 0 {
                     self.serve_new(&mut events);
                 }
             }
@@ -180,7 +200,7 @@ impl<P: Platform> Handler<P> {
     /// batches, and what is served batch by batch only would have device and processors wait for each other.
     fn serve_new(&mut self, events: &mut Vec<FaultEvent>) {
         P::take_faults(&self.core.mmu, events);
-        if self.io.load.is_high() {
+        if self.core.config.ablation.shared_faults && self.io.load.is_high() {
             self.share(events);
         }
         events.drain(..).for_each(|event| self.serve(Parked::new(event)));
@@ -203,7 +223,7 @@ impl<P: Platform> Handler<P> {
     }
 
     fn pass(&mut self) -> Pass<'_, P> {
-        Pass::new(&self.core, Some(&mut self.io), &self.ready)
+        Pass::new(self.core, Some(&mut self.io), &self.ready)
     }
 
     /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is
@@ -244,7 +264,7 @@ impl<P: Platform> Handler<P> {
             let due = self.inbox().waiting.lock().take_due(now);
             match due {
                 Some((fault, Delayed::ServeAgain)) => self.serve(fault),
-                Some((fault, Delayed::WakeOnly)) => self.finish(fault, Finish::Wake),
+                Some((fault, Delayed::WakeOnly)) => self.core.finish(fault, Ended::served(Wakeup::Now)),
                 None => return,
             }
         }
@@ -256,9 +276,9 @@ impl<P: Platform> Handler<P> {
         while left > 0 {
             let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { return };
             if self.core.waited(fault.since) > MEMORY_WAIT_BOUND {
-                self.give_up(fault);
+                self.core.end_overdue(fault);
                 if self.inbox().waiting.lock().starved.is_empty() {
-                    self.core.starving_since.store(0, Ordering::Relaxed);
+                    self.core.note_fed();
                 }
                 left -= 1;
                 continue;
@@ -269,59 +289,19 @@ impl<P: Platform> Handler<P> {
             if waiting.starved.len() > before {
                 // It went to the back, but it is the oldest: put it in front again.
                 waiting.starved.rotate_right(1);
-                let now_ns = self.core.born.elapsed().as_nanos() as u64;
-                let starving = &self.core.starving_since;
-                let _ = starving.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
+                self.core.note_starving();
                 return;
             }
-            self.core.starving_since.store(0, Ordering::Relaxed);
+            self.core.note_fed();
             left -= 1;
         }
     }
 
     /// Serves a fault as far as it gets without waiting.
-    pub(crate) fn serve(&mut self, mut fault: Parked) {
+    pub(crate) fn serve(&mut self, fault: Parked) {
         self.core.mmu.give_way();
         self.inbox().beat.works(fault.event.addr);
-        loop {
-            match self.pass().step(&mut fault) {
-                Step::Again => {
-                    fault.repeats += 1;
-                    if fault.repeats.is_multiple_of(REPEATS_AT_ONCE) {
-                        return self.delay(fault, Delayed::ServeAgain, DELAY);
-                    }
-                }
-                Step::Done => return self.finish(fault, Finish::Awake),
-                Step::Spurious => return self.finish(fault, Finish::Wake),
-                Step::Denied(denial) => return self.finish(fault, Finish::Denied(denial)),
-                Step::Throttled => return self.finish(fault, Finish::Throttle),
-                Step::Wait(folio) => {
-                    self.core.note_wait(&mut fault, &folio);
-                    match self.core.waits.park(&folio, fault) {
-                        None => return,
-                        Some(back) => fault = back,
-                    }
-                }
-                Step::NoTables => {
-                    self.core.shrink(RECLAIM_BATCH_PAGES, &self.ready);
-                    return self.starve(fault);
-                }
-                Step::NoMemory => return self.starve(fault),
-                // A thread that waits here bounds its wait itself.
-                Step::Later if fault.waiter.is_some() => return self.finish(fault, Finish::Wake),
-                Step::Later => {
-                    let since = *fault.blocked_since.get_or_insert_with(Instant::now);
-                    if self.core.waited(since) > PINNED_BOUND {
-                        return self.give_up(fault);
-                    }
-                    return self.delay(fault, Delayed::ServeAgain, DELAY);
-                }
-                Step::Foreign => return self.delay(fault, Delayed::WakeOnly, DELAY),
-                Step::Stalled => return self.core.stall(fault),
-                // A handler is what it needs.
-                Step::NeedsHandler => return self.delay(fault, Delayed::ServeAgain, DELAY),
-            }
-        }
+        self.drive(fault);
     }
 
     /// Queues a fault that found no memory.
@@ -333,8 +313,58 @@ impl<P: Platform> Handler<P> {
         self.pending = true;
     }
 
-    fn delay(&mut self, fault: Parked, what: Delayed, delay: Duration) {
-        self.inbox().waiting.lock().delay(Instant::now() + delay, fault, what);
+    /// Queues a fault until a moment later.
+    fn delay(&mut self, fault: Parked, what: Delayed) {
+        self.inbox().waiting.lock().delay(Instant::now() + DELAY, fault, what);
         self.pending = true;
+    }
+}
+
+/// A handler never waits: it puts the fault where somebody, or it itself, finds it later.
+impl<P: Platform> Driver for Handler<'_, P> {
+    type End = ();
+
+    fn look(&mut self, fault: &mut Parked) -> Outcome {
+        self.pass().step(fault)
+    }
+
+    fn end(&mut self, fault: Parked, ended: Ended) {
+        if ended.verdict == Verdict::Foreign {
+            // Not at once: it would fault again before the kernel's mapping is there.
+            self.delay(fault, Delayed::WakeOnly);
+        } else {
+            self.core.finish(fault, ended);
+        }
+    }
+
+    fn wait(&mut self, mut fault: Parked, reason: Reason) -> ControlFlow<(), Parked> {
+        match reason {
+            Reason::Folio(folio) => {
+                self.core.note_wait(&mut fault, &folio);
+                return match self.core.waits.park(&folio, fault) {
+                    None => ControlFlow::Break(()),
+                    Some(back) => ControlFlow::Continue(back),
+                };
+            }
+            Reason::Frames => self.starve(fault),
+            Reason::Tables => {
+                self.core.shrink(self.core.tuning().reclaim_batch_pages, &self.ready);
+                self.starve(fault);
+            }
+            // A thread that waits here bounds its wait itself.
+            Reason::Pinned if fault.waiter.is_some() => self.end(fault, Ended::served(Wakeup::Now)),
+            Reason::Pinned => {
+                let since = *fault.blocked_since.get_or_insert_with(Instant::now);
+                if self.core.waited(since) > PINNED_BOUND {
+                    self.core.end_overdue(fault);
+                } else {
+                    self.delay(fault, Delayed::ServeAgain);
+                }
+            }
+            Reason::Change => self.core.stall(fault),
+            // A handler is what it needs.
+            Reason::Handler | Reason::Turn => self.delay(fault, Delayed::ServeAgain),
+        }
+        ControlFlow::Break(())
     }
 }

@@ -4,11 +4,13 @@
 //! block: what it lacks (frames that reclaim or the kernel must make, a size that the file must be asked for)
 //! is had between two looks, and what it begins (reads) is begun behind it, with nothing held.
 
-use super::{Pass, Step};
+use super::Pass;
+use super::outcome::{Outcome, Reason};
+use crate::group::Frames;
 use crate::object::FileObject;
 use crate::page::Parked;
 use crate::platform::Platform;
-use elbowroom_machine::{Extent, Mmu};
+use elbowroom_machine::Mmu;
 use elbowroom_sync::Arc;
 
 /// Looks of one step, at most, before others get their turn.
@@ -28,7 +30,7 @@ pub(super) enum Need {
 /// What has been got for a fault.
 #[derive(Default)]
 pub(super) struct Got {
-    frames: Option<Extent>,
+    frames: Option<Frames>,
     /// It was tried to get a run of frames, perhaps without success.
     tried_run: bool,
     /// The file was asked for its size.
@@ -37,20 +39,20 @@ pub(super) struct Got {
 
 impl<P: Platform> Pass<'_, P> {
     /// One step of a fault: a look, more looks with what the first one found missing, and then what it began.
-    pub(super) fn step(&mut self, fault: &mut Parked) -> Step {
+    pub(super) fn step(&mut self, fault: &mut Parked) -> Outcome {
         let mut step = self.look(fault);
         // Once each, but for what others take meanwhile.
         for _ in 0..LOOKS_AT_ONCE {
             let Some(need) = self.need.take() else { break };
             if !self.get(need) {
-                step = Step::NoMemory;
+                step = Outcome::Wait(Reason::Frames);
                 break;
             }
             step = self.look(fault);
         }
         self.need = None;
         if let Some(unused) = std::mem::take(&mut self.got).frames {
-            self.core.mmu.free(unused);
+            self.core.free(unused);
         }
         self.begin_reads();
         if let Some((object, pages)) = self.ahead.take() {
@@ -63,16 +65,16 @@ impl<P: Platform> Pass<'_, P> {
     }
 
     /// Has `need` got before the next look, which follows at once.
-    pub(super) fn needs(&mut self, need: Need) -> Step {
+    pub(super) fn needs(&mut self, need: Need) -> Outcome {
         self.need = Some(need);
-        Step::Again
+        Outcome::Again
     }
 
     /// Gets what a look found missing, with nothing held. `false`: there is no memory.
     fn get(&mut self, need: Need) -> bool {
         let core = self.core;
         if let Some(other) = self.got.frames.take() {
-            core.mmu.free(other);
+            core.free(other);
         }
         match need {
             Need::Frames(order) => {
@@ -100,18 +102,18 @@ impl<P: Platform> Pass<'_, P> {
     }
 
     /// 2^`order` frames or fewer, if they are at hand; if not, the next look has them.
-    pub(super) fn take_frames(&mut self, order: u8) -> Result<Extent, Step> {
+    pub(super) fn take_frames(&mut self, order: u8) -> Result<Frames, Outcome> {
         match self.got.frames.take() {
             Some(extent) if extent.order() <= order => return Ok(extent),
-            Some(larger) => self.core.mmu.free(larger),
+            Some(larger) => self.core.free(larger),
             None => {}
         }
         self.core.frames_at_hand(order).ok_or_else(|| self.needs(Need::Frames(order)))
     }
 
     /// 2^`order` frames in a run; `None`: they are to be got, or there are none, which the next look knows.
-    pub(super) fn take_run(&mut self, order: u8) -> Result<Option<Extent>, Step> {
-        let whole = |extent: &Extent| extent.order() == order;
+    pub(super) fn take_run(&mut self, order: u8) -> Result<Option<Frames>, Outcome> {
+        let whole = |frames: &Frames| frames.order() == order;
         if let Some(extent) = self.got.frames.take_if(|extent| whole(extent)) {
             return Ok(Some(extent));
         }

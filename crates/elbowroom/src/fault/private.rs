@@ -5,10 +5,11 @@
 //! zeros: a read of untouched anonymous memory gets a frame, as a store does. A page that several spaces have
 //! since a fork is copied by the first of them that stores to it, and kept by the last.
 
-use super::{Pass, Step};
-use crate::core::Core;
+use super::Faults;
+use super::Pass;
+use super::outcome::{Outcome, Reason};
 use crate::object::FileObject;
-use crate::page::{AnonPages, Flag, Folio, LockedFolio, Parked, Woken};
+use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
@@ -21,27 +22,27 @@ const MUTANT_SKIP_IDENTITY_CHECK: bool = cfg!(elbowroom_mutant = "skip_identity_
 /// Why a page was not copied.
 enum NoCopy {
     /// No frame is at hand.
-    Frames(Step),
+    Frames(Outcome),
     Unmap(UnmapError),
 }
 
 impl<'a, P: Platform> Pass<'a, P> {
-    pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Step {
+    pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Outcome {
         let page = (fault.event.addr >> PAGE_SHIFT) as u64;
         if let Some(folio) = mm.anon.lookup(page) {
             let mut folio = match LockedFolio::try_lock(folio, &self.core.waits, self.ready) {
                 Ok(locked) => locked,
-                Err(folio) => return Step::Wait(folio),
+                Err(folio) => return Outcome::Wait(Reason::Folio(folio)),
             };
             return if !MUTANT_SKIP_IDENTITY_CHECK && !mm.anon.has(page, folio.arc()) {
                 // It was dropped, copied or moved between being found and being locked.
-                Step::Again
-            } else if fault.event.write && folio.mapcount.load(Ordering::Acquire) > 1 {
+                Outcome::Again
+            } else if fault.event.write && folio.spaces() > 1 {
                 self.unshare(mm, vma, &mut folio, fault)
             } else {
                 match self.core.map_own(vma, &mut folio, fault) {
                     // Pinned in another space that has it: a copy will do.
-                    Step::Later if folio.mapcount.load(Ordering::Acquire) > 1 => {
+                    Outcome::Wait(Reason::Pinned) if folio.spaces() > 1 => {
                         self.unshare(mm, vma, &mut folio, fault)
                     }
                     step => step,
@@ -56,18 +57,18 @@ impl<'a, P: Platform> Pass<'a, P> {
     }
 
     /// A new folio of one page of zeros, uptodate and locked.
-    pub(super) fn zero_folio(&mut self, owner: u64, page: u64) -> Result<LockedFolio<'a>, Step> {
+    pub(super) fn zero_folio(&mut self, owner: Owner, page: u64) -> Result<LockedFolio<'a>, Outcome> {
         let mut extent = self.take_frames(0)?;
         extent.clear();
-        Ok(self.core.anon_folio(owner, page, extent, self.ready))
+        Ok(self.core.new_folio(owner, page, extent, self.ready))
     }
 
     /// Untouched anonymous memory.
-    fn zero_page(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Step {
+    fn zero_page(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Outcome {
         if let Some(step) = self.huge_zero_page(mm, vma, page, fault) {
             return step;
         }
-        match self.zero_folio(mm.id, page) {
+        match self.zero_folio(Owner::anon(), page) {
             Ok(folio) => self.own(mm, vma, folio, fault),
             Err(step) => step,
         }
@@ -80,7 +81,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         vma: &VmaGuard<'_>,
         object: &Arc<FileObject>,
         fault: &mut Parked,
-    ) -> Step {
+    ) -> Outcome {
         let (core, index) = (self.core, vma.page_at(fault.event.addr));
         let mut source = match self.object_folio(vma, object, fault) {
             Ok(folio) => folio,
@@ -88,13 +89,13 @@ impl<'a, P: Platform> Pass<'a, P> {
         };
         let inside = || index < object.size_pages();
         if source.state.test(Flag::Dead) || !inside() {
-            return Step::Again;
+            return Outcome::Again;
         }
         // The copy comes in the place of this page.
         let (base, page) = (vma.address_of(source.index), (index - source.index) as usize);
         let extent = source.body_mut().extent();
-        let at_home = if extent.base() == Some(base) { core.mmu.unmap(extent) } else { Ok(()) };
-        match at_home.map_err(NoCopy::Unmap).and_then(|()| self.copy(mm, &mut source, page, fault)) {
+        let gone_here = core.mmu.unmap_at(extent, base);
+        match gone_here.map_err(NoCopy::Unmap).and_then(|()| self.copy(&mut source, page, fault)) {
             // Whoever truncates the file looks for copies after the size is stored, so either the copy is
             // found or this sees the size.
             Ok(copy) => self.own_if(mm, vma, copy, fault, || {
@@ -102,18 +103,14 @@ impl<'a, P: Platform> Pass<'a, P> {
                 inside()
             }),
             Err(NoCopy::Frames(step)) => step,
-            Err(NoCopy::Unmap(UnmapError::Busy)) => Step::Later,
-            Err(NoCopy::Unmap(UnmapError::Lost)) => {
-                core.discard(object, &mut source);
-                Step::Again
-            }
+            Err(NoCopy::Unmap(UnmapError::Busy)) => Outcome::Wait(Reason::Pinned),
+            Err(NoCopy::Unmap(UnmapError::Lost)) => core.give_up_lost(&mut source),
         }
     }
 
     /// A page with the bytes of page `page` of `source`. The source stays where it is, if that can be.
     fn copy(
         &mut self,
-        mm: &Mm,
         source: &mut LockedFolio<'_>,
         page: usize,
         fault: &Parked,
@@ -124,36 +121,42 @@ impl<'a, P: Platform> Pass<'a, P> {
         if extent.is_damaged()
             && let Err(e) = core.mmu.unmap(extent)
         {
-            core.mmu.free(copy);
+            core.free(copy);
             return Err(NoCopy::Unmap(e));
         }
         if !core.mmu.copy_page(extent, page, &mut copy) {
             if let Err(e) = core.mmu.unmap(extent) {
-                core.mmu.free(copy);
+                core.free(copy);
                 return Err(NoCopy::Unmap(e));
             }
             copy.bytes_mut().copy_from_slice(&extent.bytes()[page << PAGE_SHIFT..][..PAGE_SIZE]);
         }
-        Ok(core.anon_folio(mm.id, (fault.event.addr >> PAGE_SHIFT) as u64, copy, self.ready))
+        Ok(core.anon_folio((fault.event.addr >> PAGE_SHIFT) as u64, copy, self.ready))
     }
 
     /// A store to a page that other spaces have, too. Nobody stores to it, so it can be copied wherever it is
     /// mapped, but for here.
-    fn unshare(&mut self, mm: &Mm, vma: &VmaGuard<'_>, shared: &mut LockedFolio<'_>, fault: &Parked) -> Step {
+    fn unshare(
+        &mut self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        shared: &mut LockedFolio<'_>,
+        fault: &Parked,
+    ) -> Outcome {
         let core = self.core;
         let extent = shared.body_mut().extent();
-        if extent.base() == Some(fault.event.addr) && core.mmu.unmap(extent).is_err() {
-            return Step::Later;
+        if core.mmu.unmap_at(extent, fault.event.addr).is_err() {
+            return Outcome::Wait(Reason::Pinned);
         }
-        let mut own = match self.copy(mm, shared, 0, fault) {
+        let mut own = match self.copy(shared, 0, fault) {
             Ok(own) => own,
             Err(NoCopy::Frames(step)) => return step,
-            Err(NoCopy::Unmap(_)) => return Step::Later,
+            Err(NoCopy::Unmap(_)) => return Outcome::Wait(Reason::Pinned),
         };
         // Nobody else changes what is there: the shared folio is locked, and was there after that.
         let replaced = mm.anon.replace((fault.event.addr >> PAGE_SHIFT) as u64, shared.arc(), own.arc());
         assert!(replaced, "what is at a page changes only under its folio's lock");
-        shared.mapcount.fetch_sub(1, Ordering::AcqRel);
+        shared.remove_space();
         core.map_own(vma, &mut own, fault)
     }
 
@@ -164,7 +167,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         vma: &VmaGuard<'_>,
         folio: LockedFolio<'_>,
         fault: &Parked,
-    ) -> Step {
+    ) -> Outcome {
         self.own_if(mm, vma, folio, fault, || true)
     }
 
@@ -176,39 +179,44 @@ impl<'a, P: Platform> Pass<'a, P> {
         mut folio: LockedFolio<'_>,
         fault: &Parked,
         wanted: impl FnOnce() -> bool,
-    ) -> Step {
+    ) -> Outcome {
         let core = self.core;
         if !mm.anon.insert(folio.index, folio.arc()) {
             // Another thread was faster.
             core.free_folio(folio);
-            return Step::Again;
+            return Outcome::Again;
         }
         if wanted() {
             return core.map_own(vma, &mut folio, fault);
         }
         core.take_own(mm, folio.index, folio);
-        Step::Again
+        Outcome::Again
     }
 }
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Faults<P> {
     /// Maps a locked folio of the space's own, as far as the mapping has it.
-    fn map_own(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, fault: &Parked) -> Step {
+    fn map_own(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, fault: &Parked) -> Outcome {
         let (addr, write) = (fault.event.addr, fault.event.write);
         let first = AnonPages::first_of(folio, (addr >> PAGE_SHIFT) as u64);
         let base = (first as usize) << PAGE_SHIFT;
         let inside =
             vma.range.start.max(base) - base..vma.range.end.min(base + (PAGE_SIZE << folio.order)) - base;
-        let alone = folio.mapcount.load(Ordering::Acquire) == 1;
+        let alone = folio.spaces() == 1;
         let extent = folio.body_mut().extent();
-        if extent.base().is_some_and(|b| b != base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
-            return Step::Later;
+        if self.has_no_place_for(extent, base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
+            return Outcome::Wait(Reason::Pinned);
         }
-        let present = extent.away().contains((addr - base) >> PAGE_SHIFT);
+        let present = extent.is_mapped(base, (addr - base) >> PAGE_SHIFT);
         let mapped = if !present {
             let writable = alone && vma.spec.prot.contains(Prot::WRITE);
-            let access = if writable { Access::Write } else { Access::ReadOnly };
             let pages = inside.start >> PAGE_SHIFT..inside.end >> PAGE_SHIFT;
+            // Garbage collectors take the right to store away to see each store, from the first one on.
+            let (pages, access) = if writable {
+                (pages, Access::Write)
+            } else {
+                (self.tracked_around((addr - base) >> PAGE_SHIFT, &pages), Access::ReadTracked)
+            };
             self.mmu.map(extent, base, pages, access, Wake::Now)
         } else if write {
             self.mmu.make_writable(base + inside.start..base + inside.end, Wake::Now)
@@ -218,22 +226,15 @@ impl<P: Platform> Core<P> {
         self.mapped(mapped, false, present && !write)
     }
 
-    /// A new folio with the extent, uptodate and locked.
-    pub(crate) fn anon_folio<'a>(
-        &'a self,
-        owner: u64,
-        page: u64,
-        extent: Extent,
-        woken: &'a dyn Woken,
-    ) -> LockedFolio<'a> {
-        self.count_folio();
-        LockedFolio::new(Folio::filled(owner, page, extent), &self.waits, woken)
+    /// Whether the extent must be unmapped before it can be mapped with page 0 at `base`.
+    pub(super) fn has_no_place_for(&self, extent: &Extent, base: usize) -> bool {
+        extent.places().len() >= <P::Mmu as Mmu>::PLACES && extent.place(base).is_none()
     }
 
     /// The folio that a space has at a page, locked; waits for the lock. Not for handlers.
     pub(crate) fn lock_own(&self, mm: &Mm, page: u64) -> Option<LockedFolio<'_>> {
         loop {
-            let folio = self.waits.lock(mm.anon.find(page)?, self);
+            let folio = self.waits.lock(&mm.anon.find(page)?, self.handlers());
             if mm.anon.has(page, folio.arc()) {
                 return Some(folio);
             }
@@ -244,25 +245,8 @@ impl<P: Platform> Core<P> {
     /// it if no other has it.
     pub(crate) fn take_own(&self, mm: &Mm, page: u64, folio: LockedFolio<'_>) {
         let taken = mm.anon.remove(page, folio.arc());
-        if taken && folio.mapcount.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if taken && folio.remove_space() {
             self.free_folio(folio);
         }
-    }
-
-    /// Counts a new folio.
-    pub(crate) fn count_folio(&self) {
-        let folios = self.folios.fetch_add(1, Ordering::Relaxed) + 1;
-        if folios > self.folios_peak.load(Ordering::Relaxed) {
-            self.folios_peak.fetch_max(folios, Ordering::Relaxed);
-        }
-    }
-
-    /// Frees the frames of a folio that nobody can find any more and that is home.
-    pub(crate) fn free_folio(&self, mut folio: LockedFolio<'_>) {
-        folio.state.set(Flag::Dead);
-        if let Some(extent) = folio.body_mut().extent.take() {
-            self.mmu.free(extent);
-        }
-        self.folios.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,11 +1,13 @@
 //! One look at a fault: from the address to a mapped page, or to what it must wait for.
 
+use super::Faults;
 use super::needs::Need;
-use super::{NO_THREAD, Pass, Step};
-use crate::config::{AHEAD_SHARE, ALIAS_MOVES, OPTIMISTIC_LOOKUPS, TRACKED_AROUND_PAGES};
-use crate::core::Core;
+use super::outcome::{Outcome, Reason, Wakeup};
+use super::{NO_THREAD, Pass};
+use crate::config::{ALIAS_MOVES, DELAY};
 use crate::object::{FileObject, InsertError};
-use crate::page::{Flag, Folio, LockedFolio, Parked};
+use crate::page::{Flag, Folio, LockedFolio, Owner, Parked};
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
@@ -15,32 +17,27 @@ use elbowroom_sync::epoch::pin;
 use elbowroom_sync::{Arc, LayoutHeld};
 use std::ops::{Deref, Range};
 
-/// A VMA that was entered, and the layout lock if that was needed for it.
-pub(crate) struct Entered<'a> {
-    vma: VmaGuard<'a>,
-    _layout: Option<LayoutShared<'a>>,
-}
-
-impl<'a> Deref for Entered<'a> {
-    type Target = VmaGuard<'a>;
-
-    fn deref(&self) -> &VmaGuard<'a> {
-        &self.vma
-    }
-}
+/// In tests of the tests: a fault sleeps while all who change the layout wait for it.
+const MUTANT_SLEEP_IN_SECTION: bool = cfg!(elbowroom_mutant = "sleep_in_section");
 
 impl<'a, P: Platform> Pass<'a, P> {
     /// One look at a fault. Nothing in it may block.
-    pub(super) fn look(&mut self, fault: &mut Parked) -> Step {
+    pub(super) fn look(&mut self, fault: &mut Parked) -> Outcome {
         let core = self.core;
         let addr = fault.event.addr;
+        // Outside of the section, since it may wait.
+        let mm = if core.config.ablation.vma_locks { None } else { core.spaces.of(addr) };
+        let layout = mm.as_ref().and_then(|mm| core.layout_of_look(mm));
         // One for all that is looked up below: making one costs more than having one.
         let epoch = pin();
-        let Some(mm) = core.spaces.at(addr, &epoch) else { return Step::Foreign };
+        let Some(mm) = core.spaces.at(addr, &epoch) else { return Outcome::FOREIGN };
+        if MUTANT_SLEEP_IN_SECTION {
+            pause(Cause::Contended, DELAY);
+        }
         let Ok(vma) = core.enter(mm, addr) else {
             // That may wait, which is not for a guard.
             let mm = mm.clone();
-            drop(epoch);
+            drop((epoch, layout));
             return core.not_entered(&mm, fault);
         };
         if let Some(denial) = forbidden(vma.spec.prot, fault.event.write) {
@@ -68,7 +65,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         vma: &VmaGuard<'_>,
         object: &Arc<FileObject>,
         fault: &mut Parked,
-    ) -> Step {
+    ) -> Outcome {
         let core = self.core;
         let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
         let mut folio = match self.object_folio(vma, object, fault) {
@@ -76,16 +73,16 @@ impl<'a, P: Platform> Pass<'a, P> {
             Err(step) => return step,
         };
         let step = if folio.state.test(Flag::Dead) || index >= object.size_pages() {
-            Step::Again
+            Outcome::Again
         } else {
             core.map_folio(mm, vma, object, &mut folio, fault)
         };
         debug_assert!(vma.range.contains(&addr), "the VMA is locked");
-        let folio = folio.let_go();
-        if matches!(step, Step::Done) && !fault.major && !object.is_memory() {
+        let folio = folio.into_folio();
+        if step.is_mapped_now() && !fault.major && !object.is_memory() {
             core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
         }
-        if matches!(step, Step::Done) && !fault.event.write && !object.is_memory() {
+        if step.is_mapped_now() && !fault.event.write && !object.is_memory() {
             self.read_on(vma, object, &folio, fault);
         }
         step
@@ -97,7 +94,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         vma: &VmaGuard<'_>,
         object: &Arc<FileObject>,
         fault: &mut Parked,
-    ) -> Result<LockedFolio<'a>, Step> {
+    ) -> Result<LockedFolio<'a>, Outcome> {
         let core = self.core;
         let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
         if index >= object.size_pages() {
@@ -126,20 +123,21 @@ impl<'a, P: Platform> Pass<'a, P> {
         };
         // Whatever failed before, the page is there now, or is being read.
         fault.failed = false;
-        LockedFolio::try_lock(folio, &core.waits, self.ready).map_err(Step::Wait)
+        LockedFolio::try_lock(folio, &core.waits, self.ready)
+            .map_err(|folio| Outcome::Wait(Reason::Folio(folio)))
     }
 
     /// A page of zeros for a page of memory that nobody has touched.
-    fn new_memory(&mut self, object: &Arc<FileObject>, index: u64) -> Step {
+    fn new_memory(&mut self, object: &Arc<FileObject>, index: u64) -> Outcome {
         let core = self.core;
-        let folio = match self.zero_folio(object.serial, index) {
+        let folio = match self.zero_folio(Owner::file(object), index) {
             Ok(folio) => folio,
             Err(step) => return step,
         };
         if object.insert(folio.arc()).is_err() {
             core.free_folio(folio);
         }
-        Step::Again
+        Outcome::Again
     }
 
     /// Makes the folio for a page that is not in the cache and starts reading it.
@@ -149,9 +147,9 @@ impl<'a, P: Platform> Pass<'a, P> {
         object: &Arc<FileObject>,
         index: u64,
         fault: &mut Parked,
-    ) -> Step {
+    ) -> Outcome {
         if self.io.is_none() {
-            return Step::NeedsHandler;
+            return Outcome::Wait(Reason::Handler);
         }
         let (core, thread) = (self.core, fault.event.thread);
         let waited_for_it = fault.major && fault.held.as_ref().is_some_and(|f| f.range().contains(&index));
@@ -171,9 +169,9 @@ impl<'a, P: Platform> Pass<'a, P> {
         match self.start_read(object, index, extent, &[]) {
             Ok(folio) => {
                 core.streams.lock().note(thread, object.serial, folio.index, folio.pages());
-                Step::Wait(folio)
+                Outcome::Wait(Reason::Folio(folio))
             }
-            Err(InsertError::Exists) => Step::Again,
+            Err(InsertError::Exists) => Outcome::Again,
             Err(InsertError::Closed) => core.refuse(fault.event.addr, bus(vma), || true),
         }
     }
@@ -186,7 +184,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             return;
         }
         // With many waiting faults the device is busy, and memory is better used for what they wait for.
-        if core.waiting.load(Ordering::Relaxed) > crate::config::READ_ON_MAX_WAITING {
+        if core.groups.root().waiting() > core.tuning().read_on_max_waiting {
             return;
         }
         let thread = fault.event.thread;
@@ -194,7 +192,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             thread,
             object.serial,
             folio.range().end,
-            core.read_cap() / AHEAD_SHARE,
+            core.read_cap() / core.tuning().ahead_share,
         );
         if let Some((start, pages)) = next
             && start < object.size_pages().min(vma.pages().end)
@@ -221,15 +219,18 @@ fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
     }
 }
 
-impl<P: Platform> Core<P> {
-    /// The VMA that covers `addr`, to rely on; counted. Waits for the layout lock if per-VMA locks are off,
-    /// for nothing else.
-    pub(crate) fn enter<'m>(&self, mm: &'m Mm, addr: usize) -> Result<Entered<'m>, Enter> {
-        let counters = &self.counters;
-        let layout = (!self.config.ablation.vma_locks).then(|| {
-            counters.add(Event::LayoutLockFaults, 1);
+impl<P: Platform> Faults<P> {
+    /// With per-VMA locks off, the layout lock: it is waited for before each look, and held to its end.
+    pub(crate) fn layout_of_look<'m>(&self, mm: &'m Mm) -> Option<LayoutShared<'m>> {
+        (!self.config.ablation.vma_locks).then(|| {
+            self.counters.add(Event::LayoutLockFaults, 1);
             mm.read()
-        });
+        })
+    }
+
+    /// The VMA that covers `addr`, to rely on; counted. Waits for nothing.
+    pub(crate) fn enter<'m>(&self, mm: &'m Mm, addr: usize) -> Result<VmaGuard<'m>, Enter> {
+        let counters = &self.counters;
         let found = mm.enter(addr);
         match &found {
             Ok(_) => counters.add(Event::VmaLockSuccess, 1),
@@ -237,23 +238,23 @@ impl<P: Platform> Core<P> {
             Err(Enter::Locked) => counters.add(Event::VmaLockAbort, 1),
             Err(Enter::Changed) => counters.add(Event::VmaLockRetry, 1),
         }
-        Ok(Entered { vma: found?, _layout: layout })
+        found
     }
 
     /// What an access that did not get into its VMA does next.
-    fn not_entered(&self, mm: &Mm, fault: &mut Parked) -> Step {
+    fn not_entered(&self, mm: &Mm, fault: &mut Parked) -> Outcome {
         let addr = fault.event.addr;
         fault.lookups += 1;
-        if fault.lookups < OPTIMISTIC_LOOKUPS {
+        if fault.lookups < self.tuning().optimistic_lookups {
             elbowroom_sync::thread::yield_now();
-            return Step::Again;
+            return Outcome::Again;
         }
         fault.lookups = 0;
         self.counters.add(Event::LayoutLockFaults, 1);
         let step = self.look_closely(mm, addr, &mm.read());
         step.unwrap_or_else(|| match fault.event.thread {
             // Nobody waits there: a verb only asked.
-            NO_THREAD => Step::Denied(Denial::NotMapped),
+            NO_THREAD => Outcome::denied(Denial::NotMapped),
             _ => self.not_mapped(mm, addr),
         })
     }
@@ -265,21 +266,21 @@ impl<P: Platform> Core<P> {
         mm: &Mm,
         addr: usize,
         layout: &(impl LayoutHeld + Deref<Target = LayoutState>),
-    ) -> Option<Step> {
+    ) -> Option<Outcome> {
         if !mm.overlapping(&(addr..addr + PAGE_SIZE), layout).is_empty() {
             // It is there after all: the next look finds it.
-            Some(Step::Again)
+            Some(Outcome::Again)
         } else if layout.changing.iter().any(|r| r.contains(&addr)) {
-            Some(Step::Stalled)
+            Some(Outcome::Wait(Reason::Change))
         } else if !self.mmu.covers(addr, PAGE_SIZE) {
-            Some(Step::Foreign)
+            Some(Outcome::FOREIGN)
         } else {
             None
         }
     }
 
     /// Nothing is mapped there: the kernel says so itself, where the access is the kernel's.
-    fn not_mapped(&self, mm: &Mm, addr: usize) -> Step {
+    fn not_mapped(&self, mm: &Mm, addr: usize) -> Outcome {
         let mut layout = mm.write();
         if let Some(step) = self.look_closely(mm, addr, &layout) {
             return step;
@@ -290,7 +291,7 @@ impl<P: Platform> Core<P> {
             mm.take(&mut layout, &page);
         }
         match punched {
-            Ok(_) => Step::Denied(Denial::NotMapped),
+            Ok(_) => Outcome::denied(Denial::NotMapped),
             // Still with the lock: what is mapped there afterwards finds the denial.
             Err(_) => self.refuse(addr, Denial::NoAccess, || true),
         }
@@ -311,21 +312,21 @@ impl<P: Platform> Core<P> {
 
     /// Makes the access fail, unless `wanted` says, once every other handler can see the denial, that it
     /// should not after all.
-    pub(super) fn refuse(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Step {
+    pub(super) fn refuse(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Outcome {
         match self.mmu.deny(addr, denial, wanted) {
-            Ok(true) => Step::Denied(denial),
-            Ok(false) => Step::Again,
+            Ok(true) => Outcome::denied(denial),
+            Ok(false) => Outcome::Again,
             // No memory for the kernel's bookkeeping: try again until there is.
-            Err(_) => Step::Later,
+            Err(_) => Outcome::Wait(Reason::Pinned),
         }
     }
 
     /// SIGBUS, once nothing of ours is left at the address.
-    fn beyond_the_end(&self, vma: &VmaGuard<'_>, object: &FileObject, index: u64, addr: usize) -> Step {
+    fn beyond_the_end(&self, vma: &VmaGuard<'_>, object: &FileObject, index: u64, addr: usize) -> Outcome {
         if let Some(folio) = object.lookup(index) {
-            let mut folio = match LockedFolio::try_lock(folio, &self.waits, self) {
+            let mut folio = match LockedFolio::try_lock(folio, &self.waits, self.handlers()) {
                 Ok(locked) => locked,
-                Err(folio) => return Step::Wait(folio),
+                Err(folio) => return Outcome::Wait(Reason::Folio(folio)),
             };
             let unmapped = match folio.body_mut().extent.as_mut() {
                 Some(extent) => self.mmu.unmap(extent),
@@ -333,7 +334,7 @@ impl<P: Platform> Core<P> {
             };
             drop(folio);
             if unmapped == Err(UnmapError::Busy) {
-                return Step::Later;
+                return Outcome::Wait(Reason::Pinned);
             }
         }
         object.note_denied();
@@ -348,35 +349,35 @@ impl<P: Platform> Core<P> {
         object: &FileObject,
         folio: &mut LockedFolio<'_>,
         fault: &Parked,
-    ) -> Step {
+    ) -> Outcome {
         let (base, write) = (vma.address_of(folio.index), fault.event.write);
         let page = (vma.page_at(fault.event.addr) - folio.index) as usize;
+        // Where pages were lost, the file's are to be read anew, not those mapped that are home.
+        let moves = self.has_no_place_for(folio.body_mut().extent(), base);
+        if moves {
+            self.counters.add(Event::FolioMoves, 1);
+            if folio.note_moved(self.alias_looks.load(Ordering::Relaxed)) > ALIAS_MOVES {
+                object.note_bouncing();
+            }
+        }
+        if moves || folio.body_mut().extent().is_damaged() {
+            match self.mmu.unmap(folio.body_mut().extent()) {
+                Ok(()) => {}
+                Err(UnmapError::Busy) => return Outcome::Wait(Reason::Pinned),
+                Err(UnmapError::Lost) => return self.give_up_lost(folio),
+            }
+        }
         let throttle =
             write && !object.is_memory() && self.mark_dirty(object, folio, page) && self.too_dirty();
         let wake = if throttle { Wake::Later } else { Wake::Now };
-        let extent = folio.body_mut().extent();
-        // Where pages were lost, the file's are to be read anew, not those mapped that are home.
-        if extent.is_damaged() || extent.base().is_some_and(|b| b != base) {
-            if folio.note_moved(self.seconds.load(Ordering::Relaxed)) > ALIAS_MOVES {
-                object.note_bouncing();
-            }
-            match self.mmu.unmap(folio.body_mut().extent()) {
-                Ok(()) => {}
-                Err(UnmapError::Busy) => return Step::Later,
-                Err(UnmapError::Lost) => {
-                    self.discard(object, folio);
-                    return Step::Again;
-                }
-            }
-        }
         let (head, body) = folio.parts();
         let extent = body.extent();
         let was_home = extent.is_home();
-        let spurious = !write && extent.away().contains(page);
-        let mapped = if extent.away().contains(page) {
+        let present = extent.is_mapped(base, page);
+        let mapped = if present {
             if write { self.mmu.make_writable(page_at(base, page), wake) } else { Ok(()) }
         } else {
-            let (pages, access) = around(mm, vma, head, object, page, write);
+            let (pages, access) = self.around(mm, vma, head, object, page, write);
             let alone = pages.len() == 1;
             match self.mmu.map(extent, base, pages, access, wake) {
                 // Something is in the way of a neighbour, perhaps: the program unmapped it behind our back.
@@ -389,7 +390,13 @@ impl<P: Platform> Core<P> {
         if folio.state.set(Flag::Used) && was_home {
             folio.state.set(Flag::Referenced);
         }
-        self.mapped(mapped, throttle, spurious)
+        self.mapped(mapped, throttle, present && !write)
+    }
+
+    /// Pages of a locked folio are no longer where they were mapped, and its dirty pages cannot be written
+    /// here.
+    pub(super) fn give_up_lost(&self, folio: &mut LockedFolio<'_>) -> Outcome {
+        if self.discard_lost(folio) { Outcome::Again } else { Outcome::Wait(Reason::Pinned) }
     }
 
     /// Maps one page, unless that has happened, and lets whoever waits for it go on.
@@ -401,7 +408,7 @@ impl<P: Platform> Core<P> {
         access: Access,
         wake: Wake,
     ) -> Result<(), Errno> {
-        if !extent.away().contains(page) {
+        if !extent.is_mapped(base, page) {
             return self.mmu.map(extent, base, page..page + 1, access, wake);
         }
         if wake == Wake::Now {
@@ -411,74 +418,73 @@ impl<P: Platform> Core<P> {
     }
 
     /// What the MMU's answer means.
-    pub(super) fn mapped(&self, mapped: Result<(), Errno>, throttle: bool, spurious: bool) -> Step {
+    pub(super) fn mapped(&self, mapped: Result<(), Errno>, throttle: bool, spurious: bool) -> Outcome {
         match mapped {
-            Ok(()) if throttle => Step::Throttled,
-            Ok(()) if spurious => Step::Spurious,
-            Ok(()) => Step::Done,
+            Ok(()) if throttle => Outcome::served(Wakeup::Throttled),
+            Ok(()) if spurious => Outcome::served(Wakeup::Now),
+            Ok(()) => Outcome::served(Wakeup::None),
             // The way is blocked by what the program mapped behind our back: the address is not ours any
             // more.
-            Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) => Step::Foreign,
+            Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) => Outcome::FOREIGN,
             // There are page tables for what is mapped when all else is gone.
-            Err(Errno::NOMEM) => Step::NoTables,
-            Err(_) => Step::Later,
+            Err(Errno::NOMEM) => Outcome::Wait(Reason::Tables),
+            Err(_) => Outcome::Wait(Reason::Pinned),
         }
     }
 
-    /// Lets a throttled writer go on when less is dirty, or after a while.
-    pub(crate) fn throttle(&self, page: Range<usize>) {
-        self.counters.add(Event::Throttled, 1);
-        let until = elbowroom_sync::time::Instant::now() + crate::config::THROTTLE_BOUND;
-        let mut state = self.flush.state.lock();
-        state.throttled.push((page, until));
-        state.all = true;
-        drop(state);
-        self.flush.changed.notify_all();
+    /// Which of the `visible` pages to map with [`Access::ReadTracked`] for a fault at `page`: each is
+    /// copied.
+    pub(super) fn tracked_around(&self, page: usize, visible: &Range<usize>) -> Range<usize> {
+        let most = self.tuning().tracked_around_pages;
+        let start = page & !(most - 1);
+        start.max(visible.start)..(start + most).min(visible.end)
+    }
+
+    /// Which pages of the folio to map for a fault at `page`, and how.
+    fn around(
+        &self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        folio: &Folio,
+        object: &FileObject,
+        page: usize,
+        write: bool,
+    ) -> (Range<usize>, Access) {
+        if write {
+            // Only the page that is dirty may be writable.
+            return (page..page + 1, Access::Write);
+        }
+        let mapped = vma.pages();
+        // The file may have been cut since it was looked whether the page is inside; whoever cuts it comes
+        // for the page when the folio is unlocked.
+        let end =
+            folio.range().end.min(mapped.end).min(object.size_pages()).max(folio.index + page as u64 + 1);
+        let visible = (folio.index.max(mapped.start) - folio.index) as usize..(end - folio.index) as usize;
+        if object.is_memory() && vma.spec.prot.contains(Prot::WRITE) {
+            // Nothing is ever written back: a page may as well be writable at once.
+            return (page..page + 1, Access::Write);
+        }
+        let visible = if vma.spec.is_private() {
+            // Not where the space has a copy of its own.
+            let at = (vma.address_of(folio.index) >> PAGE_SHIFT) as u64;
+            let free =
+                mm.anon.gap_around(at + page as u64, at + visible.start as u64..at + visible.end as u64);
+            (free.start - at) as usize..(free.end - at) as usize
+        } else {
+            visible
+        };
+        // Stores must be seen: those to a shared mapping make the page dirty, those to a private one make a
+        // copy.
+        let tracked = vma.spec.prot.contains(Prot::WRITE);
+        if tracked || object.is_strict() {
+            (self.tracked_around(page, &visible), Access::ReadTracked)
+        } else {
+            (visible, Access::ReadOnly)
+        }
     }
 }
 
 pub(super) fn page_at(base: usize, page: usize) -> Range<usize> {
     let addr = base.wrapping_add(page << PAGE_SHIFT);
     addr..addr + PAGE_SIZE
-}
-
-/// Which pages of the folio to map for a fault at `page`, and how.
-fn around(
-    mm: &Mm,
-    vma: &VmaGuard<'_>,
-    folio: &Folio,
-    object: &FileObject,
-    page: usize,
-    write: bool,
-) -> (Range<usize>, Access) {
-    if write {
-        // Only the page that is dirty may be writable.
-        return (page..page + 1, Access::Write);
-    }
-    let mapped = vma.pages();
-    // The file may have been cut since it was looked whether the page is inside; whoever cuts it comes for
-    // the page when the folio is unlocked.
-    let end = folio.range().end.min(mapped.end).min(object.size_pages()).max(folio.index + page as u64 + 1);
-    let visible = (folio.index.max(mapped.start) - folio.index) as usize..(end - folio.index) as usize;
-    if object.is_memory() && vma.spec.prot.contains(Prot::WRITE) {
-        // Nothing is ever written back: a page may as well be writable at once.
-        return (page..page + 1, Access::Write);
-    }
-    let visible = if vma.spec.is_private() {
-        // Not where the space has a copy of its own.
-        let at = (vma.address_of(folio.index) >> PAGE_SHIFT) as u64;
-        let free = mm.anon.gap_around(at + page as u64, at + visible.start as u64..at + visible.end as u64);
-        (free.start - at) as usize..(free.end - at) as usize
-    } else {
-        visible
-    };
-    // Stores must be seen: those to a shared mapping make the page dirty, those to a private one make a copy.
-    let tracked = vma.spec.prot.contains(Prot::WRITE);
-    if tracked || object.is_strict() {
-        let start = page & !(TRACKED_AROUND_PAGES - 1);
-        let near = start.max(visible.start)..(start + TRACKED_AROUND_PAGES).min(visible.end);
-        (near, Access::ReadTracked)
-    } else {
-        (visible, Access::ReadOnly)
-    }
 }

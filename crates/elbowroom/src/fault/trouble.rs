@@ -1,13 +1,13 @@
 //! What is done when something inside is broken: it is said, and the process ends if it cannot go on.
 
+use super::Faults;
 use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
-use crate::core::Core;
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Faults<P> {
     /// How long something has waited since, not counting the time for which the whole process was stopped (by
     /// SIGSTOP, a debugger, a freezer).
     pub(crate) fn waited(&self, since: Instant) -> Duration {
@@ -37,9 +37,8 @@ impl<P: Platform> Core<P> {
     pub(crate) fn end_process(&self, thread: &str) -> ! {
         self.report(&format!("internal error: thread {thread} has panicked, so the process ends"));
         let until = Instant::now() + LAST_FLUSH_BOUND;
-        while self.dirty_pages.load(Ordering::Relaxed) > 0 && Instant::now() < until {
-            self.flush.state.lock().all = true;
-            self.flush.changed.notify_all();
+        while self.groups.dirty_pages() > 0 && Instant::now() < until {
+            self.write_all_soon();
             pause(Cause::LastFlush, CHANGE_LOOK);
         }
         self.config.end_process.unwrap_or(std::process::abort)()

@@ -7,13 +7,13 @@
 //! waiters for folios, in the queues of handlers, and in spaces, for the end of a change; what the kernel has
 //! not told us of yet shows in the beat of the handler that should have asked.
 
+use super::Faults;
 use crate::config::{DELAY, WATCH_LOOK};
-use crate::core::{Core, Job};
+use crate::core::Job;
 use crate::page::{Beat, Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Mmu, PAGE_SIZE};
-use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 
@@ -24,7 +24,7 @@ struct Pulse {
     reported: bool,
 }
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Faults<P> {
     /// The watchdog's thread.
     pub(crate) fn run_watchdog(&self) {
         let begin = Instant::now();
@@ -99,8 +99,7 @@ impl<P: Platform> Core<P> {
         let bound = self.config.fault_bound;
         let overdue = |fault: &Parked| self.waited(fault.since) > bound;
         for (folio, fault) in self.waits.take_faults(overdue) {
-            let state = if folio.state.test(Flag::Uptodate) { "is in use" } else { "is being read" };
-            self.end_reported(fault, &format!("{}, which {state}", self.name_of(&folio)));
+            self.end_reported(fault, &self.what_keeps(&folio));
         }
         for mm in self.spaces.all() {
             let stalled: Vec<_> = mm.write().stalled.extract_if(.., |fault| overdue(fault)).collect();
@@ -120,20 +119,27 @@ impl<P: Platform> Core<P> {
     }
 
     fn end_reported(&self, fault: Parked, for_what: &str) {
+        self.report_overdue(&fault, for_what);
+        self.end_overdue(fault);
+    }
+
+    /// Counts a fault that has waited for too long, and says what for.
+    pub(super) fn report_overdue(&self, fault: &Parked, for_what: &str) {
         self.counters.add(Event::OverdueFaults, 1);
         let what = if fault.event.write { "store" } else { "load" };
         let (thread, addr, waited) = (fault.event.thread, fault.event.addr, fault.since.elapsed());
         self.report(&format!(
             "a {what} at {addr:#x} by thread {thread} has waited {waited:.0?} for {for_what}"
         ));
-        self.end_overdue(fault);
     }
 
-    fn name_of(&self, folio: &Arc<Folio>) -> String {
-        let object = self.objects.all().into_iter().find(|object| object.serial == folio.object);
-        match object.map(|object| object.id()) {
+    /// What a folio is, and why it is locked. Takes no lock: whatever has gone wrong may have them.
+    pub(super) fn what_keeps(&self, folio: &Folio) -> String {
+        let name = match folio.object().filter(|object| !object.is_memory()).map(|object| object.id()) {
             Some(id) => format!("page {} of inode {} on device {:#x}", folio.index, id.inode, id.device),
             None => "a page of memory".to_owned(),
-        }
+        };
+        let state = if folio.state.test(Flag::Uptodate) { "is in use" } else { "is being read" };
+        format!("{name}, which {state}")
     }
 }

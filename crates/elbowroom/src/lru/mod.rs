@@ -1,4 +1,4 @@
-//! The queues of folios that reclaim walks. Plain data under the `lru` lock.
+//! The lists of folios that reclaim walks. Plain data under the `lru` lock.
 //!
 //! ```text
 //!   new --> inactive --(taken out of its window)--> standby --(clean, untouched)--> free
@@ -18,23 +18,16 @@ pub(crate) use chances::Chances;
 pub(crate) use shadow::Shadows;
 
 use crate::config::PURGE_LOOKS;
-use crate::object::FileObject;
 use crate::page::{Flag, Folio};
 use elbowroom_sync::{Arc, Mutex};
 use std::collections::VecDeque;
 
-/// A folio in a queue, with the object whose cache it is in.
-pub(crate) struct Entry {
-    pub(crate) object: Arc<FileObject>,
-    pub(crate) folio: Arc<Folio>,
-}
-
-/// A queue that knows how many pages it has.
+/// A list that knows how many pages it has.
 #[derive(Default)]
-pub(crate) struct Queue {
+pub(crate) struct List {
     /// With the pages that each counts as. `None`: what was there left its cache without reclaim, and was
     /// purged.
-    entries: VecDeque<Option<(Entry, usize)>>,
+    entries: VecDeque<Option<(Arc<Folio>, usize)>>,
     pages: usize,
     /// How many of the entries are `None`.
     gaps: usize,
@@ -43,25 +36,25 @@ pub(crate) struct Queue {
     popped: u64,
 }
 
-impl Queue {
-    pub(crate) fn push(&mut self, entry: Entry) {
-        let pages = entry.folio.pages() as usize;
-        self.push_as(entry, pages);
+impl List {
+    pub(crate) fn push(&mut self, folio: Arc<Folio>) {
+        let pages = folio.pages() as usize;
+        self.push_as(folio, pages);
     }
 
     /// A folio that counts as so many pages: those for which it stands.
-    pub(crate) fn push_as(&mut self, entry: Entry, pages: usize) {
+    pub(crate) fn push_as(&mut self, folio: Arc<Folio>, pages: usize) {
         self.pages += pages;
-        self.entries.push_back(Some((entry, pages)));
+        self.entries.push_back(Some((folio, pages)));
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
+    pub(crate) fn pop(&mut self) -> Option<Arc<Folio>> {
         while let Some(first) = self.entries.pop_front() {
             self.popped += 1;
             match first {
-                Some((entry, pages)) => {
+                Some((folio, pages)) => {
                     self.pages -= pages;
-                    return Some(entry);
+                    return Some(folio);
                 }
                 None => self.gaps -= 1,
             }
@@ -84,15 +77,15 @@ impl Queue {
 
     /// Takes out what has left its cache without reclaim, from the place `from` on up to `end`, of `looks`
     /// entries at most. Returns where to go on.
-    fn purge(&mut self, from: u64, end: u64, looks: usize, dead: &mut Vec<Entry>) -> u64 {
+    fn purge(&mut self, from: u64, end: u64, looks: usize, dead: &mut Vec<Arc<Folio>>) -> u64 {
         let from = from.max(self.popped);
         let next = end.min(from + looks as u64).min(self.end()).max(from);
         for at in (from - self.popped) as usize..(next - self.popped) as usize {
-            let gone = |entry: &mut (Entry, usize)| entry.0.folio.state.test(Flag::Dead);
-            if let Some((entry, pages)) = self.entries[at].take_if(gone) {
+            let gone = |entry: &mut (Arc<Folio>, usize)| entry.0.state.test(Flag::Dead);
+            if let Some((folio, pages)) = self.entries[at].take_if(gone) {
                 self.pages -= pages;
                 self.gaps += 1;
-                dead.push(entry);
+                dead.push(folio);
             }
         }
         next
@@ -107,35 +100,39 @@ impl Queue {
     }
 }
 
-/// The three queues.
+/// The three lists.
 #[derive(Default)]
 pub(crate) struct Lru {
-    pub(crate) inactive: Queue,
-    pub(crate) standby: Queue,
-    pub(crate) active: Queue,
+    pub(crate) inactive: List,
+    pub(crate) standby: List,
+    pub(crate) active: List,
 }
 
 impl Lru {
-    fn all(&mut self) -> [&mut Queue; 3] {
+    fn all(&mut self) -> [&mut List; 3] {
         [&mut self.inactive, &mut self.standby, &mut self.active]
+    }
+
+    /// Takes all folios out.
+    pub(crate) fn take_all(&mut self) -> Vec<Arc<Folio>> {
+        self.all().into_iter().flat_map(|list| std::iter::from_fn(|| list.pop())).collect()
     }
 }
 
-/// Drops the entries of folios that left their cache without reclaim: they keep the folio, its object and the
-/// object's descriptors alive. In pieces: whoever reads or reclaims waits for the lock; and what is dropped,
-/// which may close a file, is dropped without it.
+/// Drops the entries of folios that left their cache without reclaim: they keep the folio, and what is left
+/// of its object, in memory. In pieces: whoever reads or reclaims waits for the lock.
 pub(crate) fn purge(lru: &Mutex<Lru>) {
     let mut dead = Vec::with_capacity(PURGE_LOOKS);
     for number in 0..3 {
         let (mut at, end) = (0, lru.lock().all()[number].end());
         while at < end {
-            let mut queues = lru.lock();
-            let all = queues.all();
+            let mut lists = lru.lock();
+            let all = lists.all();
             at = all[number].purge(at, end, PURGE_LOOKS, &mut dead);
             if at >= end {
                 all[number].compact();
             }
-            drop(queues);
+            drop(lists);
             dead.clear();
         }
     }
@@ -145,6 +142,7 @@ pub(crate) fn purge(lru: &Mutex<Lru>) {
 mod tests {
     use super::*;
     use crate::object::{ObjectTable, WhenUnmapped};
+    use crate::page::Owner;
     use elbowroom_sync::{LockClass, LockStats};
 
     /// Entries leave at the front and come at the back while others are purged; nothing is lost, nor out of
@@ -155,34 +153,33 @@ mod tests {
         let locks = LockStats::new();
         let object = ObjectTable::new(None, WhenUnmapped::Keep, &locks).memory(0);
         let lru = locks.mutex(LockClass::Lru, Lru::default());
-        let entry = |index: u64| Entry { object: object.clone(), folio: Arc::new(Folio::new(1, index, 0)) };
+        let folio = |index: u64| Arc::new(Folio::new(Owner::file(&object), index, 0));
         for index in 0..ALL {
-            let entry = entry(index);
+            let folio = folio(index);
             if index % 3 != 1 {
-                entry.folio.state.set(Flag::Dead);
+                folio.state.set(Flag::Dead);
             }
-            lru.lock().active.push(entry);
+            lru.lock().active.push(folio);
         }
-        let before = Arc::strong_count(&object);
+        let before = Arc::weak_count(&object);
         let mut popped = Vec::new();
         {
-            let mut queues = lru.lock();
-            let (end, mut dead) = (queues.active.end(), Vec::new());
-            let at = queues.active.purge(0, end, PURGE_LOOKS, &mut dead);
+            let mut lists = lru.lock();
+            let (end, mut dead) = (lists.active.end(), Vec::new());
+            let at = lists.active.purge(0, end, PURGE_LOOKS, &mut dead);
             assert_eq!((at, dead.len()), (PURGE_LOOKS as u64, dead.len().max(PURGE_LOOKS / 2)));
             // Behind where the purge is, which then goes on from the front.
-            popped
-                .extend((0..PURGE_LOOKS).filter_map(|_| queues.active.pop()).map(|entry| entry.folio.index));
-            queues.active.push(entry(ALL));
+            popped.extend((0..PURGE_LOOKS).filter_map(|_| lists.active.pop()).map(|folio| folio.index));
+            lists.active.push(folio(ALL));
         }
         purge(&lru);
-        assert!(Arc::strong_count(&object) < before, "the entries are dropped");
-        let mut queues = lru.lock();
-        assert_eq!(queues.active.pages(), queues.active.len());
-        popped.extend(std::iter::from_fn(|| queues.active.pop()).map(|entry| entry.folio.index));
+        assert!(Arc::weak_count(&object) < before, "the entries are dropped");
+        let mut lists = lru.lock();
+        assert_eq!(lists.active.pages(), lists.active.len());
+        popped.extend(std::iter::from_fn(|| lists.active.pop()).map(|folio| folio.index));
         popped.retain(|index| index % 3 == 1);
         let expected: Vec<_> = (0..=ALL).filter(|index| index % 3 == 1).collect();
         assert_eq!(popped, expected);
-        assert_eq!((queues.active.pages(), queues.active.len()), (0, 0));
+        assert_eq!((lists.active.pages(), lists.active.len()), (0, 0));
     }
 }

@@ -73,11 +73,14 @@ impl Unmapped {
         self.any.store(true, Ordering::Release);
     }
 
+    /// Whether there is any: all who unmap ask.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     /// Takes it all.
     pub fn take(&self) -> Vec<Arc<FileObject>> {
-        if !self.any.load(Ordering::Acquire) {
-            return Vec::new();
-        }
         let mut objects = self.objects.lock();
         self.any.store(false, Ordering::Release);
         std::mem::take(&mut *objects)

@@ -1,18 +1,19 @@
 //! Files: what mappings map. One object per device and inode, with the page cache that all its mappings
 //! share.
 //!
-//! Synchronization: the index of folios is read under RCU and changed under the `cache` lock (a leaf as far
-//! as folios' locks go: it is never taken while a folio's body is locked, and a folio's lock bit is never
-//! waited for under it). Sizes are atomics: a size is stored before pages beyond it are dropped, and checked
-//! again by a fault that has locked the folio.
+//! Synchronization: the index of folios is read under RCU and changed under the `cache` lock, which may be
+//! taken by who has a folio's lock; no folio's lock is waited for under it. Sizes are atomics: a size is
+//! stored before pages beyond it are dropped, and checked again by a fault that has locked the folio.
 
 mod mapped;
 mod opened;
+mod rmap;
 mod table;
 mod writers;
 
 pub use mapped::{Mapped, Unmapped};
 pub(crate) use opened::Opened;
+pub(crate) use rmap::{MappedRange, Standing, Which};
 pub(crate) use table::Access;
 pub use table::{ObjectTable, WhenUnmapped};
 pub use writers::{WriteTicket, Writers};
@@ -25,7 +26,11 @@ use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orde
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell, Weak};
+use rmap::ReverseMap;
 use std::ops::Range;
+
+/// All pages that an object, or a space, can have.
+pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX >> PAGE_SHIFT;
 
 /// A managed file.
 pub struct FileObject {
@@ -46,6 +51,8 @@ pub struct FileObject {
     pub(crate) writers: Writers,
     /// How many [`Mapped`] there are.
     mappings: AtomicUsize,
+    /// Where it is mapped.
+    pub(crate) rmap: ReverseMap,
     /// Where it goes when nobody maps it any more, for somebody to free or close it at once; `None`: it is
     /// kept for a while.
     unmapped: Option<Arc<Unmapped>>,
@@ -92,6 +99,8 @@ struct Seen {
     stat: FileStat,
     /// How many changes of our own are under way, which change what fstat says at a moment that nobody knows.
     own_changes: usize,
+    /// What fstat says has changed while one was under way: it was that one, or somebody else.
+    doubtful: bool,
 }
 
 /// Why a folio was not inserted.
@@ -107,11 +116,11 @@ impl FileObject {
     pub(crate) fn new(
         serial: u64,
         opened: Opened,
+        stat: FileStat,
         unmapped: Option<Arc<Unmapped>>,
         locks: &LockStats,
-    ) -> Result<Self, Errno> {
-        let stat = opened.file.stat()?;
-        Ok(Self::with(serial, opened.file.id(), stat, Some(opened), unmapped, locks))
+    ) -> Self {
+        Self::with(serial, opened.file.id(), stat, Some(opened), unmapped, locks)
     }
 
     /// Memory of `size` bytes that mappings share, zero at first. Linux: `shmem_zero_setup`.
@@ -128,7 +137,7 @@ impl FileObject {
         unmapped: Option<Arc<Unmapped>>,
         locks: &LockStats,
     ) -> Self {
-        let seen = Seen { stat, own_changes: 0 };
+        let seen = Seen { stat, own_changes: 0, doubtful: false };
         Self {
             id,
             serial,
@@ -139,6 +148,7 @@ impl FileObject {
             cache: locks.mutex(LockClass::Cache, Cache::default()),
             writers: Writers::new(locks),
             mappings: AtomicUsize::new(0),
+            rmap: ReverseMap::new(locks),
             unmapped,
             seen: locks.mutex(LockClass::Resize, seen),
             giving: AtomicBool::new(false),
@@ -277,11 +287,17 @@ impl FileObject {
 
     fn look(&self, seen: &mut Seen) -> bool {
         let Ok(before) = self.ask(seen) else { return false };
-        if seen.own_changes > 0 {
-            return false;
-        }
         let of = |stat: &FileStat| (stat.size, stat.mtime_ns, stat.ctime_ns);
-        of(&before) != of(&seen.stat)
+        let changed = of(&before) != of(&seen.stat);
+        seen.doubtful |= changed && seen.own_changes > 0;
+        changed && seen.own_changes == 0
+    }
+
+    /// Whether, since the last call, somebody else may have changed the file beside a change of our own.
+    /// Never so if the file is ours alone.
+    pub(crate) fn take_doubt(&self) -> bool {
+        let doubtful = std::mem::take(&mut self.seen.lock().doubtful);
+        doubtful && self.opened().is_some_and(|opened| opened.guard.is_none())
     }
 
     /// The folio that has page `index`. Takes no lock.
@@ -308,7 +324,7 @@ impl FileObject {
     pub(crate) fn remove(&self, folio: &Folio) {
         if !folio.state.set(Flag::Dead) {
             let _cache = self.cache.lock();
-            self.pages.writer().erase(folio.index, None);
+            self.pages.writer().erase(folio.index);
         }
     }
 

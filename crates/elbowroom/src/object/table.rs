@@ -172,31 +172,37 @@ impl ObjectTable {
     ) -> Result<(Arc<FileObject>, Option<Arc<FileObject>>), Errno> {
         let stat = file.stat()?;
         let opened = Opened { guard, file: Arc::new(file), _counted: Counted::new(&self.opened) };
-        let mut objects = self.objects.lock();
-        let mut given_up = None;
-        if let Some(object) = objects.by_id.get(&opened.file.id()).cloned() {
-            match object.opened() {
-                Some(before) => {
-                    if opened.file.writable() && !before.file.writable() {
-                        object.store_opened(opened);
+        let id = opened.file.id();
+        loop {
+            let there = self.objects.lock().by_id.get(&id).cloned();
+            // Not with the table's lock: somebody may be asking a file that does not answer.
+            let unchanged = there.as_ref().is_some_and(|object| object.is_unchanged(&stat));
+            let mut objects = self.objects.lock();
+            let serial = |object: Option<&Arc<FileObject>>| object.map(|object| object.serial);
+            if serial(objects.by_id.get(&id)) != serial(there.as_ref()) {
+                continue;
+            }
+            if let Some(object) = &there {
+                match object.opened() {
+                    Some(before) => {
+                        if opened.file.writable() && !before.file.writable() {
+                            object.store_opened(opened);
+                        }
+                        return Ok((object.clone(), None));
                     }
-                    return Ok((object, None));
-                }
-                None if object.is_unchanged(&stat) => {
-                    object.store_opened(opened);
-                    return Ok((object, None));
-                }
-                None => {
-                    object.retire();
-                    given_up = Some(object);
+                    None if unchanged => {
+                        object.store_opened(opened);
+                        return Ok((object.clone(), None));
+                    }
+                    None => object.retire(),
                 }
             }
+            let closed = self.when_unmapped == WhenUnmapped::Close;
+            let unmapped = closed.then(|| self.unmapped.clone());
+            let object = Arc::new(FileObject::new(self.next_serial(), opened, stat, unmapped, &self.locks));
+            objects.by_id.insert(id, object.clone());
+            return Ok((object, there));
         }
-        let closed = self.when_unmapped == WhenUnmapped::Close;
-        let unmapped = closed.then(|| self.unmapped.clone());
-        let object = Arc::new(FileObject::new(self.next_serial(), opened, unmapped, &self.locks)?);
-        objects.by_id.insert(object.id, object.clone());
-        Ok((object, given_up))
     }
 
     /// Memory of `size` bytes that mappings share. The table does not know it: it lives as long as it is

@@ -2,7 +2,7 @@
 //! to.
 //!
 //! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork
-//! two spaces have the same folio until one of them stores to it: [`Folio::mapcount`] tells how many have it.
+//! two spaces have the same folio until one of them stores to it: [`Folio::spaces`] tells how many have it.
 //!
 //! A folio is one page, or a huge one: [`HUGE_PAGES`] of them, naturally aligned in addresses.
 //!
@@ -12,7 +12,6 @@
 
 use crate::page::Folio;
 use elbowroom_index::XArray;
-use elbowroom_index::xarray::Writer;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::{Guard, pin};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex, MutexGuard};
@@ -24,15 +23,15 @@ pub const HUGE_ORDER: u8 = 9;
 /// Pages of a huge folio: 2 MiB.
 pub const HUGE_PAGES: u64 = 1 << HUGE_ORDER;
 
-/// The index, by page number of the address. Looking a page up takes no lock; it may miss a folio that is
-/// being split or joined just then, so whoever finds none learns from [`AnonPages::insert`] whether there is
-/// one. Whoever lists a range takes the lock, and misses none. Whether there is any is known without the
-/// lock, unless one is being split or joined: unmapping asks that of untouched memory, while others fault
-/// pages in.
+/// The index, by page number of the address. Looking a page up takes no lock; it may miss folios that are
+/// being collapsed just then, so whoever finds none learns from [`AnonPages::insert`] whether there is one.
+/// (A split is one change for who looks up.) Whoever lists a range takes the lock, and misses none. Whether
+/// there is any is known without the lock, unless some are being collapsed: unmapping asks that of untouched
+/// memory, while others fault pages in.
 pub struct AnonPages {
     pages: XArray<Folio>,
-    /// How often a split or a join has begun or ended. Changed under the lock.
-    reshapes: Lines<AtomicUsize>,
+    /// How often a collapse has begun or ended. Changed under the lock.
+    collapses: Lines<AtomicUsize>,
     changes: Mutex<()>,
 }
 
@@ -46,19 +45,19 @@ struct Changing<'a> {
 impl AnonPages {
     /// None.
     pub fn new(locks: &LockStats) -> Self {
-        Self { pages: XArray::new(), reshapes: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
+        Self { pages: XArray::new(), collapses: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
     }
 
     fn lock(&self) -> Changing<'_> {
         Changing { _lock: self.changes.lock(), _epoch: pin() }
     }
 
-    /// The folio at a page; it may miss one that is being split or joined.
+    /// The folio at a page; it may miss one that is being collapsed with others.
     pub fn lookup(&self, page: u64) -> Option<Arc<Folio>> {
         self.pages.load_arc(page, &pin())
     }
 
-    /// The folio at a page; misses none, for who would leave alone what is not there.
+    /// The folio at a page. Finds one that is being collapsed with others, too; may take the lock for that.
     pub fn find(&self, page: u64) -> Option<Arc<Folio>> {
         self.whole(|| self.lookup(page))
     }
@@ -76,30 +75,26 @@ impl AnonPages {
         if !self.has(first, old) {
             return false;
         }
-        self.reshape(|writer| {
-            writer.erase(first, None);
-            for (page, folio) in (first..).zip(new) {
-                let stored = writer.store(page, 0, folio.clone());
-                debug_assert!(stored.is_ok(), "nothing is where the huge folio was");
-            }
-        });
-        true
+        self.pages.writer().split(first, 0, |page| new[(page - first) as usize].clone()).is_some()
     }
 
     /// Puts the huge folio `new` in the place of `old`, one page each from `first` on, whose locks the caller
     /// has; `false` if one of them is not there.
-    pub fn join(&self, first: u64, old: &[Arc<Folio>], new: &Arc<Folio>) -> bool {
+    pub fn collapse(&self, first: u64, old: &[Arc<Folio>], new: &Arc<Folio>) -> bool {
         let _changing = self.lock();
         if !(first..).zip(old).all(|(page, folio)| self.has(page, folio)) {
             return false;
         }
-        self.reshape(|writer| {
-            (first..).zip(old).for_each(|(page, _)| {
-                writer.erase(page, None);
-            });
-            let stored = writer.store(first, new.order, new.clone());
-            debug_assert!(stored.is_ok(), "nothing is where the small folios were");
+        // In between the pages are not all there. Whoever sees anything of that sees that it has begun.
+        self.collapses.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let writer = self.pages.writer();
+        (first..).zip(old).for_each(|(page, _)| {
+            writer.erase(page);
         });
+        let stored = writer.store(first, new.order, new.clone());
+        debug_assert!(stored.is_ok(), "nothing is where the small folios were");
+        self.collapses.fetch_add(1, Ordering::Release);
         true
     }
 
@@ -114,24 +109,14 @@ impl AnonPages {
         self.lookup(page).is_some_and(|there| Arc::ptr_eq(&there, folio))
     }
 
-    /// Replaces folios by others of the same pages, which are not all there in between. The caller has the
-    /// lock.
-    fn reshape(&self, change: impl FnOnce(&Writer<'_, Folio>)) {
-        self.reshapes.fetch_add(1, Ordering::Relaxed);
-        // Whoever sees anything of the change sees that it has begun.
-        fence(Ordering::Release);
-        change(&self.pages.writer());
-        self.reshapes.fetch_add(1, Ordering::Release);
-    }
-
     /// What `look` sees at a moment when all that is there can be found. May take the lock, so not for who
     /// has one of a later class. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a
     /// second try.
     fn whole<R>(&self, look: impl Fn() -> R) -> R {
-        let before = self.reshapes.load(Ordering::Acquire);
+        let before = self.collapses.load(Ordering::Acquire);
         let seen = look();
         fence(Ordering::Acquire);
-        if before.is_multiple_of(2) && self.reshapes.load(Ordering::Relaxed) == before {
+        if before.is_multiple_of(2) && self.collapses.load(Ordering::Relaxed) == before {
             return seen;
         }
         let _changing = self.lock();
@@ -147,7 +132,7 @@ impl AnonPages {
     /// Takes `folio`, whose lock the caller has, out; `false` if it is not there.
     pub fn remove(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changing = self.lock();
-        self.has(page, folio) && self.pages.writer().erase(page, None).is_some()
+        self.has(page, folio) && self.pages.writer().erase(page).is_some()
     }
 
     /// Whether there is none at all.
@@ -177,7 +162,7 @@ impl AnonPages {
     }
 
     /// The part of `pages` around `page` that has none, if all that may be there are copies of a file's
-    /// pages, which are never split nor joined. Takes no lock.
+    /// pages, which are never split nor collapsed. Takes no lock.
     pub fn gap_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
         if self.pages.is_empty() {
             return pages;

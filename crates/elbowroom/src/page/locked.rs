@@ -5,7 +5,7 @@
 //! `folio_unlock`, mm/filemap.c.
 
 use crate::page::{Body, Flag, Folio, Parked, WaitTable};
-use elbowroom_sync::{Arc, FlagGuard};
+use elbowroom_sync::{Arc, FlagGuard, thread};
 use std::cell::RefCell;
 use std::ops::Deref;
 
@@ -105,8 +105,8 @@ impl<'a> LockedFolio<'a> {
         self.guard().holder()
     }
 
-    /// The folio, which is locked no more.
-    pub fn let_go(mut self) -> Arc<Folio> {
+    /// Lets the lock go, and returns the folio.
+    pub fn into_folio(mut self) -> Arc<Folio> {
         self.end().expect("it is not being dropped")
     }
 
@@ -118,14 +118,23 @@ impl<'a> LockedFolio<'a> {
 
     /// Does I/O on its frames; `flag` says of which kind. None of its pages is mapped.
     pub fn during<R>(&mut self, flag: Flag, io: impl FnOnce(&mut Self) -> R) -> R {
+        debug_assert!(!self.is_mapped(), "a page is mapped while a device has the folio");
+        self.state.clear(Flag::Mapped);
         self.state.set(flag);
         let result = io(self);
         self.state.clear(flag);
         result
     }
 
+    /// Whether any page is mapped: what [`Flag::Mapped`] is to say.
+    fn is_mapped(&self) -> bool {
+        self.body().extent.as_ref().is_some_and(|extent| !extent.is_home())
+    }
+
     fn end(&mut self) -> Option<Arc<Folio>> {
-        let (folio, waited_for) = self.guard.take()?.unlock();
+        let mapped = self.guard.is_some() && self.is_mapped();
+        let (set, clear) = if mapped { (Flag::Mapped as u64, 0) } else { (0, Flag::Mapped as u64) };
+        let (folio, waited_for) = self.guard.take()?.unlock(set, clear);
         if waited_for && !MUTANT_WAKE_NOBODY {
             let faults = self.waits.wake(&folio);
             if !faults.is_empty() {
@@ -145,8 +154,16 @@ impl Deref for LockedFolio<'_> {
 }
 
 impl Drop for LockedFolio<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.end();
+        // A thread that panics may have done only half of its work on the folio, so nobody may use it: it
+        // stays locked, and who waits for it panics, too. If the thread is the manager's, the process is
+        // about to end.
+        if thread::panicking() {
+            self.state.set(Flag::Abandoned);
+        } else {
+            self.end();
+        }
     }
 }
 

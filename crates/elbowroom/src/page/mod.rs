@@ -1,8 +1,9 @@
-//! Folios: the units of a file's page cache.
+//! Folios: the units in which pages are cached, read, written and mapped.
 //!
-//! A [`Folio`] is 2^order pages of one file, naturally aligned in it, with frames of its own. Whoever has its
-//! lock ([`LockedFolio`]) owns its frames. Neighbours: `object` (the cache that finds folios), `reclaim`
-//! (their queues), `wait` (who waits for their lock).
+//! A [`Folio`] is 2^order pages of one [`Owner`], naturally aligned in it, with frames of its own. Whoever
+//! has its lock ([`LockedFolio`]) owns its frames. Neighbours: `object` (the cache that finds folios; the two
+//! know each other, as Linux's `folio` and `address_space` do), `reclaim` (their lists), `wait` (who waits
+//! for their lock).
 
 mod anon;
 mod locked;
@@ -16,22 +17,34 @@ pub use state::{Flag, StateWord};
 pub use wait::{Answer, Parked, WaitTable, Waiter};
 pub use waiting::{Beat, Delayed, Waiting};
 
-use elbowroom_machine::{Extent, PageSet};
+use crate::group::{Frames, GroupId};
+use crate::object::FileObject;
+use elbowroom_machine::PageSet;
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
+use elbowroom_sync::{Arc, Weak};
 use std::ops::Range;
 
-/// 2^order pages of a file.
+/// Whose pages a folio has: where it is found, how it is read again, and who is asked before it goes.
+pub enum Owner {
+    /// A file or shared memory: it has page [`Folio::index`] and those that follow. Weak: a folio may be
+    /// dropped by whoever ends a grace period, perhaps with locks, where no file may be closed.
+    File(Weak<FileObject>),
+    /// The anonymous memory of so many spaces: of one, or of several since a fork. Changed by who has the
+    /// folio's lock.
+    Anon(AtomicU32),
+}
+
+/// 2^order pages of an owner.
 pub struct Folio {
     /// Lock, flags and holds, and what the lock guards.
     pub state: StateWord<Body>,
-    /// The page number in the file of its first page.
+    /// The number of its first page in its owner: in the file, or, of anonymous memory, in addresses when it
+    /// was made.
     pub index: u64,
     /// log2 of its pages.
     pub order: u8,
-    /// The serial number of its object or space.
-    pub object: u64,
-    /// How many spaces have it, if it is anonymous. Changed by who has its lock. Linux: `_mapcount`.
-    pub mapcount: AtomicU32,
+    /// Whose it is.
+    pub owner: Owner,
     /// How often it went from one mapping to another, and in which second: `second << 16 | times`. Changed by
     /// who has its lock.
     moves: AtomicU32,
@@ -39,29 +52,71 @@ pub struct Folio {
 
 /// What the owner of a folio's lock may change.
 pub struct Body {
-    /// The frames; `None` while a device has them (then all pages are at home), or while reclaim takes them
-    /// home or frees them.
-    pub extent: Option<Extent>,
+    /// The frames. `None` while a device reads the folio for the first time, or while reclaim takes them home
+    /// or frees them.
+    pub extent: Option<Frames>,
     /// The pages that differ from the file.
     pub dirty: PageSet,
 }
 
 impl Folio {
     /// A folio whose frames are to be filled.
-    pub fn new(object: u64, index: u64, order: u8) -> Self {
+    pub fn new(owner: Owner, index: u64, order: u8) -> Self {
         let body = Body { extent: None, dirty: PageSet::new(order) };
-        Self::with(object, index, order, StateWord::new(body))
+        Self::with(owner, index, order, StateWord::new(body))
     }
 
     /// A folio that has its bytes.
-    pub fn filled(object: u64, index: u64, extent: Extent) -> Self {
-        let order = extent.order();
+    pub fn filled(owner: Owner, index: u64, extent: Frames) -> Self {
+        let (order, mapped) = (extent.order(), !extent.is_home());
         let body = Body { extent: Some(extent), dirty: PageSet::new(order) };
-        Self::with(object, index, order, StateWord::uptodate(body))
+        let folio = Self::with(owner, index, order, StateWord::uptodate(body));
+        if mapped {
+            // Before anybody can find it: who unmaps passes by what is not mapped, without its lock.
+            folio.state.set(Flag::Mapped);
+        }
+        folio
     }
 
-    fn with(object: u64, index: u64, order: u8, state: StateWord<Body>) -> Self {
-        Self { state, index, order, object, mapcount: AtomicU32::new(1), moves: AtomicU32::new(0) }
+    fn with(owner: Owner, index: u64, order: u8, state: StateWord<Body>) -> Self {
+        Self { state, index, order, owner, moves: AtomicU32::new(0) }
+    }
+
+    /// The file or the shared memory that has it; `None`: it is anonymous, or its object is gone, and its
+    /// bytes are nobody's.
+    pub fn object(&self) -> Option<Arc<FileObject>> {
+        match &self.owner {
+            Owner::File(object) => object.upgrade(),
+            Owner::Anon(_) => None,
+        }
+    }
+
+    /// Whether it is not anonymous.
+    pub fn is_cached(&self) -> bool {
+        matches!(self.owner, Owner::File(_))
+    }
+
+    /// How many spaces have it as their own. Stays so while the caller has its lock.
+    pub fn spaces(&self) -> u32 {
+        match &self.owner {
+            Owner::File(_) => 0,
+            Owner::Anon(spaces) => spaces.load(Ordering::Acquire),
+        }
+    }
+
+    /// One more space has it. The caller has its lock.
+    pub fn add_space(&self) {
+        if let Owner::Anon(spaces) = &self.owner {
+            spaces.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// A space has it no more; `true`: it was the last. The caller has its lock.
+    pub fn remove_space(&self) -> bool {
+        match &self.owner {
+            Owner::File(_) => false,
+            Owner::Anon(spaces) => spaces.fetch_sub(1, Ordering::AcqRel) == 1,
+        }
     }
 
     /// Notes that it is taken from one mapping to another, by who has its lock; tells how often that was so
@@ -78,18 +133,35 @@ impl Folio {
         1 << self.order
     }
 
-    /// Its page numbers in the file.
+    /// Its page numbers in its owner.
     pub fn range(&self) -> Range<u64> {
         self.index..self.index + self.pages()
     }
 }
 
+impl Owner {
+    /// An object.
+    pub fn file(object: &Arc<FileObject>) -> Self {
+        Self::File(Arc::downgrade(object))
+    }
+
+    /// Anonymous memory of one space.
+    pub fn anon() -> Self {
+        Self::Anon(AtomicU32::new(1))
+    }
+}
+
 impl Body {
+    /// The group that pays for the frames.
+    pub fn group(&self) -> GroupId {
+        self.extent.as_ref().map_or(GroupId::ROOT, Frames::group)
+    }
+
     /// The frames.
     ///
     /// # Panics
     /// If a device has them: the folio's lock is then held by the I/O, so nobody else may be here.
-    pub fn extent(&mut self) -> &mut Extent {
+    pub fn extent(&mut self) -> &mut Frames {
         self.extent.as_mut().expect("the owner of a folio's lock has its frames")
     }
 }

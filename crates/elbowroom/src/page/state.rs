@@ -17,7 +17,7 @@ pub enum Flag {
     Used = 1 << 4,
     /// It was touched again after it was unmapped.
     Referenced = 1 << 5,
-    /// It is in the active queue, or on its way there.
+    /// It is in the active list, or on its way there.
     Active = 1 << 6,
     /// It was read ahead of its reader: mapping it reads on.
     Readahead = 1 << 7,
@@ -29,8 +29,13 @@ pub enum Flag {
     Workingset = 1 << 10,
     /// Who has its lock reads its bytes from a device; none of its pages is mapped.
     Reading = 1 << 11,
+    /// One of its pages may be mapped: set before the lock is let go after mapping it, cleared before a
+    /// device has the folio or the lock is let go.
+    Mapped = 1 << 13,
     /// Who has its lock writes its bytes to a device; none of its pages is mapped. Linux: `PG_writeback`.
     Writeback = 1 << 12,
+    /// Its lock was never let go: the thread that had it has panicked.
+    Abandoned = 1 << 14,
 }
 
 /// The word, and what its lock guards.

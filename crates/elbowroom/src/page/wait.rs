@@ -4,7 +4,7 @@
 //! wake-up: a waiter is announced and queued under the bucket lock; the unlocker, who saw the bit, takes the
 //! bucket lock before it looks.
 
-use crate::page::{Folio, LockedFolio, Woken};
+use crate::page::{Flag, Folio, LockedFolio, Woken};
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -136,9 +136,9 @@ impl WaitTable {
         Self { buckets: (0..BUCKETS).map(bucket).collect() }
     }
 
-    fn bucket(&self, folio: &Folio) -> &Bucket {
-        let hash = (folio.index >> folio.order).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ folio.object;
-        &self.buckets[(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % BUCKETS]
+    fn bucket(&self, folio: &Arc<Folio>) -> &Bucket {
+        let hash = (Arc::as_ptr(folio) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.buckets[(hash >> 58) as usize % BUCKETS]
     }
 
     /// Parks `fault` until `folio` is unlocked; gives it back if that has happened already.
@@ -177,24 +177,46 @@ impl WaitTable {
 
     /// Takes the folio's lock, waiting for it. Faults that wait for it when it ends go to `woken`. Not for
     /// handler threads.
-    pub fn lock<'a>(&'a self, folio: Arc<Folio>, woken: &'a dyn Woken) -> LockedFolio<'a> {
-        let mut folio = folio;
-        loop {
-            match LockedFolio::try_lock(folio, self, woken) {
-                Ok(locked) => return locked,
-                Err(taken) => folio = taken,
+    pub fn lock<'a>(&'a self, folio: &Arc<Folio>, woken: &'a dyn Woken) -> LockedFolio<'a> {
+        self.lock_while(folio, woken, || true).expect("it waits until it has the lock")
+    }
+
+    /// The same, as long as `go_on`, asked several times a second, says so.
+    pub fn lock_while<'a>(
+        &'a self,
+        folio: &Arc<Folio>,
+        woken: &'a dyn Woken,
+        go_on: impl Fn() -> bool,
+    ) -> Option<LockedFolio<'a>> {
+        while go_on() {
+            if let Ok(locked) = LockedFolio::try_lock(folio.clone(), self, woken) {
+                return Some(locked);
             }
-            self.wait_a_while(&folio);
+            self.wait_a_while(folio);
         }
+        None
     }
 
     /// Waits until nobody has the folio's lock. Somebody may have it again by the time this returns; he then
     /// sees what the caller did before. Not for handler threads.
     pub fn wait(&self, folio: &Arc<Folio>) {
-        while self.wait_a_while(folio) {}
+        self.wait_while(folio, || true);
+    }
+
+    /// The same, as long as `go_on`, asked several times a second, says so. Tells whether the lock was free.
+    pub fn wait_while(&self, folio: &Arc<Folio>, go_on: impl Fn() -> bool) -> bool {
+        while go_on() {
+            if !self.wait_a_while(folio) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Waits for an unlock, with a bound; `false`: it is not locked.
+    ///
+    /// # Panics
+    /// If the thread that has it locked has panicked.
     fn wait_a_while(&self, folio: &Arc<Folio>) -> bool {
         let bucket = self.bucket(folio);
         let mut waiters = bucket.waiters.lock();
@@ -203,7 +225,34 @@ impl WaitTable {
             waiters.threads += 1;
             bucket.changed.wait_timeout(&mut waiters, THREAD_WAIT);
             waiters.threads -= 1;
+            drop(waiters);
+            assert!(!folio.state.test(Flag::Abandoned), "another thread has panicked with a folio locked");
         }
         locked
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::page::{Owner, Ready};
+
+    /// A wait that would never end.
+    #[test]
+    fn who_waits_for_a_folio_of_a_thread_that_panicked_panics_too() {
+        let (waits, woken) = (WaitTable::new(&LockStats::new()), Ready::default());
+        let locked = LockedFolio::new(Folio::new(Owner::anon(), 0, 0), &waits, &woken);
+        let folio = locked.arc().clone();
+        let panics = |f: &mut dyn FnMut()| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).expect_err("it panics")
+        };
+        let mut locked = Some(locked);
+        panics(&mut || {
+            let _locked = locked.take();
+            panic!("with the folio locked");
+        });
+        let said = panics(&mut || drop(waits.lock(&folio, &woken)));
+        let said = said.downcast_ref::<&str>().copied().unwrap_or_default();
+        assert!(said.contains("another thread has panicked"), "{said}");
     }
 }

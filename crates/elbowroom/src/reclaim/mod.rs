@@ -5,21 +5,20 @@
 //! himself, also while the arena still grows, as if it had its size; where nothing can be freed, he grows it.
 //! Nothing here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
-use crate::config::{
-    ACTIVE_PERCENT, AHEAD_BATCH_PAGES, BIMODAL_ONE_IN, CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP,
-    GROW_AT_ONCE_FRAMES, LOW_SHARE, RECLAIM_BATCH_FOLIOS, RECLAIM_BATCH_PAGES, RECLAIM_ROUNDS,
-    RECLAIM_SCAN_FACTOR, STANDBY_SHARE, SUPPLY_LOOK,
-};
+use crate::config::{CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, SUPPLY_LOOK};
 use crate::core::Core;
-use crate::lru::{Entry, Lru};
-use crate::object::FileObject;
+use crate::group::Frames;
+use crate::lru::{Chances, Lru, Shadows};
+use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
+use crate::pause::Bell;
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{Errno, Extent, Mmu, UnmapError};
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_machine::{Errno, Mmu, UnmapError};
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, thread};
+use elbowroom_sync::{Arc, LockClass, Mutex, thread};
+use std::ops::Deref;
 
 /// Where a folio that reclaim met goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,45 +28,99 @@ enum Fate {
     Active,
 }
 
-/// A folio that reclaim has locked, with the object whose cache it is in.
-struct Victim<'a> {
-    object: Arc<FileObject>,
-    folio: LockedFolio<'a>,
+/// What reclaim made of a folio from a list.
+enum Met<'a> {
+    Locked(LockedFolio<'a>),
+    Not(Arc<Folio>, Fate),
 }
 
-impl Victim<'_> {
-    /// Unlocks it, to be queued.
-    fn into_entry(self) -> Entry {
-        Entry { object: self.object, folio: self.folio.let_go() }
+/// The lists of folios, and who frees their frames.
+pub(crate) struct Reclaim<P: Platform> {
+    core: Core<P>,
+    lru: Mutex<Lru>,
+    shadows: Shadows,
+    chances: Chances,
+    /// How many refaults came too late to be activated for that.
+    late_refaults: AtomicU64,
+    /// Folios that left their caches without reclaim since the lists were last purged.
+    dead: AtomicUsize,
+    /// What the thread that keeps frames at hand sleeps at.
+    supply: Bell,
+}
+
+impl<P: Platform> Deref for Reclaim<P> {
+    type Target = Core<P>;
+
+    fn deref(&self) -> &Core<P> {
+        &self.core
     }
 }
 
-/// What reclaim made of an entry.
-enum Met<'a> {
-    Locked(Victim<'a>),
-    Not(Entry, Fate),
+impl<P: Platform> Drop for Reclaim<P> {
+    fn drop(&mut self) {
+        // The arena gives its memory back only if all of it is free. Nobody has a space of ours any more.
+        let spaces = self.spaces.all();
+        let own = spaces.iter().flat_map(|mm| mm.anon.in_range(ALL_PAGES)).map(|own| own.1);
+        // Memory that mappings share is in no table.
+        let mapped = spaces.iter().flat_map(|mm| mm.objects());
+        let objects = self.objects.all().into_iter().chain(self.objects.unmapped.take()).chain(mapped);
+        let cached = objects.flat_map(|object| object.folios_in(ALL_PAGES));
+        let nobody = Ready::default();
+        let mut leaked = false;
+        // The lists may have folios of objects that the table has given up.
+        let queued = self.lru.lock().take_all();
+        for folio in cached.chain(own).chain(queued) {
+            // Nobody is left who could have locked it.
+            let Ok(mut folio) = LockedFolio::try_lock(folio, &self.waits, &nobody) else { continue };
+            if let Some(mut frames) = folio.body_mut().extent.take() {
+                match self.mmu.unmap(&mut frames) {
+                    Ok(()) => self.free(frames),
+                    Err(_) => {
+                        frames.leak();
+                        leaked = true;
+                    }
+                }
+            }
+        }
+        debug_assert!(leaked || thread::panicking() || self.groups.with_charges().is_none());
+    }
 }
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Reclaim<P> {
+    pub(crate) fn new(core: Core<P>) -> Self {
+        Self {
+            lru: core.locks.mutex(LockClass::Lru, Lru::default()),
+            shadows: Shadows::new(core.mmu.frames()),
+            chances: Chances::default(),
+            late_refaults: AtomicU64::new(0),
+            dead: AtomicUsize::new(0),
+            supply: Bell::new(&core.locks),
+            core,
+        }
+    }
+
     /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be
     /// freed now.
-    pub(crate) fn frames(&self, order: u8, woken: &dyn Woken) -> Option<Extent> {
+    pub(crate) fn frames(&self, order: u8, woken: &dyn Woken) -> Option<Frames> {
         let wanted: usize = 1 << order;
-        for _ in 0..RECLAIM_ROUNDS {
-            let extent = self.mmu.alloc(order);
+        for _ in 0..self.tuning().reclaim_rounds {
+            let extent = self.alloc(order);
             self.see_to_supply(order);
             if extent.is_some() {
                 return extent;
             }
             // What is free may be in pieces. Folios of the same size free runs of it, so go on for a while.
-            let scarce = self.mmu.populated_frames() < GROW_AT_ONCE_FRAMES;
+            let scarce = self.mmu.populated_frames() < self.tuning().grow_at_once_frames;
             let grown = scarce && self.grow_arena();
-            if !grown && self.shrink(wanted.max(RECLAIM_BATCH_PAGES), woken) == 0 && !self.grow_arena() {
+            if !grown
+                && self.shrink(wanted.max(self.tuning().reclaim_batch_pages), woken) == 0
+                && !self.grow_arena()
+            {
                 break;
             }
         }
         loop {
-            let smaller = (0..=order).rev().find_map(|smaller| self.mmu.alloc(smaller));
+            let smaller = (0..=order).rev().find_map(|smaller| self.alloc(smaller));
             // Others may have taken what the arena had grown by.
             if smaller.is_some() || !self.grow_arena() {
                 return smaller;
@@ -76,22 +129,22 @@ impl<P: Platform> Core<P> {
     }
 
     /// A run of 2^`order` frames, if there is one free. Takes no time to speak of.
-    pub(crate) fn frames_at_hand(&self, order: u8) -> Option<Extent> {
-        let extent = self.mmu.alloc(order);
+    pub(crate) fn frames_at_hand(&self, order: u8) -> Option<Frames> {
+        let extent = self.alloc(order);
         self.see_to_supply(order);
         extent
     }
 
-    /// A run of 2^`order` frames, if that can be had without freeing any. An arena that grows for it clears
-    /// no more than its user would have to.
-    pub(crate) fn whole_run(&self, order: u8) -> Option<Extent> {
-        let mut extent = self.mmu.alloc(order);
-        for _ in 0..RECLAIM_ROUNDS {
+    /// A run of 2^`order` frames, if that can be had without freeing any. The arena may grow for it: that
+    /// clears frames, which whoever gets the run would have to do otherwise.
+    pub(crate) fn whole_run(&self, order: u8) -> Option<Frames> {
+        let mut extent = self.alloc(order);
+        for _ in 0..self.tuning().reclaim_rounds {
             // More than once, since others may take what it has grown by.
             if extent.is_some() || !self.grow_arena() {
                 break;
             }
-            extent = self.mmu.alloc(order);
+            extent = self.alloc(order);
         }
         self.see_to_supply(order);
         extent
@@ -101,13 +154,13 @@ impl<P: Platform> Core<P> {
     /// only: runs are made by who needs one, of folios that are as large, and would be in pieces otherwise.
     fn see_to_supply(&self, order: u8) {
         if self.mmu.wants_to_grow() || order == 0 && self.mmu.frames_at_hand() < self.low_mark() {
-            self.supply.ask();
+            self.supply.ring();
         }
     }
 
     /// Fewer frames should not be free.
     fn low_mark(&self) -> usize {
-        self.mmu.frames() / LOW_SHARE
+        self.mmu.frames() / self.tuning().low_share
     }
 
     fn grow_arena(&self) -> bool {
@@ -116,7 +169,7 @@ impl<P: Platform> Core<P> {
     }
 
     /// The thread that keeps frames at hand, and has time for `chores` about once in [`SUPPLY_LOOK`].
-    pub(crate) fn run_supplier(self: &Arc<Self>, chores: impl Fn(&Arc<Self>)) {
+    pub(crate) fn run_supplier(&self, chores: impl Fn()) {
         let mut due = Instant::now() + SUPPLY_LOOK;
         while !self.stop.load(Ordering::Acquire) {
             if !(self.mmu.wants_to_grow() && self.grow_arena()) {
@@ -124,10 +177,15 @@ impl<P: Platform> Core<P> {
                 self.free_ahead();
             }
             if Instant::now() >= due {
-                chores(self);
+                chores();
                 due = Instant::now() + SUPPLY_LOOK;
             }
         }
+    }
+
+    /// Has the thread that keeps frames at hand look at [`Core::stop`].
+    pub(crate) fn wake_supplier(&self) {
+        self.supply.ring_for_stop();
     }
 
     /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size. Not
@@ -137,13 +195,13 @@ impl<P: Platform> Core<P> {
         if self.mmu.wants_to_grow() || self.mmu.frames_at_hand() >= low {
             return;
         }
-        for _ in 0..(2 * low).div_ceil(AHEAD_BATCH_PAGES) {
+        for _ in 0..(2 * low).div_ceil(self.tuning().ahead_batch_pages) {
             if self.mmu.frames_at_hand() >= 2 * low || self.stop.load(Ordering::Acquire) {
                 return;
             }
             // Handed over at the end of a batch, so that a handler is kicked once.
             let ready = Ready::default();
-            let freed = self.shrink(AHEAD_BATCH_PAGES, &ready);
+            let freed = self.shrink(self.tuning().ahead_batch_pages, &ready);
             self.dispatch(ready.take());
             // Whoever has just been woken does little before it waits again, and should not wait for this.
             thread::yield_now();
@@ -157,7 +215,7 @@ impl<P: Platform> Core<P> {
     /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked go to `woken`.
     pub(crate) fn shrink(&self, want: usize, woken: &dyn Woken) -> usize {
         let freed = self.shrink_inactive(want, woken);
-        if freed == 0 && self.deactivate(want.max(RECLAIM_BATCH_PAGES)) {
+        if freed == 0 && self.deactivate(want.max(self.tuning().reclaim_batch_pages)) {
             return self.shrink_inactive(want, woken);
         }
         freed
@@ -165,25 +223,27 @@ impl<P: Platform> Core<P> {
 
     fn shrink_inactive(&self, want: usize, woken: &dyn Woken) -> usize {
         let mut freed = 0;
-        let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
-        let keep_standby = self.mmu.populated_frames() / STANDBY_SHARE;
-        // Whether the inactive queue has only what cannot be taken now.
+        let mut looks = (want * self.tuning().reclaim_scan_factor).max(256);
+        let keep_standby = self.mmu.populated_frames() / self.tuning().standby_share;
+        // Whether the inactive list has only what cannot be taken now.
         let mut barren = false;
         while freed < want && looks > 0 {
             let mut lru = self.lru.lock();
             self.balance(&mut lru);
             if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 || barren {
-                let Some(entry) = lru.standby.pop() else { break };
+                let Some(folio) = lru.standby.pop() else { break };
                 drop(lru);
                 looks -= 1;
-                freed += self.visit_standby(entry, woken);
+                freed += self.visit_standby(folio, woken);
             } else {
-                let mut batch = Vec::with_capacity(RECLAIM_BATCH_FOLIOS);
+                let mut batch = Vec::with_capacity(self.tuning().reclaim_batch_folios);
                 let mut pages = 0;
-                while pages < want.max(RECLAIM_BATCH_PAGES) && batch.len() < RECLAIM_BATCH_FOLIOS {
-                    let Some(entry) = lru.inactive.pop() else { break };
-                    pages += entry.folio.pages() as usize;
-                    batch.push(entry);
+                while pages < want.max(self.tuning().reclaim_batch_pages)
+                    && batch.len() < self.tuning().reclaim_batch_folios
+                {
+                    let Some(folio) = lru.inactive.pop() else { break };
+                    pages += folio.pages() as usize;
+                    batch.push(folio);
                 }
                 drop(lru);
                 looks = looks.saturating_sub(batch.len());
@@ -195,52 +255,51 @@ impl<P: Platform> Core<P> {
         freed
     }
 
-    /// Takes the oldest of the active queue, whatever its share, since there is nothing else; `false` if it
+    /// Takes the oldest of the active list, whatever its share, since there is nothing else; `false` if it
     /// has none.
     fn deactivate(&self, want: usize) -> bool {
         let mut lru = self.lru.lock();
         let mut pages = 0;
         while pages < want {
-            let Some(entry) = lru.active.pop() else { break };
-            pages += entry.folio.pages() as usize;
-            entry.folio.state.clear(Flag::Referenced);
-            entry.folio.state.clear(Flag::Active);
-            lru.inactive.push(entry);
+            let Some(folio) = lru.active.pop() else { break };
+            pages += folio.pages() as usize;
+            folio.state.clear(Flag::Referenced);
+            folio.state.clear(Flag::Active);
+            lru.inactive.push(folio);
         }
         pages > 0
     }
 
-    /// Keeps the active queue within its share.
+    /// Keeps the active list within its share.
     fn balance(&self, lru: &mut Lru) {
         let mut looks = 16;
         while looks > 0 && lru.active.pages() > self.active_limit() {
             looks -= 1;
-            let Some(entry) = lru.active.pop() else { return };
-            if entry.folio.state.clear(Flag::Referenced) && !entry.folio.state.test(Flag::Dead) {
-                lru.active.push(entry);
+            let Some(folio) = lru.active.pop() else { return };
+            if folio.state.clear(Flag::Referenced) && !folio.state.test(Flag::Dead) {
+                lru.active.push(folio);
             } else {
-                entry.folio.state.clear(Flag::Active);
-                lru.inactive.push(entry);
+                folio.state.clear(Flag::Active);
+                lru.inactive.push(folio);
             }
         }
     }
 
     fn active_limit(&self) -> usize {
-        self.mmu.populated_frames() * ACTIVE_PERCENT / 100
+        self.mmu.populated_frames() * self.tuning().active_percent / 100
     }
 
     /// Locks a folio that reclaim may touch.
-    fn meet<'a>(&'a self, entry: Entry, woken: &'a dyn Woken) -> Met<'a> {
-        let Entry { object, folio } = entry;
+    fn meet<'a>(&'a self, folio: Arc<Folio>, woken: &'a dyn Woken) -> Met<'a> {
         if folio.state.test(Flag::Dead) {
-            return Met::Not(Entry { object, folio }, Fate::Gone);
+            return Met::Not(folio, Fate::Gone);
         }
         if folio.state.is_held() {
-            return Met::Not(Entry { object, folio }, Fate::Inactive);
+            return Met::Not(folio, Fate::Inactive);
         }
         let folio = match LockedFolio::try_lock(folio, &self.waits, woken) {
             Ok(folio) => folio,
-            Err(folio) => return Met::Not(Entry { object, folio }, Fate::Inactive),
+            Err(folio) => return Met::Not(folio, Fate::Inactive),
         };
         let fate = if folio.state.test(Flag::Dead) {
             Fate::Gone
@@ -251,81 +310,83 @@ impl<P: Platform> Core<P> {
             folio.state.set(Flag::Workingset);
             Fate::Active
         } else {
-            return Met::Locked(Victim { object, folio });
+            return Met::Locked(folio);
         };
-        Met::Not(Victim { object, folio }.into_entry(), fate)
+        Met::Not(folio.into_folio(), fate)
     }
 
-    fn requeue(&self, entry: Entry, fate: Fate) {
+    fn put_back(&self, folio: Arc<Folio>, fate: Fate) {
         let mut lru = self.lru.lock();
         match fate {
             Fate::Gone => {}
-            Fate::Inactive => lru.inactive.push(entry),
-            Fate::Active => lru.active.push(entry),
+            Fate::Inactive => lru.inactive.push(folio),
+            Fate::Active => lru.active.push(folio),
         }
     }
 
     /// Takes inactive folios out of their windows: those of a single clean page all together. While hardly
     /// any such page is touched on standby, those that were never active are evicted at once, but for a
     /// sample. Returns how many folios are on standby now, and how many pages were freed.
-    fn age(&self, batch: Vec<Entry>, woken: &dyn Woken) -> (usize, usize) {
+    fn age(&self, batch: Vec<Arc<Folio>>, woken: &dyn Woken) -> (usize, usize) {
         let mut aged = 0;
-        let rarely = self.chances.are_rarely_taken();
-        let (mut dropped, mut dropped_extents) = (Vec::new(), Vec::new());
+        let rarely = self.config.ablation.skipped_chances && self.chances.are_rarely_taken();
+        let (mut dropped, mut dropped_frames) = (Vec::new(), Vec::new());
         let mut singles = Vec::with_capacity(batch.len());
         let mut extents = Vec::with_capacity(batch.len());
-        for entry in batch {
-            let mut victim = match self.meet(entry, woken) {
+        for folio in batch {
+            let mut victim = match self.meet(folio, woken) {
                 Met::Locked(victim) => victim,
-                Met::Not(entry, fate) => {
-                    self.requeue(entry, fate);
+                Met::Not(folio, fate) => {
+                    self.put_back(folio, fate);
                     continue;
                 }
             };
-            let (order, body) = (victim.folio.order, victim.folio.body_mut());
+            let (order, body) = (victim.order, victim.body_mut());
             let single = order == 0 && body.dirty.is_empty() && !body.extent().is_home();
-            if single && let Some(extent) = body.extent.take() {
-                let new = rarely && !victim.folio.state.test(Flag::Workingset);
+            if single && let Some(frames) = body.extent.take() {
+                let new = rarely && !victim.state.test(Flag::Workingset);
                 if new && !self.chances.sample() {
                     dropped.push(victim);
-                    dropped_extents.push(extent);
+                    dropped_frames.push(frames);
                 } else {
                     // One of a sample is to have its chance for as long as if all had theirs.
-                    singles.push((victim, if new { CHANCE_SAMPLE_ONE_IN } else { 1 }));
+                    let (extent, charge) = frames.lend();
+                    singles.push((victim, if new { CHANCE_SAMPLE_ONE_IN } else { 1 }, charge));
                     extents.push(extent);
                 }
             } else {
-                let pages = victim.folio.pages() as usize;
+                let pages = victim.pages() as usize;
                 aged += usize::from(self.age_one(victim, pages));
             }
         }
-        let freed = self.evict_singles(dropped, dropped_extents);
+        let freed = self.evict_singles(dropped, dropped_frames);
         self.mmu.unmap_clean(&mut extents);
-        for ((mut victim, counts_as), extent) in singles.into_iter().zip(extents) {
-            victim.folio.body_mut().extent = Some(extent);
+        for ((mut victim, counts_as, charge), extent) in singles.into_iter().zip(extents) {
+            victim.body_mut().extent = Some(charge.with(extent));
             aged += usize::from(self.age_one(victim, counts_as));
         }
         (aged, freed)
     }
 
-    /// Evicts locked folios of a single clean page, whose extents these are. Returns how many.
-    fn evict_singles(&self, victims: Vec<Victim<'_>>, extents: Vec<Extent>) -> usize {
-        let mut extents = self.mmu.discard_clean(extents);
-        if extents.is_empty() {
+    /// Evicts locked folios of a single clean page, whose frames these are. Returns how many.
+    fn evict_singles(&self, victims: Vec<LockedFolio<'_>>, frames: Vec<Frames>) -> usize {
+        let frames = self.groups.discard_clean(&self.mmu, frames);
+        if frames.is_empty() {
             let pages = victims.len();
             for victim in victims {
-                victim.object.remove(&victim.folio);
-                self.note_evicted(&victim.object, &victim.folio);
+                let object = victim.object();
+                leave_cache(object.as_deref(), &victim);
+                self.note_evicted(object.as_deref(), &victim);
             }
             return pages;
         }
-        self.mmu.unmap_clean(&mut extents);
         let mut freed = 0;
-        for (mut victim, extent) in victims.into_iter().zip(extents) {
-            let home = extent.is_home();
-            victim.folio.body_mut().extent = Some(extent);
+        for (mut victim, frames) in victims.into_iter().zip(frames) {
+            // Some are home; of the others perhaps one is pinned.
+            let home = frames.is_home();
+            victim.body_mut().extent = Some(frames);
             if home {
-                freed += self.evict(&victim.object, &mut victim.folio);
+                freed += self.evict(&mut victim);
             } else {
                 self.age_one(victim, 1);
             }
@@ -333,54 +394,49 @@ impl<P: Platform> Core<P> {
         freed
     }
 
-    /// Takes a locked inactive folio out of its window, unlocks it and queues it for its second chance as so
+    /// Takes a locked inactive folio out of its window, unlocks it and lists it for its second chance as so
     /// many pages, if that can be.
-    fn age_one(&self, mut victim: Victim<'_>, counts_as: usize) -> bool {
-        let unmapped = self.mmu.unmap(victim.folio.body_mut().extent());
-        if unmapped == Err(UnmapError::Lost) {
-            // Whatever was in the lost pages is gone; the rest is read again.
-            self.evict(&victim.object, &mut victim.folio);
-        }
-        let entry = victim.into_entry();
-        match unmapped {
-            Ok(()) => {
-                self.counters.add(Event::SecondChances, 1);
-                self.lru.lock().standby.push_as(entry, counts_as);
-            }
-            Err(UnmapError::Busy) => self.requeue(entry, Fate::Inactive),
-            Err(UnmapError::Lost) => {}
+    fn age_one(&self, mut victim: LockedFolio<'_>, counts_as: usize) -> bool {
+        let unmapped = self.mmu.unmap(victim.body_mut().extent());
+        let gone = unmapped == Err(UnmapError::Lost) && self.evict_lost(&mut victim);
+        let folio = victim.into_folio();
+        if unmapped.is_ok() {
+            self.counters.add(Event::SecondChances, 1);
+            self.lru.lock().standby.push_as(folio, counts_as);
+        } else if !gone {
+            self.put_back(folio, Fate::Inactive);
         }
         unmapped.is_ok()
     }
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.
-    fn visit_standby(&self, entry: Entry, woken: &dyn Woken) -> usize {
+    fn visit_standby(&self, folio: Arc<Folio>, woken: &dyn Woken) -> usize {
         // What was active before gets its chance in any case, and says nothing about those that were not.
-        let unknown = entry.folio.order == 0 && !entry.folio.state.test(Flag::Workingset);
-        let mut victim = match self.meet(entry, woken) {
+        let unknown = folio.order == 0 && !folio.state.test(Flag::Workingset);
+        let mut victim = match self.meet(folio, woken) {
             Met::Locked(victim) => victim,
-            Met::Not(entry, fate) => {
+            Met::Not(folio, fate) => {
                 if unknown && fate == Fate::Active {
                     self.chances.note(true);
                 }
-                self.requeue(entry, fate);
+                self.put_back(folio, fate);
                 return 0;
             }
         };
-        let body = victim.folio.body_mut();
+        let body = victim.body_mut();
         let (home, dirty) = (body.extent().is_home(), !body.dirty.is_empty());
         let (fate, freed) = if !home {
             (Fate::Inactive, 0)
-        } else if dirty && !self.may_drop_dirty(&victim.folio) {
-            self.flush_soon(victim.object.clone(), victim.folio.arc().clone());
+        } else if dirty && !self.may_drop_dirty(&victim) {
+            self.to_write.add(victim.arc().clone());
             (Fate::Inactive, 0)
         } else {
-            (Fate::Gone, self.evict(&victim.object, &mut victim.folio))
+            (Fate::Gone, self.evict(&mut victim))
         };
         if unknown && fate == Fate::Gone {
             self.chances.note(false);
         }
-        self.requeue(victim.into_entry(), fate);
+        self.put_back(victim.into_folio(), fate);
         freed
     }
 
@@ -390,38 +446,75 @@ impl<P: Platform> Core<P> {
         folio.state.test(Flag::WriteFailed) && self.memory_wait() > FAILED_DIRTY_KEEP
     }
 
-    /// [`Core::evict`] for a folio that is still in a queue: its entry is dropped at the next tick.
-    pub(crate) fn discard(&self, object: &FileObject, folio: &mut LockedFolio<'_>) {
-        self.evict(object, folio);
+    /// Evicts a locked folio of which some pages are no longer where they were mapped; true. If other pages
+    /// of it are dirty, it is left to the flusher, which writes these and drops the folio; false.
+    fn evict_lost(&self, folio: &mut LockedFolio<'_>) -> bool {
+        if folio.body().dirty.is_empty() {
+            self.evict(folio);
+            return true;
+        }
+        folio.body_mut().extent().note_damaged();
+        self.to_write.add(folio.arc().clone());
+        false
+    }
+
+    /// [`Reclaim::evict_lost`] for a folio that is still in a list.
+    pub(crate) fn discard_lost(&self, folio: &mut LockedFolio<'_>) -> bool {
+        let gone = self.evict_lost(folio);
+        self.dead.fetch_add(usize::from(gone), Ordering::Relaxed);
+        gone
+    }
+
+    /// [`Reclaim::evict`] for a folio that is still in a list: its entry is dropped at the next tick.
+    pub(crate) fn discard(&self, folio: &mut LockedFolio<'_>) {
+        self.evict(folio);
         self.dead.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Drops the lists' entries of folios that left their caches without reclaim.
+    pub(crate) fn purge(&self) {
+        if self.dead.swap(0, Ordering::Relaxed) > 0 {
+            crate::lru::purge(&self.lru);
+        }
+    }
+
+    /// Pages of folios that were not touched for some time.
+    pub(crate) fn idle_pages(&self) -> usize {
+        let lru = self.lru.lock();
+        lru.standby.pages() + lru.inactive.pages()
+    }
+
     /// Takes an unmapped folio out of its cache and frees its frames; returns how many.
-    pub(crate) fn evict(&self, object: &FileObject, folio: &mut LockedFolio<'_>) -> usize {
-        object.remove(folio);
-        let body = folio.body_mut();
+    pub(crate) fn evict(&self, folio: &mut LockedFolio<'_>) -> usize {
+        let (head, body) = folio.parts();
+        let object = head.object();
+        leave_cache(object.as_deref(), head);
         let lost = body.dirty.count();
         if lost > 0 {
             self.counters.add(Event::LostDirtyPages, lost as u64);
-            self.dirty_pages.fetch_sub(lost, Ordering::AcqRel);
+            self.groups.of(body.group()).remove_dirty(lost);
             body.dirty.clear();
-            object.record_error(Errno::IO);
+            if let Some(object) = &object {
+                object.record_error(Errno::IO);
+            }
         }
         let Some(extent) = body.extent.take() else { return 0 };
         let pages = extent.pages();
-        self.note_evicted(object, folio);
-        self.mmu.free(extent);
+        self.note_evicted(object.as_deref(), head);
+        self.free(extent);
         pages
     }
 
-    fn note_evicted(&self, object: &FileObject, folio: &Folio) {
-        self.shadows.evicted(object.serial, folio.index, folio.pages());
+    fn note_evicted(&self, object: Option<&FileObject>, folio: &Folio) {
+        if let Some(object) = object {
+            self.shadows.evicted(object.serial, folio.index, folio.pages());
+        }
         self.counters.add(Event::EvictedPages, folio.pages());
-        self.folios.fetch_sub(1, Ordering::Relaxed);
+        self.groups.root().remove_folio();
     }
 
-    /// Queues a folio whose bytes have just been read.
-    pub(crate) fn enqueue(&self, object: Arc<FileObject>, folio: Arc<Folio>) {
+    /// Lists a folio whose bytes have just been read.
+    pub(crate) fn add_to_list(&self, object: &FileObject, folio: Arc<Folio>) {
         let activate = self.shadows.refault(object.serial, folio.index).is_some_and(|distance| {
             self.counters.add(Event::RefaultPages, folio.pages());
             let active = self.lru.lock().active.pages();
@@ -431,16 +524,25 @@ impl<P: Platform> Core<P> {
             // Beyond what a larger active list would have kept: a cycle longer than memory, perhaps. Keep a
             // part of it.
             let late = self.late_refaults.fetch_add(1, Ordering::Relaxed);
-            late.is_multiple_of(BIMODAL_ONE_IN) && active < self.active_limit()
+            late.is_multiple_of(self.tuning().bimodal_one_in) && active < self.active_limit()
         });
         let mut lru = self.lru.lock();
         if activate {
             folio.state.set(Flag::Active);
             folio.state.set(Flag::Workingset);
-            lru.active.push(Entry { object, folio });
+            lru.active.push(folio);
         } else {
-            lru.inactive.push(Entry { object, folio });
+            lru.inactive.push(folio);
         }
+    }
+}
+
+/// Takes a locked folio out of its cache, so that nobody finds it any more.
+fn leave_cache(object: Option<&FileObject>, folio: &Folio) {
+    match object {
+        Some(object) => object.remove(folio),
+        // The cache is gone.
+        None => _ = folio.state.set(Flag::Dead),
     }
 }
 

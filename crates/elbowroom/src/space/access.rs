@@ -1,19 +1,20 @@
 //! Coherence with reads, writes and size changes through descriptors.
 
+use super::Spaces;
 use crate::config::{DELAY, PINNED_BOUND};
-use crate::core::Core;
-use crate::object::{FileObject, WriteTicket};
+use crate::core::Mapper;
+use crate::object::{ALL_PAGES, FileObject, MappedRange, Which, WriteTicket};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
-use crate::vma::Mm;
+use crate::vma::{Mm, Vma};
 use crate::writeback::Obstacle;
-use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Spaces<P> {
     /// Announces a write(2) to the bytes `range`.
     pub(crate) fn write_begin(&self, object: &Arc<FileObject>, range: Range<u64>) -> WriteTicket {
         let changed = object.begin_change();
@@ -82,19 +83,29 @@ impl<P: Platform> Core<P> {
             return;
         }
         let deadline = Instant::now() + PINNED_BOUND;
-        // Until there is none left: mremap may move some between being listed and being locked, and fork
-        // share some with a child that was looked at before its parent. Or until the file has grown again:
-        // what is copied then is not what was truncated.
+        let beyond = end..ALL_PAGES.end.max(end);
+        let mappers = || self.mappers(object, &beyond, Which::Private);
+        // Until there is none left, and no space that was not looked at: mremap may move some between being
+        // listed and being locked, and fork share some with a child that was not there yet, whose parent has
+        // dropped them since. Or until the file has grown again: what is copied then is not what was
+        // truncated.
+        let mut next = mappers();
         while object.size_pages() <= end {
             let (mut found, mut busy) = (0, 0);
-            for mm in self.spaces.all() {
-                let Some(layout) = self.still_layout(&mm) else { continue };
-                let copies = mm.copies_of(object, end, &layout);
+            let looked_at = next;
+            for mapper in &looked_at {
+                let mapped = self.mapped_still(mapper, object, &beyond, Which::Private);
+                let Some((layout, mapped)) = mapped else { continue };
+                let own = |m: &MappedRange| mapper.mm.anon.in_range(m.page_numbers(&beyond));
+                let copies: Vec<_> = mapped.iter().flat_map(own).map(|(page, _)| page).collect();
                 drop(layout);
                 found += copies.len();
-                busy += copies.iter().filter(|&&page| !self.drop_copy(&mm, page, object, end)).count();
+                let dropped = |page: &&u64| self.drop_copy(&mapper.mm, **page, object, end);
+                busy += copies.iter().filter(|page| !dropped(page)).count();
             }
-            if found == 0 || Instant::now() > deadline {
+            next = mappers();
+            let known = |mapper: &Mapper| looked_at.iter().any(|other| Arc::ptr_eq(&mapper.mm, &other.mm));
+            if found == 0 && next.iter().all(known) || Instant::now() > deadline {
                 return;
             }
             if busy > 0 {
@@ -106,21 +117,11 @@ impl<P: Platform> Core<P> {
     /// Drops one copy, if it is one of a page from `end` on still. `false`: it is pinned, or its mapping is
     /// being changed.
     fn drop_copy(&self, mm: &Mm, page: u64, object: &Arc<FileObject>, end: u64) -> bool {
-        let Some(mut folio) = self.lock_own(mm, page) else { return true };
-        // The VMA says whose copy it is; while it is entered, it does not change.
-        let addr = (page as usize) << PAGE_SHIFT;
-        match mm.enter(addr) {
-            Ok(vma) => {
-                let maps = vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
-                let beyond = maps && vma.page_at(addr) >= end;
-                let home = !beyond || self.mmu.unmap(folio.body_mut().extent()) != Err(UnmapError::Busy);
-                if beyond && home {
-                    self.take_own(mm, page, folio);
-                }
-                home
-            }
-            Err(_) => false,
-        }
+        let beyond = |vma: &Vma| {
+            let maps = vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
+            maps && vma.page_at((page as usize) << PAGE_SHIFT) >= end
+        };
+        self.drop_own_if(mm, page, &(page..page + 1), beyond).is_some()
     }
 
     /// Writes back what a read(2) of the bytes would otherwise miss.

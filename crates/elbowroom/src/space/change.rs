@@ -1,13 +1,13 @@
 //! Changing the layout: the mechanism under all verbs that do.
 
 use super::Space;
+use super::Spaces;
 use crate::config::CHANGE_LOOK;
-use crate::core::Core;
-use crate::object::FileObject;
+use crate::object::{MappedRange, Standing};
 use crate::page::{AnonPages, Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
-use crate::writeback::{Home, Patience};
+use crate::writeback::{Home, Leave, Patience};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::Arc;
 use std::ops::Range;
@@ -26,6 +26,15 @@ impl VmaPart {
         let mut spec = self.spec.clone();
         change(&mut spec);
         Vma::new(self.range.clone(), self.first_page, spec)
+    }
+
+    /// Ends what cutting it out has begun: the object's reverse map lists it no more.
+    fn unlist(&self) {
+        if let Some(object) = &self.spec.object {
+            let (range, first_page, private) = (self.range.clone(), self.first_page, self.spec.is_private());
+            let listed = MappedRange { range, first_page, private, standing: Standing::InChange };
+            object.rmap.replace(self.range.start, [listed], []);
+        }
     }
 
     /// The object's pages that it maps.
@@ -85,6 +94,7 @@ pub(super) struct BeginOptions {
 impl Change {
     /// Takes what was mapped as unmapped for good: undoing leaves it free.
     pub(super) fn forget_parts(&mut self) {
+        self.parts.iter().for_each(VmaPart::unlist);
         self.free.extend(self.parts.drain(..).map(|part| part.range));
     }
 }
@@ -160,7 +170,7 @@ impl<P: Platform> Space<P> {
         };
         if pages != Pages::Stay {
             let patience = Patience::bounded();
-            let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part, patience));
+            let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part, &patience));
             if let Err(e) = left.and_then(|()| self.core.mmu.allow(change.range.clone())) {
                 self.undo(change);
                 return Err(e);
@@ -207,6 +217,8 @@ impl<P: Platform> Space<P> {
         for vma in new {
             self.mm.insert(&mut layout, vma);
         }
+        // After what comes in its place: whoever looks for mappings without the lock finds one of the two.
+        change.parts.iter().for_each(VmaPart::unlist);
         layout.changing.retain(|r| *r != change.range);
         let stalled =
             layout.stalled.extract_if(.., |fault| change.range.contains(&fault.event.addr)).collect();
@@ -221,8 +233,11 @@ impl<P: Platform> Space<P> {
 
     /// After a verb that may have unmapped the last of something: it is freed, or written back and closed.
     /// With no lock held and no change under way.
+    #[inline]
     pub(super) fn settle(&self) {
-        self.core.settle_unmapped();
+        if self.core.objects.unmapped.any() {
+            self.core.settle_unmapped();
+        }
     }
 
     /// The layout lock, at a moment when nobody changes anything in `range`. Changes end by themselves, so
@@ -246,46 +261,70 @@ impl<P: Platform> Space<P> {
     }
 }
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Spaces<P> {
     /// Takes the pages of a part out of the MMU.
     ///
     /// # Errors
     /// EBUSY: one has been pinned for longer than patience lasts.
-    fn take_out(&self, mm: &Mm, part: &VmaPart, patience: Patience) -> Result<(), Errno> {
+    fn take_out(&self, mm: &Mm, part: &VmaPart, patience: &Patience) -> Result<(), Errno> {
         if part.spec.is_private() {
             self.split_ends(mm, &part.page_numbers());
-            for (page, folio) in mm.anon.in_range(part.page_numbers()) {
-                self.bring_home(None, &folio, (page as usize) << PAGE_SHIFT, patience)?;
+            for (first, folio) in mm.anon.in_range(part.page_numbers()) {
+                self.bring_listed_home(mm, first, &folio, patience)?;
             }
         }
         let Some(object) = &part.spec.object else { return Ok(()) };
         for folio in object.folios_in(part.pages()) {
             let distance = (folio.index as usize).wrapping_sub(part.first_page as usize) << PAGE_SHIFT;
-            self.bring_home(Some(object), &folio, part.range.start.wrapping_add(distance), patience)?;
+            self.bring_home(&folio, part.range.start.wrapping_add(distance), patience)?;
         }
         Ok(())
     }
 
-    /// Takes a folio out of the MMU if it is mapped at `base`.
-    fn bring_home(
+    /// Takes a folio that the space had from page `first` on, when that was looked up, out of the MMU. If it
+    /// has been split or collapsed since, what is there instead is taken out.
+    fn bring_listed_home(
         &self,
-        object: Option<&FileObject>,
+        mm: &Mm,
+        first: u64,
         folio: &Arc<Folio>,
-        base: usize,
-        patience: Patience,
+        patience: &Patience,
     ) -> Result<(), Errno> {
-        // None of its pages is mapped while a device has its frames, and none of them is mapped here before
-        // that is over. This thread need not wait for it.
-        if folio.state.test(Flag::Reading) || folio.state.test(Flag::Writeback) {
-            return Ok(());
+        self.bring_home(folio, (first as usize) << PAGE_SHIFT, patience)?;
+        let mut page = first;
+        while folio.state.test(Flag::Dead) && page < first + folio.pages() {
+            page = self.bring_own_home(mm, page, patience)?;
         }
+        Ok(())
+    }
+
+    /// Takes what belongs to the space at a page out of the MMU, if it is mapped there. Returns the page
+    /// behind it.
+    fn bring_own_home(&self, mm: &Mm, page: u64, patience: &Patience) -> Result<u64, Errno> {
+        while let Some(mut folio) = self.lock_own(mm, page) {
+            let first = AnonPages::first_of(&folio, page);
+            let gone = self.mmu.unmap_at(folio.body_mut().extent(), (first as usize) << PAGE_SHIFT);
+            let next = first + folio.pages();
+            drop(folio);
+            if gone != Err(UnmapError::Busy) {
+                return Ok(next);
+            }
+            if !patience.wait() {
+                return Err(Errno::BUSY);
+            }
+        }
+        Ok(page + 1)
+    }
+
+    /// Takes a folio out of the MMU if it is mapped at `base`.
+    fn bring_home(&self, folio: &Arc<Folio>, base: usize, patience: &Patience) -> Result<(), Errno> {
         let here = |folio: &LockedFolio<'_>| {
-            folio.body().extent.as_ref().is_some_and(|extent| extent.base() == Some(base))
+            folio.body().extent.as_ref().is_some_and(|extent| extent.place(base).is_some())
         };
-        if let Home::Damaged(mut folio) = self.take_home(folio, patience, here)?
-            && let Some(object) = object
+        if let Home::Damaged(mut folio) = self.take_home(folio, Leave::At(base), patience, here)?
+            && folio.is_cached()
         {
-            self.lose(object, &mut folio);
+            self.lose(&mut folio);
         }
         Ok(())
     }
@@ -309,7 +348,7 @@ impl<P: Platform> Core<P> {
     /// may be back by the time this returns. Linux: `madvise_cold`.
     pub(super) fn deactivate_part(&self, mm: &Mm, part: &VmaPart) {
         // It is a hint.
-        let _ = self.take_out(mm, part, Patience::NONE);
+        let _ = self.take_out(mm, part, &Patience::none());
     }
 
     /// Takes the pages of a part that stays mapped out of the MMU, and frees those that belong to the space.
@@ -319,11 +358,15 @@ impl<P: Platform> Core<P> {
     /// EBUSY: one has been pinned for longer than the bound. The kernel's: denials could not be undone.
     pub(super) fn forget_part(&self, mm: &Mm, part: &VmaPart) -> Result<(), Errno> {
         let patience = Patience::bounded();
-        self.take_out(mm, part, patience)?;
+        self.take_out(mm, part, &patience)?;
         if part.spec.is_private() {
+            let like_the_part = |vma: &Vma| {
+                let locked = vma.spec.flags.difference(part.spec.flags).contains(VmaFlags::LOCKED);
+                vma.spec.is_private() && !locked
+            };
             each_own(mm, &part.page_numbers(), |page| {
                 loop {
-                    match self.forget_own(mm, page, part) {
+                    match self.drop_own_if(mm, page, &part.page_numbers(), like_the_part) {
                         Some(next) => return Ok(next),
                         None if patience.wait() => {}
                         None => return Err(Errno::BUSY),
@@ -334,42 +377,37 @@ impl<P: Platform> Core<P> {
         self.mmu.allow(part.range.clone())
     }
 
-    /// Frees what belongs to the space at a page, if what is mapped there is still like the part. Returns the
-    /// page behind it. `None`: it is pinned there, or the mapping is being changed.
-    fn forget_own(&self, mm: &Mm, page: u64, part: &VmaPart) -> Option<u64> {
-        let Some(mut folio) = self.lock_own_within(mm, page, &part.page_numbers()) else {
-            return Some(page + 1);
-        };
+    /// Frees what belongs to the space at a page, if the mapping there is `wanted` still; what reaches out of
+    /// `within` is split first. Returns the page behind it. `None`: it is pinned there, or the mapping is
+    /// being changed.
+    pub(super) fn drop_own_if(
+        &self,
+        mm: &Mm,
+        page: u64,
+        within: &Range<u64>,
+        wanted: impl Fn(&Vma) -> bool,
+    ) -> Option<u64> {
+        let Some(mut folio) = self.lock_own_within(mm, page, within) else { return Some(page + 1) };
         let first = AnonPages::first_of(&folio, page);
         let next = first + folio.pages();
         let addr = (first as usize) << PAGE_SHIFT;
-        // While the VMA is entered nobody puts another page there.
-        let gone = match mm.enter(addr) {
-            Ok(vma)
-                if !vma.spec.is_private()
-                    || vma.spec.flags.difference(part.spec.flags).contains(VmaFlags::LOCKED) =>
-            {
-                true
+        // While the VMA is entered it does not change, and nobody puts another page there.
+        let vma = mm.enter(addr).ok()?;
+        if wanted(&vma) {
+            // It may have been mapped again since it was taken out; in another space it stays.
+            if self.mmu.unmap_at(folio.body_mut().extent(), addr) == Err(UnmapError::Busy) {
+                return None;
             }
-            Ok(_) => {
-                // Mapped again since it was taken out, perhaps; or in another space, where it stays.
-                let extent = folio.body_mut().extent();
-                let home = extent.base() != Some(addr) || self.mmu.unmap(extent) != Err(UnmapError::Busy);
-                if home {
-                    self.take_own(mm, first, folio);
-                }
-                home
-            }
-            Err(_) => false,
-        };
-        gone.then_some(next)
+            self.take_own(mm, first, folio);
+        }
+        Some(next)
     }
 }
 
 /// Calls `each` for the pages in a range that belong to the space; it tells from which page on to go on. A
-/// huge folio is one call, if `each` says so. One that was joined since the ends of the range were split
+/// huge folio is one call, if `each` says so. One that was collapsed since the ends of the range were split
 /// reaches beyond it, and is split when it is locked: then each of its pages is one.
-fn each_own(
+pub(super) fn each_own(
     mm: &Mm,
     pages: &Range<u64>,
     mut each: impl FnMut(u64) -> Result<u64, Errno>,
@@ -389,7 +427,7 @@ mod tests {
     use super::*;
     use crate::config::PINNED_BOUND;
     use crate::page::HUGE_PAGES;
-    use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use crate::{Advice, Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
     use elbowroom_machine::PAGE_SIZE;
     use elbowroom_sync::atomic::{AtomicBool, Ordering};
     use elbowroom_sync::thread;
@@ -462,19 +500,40 @@ mod tests {
         space.undo(change);
     }
 
-    /// As if it had been joined after the ends of the part were split.
-    #[test]
-    fn a_part_of_a_huge_folio_is_dropped_page_by_page() {
+    /// A space with a huge folio, and its address.
+    fn a_touched_block() -> (Manager<Soft>, Space<Soft>, usize) {
         const BYTES: usize = (HUGE_PAGES as usize) << PAGE_SHIFT;
         let manager = Manager::<Soft>::start_on(Config::with_memory(64 << 20)).unwrap();
         let space = manager.create_space().unwrap();
         let start = space.map(memory(2 * BYTES)).unwrap().next_multiple_of(BYTES);
-        let (cpu, core, mm) = (space.cpu(), &space.core, &space.mm);
-        cpu.write_u64(start, 1).unwrap();
-        let first = (start >> PAGE_SHIFT) as u64;
+        space.cpu().write_u64(start, 1).unwrap();
+        (manager, space, start)
+    }
+
+    /// As if advice on a part of it had split it after it was listed.
+    #[test]
+    fn what_a_huge_folio_was_split_into_leaves_with_it() {
+        let (_manager, space, start) = a_touched_block();
+        let (core, mm, first) = (&space.core, &space.mm, (start >> PAGE_SHIFT) as u64);
+        let listed = mm.anon.find(first).unwrap();
+        space.advise(start + 9 * PAGE_SIZE, PAGE_SIZE, Advice::Cold).unwrap();
+        let mapped = || {
+            let own = mm.anon.in_range(first..first + HUGE_PAGES).into_iter();
+            own.filter(|(_, folio)| folio.state.test(Flag::Mapped)).count()
+        };
+        assert_eq!(mapped(), HUGE_PAGES as usize - 1);
+        core.bring_listed_home(mm, first, &listed, &Patience::none()).unwrap();
+        assert_eq!(mapped(), 0);
+    }
+
+    /// As if it had been collapsed after the ends of the part were split.
+    #[test]
+    fn a_part_of_a_huge_folio_is_dropped_page_by_page() {
+        let (_manager, space, start) = a_touched_block();
+        let (core, mm, first) = (&space.core, &space.mm, (start >> PAGE_SHIFT) as u64);
         let huge = mm.anon.find(first).unwrap();
         assert_eq!(huge.pages(), HUGE_PAGES);
-        core.bring_home(None, &huge, start, Patience::NONE).unwrap();
+        core.bring_home(&huge, start, &Patience::none()).unwrap();
         for (from, pages) in [(0, 100), (300, 50), (400, HUGE_PAGES as usize - 400)] {
             let range = start + (from << PAGE_SHIFT)..start + ((from + pages) << PAGE_SHIFT);
             let part = VmaPart { range, first_page: 0, spec: mm.enter(start).unwrap().spec.clone() };

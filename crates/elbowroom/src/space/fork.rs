@@ -3,11 +3,11 @@
 
 use super::Space;
 use crate::config::FORK_PINNED_BOUND;
+use crate::object::ALL_PAGES;
 use crate::platform::Soft;
 use crate::vma::{Vma, VmaFlags, VmaSpec};
 use crate::writeback::Patience;
 use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
-use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
 impl Space<Soft> {
@@ -16,19 +16,19 @@ impl Space<Soft> {
     /// page is shared at one moment; stores that other threads make meanwhile are in the child or not.
     ///
     /// # Errors
-    /// ENOMEM: too many spaces or VMAs. EAGAIN: a page that belongs to this space has been pinned for longer
-    /// than 0.1 s, and cannot be shared; or mappings were being changed all the time.
+    /// ENOMEM: too many spaces or VMAs. EAGAIN: pages that belong to this space, and so cannot be shared,
+    /// were pinned for longer than 0.1 s in all; or mappings were being changed all the time.
     ///
     /// Locks: `layout` of this space, shortly; those of the folios that belong to it. Changes of mappings
     /// wait until it ends.
     pub fn fork(&self) -> Result<Space<Soft>, Errno> {
         let child = Space::create(&self.core)?;
         let forked = self.fork_into(&child);
-        if let Err(e) = forked {
+        if forked.is_err() {
             self.undo_fork(&child);
-            return Err(e);
         }
-        Ok(child)
+        child.settle_down();
+        forked.map(|()| child)
     }
 
     fn fork_into(&self, child: &Space<Soft>) -> Result<(), Errno> {
@@ -39,7 +39,7 @@ impl Space<Soft> {
         let parts = self.mm.parts_held(&self.everything(), &self.mm.write());
         let inherited = || parts.iter().filter(|part| !part.2.flags.contains(VmaFlags::DONT_FORK));
         // First where the pages are, then the pages: whoever looks for copies of a file's page finds them by
-        // the mapping.
+        // the mapping, and waits until all are there.
         child.map_as(inherited().cloned(), offset)?;
         let patience = Patience::of(FORK_PINNED_BOUND);
         for (range, _, spec) in inherited() {
@@ -50,14 +50,15 @@ impl Space<Soft> {
             for (first, folio) in self.mm.anon.in_range(pages.clone()) {
                 for page in first.max(pages.start)..(first + folio.pages()).min(pages.end) {
                     let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
-                    self.share(page, child, there as u64, patience)?;
+                    self.share(page, child, there as u64, &patience)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Maps the same as another space, `offset` bytes away.
+    /// Maps the same as another space, `offset` bytes away, all of it in change until
+    /// [`Space::settle_down`].
     fn map_as(
         &self,
         parts: impl Iterator<Item = (Range<usize>, u64, VmaSpec)>,
@@ -71,19 +72,31 @@ impl Space<Soft> {
         let vmas: Vec<_> = vmas.collect();
         let mut layout = self.mm.write();
         self.mm.room_for(vmas.len(), &layout)?;
+        layout.changing.push(self.everything());
         vmas.into_iter().for_each(|vma| self.mm.insert(&mut layout, vma));
         Ok(())
     }
 
+    /// Has what it got.
+    fn settle_down(&self) {
+        let mut layout = self.mm.write();
+        layout.changing.clear();
+        let gate = layout.take_gate();
+        drop(layout);
+        if let Some(gate) = gate {
+            gate.open();
+        }
+    }
+
     /// Lets the child have what this space has at a page: from now on a store by either is a fault.
-    fn share(&self, page: u64, child: &Space<Soft>, there: u64, patience: Patience) -> Result<(), Errno> {
+    fn share(&self, page: u64, child: &Space<Soft>, there: u64, patience: &Patience) -> Result<(), Errno> {
         // Dropped meanwhile: then the child has none either. Copied or moved: the next look finds the other.
         while let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) {
             // What others have, too, nobody can store to.
-            let shared = folio.mapcount.load(Ordering::Acquire) > 1;
+            let shared = folio.spaces() > 1;
             let unmapped = shared || self.core.mmu.unmap(folio.body_mut().extent()) != Err(UnmapError::Busy);
             if unmapped {
-                folio.mapcount.fetch_add(1, Ordering::AcqRel);
+                folio.add_space();
                 // Nobody knows the child yet.
                 child.mm.anon.insert(there, folio.arc());
             }
@@ -100,10 +113,60 @@ impl Space<Soft> {
 
     /// Takes back what a child has got that nobody will ever use.
     fn undo_fork(&self, child: &Space<Soft>) {
-        for (page, _) in child.mm.anon.in_range(0..u64::MAX >> PAGE_SHIFT) {
+        for (page, _) in child.mm.anon.in_range(ALL_PAGES) {
             if let Some(folio) = self.core.lock_own(&child.mm, page) {
                 child.core.take_own(&child.mm, page, folio);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{Config, Manager, MapRequest, Place, Prot, Sharing};
+    use elbowroom_machine::PAGE_SIZE;
+    use elbowroom_sync::time::{Duration, Instant};
+    use elbowroom_sync::{Arc, thread};
+
+    /// What the child is about to get is not in it yet, and perhaps not in its parent any more.
+    #[test]
+    fn a_truncation_waits_for_a_child_that_is_being_made() {
+        const LONG: Duration = Duration::from_millis(300);
+        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        let parent = manager.create_space().unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGE_SIZE as u64).unwrap();
+        let object = manager.open(file.path(), true).unwrap();
+        let request = MapRequest {
+            place: Place::Anywhere,
+            len: PAGE_SIZE,
+            prot: Prot::READ.union(Prot::WRITE),
+            may_write: true,
+            sharing: Sharing::Private,
+            object: Some(object.clone()),
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let addr = parent.map(request).unwrap();
+        parent.cpu().write_u64(addr, 1).unwrap();
+
+        let child = Arc::new(manager.create_space().unwrap());
+        let offset = child.base().wrapping_sub(parent.base());
+        let parts = parent.mm.parts_held(&parent.everything(), &parent.mm.write());
+        child.map_as(parts.into_iter(), offset).unwrap();
+        file.as_file().set_len(0).unwrap();
+        let there = addr.wrapping_add(offset);
+        let for_forker = child.clone();
+        let forker = thread::spawn("forker", move || {
+            thread::sleep(LONG);
+            for_forker.settle_down();
+        });
+        let began = Instant::now();
+        manager.resized(&object, 0..u64::MAX);
+        assert!(began.elapsed() > LONG / 2, "{:?}", began.elapsed());
+        forker.unwrap().join().unwrap();
+        assert!(child.cpu().read_u64(there).is_err());
     }
 }

@@ -7,21 +7,17 @@
 use super::Space;
 use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart};
 use crate::config::{DELAY, PINNED_BOUND};
-use crate::object::FileObject;
+use crate::object::{ALL_PAGES, FileObject, MappedRange, Standing, Which};
 use crate::pause::{Cause, pause};
 use crate::platform::Host;
 use crate::stats::Event;
 use crate::vma::{Pattern, Prot, VmaFlags};
 use crate::writeback::Obstacle;
-use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SHIFT, PAGE_SIZE, RearmError, Side};
+use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SIZE, RearmError, Side};
 use elbowroom_store::FileId;
 use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
-
-/// All pages that a file can have.
-const ALL_PAGES: Range<u64> = 0..u64::MAX >> PAGE_SHIFT;
 
 /// What one attempt to give a file has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +153,7 @@ impl Space<Host> {
         {
             // No mapping is hidden in somebody else's change, and none will be.
             let _still = self.core.keep_still(&self.mm).ok_or(Errno::BUSY)?;
-            let ranges = self.mm.ranges_of(object, &self.mm.write());
+            let ranges = self.ranges_of(object);
             if ranges.is_empty() {
                 // What was stored through mappings that are gone is the file's, too.
                 let written = self.is_written(object)?;
@@ -173,7 +169,7 @@ impl Space<Host> {
                 changes.push(change);
             }
         }
-        if !self.mm.ranges_of(object, &self.mm.write()).is_empty() {
+        if !self.ranges_of(object).is_empty() {
             // Mapped since it was listed.
             return Ok(Attempt::NotNow);
         }
@@ -183,6 +179,13 @@ impl Space<Host> {
             return Err(Errno::OPNOTSUPP);
         }
         Ok(if self.is_written(object)? { Attempt::Given } else { Attempt::NotNow })
+    }
+
+    /// Where the file is mapped, but for what is being changed, by its addresses.
+    fn ranges_of(&self, object: &FileObject) -> Vec<Range<usize>> {
+        let mapped = object.rmap.in_space(self.base, &ALL_PAGES, Which::All).into_iter();
+        let there = |m: MappedRange| (m.standing == Standing::Mapped).then_some(m.range);
+        mapped.filter_map(there).collect()
     }
 
     /// Whether the file has all that its pages have; writes back what can be written now, of what is mapped
@@ -312,7 +315,7 @@ impl Space<Host> {
     /// movsb` from one to the other) would fault for ever, and a loop that uses two in turn is slow. The
     /// kernel can do both.
     pub(crate) fn settle_aliases(&self) {
-        self.core.seconds.fetch_add(1, Ordering::Relaxed);
+        self.core.note_alias_look();
         for object in self.core.objects.all() {
             if object.take_bouncing() && self.give_object(&object).is_ok() {
                 self.core.counters.add(Event::AliasedFiles, 1);

@@ -10,23 +10,23 @@
 //! without the VMA's lock.
 
 use super::Space;
-use crate::config::{CHANGE_LOOK, DELAY, OPTIMISTIC_LOOKUPS, PINNED_BOUND};
-use crate::core::Core;
-use crate::fault::Step;
-use crate::page::{AnonPages, Folio, LockedFolio, Ready};
+use super::Spaces;
+use crate::config::{CHANGE_LOOK, DELAY, PINNED_BOUND};
+use crate::fault::{Outcome, Reason};
+use crate::group::Frames;
+use crate::page::{AnonPages, LockedFolio, Ready};
 use crate::pause::{Cause, pause};
 use crate::platform::Soft;
 use crate::stats::Event;
 use crate::vma::{Prot, Vma};
-use elbowroom_machine::{Access, Errno, Extent, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_machine::{Access, Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 
 /// A page of the budget that is in no space. Dropping it gives its frame back.
 pub struct Buffer {
-    core: Arc<Core<Soft>>,
-    extent: Option<Extent>,
+    core: Arc<Spaces<Soft>>,
+    extent: Option<Frames>,
 }
 
 impl Buffer {
@@ -37,19 +37,19 @@ impl Buffer {
 
     /// The page's bytes, 4096, or none.
     pub fn bytes(&self) -> &[u8] {
-        self.extent.as_ref().map_or(&[], Extent::bytes)
+        self.extent.as_ref().map_or(&[], |frames| frames.bytes())
     }
 
     /// The same, to be filled.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.extent.as_mut().map_or(&mut [], Extent::bytes_mut)
+        self.extent.as_mut().map_or(&mut [], |frames| frames.bytes_mut())
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(extent) = self.extent.take() {
-            self.core.mmu.free(extent);
+            self.core.free(extent);
         }
     }
 }
@@ -66,12 +66,10 @@ pub struct PartialInsert {
 
 /// Why a look at a page ended before the page was in.
 enum Stop {
-    /// Wait for the folio's lock.
-    Wait(Arc<Folio>),
+    /// It must wait first.
+    Wait(Reason),
     /// Something changed meanwhile: look again.
     Again,
-    /// The page that is there is pinned: look again in a moment.
-    Pinned,
     Fail(Errno),
 }
 
@@ -81,7 +79,7 @@ impl Space<Soft> {
     /// # Errors
     /// ENOMEM: the budget is used up, and nothing can be freed now.
     pub fn receive_buffer(&self) -> Result<Buffer, Errno> {
-        let extent = self.core.frames(0, &*self.core);
+        let extent = self.core.frames(0, self.core.handlers());
         let mut extent = extent.ok_or(Errno::NOMEM)?;
         // Its old bytes were somebody else's.
         extent.bytes_mut().fill(0);
@@ -123,14 +121,18 @@ impl Insertion<'_> {
         let (mut lookups, mut pinned_since) = (0, None);
         loop {
             let (at, before) = (addr + (self.inserted << PAGE_SHIFT), self.inserted);
+            let layout = core.layout_of_look(&self.space.mm);
             let stop = match core.enter(&self.space.mm, at) {
                 Ok(vma) => self.fill(&vma, at, &mut pages[before..]),
                 Err(_) => {
+                    drop(layout);
                     lookups += 1;
+                    core.dispatch(self.ready.take());
                     self.look_closely(at, lookups)?;
                     continue;
                 }
             };
+            drop(layout);
             lookups = 0;
             if self.inserted > before {
                 pinned_since = None;
@@ -139,11 +141,11 @@ impl Insertion<'_> {
                 Ok(()) if self.inserted == pages.len() => return Ok(()),
                 // The next VMA has the rest.
                 Ok(()) | Err(Stop::Again) => {}
-                Err(Stop::Wait(folio)) => {
+                Err(Stop::Wait(Reason::Folio(folio))) => {
                     core.dispatch(self.ready.take());
                     core.waits.wait(&folio);
                 }
-                Err(Stop::Pinned) => {
+                Err(Stop::Wait(_)) => {
                     let since = *pinned_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > PINNED_BOUND {
                         return Err(Errno::BUSY);
@@ -159,7 +161,7 @@ impl Insertion<'_> {
     /// After a lookup that found no VMA to enter: whether another can find one. Changes of the layout end by
     /// themselves, so one is found, or there is none.
     fn look_closely(&self, at: usize, lookups: u32) -> Result<(), Errno> {
-        if !lookups.is_multiple_of(OPTIMISTIC_LOOKUPS) {
+        if !lookups.is_multiple_of(self.space.core.tuning().optimistic_lookups) {
             thread::yield_now();
             return Ok(());
         }
@@ -167,8 +169,8 @@ impl Insertion<'_> {
         core.counters.add(Event::LayoutLockFaults, 1);
         let step = core.look_closely(mm, at, &mm.read());
         match step {
-            Some(Step::Again) => {}
-            Some(Step::Stalled) => {
+            Some(Outcome::Again) => {}
+            Some(Outcome::Wait(Reason::Change)) => {
                 let mut layout = mm.write();
                 let changes = layout.changing.iter().any(|r| r.contains(&at));
                 let gate = changes.then(|| layout.gate());
@@ -202,7 +204,8 @@ impl Insertion<'_> {
             return self.insert_first(vma, at, buffer);
         };
         let core = &self.space.core;
-        let mut old = LockedFolio::try_lock(old, &core.waits, &self.ready).map_err(Stop::Wait)?;
+        let mut old = LockedFolio::try_lock(old, &core.waits, &self.ready)
+            .map_err(|folio| Stop::Wait(Reason::Folio(folio)))?;
         if !self.space.mm.anon.has((at >> PAGE_SHIFT) as u64, old.arc()) {
             Err(Stop::Again)
         } else if old.order > 0 {
@@ -210,7 +213,7 @@ impl Insertion<'_> {
             core.split_own(&self.space.mm, first, old);
             Err(Stop::Again)
         } else if self.is_in_the_way(&mut old, at) {
-            Err(Stop::Pinned)
+            Err(Stop::Wait(Reason::Pinned))
         } else {
             self.replace(vma, at, old, buffer);
             Ok(())
@@ -220,9 +223,10 @@ impl Insertion<'_> {
     /// Takes a locked folio out of the MMU, if it is mapped here or will get the new frame; `true` if it is
     /// pinned there.
     fn is_in_the_way(&self, old: &mut LockedFolio<'_>, at: usize) -> bool {
-        let alone = old.mapcount.load(Ordering::Acquire) == 1;
+        let (mmu, alone) = (&self.space.core.mmu, old.spaces() == 1);
         let extent = old.body_mut().extent();
-        (alone || extent.base() == Some(at)) && self.space.core.mmu.unmap(extent) == Err(UnmapError::Busy)
+        let gone = if alone { mmu.unmap(extent) } else { mmu.unmap_at(extent, at) };
+        gone == Err(UnmapError::Busy)
     }
 
     /// Where no page is.
@@ -241,7 +245,7 @@ impl Insertion<'_> {
 
     /// Where `old` is, which is locked and home.
     fn replace(&self, vma: &Vma, at: usize, mut old: LockedFolio<'_>, buffer: &mut Buffer) {
-        if old.mapcount.load(Ordering::Acquire) == 1 {
+        if old.spaces() == 1 {
             // The folio stays and gets the new frame, so that neither index nor folio has to be made anew.
             std::mem::swap(&mut old.body_mut().extent, &mut buffer.extent);
             self.map(vma, at, &mut old);
@@ -250,7 +254,7 @@ impl Insertion<'_> {
             // else changes what is there.
             let replaced = self.space.mm.anon.replace(own.index, old.arc(), own.arc());
             assert!(replaced, "what is at a page changes only under its folio's lock");
-            old.mapcount.fetch_sub(1, Ordering::AcqRel);
+            old.remove_space();
             self.map(vma, at, &mut own);
         }
     }
@@ -258,7 +262,7 @@ impl Insertion<'_> {
     /// A locked folio with the buffer's page.
     fn new_folio(&self, at: usize, buffer: &mut Buffer) -> Option<LockedFolio<'_>> {
         let (extent, page) = (buffer.extent.take()?, (at >> PAGE_SHIFT) as u64);
-        Some(self.space.core.anon_folio(self.space.mm.id, page, extent, &self.ready))
+        Some(self.space.core.anon_folio(page, extent, &self.ready))
     }
 
     fn map(&self, vma: &Vma, at: usize, folio: &mut LockedFolio<'_>) {

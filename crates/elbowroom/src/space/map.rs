@@ -1,8 +1,9 @@
 //! mmap. Linux: `do_mmap`, `__get_unmapped_area`.
 
+use super::Spaces;
 use super::change::{AfterChange, BeginOptions, Change, Pages};
 use super::{Space, TASK_SIZE, page_align};
-use crate::core::{Core, Job};
+use crate::core::Job;
 use crate::object::{FileObject, Mapped};
 use crate::platform::Platform;
 use crate::vma::{Layout, Pattern, Prot, Sharing, Vma, VmaFlags, VmaSpec};
@@ -250,7 +251,7 @@ impl<P: Platform> Space<P> {
     }
 }
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Spaces<P> {
     /// Starts reading pages of a file, as far as there is room.
     pub(super) fn will_need(&self, object: &Arc<FileObject>, pages: Range<u64>) {
         if object.is_memory() {

@@ -31,21 +31,48 @@ pub use query::Area;
 pub use remap::Remap;
 pub use view::{AccessError, Cpu};
 
-use crate::core::Core;
+use crate::fault::Faults;
 use crate::platform::Platform;
 use crate::vma::Mm;
 use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
 use elbowroom_sync::Arc;
-use std::ops::Range;
+use elbowroom_sync::atomic::{AtomicU32, Ordering};
+use std::ops::{Deref, Range};
 
 /// The size of a space: what Linux calls TASK_SIZE.
 const TASK_SIZE: usize = (1 << 47) - PAGE_SIZE;
+
+/// What is done with spaces: the highest layer, of which a manager has one.
+pub(crate) struct Spaces<P: Platform> {
+    faults: Faults<P>,
+    /// How many accessors of soft spaces were made.
+    cpus: AtomicU32,
+}
+
+impl<P: Platform> Deref for Spaces<P> {
+    type Target = Faults<P>;
+
+    fn deref(&self) -> &Faults<P> {
+        &self.faults
+    }
+}
+
+impl<P: Platform> Spaces<P> {
+    pub(crate) fn new(faults: Faults<P>) -> Self {
+        Self { faults, cpus: AtomicU32::new(0) }
+    }
+
+    /// A number for a [`Cpu`], which only tells streams of accesses apart.
+    fn next_cpu(&self) -> u32 {
+        self.cpus.fetch_add(1, Ordering::Relaxed)
+    }
+}
 
 /// A space: addresses, and what is mapped there. Its verbs may be called from any thread.
 ///
 /// Dropping a soft space unmaps everything. The process's own space lives as long as its manager.
 pub struct Space<P: Platform> {
-    pub(crate) core: Arc<Core<P>>,
+    pub(crate) core: Arc<Spaces<P>>,
     pub(crate) mm: Arc<Mm>,
     /// Its lowest address; 0 for real pointers.
     pub(crate) base: usize,
@@ -87,3 +114,6 @@ impl<P: Platform> Space<P> {
         if fits && self.core.mmu.covers(range.start, range.len()) { Ok(()) } else { Err(Errno::NOMEM) }
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

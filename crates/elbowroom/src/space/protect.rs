@@ -56,6 +56,11 @@ impl<P: Platform> Space<P> {
             Ok(if reduces { Pages::Leave } else { Pages::Stay })
         };
         let change = self.begin(part.range.clone(), plan)?;
+        // Who takes the right away may want to see each store fail: a garbage collector does.
+        let loses_write = |part: &&VmaPart| !write && part.spec.prot.contains(Prot::WRITE);
+        for part in change.parts.iter().filter(loses_write) {
+            part.spec.object.iter().for_each(|object| object.make_strict());
+        }
         if let Err(e) = self.allow(&part.range) {
             self.undo(change);
             return Err(e);
@@ -74,4 +79,38 @@ impl<P: Platform> Space<P> {
 pub(super) fn covers_all(parts: &[VmaPart], range: &std::ops::Range<usize>) -> Result<(), Errno> {
     let mapped: usize = parts.iter().map(|p| p.range.len()).sum();
     if mapped == range.len() { Ok(()) } else { Err(Errno::NOMEM) }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{Config, Manager, MapRequest, Place, Sharing, Soft};
+
+    /// Before its pages come back: the first store must not be the one that is not seen.
+    #[test]
+    fn a_file_is_strict_once_the_right_to_write_was_taken_away() {
+        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        let space = manager.create_space().unwrap();
+        for sharing in [Sharing::Shared, Sharing::Private] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            file.as_file().set_len(8 * PAGE_SIZE as u64).unwrap();
+            let object = manager.open(file.path(), true).unwrap();
+            let request = MapRequest {
+                place: Place::Anywhere,
+                len: 8 * PAGE_SIZE,
+                prot: Prot::READ,
+                may_write: true,
+                sharing,
+                object: Some(object.clone()),
+                offset: 0,
+                populate: false,
+                locked: false,
+            };
+            let at = space.map(request).unwrap();
+            space.protect(at, 8 * PAGE_SIZE, Prot::READ.union(Prot::WRITE)).unwrap();
+            assert!(!object.is_strict());
+            space.protect(at + PAGE_SIZE, PAGE_SIZE, Prot::READ).unwrap();
+            assert!(object.is_strict());
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`,
 //! `move_vma`.
 
-use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart};
+use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart, each_own};
 use super::map::Place;
 use super::{Space, TASK_SIZE, page_align};
+use crate::page::{AnonPages, HUGE_ORDER, HUGE_PAGES};
 use crate::platform::Platform;
 use crate::vma::{Vma, VmaFlags};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
@@ -49,7 +50,8 @@ impl<P: Platform> Space<P> {
     /// EINVAL: an address is not aligned, the new length is 0 or larger than the space, the new range
     /// overlaps the old one or is not in the space, two lengths with [`Remap::DontUnmap`], or no old length
     /// and a private mapping. EFAULT: the old range is not all one mapping (with [`Remap::Fixed`] and one
-    /// length it may be several, with holes). ENOMEM: no room to grow in place, or at all.
+    /// length it may be several, with holes). ENOMEM: no room to grow in place, or at all. EXDEV: a part of
+    /// what is cut off went to the kernel.
     pub fn remap(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
         let at = self.remap_range(addr, old, new, how);
         self.settle();
@@ -126,7 +128,7 @@ impl<P: Platform> Space<P> {
             self.mapping_from(addr)?;
         }
         if new < old {
-            self.unmap(addr + new, old - new)?;
+            self.unmap_ours(addr + new, old - new)?;
             old = new;
         }
         let place = if how.is_fixed() { Place::Fixed(to) } else { Place::Hint(to) };
@@ -136,7 +138,7 @@ impl<P: Platform> Space<P> {
     fn remap_in_place(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
         if new <= old {
             if new < old {
-                self.unmap(addr + new, old - new)?;
+                self.unmap_ours(addr + new, old - new)?;
             }
             return Ok(addr);
         }
@@ -215,20 +217,21 @@ impl<P: Platform> Space<P> {
     fn move_own(&self, pages: Range<u64>, distance: u64) {
         // The distance in pages of addresses, which have no more bits than these.
         let moved = |page: u64| page.wrapping_add(distance) & (u64::MAX >> PAGE_SHIFT);
-        for (first, folio) in self.mm.anon.in_range(pages.clone()) {
-            let end = first + folio.pages();
-            let whole =
-                pages.start <= first && end <= pages.end && moved(first).is_multiple_of(folio.pages());
-            let step = if whole { folio.pages() } else { 1 };
-            for page in (first.max(pages.start)..end.min(pages.end)).step_by(step as usize) {
-                // A truncation may take a copy away meanwhile.
-                let Some(folio) = self.core.lock_own_within(&self.mm, page, &(page..page + step)) else {
-                    continue;
-                };
-                self.mm.anon.remove(page, folio.arc());
-                self.mm.anon.insert(moved(page), folio.arc());
-            }
-        }
+        let _: Result<(), Errno> = each_own(&self.mm, &pages, |page| {
+            // What was listed as huge may be split by now, so each folio is looked at when it is locked.
+            let first = page >> HUGE_ORDER << HUGE_ORDER;
+            let block = first..first + HUGE_PAGES;
+            let whole = pages.start <= block.start
+                && block.end <= pages.end
+                && moved(block.start).is_multiple_of(HUGE_PAGES);
+            let within = if whole { block } else { page..page + 1 };
+            // A truncation may take a copy away meanwhile.
+            let Some(folio) = self.core.lock_own_within(&self.mm, page, &within) else { return Ok(page + 1) };
+            let first = AnonPages::first_of(&folio, page);
+            self.mm.anon.remove(first, folio.arc());
+            self.mm.anon.insert(moved(first), folio.arc());
+            Ok(first + folio.pages())
+        });
     }
 
     /// Begins both changes of a move of `whole`, as far as `from` goes. The one that may have to wait while

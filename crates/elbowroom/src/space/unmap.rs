@@ -3,7 +3,7 @@
 use super::Space;
 use super::change::{AfterChange, Pages};
 use crate::object::FileObject;
-use crate::platform::{Host, Platform};
+use crate::platform::Platform;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, Mmu};
 use elbowroom_sync::Arc;
@@ -23,7 +23,17 @@ impl<P: Platform> Space<P> {
         self.unmap_if(addr, len, |_| Ok(()))
     }
 
-    /// The same, if `may`, asked with the layout locked, allows it.
+    /// The same, if all of the range is ours: what went back to the kernel is not ours to unmap.
+    ///
+    /// # Errors
+    /// As there. EXDEV: a part of it is the kernel's. Nothing is changed then.
+    pub fn unmap_ours(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        // With the layout locked nothing of it can be given away any more.
+        let ours = |range: &Range<usize>| self.core.mmu.covers(range.start, range.len());
+        self.unmap_if(addr, len, |range| if ours(range) { Ok(()) } else { Err(Errno::XDEV) })
+    }
+
+    /// [`Space::unmap`], if `may`, asked with the layout locked, allows it.
     fn unmap_if(
         &self,
         addr: usize,
@@ -62,17 +72,5 @@ impl<P: Platform> Space<P> {
             self.mm.take(&mut layout, range);
         }
         Ok(true)
-    }
-}
-
-impl Space<Host> {
-    /// [`Space::unmap`], if all of the range is ours: what went back to the kernel is not ours to unmap.
-    ///
-    /// # Errors
-    /// As there. EXDEV: a part of it is the kernel's. Nothing is changed then.
-    pub fn unmap_ours(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        // With the layout locked nothing of it can be given away any more.
-        let ours = |range: &Range<usize>| self.core.mmu.windows().covers(range.start, range.len());
-        self.unmap_if(addr, len, |range| if ours(range) { Ok(()) } else { Err(Errno::XDEV) })
     }
 }

@@ -1,14 +1,13 @@
 //! Soft spaces: making them, and reaching their memory through calls.
 
 use super::Space;
+use super::Spaces;
 use super::change::{AfterChange, Pages};
-use crate::core::Core;
 use crate::fault::FaultError;
 use crate::platform::{Platform, Soft};
 use elbowroom_machine::soft::{Cause, Intent, Pin, SoftCpu, SoftFault, SoftMmu};
 use elbowroom_machine::{Denial, Errno, Mmu};
 use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::Ordering;
 
 /// How an access failed: what a program with pointers would get as a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -59,14 +58,14 @@ const COPY_BYTES: usize = 1024;
 /// A thread's way to the memory of soft spaces: any space of the manager, by its address. It keeps
 /// translations, so a thread should have one for long; it can go to another thread, but not be shared.
 pub struct Cpu {
-    core: Arc<Core<Soft>>,
+    core: Arc<Spaces<Soft>>,
     soft: SoftCpu,
     number: u32,
 }
 
 impl Space<Soft> {
     /// Makes an empty space.
-    pub(crate) fn create(core: &Arc<Core<Soft>>) -> Result<Space<Soft>, Errno> {
+    pub(crate) fn create(core: &Arc<Spaces<Soft>>) -> Result<Space<Soft>, Errno> {
         let base = SoftMmu::space_range(core.mmu.create_space()?).start;
         let mm = core.spaces.add(base, &core.locks);
         let space = Space { core: core.clone(), mm, base };
@@ -83,7 +82,7 @@ impl Space<Soft> {
     /// A way to its memory, and that of its manager's other spaces.
     pub fn cpu(&self) -> Cpu {
         // Only tells streams of accesses apart.
-        let number = self.core.cpus.fetch_add(1, Ordering::Relaxed);
+        let number = self.core.next_cpu();
         Cpu { core: self.core.clone(), soft: self.core.mmu.cpu(), number }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Linux: `mm_struct` with its maple tree, per-VMA locks and `mmap_lock`.
 
-use super::plan::{gaps, merge};
+use super::plan::{SplitPart, gaps, merge};
 use super::{Vma, VmaSpec, carve};
-use crate::object::FileObject;
+use crate::object::{FileObject, MappedRange, Standing};
 use crate::page::{AnonPages, HUGE_PAGES, Parked};
 use crate::pause::Gate;
 use elbowroom_index::RangeMap;
@@ -26,6 +26,9 @@ const MAX_VMAS: u32 = 1 << 20;
 /// whether it covers the address. (In `Slots` the same mutant leaves out the generation: each of the two
 /// checks alone still finds a slot that was used again.)
 const MUTANT_SKIP_REVALIDATION: bool = cfg!(elbowroom_mutant = "skip_revalidation");
+
+/// In tests of the tests: what is left behind a cut is not listed in the object's reverse map.
+const MUTANT_FORGET_RMAP: bool = cfg!(elbowroom_mutant = "forget_rmap");
 
 /// What a range of the index is. A gap is free.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,8 +109,6 @@ const NO_HINT: u64 = 0;
 
 /// A space's layout.
 pub(crate) struct Mm {
-    /// Which of the manager's spaces.
-    pub(crate) id: u64,
     index: RangeMap<Entry>,
     vmas: Slots<Vma>,
     /// Which VMA was entered last, by address. It is as good as one from the index, which is written by all
@@ -117,8 +118,8 @@ pub(crate) struct Mm {
     layout: LayoutLock<LayoutState>,
     /// The pages that belong to the space alone.
     pub(crate) anon: AnonPages,
-    /// Where joining small folios goes on.
-    joined_up_to: AtomicUsize,
+    /// Where collapsing small folios goes on.
+    collapsed_up_to: AtomicUsize,
 }
 
 fn pages_of(range: &Range<usize>) -> Range<u64> {
@@ -131,18 +132,17 @@ fn addresses_of(pages: &Range<u64>) -> Range<usize> {
 
 impl Mm {
     /// A layout without any addresses of its own.
-    pub(crate) fn new(id: u64, locks: &LockStats) -> Self {
+    pub(crate) fn new(locks: &LockStats) -> Self {
         let (index, mut writer) = RangeMap::new();
         writer.store(0..1 << (usize::BITS - PAGE_SHIFT), Some(Entry::TAKEN), &pin());
         let layout = locks.layout_lock(LayoutState::new(writer));
         Self {
-            id,
             index,
             vmas: Slots::new(&layout, MAX_VMAS),
             hints: std::array::from_fn(|_| Lines(AtomicU64::new(NO_HINT))),
             layout,
             anon: AnonPages::new(locks),
-            joined_up_to: AtomicUsize::new(0),
+            collapsed_up_to: AtomicUsize::new(0),
         }
     }
 
@@ -219,32 +219,17 @@ impl Mm {
         vmas.iter().filter_map(part).collect()
     }
 
-    /// The addresses that map `object`.
-    pub(crate) fn ranges_of(&self, object: &Arc<FileObject>, layout: &Layout<'_>) -> Vec<Range<usize>> {
-        let all = self.overlapping(&(0..!(PAGE_SIZE - 1)), layout);
-        let maps = |vma: &&&Vma| vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
-        all.iter().filter(maps).map(|vma| vma.range.clone()).collect()
-    }
-
-    /// The pages that are this space's own copies of the object's pages from `first` on.
-    pub(crate) fn copies_of(&self, object: &Arc<FileObject>, first: u64, layout: &Layout<'_>) -> Vec<u64> {
-        let mut copies = Vec::new();
-        for vma in self.overlapping(&(0..!(PAGE_SIZE - 1)), layout) {
-            let copied =
-                vma.spec.is_private() && vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
-            if copied && first < vma.pages().end {
-                let from = vma.address_of(first.max(vma.first_page));
-                let own = self.anon.in_range(pages_of(&(from..vma.range.end)));
-                copies.extend(own.iter().map(|(page, _)| *page));
-            }
-        }
-        copies
+    /// What is mapped in it.
+    pub(crate) fn objects(&self) -> Vec<Arc<FileObject>> {
+        let layout = self.read();
+        let all = self.overlapping(&(0..!(PAGE_SIZE - 1)), &layout);
+        all.iter().filter_map(|vma| vma.spec.object.as_deref().cloned()).collect()
     }
 
     /// The first pages of 2 MiB blocks that lie in one private anonymous mapping, in the next `looks`
     /// mappings from where the last call ended.
-    pub(crate) fn blocks_to_join(&self, looks: usize) -> Vec<u64> {
-        let from = self.joined_up_to.load(Ordering::Relaxed);
+    pub(crate) fn blocks_to_collapse(&self, looks: usize) -> Vec<u64> {
+        let from = self.collapsed_up_to.load(Ordering::Relaxed);
         let layout = self.read();
         let guard = pin();
         let all = pages_of(&(from..!(PAGE_SIZE - 1)));
@@ -260,7 +245,7 @@ impl Mm {
             }
         }
         // Wraps to the beginning after the last.
-        self.joined_up_to.store(if end == from { 0 } else { end }, Ordering::Relaxed);
+        self.collapsed_up_to.store(if end == from { 0 } else { end }, Ordering::Relaxed);
         blocks
     }
 
@@ -323,9 +308,9 @@ impl Mm {
         Ok(back)
     }
 
-    /// Maps, where no VMA is; joins it with neighbours that it continues. The caller has asked
+    /// Maps, where no VMA is; merges it with neighbours that it continues. The caller has asked
     /// [`Mm::room_for`] it.
-    pub(crate) fn insert(&self, layout: &mut Layout<'_>, mut vma: Vma) {
+    pub(crate) fn insert(&self, layout: &mut Layout<'_>, vma: Vma) {
         let guard = pin();
         let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &guard)?.1.key();
         let before = (vma.range.start > 0).then(|| key_at(vma.range.start - PAGE_SIZE)).flatten();
@@ -334,27 +319,33 @@ impl Mm {
             let side = |key: Option<Key>| self.vmas.read_locked(key?, layout).map(Vma::side);
             merge(side(before).as_ref(), &vma.side(), side(after).as_ref())
         };
-        if !plan.with_before() && !plan.with_after() {
+        if vma.spec.object.is_none() && !plan.with_before() && !plan.with_after() {
             // With the one guard: making one costs more than having one.
             return self.put(layout, vma, &guard);
         }
-        // Taking a neighbour out waits for its readers, which is not for a guard.
+        // Taking a neighbour out waits for its readers, and listing for a lock, which is not for a guard.
         drop(guard);
-        let mut joined = |key: Option<Key>| self.vmas.remove(key?, layout);
-        if plan.with_before()
-            && let Some(left) = joined(before)
-        {
+        let before = before.filter(|_| plan.with_before());
+        let after = after.filter(|_| plan.with_after());
+        self.insert_merged(layout, vma, before, after);
+    }
+
+    /// Maps what continues the VMA before, or is continued by the one after, if there are keys of them.
+    #[inline(never)]
+    fn insert_merged(&self, layout: &mut Layout<'_>, mut vma: Vma, before: Option<Key>, after: Option<Key>) {
+        let mut take = |key: Option<Key>| self.vmas.remove(key?, layout);
+        let (left, right) = (take(before), take(after));
+        if let Some(left) = &left {
             (vma.range.start, vma.first_page) = (left.range.start, left.first_page);
         }
-        if plan.with_after()
-            && let Some(right) = joined(after)
-        {
+        if let Some(right) = &right {
             vma.range.end = right.range.end;
         }
+        vma.list_instead_of([left, right].iter().flatten().map(Vma::listed));
         self.put(layout, vma, &pin());
     }
 
-    /// Puts a VMA in that is joined with nothing.
+    /// Puts a VMA in that is merged with nothing.
     fn put(&self, layout: &mut Layout<'_>, vma: Vma, guard: &Guard) {
         let pages = pages_of(&vma.range);
         let key = self.vmas.insert(layout, vma).expect("the caller has asked for room");
@@ -384,17 +375,31 @@ impl Mm {
         if touched(layout) {
             return false;
         }
-        self.vmas.remove(key, layout);
+        // It is detached, so removing it waits for nobody.
+        let vma = self.vmas.remove(key, layout);
         layout.index.erase(pages, &pin());
+        vma.iter().for_each(Vma::unlist);
         true
     }
 
     /// Takes what is mapped in `range` out of the layout, and the range with it: it is nobody's. When this
-    /// returns, no reader relies on what was mapped there.
+    /// returns, no reader relies on what was mapped there. The reverse maps of files list it as being changed
+    /// until the caller ends that.
     pub(crate) fn cut(&self, layout: &mut Layout<'_>, range: &Range<usize>) {
         for key in self.keys_in(range) {
             let Some(vma) = self.vmas.remove(key, layout) else { continue };
             let Some(carved) = carve(&vma.range, vma.first_page, range) else { continue };
+            if let Some(object) = &vma.spec.object {
+                let listed = |piece: &SplitPart, standing| {
+                    let (range, first_page) = (piece.range.clone(), piece.first_page);
+                    MappedRange { range, first_page, private: vma.spec.is_private(), standing }
+                };
+                let after = carved.after.as_ref().filter(|_| !MUTANT_FORGET_RMAP);
+                let stay = [carved.before.as_ref(), after].into_iter().flatten();
+                let new = stay.map(|piece| listed(piece, Standing::Mapped));
+                let inside = listed(&carved.inside, Standing::InChange);
+                object.rmap.replace(vma.range.start, [vma.listed()], new.chain([inside]));
+            }
             for piece in [carved.before, carved.after].into_iter().flatten() {
                 let pages = pages_of(&piece.range);
                 let kept = Vma::new(piece.range, piece.first_page, vma.spec.clone());

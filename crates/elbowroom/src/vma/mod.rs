@@ -11,7 +11,7 @@ mod plan;
 pub(crate) use mm::{Enter, Layout, LayoutShared, LayoutState, Mm, VmaGuard};
 pub(crate) use plan::carve;
 
-use crate::object::Mapped;
+use crate::object::{Mapped, MappedRange, Standing};
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::Origin;
 use elbowroom_sync::Arc;
@@ -130,6 +130,29 @@ impl Vma {
     /// What of it decides whether it may be one mapping with a neighbour.
     fn side(&self) -> plan::Side {
         plan::Side { range: self.range.clone(), first_page: self.first_page, kind: self.spec.kind() }
+    }
+
+    /// How the object's reverse map lists it.
+    fn listed(&self) -> MappedRange {
+        let private = self.spec.is_private();
+        let (range, first_page) = (self.range.clone(), self.first_page);
+        MappedRange { range, first_page, private, standing: Standing::Mapped }
+    }
+
+    /// Has the object's reverse map list it, and its old parts no more. Of no cost for anonymous memory.
+    #[inline]
+    fn list_instead_of(&self, old: impl IntoIterator<Item = MappedRange>) {
+        if let Some(object) = &self.spec.object {
+            object.rmap.replace(self.range.start, old, [self.listed()]);
+        }
+    }
+
+    /// Ends that.
+    #[inline]
+    fn unlist(&self) {
+        if let Some(object) = &self.spec.object {
+            object.rmap.replace(self.range.start, [self.listed()], []);
+        }
     }
 
     /// The object's pages that it maps.

@@ -47,7 +47,7 @@ pub(crate) struct Kind {
     pub(crate) flags: VmaFlags,
 }
 
-/// A mapping, as far as joining it with another goes.
+/// A mapping, as far as merging it with another goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Side {
     /// Its addresses.

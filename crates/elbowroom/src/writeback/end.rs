@@ -5,18 +5,17 @@
 //! when the page is written, and when the file grows. Which bytes that are is known by
 //! [`FileObject::settled`]; what others have cut off by [`FileObject::take_cut`].
 
+use super::Writeback;
 use super::{Obstacle, Patience};
-use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE, PageSet};
 use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Writeback<P> {
     /// Somebody else has cut the file: what was stored beyond is forgotten, dirty or not, also if the file
     /// has grown again since.
     pub(crate) fn cut_by_others(&self, object: &Arc<FileObject>, kept: u64) {
@@ -48,12 +47,12 @@ impl<P: Platform> Core<P> {
                 core.forget_dirty(object, folio, inside(whole));
                 core.forget_dirty(object, folio, inside(&(end..u64::MAX)));
                 if index >= end {
-                    core.discard(object, folio);
+                    core.discard(folio);
                 } else {
                     zero_beyond(folio, kept);
                 }
             };
-            if let Err(busy) = self.with_home(object, &folio, patience, forget) {
+            if let Err(busy) = self.with_home(&folio, &patience, forget) {
                 match obstacle {
                     // The mapping and the file may differ.
                     Obstacle::Wait => object.record_error(busy),
@@ -79,7 +78,7 @@ impl<P: Platform> Core<P> {
         if let Some(folio) = object.lookup(from >> PAGE_SHIFT)
             && self.is_dirty_at(&folio, from)
         {
-            let settled = self.with_home(object, &folio, Patience::bounded(), |core, folio| {
+            let settled = self.with_home(&folio, &Patience::bounded(), |core, folio| {
                 core.settle_locked(object, folio, Tail::OfTheFile);
             });
             if let Err(busy) = settled {
@@ -94,8 +93,8 @@ impl<P: Platform> Core<P> {
         self.lock(folio).body().dirty.contains(page)
     }
 
-    /// [`Core::settle`], for who has the lock of a folio whose pages are home. Another folio, or a file that
-    /// has not grown, is left alone.
+    /// [`Writeback::settle`], for who has the lock of a folio whose pages are home. Another folio, or a file
+    /// that has not grown, is left alone.
     pub(super) fn settle_locked(&self, object: &FileObject, folio: &mut LockedFolio<'_>, tail: Tail) {
         let (from, size) = (object.settled(), object.size());
         if from >= size || !folio.range().contains(&(from >> PAGE_SHIFT)) {
@@ -135,7 +134,7 @@ impl<P: Platform> Core<P> {
         if object.size() > from {
             if let Some(folio) = object.lookup(from >> PAGE_SHIFT) {
                 // A page that is busy now is met again when it is written.
-                let _ = self.with_home(object, &folio, Patience::NONE, |core, folio| {
+                let _ = self.with_home(&folio, &Patience::none(), |core, folio| {
                     core.settle_locked(object, folio, Tail::Stored);
                 });
             } else {
@@ -150,11 +149,11 @@ impl<P: Platform> Core<P> {
         if pages.is_empty() {
             return;
         }
-        let dirty = &mut folio.body_mut().dirty;
-        let gone = dirty.count_in(pages.clone());
-        dirty.remove(pages);
-        let clean = dirty.is_empty();
-        self.dirty_pages.fetch_sub(gone, Ordering::AcqRel);
+        let body = folio.body_mut();
+        let gone = body.dirty.count_in(pages.clone());
+        body.dirty.remove(pages);
+        let clean = body.dirty.is_empty();
+        self.groups.of(body.group()).remove_dirty(gone);
         if gone > 0 && clean {
             object.index_clean(folio);
         }
@@ -169,7 +168,7 @@ impl<P: Platform> Core<P> {
         };
         let patience = Patience::bounded();
         for folio in object.folios_in(pages) {
-            let done = self.with_home(object, &folio, patience, |core, folio| {
+            let done = self.with_home(&folio, &patience, |core, folio| {
                 let start = folio.index << PAGE_SHIFT;
                 let end = folio.range().end << PAGE_SHIFT;
                 let part = bytes.start.max(start)..bytes.end.min(end);
@@ -185,7 +184,12 @@ impl<P: Platform> Core<P> {
                 if result.is_err() {
                     // The file's bytes are not to be had now: read the page again when somebody wants it.
                     core.counters.add(Event::ReadErrors, 1);
-                    core.discard(object, folio);
+                    let pages = part.start >> PAGE_SHIFT..part.end.div_ceil(PAGE_SIZE as u64);
+                    let (first, end) = (pages.start - folio.index, pages.end - folio.index);
+                    let mut lost = PageSet::new(folio.order);
+                    lost.insert(first as usize..end as usize);
+                    // The other pages may have stores that nobody has written yet.
+                    core.save_and_discard(folio, &lost);
                 }
             });
             if let Err(busy) = done {

@@ -1,19 +1,18 @@
 //! Writing one folio.
 
+use super::Writeback;
 use super::end::{Tail, zero_beyond};
 use crate::config::PINNED_BOUND;
-use crate::core::Core;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PAGE_SIZE, PageSet, UnmapError};
 use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
-impl<P: Platform> Core<P> {
+impl<P: Platform> Writeback<P> {
     /// EBUSY: an obstacle.
     pub(super) fn write_locked(
         &self,
@@ -37,7 +36,7 @@ impl<P: Platform> Core<P> {
             Err(UnmapError::Busy) => Err(Errno::BUSY),
             Err(UnmapError::Lost) => {
                 // Who asks for the file's errors is told; who reads gets what the disk has.
-                self.lose(object, folio);
+                self.lose(folio);
                 Ok(())
             }
         }
@@ -68,7 +67,7 @@ impl<P: Platform> Core<P> {
         let written = body.dirty.count() - failed.count();
         let clean = failed.is_empty();
         body.dirty = failed;
-        self.dirty_pages.fetch_sub(written, Ordering::AcqRel);
+        self.groups.of(body.group()).remove_dirty(written);
         if clean {
             folio.state.clear(Flag::WriteFailed);
             object.index_clean(folio);
@@ -135,33 +134,49 @@ impl<P: Platform> Core<P> {
     /// A page of a locked folio is no longer where it was mapped: somebody unmapped it behind our back, and
     /// what was stored in it is lost. What is left of the folio is written, if it can be, and the folio
     /// dropped: it is read again when somebody wants it. Whoever asks for the file's errors is told EIO.
-    pub(crate) fn lose(&self, object: &FileObject, folio: &mut LockedFolio<'_>) {
-        let bytes = folio.range().start << PAGE_SHIFT..folio.range().end << PAGE_SHIFT;
-        let (head, body) = folio.parts();
-        let Some(extent) = &body.extent else { return self.discard(object, folio) };
-        let mut dirty = body.dirty.clone();
-        for page in 0..extent.pages() {
+    pub(crate) fn lose(&self, folio: &mut LockedFolio<'_>) {
+        let mut lost = PageSet::new(folio.order);
+        if let Some(extent) = &folio.body().extent {
             // Lost pages are zero. One whose stores were all zeros cannot be told from them, and counts as
             // lost.
-            let start = page << PAGE_SHIFT;
-            if extent.bytes()[start..start + PAGE_SIZE].iter().all(|&byte| byte == 0) {
-                dirty.remove(page..page + 1);
+            for (page, bytes) in extent.bytes().chunks(PAGE_SIZE).enumerate() {
+                if bytes.iter().all(|&byte| byte == 0) {
+                    lost.insert(page..page + 1);
+                }
             }
         }
-        let mut saved = dirty.clone();
-        // A write(2) that is under way has newer bytes. The size is looked up as for any other write.
-        if !dirty.is_empty() && !object.writers.overlap(&bytes) && object.refresh_size().is_ok() {
-            // What fails now is lost, too.
-            let _ = self.write_runs(object, head, extent, &mut dirty);
-        }
-        for page in 0..head.pages() as usize {
-            if saved.contains(page) && !dirty.contains(page) {
-                body.dirty.remove(page..page + 1);
-            } else {
-                saved.remove(page..page + 1);
+        self.save_and_discard(folio, &lost);
+    }
+
+    /// Writes the dirty pages of a locked folio, which are all home, but for those that are `lost`, as far as
+    /// that can be done; then drops the folio. Whoever asks for the file's errors is told EIO if anything was
+    /// lost.
+    pub(super) fn save_and_discard(&self, folio: &mut LockedFolio<'_>, lost: &PageSet) {
+        let (Some(object), true) = (folio.object(), folio.body().extent.is_some()) else {
+            return self.discard(folio);
+        };
+        let mut save = folio.body().dirty.clone();
+        for page in 0..folio.pages() as usize {
+            let start = (folio.index + page as u64) << PAGE_SHIFT;
+            // A write(2) that is under way has newer bytes.
+            if lost.contains(page) || object.writers.overlap(&(start..start + PAGE_SIZE as u64)) {
+                save.remove(page..page + 1);
             }
         }
-        self.dirty_pages.fetch_sub(saved.count(), Ordering::AcqRel);
-        self.discard(object, folio);
+        let mut failed = save.clone();
+        // The size is looked up as for any other write.
+        if !save.is_empty() && object.refresh_size().is_ok() {
+            folio.during(Flag::Writeback, |folio| {
+                let (head, body) = folio.parts();
+                // What fails now is lost, too.
+                let _ = self.write_runs(&object, head, body.extent(), &mut failed);
+            });
+        }
+        for page in (0..folio.pages() as usize).filter(|&page| save.contains(page) && !failed.contains(page))
+        {
+            folio.body_mut().dirty.remove(page..page + 1);
+        }
+        self.groups.of(folio.body().group()).remove_dirty(save.count() - failed.count());
+        self.discard(folio);
     }
 }

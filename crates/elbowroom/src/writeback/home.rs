@@ -2,48 +2,65 @@
 //!
 //! Linux: `folio_lock`, `try_to_unmap` and `folio_wait_writeback`, as truncation and reclaim call them.
 
+use super::Writeback;
 use crate::config::{DELAY, PINNED_BOUND};
-use crate::core::Core;
-use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use elbowroom_machine::{Errno, Mmu, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::{Duration, Instant};
+use std::cell::Cell;
 
-/// Until when to wait for pages that are pinned: by direct I/O of the program, which ends, or by a pin of a
-/// soft space, which may not.
-#[derive(Clone, Copy)]
-pub(crate) struct Patience(Option<Instant>);
+/// For how long to wait, in all that is done with it, for pages that are pinned: by direct I/O of the
+/// program, which ends, or by a pin of a soft space, which may not. What the work itself takes does not
+/// count: a verb that works for long has as much patience left for the last page as for the first.
+pub(crate) struct Patience {
+    left: Cell<Duration>,
+}
 
 impl Patience {
     /// Not at all.
-    pub(crate) const NONE: Self = Self(None);
+    pub(crate) const fn none() -> Self {
+        Self { left: Cell::new(Duration::ZERO) }
+    }
 
-    /// For [`PINNED_BOUND`] from now on, in all that is done with it.
+    /// For [`PINNED_BOUND`].
     pub(crate) fn bounded() -> Self {
         Self::of(PINNED_BOUND)
     }
 
-    /// For so long from now on.
+    /// For so long.
     pub(crate) fn of(bound: Duration) -> Self {
-        Self(Some(Instant::now() + bound))
+        Self { left: Cell::new(bound) }
     }
 
-    /// Waits for a moment; `false`: that was long enough.
-    pub(crate) fn wait(self) -> bool {
-        let again = self.0.is_some_and(|deadline| Instant::now() < deadline);
-        if again {
-            pause(Cause::Pinned, DELAY);
+    /// Waits for a moment and returns true; returns false at once if none of it is left.
+    pub(crate) fn wait(&self) -> bool {
+        let left = self.left.get();
+        if left.is_zero() {
+            return false;
         }
-        again
+        let began = Instant::now();
+        pause(Cause::Pinned, DELAY.min(left));
+        // In a model a pause may take no time.
+        self.left.set(left.saturating_sub(began.elapsed().max(DELAY)));
+        true
     }
+}
+
+/// Where a folio is to be mapped no more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// Anywhere.
+    Everywhere,
+    /// In the place with page 0 at this address.
+    At(usize),
 }
 
 /// A folio that was to be taken home.
 pub(crate) enum Home<'a> {
-    /// All its pages are at home, and stay there until somebody touches them.
+    /// Its pages are at home, as far as they were to be, until somebody touches them.
     Here(LockedFolio<'a>),
     /// So are those that are left. Others are no longer where they were mapped: somebody unmapped them behind
     /// our back, and what was stored in them is lost.
@@ -52,24 +69,37 @@ pub(crate) enum Home<'a> {
     Not,
 }
 
-impl<P: Platform> Core<P> {
-    /// Locks a folio and takes all its pages home, if it is still `wanted` then. Waits for its lock. Not for
-    /// handlers.
+impl<P: Platform> Writeback<P> {
+    /// Locks a folio and takes its pages home, or out of one place, if it is still `wanted` then. Waits for
+    /// its lock; but whoever only wants it out of a place that nobody maps it at any more does not wait for a
+    /// device that has it. Not for handlers.
     ///
     /// # Errors
     /// EBUSY: a page has been pinned for longer than patience lasts.
     pub(crate) fn take_home(
         &self,
         folio: &Arc<Folio>,
-        patience: Patience,
+        leave: Leave,
+        patience: &Patience,
         wanted: impl Fn(&LockedFolio<'_>) -> bool,
     ) -> Result<Home<'_>, Errno> {
         loop {
-            let mut locked = self.lock(folio);
+            let locked = match leave {
+                Leave::Everywhere => Some(self.lock(folio)),
+                Leave::At(_) => {
+                    self.waits.lock_while(folio, self.handlers(), || folio.state.test(Flag::Mapped))
+                }
+            };
+            let Some(mut locked) = locked else { return Ok(Home::Not) };
             if locked.state.test(Flag::Dead) || !wanted(&locked) {
                 return Ok(Home::Not);
             }
-            match self.mmu.unmap(locked.body_mut().extent()) {
+            let extent = locked.body_mut().extent();
+            let unmapped = match leave {
+                Leave::Everywhere => self.mmu.unmap(extent),
+                Leave::At(base) => self.mmu.unmap_at(extent, base),
+            };
+            match unmapped {
                 Ok(()) => return Ok(Home::Here(locked)),
                 Err(UnmapError::Lost) => return Ok(Home::Damaged(locked)),
                 Err(UnmapError::Busy) => drop(locked),
@@ -86,14 +116,13 @@ impl<P: Platform> Core<P> {
     /// EBUSY: a page has been pinned for longer than patience lasts; `f` is not run.
     pub(crate) fn with_home(
         &self,
-        object: &FileObject,
         folio: &Arc<Folio>,
-        patience: Patience,
-        f: impl FnOnce(&Core<P>, &mut LockedFolio<'_>),
+        patience: &Patience,
+        f: impl FnOnce(&Writeback<P>, &mut LockedFolio<'_>),
     ) -> Result<(), Errno> {
-        match self.take_home(folio, patience, |_| true)? {
+        match self.take_home(folio, Leave::Everywhere, patience, |_| true)? {
             Home::Here(mut folio) => f(self, &mut folio),
-            Home::Damaged(mut folio) => self.lose(object, &mut folio),
+            Home::Damaged(mut folio) => self.lose(&mut folio),
             Home::Not => {}
         }
         Ok(())

@@ -8,19 +8,19 @@ mod end;
 mod folio;
 mod home;
 
-pub(crate) use home::{Home, Patience};
+pub(crate) use home::{Home, Leave, Patience};
 
-use crate::config::{DIRTY_SHARE, IDLE_FILE_KEEP};
-use crate::core::Core;
-use crate::object::FileObject;
+use crate::config::{IDLE_FILE_KEEP, THROTTLE_BOUND, THROTTLE_LOOK};
+use crate::object::{ALL_PAGES, FileObject, Which};
 use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
+use crate::reclaim::Reclaim;
 use crate::stats::Event;
-use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT};
-use elbowroom_sync::Arc;
+use elbowroom_machine::{Errno, Mmu};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
-use std::ops::Range;
+use elbowroom_sync::{Arc, Condvar, LockClass, Mutex};
+use std::ops::{Deref, Range};
 
 /// What to do about a folio that cannot be written now: a write(2) to it is under way, or the kernel has
 /// pinned it.
@@ -36,34 +36,57 @@ impl Obstacle {
     /// For how long to wait, from now on.
     fn patience(self) -> Patience {
         match self {
-            Self::Skip => Patience::NONE,
+            Self::Skip => Patience::none(),
             Self::Wait => Patience::bounded(),
         }
     }
 }
 
-impl<P: Platform> Core<P> {
-    /// Asks the flusher to write a folio soon.
-    pub(crate) fn flush_soon(&self, object: Arc<FileObject>, folio: Arc<Folio>) {
-        if !folio.state.set(Flag::Queued) {
-            self.flush.state.lock().folios.push((object, folio));
-            self.flush.changed.notify_all();
-        }
+/// What is to be written back, and who waits for that.
+pub(crate) struct Writeback<P: Platform> {
+    reclaim: Reclaim<P>,
+    state: Mutex<FlushState>,
+    /// Less is dirty again.
+    relieved: Condvar,
+}
+
+#[derive(Default)]
+struct FlushState {
+    /// Writers that wait for less to be dirty: where to wake, and until when at the latest.
+    throttled: Vec<(Range<usize>, Instant)>,
+    /// Something wants all that is dirty written soon.
+    all: bool,
+    /// Pages whose accesses were made to fail since there was no memory: there may be some later.
+    refused: Vec<Range<usize>>,
+}
+
+impl<P: Platform> Deref for Writeback<P> {
+    type Target = Reclaim<P>;
+
+    fn deref(&self) -> &Reclaim<P> {
+        &self.reclaim
+    }
+}
+
+impl<P: Platform> Writeback<P> {
+    pub(crate) fn new(reclaim: Reclaim<P>) -> Self {
+        let state = reclaim.locks.mutex(LockClass::Queue, FlushState::default());
+        Self { reclaim, state, relieved: Condvar::new() }
     }
 
     /// Whether writers must wait.
     pub(crate) fn too_dirty(&self) -> bool {
-        self.dirty_pages.load(Ordering::Relaxed) > self.mmu.frames() / DIRTY_SHARE
+        self.groups.root().dirty_pages() > self.mmu.frames() / self.tuning().dirty_share
     }
 
     /// Marks a page dirty, before a store to it can happen. Tells whether it was clean.
     pub(crate) fn mark_dirty(&self, object: &FileObject, folio: &mut LockedFolio<'_>, page: usize) -> bool {
-        let dirty = &mut folio.body_mut().dirty;
-        if dirty.contains(page) {
+        let body = folio.body_mut();
+        if body.dirty.contains(page) {
             return false;
         }
-        dirty.insert(page..page + 1);
-        self.dirty_pages.fetch_add(1, Ordering::AcqRel);
+        body.dirty.insert(page..page + 1);
+        self.groups.of(body.group()).add_dirty(1);
         object.index_dirty(folio);
         true
     }
@@ -84,7 +107,7 @@ impl<P: Platform> Core<P> {
         let patience = obstacle.patience();
         let mut first = Ok(());
         for folio in folios {
-            first = first.and(self.write_folio(object, &folio, obstacle, patience));
+            first = first.and(self.write_folio(object, &folio, obstacle, &patience));
         }
         first = first.and(object.end_change());
         if foreign {
@@ -96,7 +119,7 @@ impl<P: Platform> Core<P> {
     /// Drops what somebody else has changed under us, as far as it is clean.
     pub(crate) fn drop_foreign(&self, object: &Arc<FileObject>) {
         self.counters.add(Event::ForeignChanges, 1);
-        self.drop_clean(object, 0..u64::MAX >> PAGE_SHIFT);
+        self.drop_clean(object, ALL_PAGES);
     }
 
     /// Looks whether somebody else has changed the file, and drops what is stale then.
@@ -114,7 +137,7 @@ impl<P: Platform> Core<P> {
         object: &Arc<FileObject>,
         folio: &Arc<Folio>,
         obstacle: Obstacle,
-        patience: Patience,
+        patience: &Patience,
     ) -> Result<(), Errno> {
         loop {
             let result = self.write_locked(object, &mut self.lock(folio));
@@ -130,7 +153,7 @@ impl<P: Platform> Core<P> {
     pub(crate) fn write_all(&self, obstacle: Obstacle) -> Result<(), Errno> {
         let mut first = Ok(());
         for object in self.objects.all() {
-            first = first.and(self.write_back(&object, 0..u64::MAX >> PAGE_SHIFT, obstacle));
+            first = first.and(self.write_back(&object, ALL_PAGES, obstacle));
         }
         first
     }
@@ -141,9 +164,9 @@ impl<P: Platform> Core<P> {
             let clean = |folio: &LockedFolio<'_>| folio.body().dirty.is_empty();
             // What is pinned stays.
             if let Ok(Home::Here(mut folio) | Home::Damaged(mut folio)) =
-                self.take_home(&folio, Patience::NONE, clean)
+                self.take_home(&folio, Leave::Everywhere, &Patience::none(), clean)
             {
-                self.discard(object, &mut folio);
+                self.discard(&mut folio);
             }
         }
     }
@@ -153,19 +176,17 @@ impl<P: Platform> Core<P> {
         let interval = self.config.writeback_interval;
         let mut due = Instant::now() + interval;
         while !self.stop.load(Ordering::Acquire) {
-            let (folios, all) = {
-                let mut state = self.flush.state.lock();
-                if state.folios.is_empty() && !state.all && !self.stop.load(Ordering::Acquire) {
-                    let now = Instant::now();
-                    let first = state.throttled.iter().map(|t| t.1).chain([due]).min().unwrap_or(due);
-                    self.flush.changed.wait_timeout(&mut state, first.saturating_duration_since(now));
+            let (folios, all) = (self.to_write.take(), std::mem::take(&mut self.state.lock().all));
+            if folios.is_empty() && !all {
+                let throttled = self.state.lock().throttled.iter().map(|t| t.1).min();
+                let first = throttled.map_or(due, |until| until.min(due));
+                self.to_write.bell.wait(&self.stop, first.saturating_duration_since(Instant::now()));
+            }
+            for folio in folios {
+                if let Some(object) = folio.object() {
+                    // An error stays with the file; the folio stays dirty.
+                    let _ = self.write_back(&object, folio.range(), Obstacle::Skip);
                 }
-                (std::mem::take(&mut state.folios), std::mem::take(&mut state.all))
-            };
-            for (object, folio) in folios {
-                folio.state.clear(Flag::Queued);
-                // An error stays with the file; the folio stays dirty.
-                let _ = self.write_back(&object, folio.range(), Obstacle::Skip);
                 self.wake_throttled();
             }
             if all || Instant::now() >= due {
@@ -185,24 +206,24 @@ impl<P: Platform> Core<P> {
             if object.take_unreadable() || changed {
                 self.allow_again(&object, Obstacle::Skip);
             }
-            let _ = self.write_back(&object, 0..u64::MAX >> PAGE_SHIFT, Obstacle::Skip);
+            let _ = self.write_back(&object, ALL_PAGES, Obstacle::Skip);
+            // After the write-back: what was dirty is stale, too, but for the stores just written.
             if changed {
-                // After the write-back: what was dirty is stale, too, but for the stores just written.
                 self.drop_foreign(&object);
+            } else if object.take_doubt() {
+                self.drop_clean(&object, ALL_PAGES);
             }
             self.wake_throttled();
             self.close_if_idle(&object);
         }
         self.settle_unmapped();
-        let refused = std::mem::take(&mut self.flush.state.lock().refused);
+        let refused = std::mem::take(&mut self.state.lock().refused);
         for page in refused {
             if self.mmu.allow(page.clone()).is_err() {
-                self.flush.state.lock().refused.push(page);
+                self.note_refused(page);
             }
         }
-        if self.dead.swap(0, Ordering::Relaxed) > 0 {
-            crate::lru::purge(&self.lru);
-        }
+        self.purge();
     }
 
     /// Undoes the denials in a file's mappings: whatever made an access fail may be over; if not, it fails
@@ -211,27 +232,24 @@ impl<P: Platform> Core<P> {
         if !object.take_denied() {
             return;
         }
-        for mm in self.spaces.all() {
-            if obstacle == Obstacle::Skip && !mm.read().changing.is_empty() {
-                // What is being changed could not be found; the next time, then.
-                object.note_denied();
-                object.note_unreadable();
-                continue;
-            }
-            let Some(layout) = self.still_layout(&mm) else {
-                object.note_denied();
-                object.note_unreadable();
-                continue;
+        let mut all = true;
+        // Who maps it later finds no denials: mapping undoes them.
+        for mapper in self.mappers(object, &ALL_PAGES, Which::All) {
+            let mapped = match obstacle {
+                Obstacle::Skip => mapper.mapped_now(object, &ALL_PAGES, Which::All),
+                Obstacle::Wait => self.mapped_still(&mapper, object, &ALL_PAGES, Which::All),
             };
-            let ranges = mm.ranges_of(object, &layout);
-            drop(layout);
-            for range in ranges {
-                if self.mmu.allow(range).is_err() {
-                    // Tried again later.
-                    object.note_denied();
-                    object.note_unreadable();
-                }
+            // Not with the lock.
+            let ranges = mapped.map(|(_, mapped)| mapped);
+            all &= ranges.is_some();
+            for mapping in ranges.into_iter().flatten() {
+                all &= self.mmu.allow(mapping.range).is_ok();
             }
+        }
+        if !all {
+            // Tried again later: a mapping was in change, or the kernel refused.
+            object.note_denied();
+            object.note_unreadable();
         }
     }
 
@@ -240,7 +258,7 @@ impl<P: Platform> Core<P> {
     pub(crate) fn settle_unmapped(&self) {
         for object in self.objects.unmapped.take() {
             if object.is_memory() {
-                self.drop_memory(&object, 0..u64::MAX >> PAGE_SHIFT);
+                self.drop_memory(&object, ALL_PAGES);
             } else {
                 self.close_unmapped(&object, Obstacle::Wait);
             }
@@ -253,7 +271,7 @@ impl<P: Platform> Core<P> {
         if object.is_mapped() {
             return;
         }
-        let all = 0..u64::MAX >> PAGE_SHIFT;
+        let all = ALL_PAGES;
         // Before our own writes: what others changed is not to be taken for ours.
         self.check_foreign(object);
         // An error stays with the file.
@@ -277,7 +295,7 @@ impl<P: Platform> Core<P> {
         let patience = Patience::bounded();
         let mut all = true;
         for folio in object.folios_in(pages) {
-            match self.take_home(&folio, patience, |_| true) {
+            match self.take_home(&folio, Leave::Everywhere, &patience, |_| true) {
                 Ok(Home::Here(folio) | Home::Damaged(folio)) => {
                     object.remove(&folio);
                     self.free_folio(folio);
@@ -299,7 +317,7 @@ impl<P: Platform> Core<P> {
         if object.has_dirty() || !(deleted || since.elapsed() > IDLE_FILE_KEEP) {
             return;
         }
-        self.drop_clean(object, 0..u64::MAX >> PAGE_SHIFT);
+        self.drop_clean(object, ALL_PAGES);
         if object.is_aliased() {
             // The kernel may have mappings of it still: it must not be managed again.
             return;
@@ -307,15 +325,53 @@ impl<P: Platform> Core<P> {
         self.objects.forget_if_unused(object);
     }
 
+    /// Has everything that is dirty written soon.
+    pub(crate) fn write_all_soon(&self) {
+        self.state.lock().all = true;
+        self.to_write.bell.ring();
+    }
+
+    /// Accesses to a page fail since there was no memory: that is undone at the next tick.
+    pub(crate) fn note_refused(&self, page: Range<usize>) {
+        self.state.lock().refused.push(page);
+    }
+
+    /// How many pages that is so for.
+    #[cfg(test)]
+    pub(crate) fn refused(&self) -> usize {
+        self.state.lock().refused.len()
+    }
+
+    /// Lets a writer that waits for a page of `page` go on when less is dirty, or after a while.
+    pub(crate) fn throttle(&self, page: Range<usize>) {
+        self.counters.add(Event::Throttled, 1);
+        self.state.lock().throttled.push((page, Instant::now() + THROTTLE_BOUND));
+        self.write_all_soon();
+    }
+
+    /// Waits until less is dirty, or for a while. Not for handlers.
+    pub(crate) fn throttle_here(&self) {
+        self.counters.add(Event::Throttled, 1);
+        let until = Instant::now() + THROTTLE_BOUND;
+        while self.too_dirty() && Instant::now() < until {
+            self.write_all_soon();
+            let mut state = self.state.lock();
+            if self.too_dirty() {
+                self.relieved.wait_timeout(&mut state, THROTTLE_LOOK);
+            }
+        }
+    }
+
+    /// Lets throttled writers go on, all if less is dirty, else those that have waited for long enough.
     pub(crate) fn wake_throttled(&self) {
         let relieved = !self.too_dirty();
         let now = Instant::now();
-        let mut state = self.flush.state.lock();
+        let mut state = self.state.lock();
         let ready: Vec<_> =
             state.throttled.extract_if(.., |(_, until)| relieved || *until <= now).map(|t| t.0).collect();
         drop(state);
         if relieved {
-            self.flush.relieved.notify_all();
+            self.relieved.notify_all();
         }
         ready.into_iter().for_each(|range| self.mmu.wake(range));
     }

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use elbowroom::{Advice, Config, MapRequest, Place, Prot, Remap, Sharing};
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 
@@ -9,7 +10,9 @@ on_every_machine! {
     untouched_memory_comes_by_blocks
     scarce_memory_comes_by_pages
     any_part_can_be_changed
-    what_became_uniform_is_joined
+    what_became_uniform_is_collapsed
+    advice_on_single_pages_beside_changes_of_all
+    rights_hold_for_blocks_that_are_split_meanwhile
 }
 
 /// Pages in a block.
@@ -143,7 +146,7 @@ fn any_part_can_be_changed<M: Machine>() {
     assert!(stats.huge_faults > 4 && stats.huge_splits > 4, "{stats:?}");
 }
 
-fn what_became_uniform_is_joined<M: Machine>() {
+fn what_became_uniform_is_collapsed<M: Machine>() {
     let Some(m) = M::start(roomy()) else { return };
     let addr = m.map_anon(2 * BLOCK, Sharing::Private);
     m.mark(addr, 0..2 * BLOCK, 1);
@@ -152,8 +155,8 @@ fn what_became_uniform_is_joined<M: Machine>() {
     let stats = m.manager().stats();
     assert_eq!((stats.huge_faults, stats.huge_splits), (2, 1));
     let until = Instant::now() + Duration::from_secs(20);
-    while m.manager().stats().huge_joins == 0 {
-        assert!(Instant::now() < until, "nothing was joined");
+    while m.manager().stats().huge_collapses == 0 {
+        assert!(Instant::now() < until, "nothing was collapsed");
         // Whatever is stored meanwhile is there.
         m.mark(addr, 0..2 * BLOCK, 2);
         thread::sleep(Duration::from_millis(20));
@@ -163,4 +166,84 @@ fn what_became_uniform_is_joined<M: Machine>() {
     m.mark(addr, 0..2 * BLOCK, 3);
     m.check_marks(addr, 0..2 * BLOCK, 3);
     assert!(m.manager().stats().faults_minor <= faults + 2);
+}
+
+/// Stops another thread at the end of a test, also if it fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One thread gives advice on odd pages, which splits blocks; another changes rights, moves and unmaps all of
+/// the range meanwhile. Even pages keep what they have, and rights hold for all.
+fn advice_on_single_pages_beside_changes_of_all<M: Machine>() {
+    const PAGES: usize = 2 * BLOCK;
+    const ROUNDS: u64 = 40;
+    let Some(m) = M::start(roomy()) else { return };
+    let (addr, away) = (m.map_anon(PAGES, Sharing::Private), m.map_anon(PAGES, Sharing::Private));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            let mut page = 1;
+            while !stop.load(Ordering::Relaxed) {
+                let advice = if page % 4 == 1 { Advice::DontNeed } else { Advice::Cold };
+                // A part of it may be away just now, or its page pinned.
+                let _ = m.space().advise(addr + page * PAGE, PAGE, advice);
+                page = ((page + 202) % PAGES) | 1;
+            }
+        });
+        let space = m.space();
+        let even = || (0..PAGES).step_by(2);
+        for round in 0..ROUNDS {
+            even().for_each(|page| m.mark(addr, page..page + 1, round));
+            let check =
+                |at: usize| even().for_each(|page| m.check_marks(at + page * PAGE, page..page + 1, round));
+            space.protect(addr, PAGES * PAGE, Prot::READ).unwrap();
+            even().step_by(37).for_each(|page| m.port().store_fails(addr + page * PAGE, Failure::Denied));
+            check(addr);
+            space.protect(addr, PAGES * PAGE, Prot::READ.union(Prot::WRITE)).unwrap();
+            assert_eq!(space.remap(addr, PAGES * PAGE, PAGES * PAGE, Remap::Fixed(away)), Ok(away));
+            check(away);
+            assert_eq!(space.remap(away, PAGES * PAGE, PAGES * PAGE, Remap::Fixed(addr)), Ok(addr));
+            check(addr);
+            space.unmap(addr, PAGES * PAGE).unwrap();
+            let place = Place::Fixed(addr);
+            assert_eq!(m.map(MapRequest { place, ..request(None, PAGES, Sharing::Private) }), addr);
+            even().step_by(41).for_each(|page| m.check_zero(addr + page * PAGE, 1));
+        }
+    });
+}
+
+/// One thread makes blocks and splits them; another takes the right to store away from all of them meanwhile.
+fn rights_hold_for_blocks_that_are_split_meanwhile<M: Machine>() {
+    const BLOCKS: usize = 12;
+    const ROUNDS: usize = 100;
+    let Some(m) = M::start(roomy()) else { return };
+    let addr = m.map_anon(BLOCKS * BLOCK, Sharing::Private);
+    let at = |block: usize, page: usize| addr + (block * BLOCK + page) * PAGE;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            let (space, port) = (m.space(), m.port());
+            for block in (0..BLOCKS).rev().cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                // Not while all of it is being changed.
+                let _ = space.advise(at(block, 0), BLOCK * PAGE, Advice::DontNeed);
+                port.word(at(block, 7));
+                let _ = space.advise(at(block, 9), PAGE, Advice::Cold);
+            }
+        });
+        let (space, port) = (m.space(), m.port());
+        for round in 0..ROUNDS {
+            // The other thread gets to advise between two changes, and splits when the next one has begun.
+            thread::sleep(Duration::from_micros(round as u64 % 8 * 20));
+            space.protect(addr, BLOCKS * BLOCK * PAGE, Prot::READ).unwrap();
+            (0..BLOCKS).for_each(|block| port.store_fails(at(block, 3), Failure::Denied));
+            space.protect(addr, BLOCKS * BLOCK * PAGE, Prot::READ.union(Prot::WRITE)).unwrap();
+        }
+    });
 }

@@ -7,6 +7,7 @@ mod fork_races;
 mod lifetime;
 mod notify;
 mod pins;
+mod places;
 mod races;
 mod regressions;
 

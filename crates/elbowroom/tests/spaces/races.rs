@@ -1,7 +1,7 @@
 //! Accesses beside changes of the layout.
 
 use crate::support::*;
-use elbowroom::{AccessError, Advice, Config, MapRequest, Place, Prot, Remap, Sharing};
+use elbowroom::{Ablation, AccessError, Advice, Config, MapRequest, Place, Prot, Remap, Sharing};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use std::ops::Range;
@@ -48,7 +48,18 @@ fn change(m: &SoftMachine, places: [usize; 2], round: usize) {
 
 #[test]
 fn pages_keep_their_numbers_while_they_move() {
-    let m = SoftMachine::start(Config::with_memory(BUDGET)).unwrap();
+    pages_keep_their_numbers("");
+}
+
+/// It may be slower, but not wrong.
+#[test]
+fn pages_keep_their_numbers_with_all_improvements_off() {
+    pages_keep_their_numbers(&Ablation::names().join(","));
+}
+
+fn pages_keep_their_numbers(off: &str) {
+    let ablation = Ablation::without(off).unwrap();
+    let m = SoftMachine::start(Config { ablation, ..Config::with_memory(BUDGET) }).unwrap();
     let dir = scratch();
     let path = stamped(dir.path(), "moving", PAGES);
     let object = m.manager().open(&path, true).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::super::area::Ground;
-use super::super::cli::LibraryEngine;
+use super::super::engine::{Kind, LibraryEngine};
 use super::super::{ns_per_operation, timed};
 use crate::interrupt::Interrupt;
 use crate::size::Size;
@@ -24,7 +24,8 @@ impl Mapping {
     ///
     /// # Errors
     /// What is missing here.
-    pub fn new(engine: LibraryEngine) -> Result<Self> {
+    pub fn new(kind: Kind) -> Result<Self> {
+        let engine = LibraryEngine::whole(kind);
         Ground::new(engine, MEMORY).map(Self).with_context(|| format!("no {engine} space"))
     }
 

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use self::mapping::Mapping;
 use self::soft::SoftBed;
-use super::cli::{CoreArgs, LibraryEngine};
+use super::cli::CoreArgs;
+use super::engine::Kind;
 use super::{Stage, machine_line};
 use crate::procfs;
 use crate::report::{align, median};
@@ -105,9 +106,9 @@ type Values = BTreeMap<&'static str, Vec<f64>>;
 pub fn measure(args: &CoreArgs, stage: &mut Stage) -> Result<(String, Value)> {
     let time = Duration::from_secs_f64(args.seconds);
     let bed = SoftBed::new(&stage.interrupt).context("cannot make a soft space")?;
-    let soft = Mapping::new(LibraryEngine::Soft)?;
-    let kernel = Mapping::new(LibraryEngine::Kernel)?;
-    let host = Mapping::new(LibraryEngine::Host);
+    let soft = Mapping::new(Kind::Soft)?;
+    let kernel = Mapping::new(Kind::Kernel)?;
+    let host = Mapping::new(Kind::Host);
     if let Err(error) = &host {
         stage.progress.keep(&format!("map + unmap in a host space is left out: {error:#}"));
     }

@@ -12,5 +12,6 @@ mod pin;
 mod protect;
 mod reclaim;
 mod remap;
+mod truncate;
 mod twice;
 mod unmap;

@@ -1,0 +1,206 @@
+//! What can be switched off, to measure what it is worth.
+
+/// Which improvements are on. Each is read in one place; all are on unless the lab wants to show what one is
+/// worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ablation {
+    /// Faults lock their VMA. Off: each look of a fault takes the layout lock for reading and keeps it to its
+    /// end, as Linux did before per-VMA locks.
+    pub vma_locks: bool,
+    /// Private anonymous memory is had 2 MiB at a time where that fits. Off: page by page.
+    pub huge_folios: bool,
+    /// Reclaim drops single pages where they are while hardly any is touched on standby. Off: each gets its
+    /// second chance.
+    pub skipped_chances: bool,
+    /// Threads of the manager let the program's own changes of its mappings go first. Off: they do not look.
+    /// For spaces of the host only.
+    pub given_way: bool,
+    /// A handler that works nearly all the time shares new faults with the others. Off: it serves all that it
+    /// has taken.
+    pub shared_faults: bool,
+    /// Constants that were chosen by measuring.
+    pub tuning: Tuning,
+}
+
+impl Default for Ablation {
+    fn default() -> Self {
+        Self {
+            vma_locks: true,
+            huge_folios: true,
+            skipped_chances: true,
+            given_way: true,
+            shared_faults: true,
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+impl Ablation {
+    fn switches(&mut self) -> [(&'static str, &mut bool); 5] {
+        [
+            ("vma_locks", &mut self.vma_locks),
+            ("huge_folios", &mut self.huge_folios),
+            ("skipped_chances", &mut self.skipped_chances),
+            ("given_way", &mut self.given_way),
+            ("shared_faults", &mut self.shared_faults),
+        ]
+    }
+
+    /// The names of those that are off.
+    pub fn off(mut self) -> Vec<&'static str> {
+        let constants = self.tuning.off();
+        let switches = self.switches().into_iter().filter(|(_, on)| !**on).map(|(name, _)| name);
+        switches.chain(constants).collect()
+    }
+
+    /// All on and as tuned, but for those that are named, switches or constants of [`Tuning`]; commas are
+    /// between the names.
+    ///
+    /// # Errors
+    /// A line that says which name there is not, and which there are.
+    pub fn without(names: &str) -> Result<Self, String> {
+        let mut ablation = Self::default();
+        for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            if let Some((_, on)) = ablation.switches().into_iter().find(|(known, _)| *known == name) {
+                *on = false;
+            } else if !ablation.tuning.switch_off(name) {
+                let known = Self::names().join(", ");
+                return Err(format!("there is no improvement \"{name}\"; there are {known}"));
+            }
+        }
+        Ok(ablation)
+    }
+
+    /// The names of all that can be switched off: improvements first, then constants.
+    pub fn names() -> Vec<&'static str> {
+        let switches = Self::default().switches().map(|(name, _)| name);
+        switches.into_iter().chain(Tuning::NAMES.iter().copied()).collect()
+    }
+}
+
+/// Constants with the value that was chosen and the one with which they do nothing, or the least that they
+/// can.
+macro_rules! tuning {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr, off $off:expr;)*) => {
+        /// Constants that were chosen by measuring. Each has a value with which it does nothing, or the least
+        /// that it can; `elbowroom lab tune` compares the two, and docs/performance.md has what that showed.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct Tuning {
+            $($(#[$doc])* #[doc = ""] #[doc = concat!("Off: ", stringify!($off), ".")] pub $name: $type,)*
+        }
+
+        impl Default for Tuning {
+            fn default() -> Self {
+                Self { $($name: $value,)* }
+            }
+        }
+
+        impl Tuning {
+            /// All of them.
+            const NAMES: &[&str] = &[$(stringify!($name),)*];
+
+            /// The names of those that have the value with which they do nothing.
+            fn off(&self) -> Vec<&'static str> {
+                let mut off = Vec::new();
+                $(if self.$name == $off {
+                    off.push(stringify!($name));
+                })*
+                off
+            }
+
+            /// Gives one the value with which it does nothing; `false`: there is none of that name.
+            fn switch_off(&mut self, name: &str) -> bool {
+                match name {
+                    $(stringify!($name) => self.$name = $off,)*
+                    _ => return false,
+                }
+                true
+            }
+        }
+    };
+}
+
+tuning! {
+    /// How many pages the first read of a stream that nothing is known of takes.
+    first_read_pages: u64 = 4, off 1;
+    /// By how much a read of a sequential stream is larger than the one before.
+    read_growth: u64 = 4, off 1;
+    /// An arena that has fewer frames than this grows at once when frames are needed (16 MiB); a larger one
+    /// grows in a thread of its own.
+    grow_at_once_frames: usize = 4096, off 0;
+    /// A read may take one part in this many of the arena, divided by the faults that wait.
+    waiting_share: u64 = 2, off 1;
+    /// A part that is read ahead of its reader is at most one part in this many of what a waiting fault may
+    /// read: nobody waits for it, nothing else bounds how much of that there is, and what does not fit is
+    /// evicted before it was used.
+    ahead_share: u64 = 4, off 1;
+    /// What was advised to be read is started in pieces of so many pages; between them faults are looked for.
+    ahead_piece_pages: u64 = 512, off 1 << 40;
+    /// How many pages around a read fault in a writable shared mapping are copied in.
+    tracked_around_pages: usize = 16, off 1;
+    /// A thread of its own frees frames once less than one in this many is free, until twice as many are.
+    /// Linux: the low and the high watermark of `kswapd`.
+    low_share: usize = 128, off usize::MAX;
+    /// Pages that it frees at a time, before it lets others have the processor.
+    ahead_batch_pages: usize = 16, off 1;
+    /// Pages that reclaim frees at a time, at least.
+    reclaim_batch_pages: usize = 64, off 1;
+    /// Folios that one reclaim looks at, at most, per page that it wants (a second look at each is its second
+    /// chance).
+    reclaim_scan_factor: usize = 8, off 1;
+    /// One refault in so many is activated although it came later than the active list is long.
+    bimodal_one_in: u64 = 16, off u64::MAX;
+    /// Optimistic lookups of a fault before it takes the layout lock.
+    optimistic_lookups: u32 = 8, off 1;
+    /// Huge folios that are collapsed from small ones at a time, once a second.
+    collapses_at_once: usize = 16, off 0;
+    /// Writers are throttled while more than one page in this many of the arena is dirty.
+    dirty_share: usize = 3, off 1;
+    /// Slots of the table of access streams: threads that read at once, times the files each reads.
+    stream_slots: usize = 4096, off 8;
+    /// With more faults waiting than this, sequential streams are not read ahead of their readers.
+    read_on_max_waiting: usize = 16, off usize::MAX;
+    /// Folios that reclaim takes out of their windows together, at most.
+    reclaim_batch_folios: usize = 64, off 1;
+    /// One part in this many of the arena waits, unmapped, to be touched again or freed.
+    standby_share: usize = 16, off usize::MAX;
+    /// How much of the arena the active list may have, in percent.
+    active_percent: usize = 60, off 0;
+    /// How often an allocation frees a batch before it makes do with a smaller run.
+    reclaim_rounds: usize = 4, off 1;
+    /// A handler looks for new faults after so many reads that it completed. A look costs a system call, and
+    /// submitting early a notification of the device; too few of them and the device runs dry meanwhile.
+    /// Between 3 and 8 random reads are about equally fast, a seventh faster than with none.
+    reads_between_looks: usize = 6, off usize::MAX;
+    /// Runs of so many pages at most are copied into a window, longer ones moved. A copy costs as much as the
+    /// MOVE of one page, but no TLB shootdown. For spaces of the host, as the next three.
+    copy_max_pages: usize = 2, off 0;
+    /// Homes of copied pages that are emptied together, with one TLB shootdown.
+    empty_batch: usize = 32, off 1;
+    /// Empty homes that are filled together when a single frame is wanted and none has memory.
+    fill_for_page: usize = 4, off 1;
+    /// The same when a run of frames is wanted.
+    fill_for_run: usize = 64, off 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn improvements_are_switched_off_by_name() {
+        assert_eq!(Ablation::without(""), Ok(Ablation::default()));
+        let off = Ablation::without("given_way, huge_folios").unwrap();
+        assert_eq!(off, Ablation { given_way: false, huge_folios: false, ..Ablation::default() });
+        // Each name is that of one switch or constant, and none has two.
+        let all = Ablation::names();
+        let alone: Vec<_> = all.iter().map(|name| Ablation::without(name).unwrap()).collect();
+        for (nth, off) in alone.iter().enumerate() {
+            assert!(*off != Ablation::default() && !alone[..nth].contains(off), "{}", all[nth]);
+            assert_eq!(off.off(), [all[nth]]);
+        }
+        let error = Ablation::without("vma_locks,vma_lock").unwrap_err();
+        assert!(error.contains("\"vma_lock\"") && error.contains("given_way"), "{error}");
+        assert!(error.contains("standby_share"), "{error}");
+    }
+}

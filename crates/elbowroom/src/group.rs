@@ -1,0 +1,298 @@
+//! Memory groups: to whom frames are charged, and what of theirs is dirty or waited for. Linux: `mem_cgroup`,
+//! `try_charge`, `uncharge_folio`.
+//!
+//! [`Frames`] are frames with their charge, and what the manager trades in: they come from [`Groups::alloc`]
+//! and end in [`Groups::free`]. Between them the charge can be neither forgotten nor changed: who needs the
+//! bare extent, for a device, keeps the [`Charge`], and has to put the two together again. There is one
+//! group, the root, so far.
+//!
+//! Synchronization: atomics. Charges are counted by threads in rows of their own, so they cost no shared
+//! line; who reads adds the rows up.
+
+use elbowroom_machine::{Extent, Mmu};
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::{Counters, Lines, thread};
+use std::ops::{Deref, DerefMut};
+
+/// In tests of the tests: what is charged to one group is given back to another.
+const MUTANT_FREE_TO_ROOT: bool = cfg!(elbowroom_mutant = "free_to_root");
+
+/// A group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupId(u16);
+
+impl GroupId {
+    /// The one that all is charged to that nobody else is to pay for.
+    pub const ROOT: Self = Self(0);
+}
+
+/// What is known of a group.
+#[derive(Default)]
+pub struct Group {
+    charged: Counters<1>,
+    /// Pages of its frames that differ from their file.
+    dirty: AtomicUsize,
+    /// Its faults that wait for I/O.
+    waiting: AtomicUsize,
+    /// Folios that have frames of it, now and at the most.
+    folios: Lines<AtomicUsize>,
+    folios_peak: Lines<AtomicUsize>,
+}
+
+impl Group {
+    /// Pages that are charged to it. A sum of what threads have counted: exact if no other thread allocates.
+    pub fn charged_pages(&self) -> u64 {
+        self.charged.get(0)
+    }
+
+    /// So many more of its pages are dirty.
+    pub fn add_dirty(&self, pages: usize) {
+        self.dirty.fetch_add(pages, Ordering::AcqRel);
+    }
+
+    /// So many fewer are.
+    pub fn remove_dirty(&self, pages: usize) {
+        self.dirty.fetch_sub(pages, Ordering::AcqRel);
+    }
+
+    /// How many are.
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// One more of its faults waits for I/O.
+    pub fn add_waiting(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One fewer does.
+    pub fn remove_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many do.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// It has one more folio.
+    pub fn add_folio(&self) {
+        let folios = self.folios.fetch_add(1, Ordering::Relaxed) + 1;
+        if folios > self.folios_peak.load(Ordering::Relaxed) {
+            self.folios_peak.fetch_max(folios, Ordering::Relaxed);
+        }
+    }
+
+    /// It has one fewer.
+    pub fn remove_folio(&self) {
+        self.folios.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The most folios that it has had.
+    pub fn most_folios(&self) -> usize {
+        self.folios_peak.load(Ordering::Relaxed)
+    }
+}
+
+/// The groups of a manager.
+pub struct Groups(Vec<Group>);
+
+impl Groups {
+    /// The root, and `more` others.
+    pub fn new(more: usize) -> Self {
+        Self((0..=more).map(|_| Group::default()).collect())
+    }
+
+    /// The root.
+    pub fn root(&self) -> &Group {
+        &self.0[0]
+    }
+
+    /// A group.
+    pub fn of(&self, group: GroupId) -> &Group {
+        &self.0[usize::from(group.0)]
+    }
+
+    /// The dirty pages of all.
+    pub fn dirty_pages(&self) -> usize {
+        self.0.iter().map(Group::dirty_pages).sum()
+    }
+
+    /// A run of 2^`order` frames, charged to `group`; `None` if none is free in what the arena has so far.
+    pub fn alloc(&self, mmu: &impl Mmu, group: GroupId, order: u8) -> Option<Frames> {
+        let extent = mmu.alloc(order)?;
+        let charge = Charge { group, pages: extent.pages() as u32 };
+        self.of(group).charged.add(0, u64::from(charge.pages));
+        Some(Frames { extent, charge })
+    }
+
+    /// Gives frames back.
+    ///
+    /// # Panics
+    /// If a page of them is mapped.
+    pub fn free(&self, mmu: &impl Mmu, frames: Frames) {
+        let Frames { extent, charge } = frames;
+        mmu.free(extent);
+        self.uncharge(charge);
+    }
+
+    /// Takes frames of a clean page each, all of them mapped, out of their windows, and frees them: see
+    /// [`Mmu::discard_clean`]. Gives all of them back if one is pinned; some may be home then.
+    pub fn discard_clean(&self, mmu: &impl Mmu, frames: Vec<Frames>) -> Vec<Frames> {
+        let (extents, charges): (Vec<_>, Vec<_>) = frames.into_iter().map(Frames::lend).unzip();
+        let left = mmu.discard_clean(extents);
+        if left.is_empty() {
+            charges.into_iter().for_each(|charge| self.uncharge(charge));
+            return Vec::new();
+        }
+        charges.into_iter().zip(left).map(|(charge, extent)| charge.with(extent)).collect()
+    }
+
+    fn uncharge(&self, charge: Charge) {
+        let group = if MUTANT_FREE_TO_ROOT { GroupId::ROOT } else { charge.group };
+        self.of(group).charged.add(0, u64::from(charge.pages).wrapping_neg());
+        std::mem::forget(charge);
+    }
+
+    /// The first group that has a page charged to it.
+    pub fn with_charges(&self) -> Option<(usize, u64)> {
+        self.0.iter().map(Group::charged_pages).enumerate().find(|(_, pages)| *pages > 0)
+    }
+}
+
+/// Frames that are charged to a group. They go back by [`Groups::free`].
+#[derive(Debug)]
+#[must_use = "frames are given back, not forgotten"]
+pub struct Frames {
+    extent: Extent,
+    charge: Charge,
+}
+
+impl Frames {
+    /// The group.
+    pub fn group(&self) -> GroupId {
+        self.charge.group
+    }
+
+    /// The bare extent, and the charge that is still owed for it.
+    pub fn lend(self) -> (Extent, Charge) {
+        (self.extent, self.charge)
+    }
+
+    /// Frames of a page each, which may be mapped, and stay where they are.
+    pub fn split(self) -> Vec<Frames> {
+        let group = self.charge.group;
+        std::mem::forget(self.charge);
+        let charged = |extent| Frames { extent, charge: Charge { group, pages: 1 } };
+        self.extent.split().into_iter().map(charged).collect()
+    }
+
+    /// Gives them up where they are: the manager ends, and they cannot be taken home.
+    pub fn leak(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Deref for Frames {
+    type Target = Extent;
+
+    fn deref(&self) -> &Extent {
+        &self.extent
+    }
+}
+
+impl DerefMut for Frames {
+    fn deref_mut(&mut self) -> &mut Extent {
+        &mut self.extent
+    }
+}
+
+/// What is owed for an extent that somebody else has.
+#[derive(Debug)]
+#[must_use = "the extent that it is for comes back"]
+pub struct Charge {
+    group: GroupId,
+    pages: u32,
+}
+
+impl Charge {
+    /// The extent has come back.
+    ///
+    /// # Panics
+    /// In debug builds, if it is not as large as the one that was lent.
+    pub fn with(self, extent: Extent) -> Frames {
+        debug_assert_eq!(extent.pages(), self.pages as usize, "another extent has come back");
+        Frames { extent, charge: self }
+    }
+}
+
+impl Drop for Charge {
+    /// # Panics
+    /// In debug builds: frames were forgotten. Not while a panic unwinds, which leaves things half done.
+    fn drop(&mut self) {
+        debug_assert!(thread::panicking(), "{} pages of {:?} were forgotten", self.pages, self.group);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use elbowroom_machine::soft::{SoftConfig, SoftMmu};
+    use elbowroom_machine::{Access, Wake};
+    use elbowroom_sync::LockStats;
+
+    const OTHER: GroupId = GroupId(1);
+
+    fn world() -> (Groups, SoftMmu) {
+        let mmu = SoftMmu::new(SoftConfig::new(2048), &LockStats::new()).unwrap();
+        while mmu.grow().unwrap() {}
+        (Groups::new(1), mmu)
+    }
+
+    #[test]
+    fn what_is_charged_to_a_group_is_given_back_to_it() {
+        let (groups, mmu) = world();
+        let charged = || [GroupId::ROOT, OTHER].map(|group| groups.of(group).charged_pages());
+        let (one, nine) = (groups.alloc(&mmu, GroupId::ROOT, 0), groups.alloc(&mmu, OTHER, 9));
+        assert_eq!(charged(), [1, 512]);
+        let mut small = nine.unwrap().split();
+        assert_eq!((small.len(), charged()), (512, [1, 512]));
+        small.drain(2..).for_each(|frames| groups.free(&mmu, frames));
+        assert_eq!(charged(), [1, 2]);
+        let (extent, charge) = small.pop().unwrap().lend();
+        groups.free(&mmu, charge.with(extent));
+        let left = groups.discard_clean(&mmu, small);
+        assert_eq!((left.len(), charged()), (0, [1, 0]));
+        groups.free(&mmu, one.unwrap());
+        assert_eq!((charged(), groups.with_charges()), ([0, 0], None));
+    }
+
+    /// A page that is pinned keeps its charge, and so do those that were to go with it.
+    #[test]
+    fn what_cannot_be_discarded_stays_charged() {
+        let (groups, mmu) = world();
+        let start = SoftMmu::space_range(mmu.create_space().unwrap()).start;
+        let mut both: Vec<_> = (0..2).filter_map(|_| groups.alloc(&mmu, OTHER, 0)).collect();
+        for (frames, addr) in both.iter_mut().zip((start..).step_by(elbowroom_machine::PAGE_SIZE)) {
+            mmu.map(frames, addr, 0..1, Access::Write, Wake::Now).unwrap();
+        }
+        let cpu = mmu.cpu();
+        let pin = cpu.pin(start, 8, elbowroom_machine::soft::Intent::Read).unwrap();
+        let both = groups.discard_clean(&mmu, both);
+        assert_eq!((both.len(), groups.of(OTHER).charged_pages()), (2, 2));
+        drop(pin);
+        for mut frames in both {
+            mmu.unmap(&mut frames).unwrap();
+            groups.free(&mmu, frames);
+        }
+        assert_eq!(groups.with_charges(), None);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "4 pages of GroupId(1) were forgotten")]
+    fn frames_cannot_be_forgotten() {
+        let (groups, mmu) = world();
+        drop(groups.alloc(&mmu, OTHER, 2));
+    }
+}
