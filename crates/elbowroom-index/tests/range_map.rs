@@ -15,18 +15,15 @@ const SEEDS: Range<u64> = 0..4;
 const STEPS: u64 = 60_000;
 
 /// A small generator of our own (xorshift64*), so that a seed gives the same run everywhere.
-struct Random(u64);
+struct Random(fastrand::Rng);
 
 impl Random {
     fn new(seed: u64) -> Self {
-        Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
+        self.0.u64(..bound)
     }
 
     /// Mostly short ranges, some long, few very long, so that stores cross leaves now and then.

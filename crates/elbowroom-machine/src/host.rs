@@ -62,14 +62,12 @@ pub struct Batches {
     pub empty_batch: usize,
     /// How many empty homes are filled together when a single frame is wanted and none has memory; at least
     /// 1.
-    pub fill_for_page: usize,
-    /// The same when a run of frames is wanted.
-    pub fill_for_run: usize,
+    pub fill_at_once: usize,
 }
 
 impl Default for Batches {
     fn default() -> Self {
-        Self { copy_max_pages: 2, empty_batch: 32, fill_for_page: 4, fill_for_run: 64 }
+        Self { copy_max_pages: 2, empty_batch: 32, fill_at_once: 4 }
     }
 }
 
@@ -211,11 +209,11 @@ impl HostMmu {
     pub fn alloc(&self, order: u8) -> Option<Extent> {
         let mut found = self.arena.alloc(order);
         // Others may take what was filled.
-        while found.is_none() && order == 0 && self.fill_homes(self.batches.fill_for_page) {
+        while found.is_none() && order == 0 && self.fill_homes(self.batches.fill_at_once) {
             found = self.arena.alloc(order);
         }
-        // Empty homes are scattered: that they make a run is not worth much time.
-        if found.is_none() && order > 0 && self.fill_homes(self.batches.fill_for_run) {
+        // As many as are emptied together: they are scattered, and seldom make a run.
+        if found.is_none() && order > 0 && self.fill_homes(self.batches.empty_batch) {
             found = self.arena.alloc(order);
         }
         found

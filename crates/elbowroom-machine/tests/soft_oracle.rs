@@ -7,20 +7,16 @@ use elbowroom_sync::LockStats;
 use elbowroom_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A small generator of random numbers (splitmix64).
-struct Random(u64);
+/// What a run draws at random, from a seed.
+struct Random(fastrand::Rng);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.u64(..)
     }
 
     fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        self.0.usize(..n)
     }
 }
 
@@ -70,7 +66,14 @@ impl Model {
         let cpus = (0..2).map(|_| mmu.cpu()).collect();
         let spaces = (0..2).map(|_| mmu.create_space().unwrap()).collect();
         let known = (0..SLOTS).map(|_| None).collect();
-        Self { mmu, cpus, spaces, known, mapped: BTreeMap::new(), random: Random(seed) }
+        Self {
+            mmu,
+            cpus,
+            spaces,
+            known,
+            mapped: BTreeMap::new(),
+            random: Random(fastrand::Rng::with_seed(seed)),
+        }
     }
 
     fn page(&mut self) -> usize {
@@ -87,7 +90,7 @@ impl Model {
     }
 
     fn cpu(&mut self) -> &SoftCpu {
-        &self.cpus[self.random.0 as usize % 2]
+        &self.cpus[self.random.0.clone().usize(..2)]
     }
 
     fn some_bytes(&mut self, len: usize) -> Vec<u8> {

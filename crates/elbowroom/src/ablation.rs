@@ -141,17 +141,10 @@ tuning! {
     /// A thread of its own frees frames once less than one in this many is free, until twice as many are.
     /// Linux: the low and the high watermark of `kswapd`.
     low_share: usize = 128, off usize::MAX;
-    /// Pages that it frees at a time, before it lets others have the processor.
-    ahead_batch_pages: usize = 16, off 1;
     /// Pages that reclaim frees at a time, at least.
     reclaim_batch_pages: usize = 64, off 1;
-    /// Folios that one reclaim looks at, at most, per page that it wants (a second look at each is its second
-    /// chance).
-    reclaim_scan_factor: usize = 8, off 1;
     /// One refault in so many is activated although it came later than the active list is long.
     bimodal_one_in: u64 = 16, off u64::MAX;
-    /// Optimistic lookups of a fault before it takes the layout lock.
-    optimistic_lookups: u32 = 8, off 1;
     /// Huge folios that are collapsed from small ones at a time, once a second.
     collapses_at_once: usize = 16, off 0;
     /// Writers are throttled while more than one page in this many of the arena is dirty.
@@ -160,27 +153,21 @@ tuning! {
     stream_slots: usize = 4096, off 8;
     /// With more faults waiting than this, sequential streams are not read ahead of their readers.
     read_on_max_waiting: usize = 16, off usize::MAX;
-    /// Folios that reclaim takes out of their windows together, at most.
-    reclaim_batch_folios: usize = 64, off 1;
     /// One part in this many of the arena waits, unmapped, to be touched again or freed.
     standby_share: usize = 16, off usize::MAX;
     /// How much of the arena the active list may have, in percent.
     active_percent: usize = 60, off 0;
-    /// How often an allocation frees a batch before it makes do with a smaller run.
-    reclaim_rounds: usize = 4, off 1;
     /// A handler looks for new faults after so many reads that it completed. A look costs a system call, and
     /// submitting early a notification of the device; too few of them and the device runs dry meanwhile.
     /// Between 3 and 8 random reads are about equally fast, a seventh faster than with none.
     reads_between_looks: usize = 6, off usize::MAX;
     /// Runs of so many pages at most are copied into a window, longer ones moved. A copy costs as much as the
-    /// MOVE of one page, but no TLB shootdown. For spaces of the host, as the next three.
+    /// MOVE of one page, but no TLB shootdown. For spaces of the host, as the next two.
     copy_max_pages: usize = 2, off 0;
     /// Homes of copied pages that are emptied together, with one TLB shootdown.
     empty_batch: usize = 32, off 1;
     /// Empty homes that are filled together when a single frame is wanted and none has memory.
-    fill_for_page: usize = 4, off 1;
-    /// The same when a run of frames is wanted.
-    fill_for_run: usize = 64, off 1;
+    fill_at_once: usize = 4, off 1;
 }
 
 #[cfg(test)]

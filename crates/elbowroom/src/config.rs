@@ -109,6 +109,22 @@ pub const MAX_HANDLERS: usize = 16;
 /// The largest folio, in pages: 2 MiB.
 pub const MAX_FOLIO_PAGES: u64 = 512;
 
+/// Lookups of a fault that fail, before it takes the layout lock to see why.
+pub const OPTIMISTIC_LOOKUPS: u32 = 8;
+
+/// How often an allocation frees a batch before it makes do with a smaller run.
+pub const RECLAIM_ROUNDS: usize = 4;
+
+/// Folios that one reclaim looks at, at most, per page that it wants: a second look at each is its second
+/// chance.
+pub const RECLAIM_SCAN_FACTOR: usize = 8;
+
+/// Folios that reclaim takes out of their windows together, at most: they are off all lists meanwhile.
+pub const RECLAIM_BATCH_FOLIOS: usize = 64;
+
+/// Pages that the thread that keeps frames at hand frees at a time, before it lets others have the processor.
+pub const FREE_AHEAD_PAGES: usize = 16;
+
 /// How long the thread that keeps frames at hand sleeps at most before it looks by itself.
 pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);
 

@@ -47,8 +47,7 @@ impl Platform for Host {
         let batches = Batches {
             copy_max_pages: tuning.copy_max_pages,
             empty_batch: tuning.empty_batch,
-            fill_for_page: tuning.fill_for_page,
-            fill_for_run: tuning.fill_for_run,
+            fill_at_once: tuning.fill_at_once,
         };
         Ok(HostMmu::new(HostConfig { arena_frames: frames, changes_wait, mover, batches }, locks)?)
     }

@@ -7,18 +7,15 @@ use elbowroom_sync::epoch::{Guard, pin};
 use std::collections::BTreeMap;
 
 /// splitmix64.
-struct Random(u64);
+struct Random(fastrand::Rng);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
+        self.0.u64(..)
     }
 
     fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.0.u64(..bound)
     }
 
     /// Mostly near each other, so that values meet; at times near the ends of nodes of all levels, and
@@ -247,7 +244,11 @@ fn check_all<T: Send + Sync + 'static>(array: &XArray<T>) {
 }
 
 fn run(seed: u64, steps: u32) {
-    let mut pair = Pair { array: XArray::new(), model: Model::default(), random: Random(seed) };
+    let mut pair = Pair {
+        array: XArray::new(),
+        model: Model::default(),
+        random: Random(fastrand::Rng::with_seed(seed)),
+    };
     for step in 0..steps {
         pair.change();
         if step % 2 == 0 {

@@ -12,14 +12,11 @@ fn marks(pages: usize) -> Foreign {
 }
 
 /// A xorshift generator.
-struct Random(u64);
+struct Random(fastrand::Rng);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
+        self.0.usize(..n)
     }
 
     /// A range in `0..pages`, often short, often with ends where nodes end.
@@ -72,7 +69,7 @@ fn any_three_ranges_of_a_small_window() {
 #[test]
 fn random_ranges_of_windows_of_many_sizes() {
     for (seed, pages) in [1, 31, 32, 33, 1023, 1024, 1025, 5000, 40_000].into_iter().enumerate() {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed as u64);
+        let mut random = Random(fastrand::Rng::with_seed(seed as u64));
         let marks = marks(pages);
         let mut expected = vec![Side::Managed; pages];
         for step in 0..400 {
@@ -127,7 +124,7 @@ fn readers_beside_writers() {
             let (marks, writer) = (&marks, &writer);
             let running = &running;
             scope.spawn(move || {
-                let mut random = Random(0x1234_5678_9abc_def1_u64.wrapping_mul(seed));
+                let mut random = Random(fastrand::Rng::with_seed(seed));
                 for _ in 0..CHANGES {
                     let range = random.range(PAGES);
                     let side = if random.below(2) == 0 { Side::Kernel } else { Side::Managed };
@@ -142,7 +139,7 @@ fn readers_beside_writers() {
         for seed in 1..3 {
             let (marks, running) = (&marks, &running);
             scope.spawn(move || {
-                let mut random = Random(0xfeed_5678_9abc_def1_u64.wrapping_mul(seed));
+                let mut random = Random(fastrand::Rng::with_seed(!seed));
                 while running.load(std::sync::atomic::Ordering::Acquire) {
                     let page = random.below(PAGES) / FIXED * FIXED;
                     let side = side_of(page);

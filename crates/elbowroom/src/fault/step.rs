@@ -4,7 +4,7 @@ use super::Faults;
 use super::needs::Need;
 use super::outcome::{Outcome, Reason, Wakeup};
 use super::{NO_THREAD, Pass};
-use crate::config::{ALIAS_MOVES, DELAY};
+use crate::config::{ALIAS_MOVES, DELAY, OPTIMISTIC_LOOKUPS};
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked};
 use crate::pause::{Cause, pause};
@@ -245,7 +245,7 @@ impl<P: Platform> Faults<P> {
     fn not_entered(&self, mm: &Mm, fault: &mut Parked) -> Outcome {
         let addr = fault.event.addr;
         fault.lookups += 1;
-        if fault.lookups < self.tuning().optimistic_lookups {
+        if fault.lookups < OPTIMISTIC_LOOKUPS {
             elbowroom_sync::thread::yield_now();
             return Outcome::Again;
         }

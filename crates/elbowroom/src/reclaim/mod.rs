@@ -5,7 +5,10 @@
 //! himself, also while the arena still grows, as if it had its size; where nothing can be freed, he grows it.
 //! Nothing here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
-use crate::config::{CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, SUPPLY_LOOK};
+use crate::config::{
+    CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, FREE_AHEAD_PAGES, RECLAIM_BATCH_FOLIOS, RECLAIM_ROUNDS,
+    RECLAIM_SCAN_FACTOR, SUPPLY_LOOK,
+};
 use crate::core::Core;
 use crate::group::Frames;
 use crate::lru::{Chances, Lru, Shadows};
@@ -103,7 +106,7 @@ impl<P: Platform> Reclaim<P> {
     /// freed now.
     pub(crate) fn frames(&self, order: u8, woken: &dyn Woken) -> Option<Frames> {
         let wanted: usize = 1 << order;
-        for _ in 0..self.tuning().reclaim_rounds {
+        for _ in 0..RECLAIM_ROUNDS {
             let extent = self.alloc(order);
             self.see_to_supply(order);
             if extent.is_some() {
@@ -139,7 +142,7 @@ impl<P: Platform> Reclaim<P> {
     /// clears frames, which whoever gets the run would have to do otherwise.
     pub(crate) fn whole_run(&self, order: u8) -> Option<Frames> {
         let mut extent = self.alloc(order);
-        for _ in 0..self.tuning().reclaim_rounds {
+        for _ in 0..RECLAIM_ROUNDS {
             // More than once, since others may take what it has grown by.
             if extent.is_some() || !self.grow_arena() {
                 break;
@@ -195,13 +198,13 @@ impl<P: Platform> Reclaim<P> {
         if self.mmu.wants_to_grow() || self.mmu.frames_at_hand() >= low {
             return;
         }
-        for _ in 0..(2 * low).div_ceil(self.tuning().ahead_batch_pages) {
+        for _ in 0..(2 * low).div_ceil(FREE_AHEAD_PAGES) {
             if self.mmu.frames_at_hand() >= 2 * low || self.stop.load(Ordering::Acquire) {
                 return;
             }
             // Handed over at the end of a batch, so that a handler is kicked once.
             let ready = Ready::default();
-            let freed = self.shrink(self.tuning().ahead_batch_pages, &ready);
+            let freed = self.shrink(FREE_AHEAD_PAGES, &ready);
             self.dispatch(ready.take());
             // Whoever has just been woken does little before it waits again, and should not wait for this.
             thread::yield_now();
@@ -223,7 +226,7 @@ impl<P: Platform> Reclaim<P> {
 
     fn shrink_inactive(&self, want: usize, woken: &dyn Woken) -> usize {
         let mut freed = 0;
-        let mut looks = (want * self.tuning().reclaim_scan_factor).max(256);
+        let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
         let keep_standby = self.mmu.populated_frames() / self.tuning().standby_share;
         // Whether the inactive list has only what cannot be taken now.
         let mut barren = false;
@@ -236,10 +239,10 @@ impl<P: Platform> Reclaim<P> {
                 looks -= 1;
                 freed += self.visit_standby(folio, woken);
             } else {
-                let mut batch = Vec::with_capacity(self.tuning().reclaim_batch_folios);
+                let mut batch = Vec::with_capacity(RECLAIM_BATCH_FOLIOS);
                 let mut pages = 0;
                 while pages < want.max(self.tuning().reclaim_batch_pages)
-                    && batch.len() < self.tuning().reclaim_batch_folios
+                    && batch.len() < RECLAIM_BATCH_FOLIOS
                 {
                     let Some(folio) = lru.inactive.pop() else { break };
                     pages += folio.pages() as usize;

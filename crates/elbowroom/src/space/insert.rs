@@ -11,16 +11,15 @@
 
 use super::Space;
 use super::Spaces;
-use crate::config::{CHANGE_LOOK, DELAY, PINNED_BOUND};
+use crate::config::{CHANGE_LOOK, OPTIMISTIC_LOOKUPS};
 use crate::fault::{Outcome, Reason};
 use crate::group::Frames;
 use crate::page::{AnonPages, LockedFolio, Ready};
-use crate::pause::{Cause, pause};
 use crate::platform::Soft;
 use crate::stats::Event;
 use crate::vma::{Prot, Vma};
+use crate::writeback::Patience;
 use elbowroom_machine::{Access, Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
-use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 
 /// A page of the budget that is in no space. Dropping it gives its frame back.
@@ -118,7 +117,7 @@ struct Insertion<'a> {
 impl Insertion<'_> {
     fn run(&mut self, addr: usize, pages: &mut [Buffer]) -> Result<(), Errno> {
         let core = &self.space.core;
-        let (mut lookups, mut pinned_since) = (0, None);
+        let (mut lookups, mut patience) = (0, Patience::bounded());
         loop {
             let (at, before) = (addr + (self.inserted << PAGE_SHIFT), self.inserted);
             let layout = core.layout_of_look(&self.space.mm);
@@ -135,7 +134,7 @@ impl Insertion<'_> {
             drop(layout);
             lookups = 0;
             if self.inserted > before {
-                pinned_since = None;
+                patience = Patience::bounded();
             }
             match stop {
                 Ok(()) if self.inserted == pages.len() => return Ok(()),
@@ -146,12 +145,10 @@ impl Insertion<'_> {
                     core.waits.wait(&folio);
                 }
                 Err(Stop::Wait(_)) => {
-                    let since = *pinned_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() > PINNED_BOUND {
+                    core.dispatch(self.ready.take());
+                    if !patience.wait() {
                         return Err(Errno::BUSY);
                     }
-                    core.dispatch(self.ready.take());
-                    pause(Cause::Pinned, DELAY);
                 }
                 Err(Stop::Fail(errno)) => return Err(errno),
             }
@@ -161,7 +158,7 @@ impl Insertion<'_> {
     /// After a lookup that found no VMA to enter: whether another can find one. Changes of the layout end by
     /// themselves, so one is found, or there is none.
     fn look_closely(&self, at: usize, lookups: u32) -> Result<(), Errno> {
-        if !lookups.is_multiple_of(self.space.core.tuning().optimistic_lookups) {
+        if !lookups.is_multiple_of(OPTIMISTIC_LOOKUPS) {
             thread::yield_now();
             return Ok(());
         }
