@@ -223,7 +223,7 @@ fn faults(stats: &Path) -> u64 {
     let files = std::fs::read_dir(stats).expect("the directory of statistics is there");
     let of = |path: PathBuf| -> Option<u64> {
         let value: serde_json::Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-        Some(value.get("faults_major")?.as_u64()? + value.get("faults_minor")?.as_u64()?)
+        value.get("pgfault")?.as_u64()
     };
     files.flatten().filter_map(|file| of(file.path())).sum()
 }

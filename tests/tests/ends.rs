@@ -168,7 +168,7 @@ behaviour!(limits_of_address_space: plain, m64, m16);
 fn limits_without_room(variant: Variant) {
     let outcome = children("low-limit", variant);
     if !variant.is_plain() {
-        assert_eq!(outcome.stat("faults_major"), 0, "{}", outcome.report());
+        assert_eq!(outcome.stat("pgmajfault"), 0, "{}", outcome.report());
         let left = &outcome.stats.as_ref().expect("there are statistics")["left_to_kernel"];
         assert!(left["address_space_limit"].as_u64() == Some(1), "{left}");
     }

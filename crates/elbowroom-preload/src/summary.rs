@@ -48,7 +48,11 @@ impl Display for Report<'_> {
         if self.managed {
             let (budget, peak) = (Bytes(stats.budget_bytes), Bytes(stats.peak_bytes));
             line(f, "memory", format_args!("{peak} at most, of {budget}"))?;
-            line(f, "faults", format_args!("{} minor, {} major", stats.faults_minor, stats.faults_major))?;
+            line(
+                f,
+                "faults",
+                format_args!("{} minor, {} major", stats.pgfault - stats.pgmajfault, stats.pgmajfault),
+            )?;
             let [p50, p99, max] = [stats.fault_p50_ns, stats.fault_p99_ns, stats.fault_max_ns].map(Nanos);
             line(f, "fault latency", format_args!("p50 {p50}, p99 {p99}, max {max}"))?;
             let (read, written) = (Bytes(stats.read_bytes), Bytes(stats.written_bytes));

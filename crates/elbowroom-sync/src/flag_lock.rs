@@ -75,6 +75,11 @@ impl<T> FlagLock<T> {
         debug_assert!(before >= HOLD, "it is released more often than held");
     }
 
+    /// Whether somebody has the lock.
+    pub fn is_locked(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & LOCKED != 0
+    }
+
     /// Whether somebody holds it.
     pub fn is_held(&self) -> bool {
         self.word.load(Ordering::Acquire) >= HOLD

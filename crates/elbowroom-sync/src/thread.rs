@@ -52,7 +52,7 @@ pub fn parallelism() -> usize {
 
 /// Looks `looks` times at once and then `yields` times between other threads whether `done`; tells whether it
 /// was. For what is worth a moment of the processor before sleeping. In a model that moment is over at once.
-pub(crate) fn look_around(looks: u32, yields: u32, mut done: impl FnMut() -> bool) -> bool {
+pub fn look_around(looks: u32, yields: u32, mut done: impl FnMut() -> bool) -> bool {
     let (looks, yields) = if cfg!(any(loom, shuttle)) { (0, 0) } else { (looks, yields) };
     for look in 0..looks + yields {
         if done() {

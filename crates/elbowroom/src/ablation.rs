@@ -7,6 +7,19 @@ pub struct Ablation {
     /// Faults lock their VMA. Off: each look of a fault takes the layout lock for reading and keeps it to its
     /// end, as Linux did before per-VMA locks.
     pub vma_locks: bool,
+    /// A fault that has waited for I/O tries again under the VMA lock, and keeps the folio from reclaim
+    /// meanwhile. Off: it takes the layout lock for reading then, and keeps nothing, as Linux does without
+    /// "retry the fault under the VMA lock": the page may be gone by the time it looks.
+    pub retry_under_vma_lock: bool,
+    /// A folio that has its bytes, and is locked for a moment, is waited for under the VMA lock. Off: the
+    /// fault lets everything go and begins again when the folio is unlocked.
+    pub uptodate_wait: bool,
+    /// The first store to a page of a file is done with one fault, throttled or not. Off: the page is mapped
+    /// for loads, and the store faults again; as Linux did before `VM_FAULT_COMPLETED`.
+    pub completed: bool,
+    /// The lock of a file's reverse map covers the tree only, and mappings in different spaces have different
+    /// ones. Off: each file has one for all, and the index of VMAs is changed inside it.
+    pub narrow_file_lock: bool,
     /// Private anonymous memory is had 2 MiB at a time where that fits. Off: page by page.
     pub huge_folios: bool,
     /// Reclaim drops single pages where they are while hardly any is touched on standby. Off: each gets its
@@ -26,6 +39,10 @@ impl Default for Ablation {
     fn default() -> Self {
         Self {
             vma_locks: true,
+            retry_under_vma_lock: true,
+            uptodate_wait: true,
+            completed: true,
+            narrow_file_lock: true,
             huge_folios: true,
             skipped_chances: true,
             given_way: true,
@@ -36,9 +53,13 @@ impl Default for Ablation {
 }
 
 impl Ablation {
-    fn switches(&mut self) -> [(&'static str, &mut bool); 5] {
+    fn switches(&mut self) -> [(&'static str, &mut bool); 9] {
         [
             ("vma_locks", &mut self.vma_locks),
+            ("retry_under_vma_lock", &mut self.retry_under_vma_lock),
+            ("uptodate_wait", &mut self.uptodate_wait),
+            ("completed", &mut self.completed),
+            ("narrow_file_lock", &mut self.narrow_file_lock),
             ("huge_folios", &mut self.huge_folios),
             ("skipped_chances", &mut self.skipped_chances),
             ("given_way", &mut self.given_way),

@@ -112,6 +112,17 @@ pub const MAX_FOLIO_PAGES: u64 = 512;
 /// Lookups of a fault that fail, before it takes the layout lock to see why.
 pub const OPTIMISTIC_LOOKUPS: u32 = 8;
 
+/// How often a fault looks whether the lock of a folio that has its bytes is free, before and after it lets
+/// others have the processor, and how often it tries to get the lock then. 1,000 looks are some 20 us, as
+/// much as mapping a folio takes.
+pub const UPTODATE_LOOKS: u32 = 1000;
+
+/// The same, with the processor given away between two looks.
+pub const UPTODATE_YIELDS: u32 = 4;
+
+/// The same, times that it finds the lock free and another thread has it all the same.
+pub const UPTODATE_TRIES: u32 = 4;
+
 /// How often an allocation frees a batch before it makes do with a smaller run.
 pub const RECLAIM_ROUNDS: usize = 4;
 

@@ -4,7 +4,7 @@ use crate::config::{Config, MAX_HANDLERS};
 use crate::core::{Core, Inbox};
 use crate::error::{OpenError, StartError};
 use crate::fault::{Faults, Handler};
-use crate::object::{ALL_PAGES, Access, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
+use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::platform::{Host, Platform, Soft};
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
@@ -65,7 +65,8 @@ impl<P: Platform> Manager<P> {
         }
         let inboxes = reactors.iter().map(|reactor| Inbox::new(reactor.kicker(), &locks)).collect();
         let when_unmapped = if config.close_unmapped { WhenUnmapped::Close } else { WhenUnmapped::Keep };
-        let objects = ObjectTable::new(inject, when_unmapped, &locks);
+        let locking = if config.ablation.narrow_file_lock { FileLocking::Narrow } else { FileLocking::Wide };
+        let objects = ObjectTable::new(inject, when_unmapped, &locks).locked(locking);
         let guards = if config.alone { Guards::new(&locks).ok() } else { None };
         let core = Core::new(config, mmu, objects, guards, inboxes, &locks);
         let core = Arc::new(Spaces::new(Faults::new(Writeback::new(Reclaim::new(core)))));
@@ -215,8 +216,9 @@ impl<P: Platform> Manager<P> {
         Stats {
             budget_bytes: core.config.memory,
             peak_bytes: core.peak_bytes(),
-            faults_minor: c.get(Event::FaultsMinor),
-            faults_major: c.get(Event::FaultsMajor),
+            pgfault: c.get(Event::FaultsMinor) + c.get(Event::FaultsMajor),
+            pgmajfault: c.get(Event::FaultsMajor),
+            faults_spurious: c.get(Event::FaultsSpurious),
             faults_denied: c.get(Event::FaultsDenied),
             fault_p50_ns: latency.quantile_ns(0.5),
             fault_p99_ns: latency.quantile_ns(0.99),
@@ -232,10 +234,16 @@ impl<P: Platform> Manager<P> {
             vma_lock_abort: c.get(Event::VmaLockAbort),
             vma_lock_retry: c.get(Event::VmaLockRetry),
             vma_lock_miss: c.get(Event::VmaLockMiss),
-            retry_io_misses: c.get(Event::RetryIoMiss),
-            waits_for_reads: c.get(Event::WaitsForReads),
+            retry_io_miss: c.get(Event::RetryIoMiss),
+            retry_mmap_drop: c.get(Event::WaitsForReads),
             waits_for_writeback: c.get(Event::WaitsForWriteback),
             waits_for_locks: c.get(Event::WaitsForLocks),
+            uptodate_waits: c.get(Event::UptodateWaits),
+            waits_for_tables: c.get(Event::WaitsForTables),
+            waits_for_pins: c.get(Event::WaitsForPins),
+            waits_for_changes: c.get(Event::WaitsForChanges),
+            hand_overs: c.get(Event::HandOvers),
+            turns: c.get(Event::Turns),
             evicted_pages: c.get(Event::EvictedPages),
             refault_pages: c.get(Event::RefaultPages),
             second_chances: c.get(Event::SecondChances),

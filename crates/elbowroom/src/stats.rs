@@ -9,6 +9,8 @@ pub enum Event {
     FaultsMinor,
     /// Faults that waited for I/O.
     FaultsMajor,
+    /// Faults that found their page mapped.
+    FaultsSpurious,
     /// Faults that ended in a signal or EFAULT.
     FaultsDenied,
     /// Lookups in the fault path that took the layout lock.
@@ -27,8 +29,20 @@ pub enum Event {
     WaitsForReads,
     /// Waits of faults for a folio that was being written back.
     WaitsForWriteback,
-    /// Waits of faults for a folio that somebody else had locked, and that has its bytes.
+    /// Waits of faults for a folio that somebody else had locked, and that has its bytes: retries.
     WaitsForLocks,
+    /// Short waits of faults for such a folio, under the VMA lock: no retries.
+    UptodateWaits,
+    /// Waits of faults for memory for page tables.
+    WaitsForTables,
+    /// Waits of faults for a page that was pinned, or that the kernel was busy with.
+    WaitsForPins,
+    /// Waits of faults for the end of a change of the layout.
+    WaitsForChanges,
+    /// Faults that a thread of the program has handed to a handler.
+    HandOvers,
+    /// Times that a fault has looked so often that others had their turn.
+    Turns,
     /// Bytes read from stores.
     ReadBytes,
     /// Reads from stores.
@@ -104,10 +118,12 @@ pub struct Stats {
     pub budget_bytes: u64,
     /// The most memory that frames and what describes them have taken, in bytes.
     pub peak_bytes: u64,
-    /// Faults served without I/O.
-    pub faults_minor: u64,
-    /// Faults that waited for I/O.
-    pub faults_major: u64,
+    /// Faults served, with and without I/O. Linux: the same name in /proc/vmstat.
+    pub pgfault: u64,
+    /// Of these, faults that waited for I/O. Linux: the same.
+    pub pgmajfault: u64,
+    /// Of all, faults that found their page mapped already.
+    pub faults_spurious: u64,
     /// Faults that ended in a signal or EFAULT.
     pub faults_denied: u64,
     /// Median time from reading a fault's event to its wake-up, in nanoseconds.
@@ -139,13 +155,25 @@ pub struct Stats {
     /// Lookups that found no mapping.
     pub vma_lock_miss: u64,
     /// Retries after I/O that did not find the folio any more.
-    pub retry_io_misses: u64,
-    /// Waits of faults for a folio that was being read.
-    pub waits_for_reads: u64,
+    pub retry_io_miss: u64,
+    /// Waits of faults for a folio that was being read: each is followed by a retry.
+    pub retry_mmap_drop: u64,
     /// Waits of faults for a folio that was being written back.
     pub waits_for_writeback: u64,
     /// Waits of faults for a folio that has its bytes, and that somebody else had locked.
     pub waits_for_locks: u64,
+    /// Short waits of faults for such a folio, under the VMA lock, after which nothing was tried again.
+    pub uptodate_waits: u64,
+    /// Waits of faults for memory for page tables.
+    pub waits_for_tables: u64,
+    /// Waits of faults for a page that was pinned, or that the kernel was busy with.
+    pub waits_for_pins: u64,
+    /// Waits of faults for the end of a change of the layout.
+    pub waits_for_changes: u64,
+    /// Faults of threads of the program, of soft spaces or by populating, that were handed to a handler.
+    pub hand_overs: u64,
+    /// Times that a fault had looked so often that others had their turn.
+    pub turns: u64,
     /// Pages evicted.
     pub evicted_pages: u64,
     /// Evicted pages that were read again.

@@ -113,7 +113,11 @@ impl Case {
         let mut command = match variant.options {
             Some(options) => {
                 let mut command = Command::new(elbowroom_exe());
-                command.arg("run").args(options).args(["--min-size", "4K", "--quiet", "--"]).arg(client);
+                command.arg("run").args(options).args(["--min-size", "4K", "--quiet"]);
+                if let Some(names) = std::env::var_os("ELBOWROOM_TEST_ABLATE") {
+                    command.arg("--ablate").arg(names);
+                }
+                command.arg("--").arg(client);
                 command
             }
             None => Command::new(client),

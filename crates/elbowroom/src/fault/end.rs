@@ -1,7 +1,7 @@
 //! How a fault ends.
 
 use super::Faults;
-use super::outcome::{Ended, Wakeup};
+use super::outcome::{Ended, Verdict, Wakeup};
 use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -20,29 +20,25 @@ impl<P: Platform> Faults<P> {
         }
         match ended.wakeup {
             Wakeup::None => {}
-            Wakeup::Now => self.mmu.wake(page),
+            Wakeup::Now => {
+                if ended.verdict == Verdict::Served {
+                    self.counters.add(Event::FaultsSpurious, 1);
+                }
+                self.mmu.wake(page);
+            }
             Wakeup::Throttled => self.throttle(page),
         }
         self.count(&mut fault, denied.is_some(), false);
     }
 
-    /// Notes that the fault waits for the folio; for the bytes of its file, perhaps.
-    pub(super) fn note_wait(&self, fault: &mut Parked, folio: &Folio) {
-        // A look without the lock: it may be in another state by the time the fault waits.
-        self.counters.add(
-            if !folio.state.test(Flag::Uptodate) || folio.state.test(Flag::Reading) {
-                Event::WaitsForReads
-            } else if folio.state.test(Flag::Writeback) {
-                Event::WaitsForWriteback
-            } else {
-                Event::WaitsForLocks
-            },
-            1,
-        );
+    /// Notes that the fault waits for the folio; for the bytes of its file, perhaps. Whether it is to keep the
+    /// folio from reclaim until it has been served, so that the retry finds it.
+    pub(super) fn note_wait(&self, fault: &mut Parked, folio: &Folio) -> bool {
         if !fault.major && !folio.state.test(Flag::Uptodate) {
             fault.major = true;
             self.groups.root().add_waiting();
         }
+        self.config.ablation.retry_under_vma_lock
     }
 
     /// Ends a fault that waited for longer than it may, by SIGBUS where that is possible without losing a

@@ -11,6 +11,7 @@ use crate::core::Job;
 use crate::page::{Answer, Parked, Ready, Waiter};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
+use crate::stats::Event;
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
@@ -48,8 +49,8 @@ impl<P: Platform> Here<'_, P> {
         let core = self.core;
         match reason {
             Reason::Folio(folio) => {
-                fault.hold(&folio);
-                core.note_wait(fault, &folio);
+                let hold = core.note_wait(fault, &folio);
+                fault.waits_for(&folio, hold);
                 let in_time = || core.waited(fault.since) <= core.config.fault_bound;
                 let stopped = || core.stop.load(Ordering::Acquire);
                 if !core.waits.wait_while(&folio, || in_time() && !stopped()) && !stopped() {
@@ -83,6 +84,10 @@ impl<P: Platform> Here<'_, P> {
 /// It sleeps until what it waits for is there.
 impl<P: Platform> Driver for Here<'_, P> {
     type End = Result<(), FaultError>;
+
+    fn count(&self, event: Event) {
+        self.core.counters.add(event, 1);
+    }
 
     fn look(&mut self, fault: &mut Parked) -> Outcome {
         if self.core.stop.load(Ordering::Acquire) {

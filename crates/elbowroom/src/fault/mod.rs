@@ -306,7 +306,6 @@ impl<'a, P: Platform> Handler<'a, P> {
 
     /// Queues a fault that found no memory.
     fn starve(&mut self, mut fault: Parked) {
-        self.core.counters.add(Event::MemoryWaits, 1);
         // What it holds may be what it waits for, if others do the same.
         fault.let_go();
         self.inbox().waiting.lock().starved.push_back(fault);
@@ -324,6 +323,10 @@ impl<'a, P: Platform> Handler<'a, P> {
 impl<P: Platform> Driver for Handler<'_, P> {
     type End = ();
 
+    fn count(&self, event: Event) {
+        self.core.counters.add(event, 1);
+    }
+
     fn look(&mut self, fault: &mut Parked) -> Outcome {
         self.pass().step(fault)
     }
@@ -340,8 +343,8 @@ impl<P: Platform> Driver for Handler<'_, P> {
     fn wait(&mut self, mut fault: Parked, reason: Reason) -> ControlFlow<(), Parked> {
         match reason {
             Reason::Folio(folio) => {
-                self.core.note_wait(&mut fault, &folio);
-                return match self.core.waits.park(&folio, fault) {
+                let hold = self.core.note_wait(&mut fault, &folio);
+                return match self.core.waits.park(&folio, fault, hold) {
                     None => ControlFlow::Break(()),
                     Some(back) => ControlFlow::Continue(back),
                 };

@@ -6,7 +6,8 @@
 //! sleeps. Linux: `vm_fault_t`, where one set of bits says all of it.
 
 use crate::config::REPEATS_AT_ONCE;
-use crate::page::{Folio, Parked};
+use crate::page::{Flag, Folio, Parked};
+use crate::stats::Event;
 use elbowroom_machine::Denial;
 use elbowroom_sync::Arc;
 use std::ops::ControlFlow;
@@ -70,6 +71,30 @@ pub(crate) enum Reason {
     Turn,
 }
 
+impl Reason {
+    /// What of it is counted. A folio is looked at without its lock: it may be in another state by the time
+    /// the fault waits.
+    pub(super) fn event(&self) -> Event {
+        match self {
+            Reason::Folio(folio) => {
+                if !folio.state.test(Flag::Uptodate) || folio.state.test(Flag::Reading) {
+                    Event::WaitsForReads
+                } else if folio.state.test(Flag::Writeback) {
+                    Event::WaitsForWriteback
+                } else {
+                    Event::WaitsForLocks
+                }
+            }
+            Reason::Frames => Event::MemoryWaits,
+            Reason::Tables => Event::WaitsForTables,
+            Reason::Pinned => Event::WaitsForPins,
+            Reason::Change => Event::WaitsForChanges,
+            Reason::Handler => Event::HandOvers,
+            Reason::Turn => Event::Turns,
+        }
+    }
+}
+
 impl Ended {
     /// Its page is mapped.
     pub(super) const fn served(wakeup: Wakeup) -> Self {
@@ -115,6 +140,9 @@ pub(super) trait Driver {
     /// What serving comes to.
     type End;
 
+    /// Counts one of these.
+    fn count(&self, event: Event);
+
     /// One look at the fault.
     fn look(&mut self, fault: &mut Parked) -> Outcome;
 
@@ -138,6 +166,7 @@ pub(super) trait Driver {
                     Reason::Turn
                 }
             };
+            self.count(reason.event());
             match self.wait(fault, reason) {
                 ControlFlow::Continue(again) => fault = again,
                 ControlFlow::Break(end) => return end,

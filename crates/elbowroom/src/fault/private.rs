@@ -30,9 +30,9 @@ impl<'a, P: Platform> Pass<'a, P> {
     pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Outcome {
         let page = (fault.event.addr >> PAGE_SHIFT) as u64;
         if let Some(folio) = mm.anon.lookup(page) {
-            let mut folio = match LockedFolio::try_lock(folio, &self.core.waits, self.ready) {
+            let mut folio = match self.lock_folio(folio) {
                 Ok(locked) => locked,
-                Err(folio) => return Outcome::Wait(Reason::Folio(folio)),
+                Err(step) => return step,
             };
             return if !MUTANT_SKIP_IDENTITY_CHECK && !mm.anon.has(page, folio.arc()) {
                 // It was dropped, copied or moved between being found and being locked.

@@ -4,7 +4,9 @@ use super::Faults;
 use super::needs::Need;
 use super::outcome::{Outcome, Reason, Wakeup};
 use super::{NO_THREAD, Pass};
-use crate::config::{ALIAS_MOVES, DELAY, OPTIMISTIC_LOOKUPS};
+use crate::config::{
+    ALIAS_MOVES, DELAY, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS, UPTODATE_TRIES, UPTODATE_YIELDS,
+};
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked};
 use crate::pause::{Cause, pause};
@@ -14,6 +16,7 @@ use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::pin;
+use elbowroom_sync::thread::look_around;
 use elbowroom_sync::{Arc, LayoutHeld};
 use std::ops::{Deref, Range};
 
@@ -26,8 +29,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         let core = self.core;
         let addr = fault.event.addr;
         // Outside of the section, since it may wait.
-        let mm = if core.config.ablation.vma_locks { None } else { core.spaces.of(addr) };
-        let layout = mm.as_ref().and_then(|mm| core.layout_of_look(mm));
+        let mm = if core.looks_locked(fault) { core.spaces.of(addr) } else { None };
+        let layout = mm.as_ref().map(|mm| core.layout_of_look(mm));
         // One for all that is looked up below: making one costs more than having one.
         let epoch = pin();
         let Some(mm) = core.spaces.at(addr, &epoch) else { return Outcome::FOREIGN };
@@ -123,8 +126,33 @@ impl<'a, P: Platform> Pass<'a, P> {
         };
         // Whatever failed before, the page is there now, or is being read.
         fault.failed = false;
-        LockedFolio::try_lock(folio, &core.waits, self.ready)
-            .map_err(|folio| Outcome::Wait(Reason::Folio(folio)))
+        self.lock_folio(folio)
+    }
+
+    /// The folio's lock. Who has the lock of a folio that has its bytes maps or unmaps it, as a rule, and is
+    /// done in some microseconds: that is waited for here, with the VMA's lock. Linux: `filemap_fault`, where
+    /// it waits for the lock of an uptodate folio without dropping the VMA's.
+    pub(super) fn lock_folio(&self, folio: Arc<Folio>) -> Result<LockedFolio<'a>, Outcome> {
+        let core = self.core;
+        let mut folio = match LockedFolio::try_lock(folio, &core.waits, self.ready) {
+            Ok(locked) => return Ok(locked),
+            Err(folio) => folio,
+        };
+        let free = |folio: &Folio| look_around(UPTODATE_LOOKS, UPTODATE_YIELDS, || !folio.state.is_locked());
+        // Others may be as quick, but not for ever.
+        for _ in 0..UPTODATE_TRIES {
+            if !core.config.ablation.uptodate_wait || !is_brief(&folio) || !free(&folio) {
+                break;
+            }
+            folio = match LockedFolio::try_lock(folio, &core.waits, self.ready) {
+                Ok(locked) => {
+                    core.counters.add(Event::UptodateWaits, 1);
+                    return Ok(locked);
+                }
+                Err(folio) => folio,
+            };
+        }
+        Err(Outcome::Wait(Reason::Folio(folio)))
     }
 
     /// A page of zeros for a page of memory that nobody has touched.
@@ -152,7 +180,8 @@ impl<'a, P: Platform> Pass<'a, P> {
             return Outcome::Wait(Reason::Handler);
         }
         let (core, thread) = (self.core, fault.event.thread);
-        let waited_for_it = fault.major && fault.held.as_ref().is_some_and(|f| f.range().contains(&index));
+        let waited_for_it =
+            fault.major && fault.waited_for.as_ref().is_some_and(|f| f.range().contains(&index));
         if waited_for_it && !fault.alone {
             core.counters.add(Event::RetryIoMiss, 1);
         }
@@ -208,6 +237,12 @@ pub(super) fn bus(vma: &VmaGuard<'_>) -> Denial {
     if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
 }
 
+/// Whether whoever has the lock of a folio will have it for a moment only.
+fn is_brief(folio: &Folio) -> bool {
+    let busy = [Flag::Reading, Flag::Writeback, Flag::Abandoned];
+    folio.state.test(Flag::Uptodate) && !busy.iter().any(|flag| folio.state.test(*flag))
+}
+
 /// How an access that the mapping does not permit must fail.
 fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
     if prot.is_empty() {
@@ -220,12 +255,17 @@ fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
 }
 
 impl<P: Platform> Faults<P> {
-    /// With per-VMA locks off, the layout lock: it is waited for before each look, and held to its end.
-    pub(crate) fn layout_of_look<'m>(&self, mm: &'m Mm) -> Option<LayoutShared<'m>> {
-        (!self.config.ablation.vma_locks).then(|| {
-            self.counters.add(Event::LayoutLockFaults, 1);
-            mm.read()
-        })
+    /// Whether a look takes the layout lock, since an improvement is off: the one of per-VMA locks, or, after
+    /// a wait for I/O, the one of the retry under them.
+    fn looks_locked(&self, fault: &Parked) -> bool {
+        let on = &self.config.ablation;
+        !on.vma_locks || !on.retry_under_vma_lock && fault.waited_for.is_some()
+    }
+
+    /// The layout lock, for looks that take it: it is waited for before a look, and held to its end.
+    pub(crate) fn layout_of_look<'m>(&self, mm: &'m Mm) -> LayoutShared<'m> {
+        self.counters.add(Event::LayoutLockFaults, 1);
+        mm.read()
     }
 
     /// The VMA that covers `addr`, to rely on; counted. Waits for nothing.
@@ -350,8 +390,11 @@ impl<P: Platform> Faults<P> {
         folio: &mut LockedFolio<'_>,
         fault: &Parked,
     ) -> Outcome {
-        let (base, write) = (vma.address_of(folio.index), fault.event.write);
+        let base = vma.address_of(folio.index);
         let page = (vma.page_at(fault.event.addr) - folio.index) as usize;
+        // With the improvement off a store brings its page as a load does, and faults again.
+        let loads_first = !self.config.ablation.completed && !object.is_memory();
+        let write = fault.event.write && (!loads_first || folio.body_mut().extent().is_mapped(base, page));
         // Where pages were lost, the file's are to be read anew, not those mapped that are home.
         let moves = self.has_no_place_for(folio.body_mut().extent(), base);
         if moves {

@@ -13,7 +13,7 @@ mod writers;
 
 pub use mapped::{Mapped, Unmapped};
 pub(crate) use opened::Opened;
-pub(crate) use rmap::{MappedRange, Standing, Which};
+pub(crate) use rmap::{FileLocking, Kept, MappedRange, Standing, Which};
 pub(crate) use table::Access;
 pub use table::{ObjectTable, WhenUnmapped};
 pub use writers::{WriteTicket, Writers};
@@ -119,14 +119,22 @@ impl FileObject {
         stat: FileStat,
         unmapped: Option<Arc<Unmapped>>,
         locks: &LockStats,
+        locking: FileLocking,
     ) -> Self {
-        Self::with(serial, opened.file.id(), stat, Some(opened), unmapped, locks)
+        Self::with(serial, opened.file.id(), stat, Some(opened), unmapped, (locks, locking))
     }
 
     /// Memory of `size` bytes that mappings share, zero at first. Linux: `shmem_zero_setup`.
-    fn memory(serial: u64, size: u64, unmapped: Arc<Unmapped>, locks: &LockStats) -> Self {
+    fn memory(
+        serial: u64,
+        size: u64,
+        unmapped: Arc<Unmapped>,
+        locks: &LockStats,
+        locking: FileLocking,
+    ) -> Self {
         let stat = FileStat { size, mtime_ns: 0, ctime_ns: 0, links: 0 };
-        Self::with(serial, FileId { device: 0, inode: serial }, stat, None, Some(unmapped), locks)
+        let id = FileId { device: 0, inode: serial };
+        Self::with(serial, id, stat, None, Some(unmapped), (locks, locking))
     }
 
     fn with(
@@ -135,7 +143,7 @@ impl FileObject {
         stat: FileStat,
         opened: Option<Opened>,
         unmapped: Option<Arc<Unmapped>>,
-        locks: &LockStats,
+        (locks, locking): (&LockStats, FileLocking),
     ) -> Self {
         let seen = Seen { stat, own_changes: 0, doubtful: false };
         Self {
@@ -148,7 +156,7 @@ impl FileObject {
             cache: locks.mutex(LockClass::Cache, Cache::default()),
             writers: Writers::new(locks),
             mappings: AtomicUsize::new(0),
-            rmap: ReverseMap::new(locks),
+            rmap: ReverseMap::new(locks, locking),
             unmapped,
             seen: locks.mutex(LockClass::Resize, seen),
             giving: AtomicBool::new(false),

@@ -5,11 +5,11 @@
 //! that is being changed is listed, too, as [`Standing::InChange`]. docs/decisions/0020-the-reverse-map.md
 //!
 //! Synchronization: each shard is a tree under a lock of its own (`file-mapping`), which covers the tree
-//! only. Whoever changes it has the space's layout locked, so what is listed of a space stays as it is while
+//! only ([`FileLocking::Narrow`]). Whoever changes it has the space's layout locked, so what is listed of a space stays as it is while
 //! its layout lock is held. Whoever looks without that lock gets what was true at the look.
 
 use elbowroom_machine::PAGE_SHIFT;
-use elbowroom_sync::{Lines, LockClass, LockStats, Mutex, OnceLock};
+use elbowroom_sync::{Lines, LockClass, LockStats, Mutex, MutexGuard, OnceLock};
 use interavl::IntervalTree;
 use std::ops::Range;
 
@@ -79,7 +79,20 @@ impl MappedRange {
 type Edge = (u64, u64);
 
 /// Intervals of pages, with whether the mapping is private.
-type Tree = IntervalTree<Edge, bool>;
+pub(crate) type Tree = IntervalTree<Edge, bool>;
+
+/// What the locks of a reverse map cover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileLocking {
+    /// A shard of the tree each.
+    Narrow,
+    /// One has the whole tree, and is kept while the index of VMAs is changed: `i_mmap_rwsem` before "take the
+    /// VMA tree's update out of its critical section". For measuring (`Ablation::narrow_file_lock`).
+    Wide,
+}
+
+/// The tree's lock, for as long as it is to be kept after the tree was changed.
+pub(crate) type Kept<'a> = Option<MutexGuard<'a, Tree>>;
 
 /// Which mappings are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,20 +120,27 @@ pub(crate) struct ReverseMap {
     /// who maps later. Nearly all objects need one.
     shards: [OnceLock<Box<Lines<Mutex<Tree>>>>; SHARDS],
     locks: LockStats,
+    locking: FileLocking,
 }
 
 impl ReverseMap {
-    pub(super) fn new(locks: &LockStats) -> Self {
-        Self { shards: [const { OnceLock::new() }; SHARDS], locks: locks.clone() }
+    pub(super) fn new(locks: &LockStats, locking: FileLocking) -> Self {
+        Self { shards: [const { OnceLock::new() }; SHARDS], locks: locks.clone(), locking }
     }
 
-    fn shard(&self, number: usize) -> &Mutex<Tree> {
-        self.shards[number]
+    /// Whether the lock is kept while the index of VMAs is changed.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.locking == FileLocking::Wide
+    }
+
+    /// The shard of the space with that number.
+    fn shard(&self, space: usize) -> &Mutex<Tree> {
+        self.shards[if self.is_wide() { 0 } else { space % SHARDS }]
             .get_or_init(|| Box::new(Lines(self.locks.mutex(LockClass::FileMapping, Tree::default()))))
     }
 
     /// Lists `new`, and `old` no more, in one step. All are of the space that has `addr`, whose layout is
-    /// locked for writing.
+    /// locked for writing. Returns the lock if it is wide: it is to be kept until the index has changed, too.
     // Not a part of the ways on which anonymous memory is mapped and unmapped, which are to be short.
     #[inline(never)]
     pub(crate) fn replace(
@@ -128,8 +148,8 @@ impl ReverseMap {
         addr: usize,
         old: impl IntoIterator<Item = MappedRange>,
         new: impl IntoIterator<Item = MappedRange>,
-    ) {
-        let mut tree = self.shard(space_of(addr) % SHARDS).lock();
+    ) -> Kept<'_> {
+        let mut tree = self.shard(space_of(addr)).lock();
         for mapping in old {
             let was = tree.remove(&mapping.edges());
             debug_assert_eq!(was, Some(mapping.private), "{mapping:x?} is listed");
@@ -139,19 +159,21 @@ impl ReverseMap {
             let was = tree.insert(mapping.edges(), mapping.private);
             debug_assert_eq!(was, None, "{mapping:x?} is listed twice");
         }
+        self.is_wide().then_some(tree)
     }
 
     /// The mappings of any of `pages`, space by space, each as it was at some moment of this call.
     pub(crate) fn overlapping(&self, pages: &Range<u64>, which: Which) -> Vec<MappedRange> {
         let mut all = Vec::new();
-        (0..SHARDS).for_each(|number| find(&self.shard(number).lock(), pages, which, &mut all));
+        let shards = if self.is_wide() { 1 } else { SHARDS };
+        (0..shards).for_each(|number| find(&self.shard(number).lock(), pages, which, &mut all));
         all
     }
 
     /// The mappings of any of `pages` in the space that has `addr`, by their addresses, at one moment.
     pub(crate) fn in_space(&self, addr: usize, pages: &Range<u64>, which: Which) -> Vec<MappedRange> {
         let mut all = Vec::new();
-        find(&self.shard(space_of(addr) % SHARDS).lock(), pages, which, &mut all);
+        find(&self.shard(space_of(addr)).lock(), pages, which, &mut all);
         all.retain(|mapping| space_of(mapping.range.start) == space_of(addr));
         all.sort_unstable_by_key(|mapping| mapping.range.start);
         all

@@ -1,7 +1,7 @@
 //! The file objects of one manager, by device and inode number.
 
 use super::opened::Counted;
-use super::{FileObject, Opened, Unmapped};
+use super::{FileLocking, FileObject, Opened, Unmapped};
 use crate::config::OPEN_ROUNDS;
 use crate::error::OpenError;
 use elbowroom_machine::Errno;
@@ -22,6 +22,8 @@ pub struct ObjectTable {
     when_unmapped: WhenUnmapped,
     inject: Option<Arc<Inject>>,
     locks: LockStats,
+    /// What the lock of a file's reverse map covers.
+    locking: FileLocking,
 }
 
 #[derive(Default)]
@@ -51,6 +53,7 @@ pub(crate) enum Access<'a> {
 impl ObjectTable {
     pub(crate) fn new(inject: Option<Arc<Inject>>, when_unmapped: WhenUnmapped, locks: &LockStats) -> Self {
         Self {
+            locking: FileLocking::Narrow,
             objects: locks.mutex(LockClass::Objects, Objects::default()),
             opened: Arc::new(AtomicUsize::new(0)),
             serials: AtomicU64::new(1),
@@ -59,6 +62,11 @@ impl ObjectTable {
             inject,
             locks: locks.clone(),
         }
+    }
+
+    /// The same, with reverse maps that are locked so.
+    pub(crate) fn locked(self, locking: FileLocking) -> Self {
+        Self { locking, ..self }
     }
 
     /// A number that no object and no description of this manager has had.
@@ -199,7 +207,14 @@ impl ObjectTable {
             }
             let closed = self.when_unmapped == WhenUnmapped::Close;
             let unmapped = closed.then(|| self.unmapped.clone());
-            let object = Arc::new(FileObject::new(self.next_serial(), opened, stat, unmapped, &self.locks));
+            let object = Arc::new(FileObject::new(
+                self.next_serial(),
+                opened,
+                stat,
+                unmapped,
+                &self.locks,
+                self.locking,
+            ));
             objects.by_id.insert(id, object.clone());
             return Ok((object, there));
         }
@@ -208,7 +223,13 @@ impl ObjectTable {
     /// Memory of `size` bytes that mappings share. The table does not know it: it lives as long as it is
     /// mapped.
     pub(crate) fn memory(&self, size: u64) -> Arc<FileObject> {
-        Arc::new(FileObject::memory(self.next_serial(), size, self.unmapped.clone(), &self.locks))
+        Arc::new(FileObject::memory(
+            self.next_serial(),
+            size,
+            self.unmapped.clone(),
+            &self.locks,
+            self.locking,
+        ))
     }
 
     /// The object of a file that is open.

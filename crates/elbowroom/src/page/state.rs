@@ -82,6 +82,11 @@ impl<T> StateWord<T> {
         self.0.is_held()
     }
 
+    /// Whether somebody has the lock.
+    pub fn is_locked(&self) -> bool {
+        self.0.is_locked()
+    }
+
     /// Announces a waiter, if the lock is still taken; `false` means: do not wait, try again.
     pub fn announce_waiter(&self) -> bool {
         self.0.announce_waiter()

@@ -21,8 +21,10 @@ pub struct Parked {
     pub event: FaultEvent,
     /// When its event was read.
     pub since: Instant,
-    /// The folio that it keeps from reclaim.
-    pub held: Option<Arc<Folio>>,
+    /// The folio that it has waited for last.
+    pub waited_for: Option<Arc<Folio>>,
+    /// Whether it keeps that from reclaim.
+    held: bool,
     /// Whether it has waited for I/O.
     pub major: bool,
     /// A larger read around this page failed: read the page alone.
@@ -86,7 +88,8 @@ impl Parked {
         Self {
             event,
             since,
-            held: None,
+            waited_for: None,
+            held: false,
             major: false,
             alone: false,
             failed: false,
@@ -97,16 +100,21 @@ impl Parked {
         }
     }
 
-    /// Keeps `folio` from reclaim until the fault is served; lets go of the one before.
-    pub fn hold(&mut self, folio: &Arc<Folio>) {
-        folio.state.hold();
+    /// Notes that it waits for `folio`, and lets go of the one before. `hold`: keeps it from reclaim until
+    /// the fault is served.
+    pub fn waits_for(&mut self, folio: &Arc<Folio>, hold: bool) {
+        if hold {
+            folio.state.hold();
+        }
         self.let_go();
-        self.held = Some(folio.clone());
+        (self.waited_for, self.held) = (Some(folio.clone()), hold);
     }
 
     /// Lets reclaim have the folio again.
     pub fn let_go(&mut self) {
-        if let Some(folio) = self.held.take() {
+        if let Some(folio) = self.waited_for.take()
+            && std::mem::take(&mut self.held)
+        {
             folio.state.release();
         }
     }
@@ -141,10 +149,11 @@ impl WaitTable {
         &self.buckets[(hash >> 58) as usize % BUCKETS]
     }
 
-    /// Parks `fault` until `folio` is unlocked; gives it back if that has happened already.
-    pub fn park(&self, folio: &Arc<Folio>, mut fault: Parked) -> Option<Parked> {
+    /// Parks `fault` until `folio` is unlocked; gives it back if that has happened already. `hold`: keeps the
+    /// folio from reclaim meanwhile, and until the fault is served.
+    pub fn park(&self, folio: &Arc<Folio>, mut fault: Parked, hold: bool) -> Option<Parked> {
         let bucket = self.bucket(folio);
-        fault.hold(folio);
+        fault.waits_for(folio, hold);
         let mut waiters = bucket.waiters.lock();
         if !folio.state.announce_waiter() {
             return Some(fault);

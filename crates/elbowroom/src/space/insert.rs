@@ -120,7 +120,8 @@ impl Insertion<'_> {
         let (mut lookups, mut patience) = (0, Patience::bounded());
         loop {
             let (at, before) = (addr + (self.inserted << PAGE_SHIFT), self.inserted);
-            let layout = core.layout_of_look(&self.space.mm);
+            let locked = !core.config.ablation.vma_locks;
+            let layout = locked.then(|| core.layout_of_look(&self.space.mm));
             let stop = match core.enter(&self.space.mm, at) {
                 Ok(vma) => self.fill(&vma, at, &mut pages[before..]),
                 Err(_) => {

@@ -341,7 +341,11 @@ impl Mm {
         if let Some(right) = &right {
             vma.range.end = right.range.end;
         }
-        vma.list_instead_of([left, right].iter().flatten().map(Vma::listed));
+        // The object outlives the VMA in the index: who unmaps it needs the layout lock.
+        let object = vma.spec.object.as_deref().cloned();
+        let old = [left, right];
+        let old = old.iter().flatten().map(Vma::listed);
+        let _kept = object.as_ref().and_then(|o| o.rmap.replace(vma.range.start, old, [vma.listed()]));
         self.put(layout, vma, &pin());
     }
 
@@ -377,8 +381,12 @@ impl Mm {
         }
         // It is detached, so removing it waits for nobody.
         let vma = self.vmas.remove(key, layout);
+        let wide = vma.as_ref().filter(|vma| vma.is_listed_widely()).and_then(|vma| vma.unlist());
         layout.index.erase(pages, &pin());
-        vma.iter().for_each(Vma::unlist);
+        if wide.is_none() {
+            // Not before: it is listed for as long as the index has it.
+            vma.as_ref().and_then(|vma| vma.unlist());
+        }
         true
     }
 
@@ -389,6 +397,7 @@ impl Mm {
         for key in self.keys_in(range) {
             let Some(vma) = self.vmas.remove(key, layout) else { continue };
             let Some(carved) = carve(&vma.range, vma.first_page, range) else { continue };
+            let mut _kept = None;
             if let Some(object) = &vma.spec.object {
                 let listed = |piece: &SplitPart, standing| {
                     let (range, first_page) = (piece.range.clone(), piece.first_page);
@@ -398,7 +407,7 @@ impl Mm {
                 let stay = [carved.before.as_ref(), after].into_iter().flatten();
                 let new = stay.map(|piece| listed(piece, Standing::Mapped));
                 let inside = listed(&carved.inside, Standing::InChange);
-                object.rmap.replace(vma.range.start, [vma.listed()], new.chain([inside]));
+                _kept = object.rmap.replace(vma.range.start, [vma.listed()], new.chain([inside]));
             }
             for piece in [carved.before, carved.after].into_iter().flatten() {
                 let pages = pages_of(&piece.range);

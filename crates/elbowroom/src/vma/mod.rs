@@ -11,7 +11,7 @@ mod plan;
 pub(crate) use mm::{Enter, Layout, LayoutShared, LayoutState, Mm, VmaGuard};
 pub(crate) use plan::carve;
 
-use crate::object::{Mapped, MappedRange, Standing};
+use crate::object::{Kept, Mapped, MappedRange, Standing};
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::Origin;
 use elbowroom_sync::Arc;
@@ -139,20 +139,15 @@ impl Vma {
         MappedRange { range, first_page, private, standing: Standing::Mapped }
     }
 
-    /// Has the object's reverse map list it, and its old parts no more. Of no cost for anonymous memory.
+    /// Has the object's reverse map list it no more. Of no cost for anonymous memory.
     #[inline]
-    fn list_instead_of(&self, old: impl IntoIterator<Item = MappedRange>) {
-        if let Some(object) = &self.spec.object {
-            object.rmap.replace(self.range.start, old, [self.listed()]);
-        }
+    fn unlist(&self) -> Kept<'_> {
+        self.spec.object.as_ref()?.rmap.replace(self.range.start, [self.listed()], [])
     }
 
-    /// Ends that.
-    #[inline]
-    fn unlist(&self) {
-        if let Some(object) = &self.spec.object {
-            object.rmap.replace(self.range.start, [self.listed()], []);
-        }
+    /// Whether the lock of the object's reverse map is to be kept while the index is changed.
+    fn is_listed_widely(&self) -> bool {
+        self.spec.object.as_ref().is_some_and(|object| object.rmap.is_wide())
     }
 
     /// The object's pages that it maps.

@@ -151,7 +151,9 @@ fn a_file_four_times_the_budget_reads_right<M: Machine>() {
     });
     let stats = m.manager().stats();
     assert!(stats.peak_bytes <= BUDGET && stats.evicted_pages > 0, "{stats:?}");
-    assert_eq!((stats.retry_io_misses, stats.layout_lock_faults), (0, 0), "{stats:?}");
+    if ablated(Config::with_memory(BUDGET)).ablation == elbowroom::Ablation::default() {
+        assert_eq!((stats.retry_io_miss, stats.layout_lock_faults), (0, 0), "{stats:?}");
+    }
 }
 
 fn random_reads_read_right_and_keep_what_comes_back<M: Machine>() {
@@ -195,7 +197,7 @@ fn random_reads_read_right_and_keep_what_comes_back<M: Machine>() {
     let few = BUDGET as usize / PAGE / 4;
     let hot = read(few);
     // All of memory is read about nine times meanwhile.
-    let again = (hot.faults_major - cold.faults_major).saturating_sub(pages as u64);
+    let again = (hot.pgmajfault - cold.pgmajfault).saturating_sub(pages as u64);
     assert!(again < 6 * few as u64, "what comes back is kept: {again}, {cold:?}, {hot:?}");
     assert!(hot.peak_bytes <= BUDGET, "{hot:?}");
 }

@@ -29,11 +29,11 @@ fn untouched_memory_comes_by_blocks<M: Machine>() {
     assert!(addr.is_multiple_of(BLOCK * PAGE), "a large mapping is aligned");
     m.set_word(addr + 5 * PAGE, 5);
     m.set_word(addr + 2 * BLOCK * PAGE, 6);
-    let faults = m.manager().stats().faults_minor;
+    let faults = m.manager().stats().pgfault;
     m.check_zero(addr + 6 * PAGE, BLOCK - 6);
     let stats = m.manager().stats();
     // A fault is counted a moment after it was served.
-    assert_eq!((stats.huge_faults, stats.faults_minor.saturating_sub(faults + 2)), (2, 0));
+    assert_eq!((stats.huge_faults, stats.pgfault.saturating_sub(faults + 2)), (2, 0));
     assert_eq!([5, 6, 2 * BLOCK, BLOCK].map(|page| m.word(addr + page * PAGE)), [5, 0, 6, 0]);
     // Where a whole block does not fit.
     let small = m.map_anon(BLOCK - 1, Sharing::Private);
@@ -162,10 +162,10 @@ fn what_became_uniform_is_collapsed<M: Machine>() {
         thread::sleep(Duration::from_millis(20));
     }
     m.check_marks(addr, 0..2 * BLOCK, 2);
-    let faults = m.manager().stats().faults_minor;
+    let faults = m.manager().stats().pgfault;
     m.mark(addr, 0..2 * BLOCK, 3);
     m.check_marks(addr, 0..2 * BLOCK, 3);
-    assert!(m.manager().stats().faults_minor <= faults + 2);
+    assert!(m.manager().stats().pgfault <= faults + 2);
 }
 
 /// Stops another thread at the end of a test, also if it fails.

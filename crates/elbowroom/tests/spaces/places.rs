@@ -30,9 +30,9 @@ fn two_mappings_of_a_file_are_read_without_faults_once_they_are_warm() {
     let warm = m.manager().stats();
     load_both(&m, both, 100);
     let stats = m.manager().stats();
-    assert_eq!((stats.faults_minor, stats.faults_major), (warm.faults_minor, warm.faults_major));
+    assert_eq!((stats.pgfault, stats.pgmajfault), (warm.pgfault, warm.pgmajfault));
     assert_eq!(stats.folio_moves, 0);
-    assert!(warm.waits_for_reads > 0 && stats.waits_for_reads == warm.waits_for_reads, "{stats:?}");
+    assert!(warm.retry_mmap_drop > 0 && stats.retry_mmap_drop == warm.retry_mmap_drop, "{stats:?}");
 }
 
 /// What is stored through one is seen through the other at once, and reaches the file, also if it is stored
@@ -71,14 +71,14 @@ fn each_mapping_ends_by_itself() {
         m.check_marks(addr + PAGE, 0..0, 0);
         (1..PAGES).for_each(|page| assert_eq!(m.word(addr + page * PAGE), stamp(page)));
     }
-    let warm = m.manager().stats().faults_minor;
+    let warm = m.manager().stats().pgfault;
     m.space().unmap(two, PAGES * PAGE).unwrap();
     m.space().protect(three, PAGES * PAGE, Prot::READ).unwrap();
     m.port().load_fails(two, Failure::NotMapped);
     m.port().store_fails(three, Failure::Denied);
     m.set_word(one, 2);
     (1..PAGES).for_each(|page| assert_eq!(m.word(one + page * PAGE), stamp(page)));
-    assert_eq!(m.manager().stats().faults_minor, warm, "the first mapping had no fault");
+    assert_eq!(m.manager().stats().pgfault, warm, "the first mapping had no fault");
     assert_eq!(m.word(three), 2);
 }
 
@@ -90,12 +90,12 @@ fn parent_and_child_read_what_they_share_without_faults() {
     let child = fork(m.space());
     let both = [addr, there(addr, m.space(), &child)];
     load_both(&m, both, 1);
-    let warm = m.manager().stats().faults_minor;
+    let warm = m.manager().stats().pgfault;
     load_both(&m, both, 50);
-    assert_eq!(m.manager().stats().faults_minor, warm);
+    assert_eq!(m.manager().stats().pgfault, warm);
     // A store makes a copy for who stores; the other has what there was, where it was.
     m.set_word(addr, 7);
-    let after = m.manager().stats().faults_minor;
+    let after = m.manager().stats().pgfault;
     assert_eq!((m.word(addr), m.word(both[1])), (7, stamp(0)));
-    assert_eq!(m.manager().stats().faults_minor, after);
+    assert_eq!(m.manager().stats().pgfault, after);
 }

@@ -4,7 +4,7 @@
 //! EFAULT instead of sending a signal: a byte is written from the address into a pipe, or read from one to
 //! it.
 
-use super::{Failure, Machine, Port, host_config, skipped};
+use super::{Failure, Machine, Port, ablated, host_config, skipped};
 use elbowroom::{Config, Host, Manager, Space};
 use std::io::{PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
@@ -19,7 +19,7 @@ impl<const COPY: bool> Machine for HostMachine<COPY> {
     type Platform = Host;
 
     fn start(config: Config) -> Option<Self> {
-        match Manager::start(host_config(config, COPY)) {
+        match Manager::start(host_config(ablated(config), COPY)) {
             Ok((manager, space)) => Some(Self { space, manager }),
             Err(e) => {
                 skipped(e);

@@ -76,6 +76,14 @@ pub trait Port {
     fn store_fails(&self, addr: usize, how: Failure);
 }
 
+/// The configuration, with the improvements off that `ELBOWROOM_TEST_ABLATE` names.
+pub fn ablated(mut config: Config) -> Config {
+    if let Ok(names) = std::env::var("ELBOWROOM_TEST_ABLATE") {
+        config.ablation = elbowroom::Ablation::without(&names).unwrap();
+    }
+    config
+}
+
 /// A manager with a space.
 pub trait Machine: Sized + Sync {
     type Platform: Platform;

@@ -1,6 +1,6 @@
 //! A soft space.
 
-use super::{Failure, Machine, Port};
+use super::{Failure, Machine, Port, ablated};
 use elbowroom::{AccessError, Config, Cpu, Manager, Soft, Space};
 
 /// A manager of soft spaces with one space.
@@ -13,7 +13,7 @@ impl Machine for SoftMachine {
     type Platform = Soft;
 
     fn start(config: Config) -> Option<Self> {
-        let manager = Manager::<Soft>::start_on(config).unwrap();
+        let manager = Manager::<Soft>::start_on(ablated(config)).unwrap();
         let space = manager.create_space().unwrap();
         Some(Self { space, manager })
     }

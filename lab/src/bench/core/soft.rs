@@ -149,7 +149,7 @@ impl SoftBed {
                 Ok(FAULT_PAGES as u64)
             })?;
             let after = self.manager.stats();
-            let faults = (after.faults_minor - before.faults_minor, after.faults_major - before.faults_major);
+            let faults = (after.pgfault - before.pgfault, after.pgmajfault - before.pgmajfault);
             ensure!(
                 faults == (FAULT_PAGES as u64, 0),
                 "{} minor and {} major faults instead of {FAULT_PAGES} minor ones",

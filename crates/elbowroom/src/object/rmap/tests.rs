@@ -60,7 +60,7 @@ fn check(map: &ReverseMap, list: &[MappedRange], pages: &Range<u64>, seed: u64) 
 fn it_has_what_a_list_has() {
     for seed in SEEDS {
         let mut random = Random(fastrand::Rng::with_seed(seed));
-        let map = ReverseMap::new(&LockStats::new());
+        let map = ReverseMap::new(&LockStats::new(), FileLocking::Narrow);
         let mut list: Vec<MappedRange> = Vec::new();
         for step in 0..STEPS {
             // Grows for a while, then shrinks to nothing, again and again.
@@ -88,7 +88,7 @@ fn it_has_what_a_list_has() {
         }
         check(&map, &list, &ALL_PAGES, seed);
         check(&map, &list, &(5..5), seed);
-        list.drain(..).for_each(|old| map.replace(old.range.start, [old], []));
+        list.drain(..).for_each(|old| drop(map.replace(old.range.start, [old], [])));
         assert_eq!(map.overlapping(&ALL_PAGES, Which::All), []);
     }
 }
@@ -96,7 +96,7 @@ fn it_has_what_a_list_has() {
 /// Ends that meet do not overlap.
 #[test]
 fn neighbours_are_not_found() {
-    let map = ReverseMap::new(&LockStats::new());
+    let map = ReverseMap::new(&LockStats::new(), FileLocking::Narrow);
     let at = |first_page: u64, pages: usize| MappedRange {
         range: 1 << 20..(1 << 20) + (pages << PAGE_SHIFT),
         first_page,
