@@ -168,6 +168,15 @@ impl Files {
         file.set_len((pages * PAGE) as u64).expect("the file has another size");
     }
 
+    /// A word of the file, past all managers.
+    pub fn load(&self, offset: u64) -> u64 {
+        use std::os::unix::fs::FileExt;
+        let mut word = [0; 8];
+        let file = std::fs::File::open(&self.path).expect("the file is there");
+        file.read_exact_at(&mut word, offset).expect("the word is there");
+        u64::from_ne_bytes(word)
+    }
+
     /// Puts a word into the file, past all managers.
     pub fn store(&self, offset: u64, word: u64) {
         use std::os::unix::fs::FileExt;

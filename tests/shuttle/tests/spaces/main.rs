@@ -8,6 +8,7 @@
 
 mod all;
 mod fork;
+mod pairs;
 mod pin;
 mod protect;
 mod reclaim;
