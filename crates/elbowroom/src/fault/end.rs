@@ -31,8 +31,8 @@ impl<P: Platform> Faults<P> {
         self.count(&mut fault, denied.is_some(), false);
     }
 
-    /// Notes that the fault waits for the folio; for the bytes of its file, perhaps. Whether it is to keep the
-    /// folio from reclaim until it has been served, so that the retry finds it.
+    /// Notes that the fault waits for the folio; for the bytes of its file, perhaps. Tells whether it is to
+    /// keep the folio from reclaim until it has been served, so that the retry finds it.
     pub(super) fn note_wait(&self, fault: &mut Parked, folio: &Folio) -> bool {
         if !fault.major && !folio.state.test(Flag::Uptodate) {
             fault.major = true;

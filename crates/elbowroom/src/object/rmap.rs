@@ -5,8 +5,9 @@
 //! that is being changed is listed, too, as [`Standing::InChange`]. docs/decisions/0020-the-reverse-map.md
 //!
 //! Synchronization: each shard is a tree under a lock of its own (`file-mapping`), which covers the tree
-//! only ([`FileLocking::Narrow`]). Whoever changes it has the space's layout locked, so what is listed of a space stays as it is while
-//! its layout lock is held. Whoever looks without that lock gets what was true at the look.
+//! only ([`FileLocking::Narrow`]). Whoever changes it has the space's layout locked, so what is listed of a
+//! space stays as it is while its layout lock is held. Whoever looks without that lock gets what was true at
+//! the look.
 
 use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_sync::{Lines, LockClass, LockStats, Mutex, MutexGuard, OnceLock};
@@ -86,8 +87,8 @@ pub(crate) type Tree = IntervalTree<Edge, bool>;
 pub(crate) enum FileLocking {
     /// A shard of the tree each.
     Narrow,
-    /// One has the whole tree, and is kept while the index of VMAs is changed: `i_mmap_rwsem` before "take the
-    /// VMA tree's update out of its critical section". For measuring (`Ablation::narrow_file_lock`).
+    /// One has the whole tree, and is kept while the index of VMAs is changed: `i_mmap_rwsem` before the update
+    /// of the VMA tree went out of its critical section. For measuring (`Ablation::narrow_file_lock`).
     Wide,
 }
 
