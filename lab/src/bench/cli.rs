@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
+use elbowroom::Ablation;
 use serde::Serialize;
 
-use super::engine::{Kind, LibraryEngine};
+use crate::engine::{self, Engine, Kind};
 use crate::size::Size;
 
+/// The engines in the lab's own process.
+const IN_PROCESS: [Kind; 3] = [Kind::Kernel, Kind::Soft, Kind::Host];
 /// The most threads of one engine.
 const MAX_THREADS: usize = 1000;
 /// The smallest budget in which a thread-storm of the most threads has its working sets.
@@ -74,12 +77,12 @@ pub struct StormArgs {
     /// The engines, in the order of their turns: kernel, soft (spaces of the library), host (real pointers,
     /// by userfaultfd); soft-vma_locks is soft without that improvement
     #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
-        LibraryEngine::whole(Kind::Kernel),
-        LibraryEngine::soft_without_vma_locks(),
-        LibraryEngine::whole(Kind::Soft),
-        LibraryEngine::whole(Kind::Host),
+        Engine::whole(Kind::Kernel),
+        without_vma_locks(),
+        Engine::whole(Kind::Soft),
+        Engine::whole(Kind::Host),
     ])]
-    pub engines: Vec<LibraryEngine>,
+    pub engines: Vec<Engine>,
     /// Write all runs, medians and ratios to this file
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -107,10 +110,10 @@ pub struct ReceiveArgs {
     pub memory: Size,
     /// The engines, in the order of their turns: soft; soft-vma_locks is soft without that improvement
     #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
-        LibraryEngine::soft_without_vma_locks(),
-        LibraryEngine::whole(Kind::Soft),
+        without_vma_locks(),
+        Engine::whole(Kind::Soft),
     ])]
-    pub engines: Vec<LibraryEngine>,
+    pub engines: Vec<Engine>,
     /// Write all runs, medians and ratios to this file
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -152,7 +155,7 @@ impl LibraryBench {
                     "--memory must be at least {least} for {} threads",
                     args.threads
                 );
-                check_engines(&args.engines)
+                check_engines(&args.engines, "thread-storm", &IN_PROCESS)
             }
             Self::ZeroCopyReceive(args) => {
                 ensure!(
@@ -166,20 +169,21 @@ impl LibraryBench {
                     "--memory must be at least {least} for {} threads",
                     args.threads
                 );
-                ensure!(
-                    args.engines.iter().all(|engine| engine.kind == Kind::Soft),
-                    "zero-copy-receive has the engine soft only: pages are inserted into soft spaces"
-                );
-                check_engines(&args.engines)
+                // Pages are inserted into soft spaces.
+                check_engines(&args.engines, "zero-copy-receive", &[Kind::Soft])
             }
         }
     }
 }
 
-fn check_engines(engines: &[LibraryEngine]) -> Result<()> {
-    ensure!(!engines.is_empty(), "--engines must name at least one engine");
-    for (index, engine) in engines.iter().enumerate() {
-        ensure!(!engines[..index].contains(engine), "--engines names {engine} twice");
-    }
-    Ok(())
+/// Soft spaces whose faults take the layout lock, as they did before VMA locks.
+pub fn without_vma_locks() -> Engine {
+    let ablation = Ablation { vma_locks: false, ..Ablation::default() };
+    Engine { kind: Kind::Soft, ablation }
+}
+
+/// Single pages are what is measured here, whatever the engine.
+fn check_engines(engines: &[Engine], workload: &str, kinds: &[Kind]) -> Result<()> {
+    ensure!(engines.iter().all(|engine| engine.ablation.huge_folios), "huge_folios are always off here");
+    engine::check_engines(engines, workload, kinds)
 }

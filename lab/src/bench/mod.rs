@@ -4,16 +4,14 @@
 //! * `storm`: many threads start at once (workload thread-storm).
 //! * `receive`: pages are inserted in batches (workload zero-copy-receive).
 //!
-//! Below them: `area` is memory of any engine, behind one safe interface; `compare` has the records of
-//! several engines, their medians and ratios; `engine` names an engine and what of it is switched off;
-//! [`cli`] says what can be asked for. Time is bounded everywhere, and all loops look at the flag that a
-//! signal raises.
+//! Below them: `area` is memory of any engine, behind one safe interface;
+//! `compare` has the records of several engines, their medians and ratios; [`cli`] says what can be asked
+//! for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
 
 mod area;
 pub mod cli;
 mod compare;
 mod core;
-mod engine;
 mod receive;
 mod storm;
 

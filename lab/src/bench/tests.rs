@@ -155,11 +155,3 @@ fn what_cannot_work_is_refused_before_it_starts() {
         assert!(parse(wrong).is_err(), "{wrong}");
     }
 }
-
-#[test]
-fn an_engine_is_named_after_what_is_off() {
-    for name in ["kernel", "soft", "host", "soft-vma_locks", "host-vma_locks-given_way"] {
-        let engine: engine::LibraryEngine = name.parse().unwrap();
-        assert_eq!(engine.to_string(), name);
-    }
-}
