@@ -30,6 +30,8 @@ lock-wait          threads fault with reads outstanding, while others map, prote
 
 Of the library alone, in the lab's own process:
 core               what single operations cost, in nanoseconds, beside their targets
+in-memory          accesses at random to memory that fits, beside a plain pointer
+map-unmap          map + unmap of 64 KiB, and map + touch + unmap, per second
 thread-storm       many threads start at once: each maps a few areas and faults its working set in
 zero-copy-receive  threads insert received pages while another changes the rights of other mappings
 ";
