@@ -6,7 +6,8 @@
 //! `elbowroom run` manages a mapping.
 //!
 //! The layout is in 64-bit words of the machine's own byte order:
-//! header | bystander histogram | read histogram | one slot of eight words (a cache line) per thread.
+//! header | bystander histogram | two histograms of operations | one slot of eight words (a cache line) per
+//! thread. An operation is what the workload times: a single read or store, or a map + touch + unmap.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -26,21 +27,38 @@ pub const ENDED_NS: usize = 2;
 pub const BYSTANDER_SINCE_NS: usize = 3;
 /// Header word: the bystander's longest round, in nanoseconds.
 pub const BYSTANDER_MAX_NS: usize = 4;
-/// Header word: the longest single read, in nanoseconds.
-pub const READ_MAX_NS: usize = 5;
-const HEADER_WORDS: usize = 8;
+/// Header word: the longest operation, in nanoseconds.
+pub const OPERATION_MAX_NS: usize = 5;
+/// Header word: the longest operation while the workload was idle, in nanoseconds.
+pub const IDLE_MAX_NS: usize = 6;
+/// Header word: how long all passes together took, in nanoseconds, where the workload has timed passes.
+pub const PASSES_NS: usize = 7;
+/// Header word: how many of them there were.
+pub const PASSES: usize = 8;
+/// Header word: faults that the kernel counted for the threads while they did what is measured, without I/O.
+pub const FAULTS_MINOR: usize = 9;
+/// Header word: the same, with I/O. The kernel also counts faults here that it had to try again, as it does
+/// for each that a userfaultfd serves.
+pub const FAULTS_MAJOR: usize = 10;
+const HEADER_WORDS: usize = 16;
 /// First word of the bystander's histogram.
 pub const BYSTANDER: usize = HEADER_WORDS;
-/// First word of the histogram of single reads.
-pub const READS: usize = BYSTANDER + BUCKETS;
-const SLOTS: usize = READS + BUCKETS;
+/// First word of the histogram of operations.
+pub const OPERATIONS: usize = BYSTANDER + BUCKETS;
+/// First word of the histogram of operations while the workload was idle.
+pub const IDLE: usize = OPERATIONS + BUCKETS;
+const SLOTS: usize = IDLE + BUCKETS;
 const SLOT_WORDS: usize = 8;
-/// Slot word: pages read and verified.
+/// Slot word: pages read and verified, or stored to.
 pub const SLOT_PAGES: usize = 0;
 /// Slot word: rounds or passes completed.
 pub const SLOT_ROUNDS: usize = 1;
 /// Slot word: when the first pass was complete, in nanoseconds of the monotonic clock; 0 until then.
 pub const SLOT_FIRST_PASS_NS: usize = 2;
+/// Slot word: mappings of files made and unmapped, where the workload counts them.
+pub const SLOT_MAPS: usize = 3;
+/// Slot word: anonymous mappings made, touched and unmapped, where the workload counts them.
+pub const SLOT_ANONYMOUS: usize = 4;
 
 /// The word at which the slot of a thread starts.
 pub const fn slot(thread: usize) -> usize {
@@ -141,9 +159,15 @@ impl BoardReading {
         Latency::from_counts(&self.words[BYSTANDER..BYSTANDER + BUCKETS], self.words[BYSTANDER_MAX_NS])
     }
 
-    /// The latencies of single reads, where the workload measures them.
-    pub fn reads(&self) -> Option<Latency> {
-        Latency::from_counts(&self.words[READS..READS + BUCKETS], self.words[READ_MAX_NS])
+    /// The latencies of operations, where the workload measures them.
+    pub fn operations(&self) -> Option<Latency> {
+        let counts = &self.words[OPERATIONS..OPERATIONS + BUCKETS];
+        Latency::from_counts(counts, self.words[OPERATION_MAX_NS])
+    }
+
+    /// The same while the workload was idle.
+    pub fn idle(&self) -> Option<Latency> {
+        Latency::from_counts(&self.words[IDLE..IDLE + BUCKETS], self.words[IDLE_MAX_NS])
     }
 }
 

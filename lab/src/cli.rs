@@ -1,24 +1,37 @@
 //! The command line of `elbowroom lab`.
 
-use std::path::PathBuf;
+mod args;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
-use crate::PAGE_BYTES;
+pub use self::args::{
+    Advice, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, Pattern, RandomReadArgs,
+    RandomWriteArgs, ScanArgs, SharedDirtyArgs, Start, UptodateWaitArgs,
+};
 use crate::bench::cli::LibraryBench;
-use crate::engine::Engine;
+use crate::engine::{self, Engine, Kind};
 use crate::size::Size;
+use crate::{PAGE_BYTES, PART_BYTES};
 
 /// What `elbowroom lab list` prints.
 pub const LIST: &str = "\
-io-retry     many threads, each maps its own file, reads a byte of every page, unmaps, again
-random-read  4 KiB reads at random through one shared mapping of one file
-scan         one sequential pass over a file larger than the budget, then the same again and again
+By a worker program, in each engine in turn:
+io-retry           many threads, each maps its own file, reads a byte of every page, unmaps, again
+random-read        4 KiB reads at random through one shared mapping of one file
+random-write       the same with stores
+scan               one sequential pass over a file larger than the budget, then the same again and again
+cyclic             the same; what counts are the passes after the first
+shared-dirty       one thread stores to every page of a shared mapping, whose file is in memory
+file-map-churn     many threads map, touch and unmap parts of one file, as fast as they can
+uptodate-wait      many threads read the same cold pages of one file at the same time
+lock-wait          threads fault with reads outstanding, while others map, protect and unmap
 
 Of the library alone, in the lab's own process:
 core               what single operations cost, in nanoseconds, beside their targets
+in-memory          accesses at random to memory that fits, beside a plain pointer
+map-unmap          map + unmap of 64 KiB, and map + touch + unmap, per second
 thread-storm       many threads start at once: each maps a few areas and faults its working set in
 zero-copy-receive  threads insert received pages while another changes the rights of other mappings
 ";
@@ -28,13 +41,48 @@ const MAX_THREADS: usize = 10_000;
 /// The smallest budget with which Elbowroom works, and so the smallest that can be compared.
 const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
 
+/// The budget where none is named.
+const DEFAULT_MEMORY: Size = Size::from_bytes(240 << 20);
+/// The same for shared-dirty: so much that its file is no third of it, from which on stores are throttled.
+const DIRTY_MEMORY: Size = Size::from_bytes(1536 << 20);
+
+const IO_RETRY_EXAMPLES: &str = "Examples:
+  elbowroom lab run io-retry --threads 100 --memory 240M --kernel-readahead 128K
+  elbowroom lab run io-retry --engines elbowroom-vma_locks,elbowroom --json io-retry.json";
+
+const RANDOM_EXAMPLES: &str = "Examples:
+  elbowroom lab run random-read --threads 16 --memory 200M --kernel-readahead 128K
+  elbowroom lab run random-write --threads 64 --engines kernel-random,elbowroom --json write.json";
+
+const SCAN_EXAMPLES: &str = "Examples:
+  elbowroom lab run scan --memory 240M
+  elbowroom lab run cyclic --memory 64M --threads 2 --engines kernel,elbowroom,soft";
+
+const SHARED_DIRTY_EXAMPLES: &str = "Examples:
+  elbowroom lab run shared-dirty --seconds 5 --engines kernel,elbowroom-vma_locks,elbowroom,soft
+  elbowroom lab run shared-dirty --start hole
+  elbowroom lab run shared-dirty --threads 3 --file-size 64M --memory 96M --kernel-dirty-limit 32M
+                                        a low dirty limit, and others that map and fault meanwhile";
+
+const CHURN_EXAMPLES: &str = "Examples:
+  elbowroom lab run file-map-churn --threads 160 --seconds 5
+  elbowroom lab run file-map-churn --mappings 8 --engines soft-vma_locks,soft --json churn.json";
+
+const UPTODATE_EXAMPLES: &str = "Examples:
+  elbowroom lab run uptodate-wait --threads 16 --kernel-readahead 128K
+  elbowroom lab run uptodate-wait --engines elbowroom-vma_locks,elbowroom,soft --json wait.json";
+
+const LOCK_WAIT_EXAMPLES: &str = "Examples:
+  elbowroom lab run lock-wait --threads 40 --kernel-readahead 128K
+  elbowroom lab run lock-wait --engines elbowroom-vma_locks,elbowroom --json lock-wait.json";
+
 const TUNE_EXAMPLES: &str = "Examples:
   elbowroom lab tune io-retry --threads 20 --memory 64M --seconds 2
   elbowroom lab tune --only standby_share,skipped_chances random-read --runs 5 --json tune.json";
 
 /// What a signal that ends a worker's run leaves behind.
 pub(crate) const PAGING_UNDONE: &str =
-    "the worker is killed, and files, control groups and readahead are put back";
+    "the worker is killed, and files, control groups, readahead and dirty limit are put back";
 
 /// A name of what can be switched off.
 fn parse_name(text: &str) -> Result<String, String> {
@@ -88,128 +136,45 @@ pub enum Runnable {
 #[serde(tag = "workload", rename_all = "kebab-case")]
 pub enum Workload {
     /// Many threads, each maps its own file, reads a byte of every page, unmaps, again
+    #[command(after_help = IO_RETRY_EXAMPLES)]
     IoRetry(IoRetryArgs),
     /// 4 KiB reads at random through one shared mapping of one file
+    #[command(after_help = RANDOM_EXAMPLES)]
     RandomRead(RandomReadArgs),
+    /// Stores at random through one shared mapping of one file
+    #[command(after_help = RANDOM_EXAMPLES)]
+    RandomWrite(RandomWriteArgs),
     /// One sequential pass over a file larger than the budget, then the same again and again
+    #[command(after_help = SCAN_EXAMPLES)]
     Scan(ScanArgs),
+    /// The same as scan; what counts are the passes after the first
+    #[command(after_help = SCAN_EXAMPLES)]
+    Cyclic(ScanArgs),
+    /// One thread stores to every page of a shared mapping, whose file is in memory
+    #[command(after_help = SHARED_DIRTY_EXAMPLES)]
+    SharedDirty(SharedDirtyArgs),
+    /// Many threads map, touch and unmap parts of one file, as fast as they can
+    #[command(after_help = CHURN_EXAMPLES)]
+    FileMapChurn(FileMapChurnArgs),
+    /// Many threads read the same cold pages of one file at the same time
+    #[command(after_help = UPTODATE_EXAMPLES)]
+    UptodateWait(UptodateWaitArgs),
+    /// Threads fault with reads outstanding, while others map, protect and unmap
+    #[command(after_help = LOCK_WAIT_EXAMPLES)]
+    LockWait(LockWaitArgs),
 }
 
-/// The options of every workload.
-#[derive(Debug, Clone, Args, Serialize)]
-pub struct CommonArgs {
-    /// How long each engine is measured in each run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 10.0)]
-    pub seconds: f64,
-    /// The budget: Elbowroom's --memory, and the limit of the kernel's control group (page cache included)
-    #[arg(long, value_name = "SIZE", default_value = "240M")]
-    #[serde(rename = "memory_bytes")]
-    pub memory: Size,
-    /// How often each engine is run; the engines take turns, and medians are reported
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub runs: usize,
-    /// Write all runs, medians and ratios to this file
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
-    pub json: Option<PathBuf>,
-    /// The device's readahead during the kernel's runs; it is restored afterwards
-    #[arg(long, value_name = "SIZE")]
-    #[serde(rename = "kernel_readahead_bytes")]
-    pub kernel_readahead: Option<Size>,
-    /// Where to make the files, on a disk; by default $TMPDIR, the current directory or /var/tmp, the first
-    /// that is on one
-    #[arg(long, value_name = "DIR")]
-    #[serde(skip)]
-    pub dir: Option<PathBuf>,
-    /// How long a worker may take to start, and to end when its time is over, before it is killed, in seconds
-    #[arg(long, value_name = "S", default_value_t = 30.0)]
-    pub grace_seconds: f64,
-}
-
-/// Options of io-retry.
-#[derive(Debug, Args, Serialize)]
-pub struct IoRetryArgs {
-    /// How many threads, each with a file of its own
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub threads: usize,
-    /// The size of each thread's file
-    #[arg(long, value_name = "SIZE", default_value = "16MiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
-    /// In which order a thread reads the pages of its file
-    #[arg(long, value_enum, default_value_t = Pattern::Seq)]
-    pub pattern: Pattern,
-    /// The engines, in the order of their turns
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Engine::Kernel, Engine::Elbowroom])]
-    pub engines: Vec<Engine>,
-    /// What every workload takes.
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub common: CommonArgs,
-}
-
-/// Options of random-read.
-#[derive(Debug, Args, Serialize)]
-pub struct RandomReadArgs {
-    /// How many threads read through the one mapping
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub threads: usize,
-    /// The size of the file
-    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
-    /// What the worker tells its system about the mapping, by madvise, in every engine
-    #[arg(long, value_enum, default_value_t = Advice::None)]
-    pub advice: Advice,
-    /// The engines, in the order of their turns; kernel-random is the kernel with MADV_RANDOM
-    #[arg(long, value_enum, value_delimiter = ',',
-          default_values_t = [Engine::Kernel, Engine::KernelRandom, Engine::Elbowroom])]
-    pub engines: Vec<Engine>,
-    /// What every workload takes.
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub common: CommonArgs,
-}
-
-/// Options of scan.
-#[derive(Debug, Args, Serialize)]
-pub struct ScanArgs {
-    /// How many threads, each of which reads its own part of the file
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
-    /// The size of the file; by default 8 times the budget
-    #[arg(long, value_name = "SIZE")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Option<Size>,
-    /// The engines, in the order of their turns
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Engine::Kernel, Engine::Elbowroom])]
-    pub engines: Vec<Engine>,
-    /// What every workload takes.
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub common: CommonArgs,
-}
-
-/// In which order pages are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pattern {
-    /// From start to end; mapped anew for every round
-    Seq,
-    /// As many pages as the file has, each drawn at random; mapped anew for every round
-    Random,
-    /// From start to end, again and again through one mapping that is kept
-    Cyclic,
-}
-
-/// What is told about a mapping.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Advice {
-    /// Nothing
-    None,
-    /// MADV_RANDOM
-    Random,
+/// What the workloads have in common, of one of them.
+struct Spec<'a> {
+    name: &'static str,
+    common: &'a CommonArgs,
+    engines: &'a [Engine],
+    /// Of the worker, without the bystander.
+    threads: usize,
+    files: u64,
+    /// `None`: 8 times the budget.
+    file_size: Option<Size>,
+    default_memory: Size,
 }
 
 /// The name of an option's value, as the command lines of the lab and of the worker have it.
@@ -227,60 +192,132 @@ impl Runnable {
     }
 }
 
+/// A [`Spec`] of what every struct of options has, and what is said here.
+macro_rules! spec {
+    ($args:expr, $name:literal, files $files:expr, file_size $file_size:expr, memory $memory:expr) => {
+        Spec {
+            name: $name,
+            common: &$args.common,
+            engines: &$args.engines,
+            threads: $args.threads,
+            files: $files,
+            file_size: $file_size,
+            default_memory: $memory,
+        }
+    };
+    ($args:expr, $name:literal) => {
+        spec!($args, $name, files 1, file_size Some($args.file_size), memory DEFAULT_MEMORY)
+    };
+}
+
 impl Workload {
+    fn spec(&self) -> Spec<'_> {
+        match self {
+            Self::IoRetry(args) => {
+                let (files, size) = (args.threads as u64, Some(args.file_size));
+                spec!(args, "io-retry", files files, file_size size, memory DEFAULT_MEMORY)
+            }
+            Self::RandomRead(args) => spec!(args, "random-read"),
+            Self::RandomWrite(args) => spec!(args, "random-write"),
+            Self::Scan(args) => {
+                spec!(args, "scan", files 1, file_size args.file_size, memory DEFAULT_MEMORY)
+            }
+            Self::Cyclic(args) => {
+                spec!(args, "cyclic", files 1, file_size args.file_size, memory DEFAULT_MEMORY)
+            }
+            Self::SharedDirty(args) => {
+                // The others have a file of their own.
+                let (files, size) = (if args.threads > 1 { 2 } else { 1 }, Some(args.file_size));
+                spec!(args, "shared-dirty", files files, file_size size, memory DIRTY_MEMORY)
+            }
+            Self::FileMapChurn(args) => spec!(args, "file-map-churn"),
+            Self::UptodateWait(args) => spec!(args, "uptodate-wait"),
+            Self::LockWait(args) => spec!(args, "lock-wait"),
+        }
+    }
+
     /// The name on the command line.
     pub fn name(&self) -> &'static str {
+        self.spec().name
+    }
+
+    /// The name of the worker's mode.
+    pub fn mode(&self) -> &'static str {
         match self {
-            Self::IoRetry(_) => "io-retry",
-            Self::RandomRead(_) => "random-read",
-            Self::Scan(_) => "scan",
+            Self::Cyclic(_) => "scan",
+            _ => self.name(),
         }
     }
 
     /// What every workload takes.
     pub fn common(&self) -> &CommonArgs {
-        match self {
-            Self::IoRetry(args) => &args.common,
-            Self::RandomRead(args) => &args.common,
-            Self::Scan(args) => &args.common,
-        }
+        self.spec().common
+    }
+
+    /// The budget.
+    pub fn memory(&self) -> Size {
+        let spec = self.spec();
+        spec.common.memory.unwrap_or(spec.default_memory)
     }
 
     /// The engines, in the order of their turns.
     pub fn engines(&self) -> &[Engine] {
-        match self {
-            Self::IoRetry(args) => &args.engines,
-            Self::RandomRead(args) => &args.engines,
-            Self::Scan(args) => &args.engines,
-        }
+        self.spec().engines
     }
 
-    /// How many reading threads the worker has.
+    /// How many threads the worker has, without the bystander.
     pub fn threads(&self) -> usize {
-        match self {
-            Self::IoRetry(args) => args.threads,
-            Self::RandomRead(args) => args.threads,
-            Self::Scan(args) => args.threads,
-        }
+        self.spec().threads
     }
 
     /// How many files there are.
     pub fn files(&self) -> u64 {
-        match self {
-            Self::IoRetry(args) => args.threads as u64,
-            Self::RandomRead(_) | Self::Scan(_) => 1,
-        }
+        self.spec().files
     }
 
     /// The size of each file.
     pub fn file_size(&self) -> Size {
+        self.spec().file_size.unwrap_or_else(|| {
+            let budget = self.memory().bytes().next_multiple_of(PAGE_BYTES);
+            Size::from_bytes(budget.saturating_mul(8))
+        })
+    }
+
+    /// The kernel's dirty limit in its runs, if it is to be another than the machine's.
+    pub fn kernel_dirty_limit(&self) -> Option<Size> {
         match self {
-            Self::IoRetry(args) => args.file_size,
-            Self::RandomRead(args) => args.file_size,
-            Self::Scan(args) => args.file_size.unwrap_or_else(|| {
-                let budget = args.common.memory.bytes().next_multiple_of(PAGE_BYTES);
-                Size::from_bytes(budget.saturating_mul(8))
-            }),
+            Self::SharedDirty(args) => args.kernel_dirty_limit,
+            _ => None,
+        }
+    }
+
+    /// The options of the worker's mode that only it has.
+    pub(crate) fn worker_options(&self, engine: Engine) -> Vec<(&'static str, String)> {
+        let random = engine.kind == Kind::KernelRandom;
+        match self {
+            Self::IoRetry(args) => vec![("--pattern", option_name(args.pattern))],
+            Self::RandomRead(args) => {
+                vec![("--advice", option_name(if random { Advice::Random } else { args.advice }))]
+            }
+            Self::RandomWrite(_) => {
+                vec![("--advice", option_name(if random { Advice::Random } else { Advice::None }))]
+            }
+            Self::FileMapChurn(args) => vec![
+                ("--mappings", args.mappings.to_string()),
+                ("--mapping-bytes", args.mapping_size.bytes().to_string()),
+            ],
+            Self::SharedDirty(args) => vec![("--start", option_name(args.start))],
+            Self::Scan(_) | Self::Cyclic(_) | Self::UptodateWait(_) | Self::LockWait(_) => Vec::new(),
+        }
+    }
+
+    /// The engines that it has.
+    fn kinds(&self) -> &'static [Kind] {
+        match self {
+            Self::RandomRead(_) | Self::RandomWrite(_) => {
+                &[Kind::Kernel, Kind::KernelRandom, Kind::Elbowroom, Kind::Soft]
+            }
+            _ => &[Kind::Kernel, Kind::Elbowroom, Kind::Soft],
         }
     }
 
@@ -289,13 +326,13 @@ impl Workload {
     /// # Errors
     /// If an option is out of range; the message says what is possible.
     pub fn check(&self) -> Result<()> {
-        let (common, file_size, engines) = (self.common(), self.file_size(), self.engines());
+        let (common, file_size) = (self.common(), self.file_size());
         ensure!((1..=MAX_THREADS).contains(&self.threads()), "--threads must be from 1 to {MAX_THREADS}");
         ensure!((0.1..=86_400.0).contains(&common.seconds), "--seconds must be from 0.1 to 86400");
         ensure!((0.1..=3_600.0).contains(&common.grace_seconds), "--grace-seconds must be from 0.1 to 3600");
         ensure!((1..=1000).contains(&common.runs), "--runs must be from 1 to 1000");
         ensure!(
-            common.memory >= MIN_MEMORY,
+            self.memory() >= MIN_MEMORY,
             "--memory must be at least {MIN_MEMORY}, or nothing can run in it"
         );
         ensure!(
@@ -304,23 +341,53 @@ impl Workload {
                 && file_size.pages() < 1 << 32,
             "--file-size must be whole pages of 4 KiB, at least one and less than 16T"
         );
-        ensure!(
-            !matches!(self, Self::Scan(_)) || file_size.pages() >= self.threads() as u64,
-            "scan needs a file of at least one page per thread"
-        );
+        self.check_own(file_size)?;
         if let Some(readahead) = common.kernel_readahead {
             ensure!(
                 readahead.bytes().is_multiple_of(PAGE_BYTES) && readahead.bytes() <= 1 << 30,
                 "--kernel-readahead must be whole pages of 4 KiB and at most 1G"
             );
         }
-        ensure!(!engines.is_empty(), "--engines must name at least one engine");
-        for (index, engine) in engines.iter().enumerate() {
-            ensure!(!engines[..index].contains(engine), "--engines names {engine} twice");
-            ensure!(
-                *engine != Engine::KernelRandom || matches!(self, Self::RandomRead(_)),
-                "the engine kernel-random is for random-read only"
-            );
+        engine::check_engines(self.engines(), self.name(), self.kinds())
+    }
+
+    /// What only one workload asks for.
+    fn check_own(&self, file_size: Size) -> Result<()> {
+        match self {
+            Self::Scan(args) | Self::Cyclic(args) => ensure!(
+                file_size.pages() >= args.threads as u64,
+                "scan needs a file of at least one page per thread"
+            ),
+            Self::SharedDirty(args) => {
+                ensure!(
+                    args.threads == 1 || file_size.bytes() >= PART_BYTES,
+                    "the other threads map parts of 1M of a file: --file-size must be at least that"
+                );
+                let limits = (16 * PAGE_BYTES)..=(1 << 40);
+                ensure!(
+                    args.kernel_dirty_limit.is_none_or(|limit| limits.contains(&limit.bytes())),
+                    "--kernel-dirty-limit must be from 64K to 1T"
+                );
+            }
+            Self::FileMapChurn(args) => {
+                let bytes = args.mapping_size.bytes();
+                ensure!(
+                    bytes > 0 && bytes.is_multiple_of(PAGE_BYTES) && bytes <= file_size.bytes(),
+                    "--mapping-size must be whole pages of 4 KiB, and at most the size of the file"
+                );
+                ensure!((1..=1000).contains(&args.mappings), "--mappings must be from 1 to 1000");
+            }
+            Self::LockWait(args) => {
+                ensure!(
+                    args.threads >= 4,
+                    "lock-wait has three kinds of threads: --threads must be at least 4"
+                );
+                ensure!(
+                    file_size.bytes() >= PART_BYTES,
+                    "threads map parts of 1M of the file: --file-size must be at least that"
+                );
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -351,13 +418,40 @@ mod tests {
             "lab run io-retry --threads 7 --seconds 5 --memory 240M --engines kernel,elbowroom --json F";
         let workload = parse(&format!("{line} --kernel-readahead 128K")).unwrap();
         assert_eq!((workload.threads(), workload.files(), workload.file_size().pages()), (7, 7, 4096));
-        assert_eq!(workload.engines(), [Engine::Kernel, Engine::Elbowroom]);
+        assert_eq!(workload.engines(), [Kind::Kernel, Kind::Elbowroom].map(Engine::whole));
         assert_eq!(workload.common().kernel_readahead.map(Size::bytes), Some(128 << 10));
     }
 
     #[test]
     fn a_scan_is_eight_budgets_long() {
         assert_eq!(parse("lab run scan --memory 32M").unwrap().file_size().bytes(), 256 << 20);
+    }
+
+    #[test]
+    fn improvements_that_are_off_are_engines_of_every_workload() {
+        for name in ["io-retry", "random-read", "random-write", "scan", "cyclic", "shared-dirty"]
+            .into_iter()
+            .chain(["file-map-churn", "uptodate-wait", "lock-wait"])
+        {
+            let line =
+                format!("lab run {name} --engines kernel,elbowroom-vma_locks,elbowroom,soft-vma_locks");
+            let workload = parse(&line).unwrap();
+            assert_eq!((workload.name(), workload.engines().len()), (name, 4));
+            assert_eq!(workload.engines()[1].off(), "vma_locks");
+            assert!(LIST.contains(&format!("\n{name} ")), "{name}");
+            // What is before and after by default is of this workload.
+            parse(&format!("lab run {name}")).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_has_to_fit_has_a_budget_in_which_it_does() {
+        let workload = parse("lab run shared-dirty").unwrap();
+        assert!(workload.memory().bytes() > 3 * workload.file_size().bytes());
+        assert_eq!(parse("lab run shared-dirty --memory 96M").unwrap().memory().bytes(), 96 << 20);
+        assert_eq!(parse("lab run io-retry").unwrap().memory(), DEFAULT_MEMORY);
+        let files = |threads| parse(&format!("lab run shared-dirty --threads {threads}")).unwrap().files();
+        assert_eq!([files(1), files(2)], [1, 2]);
     }
 
     #[test]
@@ -373,7 +467,19 @@ mod tests {
             "io-retry --engines kernel,kernel",
             "io-retry --engines kernel-random",
             "io-retry --kernel-readahead 5K",
+            "io-retry --engines host",
+            "scan --engines kernel-random",
             "scan --threads 2 --file-size 4K",
+            "cyclic --threads 2 --file-size 4K",
+            "shared-dirty --threads 2 --file-size 64K",
+            "shared-dirty --kernel-dirty-limit 1",
+            "shared-dirty --engines kernel-vma_locks",
+            "file-map-churn --mappings 0",
+            "file-map-churn --mapping-size 1000",
+            "file-map-churn --mapping-size 65M",
+            "uptodate-wait --threads 0",
+            "lock-wait --threads 3",
+            "lock-wait --file-size 4K",
             "swap",
         ] {
             assert!(parse(&format!("lab run {wrong}")).is_err(), "{wrong}");

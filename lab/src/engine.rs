@@ -1,97 +1,207 @@
-//! The engines that are compared: how each is told to run the worker.
+//! The engines that are compared: who has the memory, and which of Elbowroom's improvements are off.
 
-use std::env;
-use std::ffi::OsString;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
-use serde::Serialize;
+use anyhow::{Context, Error, Result, anyhow, ensure};
+use elbowroom::Ablation;
+use serde::{Serialize, Serializer};
 
-use crate::cgroup::Cgroup;
-use crate::size::Size;
-
-/// Who pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Engine {
-    /// Linux, in a memory control group
+/// Who has the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Linux. A worker runs in a memory control group.
     Kernel,
-    /// Linux, in a memory control group, told by MADV_RANDOM that access is random
+    /// Linux, told by MADV_RANDOM that access is random.
     KernelRandom,
-    /// Elbowroom, by `elbowroom run`
+    /// The worker under `elbowroom run`.
     Elbowroom,
+    /// A soft space: of the worker, or of the lab.
+    Soft,
+    /// Real pointers, by userfaultfd, in the lab's own process.
+    Host,
 }
 
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+impl Kind {
+    /// A name that begins with another one comes first.
+    const ALL: [Self; 5] = [Self::KernelRandom, Self::Kernel, Self::Elbowroom, Self::Soft, Self::Host];
+
+    /// As the command line has it.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Kernel => "kernel",
             Self::KernelRandom => "kernel-random",
             Self::Elbowroom => "elbowroom",
-        })
+            Self::Soft => "soft",
+            Self::Host => "host",
+        }
     }
-}
 
-impl Engine {
-    /// Whether the kernel pages.
-    pub fn is_kernel(self) -> bool {
+    fn is_kernel(self) -> bool {
         matches!(self, Self::Kernel | Self::KernelRandom)
     }
 }
 
-/// The programs that the lab starts.
-#[derive(Debug)]
-pub struct Programs {
-    worker: PathBuf,
-    elbowroom: PathBuf,
+/// An engine, and the improvements that it does without. Its name is that of the engine, and behind it, each
+/// after a minus, those of what is off: `soft-vma_locks` are soft spaces without VMA locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Engine {
+    /// Who has the memory.
+    pub kind: Kind,
+    /// What is off.
+    pub ablation: Ablation,
 }
 
-impl Programs {
-    /// Finds them: Elbowroom is this program unless `ELBOWROOM_EXE` names another, the worker is beside this
-    /// program.
-    ///
-    /// # Errors
-    /// If the worker is not there.
-    pub fn find() -> Result<Self> {
-        let this = env::current_exe().context("cannot tell where this program is")?;
-        let elbowroom = env::var_os("ELBOWROOM_EXE").filter(|exe| !exe.is_empty()).map(PathBuf::from);
-        let worker = this.with_file_name("elbowroom-lab-worker");
-        ensure!(
-            worker.is_file(),
-            "{} is missing; cargo build --release builds it, and it must stay beside this program",
-            worker.display()
-        );
-        Ok(Self { worker, elbowroom: elbowroom.unwrap_or(this) })
+impl Engine {
+    /// The engine with all that it has.
+    pub fn whole(kind: Kind) -> Self {
+        Self { kind, ablation: Ablation::default() }
     }
 
-    /// The worker in a control group.
-    pub fn in_cgroup(&self, group: &Cgroup, worker_args: &[OsString]) -> Vec<OsString> {
-        let mut line: Vec<OsString> = vec![self.worker.clone().into(), "enter".into(), group.procs().into()];
-        line.push("--".into());
-        line.push(self.worker.clone().into());
-        line.extend_from_slice(worker_args);
-        line
+    /// The engine without one improvement, if there is one of that name.
+    pub fn without(kind: Kind, name: &str) -> Option<Self> {
+        let ablation = Ablation::without(name).ok()?;
+        Some(Self { kind, ablation })
     }
 
-    /// The worker under `elbowroom run`, which writes its statistics to `stats`; `off` names what is switched
-    /// off, with commas between.
-    pub fn under_elbowroom(
-        &self,
-        memory: Size,
-        stats: &Path,
-        off: &str,
-        worker_args: &[OsString],
-    ) -> Vec<OsString> {
-        let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
-        line.extend(["run", "--memory", &memory.to_string(), "--quiet", "--stats"].map(OsString::from));
-        line.push(stats.into());
-        if !off.is_empty() {
-            line.extend(["--ablate", off].map(OsString::from));
+    /// Whether the kernel pages.
+    pub fn is_kernel(self) -> bool {
+        self.kind.is_kernel()
+    }
+
+    /// Whether nothing of it is off.
+    pub fn is_whole(self) -> bool {
+        self.ablation == Ablation::default()
+    }
+
+    /// What is off, with commas between, as `run --ablate` takes it.
+    pub fn off(self) -> String {
+        self.ablation.off().join(",")
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut name = self.kind.name().to_owned();
+        for off in self.ablation.off() {
+            name.push('-');
+            name.push_str(off);
         }
-        line.extend(["--".into(), self.worker.clone().into()]);
-        line.extend_from_slice(worker_args);
-        line
+        f.pad(&name)
+    }
+}
+
+impl FromStr for Engine {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let after = |kind: &Kind| match text.strip_prefix(kind.name())? {
+            "" => Some(""),
+            rest => rest.strip_prefix('-'),
+        };
+        let found = Kind::ALL.into_iter().find_map(|kind| after(&kind).map(|off| (kind, off)));
+        let (kind, off) = found.with_context(|| {
+            let known = Kind::ALL.map(Kind::name).join(", ");
+            format!("no engine \"{text}\"; there are {known}, and without an improvement: soft-vma_locks")
+        })?;
+        let ablation = Ablation::without(&off.replace('-', ",")).map_err(|error| anyhow!(error))?;
+        let engine = Self { kind, ablation };
+        ensure!(
+            engine.is_whole() || !kind.is_kernel(),
+            "the kernel has none of Elbowroom's improvements, so none can be off"
+        );
+        Ok(engine)
+    }
+}
+
+impl Serialize for Engine {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The pairs in which one is before and one after: of each engine with all that it has, after the kernel, and
+/// after itself without an improvement.
+pub fn before_and_after(engines: &[Engine]) -> Vec<(Engine, Engine)> {
+    let ours = engines.iter().filter(|engine| engine.is_whole() && !engine.is_kernel());
+    let is_before = |before: &Engine, after: &Engine| {
+        before.kind == Kind::Kernel || before.kind == after.kind && !before.is_whole()
+    };
+    ours.flat_map(|after| {
+        engines.iter().filter(move |before| is_before(before, after)).map(|before| (*before, *after))
+    })
+    .collect()
+}
+
+/// Fails unless each of the engines is of a kind that the workload has, and none is there twice.
+///
+/// # Errors
+/// A message that says what is possible.
+pub fn check_engines(engines: &[Engine], workload: &str, kinds: &[Kind]) -> Result<()> {
+    ensure!(!engines.is_empty(), "--engines must name at least one engine");
+    for (index, engine) in engines.iter().enumerate() {
+        ensure!(!engines[..index].contains(engine), "--engines names {engine} twice");
+        ensure!(
+            kinds.contains(&engine.kind),
+            "{workload} has no engine {}; it has {}",
+            engine.kind.name(),
+            kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_named_after_what_is_off() {
+        for name in ["kernel", "kernel-random", "elbowroom", "soft", "host", "soft-vma_locks"] {
+            assert_eq!(name.parse::<Engine>().unwrap().to_string(), name);
+        }
+        let two: Engine = "elbowroom-vma_locks-given_way".parse().unwrap();
+        assert_eq!(
+            (two.off().as_str(), two.to_string().as_str()),
+            ("vma_locks,given_way", "elbowroom-vma_locks-given_way")
+        );
+        // Whatever can be switched off can be switched off here, by the same name.
+        for name in Ablation::names() {
+            let engine: Engine = format!("elbowroom-{name}").parse().unwrap();
+            assert_eq!(Some(engine), Engine::without(Kind::Elbowroom, name));
+            assert!(!engine.is_whole());
+        }
+    }
+
+    #[test]
+    fn before_is_the_kernel_or_the_same_without_something() {
+        let engines = ["kernel", "elbowroom-vma_locks", "elbowroom", "soft-given_way", "soft"]
+            .map(|name| name.parse::<Engine>().unwrap());
+        let pairs: Vec<_> = before_and_after(&engines)
+            .into_iter()
+            .map(|(before, after)| format!("{before} {after}"))
+            .collect();
+        let expected =
+            ["kernel elbowroom", "elbowroom-vma_locks elbowroom", "kernel soft", "soft-given_way soft"];
+        assert_eq!(pairs, expected);
+    }
+
+    #[test]
+    fn what_is_no_engine_is_refused_with_what_there_is() {
+        for (wrong, said) in [
+            ("linux", "there are"),
+            ("kernels", "there are"),
+            ("", "there are"),
+            ("soft-locks", "vma_locks"),
+            ("kernel-vma_locks", "none can be off"),
+            ("kernel-random-vma_locks", "none can be off"),
+        ] {
+            let error = format!("{:#}", wrong.parse::<Engine>().unwrap_err());
+            assert!(error.contains(said), "{wrong}: {error}");
+        }
+        let kernel = Engine::whole(Kind::Kernel);
+        assert!(check_engines(&[kernel, kernel], "scan", &[Kind::Kernel]).is_err());
+        assert!(check_engines(&[kernel], "scan", &[Kind::Soft]).is_err());
+        assert!(check_engines(&[], "scan", &[Kind::Kernel]).is_err());
     }
 }

@@ -3,16 +3,17 @@
 //! The lab makes files of known content, runs one worker program over them in each engine in turn, and
 //! compares. The worker (`elbowroom-lab-worker`) is the same program with the same arguments everywhere: the
 //! kernel runs it in a memory control group with the budget as its limit, Elbowroom runs it by `elbowroom run
-//! --memory`.
+//! --memory`; for the engine `soft` it makes its mappings in a soft space of its own.
 //!
 //! From here down: [`cli`] says what can be asked for; `session` makes the files and runs the engines in
 //! turn; `watch` runs one worker and samples it; `record` is what was seen of it and the figures that follow;
-//! `report` computes medians and ratios and prints them;
-//! `tune` does so for what is switched off. [`board`], [`content`] and [`histogram`] are what
-//! the lab and the worker must agree on. Beside that, `bench` measures the library alone, in this process.
-//! Unsafe code is in `bench::area` only; the worker's is in its `memory` module.
+//! `report` computes medians and ratios and prints them, `published` beside what others have published;
+//! `tune` does so for what is switched off. `engine` names what is compared, and `programs` starts it.
+//! [`board`], [`content`] and [`histogram`] are what the lab and the worker must agree on. Beside that,
+//! `bench` measures the library alone, in this process. Unsafe code is in `bench::area` only; the worker's is
+//! in its `memory` module.
 //!
-//! Everything that is changed outside of the lab's own files (the device's readahead, control groups) is
+//! Everything that is changed outside of the lab's own files (readahead, dirty limit, control groups) is
 //! undone by a guard's `Drop`, so that it is undone on every way out: signals only raise a flag
 //! (`interrupt`), and all waits look at it. Only SIGKILL leaves them behind; the worker then dies with the
 //! lab.
@@ -28,12 +29,15 @@ mod cgroup;
 pub mod cli;
 pub mod content;
 mod device;
+mod dirty_limit;
 mod engine;
 mod files;
 pub mod histogram;
 mod interrupt;
-mod procfs;
+pub mod procfs;
+mod programs;
 mod progress;
+mod published;
 mod record;
 mod report;
 mod session;
@@ -43,6 +47,9 @@ mod watch;
 
 /// The granularity of everything in the lab, in bytes. Files are whole pages.
 pub const PAGE_BYTES: u64 = 4096;
+
+/// What is mapped where a part of a file is mapped, in bytes: the least that `elbowroom run` manages.
+pub const PART_BYTES: u64 = 1 << 20;
 
 /// The worker's exit status when a page was not what it must be.
 pub const WRONG_CONTENT_STATUS: u8 = 3;

@@ -72,6 +72,19 @@ fn parse_cpu(stat: &str) -> Option<Cpu> {
     Some(Cpu { user: of_ticks(ticks(14)? + ticks(16)?), system: of_ticks(ticks(15)? + ticks(17)?) })
 }
 
+/// Faults of the calling thread so far, as the kernel counts them: without I/O, and with it (or tried again).
+pub fn faults_of_this_thread() -> Result<(u64, u64)> {
+    let path = "/proc/thread-self/stat";
+    let stat = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    parse_faults(&stat).with_context(|| format!("{path} is not understood: {stat:?}"))
+}
+
+fn parse_faults(stat: &str) -> Option<(u64, u64)> {
+    let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    let count = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some((count(10)?, count(12)?))
+}
+
 /// How long all processors together have been busy since the machine started: everything but idle, waiting
 /// for I/O, and time taken by other machines.
 pub fn machine_busy() -> Result<Duration> {
@@ -122,6 +135,7 @@ mod tests {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 10 0 0 0 100 200 3 4 20 0 1 0 5 6 7";
         let cpu = parse_cpu(stat).unwrap();
         assert_eq!((cpu.user, cpu.system), (of_ticks(103), of_ticks(204)));
+        assert_eq!(parse_faults(stat), Some((10, 0)));
     }
 
     #[test]

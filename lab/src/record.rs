@@ -4,8 +4,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::PAGE_BYTES;
-use crate::engine::Engine;
+use crate::engine::{Engine, Kind};
 use crate::histogram::Latency;
+use crate::report::ratio;
 use crate::size::Size;
 
 /// An Elbowroom worker with more of files resident than programs and libraries are large has its data mapped
@@ -48,8 +49,25 @@ pub struct Record {
     /// Lookups in Elbowroom's fault path that took a lock of the whole address space.
     pub layout_lock_faults: Option<u64>,
     pub bystander: Option<Latency>,
-    /// Of single reads, where the workload measures them.
+    /// From the start of the threads to the end of the last.
+    pub worker_seconds: f64,
+    /// Of single reads, in random-read.
     pub reads: Option<Latency>,
+    /// Of what another workload times: single stores, or mappings made, used and unmapped.
+    pub operations: Option<Latency>,
+    /// The same while nobody stored.
+    pub idle_operations: Option<Latency>,
+    /// Whole passes that were timed, and how long they took together.
+    pub passes: u64,
+    pub passes_ns: u64,
+    /// Mappings of files made and unmapped, where the workload counts them.
+    pub maps: u64,
+    /// Anonymous mappings made, touched and unmapped.
+    pub anonymous_maps: u64,
+    /// Faults of the worker's threads in what is measured, as the kernel counts them; one that it had to try
+    /// again is a major one, as are all that a userfaultfd serves.
+    pub thread_faults_minor: u64,
+    pub thread_faults_major: u64,
     /// All of Elbowroom's statistics.
     pub engine_stats: Option<Value>,
 }
@@ -62,6 +80,8 @@ pub enum Unit {
     Bytes,
     GigabytesPerSecond,
     Count,
+    Ratio,
+    Percent,
 }
 
 impl Unit {
@@ -77,6 +97,10 @@ impl Unit {
             Self::Bytes => format!("{:.1} MiB", value / 1_048_576.0),
             Self::GigabytesPerSecond => format!("{value:.3} GB/s"),
             Self::Count => format!("{value:.0}"),
+            Self::Ratio if value != 0.0 && value.abs() < 0.01 => format!("{value:.6}"),
+            Self::Ratio if value != 0.0 && value.abs() < 0.1 => format!("{value:.4}"),
+            Self::Ratio => format!("{value:.2}"),
+            Self::Percent => format!("{value:.2} %"),
         }
     }
 }
@@ -115,6 +139,20 @@ fn rounds_per_second(record: &Record) -> Option<f64> {
     pages_per_second(record).map(|pages| pages / record.pages_per_round as f64)
 }
 
+fn per_second(record: &Record, count: u64) -> Option<f64> {
+    (record.worker_seconds > 0.0).then(|| count as f64 / record.worker_seconds)
+}
+
+/// As the kernel counts them.
+fn thread_faults(record: &Record) -> f64 {
+    (record.thread_faults_minor + record.thread_faults_major) as f64
+}
+
+/// Retries that were not for I/O: of faults on pages that have their bytes, and of lookups.
+fn other_retries(record: &Record) -> Option<f64> {
+    Some(record.stat("waits_for_locks")? + record.stat("vma_lock_retry")?)
+}
+
 fn latency(of: Option<Latency>, field: fn(&Latency) -> u64) -> Option<f64> {
     of.map(|latency| field(&latency) as f64)
 }
@@ -134,7 +172,12 @@ fn cyclic_rate(record: &Record) -> Option<f64> {
     (left > 0.0).then(|| (pages * PAGE_BYTES) as f64 / 1e9 / left)
 }
 
-const IO_RETRY: &[Metric] = &[metric("rounds_per_second", "rounds/s", Unit::PerSecond, rounds_per_second)];
+const IO_RETRY: &[Metric] = &[
+    metric("rounds_per_second", "rounds/s", Unit::PerSecond, rounds_per_second),
+    metric("retry_io_miss_percent", "retries that miss", Unit::Percent, |r| {
+        ratio(100.0 * r.stat("retry_io_miss")?, r.stat("retry_mmap_drop")?)
+    }),
+];
 
 const RANDOM_READ: &[Metric] = &[
     metric("reads_per_second", "reads/s", Unit::PerSecond, pages_per_second),
@@ -147,6 +190,83 @@ const RANDOM_READ: &[Metric] = &[
 const SCAN: &[Metric] = &[
     metric("first_pass_gigabytes_per_second", "first pass", Unit::GigabytesPerSecond, first_pass_rate),
     metric("cyclic_gigabytes_per_second", "cyclic passes", Unit::GigabytesPerSecond, cyclic_rate),
+];
+
+const CYCLIC: &[Metric] = &[
+    metric("cyclic_gigabytes_per_second", "cyclic passes", Unit::GigabytesPerSecond, cyclic_rate),
+    metric("first_pass_gigabytes_per_second", "first pass", Unit::GigabytesPerSecond, first_pass_rate),
+];
+
+const RANDOM_WRITE: &[Metric] = &[
+    metric("stores_per_second", "stores/s", Unit::PerSecond, pages_per_second),
+    metric("store_p50_ns", "store p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
+    metric("store_p99_ns", "store p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
+    metric("store_p999_ns", "store p99.9", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p999_ns)),
+    metric("store_max_ns", "store max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
+    metric("throttled_writers", "stores throttled", Unit::Count, |r| r.stat("throttled_writers")),
+];
+
+const SHARED_DIRTY: &[Metric] = &[
+    metric("pass_ns", "whole pass", Unit::Nanoseconds, |r| {
+        (r.passes > 0).then(|| r.passes_ns as f64 / r.passes as f64)
+    }),
+    metric("faults_per_page", "faults per page", Unit::Ratio, |r| {
+        per_page(r, if r.engine.is_kernel() { thread_faults(r) } else { r.stat("pgfault")? })
+    }),
+    metric("thread_faults_per_page", "faults per page, kernel's count", Unit::Ratio, |r| {
+        per_page(r, thread_faults(r))
+    }),
+    metric("throttled_writers", "stores throttled", Unit::Count, |r| r.stat("throttled_writers")),
+    metric("map_p99_ratio", "others' p99, storing / idle", Unit::Ratio, |r| {
+        latency(r.operations, |l| l.p99_ns).zip(latency(r.idle_operations, |l| l.p99_ns)).map(|(b, i)| b / i)
+    }),
+    metric("map_p50_ns", "others' map p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
+    metric("map_p90_ns", "others' map p90", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p90_ns)),
+    metric("map_p99_ns", "others' map p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
+    metric("map_p999_ns", "others' map p99.9", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p999_ns)),
+    metric("map_max_ns", "others' map max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
+    metric("map_idle_p50_ns", "  idle, p50", Unit::Nanoseconds, |r| latency(r.idle_operations, |l| l.p50_ns)),
+    metric("map_idle_p90_ns", "  idle, p90", Unit::Nanoseconds, |r| latency(r.idle_operations, |l| l.p90_ns)),
+    metric("map_idle_p99_ns", "  idle, p99", Unit::Nanoseconds, |r| latency(r.idle_operations, |l| l.p99_ns)),
+    metric("map_idle_p999_ns", "  idle, p99.9", Unit::Nanoseconds, |r| {
+        latency(r.idle_operations, |l| l.p999_ns)
+    }),
+    metric("map_idle_max_ns", "  idle, max", Unit::Nanoseconds, |r| latency(r.idle_operations, |l| l.max_ns)),
+];
+
+const FILE_MAP_CHURN: &[Metric] = &[
+    metric("maps_per_second", "maps/s", Unit::PerSecond, |r| per_second(r, r.maps)),
+    metric("cpu_ns_per_map", "CPU per map", Unit::Nanoseconds, |r| {
+        (r.maps > 0).then(|| (r.cpu_user_ns + r.cpu_system_ns) as f64 / r.maps as f64)
+    }),
+    metric("handed_back_files", "files left to the kernel", Unit::Count, |r| r.stat("handed_back_files")),
+    metric("folio_moves", "folio moves", Unit::Count, |r| r.stat("folio_moves")),
+];
+
+const UPTODATE_WAIT: &[Metric] = &[
+    metric("retries_per_major_fault", "retries per major fault", Unit::Ratio, |r| {
+        ratio(other_retries(r)?, r.stat("pgmajfault")?)
+    }),
+    metric("reads_per_second", "reads/s", Unit::PerSecond, pages_per_second),
+    metric("major_faults", "major faults", Unit::Count, |r| match r.engine.is_kernel() {
+        true => Some(r.thread_faults_major as f64),
+        false => r.stat("pgmajfault"),
+    }),
+    metric("vma_lock_retry", "VMA lock: retry", Unit::Count, |r| r.stat("vma_lock_retry")),
+    metric("waits_for_locks", "retries for a folio's lock", Unit::Count, |r| r.stat("waits_for_locks")),
+    metric("uptodate_waits", "waits for one, no retry", Unit::Count, |r| r.stat("uptodate_waits")),
+    metric("retry_mmap_drop", "retries after I/O", Unit::Count, |r| r.stat("retry_mmap_drop")),
+];
+
+/// What the bystander waits for is in every workload. What was waited for the layout lock, for reading and
+/// writing, belongs here: `layout_read_acquisitions` and so on, the keys that `published` has.
+const LOCK_WAIT: &[Metric] = &[
+    metric("reads_per_second", "reads/s", Unit::PerSecond, pages_per_second),
+    metric("anonymous_per_second", "anonymous maps/s", Unit::PerSecond, |r| per_second(r, r.anonymous_maps)),
+    metric("changes_per_second", "map + protect + unmap /s", Unit::PerSecond, |r| per_second(r, r.maps)),
+    metric("change_p50_ns", "  of these p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
+    metric("change_p99_ns", "  p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
+    metric("change_max_ns", "  max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
 ];
 
 const EVERY_WORKLOAD: &[Metric] = &[
@@ -186,6 +306,12 @@ pub fn metrics(workload: &str) -> impl Iterator<Item = &'static Metric> {
     let own = match workload {
         "io-retry" => IO_RETRY,
         "random-read" => RANDOM_READ,
+        "random-write" => RANDOM_WRITE,
+        "cyclic" => CYCLIC,
+        "shared-dirty" => SHARED_DIRTY,
+        "file-map-churn" => FILE_MAP_CHURN,
+        "uptodate-wait" => UPTODATE_WAIT,
+        "lock-wait" => LOCK_WAIT,
         _ => SCAN,
     };
     own.iter().chain(EVERY_WORKLOAD)
@@ -194,7 +320,12 @@ pub fn metrics(workload: &str) -> impl Iterator<Item = &'static Metric> {
 impl Record {
     /// Whether this is a run of Elbowroom whose files were left to the kernel, which then had no limit.
     pub fn seems_unmanaged(&self) -> bool {
-        self.engine == Engine::Elbowroom && self.peak_rss_file_bytes > MAX_MANAGED_RSS_FILE_BYTES
+        self.engine.kind == Kind::Elbowroom && self.peak_rss_file_bytes > MAX_MANAGED_RSS_FILE_BYTES
+    }
+
+    /// A figure of Elbowroom's own statistics.
+    fn stat(&self, key: &str) -> Option<f64> {
+        self.engine_stats.as_ref()?.get(key)?.as_f64()
     }
 
     /// The record as an object, with the figures of the table that follow from it.
@@ -210,9 +341,9 @@ impl Record {
 
     /// A record for tests: `pages` read in `seconds`, in rounds of ten.
     #[cfg(test)]
-    pub fn of_pages(engine: Engine, run: usize, pages: u64, seconds: f64) -> Self {
+    pub fn of_pages(kind: Kind, run: usize, pages: u64, seconds: f64) -> Self {
         Self {
-            engine,
+            engine: Engine::whole(kind),
             run,
             killed_at_bound: false,
             measured_seconds: seconds,
@@ -232,7 +363,16 @@ impl Record {
             peak_engine_bytes: None,
             layout_lock_faults: None,
             bystander: None,
+            worker_seconds: seconds,
             reads: None,
+            operations: None,
+            idle_operations: None,
+            passes: 0,
+            passes_ns: 0,
+            maps: 0,
+            anonymous_maps: 0,
+            thread_faults_minor: 0,
+            thread_faults_major: 0,
             engine_stats: None,
         }
     }
@@ -244,16 +384,16 @@ mod tests {
 
     #[test]
     fn unfinished_rounds_count_by_their_pages() {
-        let record = Record::of_pages(Engine::Kernel, 1, 25, 2.0);
+        let record = Record::of_pages(Kind::Kernel, 1, 25, 2.0);
         assert_eq!((record.rounds_completed, rounds_per_second(&record)), (2, Some(1.25)));
         assert_eq!(per_page(&record, 50.0), Some(2.0));
-        let nothing = Record::of_pages(Engine::Kernel, 1, 0, 2.0);
+        let nothing = Record::of_pages(Kind::Kernel, 1, 0, 2.0);
         assert_eq!((rounds_per_second(&nothing), per_page(&nothing, 50.0)), (Some(0.0), None));
     }
 
     #[test]
     fn the_first_pass_and_the_others_are_apart() {
-        let mut record = Record::of_pages(Engine::Kernel, 1, 25, 2.0);
+        let mut record = Record::of_pages(Kind::Kernel, 1, 25, 2.0);
         // In pages per second, rounded, so that the last bits of a division do not matter.
         let rates = |record: &Record| {
             [first_pass_rate(record), cyclic_rate(record)]
@@ -269,20 +409,57 @@ mod tests {
 
     #[test]
     fn files_mapped_by_the_kernel_are_noticed_under_elbowroom_only() {
-        let with = |engine, peak_rss_file_bytes| Record {
-            peak_rss_file_bytes,
-            ..Record::of_pages(engine, 1, 1, 1.0)
-        };
-        assert!(with(Engine::Elbowroom, 30 << 20).seems_unmanaged());
-        assert!(!with(Engine::Elbowroom, 8 << 20).seems_unmanaged());
-        assert!(!with(Engine::Kernel, 30 << 20).seems_unmanaged());
+        let with =
+            |kind, peak_rss_file_bytes| Record { peak_rss_file_bytes, ..Record::of_pages(kind, 1, 1, 1.0) };
+        assert!(with(Kind::Elbowroom, 30 << 20).seems_unmanaged());
+        assert!(!with(Kind::Elbowroom, 8 << 20).seems_unmanaged());
+        assert!(!with(Kind::Kernel, 30 << 20).seems_unmanaged());
     }
 
     #[test]
     fn the_object_of_a_run_has_the_figures_of_the_table() {
-        let json = Record::of_pages(Engine::Elbowroom, 1, 20, 1.0).to_json("io-retry").unwrap();
+        let json = Record::of_pages(Kind::Elbowroom, 1, 20, 1.0).to_json("io-retry").unwrap();
         assert_eq!((&json["rounds_per_second"], &json["cpu_ns_per_page"]), (&json!(2.0), &json!(1000.0)));
         // Raw figures keep their type.
         assert_eq!((&json["killed_at_bound"], &json["engine"]), (&json!(false), &json!("elbowroom")));
+    }
+
+    #[test]
+    fn faults_per_page_are_counted_by_whoever_serves_them() {
+        let passes = |kind, engine_stats| Record {
+            passes: 2,
+            passes_ns: 30,
+            thread_faults_minor: 15,
+            thread_faults_major: 5,
+            engine_stats,
+            ..Record::of_pages(kind, 1, 20, 1.0)
+        };
+        let figure = |record: &Record, key: &str| {
+            let metric = metrics("shared-dirty").find(|metric| metric.key == key).unwrap();
+            (metric.of)(record)
+        };
+        let kernel = passes(Kind::Kernel, None);
+        assert_eq!([figure(&kernel, "pass_ns"), figure(&kernel, "faults_per_page")], [Some(15.0), Some(1.0)]);
+        let stats = json!({ "pgfault": 5, "pgmajfault": 2, "throttled_writers": 4 });
+        let ours = passes(Kind::Soft, Some(stats));
+        assert_eq!(
+            [figure(&ours, "faults_per_page"), figure(&ours, "throttled_writers")],
+            [Some(0.25), Some(4.0)]
+        );
+        assert_eq!(figure(&passes(Kind::Soft, None), "faults_per_page"), None);
+    }
+
+    #[test]
+    fn no_workload_has_a_key_twice() {
+        for workload in ["io-retry", "random-read", "random-write", "scan", "cyclic", "shared-dirty"]
+            .into_iter()
+            .chain(["file-map-churn", "uptodate-wait", "lock-wait"])
+        {
+            let mut keys: Vec<_> = metrics(workload).map(|metric| metric.key).collect();
+            let all = keys.len();
+            keys.sort_unstable();
+            keys.dedup();
+            assert_eq!(keys.len(), all, "{workload}");
+        }
     }
 }

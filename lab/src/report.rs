@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::cli::{Workload, option_name};
 use crate::device::Device;
-use crate::engine::Engine;
+use crate::engine::{self, Engine, Kind};
 use crate::procfs::{self, Machine};
+use crate::published;
 use crate::record::{Metric, Record, metrics};
 use crate::size::Size;
 
@@ -43,8 +44,9 @@ impl Report {
         device: Option<&Device>,
     ) -> Result<Self> {
         let mut parameters = serde_json::to_value(workload)?;
-        // The size of a scan's file may be a default.
+        // These may be defaults that the other options give.
         parameters["file_bytes"] = workload.file_size().bytes().into();
+        parameters["memory_bytes"] = workload.memory().bytes().into();
         Ok(Self {
             workload: workload.name(),
             parameters,
@@ -74,8 +76,10 @@ impl Report {
             Some(format!("{} {}", metric.label, metric.unit.show((metric.of)(record)?)))
         };
         let first = self.metrics().next().map_or("", |metric| metric.key);
-        let keys =
-            [first, "cyclic_gigabytes_per_second", "cpu_ns_per_page", "bystander_p99_ns", "peak_rss_bytes"];
+        let cyclic = "cyclic_gigabytes_per_second";
+        let mut keys = vec![first, cyclic, "cpu_ns_per_page", "bystander_p99_ns", "peak_rss_bytes"];
+        // Where it is the first one itself.
+        keys.dedup();
         let mut line = keys.into_iter().filter_map(shown).collect::<Vec<_>>().join(", ");
         if record.killed_at_bound {
             line.push_str(", killed at the bound");
@@ -100,7 +104,7 @@ impl Report {
 
     /// Who is compared with whom: Elbowroom, or else the last engine, with each of the others.
     fn comparisons(&self) -> Vec<(Engine, Engine)> {
-        let elbowroom = self.engines.iter().find(|engine| **engine == Engine::Elbowroom);
+        let elbowroom = self.engines.iter().find(|engine| **engine == Engine::whole(Kind::Elbowroom));
         let Some(subject) = elbowroom.or(self.engines.last()).copied() else { return Vec::new() };
         self.engines.iter().filter(|base| **base != subject).map(|base| (subject, *base)).collect()
     }
@@ -129,8 +133,18 @@ impl Report {
         }
         let mut text = self.heading();
         align(&rows, &mut text);
+        text.push_str(&self.published());
         text.push_str(self.notes().as_str());
         text
+    }
+
+    /// What was published, with our own figures of each pair of engines.
+    fn published(&self) -> String {
+        let pairs = engine::before_and_after(&self.engines);
+        published::table(self.workload, &pairs, |engine, key| {
+            let metric = self.metrics().find(|metric| metric.key == key)?;
+            self.median(*engine, metric)
+        })
     }
 
     fn heading(&self) -> String {
@@ -159,8 +173,10 @@ impl Report {
             );
         }
         notes.push_str(
-            "Every page that was read was verified. CPU of the machine includes kernel threads and everybody \
-             else; the lab itself is left out.\n\"of pairs\" is the median of the ratios run by run.\n",
+            "Every page that was read was verified, and files that were stored to were read afterwards.\n\
+             CPU of the worker is all that it used, from start to end. CPU of the machine includes kernel \
+             threads and everybody else; the lab itself is left out.\n\
+             \"of pairs\" is the median of the ratios run by run.\n",
         );
         if self.runs.iter().any(Record::seems_unmanaged) {
             notes.push_str(
@@ -210,6 +226,7 @@ impl Report {
             "runs": runs?,
             "medians": medians,
             "ratios": ratios,
+            "published": published::json(self.workload),
         }))
     }
 }
@@ -219,7 +236,13 @@ fn describe(workload: &Workload) -> String {
     let how = match workload {
         Workload::IoRetry(args) => format!(", pattern {}", option_name(args.pattern)),
         Workload::RandomRead(args) => format!(", advice {}", option_name(args.advice)),
-        Workload::Scan(_) => String::new(),
+        Workload::FileMapChurn(args) => format!(", {} mappings of {}", args.mappings, args.mapping_size),
+        Workload::SharedDirty(args) => {
+            let limit = args.kernel_dirty_limit;
+            let limit = limit.map(|limit| format!(", the kernel's dirty limit {limit}"));
+            format!(", start {}{}", option_name(args.start), limit.unwrap_or_default())
+        }
+        _ => String::new(),
     };
     let common = workload.common();
     format!(
@@ -229,7 +252,7 @@ fn describe(workload: &Workload) -> String {
         workload.files(),
         workload.file_size(),
         common.seconds,
-        common.memory
+        workload.memory()
     )
 }
 
@@ -265,9 +288,9 @@ pub(crate) fn align(rows: &[Vec<String>], text: &mut String) {
 mod tests {
     use super::*;
 
-    fn report(rates: &[(Engine, usize, u64)], engines: &[Engine]) -> Report {
+    fn report(rates: &[(Kind, usize, u64)], kinds: &[Kind]) -> Report {
         let machine = Machine { kernel: "Linux 1.2".into(), cpus: 2, memory_bytes: 1 << 30 };
-        let run = |(engine, run, pages): &(Engine, usize, u64)| Record::of_pages(*engine, *run, *pages, 1.0);
+        let run = |(kind, run, pages): &(Kind, usize, u64)| Record::of_pages(*kind, *run, *pages, 1.0);
         Report {
             workload: "io-retry",
             parameters: json!({}),
@@ -275,7 +298,7 @@ mod tests {
             machine,
             device: None,
             kernel_readahead: None,
-            engines: engines.to_vec(),
+            engines: kinds.iter().copied().map(Engine::whole).collect(),
             skipped: Vec::new(),
             runs: rates.iter().map(run).collect(),
         }
@@ -283,7 +306,7 @@ mod tests {
 
     #[test]
     fn ratios_are_of_medians_and_of_pairs() {
-        use Engine::{Elbowroom, Kernel};
+        use Kind::{Elbowroom, Kernel};
         let runs = [
             (Kernel, 1, 10),
             (Elbowroom, 1, 40),
@@ -301,15 +324,18 @@ mod tests {
         let table = report.table();
         let row = table.lines().find(|line| line.starts_with("rounds/s")).unwrap();
         assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["rounds/s", "2.00", "9.00", "4.50", "4.00"]);
+        // What others have published of this workload is beside it.
+        let ours = table.lines().find(|line| line.trim().starts_with("kernel -> elbowroom")).unwrap();
+        let cells: Vec<_> = ours.split_whitespace().collect();
+        assert_eq!(cells, ["kernel", "->", "elbowroom", "2.00", "9.00", "+350.0", "%"]);
+        assert_eq!(json["published"][0]["key"], json!("rounds_per_second"));
     }
 
     #[test]
     fn rows_without_a_figure_are_left_out_and_nothing_is_divided_by_zero() {
-        let table = report(
-            &[(Engine::Kernel, 1, 0), (Engine::Elbowroom, 1, 5)],
-            &[Engine::Kernel, Engine::Elbowroom],
-        )
-        .table();
+        let table =
+            report(&[(Kind::Kernel, 1, 0), (Kind::Elbowroom, 1, 5)], &[Kind::Kernel, Kind::Elbowroom])
+                .table();
         assert!(!table.contains("bystander") && !table.contains("inf") && !table.contains("NaN"), "{table}");
         let row = table.lines().find(|line| line.starts_with("CPU per page, worker")).unwrap();
         assert!(row.contains(" - "), "{row}");

@@ -10,14 +10,19 @@ use anyhow::{Context, Result, bail};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::WRONG_CONTENT_STATUS;
-use crate::board::{Board, BoardReading, SLOT_FIRST_PASS_NS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS, now_ns};
+use crate::board::{
+    Board, BoardReading, ENDED_NS, FAULTS_MAJOR, FAULTS_MINOR, PASSES, PASSES_NS, SLOT_ANONYMOUS,
+    SLOT_FIRST_PASS_NS, SLOT_MAPS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS, now_ns,
+};
 use crate::cgroup::Cgroup;
-use crate::cli::{Advice, Workload, option_name};
+use crate::cli::Workload;
 use crate::device::Device;
-use crate::engine::{Engine, Programs};
+use crate::dirty_limit;
+use crate::engine::{Engine, Kind};
 use crate::files::DataFiles;
 use crate::interrupt::Interrupt;
 use crate::procfs::{self, Resident};
+use crate::programs::Programs;
 use crate::progress::Progress;
 use crate::record::Record;
 use crate::report::{Report, Skipped};
@@ -66,7 +71,7 @@ pub fn run(workload: &Workload) -> Result<()> {
         for engine in &engines {
             let label = format!("run {run}/{} {engine}", common.runs);
             let record =
-                session.run_one(*engine, "", run, &label, &mut progress).with_context(|| label.clone())?;
+                session.run_one(*engine, run, &label, &mut progress).with_context(|| label.clone())?;
             progress.keep(&format!("{label}: {}", report.line(&record)));
             report.push(record);
         }
@@ -85,21 +90,20 @@ pub fn run(workload: &Workload) -> Result<()> {
 pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
     workload.check()?;
     let json = workload.common().json.as_deref().map(JsonFile::prepare).transpose()?;
-    let engine = Engine::Elbowroom;
+    let on = Engine::whole(Kind::Elbowroom);
     let mut progress = Progress::new();
-    let session = Session::begin(workload, &[engine], &mut progress)?;
+    let session = Session::begin(workload, &[on], &mut progress)?;
     let mut worths = Vec::new();
     for (nth, name) in (1..).zip(names) {
         let mut worth = Worth::new(name);
+        let off = Engine::without(Kind::Elbowroom, name).context("there is no such improvement")?;
         for run in 1..=workload.common().runs {
-            for off in ["", name] {
-                let label = format!(
-                    "{nth}/{} {name}, run {run}, {}",
-                    names.len(),
-                    if off.is_empty() { "on" } else { "off" }
-                );
-                let record = session.run_one(engine, off, run, &label, &mut progress);
-                worth.push(off.is_empty(), &record.with_context(|| label.clone())?);
+            for engine in [on, off] {
+                let is_on = engine.is_whole();
+                let label =
+                    format!("{nth}/{} {name}, run {run}, {}", names.len(), if is_on { "on" } else { "off" });
+                let record = session.run_one(engine, run, &label, &mut progress);
+                worth.push(is_on, &record.with_context(|| label.clone())?);
             }
         }
         progress.keep(&worth.line());
@@ -119,7 +123,7 @@ fn usable_engines(workload: &Workload) -> Result<(Vec<Engine>, Vec<Skipped>)> {
     if !engines.iter().any(|engine| engine.is_kernel()) {
         return Ok((engines.to_vec(), Vec::new()));
     }
-    let Err(error) = Cgroup::create(workload.common().memory) else {
+    let Err(error) = Cgroup::create(workload.memory()) else {
         return Ok((engines.to_vec(), Vec::new()));
     };
     let (kernels, others): (Vec<Engine>, Vec<Engine>) = engines.iter().partition(|engine| engine.is_kernel());
@@ -155,15 +159,8 @@ fn scratch_dir(fallback: &Path) -> Result<TempDir> {
 }
 
 impl Session<'_> {
-    /// Runs the worker once in one engine, with a cold cache; `off` names what of Elbowroom is switched off.
-    fn run_one(
-        &self,
-        engine: Engine,
-        off: &str,
-        run: usize,
-        label: &str,
-        progress: &mut Progress,
-    ) -> Result<Record> {
+    /// Runs the worker once in one engine, with a cold cache.
+    fn run_one(&self, engine: Engine, run: usize, label: &str, progress: &mut Progress) -> Result<Record> {
         let common = self.workload.common();
         progress.update(|| format!("{label}: making the page cache cold"));
         self.files.make_cold(&self.interrupt)?;
@@ -177,13 +174,17 @@ impl Session<'_> {
             remove_if_there(path)?;
         }
         let board = Board::create(&board_path, self.workload.threads())?;
-        let arguments = self.worker_arguments(engine, &board_path);
-        let group = if engine.is_kernel() { Some(Cgroup::create(common.memory)?) } else { None };
+        let arguments = self.worker_arguments(engine, &board_path, &stats_path);
+        let memory = self.workload.memory();
+        let group = if engine.is_kernel() { Some(Cgroup::create(memory)?) } else { None };
         let readahead = common.kernel_readahead.filter(|_| engine.is_kernel()).zip(self.device.as_ref());
         let _readahead = readahead.map(|(size, device)| device.with_readahead(size)).transpose()?;
-        let line = match &group {
-            Some(group) => self.programs.in_cgroup(group, &arguments),
-            None => self.programs.under_elbowroom(common.memory, &stats_path, off, &arguments),
+        let dirty_limit = self.workload.kernel_dirty_limit().filter(|_| engine.is_kernel());
+        let _dirty_limit = dirty_limit.map(dirty_limit::set).transpose()?;
+        let line = match (&group, engine.kind) {
+            (Some(group), _) => self.programs.in_cgroup(group, &arguments),
+            (None, Kind::Soft) => self.programs.alone(&arguments),
+            (None, _) => self.programs.under_elbowroom(memory, &stats_path, &engine.off(), &arguments),
         };
 
         let mut stderr =
@@ -207,8 +208,8 @@ impl Session<'_> {
         Ok(self.record(engine, run, &watched, used, peak_engine_bytes, stats))
     }
 
-    fn worker_arguments(&self, engine: Engine, board: &Path) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec![self.workload.name().into()];
+    fn worker_arguments(&self, engine: Engine, board: &Path, stats: &Path) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec![self.workload.mode().into()];
         let mut option = |name: &str, value: OsString| arguments.extend([name.into(), value]);
         option("--dir", self.files.dir().into());
         option("--board", board.into());
@@ -216,13 +217,13 @@ impl Session<'_> {
         option("--seconds", self.workload.common().seconds.to_string().into());
         option("--file-bytes", self.workload.file_size().bytes().to_string().into());
         option("--seed", self.files.seed().to_string().into());
-        match self.workload {
-            Workload::IoRetry(args) => option("--pattern", option_name(args.pattern).into()),
-            Workload::RandomRead(args) => {
-                let advice = if engine == Engine::KernelRandom { Advice::Random } else { args.advice };
-                option("--advice", option_name(advice).into());
-            }
-            Workload::Scan(_) => {}
+        for (name, value) in self.workload.worker_options(engine) {
+            option(name, value.into());
+        }
+        if engine.kind == Kind::Soft {
+            option("--soft-memory", self.workload.memory().bytes().to_string().into());
+            option("--soft-ablate", engine.off().into());
+            option("--stats", stats.into());
         }
         arguments
     }
@@ -237,6 +238,7 @@ impl Session<'_> {
         stats: Option<serde_json::Value>,
     ) -> Record {
         let board = &watched.board;
+        let reads_only = matches!(self.workload, Workload::RandomRead(_));
         let of_stats = |key: &str| stats.as_ref().and_then(|stats| stats.get(key)?.as_u64());
         Record {
             engine,
@@ -267,7 +269,20 @@ impl Session<'_> {
             peak_engine_bytes: group_peak_bytes.or_else(|| of_stats("peak_bytes")),
             layout_lock_faults: of_stats("layout_lock_faults"),
             bystander: board.bystander(),
-            reads: board.reads(),
+            worker_seconds: board
+                .header(ENDED_NS)
+                .zip(board.header(STARTED_NS))
+                .map_or(watched.time, |(end, start)| Duration::from_nanos(end.saturating_sub(start)))
+                .as_secs_f64(),
+            reads: board.operations().filter(|_| reads_only),
+            operations: board.operations().filter(|_| !reads_only),
+            idle_operations: board.idle(),
+            passes: board.header(PASSES).unwrap_or(0),
+            passes_ns: board.header(PASSES_NS).unwrap_or(0),
+            maps: board.total(SLOT_MAPS),
+            anonymous_maps: board.total(SLOT_ANONYMOUS),
+            thread_faults_minor: board.header(FAULTS_MINOR).unwrap_or(0),
+            thread_faults_major: board.header(FAULTS_MAJOR).unwrap_or(0),
             engine_stats: stats,
         }
     }
@@ -278,7 +293,7 @@ fn live_line(board: &BoardReading, resident: Resident) -> String {
         board.header(STARTED_NS).map_or(0.0, |started| now_ns().saturating_sub(started) as f64 / 1e9);
     let pages = board.total(SLOT_PAGES);
     format!(
-        "{seconds:.1} s, {} MiB read, resident {} MiB",
+        "{seconds:.1} s, {} MiB touched, resident {} MiB",
         (pages * crate::PAGE_BYTES) >> 20,
         resident.total_bytes >> 20
     )
@@ -308,7 +323,7 @@ fn judge(watched: &Watched, group: Option<&Cgroup>, stderr: &mut File) -> Result
 }
 
 fn read_stats(path: &Path) -> Result<serde_json::Value> {
-    let context = || format!("elbowroom run wrote no statistics that can be read to {}", path.display());
+    let context = || format!("the engine wrote no statistics that can be read to {}", path.display());
     let text = fs::read_to_string(path).with_context(context)?;
     serde_json::from_str(&text).with_context(context)
 }

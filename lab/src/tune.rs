@@ -108,14 +108,14 @@ pub fn json(workload: &Workload, worths: &[Worth]) -> Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Engine;
+    use crate::engine::Kind;
 
     #[test]
     fn what_is_gained_is_the_median_over_pairs() {
         let mut worth = Worth::new("x");
         for (on, off) in [(300, 100), (200, 100), (100, 200)] {
-            worth.push(true, &Record::of_pages(Engine::Elbowroom, 1, on, 1.0));
-            worth.push(false, &Record::of_pages(Engine::Elbowroom, 1, off, 1.0));
+            worth.push(true, &Record::of_pages(Kind::Elbowroom, 1, on, 1.0));
+            worth.push(false, &Record::of_pages(Kind::Elbowroom, 1, off, 1.0));
         }
         assert_eq!((worth.gains().0, worth.noise()), (Some(2.0), Some(1.0)));
         assert!(worth.line().starts_with("x: pages/s on/off 2.00, "), "{}", worth.line());

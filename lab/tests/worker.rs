@@ -6,18 +6,27 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use elbowroom_lab::board::{
-    Board, BoardReading, ENDED_NS, SLOT_FIRST_PASS_NS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS,
+    Board, BoardReading, ENDED_NS, FAULTS_MAJOR, FAULTS_MINOR, PASSES, PASSES_NS, SLOT_ANONYMOUS,
+    SLOT_FIRST_PASS_NS, SLOT_MAPS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS,
 };
 use elbowroom_lab::{PAGE_BYTES, WRONG_CONTENT_STATUS, content};
 use tempfile::TempDir;
 
 const SEED: u64 = 11;
 const PAGES: u64 = 40;
+/// Of files that parts are mapped of.
+const PAGES_OF_PARTS: u64 = 300;
+/// The same worker on a soft space of the library, with the least budget.
+const SOFT: [&str; 2] = ["--soft-memory", "16777216"];
 
 fn make_files(count: u64) -> TempDir {
+    make_files_of(count, PAGES)
+}
+
+fn make_files_of(count: u64, pages: u64) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for file in 0..count {
-        let mut bytes = vec![0; (PAGES * PAGE_BYTES) as usize];
+        let mut bytes = vec![0; (pages * PAGE_BYTES) as usize];
         for (page, bytes) in (0..).zip(bytes.chunks_exact_mut(PAGE_BYTES as usize)) {
             content::fill_page(bytes, SEED, file, page);
         }
@@ -34,13 +43,14 @@ fn corrupt(dir: &Path, file: u64, page: u64) {
 }
 
 fn work(dir: &Path, threads: usize, workload: &[&str], seconds: f64) -> (Output, BoardReading) {
+    let file_bytes = fs::metadata(dir.join("0")).unwrap().len();
     let boards = tempfile::tempdir().unwrap();
     let board = Board::create(&boards.path().join("board"), threads).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_elbowroom-lab-worker"))
         .args(workload)
         .args(["--threads", &threads.to_string(), "--seconds", &seconds.to_string()])
         .args(["--seed", &SEED.to_string()])
-        .args(["--file-bytes", &(PAGES * PAGE_BYTES).to_string()])
+        .args(["--file-bytes", &file_bytes.to_string()])
         .args(["--dir".as_ref(), dir.as_os_str(), "--board".as_ref(), board.path().as_os_str()])
         .output()
         .unwrap();
@@ -99,7 +109,7 @@ fn random_read_measures_every_read() {
     for advice in ["none", "random"] {
         let enough = |board: &BoardReading| board.total(SLOT_PAGES) > 0;
         let board = ran(dir.path(), 2, &["random-read", "--advice", advice], enough);
-        assert_eq!(board.reads().unwrap().count, board.total(SLOT_PAGES));
+        assert_eq!(board.operations().unwrap().count, board.total(SLOT_PAGES));
     }
 }
 
@@ -114,15 +124,143 @@ fn scan_passes_over_the_whole_file_in_parts() {
 }
 
 #[test]
-fn one_flipped_bit_fails_every_workload_and_says_where() {
-    for workload in
-        [&["io-retry"] as &[&str], &["io-retry", "--pattern", "cyclic"], &["random-read"], &["scan"]]
+fn shared_dirty_times_whole_passes_and_stores_to_every_page() {
+    for ground in [&[] as &[&str], &SOFT] {
+        let dir = make_files(1);
+        let workload = [&["shared-dirty"], ground].concat();
+        let board = ran(dir.path(), 1, &workload, |board| board.header(PASSES) >= Some(2));
+        let (passes, pages) = (board.header(PASSES).unwrap(), board.total(SLOT_PAGES));
+        assert!((passes * PAGES..(passes + 1) * PAGES).contains(&pages), "{passes} passes, {pages} pages");
+        assert!(board.header(PASSES_NS).unwrap() >= passes, "{ground:?}");
+        if ground.is_empty() {
+            // A page is mapped by its first store, or with others of its folio by theirs.
+            let minor = board.header(FAULTS_MINOR).unwrap();
+            assert!((passes..=2 * pages).contains(&minor), "{minor} faults, {passes} passes, {pages} pages");
+            assert!(board.header(FAULTS_MAJOR).is_none_or(|major| major < pages / 10 + 10));
+        }
+        // The last pass, and the one before it in the pages that it did not come to.
+        let bytes = fs::read(dir.path().join("0")).unwrap();
+        let stored: Vec<u8> = bytes.chunks_exact(PAGE_BYTES as usize).map(|page| page[8]).collect();
+        let (first, last) = (stored[0], stored[PAGES as usize - 1]);
+        assert!(last == first || last == first.wrapping_sub(1), "{ground:?}: {stored:?}");
+        assert!(stored.iter().all(|byte| [first, last].contains(byte)), "{ground:?}: {stored:?}");
+    }
+}
+
+#[test]
+fn shared_dirty_can_begin_with_holes_and_leaves_none_behind() {
+    for ground in [&[] as &[&str], &SOFT] {
+        let dir = make_files(1);
+        let workload = [&["shared-dirty", "--start", "hole"], ground].concat();
+        let before = fs::read(dir.path().join("0")).unwrap();
+        let board = ran(dir.path(), 1, &workload, |board| board.header(PASSES) >= Some(2));
+        assert!(board.total(SLOT_PAGES) >= board.header(PASSES).unwrap() * PAGES, "{ground:?}");
+        assert!(fs::read(dir.path().join("0")).unwrap() == before, "{ground:?}: it is for others");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{ground:?}");
+    }
+}
+
+#[test]
+fn shared_dirty_times_the_others_before_and_while_somebody_stores() {
+    for ground in [&[] as &[&str], &SOFT] {
+        let dir = make_files_of(2, PAGES_OF_PARTS);
+        let workload = [&["shared-dirty"], ground].concat();
+        let both = |board: &BoardReading| Some((board.idle()?.count, board.operations()?.count));
+        let board = ran(dir.path(), 3, &workload, |board| both(board).is_some());
+        let (idle, busy) = both(&board).unwrap();
+        assert_eq!(idle + busy, board.total(SLOT_MAPS), "{ground:?}");
+    }
+}
+
+#[test]
+fn random_write_measures_every_store() {
+    for workload in [&["random-write"] as &[&str], &["random-write", "--advice", "random", SOFT[0], SOFT[1]]]
     {
-        let dir = make_files(2);
-        let (file, threads) = if workload[0] == "io-retry" { (1, 2) } else { (0, 2) };
+        let dir = make_files(1);
+        let before = fs::read(dir.path().join("0")).unwrap();
+        let board = ran(dir.path(), 2, workload, |board| board.total(SLOT_PAGES) > 0);
+        assert_eq!(board.operations().unwrap().count, board.total(SLOT_PAGES));
+        // The worker has checked what is there; here, that it did store.
+        assert!(fs::read(dir.path().join("0")).unwrap() != before);
+    }
+}
+
+#[test]
+fn file_map_churn_counts_mappings_of_whole_rounds() {
+    for ground in [&[] as &[&str], &SOFT] {
+        let dir = make_files(1);
+        let workload = [&["file-map-churn", "--mappings", "3", "--mapping-bytes", "16384"], ground].concat();
+        let board = ran(dir.path(), 4, &workload, |board| board.total(SLOT_MAPS) > 0);
+        let (maps, pages) = (board.total(SLOT_MAPS), board.total(SLOT_PAGES));
+        assert_eq!(maps, 3 * board.total(SLOT_ROUNDS));
+        assert!((maps..=maps + 4 * 3).contains(&pages), "{ground:?}: {maps} mappings, {pages} pages");
+    }
+}
+
+#[test]
+fn uptodate_wait_reads_with_all_threads_and_a_soft_space_says_what_happened() {
+    let dir = make_files(1);
+    let stats = dir.path().join("stats");
+    for ground in [&[] as &[&str], &[SOFT[0], SOFT[1], "--stats", stats.to_str().unwrap()]] {
+        let workload = [&["uptodate-wait"], ground].concat();
+        ran(dir.path(), 4, &workload, |board| board.total(SLOT_PAGES) >= 4 * PAGES);
+    }
+    let stats: serde_json::Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+    let count = |key: &str| stats[key].as_u64().unwrap();
+    assert!(count("pgmajfault") > 0 && count("vma_lock_success") > 0, "{stats}");
+    assert!(count("read_bytes") >= PAGES * PAGE_BYTES, "{stats}");
+}
+
+#[test]
+fn a_soft_space_without_an_improvement_is_without_it() {
+    let dir = make_files(1);
+    let stats = dir.path().join("stats");
+    for (off, some) in [("", false), ("vma_locks", true)] {
+        let stats_of = ["--stats", stats.to_str().unwrap()];
+        let workload = [&["scan", "--soft-ablate", off] as &[&str], &SOFT, &stats_of].concat();
+        ran(dir.path(), 1, &workload, |board| board.total(SLOT_PAGES) > 0);
+        let stats: serde_json::Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+        assert_eq!(stats["layout_lock_faults"].as_u64() > Some(0), some, "{off}: {stats}");
+    }
+}
+
+#[test]
+fn lock_wait_has_three_kinds_of_threads() {
+    for ground in [&[] as &[&str], &SOFT] {
+        let dir = make_files_of(1, PAGES_OF_PARTS);
+        let workload = [&["lock-wait"], ground].concat();
+        let counts =
+            |board: &BoardReading| [SLOT_PAGES, SLOT_ANONYMOUS, SLOT_MAPS].map(|word| board.total(word));
+        let board = ran(dir.path(), 4, &workload, |board| counts(board).iter().all(|count| *count > 0));
+        assert_eq!(board.operations().unwrap().count, counts(&board)[2], "{ground:?}");
+    }
+}
+
+#[test]
+fn one_flipped_bit_fails_every_workload_and_says_where() {
+    for workload in [
+        &["io-retry"] as &[&str],
+        &["io-retry", "--pattern", "cyclic"],
+        &["random-read"],
+        &["random-write"],
+        &["scan"],
+        &["scan", SOFT[0], SOFT[1]],
+        &["shared-dirty"],
+        &["file-map-churn", "--mapping-bytes", "16384"],
+        &["file-map-churn", "--mapping-bytes", "16384", SOFT[0], SOFT[1]],
+        &["uptodate-wait"],
+        &["lock-wait"],
+    ] {
+        let dir = make_files_of(2, if workload[0] == "lock-wait" { PAGES_OF_PARTS } else { PAGES });
+        let (file, threads) = match workload[0] {
+            "io-retry" => (1, 2),
+            "shared-dirty" => (0, 1),
+            _ => (0, 4),
+        };
         corrupt(dir.path(), file, 23);
-        // It ends as soon as somebody has read that page.
-        let (output, _) = work(dir.path(), threads, workload, 60.0);
+        // It ends as soon as somebody has read that page. What is only stored to is read at the end.
+        let seconds = if workload[0] == "random-write" { 0.3 } else { 60.0 };
+        let (output, _) = work(dir.path(), threads, workload, seconds);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(i32::from(WRONG_CONTENT_STATUS)), "{workload:?}: {stderr}");
         assert!(stderr.contains(&format!("file {file}, page 23")), "{stderr}");

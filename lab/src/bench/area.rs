@@ -5,15 +5,15 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use elbowroom::{
     Ablation, Advice, Config, Cpu, Host, Manager, MapRequest, Place, Prot, Sharing, Soft, Space, Stats,
 };
 use elbowroom_sync::{ClassStats, LockClass};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use super::engine::{Kind, LibraryEngine};
 use crate::PAGE_BYTES;
+use crate::engine::{Engine, Kind};
 use crate::size::Size;
 
 /// Where areas are mapped.
@@ -62,16 +62,17 @@ impl Ground {
     ///
     /// # Errors
     /// What is missing here for the engine.
-    pub fn new(engine: LibraryEngine, memory: Size) -> Result<Self> {
+    pub fn new(engine: Engine, memory: Size) -> Result<Self> {
         let mut config = Config::with_memory(memory.bytes());
         // Faults of single pages are measured.
         config.ablation = Ablation { huge_folios: false, ..engine.ablation };
         Ok(match engine.kind {
-            Kind::Kernel => Self::Kernel,
+            Kind::Kernel | Kind::KernelRandom => Self::Kernel,
             Kind::Soft => {
                 let manager = Manager::<Soft>::start_on(config)?;
                 Self::Soft(manager.create_space().context("no soft space")?, manager)
             }
+            Kind::Elbowroom => bail!("whole programs are not run in this process"),
             Kind::Host => {
                 let (manager, space) = Manager::<Host>::start(config)?;
                 Self::Host(space, manager)

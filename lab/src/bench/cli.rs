@@ -4,11 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
+use elbowroom::Ablation;
 use serde::Serialize;
 
-use super::engine::{Kind, LibraryEngine};
+use crate::PAGE_BYTES;
+use crate::engine::{self, Engine, Kind};
 use crate::size::Size;
 
+/// The engines in the lab's own process.
+const IN_PROCESS: [Kind; 3] = [Kind::Kernel, Kind::Soft, Kind::Host];
 /// The most threads of one engine.
 const MAX_THREADS: usize = 1000;
 /// The smallest budget in which a thread-storm of the most threads has its working sets.
@@ -26,12 +30,26 @@ const RECEIVE_EXAMPLES: &str = "Examples:
   elbowroom lab run zero-copy-receive --threads 4
   elbowroom lab run zero-copy-receive --batch 64 --json receive.json";
 
+const IN_MEMORY_EXAMPLES: &str = "Examples:
+  elbowroom lab run in-memory --size 64M
+  elbowroom lab run in-memory --threads 2 --engines kernel,soft,host --json in-memory.json";
+
+const MAP_UNMAP_EXAMPLES: &str = "Examples:
+  elbowroom lab run map-unmap
+  elbowroom lab run map-unmap --threads 16 --engines kernel,soft-vma_locks,soft --json map-unmap.json";
+
 /// A measurement of the library alone.
 #[derive(Debug, Subcommand)]
 pub enum LibraryBench {
     /// What single operations cost, in nanoseconds, beside their targets
     #[command(after_help = CORE_EXAMPLES)]
     Core(CoreArgs),
+    /// Accesses to memory that fits, beside a plain pointer
+    #[command(after_help = IN_MEMORY_EXAMPLES)]
+    InMemory(InMemoryArgs),
+    /// Mappings of 64 KiB made and unmapped per second, untouched and touched
+    #[command(after_help = MAP_UNMAP_EXAMPLES)]
+    MapUnmap(MapUnmapArgs),
     /// Many threads start at once: each maps a few areas and faults its working set in
     #[command(after_help = STORM_EXAMPLES)]
     ThreadStorm(StormArgs),
@@ -51,6 +69,68 @@ pub struct CoreArgs {
     pub runs: usize,
     /// Write the medians to this file
     #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The kernel, soft spaces, and the host's space.
+fn all_kinds() -> Vec<Engine> {
+    IN_PROCESS.map(Engine::whole).to_vec()
+}
+
+/// Options of in-memory.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct InMemoryArgs {
+    /// How many threads read, all of them the same memory
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads: usize,
+    /// How long each of the four phases (random and in order, each also by a plain pointer) takes in each
+    /// run, in seconds
+    #[arg(long, value_name = "S", default_value_t = 0.5)]
+    pub seconds: f64,
+    /// How often each engine is run; the engines take turns, and medians are reported
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// How much memory is read
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    #[serde(rename = "size_bytes")]
+    pub size: Size,
+    /// The budget of a manager, in which that fits
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    #[serde(rename = "memory_bytes")]
+    pub memory: Size,
+    /// The engines, in the order of their turns: kernel, soft (spaces of the library), host (real pointers,
+    /// by userfaultfd); soft-vma_locks is soft without that improvement
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = all_kinds())]
+    pub engines: Vec<Engine>,
+    /// Write all runs, medians and ratios to this file
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of map-unmap.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct MapUnmapArgs {
+    /// How many threads map and unmap
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads: usize,
+    /// How long each of the two phases (untouched, touched) takes in each run, in seconds
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub seconds: f64,
+    /// How often each engine is run; the engines take turns, and medians are reported
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// The budget of a manager
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    #[serde(rename = "memory_bytes")]
+    pub memory: Size,
+    /// The engines, in the order of their turns: kernel, soft (spaces of the library), host (real pointers,
+    /// by userfaultfd); soft-vma_locks is soft without that improvement
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = all_kinds())]
+    pub engines: Vec<Engine>,
+    /// Write all runs, medians and ratios to this file
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     pub json: Option<PathBuf>,
 }
 
@@ -74,12 +154,12 @@ pub struct StormArgs {
     /// The engines, in the order of their turns: kernel, soft (spaces of the library), host (real pointers,
     /// by userfaultfd); soft-vma_locks is soft without that improvement
     #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
-        LibraryEngine::whole(Kind::Kernel),
-        LibraryEngine::soft_without_vma_locks(),
-        LibraryEngine::whole(Kind::Soft),
-        LibraryEngine::whole(Kind::Host),
+        Engine::whole(Kind::Kernel),
+        without_vma_locks(),
+        Engine::whole(Kind::Soft),
+        Engine::whole(Kind::Host),
     ])]
-    pub engines: Vec<LibraryEngine>,
+    pub engines: Vec<Engine>,
     /// Write all runs, medians and ratios to this file
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -107,10 +187,10 @@ pub struct ReceiveArgs {
     pub memory: Size,
     /// The engines, in the order of their turns: soft; soft-vma_locks is soft without that improvement
     #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
-        LibraryEngine::soft_without_vma_locks(),
-        LibraryEngine::whole(Kind::Soft),
+        without_vma_locks(),
+        Engine::whole(Kind::Soft),
     ])]
-    pub engines: Vec<LibraryEngine>,
+    pub engines: Vec<Engine>,
     /// Write all runs, medians and ratios to this file
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -122,6 +202,8 @@ impl LibraryBench {
     pub fn json(&self) -> Option<&PathBuf> {
         match self {
             Self::Core(args) => args.json.as_ref(),
+            Self::InMemory(args) => args.json.as_ref(),
+            Self::MapUnmap(args) => args.json.as_ref(),
             Self::ThreadStorm(args) => args.json.as_ref(),
             Self::ZeroCopyReceive(args) => args.json.as_ref(),
         }
@@ -134,6 +216,8 @@ impl LibraryBench {
     pub fn check(&self) -> Result<()> {
         let (seconds, runs) = match self {
             Self::Core(args) => (args.seconds, args.runs),
+            Self::InMemory(args) => (args.seconds, args.runs),
+            Self::MapUnmap(args) => (args.seconds, args.runs),
             Self::ThreadStorm(args) => (args.seconds, args.runs),
             Self::ZeroCopyReceive(args) => (args.seconds, args.runs),
         };
@@ -141,6 +225,29 @@ impl LibraryBench {
         ensure!((1..=1000).contains(&runs), "--runs must be from 1 to 1000");
         match self {
             Self::Core(_) => Ok(()),
+            Self::InMemory(args) => {
+                let threads = 1..=MAX_THREADS;
+                ensure!(threads.contains(&args.threads), "--threads must be from 1 to {MAX_THREADS}");
+                ensure!(
+                    args.size.bytes() > 0 && args.size.bytes().is_multiple_of(PAGE_BYTES),
+                    "--size must be whole pages of 4 KiB"
+                );
+                // Frames, and what describes them.
+                let least = Size::from_bytes(args.size.bytes().saturating_mul(5) / 4).max(MIN_MEMORY);
+                ensure!(args.memory >= least, "--memory must be at least {least}, so that everything fits");
+                check_engines(&args.engines, "in-memory", &IN_PROCESS)
+            }
+            Self::MapUnmap(args) => {
+                let threads = 1..=MAX_THREADS;
+                ensure!(threads.contains(&args.threads), "--threads must be from 1 to {MAX_THREADS}");
+                let least = super::storm::least_memory(args.threads);
+                ensure!(
+                    args.memory >= least.max(MIN_MEMORY),
+                    "--memory must be at least {least} for {} threads",
+                    args.threads
+                );
+                check_engines(&args.engines, "map-unmap", &IN_PROCESS)
+            }
             Self::ThreadStorm(args) => {
                 ensure!(
                     (2..=MAX_THREADS).contains(&args.threads),
@@ -152,7 +259,7 @@ impl LibraryBench {
                     "--memory must be at least {least} for {} threads",
                     args.threads
                 );
-                check_engines(&args.engines)
+                check_engines(&args.engines, "thread-storm", &IN_PROCESS)
             }
             Self::ZeroCopyReceive(args) => {
                 ensure!(
@@ -166,20 +273,21 @@ impl LibraryBench {
                     "--memory must be at least {least} for {} threads",
                     args.threads
                 );
-                ensure!(
-                    args.engines.iter().all(|engine| engine.kind == Kind::Soft),
-                    "zero-copy-receive has the engine soft only: pages are inserted into soft spaces"
-                );
-                check_engines(&args.engines)
+                // Pages are inserted into soft spaces.
+                check_engines(&args.engines, "zero-copy-receive", &[Kind::Soft])
             }
         }
     }
 }
 
-fn check_engines(engines: &[LibraryEngine]) -> Result<()> {
-    ensure!(!engines.is_empty(), "--engines must name at least one engine");
-    for (index, engine) in engines.iter().enumerate() {
-        ensure!(!engines[..index].contains(engine), "--engines names {engine} twice");
-    }
-    Ok(())
+/// Soft spaces whose faults take the layout lock, as they did before VMA locks.
+pub fn without_vma_locks() -> Engine {
+    let ablation = Ablation { vma_locks: false, ..Ablation::default() };
+    Engine { kind: Kind::Soft, ablation }
+}
+
+/// Single pages are what is measured here, whatever the engine.
+fn check_engines(engines: &[Engine], workload: &str, kinds: &[Kind]) -> Result<()> {
+    ensure!(engines.iter().all(|engine| engine.ablation.huge_folios), "huge_folios are always off here");
+    engine::check_engines(engines, workload, kinds)
 }

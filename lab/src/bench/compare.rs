@@ -7,8 +7,9 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::engine::{Kind, LibraryEngine};
+use crate::engine::{self, Engine, Kind};
 use crate::procfs;
+use crate::published;
 use crate::report::{align, median, ratio};
 
 /// How a figure is shown.
@@ -58,9 +59,9 @@ pub struct Comparison {
     pub rows: &'static [Row],
     /// The keys of what a line about one run shows.
     pub highlights: &'static [&'static str],
-    pub engines: Vec<LibraryEngine>,
-    pub skipped: Vec<(LibraryEngine, String)>,
-    runs: Vec<(LibraryEngine, usize, Record)>,
+    pub engines: Vec<Engine>,
+    pub skipped: Vec<(Engine, String)>,
+    runs: Vec<(Engine, usize, Record)>,
 }
 
 impl Comparison {
@@ -81,7 +82,7 @@ impl Comparison {
     }
 
     /// Adds a record.
-    pub fn push(&mut self, engine: LibraryEngine, run: usize, record: Record) {
+    pub fn push(&mut self, engine: Engine, run: usize, record: Record) {
         self.runs.push((engine, run, record));
     }
 
@@ -94,19 +95,19 @@ impl Comparison {
     }
 
     /// The median of a figure over the runs of an engine.
-    pub fn median(&self, engine: LibraryEngine, key: &str) -> Option<f64> {
+    pub fn median(&self, engine: Engine, key: &str) -> Option<f64> {
         let of_engine = self.runs.iter().filter(|(of, ..)| *of == engine);
         median(of_engine.filter_map(|(.., record)| record.get(key).copied()).collect())
     }
 
     /// Who is compared with whom: soft, or else the last engine, with each of the others.
-    fn comparisons(&self) -> Vec<(LibraryEngine, LibraryEngine)> {
-        let soft = self.engines.iter().find(|engine| **engine == LibraryEngine::whole(Kind::Soft));
+    fn comparisons(&self) -> Vec<(Engine, Engine)> {
+        let soft = self.engines.iter().find(|engine| **engine == Engine::whole(Kind::Soft));
         let Some(base) = soft.or(self.engines.last()).copied() else { return Vec::new() };
         self.engines.iter().filter(|engine| **engine != base).map(|engine| (*engine, base)).collect()
     }
 
-    fn ratio(&self, engine: LibraryEngine, base: LibraryEngine, key: &str) -> Option<f64> {
+    fn ratio(&self, engine: Engine, base: Engine, key: &str) -> Option<f64> {
         ratio(self.median(engine, key)?, self.median(base, key)?)
     }
 
@@ -116,7 +117,7 @@ impl Comparison {
     /// If the machine cannot be described.
     pub fn table(&self) -> Result<String> {
         let mut header = vec![String::from("median")];
-        header.extend(self.engines.iter().map(LibraryEngine::to_string));
+        header.extend(self.engines.iter().map(Engine::to_string));
         header.extend(self.comparisons().iter().map(|(engine, base)| format!("{engine}/{base}")));
         let mut rows = vec![header];
         let dash = || String::from("-");
@@ -135,6 +136,11 @@ impl Comparison {
         }
         let mut text = format!("{}\n{}\n\n", self.description, super::machine_line(&procfs::machine()?));
         align(&rows, &mut text);
+        text.push_str(&published::table(
+            self.workload,
+            &engine::before_and_after(&self.engines),
+            |engine, key| self.median(*engine, key),
+        ));
         for (engine, reason) in &self.skipped {
             let _ = writeln!(text, "{engine} was left out: {reason}");
         }
@@ -146,7 +152,7 @@ impl Comparison {
     /// # Errors
     /// If the machine cannot be described.
     pub fn json(&self) -> Result<Value> {
-        let run = |one: &(LibraryEngine, usize, Record)| {
+        let run = |one: &(Engine, usize, Record)| {
             let (engine, run, record) = one;
             json!({ "engine": engine, "run": run, "figures": record })
         };
@@ -177,6 +183,7 @@ impl Comparison {
             "runs": self.runs.iter().map(run).collect::<Vec<_>>(),
             "medians": medians,
             "ratios": ratios,
+            "published": published::json(self.workload),
         }))
     }
 }

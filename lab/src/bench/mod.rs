@@ -3,19 +3,21 @@
 //! * `core`: what single operations cost.
 //! * `storm`: many threads start at once (workload thread-storm).
 //! * `receive`: pages are inserted in batches (workload zero-copy-receive).
+//! * `in_memory`: accesses to memory that fits. `map_unmap`: mappings made and unmapped.
 //!
-//! Below them: `area` is memory of any engine, behind one safe interface; `compare` has the records of
-//! several engines, their medians and ratios; `engine` names an engine and what of it is switched off;
-//! [`cli`] says what can be asked for. Time is bounded everywhere, and all loops look at the flag that a
-//! signal raises.
+//! Below them: `turns` lets engines take turns; `area` is memory of any engine, behind one safe interface;
+//! `compare` has the records of several engines, their medians and ratios; [`cli`] says what can be asked
+//! for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
 
 mod area;
 pub mod cli;
 mod compare;
 mod core;
-mod engine;
+mod in_memory;
+mod map_unmap;
 mod receive;
 mod storm;
+mod turns;
 
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,8 @@ pub fn run(bench: &LibraryBench) -> Result<()> {
 fn measure(bench: &LibraryBench, stage: &mut Stage) -> Result<(String, serde_json::Value)> {
     match bench {
         LibraryBench::Core(args) => core::measure(args, stage),
+        LibraryBench::InMemory(args) => in_memory::measure(args, stage),
+        LibraryBench::MapUnmap(args) => map_unmap::measure(args, stage),
         LibraryBench::ThreadStorm(args) => storm::measure(args, stage),
         LibraryBench::ZeroCopyReceive(args) => receive::measure(args, stage),
     }

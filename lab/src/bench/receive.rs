@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use super::Stage;
 use super::area::{Ground, anonymous};
-use super::cli::ReceiveArgs;
+use super::cli::{ReceiveArgs, without_vma_locks};
 use super::compare::{Comparison, Record, Row, Unit};
-use super::engine::{Kind, LibraryEngine};
+use crate::engine::{Engine, Kind};
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 
@@ -100,12 +100,12 @@ pub fn measure(args: &ReceiveArgs, stage: &mut Stage) -> Result<(String, Value)>
 
 /// How much of a batch's processor time is taking the layout lock: how often that is, times what it costs,
 /// which is how much longer finding the VMA takes with it. Both engines are needed to know that.
-fn note_layout_share(records: &mut [(LibraryEngine, Record)]) {
+fn note_layout_share(records: &mut [(Engine, Record)]) {
     let find_ns = |engine| {
         let record = records.iter().find(|(of, _)| *of == engine).map(|(_, record)| record)?;
         record.get("find_ns").copied()
     };
-    let (taking, not_taking) = (LibraryEngine::soft_without_vma_locks(), LibraryEngine::whole(Kind::Soft));
+    let (taking, not_taking) = (without_vma_locks(), Engine::whole(Kind::Soft));
     let Some((with, without)) = find_ns(taking).zip(find_ns(not_taking)) else { return };
     for (_, record) in records {
         let share = record["layout_takes_percent"] * (with - without).max(0.0) / record["batch_ns"];

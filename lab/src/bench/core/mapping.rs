@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::super::area::Ground;
-use super::super::engine::{Kind, LibraryEngine};
 use super::super::{ns_per_operation, timed};
+use crate::engine::{Engine, Kind};
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 
@@ -25,7 +25,7 @@ impl Mapping {
     /// # Errors
     /// What is missing here.
     pub fn new(kind: Kind) -> Result<Self> {
-        let engine = LibraryEngine::whole(kind);
+        let engine = Engine::whole(kind);
         Ground::new(engine, MEMORY).map(Self).with_context(|| format!("no {engine} space"))
     }
 

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use self::mapping::Mapping;
 use self::soft::SoftBed;
 use super::cli::CoreArgs;
-use super::engine::Kind;
 use super::{Stage, machine_line};
+use crate::engine::Kind;
 use crate::procfs;
 use crate::report::{align, median};
 

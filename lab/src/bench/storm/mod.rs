@@ -12,7 +12,7 @@ mod starts;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use elbowroom::Stats;
 use elbowroom_sync::ClassStats;
 use serde_json::Value;
@@ -22,6 +22,7 @@ use super::Stage;
 use super::area::Ground;
 use super::cli::StormArgs;
 use super::compare::{Comparison, Record, Row, Unit};
+use super::turns::Turns;
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 
@@ -121,30 +122,9 @@ pub fn measure(args: &StormArgs, stage: &mut Stage) -> Result<(String, Value)> {
         "thread-storm: {} threads, {} runs of 4 x {} s, budget {}",
         args.threads, args.runs, args.seconds, args.memory
     );
-    let mut comparison = Comparison::new("thread-storm", description, args, ROWS, HIGHLIGHTS)?;
-    let mut grounds = Vec::new();
-    for engine in &args.engines {
-        match Ground::new(*engine, args.memory) {
-            Ok(ground) => grounds.push((*engine, ground)),
-            Err(error) => {
-                stage.progress.keep(&format!("{engine} is left out: {error:#}"));
-                comparison.skipped.push((*engine, format!("{error:#}")));
-            }
-        }
-    }
-    ensure!(!grounds.is_empty(), "none of the engines can run here (see `elbowroom doctor`)");
-    comparison.engines = grounds.iter().map(|(engine, _)| *engine).collect();
-    for run in 1..=args.runs {
-        for (engine, ground) in &grounds {
-            let label = format!("run {run}/{} {engine}", args.runs);
-            stage.progress.update(|| label.clone());
-            let record = Storm { ground, args, interrupt: &stage.interrupt }.run();
-            let record = record.with_context(|| label.clone())?;
-            stage.progress.keep(&format!("{label}: {}", comparison.line(&record)));
-            comparison.push(*engine, run, record);
-        }
-    }
-    Ok((comparison.table()?, comparison.json()?))
+    let comparison = Comparison::new("thread-storm", description, args, ROWS, HIGHLIGHTS)?;
+    let turns = Turns { engines: &args.engines, memory: args.memory, runs: args.runs };
+    turns.take(comparison, stage, |ground, stage| Storm { ground, args, interrupt: &stage.interrupt }.run())
 }
 
 /// One run of one engine.

@@ -1,23 +1,25 @@
 //! io-retry: many threads, each with a file of its own, under a budget that holds a small part of them.
 
-use std::fs::File;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use elbowroom_lab::content::PageDice;
 
-use crate::memory::Mapping;
+use crate::ground::{Ground, View};
+use crate::memory::Rights;
 use crate::tally::{Counter, Outcome, Stop, run_threads};
 use crate::{CommonArgs, Pattern};
 
-pub fn run(common: &CommonArgs, pattern: Pattern) -> Result<Outcome> {
-    run_threads(common, |thread, _, counter| match read_rounds(common, pattern, thread as u64, counter) {
-        Ok(never) => match never {},
-        Err(stop) => stop,
+pub fn run(common: &CommonArgs, ground: &Ground, pattern: Pattern) -> Result<Outcome> {
+    run_threads(common, ground, |thread, counter| {
+        match read_rounds(common, ground, pattern, thread as u64, counter) {
+            Ok(never) => match never {},
+            Err(stop) => stop,
+        }
     })
 }
 
 fn read_rounds(
     common: &CommonArgs,
+    ground: &Ground,
     pattern: Pattern,
     number: u64,
     counter: &Counter<'_>,
@@ -25,27 +27,26 @@ fn read_rounds(
     let mut dice = PageDice::new(number);
     let mut kept = None;
     loop {
-        let mapping = match kept.take() {
-            Some(mapping) => mapping,
-            None => map_file(common, number)?,
+        let view = match kept.take() {
+            Some(view) => view,
+            None => map_file(common, ground, number)?,
         };
         for position in 0..common.pages() {
             let page = match pattern {
                 Pattern::Seq | Pattern::Cyclic => position,
                 Pattern::Random => dice.next_below(common.pages()),
             };
-            counter.read(&mapping, number, page)?;
+            counter.read(&view, number, page)?;
         }
         match pattern {
-            Pattern::Cyclic => kept = Some(mapping),
-            Pattern::Seq | Pattern::Random => drop(mapping),
+            Pattern::Cyclic => kept = Some(view),
+            Pattern::Seq | Pattern::Random => drop(view),
         }
         counter.round_done();
     }
 }
 
-fn map_file(common: &CommonArgs, number: u64) -> Result<Mapping> {
-    let path = common.file(number);
-    let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    Mapping::of_file(&file, common.file_bytes).with_context(|| format!("cannot map {}", path.display()))
+fn map_file<'g>(common: &CommonArgs, ground: &'g Ground, number: u64) -> Result<View<'g>> {
+    let file = ground.open(&common.file(number), Rights::Read)?;
+    ground.map(&file, 0..common.file_bytes, Rights::Read)
 }

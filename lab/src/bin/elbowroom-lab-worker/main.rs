@@ -1,9 +1,10 @@
 //! The program under test of `elbowroom lab`: it maps files and reads them, and is the same in every engine.
 //!
-//! It knows nothing of Elbowroom. All it does to memory goes through libc's `mmap`, `munmap` and `madvise` by
-//! ordinary dynamic linking, as any program would, so that the preloaded library sees what it would see of
-//! any program. It counts on a board (`elbowroom_lab::board`) and leaves with status 3 as soon as one page is
-//! not what it must be.
+//! Under the kernel and under `elbowroom run` it knows nothing of Elbowroom. All it does to memory goes
+//! through libc's `mmap`, `munmap`, `mprotect`, `msync` and `madvise` by ordinary dynamic linking, as any
+//! program would, so that the preloaded library sees what it would see of any program. With `--soft-memory`
+//! it makes the same mappings in a soft space of the library instead. It counts on a board
+//! (`elbowroom_lab::board`) and leaves with status 3 as soon as one page is not what it must be.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -15,12 +16,21 @@ use clap::{Args, Parser, ValueEnum};
 use elbowroom_lab::WRONG_CONTENT_STATUS;
 
 mod bystander;
+mod file_map_churn;
+mod ground;
 mod io_retry;
+mod lock_wait;
 mod memory;
 mod random_read;
+mod random_write;
 mod scan;
+mod shared_dirty;
 mod tally;
+mod uptodate_wait;
+mod verify;
 
+use file_map_churn::Round;
+use ground::Ground;
 use tally::Outcome;
 
 #[derive(Parser)]
@@ -50,8 +60,45 @@ enum Mode {
         #[arg(long, value_enum, default_value_t = Advice::None)]
         advice: Advice,
     },
+    /// All threads store to pages at random through one mapping
+    RandomWrite {
+        #[command(flatten)]
+        common: CommonArgs,
+        /// What the kernel is told about the mapping
+        #[arg(long, value_enum, default_value_t = Advice::None)]
+        advice: Advice,
+    },
     /// Every thread reads its part of one file from start to end, again and again
     Scan {
+        #[command(flatten)]
+        common: CommonArgs,
+    },
+    /// One thread stores to every page of a mapping, the others map parts of another file
+    SharedDirty {
+        #[command(flatten)]
+        common: CommonArgs,
+        /// What the stores find
+        #[arg(long, value_enum, default_value_t = Start::Cached)]
+        start: Start,
+    },
+    /// All threads map parts of one file, read and unmap them
+    FileMapChurn {
+        #[command(flatten)]
+        common: CommonArgs,
+        /// How many mappings are made before they are unmapped
+        #[arg(long, default_value_t = 4)]
+        mappings: u64,
+        /// Bytes of each, whole pages
+        #[arg(long, default_value_t = elbowroom_lab::PART_BYTES)]
+        mapping_bytes: u64,
+    },
+    /// All threads read the same pages at the same time
+    UptodateWait {
+        #[command(flatten)]
+        common: CommonArgs,
+    },
+    /// Threads read, map, protect and unmap
+    LockWait {
         #[command(flatten)]
         common: CommonArgs,
     },
@@ -75,6 +122,15 @@ struct CommonArgs {
     /// The seed of the files' content
     #[arg(long)]
     seed: u64,
+    /// Make the mappings in a soft space with a budget of so many bytes
+    #[arg(long)]
+    soft_memory: Option<u64>,
+    /// What of the library is switched off there, with commas between
+    #[arg(long, default_value = "")]
+    soft_ablate: String,
+    /// Where the statistics of its manager are written
+    #[arg(long)]
+    stats: Option<PathBuf>,
 }
 
 impl CommonArgs {
@@ -84,6 +140,19 @@ impl CommonArgs {
 
     fn pages(&self) -> u64 {
         self.file_bytes / elbowroom_lab::PAGE_BYTES
+    }
+
+    /// Runs a workload on the ground that is asked for.
+    fn on_ground(&self, workload: impl FnOnce(&Ground) -> Result<Outcome>) -> Result<Outcome> {
+        let ground = match self.soft_memory {
+            Some(memory) => Ground::soft(memory, &self.soft_ablate)?,
+            None => Ground::Pointers,
+        };
+        let outcome = workload(&ground)?;
+        if let Some(path) = &self.stats {
+            ground.write_stats(path)?;
+        }
+        Ok(outcome)
     }
 }
 
@@ -98,6 +167,12 @@ enum Pattern {
 enum Advice {
     None,
     Random,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Start {
+    Cached,
+    Hole,
 }
 
 fn main() -> ExitCode {
@@ -121,9 +196,25 @@ fn run(mode: Mode) -> Result<Outcome> {
         .context("cannot tie the worker's life to the lab's")?;
     match mode {
         Mode::Enter { procs, command } => enter(&procs, &command),
-        Mode::IoRetry { common, pattern } => io_retry::run(&common, pattern),
-        Mode::RandomRead { common, advice } => random_read::run(&common, advice),
-        Mode::Scan { common } => scan::run(&common),
+        Mode::IoRetry { common, pattern } => {
+            common.on_ground(|ground| io_retry::run(&common, ground, pattern))
+        }
+        Mode::RandomRead { common, advice } => {
+            common.on_ground(|ground| random_read::run(&common, ground, advice))
+        }
+        Mode::RandomWrite { common, advice } => {
+            common.on_ground(|ground| random_write::run(&common, ground, advice))
+        }
+        Mode::Scan { common } => common.on_ground(|ground| scan::run(&common, ground)),
+        Mode::SharedDirty { common, start } => {
+            common.on_ground(|ground| shared_dirty::run(&common, ground, start))
+        }
+        Mode::FileMapChurn { common, mappings, mapping_bytes } => {
+            let round = Round { mappings, mapping_bytes };
+            common.on_ground(|ground| file_map_churn::run(&common, ground, round))
+        }
+        Mode::UptodateWait { common } => common.on_ground(|ground| uptodate_wait::run(&common, ground)),
+        Mode::LockWait { common } => common.on_ground(|ground| lock_wait::run(&common, ground)),
     }
 }
 

@@ -1,19 +1,16 @@
 //! scan: one file larger than memory, read from start to end and then again and again.
 
-use std::fs::File;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::CommonArgs;
-use crate::memory::Mapping;
+use crate::ground::{Ground, View};
+use crate::memory::Rights;
 use crate::tally::{Counter, Outcome, Stop, run_threads};
 
-pub fn run(common: &CommonArgs) -> Result<Outcome> {
-    let path = common.file(0);
-    let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    let mapping = Mapping::of_file(&file, common.file_bytes)
-        .with_context(|| format!("cannot map {}", path.display()))?;
-    run_threads(common, |thread, _, counter| match scan_part(common, &mapping, thread as u64, counter) {
+pub fn run(common: &CommonArgs, ground: &Ground) -> Result<Outcome> {
+    let file = ground.open(&common.file(0), Rights::Read)?;
+    let view = ground.map(&file, 0..common.file_bytes, Rights::Read)?;
+    run_threads(common, ground, |thread, counter| match scan_part(common, &view, thread as u64, counter) {
         Ok(never) => match never {},
         Err(stop) => stop,
     })
@@ -22,7 +19,7 @@ pub fn run(common: &CommonArgs) -> Result<Outcome> {
 /// Thread `number` reads its even share of the file, so that all of them together make one pass.
 fn scan_part(
     common: &CommonArgs,
-    mapping: &Mapping,
+    view: &View<'_>,
     number: u64,
     counter: &Counter<'_>,
 ) -> Result<std::convert::Infallible, Stop> {
@@ -30,7 +27,7 @@ fn scan_part(
     let part = pages * number / threads..pages * (number + 1) / threads;
     loop {
         for page in part.clone() {
-            counter.read(mapping, 0, page)?;
+            counter.read(view, 0, page)?;
         }
         counter.round_done();
     }

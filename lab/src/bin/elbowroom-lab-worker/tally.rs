@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use elbowroom_lab::board::{
-    self, ENDED_NS, PID, READ_MAX_NS, READS, SLOT_FIRST_PASS_NS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS,
+    self, ENDED_NS, FAULTS_MAJOR, FAULTS_MINOR, IDLE, IDLE_MAX_NS, OPERATION_MAX_NS, OPERATIONS, PID,
+    SLOT_FIRST_PASS_NS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS,
 };
-use elbowroom_lab::content;
 use elbowroom_lab::histogram::bucket_of;
+use elbowroom_lab::{content, procfs};
 
-use crate::memory::{Mapping, SharedWords};
+use crate::ground::{Ground, Hand, View};
+use crate::memory::SharedWords;
 use crate::{CommonArgs, bystander};
 
 /// Threads do little and are many.
@@ -53,26 +55,35 @@ pub struct Tally {
     seed: u64,
 }
 
-/// One thread's part of the tally.
+/// One thread's part of the tally, and its way to the memory of the ground.
 pub struct Counter<'a> {
-    tally: &'a Tally,
+    pub tally: &'a Tally,
+    pub hand: Hand,
     slot: usize,
 }
 
 impl Counter<'_> {
     /// Reads one page of a mapping of file `file` and counts it, or says why to stop.
     #[inline]
-    pub fn read(&self, mapping: &Mapping, file: u64, page: u64) -> Result<(), Stop> {
+    pub fn read(&self, view: &View<'_>, file: u64, page: u64) -> Result<(), Stop> {
         if self.tally.stopped() {
             return Err(Stop::Over);
         }
-        let (got, expected) = (mapping.stamp_at(page), content::stamp(self.tally.seed, file, page));
+        self.verify(view, file, page)?;
+        self.bump(SLOT_PAGES);
+        Ok(())
+    }
+
+    /// Reads one page of a mapping of file `file`, whether the time is over or not, and does not count it.
+    #[inline]
+    pub fn verify(&self, view: &View<'_>, file: u64, page: u64) -> Result<(), Stop> {
+        let got = view.stamp_at(&self.hand, page)?;
+        let expected = content::stamp(self.tally.seed, file, page);
         if got != expected {
             return Err(Stop::Wrong(format!(
                 "wrong content: file {file}, page {page} starts with {got:#018x}, {expected:#018x} expected"
             )));
         }
-        self.bump(SLOT_PAGES);
         Ok(())
     }
 
@@ -85,11 +96,34 @@ impl Counter<'_> {
         }
     }
 
-    /// Only this thread writes its slot, so no read-modify-write is needed.
-    fn bump(&self, slot_word: usize) {
-        let word = self.tally.words.word(self.slot + slot_word);
-        word.store(word.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    /// Counts one more.
+    #[inline]
+    pub fn bump(&self, slot_word: usize) {
+        self.add(slot_word, 1);
     }
+
+    /// Counts so many more. Only this thread writes its slot, so no read-modify-write is needed.
+    pub fn add(&self, slot_word: usize, more: u64) {
+        let word = self.tally.words.word(self.slot + slot_word);
+        word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+
+    /// Does what is measured, and counts the faults of this thread meanwhile.
+    pub fn with_faults<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
+        let (minor, major) = procfs::faults_of_this_thread()?;
+        let result = work();
+        let (minor_after, major_after) = procfs::faults_of_this_thread()?;
+        self.tally.add(FAULTS_MINOR, minor_after - minor);
+        self.tally.add(FAULTS_MAJOR, major_after - major);
+        Ok(result)
+    }
+}
+
+/// What the workload does while operations are timed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    Idle,
+    Busy,
 }
 
 impl Tally {
@@ -107,10 +141,19 @@ impl Tally {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Counts the latency of one read.
-    pub fn read_took(&self, ns: u64) {
-        self.words.word(READS + bucket_of(ns)).fetch_add(1, Ordering::Relaxed);
-        self.words.word(READ_MAX_NS).fetch_max(ns, Ordering::Relaxed);
+    /// Counts how long one operation took.
+    pub fn operation_took(&self, phase: Phase, ns: u64) {
+        let (counts, max) = match phase {
+            Phase::Idle => (IDLE, IDLE_MAX_NS),
+            Phase::Busy => (OPERATIONS, OPERATION_MAX_NS),
+        };
+        self.words.word(counts + bucket_of(ns)).fetch_add(1, Ordering::Relaxed);
+        self.words.word(max).fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// Adds to a word of the header.
+    pub fn add(&self, header_word: usize, more: u64) {
+        self.words.word(header_word).fetch_add(more, Ordering::Relaxed);
     }
 
     fn stamp_time(&self, word: usize) {
@@ -146,7 +189,8 @@ impl Verdict<'_> {
 /// `body` gets the thread's number and is called once; it runs until it returns why it stopped.
 pub fn run_threads(
     common: &CommonArgs,
-    body: impl Fn(usize, &Tally, &Counter<'_>) -> Stop + Sync,
+    ground: &Ground,
+    body: impl Fn(usize, &Counter<'_>) -> Stop + Sync,
 ) -> Result<Outcome> {
     let tally = &Tally::open(&common.board, common.threads, common.seed)?;
     // The readers, the bystander and this thread start together.
@@ -158,9 +202,9 @@ pub fn run_threads(
             let work = move || {
                 gate.wait();
                 shared_verdict.settle(if number == common.threads {
-                    bystander::run(tally)
+                    bystander::run(tally, ground)
                 } else {
-                    body(number, tally, &Counter { tally, slot: board::slot(number) })
+                    body(number, &Counter { tally, hand: ground.hand(), slot: board::slot(number) })
                 });
             };
             let builder = thread::Builder::new().stack_size(STACK_BYTES);

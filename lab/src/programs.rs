@@ -1,0 +1,70 @@
+//! The programs that the lab starts: how each engine is told to run the worker.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cgroup::Cgroup;
+use crate::size::Size;
+
+/// The programs that the lab starts.
+#[derive(Debug)]
+pub struct Programs {
+    worker: PathBuf,
+    elbowroom: PathBuf,
+}
+
+impl Programs {
+    /// Finds them: Elbowroom is this program unless `ELBOWROOM_EXE` names another, the worker is beside this
+    /// program.
+    ///
+    /// # Errors
+    /// If the worker is not there.
+    pub fn find() -> Result<Self> {
+        let this = env::current_exe().context("cannot tell where this program is")?;
+        let elbowroom = env::var_os("ELBOWROOM_EXE").filter(|exe| !exe.is_empty()).map(PathBuf::from);
+        let worker = this.with_file_name("elbowroom-lab-worker");
+        ensure!(
+            worker.is_file(),
+            "{} is missing; cargo build --release builds it, and it must stay beside this program",
+            worker.display()
+        );
+        Ok(Self { worker, elbowroom: elbowroom.unwrap_or(this) })
+    }
+
+    /// The worker in a control group.
+    pub fn in_cgroup(&self, group: &Cgroup, worker_args: &[OsString]) -> Vec<OsString> {
+        let mut line: Vec<OsString> = vec![self.worker.clone().into(), "enter".into(), group.procs().into()];
+        line.push("--".into());
+        line.push(self.worker.clone().into());
+        line.extend_from_slice(worker_args);
+        line
+    }
+
+    /// The worker by itself.
+    pub fn alone(&self, worker_args: &[OsString]) -> Vec<OsString> {
+        [self.worker.clone().into()].into_iter().chain(worker_args.iter().cloned()).collect()
+    }
+
+    /// The worker under `elbowroom run`, which writes its statistics to `stats`; `off` names what is switched
+    /// off, with commas between.
+    pub fn under_elbowroom(
+        &self,
+        memory: Size,
+        stats: &Path,
+        off: &str,
+        worker_args: &[OsString],
+    ) -> Vec<OsString> {
+        let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
+        line.extend(["run", "--memory", &memory.to_string(), "--quiet", "--stats"].map(OsString::from));
+        line.push(stats.into());
+        if !off.is_empty() {
+            line.extend(["--ablate", off].map(OsString::from));
+        }
+        line.extend(["--".into(), self.worker.clone().into()]);
+        line.extend_from_slice(worker_args);
+        line
+    }
+}
