@@ -87,8 +87,9 @@ pub(crate) type Tree = IntervalTree<Edge, bool>;
 pub(crate) enum FileLocking {
     /// A shard of the tree each.
     Narrow,
-    /// One has the whole tree, and is kept while the index of VMAs is changed: `i_mmap_rwsem` before the update
-    /// of the VMA tree went out of its critical section. For measuring (`Ablation::narrow_file_lock`).
+    /// One has the whole tree, and is kept while the index of VMAs is changed: as `i_mmap_rwsem` was before
+    /// the update of the VMA tree went out of its critical section. For measuring
+    /// (`Ablation::narrow_file_lock`).
     Wide,
 }
 
