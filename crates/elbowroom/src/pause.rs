@@ -6,7 +6,7 @@
 
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::Duration;
-use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::{Awaited, Condvar, LockClass, LockStats, Mode, Mutex, thread};
 
 /// What a thread waits for that nobody announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,15 +45,18 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Waits until it is open, or for `bound`.
-    pub(crate) fn wait(&self, bound: Duration) {
+    /// Waits until it is open, or for `bound`; counted as a wait for a change.
+    #[track_caller]
+    pub(crate) fn wait(&self, locks: &LockStats, bound: Duration) {
         // In a model a wait with a bound has none, but a sleep takes time.
         if cfg!(shuttle) {
             return thread::sleep(bound / 100);
         }
         let mut open = self.open.lock();
         if !*open {
+            let wait = locks.begin_wait(Awaited::Change, Mode::Write);
             self.opened.wait_timeout(&mut open, bound);
+            locks.end_wait(wait);
         }
     }
 }

@@ -339,10 +339,11 @@ impl<P: Platform> Faults<P> {
 
     /// Queues a fault until the change of the layout that it met ends; lets it look again if that has
     /// happened.
-    pub(crate) fn stall(&self, fault: Parked) {
+    pub(crate) fn stall(&self, mut fault: Parked) {
         let Some(mm) = self.spaces.of(fault.event.addr) else { return self.dispatch(vec![fault]) };
         let mut layout = mm.write();
         if layout.changing.iter().any(|r| r.contains(&fault.event.addr)) {
+            fault.stalls(&self.locks);
             layout.stalled.push(fault);
         } else {
             drop(layout);

@@ -8,7 +8,7 @@ use crate::page::{Flag, Folio, LockedFolio, Woken};
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, Awaited, Condvar, LockClass, LockStats, Mode, Mutex, Wait};
 
 const BUCKETS: usize = 64;
 
@@ -39,6 +39,8 @@ pub struct Parked {
     pub repeats: u32,
     /// The thread that waits for it, if it does not wait in the MMU.
     pub waiter: Option<Arc<Waiter>>,
+    /// What it waits for just now, for the lock statistics.
+    pub wait: Option<Wait>,
 }
 
 /// What a thread learns of the fault that it has handed over.
@@ -97,6 +99,20 @@ impl Parked {
             lookups: 0,
             repeats: 0,
             waiter: None,
+            wait: None,
+        }
+    }
+
+    /// It waits for a change of a layout to end.
+    #[track_caller]
+    pub fn stalls(&mut self, locks: &LockStats) {
+        self.wait = Some(locks.begin_wait(Awaited::Change, Mode::Write));
+    }
+
+    /// It does not wait any more.
+    pub fn waited(&mut self, locks: &LockStats) {
+        if let Some(wait) = self.wait.take() {
+            locks.end_wait(wait);
         }
     }
 
@@ -134,6 +150,7 @@ struct Waiters {
 /// The table of waiters of one manager.
 pub struct WaitTable {
     buckets: Vec<Bucket>,
+    locks: LockStats,
 }
 
 impl WaitTable {
@@ -141,7 +158,24 @@ impl WaitTable {
     pub fn new(locks: &LockStats) -> Self {
         let bucket =
             |_| Bucket { waiters: locks.mutex(LockClass::Wait, Waiters::default()), changed: Condvar::new() };
-        Self { buckets: (0..BUCKETS).map(bucket).collect() }
+        Self { buckets: (0..BUCKETS).map(bucket).collect(), locks: locks.clone() }
+    }
+
+    /// Counts that a folio was locked.
+    #[inline]
+    #[track_caller]
+    pub(super) fn took(&self) {
+        self.locks.took(Awaited::Folio, Mode::Write);
+    }
+
+    /// Somebody waits for the folio from now on.
+    #[track_caller]
+    fn begin_wait(&self, folio: &Folio) -> Wait {
+        // In a model nothing is counted, and each look makes it larger.
+        let of_device = !cfg!(any(loom, shuttle))
+            && (folio.state.test(Flag::Reading) || folio.state.test(Flag::Writeback));
+        let what = if of_device { Awaited::FolioIo } else { Awaited::Folio };
+        self.locks.begin_wait(what, Mode::Write)
     }
 
     fn bucket(&self, folio: &Arc<Folio>) -> &Bucket {
@@ -151,6 +185,7 @@ impl WaitTable {
 
     /// Parks `fault` until `folio` is unlocked; gives it back if that has happened already. `hold`: keeps the
     /// folio from reclaim meanwhile, and until the fault is served.
+    #[track_caller]
     pub fn park(&self, folio: &Arc<Folio>, mut fault: Parked, hold: bool) -> Option<Parked> {
         let bucket = self.bucket(folio);
         fault.waits_for(folio, hold);
@@ -158,6 +193,7 @@ impl WaitTable {
         if !folio.state.announce_waiter() {
             return Some(fault);
         }
+        fault.wait = Some(self.begin_wait(folio));
         waiters.faults.push((folio.clone(), fault));
         None
     }
@@ -166,12 +202,14 @@ impl WaitTable {
     pub(super) fn wake(&self, folio: &Arc<Folio>) -> Vec<Parked> {
         let bucket = self.bucket(folio);
         let mut waiters = bucket.waiters.lock();
-        let ready =
+        let mut ready: Vec<_> =
             waiters.faults.extract_if(.., |(f, _)| Arc::ptr_eq(f, folio)).map(|(_, fault)| fault).collect();
         // Notifying is a system call even if nobody listens.
         if waiters.threads > 0 {
             bucket.changed.notify_all();
         }
+        drop(waiters);
+        ready.iter_mut().for_each(|fault| fault.waited(&self.locks));
         ready
     }
 
@@ -186,51 +224,77 @@ impl WaitTable {
 
     /// Takes the folio's lock, waiting for it. Faults that wait for it when it ends go to `woken`. Not for
     /// handler threads.
+    #[track_caller]
     pub fn lock<'a>(&'a self, folio: &Arc<Folio>, woken: &'a dyn Woken) -> LockedFolio<'a> {
         self.lock_while(folio, woken, || true).expect("it waits until it has the lock")
     }
 
     /// The same, as long as `go_on`, asked several times a second, says so.
+    #[track_caller]
     pub fn lock_while<'a>(
         &'a self,
         folio: &Arc<Folio>,
         woken: &'a dyn Woken,
         go_on: impl Fn() -> bool,
     ) -> Option<LockedFolio<'a>> {
-        while go_on() {
-            if let Ok(locked) = LockedFolio::try_lock(folio.clone(), self, woken) {
-                return Some(locked);
+        let mut wait = None;
+        let locked = loop {
+            if !go_on() {
+                break None;
             }
-            self.wait_a_while(folio);
+            if let Ok(locked) = LockedFolio::try_lock(folio.clone(), self, woken) {
+                break Some(locked);
+            }
+            if wait.is_none() {
+                wait = Some(self.begin_wait(folio));
+            }
+            self.wait_a_while(folio, &mut wait);
+        };
+        if let Some(wait) = wait {
+            self.locks.end_wait(wait);
         }
-        None
+        locked
     }
 
     /// Waits until nobody has the folio's lock. Somebody may have it again by the time this returns; he then
     /// sees what the caller did before. Not for handler threads.
+    #[track_caller]
     pub fn wait(&self, folio: &Arc<Folio>) {
         self.wait_while(folio, || true);
     }
 
     /// The same, as long as `go_on`, asked several times a second, says so. Tells whether the lock was free.
+    #[track_caller]
     pub fn wait_while(&self, folio: &Arc<Folio>, go_on: impl Fn() -> bool) -> bool {
-        while go_on() {
-            if !self.wait_a_while(folio) {
-                return true;
+        let mut wait = None;
+        let free = loop {
+            if !go_on() {
+                break false;
             }
+            if !self.wait_a_while(folio, &mut wait) {
+                break true;
+            }
+        };
+        if let Some(wait) = wait {
+            self.locks.end_wait(wait);
         }
-        false
+        free
     }
 
-    /// Waits for an unlock, with a bound; `false`: it is not locked.
+    /// Waits for an unlock, with a bound; `false`: it is not locked. Begins `wait`, if that has not begun and
+    /// it is.
     ///
     /// # Panics
     /// If the thread that has it locked has panicked.
-    fn wait_a_while(&self, folio: &Arc<Folio>) -> bool {
+    #[track_caller]
+    fn wait_a_while(&self, folio: &Arc<Folio>, wait: &mut Option<Wait>) -> bool {
         let bucket = self.bucket(folio);
         let mut waiters = bucket.waiters.lock();
         let locked = folio.state.announce_waiter();
         if locked {
+            if wait.is_none() {
+                *wait = Some(self.begin_wait(folio));
+            }
             waiters.threads += 1;
             bucket.changed.wait_timeout(&mut waiters, THREAD_WAIT);
             waiters.threads -= 1;
