@@ -9,7 +9,7 @@ use serde_json::Value;
 /// More threads that wait for reads than the budget has room for.
 fn crowd(scratch: &Scratch, variant: Variant, options: &[&str]) -> Outcome {
     let prefix = scratch.file("data");
-    Pattern::create_many(&prefix, 60, 1_000_000);
+    Pattern::create_many(&prefix, 60, 1_500_000);
     let command = Command::new(program("many_threads")).args([&prefix, "60", "2"]);
     command.variant(variant).run_options(options).run().success()
 }

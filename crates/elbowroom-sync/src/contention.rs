@@ -11,7 +11,8 @@
 //!   own thread's ([`SparseCounters`]). It reads no clock.
 //! * Who waits reads the clock twice, and adds to memory that all share who wait at that site.
 //! * How long a lock is had needs a clock at both ends. So it is measured for one acquisition in
-//!   [`HOLDS_MEASURED_ONE_IN`] of each thread and site, or for all of them ([`LockStats::measure_all_holds`]).
+//!   [`HOLDS_MEASURED_ONE_IN`] of each thread and site, or for all of them
+//!   ([`LockStats::measure_all_holds`]).
 //!
 //! Synchronization: relaxed atomics. Statistics order nothing. Not the facade's: under a model checker
 //! nothing is counted at all, so that models are neither slower nor different.

@@ -103,3 +103,21 @@ impl Bell {
         self.rung.swap(false, Ordering::AcqRel);
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_at_a_gate_is_counted_and_none_at_an_open_one() {
+        const TIME: Duration = Duration::from_millis(5);
+        let (locks, gate) = (LockStats::new(), Gate::new());
+        gate.wait(&locks, TIME);
+        gate.open();
+        gate.wait(&locks, TIME);
+        let all = locks.snapshot();
+        let [row] = all.rows() else { panic!("{all:?}") };
+        assert_eq!((row.lock, row.contended(), row.acquisitions), (Awaited::Change, 1, 0));
+        assert!(row.caller.is_some_and(|caller| caller.file() == file!()), "{row:?}");
+    }
+}

@@ -216,8 +216,8 @@ pub struct LockFigures {
     pub lock: &'static str,
     /// `read` or `write`; a mutex is for writing.
     pub mode: &'static str,
-    /// File and line of the call. `None`: at all call sites; in [`LockUse::by_caller`] at those without room in
-    /// the table.
+    /// File and line of the call. `None`: at all call sites; in [`LockUse::by_caller`] at those without room
+    /// in the table.
     pub caller: Option<String>,
     /// How often it was taken.
     pub acquisitions: u64,

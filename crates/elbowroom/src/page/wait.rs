@@ -328,4 +328,56 @@ mod tests {
         let said = said.downcast_ref::<&str>().copied().unwrap_or_default();
         assert!(said.contains("another thread has panicked"), "{said}");
     }
+
+    /// Acquisitions and waits of folios, and of those that a device has, as the statistics have them.
+    fn counted(locks: &LockStats) -> [(u64, u64, u64); 2] {
+        let rows = locks.snapshot().by_lock();
+        [Awaited::Folio, Awaited::FolioIo].map(|what| {
+            let row = rows.iter().find(|row| row.lock == what);
+            row.map_or((0, 0, 0), |row| (row.acquisitions, row.contended(), row.max_wait_ns))
+        })
+    }
+
+    fn fault() -> Parked {
+        Parked::new(FaultEvent { addr: 0, thread: 0, write: false, present: false })
+    }
+
+    #[test]
+    fn faults_and_threads_that_wait_are_counted_by_what_they_wait_for() {
+        const TIME: Duration = Duration::from_millis(20);
+        let locks = LockStats::new();
+        let (waits, woken) = (WaitTable::new(&locks), Ready::default());
+        let locked = LockedFolio::new(Folio::new(Owner::anon(), 0, 0), &waits, &woken);
+        let folio = locked.arc().clone();
+        assert!(waits.park(&folio, fault(), true).is_none());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let woken = Ready::default();
+                drop(waits.lock(&folio, &woken));
+            });
+            while waits.bucket(&folio).waiters.lock().threads == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(TIME);
+            drop(locked);
+            waiter.join().expect("it gets the lock");
+        });
+        woken.take().iter_mut().for_each(Parked::let_go);
+        let [(taken, waited, most_ns), of_device] = counted(&locks);
+        // A new folio comes locked; the thread has taken it.
+        assert_eq!((taken, waited, of_device), (1, 2, (0, 0, 0)));
+        assert!(most_ns >= TIME.as_nanos() as u64, "{most_ns}");
+
+        let locked = waits.lock(&folio, &woken);
+        let reading = locked.begin_read();
+        assert!(waits.park(&folio, fault(), true).is_none());
+        drop(reading.end(&waits, &woken));
+        woken.take().iter_mut().for_each(Parked::let_go);
+        assert!(waits.park(&folio, fault(), true).is_some_and(|mut back| {
+            back.let_go();
+            back.wait.is_none()
+        }));
+        let [(taken, waited, _), (_, of_device, _)] = counted(&locks);
+        assert_eq!((taken, waited, of_device), (2, 2, 1));
+    }
 }
