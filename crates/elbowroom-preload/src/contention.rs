@@ -23,7 +23,9 @@ impl Display for Table<'_> {
         writeln!(f, "elbowroom: locks of {} (pid {}), most total wait first", self.program, self.pid)?;
         writeln!(f, "{:>11} {:>9} {}  lock", "acquired", "contended", HEAD)?;
         for row in by_lock {
-            writeln!(f, "{:>11} {:>9} {}  {}", row.acquisitions, row.contended, Times(row), Name(row))?;
+            // What is only waited for is not counted when nobody waits.
+            let acquired = if row.acquisitions > 0 { row.acquisitions.to_string() } else { "-".to_owned() };
+            writeln!(f, "{acquired:>11} {:>9} {}  {}", row.contended, Times(row), Name(row))?;
         }
         if by_caller.is_empty() {
             return writeln!(f, "  nobody has waited for a lock");

@@ -338,24 +338,35 @@ impl LockStats {
 }
 
 impl Counts {
-    /// The same for a place that is not in the entry where it is looked for first.
-    #[cold]
+    /// The same for a place that is not in the entry where it is looked for first. One in six or so is in a
+    /// later one, for good, so this is not only for the first time.
+    #[inline(never)]
     fn find(&self, place: Place) -> usize {
         let key = place.key();
         for probe in 0..PROBES.min(SITES) {
             let site = REST + (home_of(key) + probe) % SITES;
-            let entry = &self.entries[site];
-            let taken = entry.key.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed);
-            match taken {
-                Ok(_) => {
-                    let _ = entry.place.set(place);
-                    return site;
-                }
-                Err(other) if other == key => return site,
-                Err(_) => {}
+            let mut seen = self.entries[site].key.load(Ordering::Relaxed);
+            if seen == 0 {
+                seen = self.settle(site, key, place);
+            }
+            if seen == key {
+                return site;
             }
         }
         rest_of(place.what, place.mode)
+    }
+
+    /// Gives an entry that was nobody's to a place; the key that it has then.
+    #[cold]
+    fn settle(&self, site: usize, key: u64, place: Place) -> u64 {
+        let entry = &self.entries[site];
+        match entry.key.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => {
+                let _ = entry.place.set(place);
+                key
+            }
+            Err(other) => other,
+        }
     }
 
     fn times(&self, site: usize) -> &Times {

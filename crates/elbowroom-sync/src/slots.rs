@@ -161,7 +161,8 @@ struct Upkeep {
     used: AtomicU32,
     /// The vacant slot that was left last.
     vacant: AtomicU32,
-    /// What counts how often values are taken out, and what that waits for.
+    /// What counts the waits for readers. Not how often there are none: a count costs more here than the
+    /// rest of the look.
     stats: LockStats,
     /// For the one writer that waits for readers.
     drain: sys::Mutex<()>,
@@ -267,7 +268,6 @@ impl<T> Slots<T> {
     pub fn detach<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> bool {
         self.check(layout);
         let Some(slot) = self.current(key) else { return false };
-        self.upkeep.stats.took(Awaited::Vma, Mode::Write);
         if slot.detach() {
             self.wait_for_readers(slot);
         }
@@ -280,7 +280,6 @@ impl<T> Slots<T> {
     pub fn remove<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> Option<T> {
         self.check(layout);
         let slot = self.current(key)?;
-        self.upkeep.stats.took(Awaited::Vma, Mode::Write);
         let retired = slot.retire();
         if retired.busy {
             self.wait_for_readers(slot);
