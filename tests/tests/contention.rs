@@ -59,7 +59,8 @@ fn locks_are_in_the_statistics(variant: Variant) {
     let by_faults =
         |row: &Value| folio(row) && row["caller"].as_str().is_some_and(|at| at.contains("/fault/"));
     let waits = sum(by_caller, "contended", by_faults);
-    let counted = ["waits_for_reads", "waits_for_writeback", "waits_for_locks"].map(|key| outcome.stat(key));
+    let counted = ["retry_mmap_drop", "waits_for_writeback", "waits_for_locks", "uptodate_waits"];
+    let counted = counted.map(|key| outcome.stat(key));
     let counted = counted.iter().sum::<u64>();
     assert!(waits > 100 && waits <= counted && waits > counted / 2, "{waits} of {counted}: {by_caller:?}");
     assert!(sum(by_lock, "wait_ns", of("folio-io")) > 1_000_000, "{by_lock:?}");

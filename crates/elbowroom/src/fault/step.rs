@@ -139,6 +139,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Err(folio) => folio,
         };
         let free = |folio: &Folio| look_around(UPTODATE_LOOKS, UPTODATE_YIELDS, || !folio.state.is_locked());
+        let wait = core.waits.begin_wait(&folio);
         // Others may be as quick, but not for ever.
         for _ in 0..UPTODATE_TRIES {
             if !core.config.ablation.uptodate_wait || !is_brief(&folio) || !free(&folio) {
@@ -146,6 +147,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             }
             folio = match LockedFolio::try_lock(folio, &core.waits, self.ready) {
                 Ok(locked) => {
+                    core.waits.end_wait(wait);
                     core.counters.add(Event::UptodateWaits, 1);
                     return Ok(locked);
                 }

@@ -168,14 +168,20 @@ impl WaitTable {
         self.locks.took(Awaited::Folio, Mode::Write);
     }
 
-    /// Somebody waits for the folio from now on.
+    /// The caller waits for the folio from now on, for the lock statistics. Waits in this table are counted
+    /// here.
     #[track_caller]
-    fn begin_wait(&self, folio: &Folio) -> Wait {
+    pub fn begin_wait(&self, folio: &Folio) -> Wait {
         // In a model nothing is counted, and each look makes it larger.
         let of_device = !cfg!(any(loom, shuttle))
             && (folio.state.test(Flag::Reading) || folio.state.test(Flag::Writeback));
         let what = if of_device { Awaited::FolioIo } else { Awaited::Folio };
         self.locks.begin_wait(what, Mode::Write)
+    }
+
+    /// It has waited for it.
+    pub fn end_wait(&self, wait: Wait) {
+        self.locks.end_wait(wait);
     }
 
     fn bucket(&self, folio: &Arc<Folio>) -> &Bucket {
@@ -251,7 +257,7 @@ impl WaitTable {
             self.wait_a_while(folio, &mut wait);
         };
         if let Some(wait) = wait {
-            self.locks.end_wait(wait);
+            self.end_wait(wait);
         }
         locked
     }
@@ -276,7 +282,7 @@ impl WaitTable {
             }
         };
         if let Some(wait) = wait {
-            self.locks.end_wait(wait);
+            self.end_wait(wait);
         }
         free
     }
