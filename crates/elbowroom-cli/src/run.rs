@@ -59,8 +59,9 @@ pub struct RunArgs {
     /// Print at the end which locks of the manager were waited for, and where, most total wait first; also
     /// with --quiet
     ///
-    /// As `perf lock contention` does for the kernel, without root. Hold times are measured at each
-    /// acquisition then, which costs some 50 ns. --stats has the same figures under the key `locks`.
+    /// As `perf lock contention` does for the kernel, without root. Acquisitions are counted by caller and
+    /// have their hold times measured then, which costs some 60 ns each. --stats has the same figures under
+    /// the key `locks`.
     #[arg(long)]
     contention: bool,
     /// What to do where memory cannot be managed (userfaultfd not permitted, program statically linked, ...)

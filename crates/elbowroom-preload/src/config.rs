@@ -72,7 +72,7 @@ pub struct Options {
     pub stats: Option<PathBuf>,
     /// No summary on standard error.
     pub quiet: bool,
-    /// The lock statistics on standard error at the end, and all hold times in them.
+    /// The lock statistics on standard error at the end, with hold times.
     pub contention: bool,
     /// What to do when the manager cannot start.
     pub fallback: Fallback,

@@ -123,7 +123,7 @@ fn first_thread(process: &'static Process) {
         Err(error) => return fail(process, error.to_string()),
     };
     if options.contention {
-        manager.locks().measure_all_holds();
+        manager.locks().count_in_detail();
     }
     // It lives as long as the process: pointers to it are read without locks, by forked children too.
     let manager: &'static Manager = Box::leak(Box::new(manager));

@@ -44,7 +44,7 @@ mod measure {
         let mutex = LockStats::new().mutex(LockClass::Cache, 0_u64);
         report("mutex: lock, unlock", || *mutex.lock() += 1);
         let stats = LockStats::new();
-        stats.measure_all_holds();
+        stats.count_in_detail();
         let mutex = stats.mutex(LockClass::Cache, 0_u64);
         report("mutex: lock, unlock, each hold is measured", || *mutex.lock() += 1);
         report("vma: try_read, drop", || {

@@ -7,12 +7,11 @@
 //! manager's and report by [`LockStats::took`] and [`LockStats::begin_wait`]. `snapshot` reads the table.
 //!
 //! # What it costs
-//! * Who need not wait looks at its site's entry, which nobody writes any more, and counts in a row of its
-//!   own thread's ([`SparseCounters`]). It reads no clock.
-//! * Who waits reads the clock twice, and adds to memory that all share who wait at that site.
-//! * How long a lock is had needs a clock at both ends. So it is measured for one acquisition in
-//!   [`HOLDS_MEASURED_ONE_IN`] of each thread and site, or for all of them
-//!   ([`LockStats::measure_all_holds`]).
+//! * Who need not wait counts by lock and mode, in a row of its own thread's ([`SparseCounters`]). It reads no
+//!   clock.
+//! * Who waits reads the clock twice, finds its call site, and adds to memory that all share who wait there.
+//! * To find the call site of each acquisition, and to measure how long it has its lock, costs more than most
+//!   locks. So that is done on demand only ([`LockStats::count_in_detail`]).
 //!
 //! Synchronization: relaxed atomics. Statistics order nothing. Not the facade's: under a model checker
 //! nothing is counted at all, so that models are neither slower nor different.
@@ -23,7 +22,7 @@ mod snapshot;
 use crate::counter::SparseCounters;
 use crate::{Arc, Histogram, HistogramSnapshot, Lines, LockClass, OnceLock};
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub use snapshot::{LockRow, LockSnapshot};
@@ -35,11 +34,8 @@ const MODEL: bool = cfg!(any(loom, shuttle));
 const SITES: usize = if MODEL { 2 } else { 512 };
 /// How many entries a call site may be looked for in.
 const PROBES: usize = 16;
-/// Entries for the call sites without room, one for each lock and mode.
+/// Entries for acquisitions whose call site is not counted or has no room, one for each lock and mode.
 const REST: usize = Awaited::COUNT * Mode::ALL.len();
-
-/// Of so many acquisitions of a thread at one call site, one has its hold time measured (a power of two).
-pub const HOLDS_MEASURED_ONE_IN: u64 = 1024;
 
 /// The bounds between the decades of a histogram of waits, in nanoseconds: 1 us to 1 s.
 pub const DECADES_NS: [u64; 7] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
@@ -114,7 +110,7 @@ impl Mode {
     }
 }
 
-/// Which entry of `REST` counts the sites of a lock and mode that have no room.
+/// Which entry of `REST` counts a lock and mode where the site is not known or has no room.
 #[inline]
 fn rest_of(what: Awaited, mode: Mode) -> usize {
     what.number() * Mode::ALL.len() + mode as usize
@@ -168,8 +164,8 @@ struct Times {
 
 /// What is counted of all locks.
 struct Counts {
-    /// Holds are measured of acquisitions whose number has all these bits set.
-    hold_mask: AtomicU64,
+    /// Acquisitions are counted by call site, and their holds measured.
+    in_detail: AtomicBool,
     /// The `REST`, then a hash table with open addressing from which nothing is ever taken.
     entries: Box<[Entry]>,
     acquisitions: SparseCounters<{ REST + SITES }>,
@@ -226,7 +222,7 @@ impl LockStats {
     pub fn new() -> Self {
         let entry = |_| Entry { key: AtomicU64::new(0), place: OnceLock::new(), times: OnceLock::new() };
         Self(Arc::new(Counts {
-            hold_mask: AtomicU64::new(HOLDS_MEASURED_ONE_IN - 1),
+            in_detail: AtomicBool::new(false),
             entries: (0..REST + SITES).map(entry).collect(),
             acquisitions: SparseCounters::new(),
             waits: std::array::from_fn(|_| OnceLock::new()),
@@ -234,18 +230,23 @@ impl LockStats {
         }))
     }
 
-    /// Measures from now on how long each acquisition has its lock, not only one in
-    /// [`HOLDS_MEASURED_ONE_IN`]. Each then reads the clock twice.
-    pub fn measure_all_holds(&self) {
-        self.0.hold_mask.store(0, Ordering::Relaxed);
+    /// Counts acquisitions by call site from now on, not only waits, and measures how long each has its lock.
+    /// Each then reads the clock twice.
+    pub fn count_in_detail(&self) {
+        self.0.in_detail.store(true, Ordering::Relaxed);
     }
 
-    /// Counts that the caller has taken something. Costs about a nanosecond.
+    /// Counts that the caller has taken something.
     #[inline]
     #[track_caller]
     pub fn took(&self, what: Awaited, mode: Mode) {
         if !MODEL {
-            let site = self.site(Place { what, mode, caller: Location::caller() });
+            let in_detail = self.0.in_detail.load(Ordering::Relaxed);
+            let site = if in_detail {
+                self.site(Place { what, mode, caller: Location::caller() })
+            } else {
+                rest_of(what, mode)
+            };
             self.0.acquisitions.count(site);
         }
     }
@@ -285,10 +286,19 @@ impl LockStats {
         if MODEL {
             return Hold::default();
         }
-        let site = self.site(Place { what: Awaited::Lock(class), mode, caller });
-        let mask = self.0.hold_mask.load(Ordering::Relaxed);
-        let unmeasured = !self.0.acquisitions.count(site) & mask;
-        if unmeasured == 0 { self.0.begin_hold(site) } else { Hold::default() }
+        let what = Awaited::Lock(class);
+        if self.0.in_detail.load(Ordering::Relaxed) {
+            return self.acquired_in_detail(Place { what, mode, caller });
+        }
+        self.0.acquisitions.count(rest_of(what, mode));
+        Hold::default()
+    }
+
+    #[cold]
+    fn acquired_in_detail(&self, place: Place) -> Hold {
+        let site = self.site(place);
+        self.0.acquisitions.count(site);
+        self.0.begin_hold(site)
     }
 
     /// The lock is about to be let go.
@@ -328,7 +338,6 @@ impl LockStats {
     }
 
     /// The number of the entry that counts `place`.
-    #[inline]
     fn site(&self, place: Place) -> usize {
         let key = place.key();
         let home = REST + home_of(key);
@@ -340,7 +349,6 @@ impl LockStats {
 impl Counts {
     /// The same for a place that is not in the entry where it is looked for first. One in six or so is in a
     /// later one, for good, so this is not only for the first time.
-    #[inline(never)]
     fn find(&self, place: Place) -> usize {
         let key = place.key();
         for probe in 0..PROBES.min(SITES) {

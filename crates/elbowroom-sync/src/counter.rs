@@ -21,13 +21,12 @@ impl<const N: usize> Row<N> {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// Adds in the row of a thread that nobody else writes to; gives the count from before.
+    /// Adds in the row of a thread that nobody else writes to.
     #[inline]
-    fn add_alone(&self, which: usize, n: u64) -> u64 {
+    fn add_alone(&self, which: usize, n: u64) {
         // Who had the row before has left it by a release, after its last store.
         let before = self.0[which].load(Ordering::Relaxed);
         self.0[which].store(before.wrapping_add(n), Ordering::Relaxed);
-        before
     }
 }
 
@@ -86,13 +85,12 @@ impl<const N: usize> SparseCounters<N> {
         Self { rows: std::array::from_fn(|_| OnceLock::new()) }
     }
 
-    /// Adds 1 to the counter number `which`; gives what this thread's row, or the one that it shares, had
-    /// before.
+    /// Adds 1 to the counter number `which`.
     ///
     /// # Panics
     /// If `which` is not below `N`.
     #[inline]
-    pub(crate) fn count(&self, which: usize) -> u64 {
+    pub(crate) fn count(&self, which: usize) {
         let slot = slot();
         let alone = slot < OWN_SLOTS;
         let row = &self.rows[if alone { slot } else { OWN_SLOTS + slot % SHARED }];
@@ -100,7 +98,11 @@ impl<const N: usize> SparseCounters<N> {
             Some(row) => row,
             None => made(row),
         };
-        if alone { row.add_alone(which, 1) } else { row.0[which].fetch_add(1, Ordering::Relaxed) }
+        if alone {
+            row.add_alone(which, 1);
+        } else {
+            row.0[which].fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// The sum of the counter number `which` over all rows. Not a snapshot.
@@ -143,7 +145,7 @@ mod tests {
         for _ in 0..4 {
             std::thread::scope(|scope| {
                 for _ in 0..OWN_SLOTS + 3 * SHARED {
-                    scope.spawn(|| (0..1000).for_each(|_| assert!(counters.count(1) < 1 << 32)));
+                    scope.spawn(|| (0..1000).for_each(|_| counters.count(1)));
                 }
             });
         }

@@ -31,9 +31,7 @@ mod slots;
 pub mod thread;
 
 pub use blocking::may_block;
-pub use contention::{
-    Awaited, ClassStats, DECADES_NS, HOLDS_MEASURED_ONE_IN, LockRow, LockSnapshot, LockStats, Mode, Wait,
-};
+pub use contention::{Awaited, ClassStats, DECADES_NS, LockRow, LockSnapshot, LockStats, Mode, Wait};
 pub use counter::Counters;
 pub use flag_lock::{FlagGuard, FlagLock};
 pub use histogram::{Histogram, HistogramSnapshot};

@@ -217,7 +217,7 @@ pub struct LockFigures {
     /// `read` or `write`; a mutex is for writing.
     pub mode: &'static str,
     /// File and line of the call. `None`: at all call sites; in [`LockUse::by_caller`] at those without room
-    /// in the table.
+    /// in the table. Acquisitions have one only if they are counted in detail.
     pub caller: Option<String>,
     /// How often it was taken.
     pub acquisitions: u64,

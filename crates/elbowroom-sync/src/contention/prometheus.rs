@@ -135,7 +135,7 @@ mod tests {
     fn all_of_the_text_is_what_a_scraper_reads() {
         let stats = LockStats::new();
         let lock = stats.mutex(LockClass::Cache, ());
-        stats.measure_all_holds();
+        stats.count_in_detail();
         (0..3).for_each(|_| drop(lock.lock()));
         for ns in [500, 1_500, 2_000_000] {
             let wait = stats.begin_wait(Awaited::Folio, Mode::Write);

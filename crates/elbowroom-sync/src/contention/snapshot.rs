@@ -14,8 +14,8 @@ pub struct LockRow {
     pub lock: Awaited,
     /// How.
     pub mode: Mode,
-    /// Where. `None`: at all call sites together, in what [`LockSnapshot::by_lock`] gives; at those for which
-    /// the table had no room, elsewhere.
+    /// Where. `None`: at all call sites together, in what [`LockSnapshot::by_lock`] gives; elsewhere at those
+    /// for which the table had no room, and acquisitions that were not counted in detail.
     pub caller: Option<&'static Location<'static>>,
     /// How often it was taken.
     pub acquisitions: u64,
@@ -143,9 +143,9 @@ impl LockSnapshot {
         Self { rows }
     }
 
-    /// How many acquisitions were at call sites for which the table had no room. They are counted by lock
-    /// and mode, in rows without a caller.
-    pub fn without_room(&self) -> u64 {
+    /// How many acquisitions were counted by lock and mode only, in rows without a caller: all, unless they
+    /// are counted in detail; then those at call sites for which the table had no room.
+    pub fn without_caller(&self) -> u64 {
         self.rows.iter().filter(|row| row.caller.is_none()).map(|row| row.acquisitions).sum()
     }
 }

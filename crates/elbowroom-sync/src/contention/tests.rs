@@ -41,6 +41,7 @@ fn numbers_and_names_are_those_of_one_thing_each() {
 #[test]
 fn acquisitions_are_counted_by_mode_and_call_site() {
     let stats = LockStats::new();
+    stats.count_in_detail();
     let (mutex, layout) = (stats.mutex(LockClass::Cache, 0_u64), stats.layout_lock(0_u64));
     let counted = [const { AtomicU64::new(0) }; 4];
     let mut lines = [0; 4];
@@ -78,7 +79,7 @@ fn acquisitions_are_counted_by_mode_and_call_site() {
         |lock| all.by_lock().iter().filter(|row| row.lock == lock).map(|row| row.acquisitions).sum::<u64>();
     assert_eq!((sum(CACHE), sum(LAYOUT)), (wanted[0] + wanted[1], wanted[2] + wanted[3]));
     assert_eq!(stats.class(LockClass::Layout).acquisitions, wanted[2] + wanted[3]);
-    assert_eq!(all.without_room(), 0);
+    assert_eq!(all.without_caller(), 0);
 }
 
 /// The decade from 10 to 100 ms.
@@ -131,6 +132,7 @@ fn assert_waited(row: &LockRow) {
 #[test]
 fn a_wait_for_a_mutex_is_in_its_decade() {
     let stats = LockStats::new();
+    stats.count_in_detail();
     let lock = stats.mutex(LockClass::Cache, ());
     let has = |meanwhile: &dyn Fn()| {
         let _held = lock.lock();
@@ -205,6 +207,7 @@ fn a_wait_for_the_readers_of_a_vma_is_counted() {
 #[test]
 fn waits_that_others_report_are_counted_where_they_begin() {
     let stats = LockStats::new();
+    stats.count_in_detail();
     let waits = [(Awaited::Folio, 1), (Awaited::FolioIo, 2), (Awaited::Change, 3)];
     for (what, times) in waits {
         for _ in 0..times {
@@ -225,17 +228,18 @@ fn waits_that_others_report_are_counted_where_they_begin() {
 }
 
 #[test]
-fn one_hold_in_many_is_measured_or_all() {
+fn callers_and_holds_are_counted_on_demand() {
     let stats = LockStats::new();
     let (lock, layout) = (stats.mutex(LockClass::Cache, ()), stats.layout_lock(()));
-    for _ in 0..3 * HOLDS_MEASURED_ONE_IN {
+    for _ in 0..3000 {
         drop(lock.lock());
         drop(layout.write());
         drop(layout.read());
     }
     let before = stats.snapshot();
-    assert_eq!(before.rows().iter().map(|row| row.holds).collect::<Vec<_>>(), [3; 3]);
-    stats.measure_all_holds();
+    assert!(before.rows().iter().all(|row| row.caller.is_none() && row.holds == 0), "{before:?}");
+    assert_eq!((before.rows().len(), before.without_caller()), (3, 9000));
+    stats.count_in_detail();
     for _ in 0..10 {
         drop(lock.lock());
     }
@@ -254,7 +258,7 @@ fn one_hold_in_many_is_measured_or_all() {
 #[test]
 fn who_waits_for_a_condition_does_not_hold_the_lock() {
     let stats = LockStats::new();
-    stats.measure_all_holds();
+    stats.count_in_detail();
     let (lock, never) = (stats.mutex(LockClass::Resize, ()), crate::Condvar::new());
     // A thread may lose its processor with the lock held.
     let held_briefly = (0..50).any(|_| {
@@ -322,6 +326,7 @@ const CALLERS: [fn(&LockStats, Awaited, Mode); 16] = [
 fn a_full_table_counts_the_rest_by_lock_and_mode() {
     const { assert!(CALLERS.len() * REST > SITES) };
     let stats = LockStats::new();
+    stats.count_in_detail();
     thread::scope(|scope| {
         for first in 0..4 {
             let stats = &stats;
@@ -339,7 +344,7 @@ fn a_full_table_counts_the_rest_by_lock_and_mode() {
     let all = stats.snapshot();
     let with_room = all.rows().iter().filter(|row| row.caller.is_some());
     let with_room: u64 = with_room.map(|row| row.acquisitions).sum();
-    assert!(all.without_room() > 0 && all.without_room() + with_room == 4 * 12 * REST as u64, "{all:?}");
+    assert!(all.without_caller() > 0 && all.without_caller() + with_room == 4 * 12 * REST as u64, "{all:?}");
     let sums = all.by_lock();
     assert_eq!(sums.len(), REST);
     for row in sums {
