@@ -7,8 +7,8 @@
 //! manager's and report by [`LockStats::took`] and [`LockStats::begin_wait`]. `snapshot` reads the table.
 //!
 //! # What it costs
-//! * Who need not wait counts by lock and mode, in a row of its own thread's ([`SparseCounters`]). It reads no
-//!   clock.
+//! * Who need not wait counts by lock and mode, in a row of its own thread's ([`SparseCounters`]). It reads
+//!   no clock.
 //! * Who waits reads the clock twice, finds its call site, and adds to memory that all share who wait there.
 //! * To find the call site of each acquisition, and to measure how long it has its lock, costs more than most
 //!   locks. So that is done on demand only ([`LockStats::count_in_detail`]).
