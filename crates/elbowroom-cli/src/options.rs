@@ -70,6 +70,8 @@ pub struct Options {
     pub writeback_interval: Duration,
     /// No summary at the end.
     pub quiet: bool,
+    /// The lock statistics at the end.
+    pub contention: bool,
     /// What the library does if it cannot work although the checks before said it could.
     pub fallback: Fallback,
     /// Whether other processes may use the files.
@@ -98,6 +100,9 @@ impl Options {
             name(self.fallback),
             name(self.sharing),
         ));
+        if self.contention {
+            text.push(";contention=1");
+        }
         if let Some(inject) = &self.inject {
             text.push(format!(";inject={inject}"));
         }
@@ -158,6 +163,7 @@ mod tests {
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
             quiet: false,
+            contention: false,
             fallback: Fallback::None,
             sharing: Sharing::Auto,
             inject: None,
@@ -180,6 +186,7 @@ mod tests {
     fn stats_are_last_and_may_hold_anything() {
         let mut options = sample();
         options.quiet = true;
+        options.contention = true;
         options.io = Io::Threads;
         options.fallback = Fallback::Kernel;
         options.inject = Some("read:eio@3".to_owned());
@@ -187,7 +194,9 @@ mod tests {
         let text = options.encode().into_string().unwrap();
         assert!(text.contains(";io=threads;"), "{text}");
         assert!(
-            text.contains(";quiet=1;fallback=kernel;sharing=auto;inject=read:eio@3;main_pid=77;"),
+            text.contains(
+                ";quiet=1;fallback=kernel;sharing=auto;contention=1;inject=read:eio@3;main_pid=77;"
+            ),
             "{text}"
         );
         assert!(text.ends_with(";stats=/tmp/a;quiet=0 b"), "{text}");

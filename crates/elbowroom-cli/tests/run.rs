@@ -337,6 +337,7 @@ fn help_and_version_go_to_standard_output() {
         (&["--help"][..], "Examples:"),
         (&["--version"], "elbowroom "),
         (&["run", "--help"], "240 * 1048576"),
+        (&["run", "--help"], "--contention"),
     ] {
         let output = Command::new(ELBOWROOM).args(arguments).output().unwrap();
         assert!(output.status.success());

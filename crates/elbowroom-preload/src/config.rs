@@ -72,6 +72,8 @@ pub struct Options {
     pub stats: Option<PathBuf>,
     /// No summary on standard error.
     pub quiet: bool,
+    /// The lock statistics on standard error at the end, with hold times.
+    pub contention: bool,
     /// What to do when the manager cannot start.
     pub fallback: Fallback,
     /// Whether other processes may use the files.
@@ -99,6 +101,7 @@ impl Options {
             writeback_ms: 1000,
             stats: None,
             quiet: false,
+            contention: false,
             fallback: Fallback::None,
             sharing: Sharing::Auto,
             inject: None,
@@ -143,6 +146,7 @@ impl Options {
             "handlers" => self.handlers = number(key, value)?,
             "writeback_ms" => self.writeback_ms = number(key, value)?,
             "quiet" => self.quiet = choice(key, value, &[("0", false), ("1", true)])?,
+            "contention" => self.contention = choice(key, value, &[("0", false), ("1", true)])?,
             "fallback" => {
                 self.fallback =
                     choice(key, value, &[("none", Fallback::None), ("kernel", Fallback::Kernel)])?;
@@ -193,6 +197,7 @@ mod tests {
         assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
         assert_eq!(options.sharing, Sharing::Auto);
         assert_eq!((options.quiet, options.main_pid, options.stats), (false, 7, None));
+        assert!(!options.contention && parse("memory=1;contention=1").unwrap().contention);
     }
 
     #[test]
@@ -218,6 +223,7 @@ mod tests {
             ("memory=lots", "lots"),
             ("memory=1;io=fast", "uring"),
             ("memory=1;quiet=yes", "quiet"),
+            ("memory=1;contention=2", "contention"),
             ("memory=1;colour=red", "colour"),
             ("memory", "key=value"),
             ("memory=1;handlers=-1", "handlers"),

@@ -9,12 +9,14 @@
 //! Synchronization: who sets [`Process::ended`] reports; the buffers of the report without a manager belong
 //! to who sets [`UNMANAGED_TAKEN`], for good.
 
+use crate::config::Options;
+use crate::contention;
 use crate::fork;
 use crate::request::{self, Op};
 use crate::state::{self, Process};
 use crate::summary::{Buffer, Report};
 use crate::sys;
-use elbowroom::{Manager, Stats};
+use elbowroom::{LockUse, Manager, Stats};
 use std::cell::UnsafeCell;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -113,27 +115,32 @@ fn report(always: Always) -> Reported {
     if process.ended.swap(true, Ordering::AcqRel) {
         return Reported::Not;
     }
-    let quiet = options.quiet || !stderr_is_unchanged();
     match manager {
         Some(_) => {
-            if let Ok(text) = request::submit(process, Op::Report)
-                && !quiet
-            {
+            if let Ok(text) = request::submit(process, Op::Report) {
                 // SAFETY: the service thread leaked it for us, once per report.
                 let text = unsafe { &*(text as *const String) };
-                sys::write_stderr(text.as_bytes());
+                if !text.is_empty() && stderr_is_unchanged() {
+                    sys::write_stderr(text.as_bytes());
+                }
             }
         }
-        None => report_unmanaged(process, options.stats.as_deref(), quiet),
+        None => report_unmanaged(process, options, options.quiet || !stderr_is_unchanged()),
     }
     Reported::Now
 }
 
-/// On a service thread: writes the statistics file, and gives the text for standard error.
+/// On a service thread: writes the statistics file, and gives the text for standard error, which may be
+/// empty.
 pub fn collect(process: &Process, manager: &Manager) -> String {
-    let report = report_of(process, Some(manager.stats()));
-    let mut text = report.to_string();
+    let report = report_of(process, Some((manager.stats(), manager.lock_use())));
     let options = state::options();
+    let quiet = options.is_some_and(|options| options.quiet);
+    let mut text = if quiet { String::new() } else { report.to_string() };
+    if options.is_some_and(|options| options.contention) {
+        let Report { program, pid, locks, .. } = &report;
+        let _ = write!(text, "{}", contention::Table { program, pid: *pid, locks });
+    }
     if let Some(path) = options.and_then(|options| options.stats.as_deref()) {
         let is_main = options.is_some_and(|options| options.main_pid == report.pid);
         let mut path = path.as_os_str().to_owned();
@@ -141,7 +148,9 @@ pub fn collect(process: &Process, manager: &Manager) -> String {
             path.push(format!(".{}", report.pid));
         }
         let path = PathBuf::from(path);
-        if let Err(error) = write_file(&path, &report) {
+        if let Err(error) = write_file(&path, &report)
+            && !quiet
+        {
             let _ = writeln!(text, "elbowroom: cannot write the statistics to {}: {error}", path.display());
         }
     }
@@ -154,12 +163,14 @@ fn write_file(path: &Path, report: &Report<'_>) -> std::io::Result<()> {
     std::fs::write(path, out)
 }
 
-fn report_of(process: &Process, stats: Option<Stats>) -> Report<'_> {
-    let managed = stats.is_some();
+fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report<'_> {
+    let managed = figures.is_some();
     let budget_bytes = state::options().map_or(0, |options| options.memory_bytes);
-    let stats = stats.unwrap_or(Stats { budget_bytes, ..Stats::default() });
+    let (stats, locks) =
+        figures.unwrap_or_else(|| (Stats { budget_bytes, ..Stats::default() }, LockUse::default()));
     Report {
         stats,
+        locks,
         forked_unmanaged: fork::unmanaged_children(),
         left_to_kernel: &process.left,
         pid: sys::getpid(),
@@ -189,7 +200,7 @@ static UNMANAGED_TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Without a manager there is no service thread either: by hand, and only ever for the main process.
 #[inline(never)]
-fn report_unmanaged(process: &Process, stats_path: Option<&Path>, quiet: bool) {
+fn report_unmanaged(process: &Process, options: &Options, quiet: bool) {
     if UNMANAGED_TAKEN.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -200,7 +211,10 @@ fn report_unmanaged(process: &Process, stats_path: Option<&Path>, quiet: bool) {
         let _ = write!(buffers.text, "{report}");
         sys::write_stderr(buffers.text.as_bytes());
     }
-    let Some(path) = stats_path else { return };
+    if options.contention && stderr_is_unchanged() {
+        sys::write_stderr(b"elbowroom: no locks were used: nothing was managed\n");
+    }
+    let Some(path) = options.stats.as_deref() else { return };
     let bytes = path.as_os_str().as_bytes();
     let written = bytes.len() < buffers.path.len() && report.json(&mut buffers.json).is_ok() && {
         buffers.path[..bytes.len()].copy_from_slice(bytes);

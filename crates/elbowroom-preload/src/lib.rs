@@ -39,6 +39,7 @@
 
 mod coherence;
 mod config;
+mod contention;
 mod end;
 mod fork;
 mod ids;

@@ -122,6 +122,9 @@ fn first_thread(process: &'static Process) {
         Ok(started) => started,
         Err(error) => return fail(process, error.to_string()),
     };
+    if options.contention {
+        manager.locks().count_in_detail();
+    }
     // It lives as long as the process: pointers to it are read without locks, by forked children too.
     let manager: &'static Manager = Box::leak(Box::new(manager));
     let pool = Arc::new(Pool {

@@ -2,7 +2,7 @@
 //! report from wherever it ends.
 
 use crate::reason::Counts;
-use elbowroom::Stats;
+use elbowroom::{LockUse, Stats};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Write};
 
@@ -12,6 +12,8 @@ pub struct Report<'a> {
     /// The manager's figures.
     #[serde(flatten)]
     pub stats: Stats,
+    /// How its locks were used. Nothing is allocated for that of no manager.
+    pub locks: LockUse,
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
     /// What was left to the kernel.
@@ -110,7 +112,8 @@ impl Display for Bytes {
     }
 }
 
-struct Nanos(u64);
+/// A time with the unit that suits it.
+pub struct Nanos(pub u64);
 
 impl Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,6 +187,7 @@ mod tests {
         let stats = Stats { budget_bytes: 16 << 20, ..Stats::default() };
         let report = Report {
             stats,
+            locks: LockUse::default(),
             forked_unmanaged: 3,
             left_to_kernel: &left,
             pid: 9,
@@ -197,6 +201,7 @@ mod tests {
         assert_eq!(value["left_to_kernel"], serde_json::json!({"too_small": 1}));
         assert_eq!((&value["pid"], &value["program"]), (&9.into(), &"a \"b\"".into()));
         assert_eq!(value["forked_unmanaged"], 3);
+        assert_eq!(value["locks"], serde_json::json!({"by_lock": [], "by_caller": []}));
         assert!(report.to_string().contains("1 too_small"));
         assert!(report.to_string().contains("nothing was managed in 3 of them"));
     }

@@ -41,6 +41,12 @@ mod measure {
         report("layout: read, unlock", || {
             black_box(*layout.read());
         });
+        let mutex = LockStats::new().mutex(LockClass::Cache, 0_u64);
+        report("mutex: lock, unlock", || *mutex.lock() += 1);
+        let stats = LockStats::new();
+        stats.count_in_detail();
+        let mutex = stats.mutex(LockClass::Cache, 0_u64);
+        report("mutex: lock, unlock, each hold is measured", || *mutex.lock() += 1);
         report("vma: try_read, drop", || {
             black_box(slots.try_read(black_box(keys[7]), layout).is_ok());
         });

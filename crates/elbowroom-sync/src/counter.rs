@@ -4,6 +4,7 @@
 //! counted. Linux: per-CPU counters. Threads beyond the rows, or at their very end, share some, where they do
 //! exchange.
 
+use crate::OnceLock;
 use crate::thread::{OWN_SLOTS, slot};
 // Not the facade's: statistics order nothing, so a model need not branch on them.
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,20 @@ const SHARED: usize = 8;
 #[repr(align(64))]
 struct Row<const N: usize>([AtomicU64; N]);
 
+impl<const N: usize> Row<N> {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Adds in the row of a thread that nobody else writes to.
+    #[inline]
+    fn add_alone(&self, which: usize, n: u64) {
+        // Who had the row before has left it by a release, after its last store.
+        let before = self.0[which].load(Ordering::Relaxed);
+        self.0[which].store(before.wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
 /// `N` statistics that are written without sharing a cache line between threads and summed by their reader.
 ///
 /// A sum wraps at 2^64; a reader who wants a rate takes differences, which wrap too and stay right. What a
@@ -25,8 +40,7 @@ pub struct Counters<const N: usize> {
 
 impl<const N: usize> Default for Counters<N> {
     fn default() -> Self {
-        let row = |_| Row(std::array::from_fn(|_| AtomicU64::new(0)));
-        Self { rows: (0..OWN_SLOTS + SHARED).map(row).collect() }
+        Self { rows: (0..OWN_SLOTS + SHARED).map(|_| Row::new()).collect() }
     }
 }
 
@@ -44,10 +58,7 @@ impl<const N: usize> Counters<N> {
     pub fn add(&self, which: usize, n: u64) {
         let slot = slot();
         if slot < OWN_SLOTS {
-            // Nobody else writes here. Who had the slot before has left it by a release, after its last
-            // store.
-            let cell = &self.rows[slot].0[which];
-            cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+            self.rows[slot].add_alone(which, n);
         } else {
             self.rows[OWN_SLOTS + slot % SHARED].0[which].fetch_add(n, Ordering::Relaxed);
         }
@@ -61,6 +72,52 @@ impl<const N: usize> Counters<N> {
     pub fn get(&self, which: usize) -> u64 {
         self.rows.iter().fold(0, |sum, row| sum.wrapping_add(row.0[which].load(Ordering::Relaxed)))
     }
+}
+
+/// The same for many counters of which a thread uses few: a row is made when its thread first adds.
+pub(crate) struct SparseCounters<const N: usize> {
+    rows: [OnceLock<Box<Row<N>>>; OWN_SLOTS + SHARED],
+}
+
+impl<const N: usize> SparseCounters<N> {
+    /// Counters at zero.
+    pub(crate) fn new() -> Self {
+        Self { rows: std::array::from_fn(|_| OnceLock::new()) }
+    }
+
+    /// Adds 1 to the counter number `which`.
+    ///
+    /// # Panics
+    /// If `which` is not below `N`.
+    #[inline]
+    pub(crate) fn count(&self, which: usize) {
+        let slot = slot();
+        let alone = slot < OWN_SLOTS;
+        let row = &self.rows[if alone { slot } else { OWN_SLOTS + slot % SHARED }];
+        let row = match row.get() {
+            Some(row) => row,
+            None => made(row),
+        };
+        if alone {
+            row.add_alone(which, 1);
+        } else {
+            row.0[which].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The sum of the counter number `which` over all rows. Not a snapshot.
+    ///
+    /// # Panics
+    /// If `which` is not below `N`.
+    pub(crate) fn get(&self, which: usize) -> u64 {
+        let rows = self.rows.iter().filter_map(OnceLock::get);
+        rows.fold(0, |sum, row| sum.wrapping_add(row.0[which].load(Ordering::Relaxed)))
+    }
+}
+
+#[cold]
+fn made<const N: usize>(row: &OnceLock<Box<Row<N>>>) -> &Row<N> {
+    row.get_or_init(|| Box::new(Row::new()))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -79,6 +136,20 @@ mod tests {
             });
         }
         let added = 4 * (OWN_SLOTS + 3 * SHARED) as u64 * 2000;
+        assert_eq!([0, 1, 2].map(|which| counters.get(which)), [0, added, 0]);
+    }
+
+    #[test]
+    fn rows_that_are_made_late_lose_nothing_either() {
+        let counters = SparseCounters::<3>::new();
+        for _ in 0..4 {
+            std::thread::scope(|scope| {
+                for _ in 0..OWN_SLOTS + 3 * SHARED {
+                    scope.spawn(|| (0..1000).for_each(|_| counters.count(1)));
+                }
+            });
+        }
+        let added = 4 * (OWN_SLOTS + 3 * SHARED) as u64 * 1000;
         assert_eq!([0, 1, 2].map(|which| counters.get(which)), [0, added, 0]);
     }
 }

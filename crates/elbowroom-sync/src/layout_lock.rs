@@ -32,11 +32,13 @@ mod queue;
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::UnsafeCell;
-use crate::lock::{LockClass, LockStats, order, sys};
+use crate::contention::{Hold, LockStats, Mode};
+use crate::lock::{LockClass, order, sys};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::panic::Location;
 
-use self::queue::{LANES, Mode, Queue};
+use self::queue::{LANES, Queue};
 
 /// A writer is inside.
 const WRITER: u64 = 1 << 63;
@@ -130,14 +132,16 @@ impl<T> LayoutLock<T> {
     /// # Panics
     /// In debug builds, if this thread holds a lock of the class `layout` or a later one.
     #[inline]
+    #[track_caller]
     pub fn write(&self) -> LayoutWrite<'_, T> {
         order::before_lock(LockClass::Layout);
-        self.stats.acquired(LockClass::Layout);
+        let caller = Location::caller();
         if self.word.0.compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.enter_slowly(Mode::Write);
+            self.enter_slowly(Mode::Write, caller);
         }
         order::locked(LockClass::Layout);
-        LayoutWrite { lock: self, thread: PhantomData }
+        let hold = self.stats.acquired(LockClass::Layout, Mode::Write, caller);
+        LayoutWrite { lock: self, hold, thread: PhantomData }
     }
 
     /// Takes the lock for reading, waiting for everybody who came before, other readers excepted if nobody
@@ -146,14 +150,16 @@ impl<T> LayoutLock<T> {
     /// # Panics
     /// As [`LayoutLock::write`].
     #[inline]
+    #[track_caller]
     pub fn read(&self) -> LayoutRead<'_, T> {
         order::before_lock(LockClass::Layout);
-        self.stats.acquired(LockClass::Layout);
+        let caller = Location::caller();
         if !self.join_readers() {
-            self.enter_slowly(Mode::Read);
+            self.enter_slowly(Mode::Read, caller);
         }
         order::locked(LockClass::Layout);
-        LayoutRead { lock: self, thread: PhantomData }
+        let hold = self.stats.acquired(LockClass::Layout, Mode::Read, caller);
+        LayoutRead { lock: self, hold, thread: PhantomData }
     }
 
     /// The number of the current or next write. What is marked with it is write-locked.
@@ -162,6 +168,12 @@ impl<T> LayoutLock<T> {
     #[inline]
     pub fn sequence(&self) -> u64 {
         self.current.sequence.load(Ordering::Acquire)
+    }
+
+    /// What counts how it is used.
+    #[inline]
+    pub(crate) fn stats(&self) -> &LockStats {
+        &self.stats
     }
 
     /// How many threads wait for the lock now: models and tests let one come after another.
@@ -224,6 +236,7 @@ impl<T> LayoutLock<T> {
 #[must_use = "the lock is released at once"]
 pub struct LayoutWrite<'a, T> {
     lock: &'a LayoutLock<T>,
+    hold: Hold,
     /// The order of locks is checked by thread, so a guard stays in its own.
     thread: PhantomData<*const ()>,
 }
@@ -259,6 +272,9 @@ impl<T> Drop for LayoutWrite<'_, T> {
     #[inline]
     fn drop(&mut self) {
         order::unlocked(LockClass::Layout);
+        if self.hold.is_measured() {
+            self.lock.stats.end_hold(self.hold);
+        }
         self.lock.end_write();
     }
 }
@@ -267,6 +283,7 @@ impl<T> Drop for LayoutWrite<'_, T> {
 #[must_use = "the lock is released at once"]
 pub struct LayoutRead<'a, T> {
     lock: &'a LayoutLock<T>,
+    hold: Hold,
     thread: PhantomData<*const ()>,
 }
 
@@ -283,6 +300,9 @@ impl<T> Drop for LayoutRead<'_, T> {
     #[inline]
     fn drop(&mut self) {
         order::unlocked(LockClass::Layout);
+        if self.hold.is_measured() {
+            self.lock.stats.end_hold(self.hold);
+        }
         self.lock.end_read();
     }
 }

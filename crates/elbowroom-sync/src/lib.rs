@@ -2,20 +2,21 @@
 //!
 //! Everything above takes its atomics, locks, RCU cells, threads and clock from here, so that a build with
 //! `--cfg loom` or `--cfg shuttle` runs the same code under the loom or the shuttle model checker. Locks are
-//! made with a [`LockClass`]: they count their acquisitions and waits by class, and in debug builds they
-//! check the order in which a thread takes them.
+//! made with a [`LockClass`]: they count their acquisitions and waits by class, mode and call site
+//! ([`LockStats`]), and in debug builds they check the order in which a thread takes them.
 //!
 //! Blind spots of the facade under a model checker: [`RcuCell`] is a mutex around an `Arc` there (no checker
 //! sees into `arc-swap`), [`epoch`] is a model of its own that its page describes, time does not pass (a wait
 //! for a [`Condvar`] with a bound has none; under shuttle a clock of the execution's own moves on with each
-//! sleep), statistics are std's atomics, and the order of locks is not checked. Shuttle takes every atomic
-//! for sequentially consistent; only loom shows a reordering.
+//! sleep), nothing is counted of locks, other statistics are std's atomics, and the order of locks is not
+//! checked. Shuttle takes every atomic for sequentially consistent; only loom shows a reordering.
 //!
 //! Synchronization: each type documents its own.
 
 #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models have their own epoch"))]
 mod blocking;
 mod cell;
+mod contention;
 mod counter;
 pub mod epoch;
 mod flag_lock;
@@ -30,12 +31,13 @@ mod slots;
 pub mod thread;
 
 pub use blocking::may_block;
+pub use contention::{Awaited, ClassStats, DECADES_NS, LockRow, LockSnapshot, LockStats, Mode, Wait};
 pub use counter::Counters;
 pub use flag_lock::{FlagGuard, FlagLock};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};
 pub use lines::Lines;
-pub use lock::{ClassStats, Condvar, LockClass, LockStats, Mutex, MutexGuard};
+pub use lock::{Condvar, LockClass, Mutex, MutexGuard};
 pub use rcu::RcuCell;
 /// Not a model checker's: it is set once, by what meets no point at which another thread could run, and only
 /// read from then on.

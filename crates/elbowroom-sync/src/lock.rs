@@ -3,14 +3,14 @@
 //! A class is a level in the lock order: a thread that holds a lock may only take locks of a later class. The
 //! order is the order of [`LockClass`]'s variants; docs/locking.md says what each one guards.
 
-use crate::{Arc, Counters, Histogram, HistogramSnapshot};
+use crate::contention::{Awaited, Hold, LockStats, Mode};
+use crate::time::Duration;
 use std::ops::{Deref, DerefMut};
-// Not the facade's: statistics order nothing, so a model need not branch on them.
-use crate::time::{Duration, Instant};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::panic::Location;
+use std::sync::TryLockError;
 
 /// What a lock is for, outermost first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum LockClass {
     /// The threads of a manager, for joining them.
@@ -97,76 +97,10 @@ impl LockClass {
     }
 }
 
-/// What the takers of one class have waited.
-#[derive(Default)]
-struct Waits {
-    contended: AtomicU64,
-    wait_ns: AtomicU64,
-    waits: Histogram,
-}
-
-/// What is counted of all classes.
-#[derive(Default)]
-struct Counts {
-    acquisitions: Counters<{ LockClass::ALL.len() }>,
-    waits: [Waits; LockClass::ALL.len()],
-}
-
-/// The lock statistics of one manager. Cloning shares them.
-#[derive(Clone, Default)]
-pub struct LockStats(Arc<Counts>);
-
-/// What the locks of one class have seen.
-#[derive(Debug, Clone)]
-pub struct ClassStats {
-    /// Which class.
-    pub class: LockClass,
-    /// How often a lock of it was taken.
-    pub acquisitions: u64,
-    /// How often its taker had to wait.
-    pub contended: u64,
-    /// Sum of the waits, in nanoseconds.
-    pub wait_ns: u64,
-    /// The waits.
-    pub waits: HistogramSnapshot,
-}
-
 impl LockStats {
-    /// Statistics at zero.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// A lock of `class` around `value`, counted here.
     pub fn mutex<T>(&self, class: LockClass, value: T) -> Mutex<T> {
         Mutex { class, stats: Some(self.clone()), inner: sys::Mutex::new(value) }
-    }
-
-    /// A lock of `class` is being taken.
-    #[inline]
-    pub(crate) fn acquired(&self, class: LockClass) {
-        self.0.acquisitions.add(class as usize, 1);
-    }
-
-    /// Its taker has waited since `start`.
-    pub(crate) fn waited(&self, class: LockClass, start: Instant) {
-        let waited_ns = start.elapsed().as_nanos() as u64;
-        let waits = &self.0.waits[class as usize];
-        waits.contended.fetch_add(1, Ordering::Relaxed);
-        waits.wait_ns.fetch_add(waited_ns, Ordering::Relaxed);
-        waits.waits.record(waited_ns);
-    }
-
-    /// What the locks of `class` have seen so far.
-    pub fn class(&self, class: LockClass) -> ClassStats {
-        let waits = &self.0.waits[class as usize];
-        ClassStats {
-            class,
-            acquisitions: self.0.acquisitions.get(class as usize),
-            contended: waits.contended.load(Ordering::Relaxed),
-            wait_ns: waits.wait_ns.load(Ordering::Relaxed),
-            waits: waits.waits.snapshot(),
-        }
     }
 }
 
@@ -198,27 +132,42 @@ impl<T> Mutex<T> {
     ///
     /// # Panics
     /// In debug builds, if this thread holds a lock of the same or a later class.
+    #[inline]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         order::before_lock(self.class);
-        if let Some(stats) = &self.stats {
-            stats.acquired(self.class);
-        }
+        let caller = Location::caller();
         let guard = match self.inner.try_lock() {
             Ok(guard) => guard,
-            Err(_) => {
-                let start = self.stats.as_ref().map(|stats| (stats, Instant::now()));
-                let guard = match self.inner.lock() {
-                    Ok(guard) => guard,
-                    Err(poisoned) => poisoned.into_inner(),
-                };
-                if let Some((stats, start)) = start {
-                    stats.waited(self.class, start);
-                }
-                guard
-            }
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.wait(caller),
         };
         order::locked(self.class);
-        MutexGuard { guard: Some(guard), class: self.class }
+        let hold = match &self.stats {
+            Some(stats) => stats.acquired(self.class, Mode::Write, caller),
+            None => Hold::default(),
+        };
+        MutexGuard { guard: Some(guard), lock: self, hold }
+    }
+
+    /// Takes it when somebody else has it.
+    #[cold]
+    fn wait(&self, caller: &'static Location<'static>) -> sys::MutexGuard<'_, T> {
+        let begin = |stats: &LockStats| stats.begin_wait_at(Awaited::Lock(self.class), Mode::Write, caller);
+        let wait = self.stats.as_ref().map(|stats| (stats, begin(stats)));
+        let guard = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((stats, wait)) = wait {
+            stats.end_wait(wait);
+        }
+        guard
+    }
+
+    /// Ends a hold that is measured.
+    #[cold]
+    fn end_hold(&self, hold: Hold) {
+        if let Some(stats) = &self.stats {
+            stats.end_hold(hold);
+        }
     }
 }
 
@@ -226,7 +175,8 @@ impl<T> Mutex<T> {
 pub struct MutexGuard<'a, T> {
     /// Some except inside [`Condvar::wait_timeout`].
     guard: Option<sys::MutexGuard<'a, T>>,
-    class: LockClass,
+    lock: &'a Mutex<T>,
+    hold: Hold,
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
@@ -243,8 +193,12 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 }
 
 impl<T> Drop for MutexGuard<'_, T> {
+    #[inline]
     fn drop(&mut self) {
-        order::unlocked(self.class);
+        order::unlocked(self.lock.class);
+        if self.hold.is_measured() {
+            self.lock.end_hold(self.hold);
+        }
     }
 }
 
@@ -259,17 +213,26 @@ impl Condvar {
     }
 
     /// Waits until notified, at most `bound`; may wake without cause, so the caller checks its condition
-    /// again.
+    /// again. Neither this wait nor the one for the lock after it is in the statistics.
     pub fn wait_timeout<T>(&self, guard: &mut MutexGuard<'_, T>, bound: Duration) {
-        order::unlocked(guard.class);
+        let lock = guard.lock;
+        order::unlocked(lock.class);
         crate::may_block();
-        order::locked(guard.class);
+        order::locked(lock.class);
+        if guard.hold.is_measured() {
+            lock.end_hold(guard.hold);
+        }
         let inner = guard.guard.take().expect("the guard holds its lock");
         let inner = match self.0.wait_timeout(inner, bound) {
             Ok((inner, _)) => inner,
             Err(poisoned) => poisoned.into_inner().0,
         };
         guard.guard = Some(inner);
+        if guard.hold.is_measured()
+            && let Some(stats) = &lock.stats
+        {
+            guard.hold = stats.resume_hold(guard.hold);
+        }
     }
 
     /// Wakes everybody who waits.
@@ -345,32 +308,5 @@ mod tests {
         let (inner, outer) = (stats.mutex(LockClass::Cache, ()), stats.mutex(LockClass::Layout, ()));
         let _inner = inner.lock();
         let _outer = outer.lock();
-    }
-
-    #[test]
-    fn acquisitions_and_waits_are_counted() {
-        // A thread may lose its processor between the count and the lock, and then does not wait.
-        let mut tries = (0..20).map(|_| lock_in_turn());
-        let seen = tries.find(|seen| seen.contended > 0 && seen.wait_ns > 1_000_000);
-        assert!(seen.as_ref().is_some_and(|seen| (seen.contended, seen.waits.count()) == (1, 1)), "{seen:?}");
-    }
-
-    /// What is counted while another thread locks what this one holds for 20 ms after that.
-    fn lock_in_turn() -> ClassStats {
-        let stats = LockStats::new();
-        let lock = stats.mutex(LockClass::Cache, 0);
-        std::thread::scope(|scope| {
-            let mut held = lock.lock();
-            scope.spawn(|| *lock.lock() += 1);
-            while stats.class(LockClass::Cache).acquisitions < 2 {
-                std::thread::yield_now();
-            }
-            std::thread::sleep(Duration::from_millis(20));
-            *held += 1;
-        });
-        assert_eq!(*lock.lock(), 2);
-        let seen = stats.class(LockClass::Cache);
-        assert_eq!((seen.acquisitions, seen.contended), (3, seen.waits.count()));
-        seen
     }
 }

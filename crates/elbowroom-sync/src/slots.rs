@@ -67,6 +67,7 @@ mod word;
 use crate::Lines;
 use crate::atomic::{AtomicU32, Ordering};
 use crate::blocking::{Inside, entered, left, may_wait};
+use crate::contention::{Awaited, LockStats, Mode};
 use crate::layout_lock::{Held, LayoutHeld, LayoutLock, LayoutWrite};
 use crate::lock::sys;
 use crate::thread::look_around;
@@ -160,6 +161,9 @@ struct Upkeep {
     used: AtomicU32,
     /// The vacant slot that was left last.
     vacant: AtomicU32,
+    /// What counts the waits for readers. Not how often there are none: a count costs more here than the
+    /// rest of the look.
+    stats: LockStats,
     /// For the one writer that waits for readers.
     drain: sys::Mutex<()>,
     drained: sys::Condvar,
@@ -182,6 +186,7 @@ impl<T> Slots<T> {
                 made: AtomicU32::new(0),
                 used: AtomicU32::new(0),
                 vacant: AtomicU32::new(NONE),
+                stats: layout.stats().clone(),
                 drain: sys::Mutex::new(()),
                 drained: sys::Condvar::new(),
             }),
@@ -259,6 +264,7 @@ impl<T> Slots<T> {
     ///
     /// When this returns nobody uses it without the layout lock, and nobody ever will. Take it out of the
     /// index before.
+    #[track_caller]
     pub fn detach<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> bool {
         self.check(layout);
         let Some(slot) = self.current(key) else { return false };
@@ -270,6 +276,7 @@ impl<T> Slots<T> {
 
     /// Takes the value out, detaching it first if need be, and lets its slot be used again. `None` if it is
     /// gone.
+    #[track_caller]
     pub fn remove<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> Option<T> {
         self.check(layout);
         let slot = self.current(key)?;
@@ -343,13 +350,19 @@ impl<T> Slots<T> {
     /// Waits until no reader is inside. The caller has turned away new ones. Linux: `vma_mark_detached`,
     /// `__vma_enter_locked`.
     #[cold]
+    #[track_caller]
     fn wait_for_readers(&self, slot: &Slot<T>) {
         if MUTANT_NO_DRAIN {
             return;
         }
-        if look_around(LOOKS, YIELDS, || slot.is_unread()) {
-            return;
+        let wait = self.upkeep.stats.begin_wait(Awaited::Vma, Mode::Write);
+        if !look_around(LOOKS, YIELDS, || slot.is_unread()) {
+            self.sleep_until_unread(slot);
         }
+        self.upkeep.stats.end_wait(wait);
+    }
+
+    fn sleep_until_unread(&self, slot: &Slot<T>) {
         may_wait();
         let mut guard = self.upkeep.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while !slot.ask_for_wake() {

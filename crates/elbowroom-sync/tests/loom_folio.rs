@@ -121,7 +121,7 @@ impl World {
 
     /// Parks a fault as a handler does; whether it was parked.
     fn park(&self) -> bool {
-        match self.waits.park(&self.folio, Parked::new(FaultEvent)) {
+        match self.waits.park(&self.folio, Parked::new(FaultEvent), true) {
             None => true,
             Some(mut fault) => {
                 fault.let_go();
@@ -259,7 +259,7 @@ fn reclaim_does_not_take_what_a_fault_has_waited_for() {
         });
         let handler = thread::spawn({
             let world = world.clone();
-            move || world.waits.park(&world.folio, Parked::new(FaultEvent))
+            move || world.waits.park(&world.folio, Parked::new(FaultEvent), true)
         });
         let ready = Ready::default();
         {

@@ -292,6 +292,7 @@ impl<P: Platform> Core<P> {
     }
 
     /// Takes a folio's lock, waiting for it. Not for handlers.
+    #[track_caller]
     pub(crate) fn lock(&self, folio: &Arc<Folio>) -> LockedFolio<'_> {
         self.waits.lock(folio, self)
     }
@@ -303,6 +304,7 @@ impl<P: Platform> Core<P> {
     /// are kept waiting for twice as long then: somebody whose change is under way may wait for another's. So
     /// changes that follow each other cannot keep this from its moment. `None`: there was none for
     /// [`STILL_BOUND`].
+    #[track_caller]
     pub(crate) fn keep_still<'m>(&self, mm: &'m Mm) -> Option<Still<'m>> {
         let deadline = Instant::now() + STILL_BOUND;
         let mut patience = STILL_PATIENCE;
@@ -321,7 +323,7 @@ impl<P: Platform> Core<P> {
                 if now >= until {
                     break;
                 }
-                gate.wait(until.saturating_duration_since(now).min(CHANGE_LOOK));
+                gate.wait(&self.locks, until.saturating_duration_since(now).min(CHANGE_LOOK));
             }
             // What is under way waits for something, perhaps for somebody who has a change to make first.
             drop(still);
@@ -334,6 +336,7 @@ impl<P: Platform> Core<P> {
     }
 
     /// A space's layout lock, at a moment when nothing of it is being changed.
+    #[track_caller]
     pub(crate) fn still_layout<'m>(&self, mm: &'m Mm) -> Option<Layout<'m>> {
         loop {
             let still = self.keep_still(mm)?;

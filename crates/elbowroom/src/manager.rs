@@ -8,7 +8,7 @@ use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, Whe
 use crate::platform::{Host, Platform, Soft};
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
-use crate::stats::{Event, Stats};
+use crate::stats::{Event, LockUse, Stats};
 use crate::vma::Mm;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
@@ -204,9 +204,15 @@ impl<P: Platform> Manager<P> {
         catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| self.core.end_process(thread))
     }
 
-    /// The lock statistics.
+    /// The lock statistics, from the manager's start: [`LockStats::snapshot`] has rows to take differences
+    /// of, and text for Prometheus.
     pub fn locks(&self) -> &LockStats {
         &self.core.locks
+    }
+
+    /// The same, as `--stats` has them.
+    pub fn lock_use(&self) -> LockUse {
+        LockUse::from(&self.core.locks.snapshot())
     }
 
     /// A summary of what happened so far.

@@ -6,7 +6,7 @@
 
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::Duration;
-use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::{Awaited, Condvar, LockClass, LockStats, Mode, Mutex, thread};
 
 /// What a thread waits for that nobody announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,15 +45,18 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Waits until it is open, or for `bound`.
-    pub(crate) fn wait(&self, bound: Duration) {
+    /// Waits until it is open, or for `bound`; counted as a wait for a change.
+    #[track_caller]
+    pub(crate) fn wait(&self, locks: &LockStats, bound: Duration) {
         // In a model a wait with a bound has none, but a sleep takes time.
         if cfg!(shuttle) {
             return thread::sleep(bound / 100);
         }
         let mut open = self.open.lock();
         if !*open {
+            let wait = locks.begin_wait(Awaited::Change, Mode::Write);
             self.opened.wait_timeout(&mut open, bound);
+            locks.end_wait(wait);
         }
     }
 }
@@ -98,5 +101,23 @@ impl Bell {
         }
         // Acquire: what was done before a ring is seen, by whoever it was that found it ringing already.
         self.rung.swap(false, Ordering::AcqRel);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_at_a_gate_is_counted_and_none_at_an_open_one() {
+        const TIME: Duration = Duration::from_millis(5);
+        let (locks, gate) = (LockStats::new(), Gate::new());
+        gate.wait(&locks, TIME);
+        gate.open();
+        gate.wait(&locks, TIME);
+        let all = locks.snapshot();
+        let [row] = all.rows() else { panic!("{all:?}") };
+        assert_eq!((row.lock, row.contended(), row.acquisitions), (Awaited::Change, 1, 0));
+        assert!(row.caller.is_some_and(|caller| caller.file() == file!()), "{row:?}");
     }
 }

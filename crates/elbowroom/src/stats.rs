@@ -1,6 +1,6 @@
 //! What happened: written everywhere, read by nothing in the core.
 
-use elbowroom_sync::Histogram;
+use elbowroom_sync::{Histogram, LockRow, LockSnapshot};
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,4 +207,74 @@ pub struct Stats {
     pub huge_collapses: u64,
     /// How pages get into windows: `move` or `copy`.
     pub mmu: &'static str,
+}
+
+/// What one lock has seen, for [`LockUse`].
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct LockFigures {
+    /// The name of the lock's class, or `folio`, `folio-io`, `vma` or `change`: docs/locking.md.
+    pub lock: &'static str,
+    /// `read` or `write`; a mutex is for writing.
+    pub mode: &'static str,
+    /// File and line of the call. `None`: at all call sites; in [`LockUse::by_caller`] at those without room
+    /// in the table. Acquisitions have one only if they are counted in detail.
+    pub caller: Option<String>,
+    /// How often it was taken.
+    pub acquisitions: u64,
+    /// How often somebody waited for it.
+    pub contended: u64,
+    /// Sum of the waits, in nanoseconds.
+    pub wait_ns: u64,
+    /// The mean of the waits, in nanoseconds; 0 without any.
+    pub wait_average_ns: u64,
+    /// The longest wait, in nanoseconds.
+    pub wait_max_ns: u64,
+    /// How many waits were of [0,1), [1,10), [10,100), [100,1000), [1000,10000), [10000,100000) and
+    /// [100000,1000000) microseconds, and longer.
+    pub waits_by_decade: [u64; 8],
+    /// Of how many acquisitions it was measured how long they had the lock.
+    pub holds_measured: u64,
+    /// The mean of these, in nanoseconds; 0 without any.
+    pub hold_average_ns: u64,
+    /// The longest of these, in nanoseconds.
+    pub hold_max_ns: u64,
+}
+
+impl From<&LockRow> for LockFigures {
+    fn from(row: &LockRow) -> Self {
+        Self {
+            lock: row.lock.name(),
+            mode: row.mode.name(),
+            caller: row.caller.map(|caller| format!("{}:{}", caller.file(), caller.line())),
+            acquisitions: row.acquisitions,
+            contended: row.contended(),
+            wait_ns: row.wait_ns,
+            wait_average_ns: row.average_wait_ns(),
+            wait_max_ns: row.max_wait_ns,
+            waits_by_decade: row.decades,
+            holds_measured: row.holds,
+            hold_average_ns: row.average_hold_ns(),
+            hold_max_ns: row.max_hold_ns,
+        }
+    }
+}
+
+/// The lock statistics of a manager in the form in which `--stats` has them. All lists begin with the most
+/// total wait.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LockUse {
+    /// By lock and mode.
+    pub by_lock: Vec<LockFigures>,
+    /// By lock, mode and call site, those where somebody waited.
+    pub by_caller: Vec<LockFigures>,
+}
+
+impl From<&LockSnapshot> for LockUse {
+    fn from(all: &LockSnapshot) -> Self {
+        let waited = all.rows().iter().filter(|row| row.contended() > 0);
+        Self {
+            by_lock: all.by_lock().iter().map(LockFigures::from).collect(),
+            by_caller: waited.map(LockFigures::from).collect(),
+        }
+    }
 }

@@ -141,6 +141,7 @@ impl Tree {
     }
 
     /// The leaf of an address, locked; `None` if there is none.
+    #[track_caller]
     pub(super) fn lock_leaf(&self, addr: usize) -> Option<LockedLeaf<'_>> {
         for _ in 0..LEAF_TRIES {
             let node = self.leaf_link(addr, self.root(addr)?)?.load().node()?;

@@ -11,9 +11,10 @@ use std::collections::VecDeque;
 
 use super::{AWAKE, LayoutLock, MAX_STEALS, QUEUED, READER, READERS, THEFT, THEFTS, WRITER};
 use crate::atomic::Ordering;
+use crate::contention::{Awaited, Mode};
 use crate::lock::LockClass;
 use crate::thread::look_around;
-use crate::time::Instant;
+use std::panic::Location;
 
 /// How often the head of the queue tries to enter, among thieves and readers that leave, before it sleeps.
 const HEAD_TRIES: u32 = 4;
@@ -27,13 +28,6 @@ pub(super) const LANES: usize = if cfg!(any(loom, shuttle)) { 2 } else { 128 };
 const MUTANT_STALE_AWAKE: bool = cfg!(elbowroom_mutant = "stale_awake");
 /// In tests of the tests: thefts are not counted.
 const MUTANT_STEAL_FOREVER: bool = cfg!(elbowroom_mutant = "steal_forever");
-
-/// What for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
-    Read,
-    Write,
-}
 
 impl Mode {
     /// What it adds to the word.
@@ -103,14 +97,16 @@ impl<T> LayoutLock<T> {
 
     /// Enters past the queue, if it can in a moment, else by the queue.
     #[cold]
-    pub(super) fn enter_slowly(&self, mode: Mode) {
+    pub(super) fn enter_slowly(&self, mode: Mode, caller: &'static Location<'static>) {
         let enter = || match mode {
             Mode::Read => self.join_readers(),
             Mode::Write => self.steal(),
         };
+        let wait = self.stats.begin_wait_at(Awaited::Lock(LockClass::Layout), mode, caller);
         if !enter() && !look_around(LOOKS, 0, enter) {
             self.enter_by_the_queue(mode);
         }
+        self.stats.end_wait(wait);
     }
 
     /// Waits until all who queued before have left.
@@ -123,7 +119,6 @@ impl<T> LayoutLock<T> {
         if self.enter_as_head(ticket, &mut queue) {
             return;
         }
-        let start = Instant::now();
         let lane = lane_of(ticket);
         // Readers are let in by the one before them.
         while queue.granted < ticket {
@@ -138,8 +133,6 @@ impl<T> LayoutLock<T> {
                 self.enter_as_head(ticket, &mut queue);
             }
         }
-        drop(queue);
-        self.stats.waited(LockClass::Layout, start);
     }
 
     /// Enters, if `ticket` is the queue's head and those inside permit it, and lets in the readers behind a

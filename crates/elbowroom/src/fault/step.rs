@@ -139,6 +139,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Err(folio) => folio,
         };
         let free = |folio: &Folio| look_around(UPTODATE_LOOKS, UPTODATE_YIELDS, || !folio.state.is_locked());
+        let wait = core.waits.begin_wait(&folio);
         // Others may be as quick, but not for ever.
         for _ in 0..UPTODATE_TRIES {
             if !core.config.ablation.uptodate_wait || !is_brief(&folio) || !free(&folio) {
@@ -146,6 +147,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             }
             folio = match LockedFolio::try_lock(folio, &core.waits, self.ready) {
                 Ok(locked) => {
+                    core.waits.end_wait(wait);
                     core.counters.add(Event::UptodateWaits, 1);
                     return Ok(locked);
                 }
@@ -339,10 +341,11 @@ impl<P: Platform> Faults<P> {
 
     /// Queues a fault until the change of the layout that it met ends; lets it look again if that has
     /// happened.
-    pub(crate) fn stall(&self, fault: Parked) {
+    pub(crate) fn stall(&self, mut fault: Parked) {
         let Some(mm) = self.spaces.of(fault.event.addr) else { return self.dispatch(vec![fault]) };
         let mut layout = mm.write();
         if layout.changing.iter().any(|r| r.contains(&fault.event.addr)) {
+            fault.stalls(&self.locks);
             layout.stalled.push(fault);
         } else {
             drop(layout);

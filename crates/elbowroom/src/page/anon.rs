@@ -48,6 +48,7 @@ impl AnonPages {
         Self { pages: XArray::new(), collapses: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
     }
 
+    #[track_caller]
     fn lock(&self) -> Changing<'_> {
         Changing { _lock: self.changes.lock(), _epoch: pin() }
     }

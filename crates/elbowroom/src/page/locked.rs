@@ -66,12 +66,14 @@ pub struct LockedFolio<'a> {
 
 impl<'a> LockedFolio<'a> {
     /// Locks a folio, or gives it back if somebody else has its lock.
+    #[track_caller]
     pub fn try_lock(
         folio: Arc<Folio>,
         waits: &'a WaitTable,
         woken: &'a dyn Woken,
     ) -> Result<Self, Arc<Folio>> {
         let guard = FlagGuard::try_lock(folio, |folio| folio.state.flag_lock())?;
+        waits.took();
         Ok(Self { guard: Some(guard), waits, woken })
     }
 

@@ -8,7 +8,7 @@ use crate::page::{Flag, Folio, LockedFolio, Woken};
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, Awaited, Condvar, LockClass, LockStats, Mode, Mutex, Wait};
 
 const BUCKETS: usize = 64;
 
@@ -39,6 +39,8 @@ pub struct Parked {
     pub repeats: u32,
     /// The thread that waits for it, if it does not wait in the MMU.
     pub waiter: Option<Arc<Waiter>>,
+    /// What it waits for just now, for the lock statistics.
+    pub wait: Option<Wait>,
 }
 
 /// What a thread learns of the fault that it has handed over.
@@ -97,6 +99,20 @@ impl Parked {
             lookups: 0,
             repeats: 0,
             waiter: None,
+            wait: None,
+        }
+    }
+
+    /// It waits for a change of a layout to end.
+    #[track_caller]
+    pub fn stalls(&mut self, locks: &LockStats) {
+        self.wait = Some(locks.begin_wait(Awaited::Change, Mode::Write));
+    }
+
+    /// It does not wait any more.
+    pub fn waited(&mut self, locks: &LockStats) {
+        if let Some(wait) = self.wait.take() {
+            locks.end_wait(wait);
         }
     }
 
@@ -134,6 +150,7 @@ struct Waiters {
 /// The table of waiters of one manager.
 pub struct WaitTable {
     buckets: Vec<Bucket>,
+    locks: LockStats,
 }
 
 impl WaitTable {
@@ -141,7 +158,30 @@ impl WaitTable {
     pub fn new(locks: &LockStats) -> Self {
         let bucket =
             |_| Bucket { waiters: locks.mutex(LockClass::Wait, Waiters::default()), changed: Condvar::new() };
-        Self { buckets: (0..BUCKETS).map(bucket).collect() }
+        Self { buckets: (0..BUCKETS).map(bucket).collect(), locks: locks.clone() }
+    }
+
+    /// Counts that a folio was locked.
+    #[inline]
+    #[track_caller]
+    pub(super) fn took(&self) {
+        self.locks.took(Awaited::Folio, Mode::Write);
+    }
+
+    /// The caller waits for the folio from now on, for the lock statistics. Waits in this table are counted
+    /// here.
+    #[track_caller]
+    pub fn begin_wait(&self, folio: &Folio) -> Wait {
+        // In a model nothing is counted, and each look makes it larger.
+        let of_device = !cfg!(any(loom, shuttle))
+            && (folio.state.test(Flag::Reading) || folio.state.test(Flag::Writeback));
+        let what = if of_device { Awaited::FolioIo } else { Awaited::Folio };
+        self.locks.begin_wait(what, Mode::Write)
+    }
+
+    /// It has waited for it.
+    pub fn end_wait(&self, wait: Wait) {
+        self.locks.end_wait(wait);
     }
 
     fn bucket(&self, folio: &Arc<Folio>) -> &Bucket {
@@ -151,6 +191,7 @@ impl WaitTable {
 
     /// Parks `fault` until `folio` is unlocked; gives it back if that has happened already. `hold`: keeps the
     /// folio from reclaim meanwhile, and until the fault is served.
+    #[track_caller]
     pub fn park(&self, folio: &Arc<Folio>, mut fault: Parked, hold: bool) -> Option<Parked> {
         let bucket = self.bucket(folio);
         fault.waits_for(folio, hold);
@@ -158,6 +199,7 @@ impl WaitTable {
         if !folio.state.announce_waiter() {
             return Some(fault);
         }
+        fault.wait = Some(self.begin_wait(folio));
         waiters.faults.push((folio.clone(), fault));
         None
     }
@@ -166,12 +208,14 @@ impl WaitTable {
     pub(super) fn wake(&self, folio: &Arc<Folio>) -> Vec<Parked> {
         let bucket = self.bucket(folio);
         let mut waiters = bucket.waiters.lock();
-        let ready =
+        let mut ready: Vec<_> =
             waiters.faults.extract_if(.., |(f, _)| Arc::ptr_eq(f, folio)).map(|(_, fault)| fault).collect();
         // Notifying is a system call even if nobody listens.
         if waiters.threads > 0 {
             bucket.changed.notify_all();
         }
+        drop(waiters);
+        ready.iter_mut().for_each(|fault| fault.waited(&self.locks));
         ready
     }
 
@@ -186,51 +230,77 @@ impl WaitTable {
 
     /// Takes the folio's lock, waiting for it. Faults that wait for it when it ends go to `woken`. Not for
     /// handler threads.
+    #[track_caller]
     pub fn lock<'a>(&'a self, folio: &Arc<Folio>, woken: &'a dyn Woken) -> LockedFolio<'a> {
         self.lock_while(folio, woken, || true).expect("it waits until it has the lock")
     }
 
     /// The same, as long as `go_on`, asked several times a second, says so.
+    #[track_caller]
     pub fn lock_while<'a>(
         &'a self,
         folio: &Arc<Folio>,
         woken: &'a dyn Woken,
         go_on: impl Fn() -> bool,
     ) -> Option<LockedFolio<'a>> {
-        while go_on() {
-            if let Ok(locked) = LockedFolio::try_lock(folio.clone(), self, woken) {
-                return Some(locked);
+        let mut wait = None;
+        let locked = loop {
+            if !go_on() {
+                break None;
             }
-            self.wait_a_while(folio);
+            if let Ok(locked) = LockedFolio::try_lock(folio.clone(), self, woken) {
+                break Some(locked);
+            }
+            if wait.is_none() {
+                wait = Some(self.begin_wait(folio));
+            }
+            self.wait_a_while(folio, &mut wait);
+        };
+        if let Some(wait) = wait {
+            self.end_wait(wait);
         }
-        None
+        locked
     }
 
     /// Waits until nobody has the folio's lock. Somebody may have it again by the time this returns; he then
     /// sees what the caller did before. Not for handler threads.
+    #[track_caller]
     pub fn wait(&self, folio: &Arc<Folio>) {
         self.wait_while(folio, || true);
     }
 
     /// The same, as long as `go_on`, asked several times a second, says so. Tells whether the lock was free.
+    #[track_caller]
     pub fn wait_while(&self, folio: &Arc<Folio>, go_on: impl Fn() -> bool) -> bool {
-        while go_on() {
-            if !self.wait_a_while(folio) {
-                return true;
+        let mut wait = None;
+        let free = loop {
+            if !go_on() {
+                break false;
             }
+            if !self.wait_a_while(folio, &mut wait) {
+                break true;
+            }
+        };
+        if let Some(wait) = wait {
+            self.end_wait(wait);
         }
-        false
+        free
     }
 
-    /// Waits for an unlock, with a bound; `false`: it is not locked.
+    /// Waits for an unlock, with a bound; `false`: it is not locked. Begins `wait`, if that has not begun and
+    /// it is.
     ///
     /// # Panics
     /// If the thread that has it locked has panicked.
-    fn wait_a_while(&self, folio: &Arc<Folio>) -> bool {
+    #[track_caller]
+    fn wait_a_while(&self, folio: &Arc<Folio>, wait: &mut Option<Wait>) -> bool {
         let bucket = self.bucket(folio);
         let mut waiters = bucket.waiters.lock();
         let locked = folio.state.announce_waiter();
         if locked {
+            if wait.is_none() {
+                *wait = Some(self.begin_wait(folio));
+            }
             waiters.threads += 1;
             bucket.changed.wait_timeout(&mut waiters, THREAD_WAIT);
             waiters.threads -= 1;
@@ -263,5 +333,57 @@ mod tests {
         let said = panics(&mut || drop(waits.lock(&folio, &woken)));
         let said = said.downcast_ref::<&str>().copied().unwrap_or_default();
         assert!(said.contains("another thread has panicked"), "{said}");
+    }
+
+    /// Acquisitions and waits of folios, and of those that a device has, as the statistics have them.
+    fn counted(locks: &LockStats) -> [(u64, u64, u64); 2] {
+        let rows = locks.snapshot().by_lock();
+        [Awaited::Folio, Awaited::FolioIo].map(|what| {
+            let row = rows.iter().find(|row| row.lock == what);
+            row.map_or((0, 0, 0), |row| (row.acquisitions, row.contended(), row.max_wait_ns))
+        })
+    }
+
+    fn fault() -> Parked {
+        Parked::new(FaultEvent { addr: 0, thread: 0, write: false, present: false })
+    }
+
+    #[test]
+    fn faults_and_threads_that_wait_are_counted_by_what_they_wait_for() {
+        const TIME: Duration = Duration::from_millis(20);
+        let locks = LockStats::new();
+        let (waits, woken) = (WaitTable::new(&locks), Ready::default());
+        let locked = LockedFolio::new(Folio::new(Owner::anon(), 0, 0), &waits, &woken);
+        let folio = locked.arc().clone();
+        assert!(waits.park(&folio, fault(), true).is_none());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let woken = Ready::default();
+                drop(waits.lock(&folio, &woken));
+            });
+            while waits.bucket(&folio).waiters.lock().threads == 0 {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(TIME);
+            drop(locked);
+            waiter.join().expect("it gets the lock");
+        });
+        woken.take().iter_mut().for_each(Parked::let_go);
+        let [(taken, waited, most_ns), of_device] = counted(&locks);
+        // A new folio comes locked; the thread has taken it.
+        assert_eq!((taken, waited, of_device), (1, 2, (0, 0, 0)));
+        assert!(most_ns >= TIME.as_nanos() as u64, "{most_ns}");
+
+        let locked = waits.lock(&folio, &woken);
+        let reading = locked.begin_read();
+        assert!(waits.park(&folio, fault(), true).is_none());
+        drop(reading.end(&waits, &woken));
+        woken.take().iter_mut().for_each(Parked::let_go);
+        assert!(waits.park(&folio, fault(), true).is_some_and(|mut back| {
+            back.let_go();
+            back.wait.is_none()
+        }));
+        let [(taken, waited, _), (_, of_device, _)] = counted(&locks);
+        assert_eq!((taken, waited, of_device), (2, 2, 1));
     }
 }

@@ -220,13 +220,14 @@ impl<P: Platform> Space<P> {
         // After what comes in its place: whoever looks for mappings without the lock finds one of the two.
         change.parts.iter().for_each(VmaPart::unlist);
         layout.changing.retain(|r| *r != change.range);
-        let stalled =
+        let mut stalled: Vec<_> =
             layout.stalled.extract_if(.., |fault| change.range.contains(&fault.event.addr)).collect();
         let gate = layout.take_gate();
         drop(layout);
         if let Some(gate) = gate {
             gate.open();
         }
+        stalled.iter_mut().for_each(|fault| fault.waited(&self.core.locks));
         self.core.dispatch(stalled);
         drop(change);
     }
@@ -242,11 +243,13 @@ impl<P: Platform> Space<P> {
 
     /// The layout lock, at a moment when nobody changes anything in `range`. Changes end by themselves, so
     /// this does.
+    #[track_caller]
     pub(super) fn layout_without_change_in(&self, range: &Range<usize>) -> Layout<'_> {
         self.layout_to_change(range, true)
     }
 
     /// The same, to begin a change; not while somebody waits for all changes to end, unless `at_once`.
+    #[track_caller]
     fn layout_to_change(&self, range: &Range<usize>, at_once: bool) -> Layout<'_> {
         loop {
             let mut layout = self.mm.write();
@@ -256,7 +259,7 @@ impl<P: Platform> Space<P> {
             }
             let gate = layout.gate();
             drop(layout);
-            gate.wait(CHANGE_LOOK);
+            gate.wait(&self.core.locks, CHANGE_LOOK);
         }
     }
 }

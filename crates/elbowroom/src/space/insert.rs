@@ -174,7 +174,7 @@ impl Insertion<'_> {
                 let gate = changes.then(|| layout.gate());
                 drop(layout);
                 if let Some(gate) = gate {
-                    gate.wait(CHANGE_LOOK);
+                    gate.wait(&core.locks, CHANGE_LOOK);
                 }
             }
             _ => return Err(Errno::NOMEM),

@@ -147,11 +147,13 @@ impl Mm {
     }
 
     /// Locks the layout for changing it.
+    #[track_caller]
     pub(crate) fn write(&self) -> Layout<'_> {
         self.layout.write()
     }
 
     /// Locks the layout for looking at it.
+    #[track_caller]
     pub(crate) fn read(&self) -> LayoutShared<'_> {
         self.layout.read()
     }

@@ -1,0 +1,194 @@
+//! What a [`LockStats`](crate::LockStats) has counted, read out: rows by call site, differences, and sums by
+//! lock and mode.
+
+use super::{Awaited, Counts, DECADES_NS, Entry, Mode, Place, REST};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One lock and mode, at one call site or at several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockRow {
+    /// What was taken.
+    pub lock: Awaited,
+    /// How.
+    pub mode: Mode,
+    /// Where. `None`: at all call sites together, in what [`LockSnapshot::by_lock`] gives; elsewhere at those
+    /// for which the table had no room, and acquisitions that were not counted in detail.
+    pub caller: Option<&'static Location<'static>>,
+    /// How often it was taken.
+    pub acquisitions: u64,
+    /// The waits: how many of less than 1 us, of less than 10 us, and so on by [`DECADES_NS`]; the last is of
+    /// those of 1 s and longer.
+    pub decades: [u64; DECADES_NS.len() + 1],
+    /// Sum of the waits, in nanoseconds.
+    pub wait_ns: u64,
+    /// The longest wait, in nanoseconds. After [`LockSnapshot::since`] it may be too large: see there.
+    pub max_wait_ns: u64,
+    /// Of how many acquisitions it was measured how long they had the lock. Always 0 for what is no mutex or
+    /// layout lock.
+    pub holds: u64,
+    /// Sum of what was measured, in nanoseconds.
+    pub hold_ns: u64,
+    /// The most that was measured, in nanoseconds; bounded after [`LockSnapshot::since`] as the longest wait
+    /// is.
+    pub max_hold_ns: u64,
+}
+
+impl LockRow {
+    fn new(lock: Awaited, mode: Mode, caller: Option<&'static Location<'static>>) -> Self {
+        Self {
+            lock,
+            mode,
+            caller,
+            acquisitions: 0,
+            decades: [0; _],
+            wait_ns: 0,
+            max_wait_ns: 0,
+            holds: 0,
+            hold_ns: 0,
+            max_hold_ns: 0,
+        }
+    }
+
+    /// How often somebody waited. For a mutex or the layout lock these are acquisitions that found it taken;
+    /// a fault or thread may wait for a folio more than once before it has it, or wait and not take it.
+    pub fn contended(&self) -> u64 {
+        self.decades.iter().fold(0, |sum, &n| sum.wrapping_add(n))
+    }
+
+    /// The mean of the waits, in nanoseconds; 0 without any.
+    pub fn average_wait_ns(&self) -> u64 {
+        self.wait_ns.checked_div(self.contended()).unwrap_or(0)
+    }
+
+    /// The mean of the holds that were measured, in nanoseconds; 0 without any.
+    pub fn average_hold_ns(&self) -> u64 {
+        self.hold_ns.checked_div(self.holds).unwrap_or(0)
+    }
+
+    /// Whether nothing was counted.
+    fn is_empty(&self) -> bool {
+        self.acquisitions == 0 && self.holds == 0 && self.contended() == 0
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.acquisitions += other.acquisitions;
+        for (sum, n) in self.decades.iter_mut().zip(other.decades) {
+            *sum += n;
+        }
+        self.wait_ns += other.wait_ns;
+        self.max_wait_ns = self.max_wait_ns.max(other.max_wait_ns);
+        self.holds += other.holds;
+        self.hold_ns += other.hold_ns;
+        self.max_hold_ns = self.max_hold_ns.max(other.max_hold_ns);
+    }
+
+    /// What came after `before`, an earlier row of the same lock, mode and caller.
+    fn subtract(&mut self, before: &Self) {
+        self.acquisitions = self.acquisitions.wrapping_sub(before.acquisitions);
+        for (n, earlier) in self.decades.iter_mut().zip(before.decades) {
+            *n = n.wrapping_sub(earlier);
+        }
+        self.wait_ns = self.wait_ns.wrapping_sub(before.wait_ns);
+        self.holds = self.holds.wrapping_sub(before.holds);
+        self.hold_ns = self.hold_ns.wrapping_sub(before.hold_ns);
+        if self.max_wait_ns == before.max_wait_ns {
+            // No new longest one. None is longer than its decade, nor than all together.
+            let bound = self.decades.iter().rposition(|&n| n > 0).map(|last| DECADES_NS.get(last));
+            let bound = bound.map_or(0, |bound| bound.map_or(u64::MAX, |bound| bound - 1));
+            self.max_wait_ns = self.max_wait_ns.min(bound).min(self.wait_ns);
+        }
+        if self.max_hold_ns == before.max_hold_ns {
+            self.max_hold_ns = self.max_hold_ns.min(self.hold_ns);
+        }
+    }
+
+    fn key(&self) -> (Awaited, Mode, Option<&'static Location<'static>>) {
+        (self.lock, self.mode, self.caller)
+    }
+}
+
+/// What all locks of a manager have seen until some moment, or between two.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LockSnapshot {
+    rows: Vec<LockRow>,
+}
+
+impl LockSnapshot {
+    /// The rows by call site, most total wait first; without those of which nothing was counted.
+    pub fn rows(&self) -> &[LockRow] {
+        &self.rows
+    }
+
+    /// The rows of all call sites of a lock and mode put together, most total wait first.
+    pub fn by_lock(&self) -> Vec<LockRow> {
+        sums(self.rows.iter().map(|row| LockRow { caller: None, ..row.clone() }))
+    }
+
+    /// What came after `before`, an earlier snapshot of the same statistics. Sums and counts are exact, as
+    /// far as a snapshot is. Of a maximum it is only known whether it is new: if it is not, the row has the
+    /// least bound that follows from the rest of it.
+    pub fn since(&self, before: &Self) -> Self {
+        let earlier: BTreeMap<_, _> = before.rows.iter().map(|row| (row.key(), row)).collect();
+        let mut rows = self.rows.clone();
+        for row in &mut rows {
+            if let Some(before) = earlier.get(&row.key()) {
+                row.subtract(before);
+            }
+        }
+        rows.retain(|row| !row.is_empty());
+        sort(&mut rows);
+        Self { rows }
+    }
+
+    /// How many acquisitions were counted by lock and mode only, in rows without a caller: all, unless they
+    /// are counted in detail; then those at call sites for which the table had no room.
+    pub fn without_caller(&self) -> u64 {
+        self.rows.iter().filter(|row| row.caller.is_none()).map(|row| row.acquisitions).sum()
+    }
+}
+
+/// Rows with equal keys put together, sorted, without empty ones.
+fn sums(all: impl Iterator<Item = LockRow>) -> Vec<LockRow> {
+    let mut sums: BTreeMap<_, LockRow> = BTreeMap::new();
+    for row in all.filter(|row| !row.is_empty()) {
+        sums.entry(row.key()).or_insert_with(|| LockRow::new(row.lock, row.mode, row.caller)).add(&row);
+    }
+    let mut rows: Vec<_> = sums.into_values().collect();
+    sort(&mut rows);
+    rows
+}
+
+fn sort(rows: &mut [LockRow]) {
+    rows.sort_by_key(|row| (Reverse(row.wait_ns), Reverse(row.acquisitions), row.key()));
+}
+
+/// Reads all rows.
+pub(super) fn take(counts: &Counts) -> LockSnapshot {
+    let rest = Awaited::all().flat_map(|what| Mode::ALL.map(|mode| LockRow::new(what, mode, None)));
+    let sites = counts.entries[REST..].iter().map(|entry| {
+        let &Place { what, mode, caller } = entry.place.get()?;
+        Some(LockRow::new(what, mode, Some(caller)))
+    });
+    let rows = rest.map(Some).chain(sites).enumerate().filter_map(|(site, row)| {
+        let mut row = row?;
+        row.acquisitions = counts.acquisitions.get(site);
+        read_times(&counts.entries[site], &mut row);
+        Some(row)
+    });
+    // The compiler may have one line's location more than once.
+    LockSnapshot { rows: sums(rows) }
+}
+
+fn read_times(entry: &Entry, row: &mut LockRow) {
+    let Some(times) = entry.times.get() else { return };
+    let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    row.decades = std::array::from_fn(|decade| load(&times.decades[decade]));
+    row.wait_ns = load(&times.wait_ns);
+    row.max_wait_ns = load(&times.max_wait_ns);
+    row.holds = load(&times.holds);
+    row.hold_ns = load(&times.hold_ns);
+    row.max_hold_ns = load(&times.max_hold_ns);
+}
