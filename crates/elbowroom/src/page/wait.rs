@@ -315,6 +315,7 @@ impl WaitTable {
 mod tests {
     use super::*;
     use crate::page::{Owner, Ready};
+    use elbowroom_sync::thread;
 
     /// A wait that would never end.
     #[test]
@@ -352,22 +353,18 @@ mod tests {
     fn faults_and_threads_that_wait_are_counted_by_what_they_wait_for() {
         const TIME: Duration = Duration::from_millis(20);
         let locks = LockStats::new();
-        let (waits, woken) = (WaitTable::new(&locks), Ready::default());
+        let (waits, woken) = (Arc::new(WaitTable::new(&locks)), Ready::default());
         let locked = LockedFolio::new(Folio::new(Owner::anon(), 0, 0), &waits, &woken);
         let folio = locked.arc().clone();
         assert!(waits.park(&folio, fault(), true).is_none());
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
-                let woken = Ready::default();
-                drop(waits.lock(&folio, &woken));
-            });
-            while waits.bucket(&folio).waiters.lock().threads == 0 {
-                std::thread::yield_now();
-            }
-            std::thread::sleep(TIME);
-            drop(locked);
-            waiter.join().expect("it gets the lock");
-        });
+        let (for_waiter, its_folio) = (waits.clone(), folio.clone());
+        let waiter = thread::spawn("waiter", move || drop(for_waiter.lock(&its_folio, &Ready::default())));
+        while waits.bucket(&folio).waiters.lock().threads == 0 {
+            thread::yield_now();
+        }
+        thread::sleep(TIME);
+        drop(locked);
+        waiter.unwrap().join().expect("it gets the lock");
         woken.take().iter_mut().for_each(Parked::let_go);
         let [(taken, waited, most_ns), of_device] = counted(&locks);
         // A new folio comes locked; the thread has taken it.

@@ -1,0 +1,415 @@
+//! Pages between their homes and windows: moved, copied, dropped and brought back.
+
+use super::{Access, HostMmu, Mover, UnmapError, Wake};
+use crate::pageset::Membership;
+use crate::peek::is_resident;
+use crate::uffd::Protection;
+use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::thread;
+use rustix::io::Errno;
+use rustix::mm::{self, Advice};
+use std::ops::Range;
+
+/// How often a request that meets a page in transit is tried again at once. Whoever asked has locks, so
+/// longer waits are for when it has let go of them.
+const BUSY_TRIES: u32 = 32;
+
+/// How often it is tried to write-protect pages that have been moved in, or else to move them home.
+const PROTECT_TRIES: u32 = 64;
+
+impl HostMmu {
+    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes
+    /// whoever waits for them, if told to.
+    ///
+    /// # Errors
+    /// The kernel's. Some of the pages may be mapped then; the extent knows which.
+    ///
+    /// # Panics
+    /// If pages of the extent are away at another base: a page that is moved into a window is nowhere else.
+    pub fn map(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        pages: Range<usize>,
+        access: Access,
+        wake: Wake,
+    ) -> Result<(), Errno> {
+        assert!(extent.is_home() || extent.place(base).is_some(), "an extent is in two places");
+        let mut rest = pages;
+        while let Some(run) = extent.first_run(base, rest.clone(), Membership::Out) {
+            let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
+            self.layout.allow_after_all(&self.uffd, window.clone())?;
+            let short = run.len() <= self.batches.copy_max_pages;
+            if short || self.mover == Mover::Copy || access == Access::ReadTracked {
+                self.copy_in(extent, base, run.clone(), access, wake)?;
+            } else {
+                self.move_in(extent, base, run.clone(), access)?;
+                if wake == Wake::Now {
+                    self.wake(window);
+                }
+            }
+            rest.start = run.end;
+        }
+        Ok(())
+    }
+
+    /// Moves pages into a window. They arrive writable, and are write-protected then if `access` says so:
+    /// those that have arrived before an error, too.
+    fn move_in(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        run: Range<usize>,
+        access: Access,
+    ) -> Result<(), Errno> {
+        let start = run.start;
+        let (end, mut moved) = self.move_some_in(extent, base, run);
+        if access == Access::ReadOnly && start < end {
+            self.way.give();
+            moved = moved.and(self.protect_or_take_back(extent, base, start..end));
+        }
+        moved
+    }
+
+    /// Write-protects pages that have been moved in, or moves them home again: a store to them that nobody
+    /// sees would be lost.
+    fn protect_or_take_back(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), Errno> {
+        let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
+        let mut result = Ok(());
+        for _ in 0..PROTECT_TRIES {
+            result = self.retry(|| self.uffd.write_protect(window.clone()));
+            // Only what is still in the window: what an earlier turn has taken home must not count as lost.
+            if result.is_ok() || self.take_home(extent, base, run.clone()).is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Moves pages into a window as far as that can be done. Returns the page behind the last one, and why
+    /// not all.
+    fn move_some_in(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        run: Range<usize>,
+    ) -> (usize, Result<(), Errno>) {
+        let mut at = run.start;
+        let mut tries = 0;
+        let mut most = run.len();
+        while at < run.end {
+            let (dst, src) = (base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
+            let len = most.min(run.end - at) << PAGE_SHIFT;
+            // SAFETY: (1) the pages are at home and the extent is ours (`&mut`); (2) the manager maps the
+            // extent's bytes there.
+            let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
+            extent.note_mapped(base, at..at + (moved >> PAGE_SHIFT));
+            at += moved >> PAGE_SHIFT;
+            if moved == 0
+                && let Err(e) = result
+                && let Err(e) = fewer(e, &mut most, len).or_else(|e| again(e, &mut tries))
+            {
+                return (at, Err(e));
+            }
+        }
+        (at, Ok(()))
+    }
+
+    fn copy_in(
+        &self,
+        extent: &mut Extent,
+        base: usize,
+        run: Range<usize>,
+        access: Access,
+        wake: Wake,
+    ) -> Result<(), Errno> {
+        let protection =
+            if access == Access::Write { Protection::Writable } else { Protection::WriteProtected };
+        let mut at = run.start;
+        let mut tries = 0;
+        let mut most = run.len();
+        while at < run.end {
+            let (dst, src) = (base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
+            let len = most.min(run.end - at) << PAGE_SHIFT;
+            // SAFETY: (1) the pages are at home, where only we use them; (2) the manager maps the extent's
+            // bytes there.
+            let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, wake) };
+            if copied > 0 {
+                extent.note_mapped(base, at..at + (copied >> PAGE_SHIFT));
+                match self.spare_home(extent) {
+                    Some(empty) => extent.home = empty,
+                    None => self.empty_later(src, copied),
+                }
+                at += copied >> PAGE_SHIFT;
+            } else if let Err(e) = result {
+                fewer(e, &mut most, len).or_else(|e| again(e, &mut tries))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An empty home for a single page that was just copied into a window, whose own is free then. That
+    /// spares emptying the one and filling the other.
+    fn spare_home(&self, extent: &Extent) -> Option<usize> {
+        if extent.order == 0 { self.arena.exchange(extent.home) } else { None }
+    }
+
+    /// Empties the homes of pages that were just copied into a window; a few at once, or together with others
+    /// later.
+    fn empty_later(&self, home: usize, len: usize) {
+        if len > self.batches.copy_max_pages * PAGE_SIZE {
+            // SAFETY: the pages' bytes are in the window now; their homes are ours to empty.
+            let _ = unsafe { mm::madvise(home as *mut _, len, Advice::LinuxDontNeed) };
+            return;
+        }
+        let mut to_empty = self.to_empty.lock();
+        to_empty.extend((home..home + len).step_by(PAGE_SIZE));
+        if to_empty.len() >= self.batches.empty_batch {
+            self.empty_homes(&mut to_empty);
+        }
+    }
+
+    fn empty_homes(&self, to_empty: &mut Vec<usize>) {
+        // SAFETY: each is the home of a page that is away, which only the MMU touches, and it does so under
+        // this lock.
+        unsafe { self.batch.drop_pages(to_empty) };
+        to_empty.clear();
+    }
+
+    /// Empties the homes that wait for it: before a page may come home, its home must be empty.
+    fn empty_all_homes(&self) {
+        let mut to_empty = self.to_empty.lock();
+        if !to_empty.is_empty() {
+            self.empty_homes(&mut to_empty);
+        }
+    }
+
+    /// Takes home what is away of extents of one page each, all clean (so that their bytes do not change
+    /// meanwhile), with one TLB shootdown for all. The extents tell afterwards which are home;
+    /// [`HostMmu::unmap`] does the others.
+    ///
+    /// # Panics
+    /// If an extent has several pages.
+    pub fn unmap_clean(&self, extents: &mut [Extent]) {
+        if extents.is_empty() {
+            return;
+        }
+        self.empty_all_homes();
+        let mut gone = Vec::with_capacity(extents.len());
+        for extent in extents.iter_mut() {
+            let Some(base) = base_of(extent) else { continue };
+            assert_eq!(extent.order, 0, "unmap_clean is for single pages");
+            let window = base..base + PAGE_SIZE;
+            if self.layout.allow_after_all(&self.uffd, window).is_ok() && self.copy_home(extent, base) {
+                gone.push(base);
+                extent.places.clear();
+            }
+        }
+        // SAFETY: the bytes are home; the window's copies are ours to drop.
+        unsafe { self.batch.drop_pages(&gone) };
+    }
+
+    /// Frees extents of one clean page each that are away: the pages are dropped where they are, with one TLB
+    /// shootdown for all. With [`Mover::Move`] their homes stay empty until another page needs an empty one,
+    /// or the frames are short.
+    ///
+    /// # Panics
+    /// If an extent has several pages, or one at home, or is of another MMU.
+    pub fn discard_clean(&self, extents: Vec<Extent>) {
+        assert!(
+            extents.iter().all(|e| e.order == 0 && !e.is_home()),
+            "discard_clean is for single pages away"
+        );
+        if extents.is_empty() {
+            return;
+        }
+        // Homes that wait to be emptied are not empty.
+        self.empty_all_homes();
+        let windows: Vec<_> = extents.iter().filter_map(base_of).collect();
+        // SAFETY: the pages are clean, and their owner gives them up.
+        unsafe { self.batch.drop_pages(&windows) };
+        match self.mover {
+            Mover::Move => self.arena.add_unbacked(extents.into_iter().map(|extent| extent.home)),
+            // The kernel fills their homes when they are touched.
+            Mover::Copy => extents.into_iter().for_each(|mut extent| {
+                extent.places.clear();
+                self.arena.free(extent);
+            }),
+        }
+    }
+
+    /// Fills the empty home of a single page with its bytes; `false`: it could not be done, and
+    /// [`HostMmu::unmap`] finds out why.
+    fn copy_home(&self, extent: &Extent, base: usize) -> bool {
+        match self.mover {
+            Mover::Move => {
+                // The program may have dropped the page by a system call that nobody saw. The kernel would
+                // serve the copy's own load of it by a fault, for us to serve.
+                if !is_resident(base) {
+                    return false;
+                }
+                // SAFETY: (1) the page is present in the window and write-protected, so nobody writes it; (2)
+                // only the extent's owner uses its home.
+                let (copied, _) = unsafe {
+                    self.uffd.copy(extent.home, base, PAGE_SIZE, Protection::Writable, Wake::Later)
+                };
+                copied == PAGE_SIZE
+            }
+            Mover::Copy => {
+                // SAFETY: as above, and the home is memory that the kernel fills when it is touched.
+                unsafe { self.peek.copy(base, extent.home, PAGE_SIZE) }.is_ok()
+            }
+        }
+    }
+
+    /// Takes all pages of the extent home. Whoever touches them in the window from now on faults.
+    ///
+    /// # Errors
+    /// [`UnmapError`]. After `Busy` the extent knows which pages are still away.
+    pub fn unmap(&self, extent: &mut Extent) -> Result<(), UnmapError> {
+        if let Some(base) = base_of(extent) {
+            self.empty_all_homes();
+            self.take_home(extent, base, 0..extent.pages())?;
+        }
+        if std::mem::take(&mut extent.lost) { Err(UnmapError::Lost) } else { Ok(()) }
+    }
+
+    /// The same for pages that are mapped so that page 0 is, or would be, at `base`.
+    ///
+    /// # Errors
+    /// As for [`HostMmu::unmap`].
+    pub fn unmap_at(&self, extent: &mut Extent, base: usize) -> Result<(), UnmapError> {
+        if base_of(extent) == Some(base) { self.unmap(extent) } else { Ok(()) }
+    }
+
+    /// Takes those of `within` home that are mapped.
+    fn take_home(&self, extent: &mut Extent, base: usize, within: Range<usize>) -> Result<(), UnmapError> {
+        while let Some(run) = extent.first_run(base, within.clone(), Membership::In) {
+            let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
+            self.layout.allow_after_all(&self.uffd, window).map_err(|_| UnmapError::Busy)?;
+            match self.mover {
+                Mover::Move => self.move_out(extent, base, run)?,
+                Mover::Copy => self.copy_out(extent, base, run)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn move_out(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), UnmapError> {
+        let mut at = run.start;
+        let mut tries = 0;
+        let mut most = run.len();
+        while at < run.end {
+            let (dst, src) = (extent.home + (at << PAGE_SHIFT), base + (at << PAGE_SHIFT));
+            let len = most.min(run.end - at) << PAGE_SHIFT;
+            // SAFETY: (1) the pages in the window are the extent's, whose owner takes them back; (2) nobody
+            // touches their homes while they are away.
+            let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
+            extent.note_home(base, at..at + (moved >> PAGE_SHIFT));
+            at += moved >> PAGE_SHIFT;
+            match result {
+                Err(e) if moved == 0 && fewer(e, &mut most, len).is_ok() => {}
+                Err(Errno::NOENT | Errno::INVAL) if moved == 0 => {
+                    if !self.refill(dst) {
+                        return Err(UnmapError::Busy);
+                    }
+                    extent.note_home(base, at..at + 1);
+                    extent.lost = true;
+                    at += 1;
+                }
+                Err(e) if moved == 0 => again(e, &mut tries).map_err(|_| UnmapError::Busy)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an empty home a page of zeros; tells whether it has memory now.
+    pub(super) fn refill(&self, home: usize) -> bool {
+        static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
+        let from = ZEROS.as_ptr() as usize;
+        let filled = self.retry(|| {
+            // SAFETY: (1) the source is a constant; (2) the home is empty and the caller's.
+            unsafe { self.uffd.copy(home, from, PAGE_SIZE, Protection::Writable, Wake::Later).1 }
+        });
+        // If it is not empty after all, the kernel refuses and nothing is needed.
+        matches!(filled, Ok(()) | Err(Errno::EXIST))
+    }
+
+    fn copy_out(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), UnmapError> {
+        let (home, window) = (extent.home + (run.start << PAGE_SHIFT), base + (run.start << PAGE_SHIFT));
+        let len = run.len() << PAGE_SHIFT;
+        match self.retry(|| self.uffd.write_protect(window..window + len)) {
+            Ok(()) => {
+                for at in (0..len).step_by(PAGE_SIZE) {
+                    // SAFETY: (1) stores to the page wait, since it is write-protected; (2) the homes are
+                    // ours, and apart from it.
+                    if unsafe { self.peek.copy(window + at, home + at, PAGE_SIZE) }.is_err() {
+                        // The program has dropped it by a system call that nobody saw. Its home has whatever
+                        // was there before. SAFETY: the home is ours.
+                        unsafe { std::ptr::write_bytes((home + at) as *mut u8, 0, PAGE_SIZE) };
+                        extent.lost = true;
+                    }
+                }
+                // SAFETY: the bytes are home; the window's copies are ours to drop.
+                let _ = unsafe { mm::madvise(window as *mut _, len, Advice::LinuxDontNeed) };
+            }
+            Err(Errno::NOENT) => extent.lost = true,
+            Err(_) => return Err(UnmapError::Busy),
+        }
+        extent.note_home(base, run);
+        self.wake(window..window + len);
+        Ok(())
+    }
+
+    /// Lets stores to the present pages of `range` through, and wakes whoever waits there, if told to. The
+    /// pages are dirty from now on.
+    pub fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
+        self.layout.allow_after_all(&self.uffd, range.clone())?;
+        self.retry(|| self.uffd.write_unprotect(range.clone(), wake))
+    }
+
+    /// Wakes whoever waits for a page of `range`; they fault again if it is not there.
+    pub fn wake(&self, range: Range<usize>) {
+        // It can only fail for a range outside all windows, where nobody waits.
+        let _ = self.uffd.wake(range);
+    }
+
+    fn retry(&self, mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+        let mut tries = 0;
+        loop {
+            match request() {
+                Ok(()) => return Ok(()),
+                Err(e) => again(e, &mut tries)?,
+            }
+        }
+    }
+}
+
+/// Where the extent is mapped, so that page 0 is, or would be, there; `None`: nowhere. It has one place at
+/// most.
+fn base_of(extent: &Extent) -> Option<usize> {
+    extent.places.first().map(|place| place.base)
+}
+
+/// Takes fewer pages at a time, if that can help: a request must lie in one VMA of the kernel's, and a window
+/// has several where a page of it was once denied. Else passes the error on.
+fn fewer(error: Errno, most: &mut usize, len: usize) -> Result<(), Errno> {
+    let pages = len >> PAGE_SHIFT;
+    if !matches!(error, Errno::NOENT | Errno::INVAL) || pages == 1 {
+        return Err(error);
+    }
+    *most = pages / 2;
+    Ok(())
+}
+
+/// Passes on an error that trying again does not help, or that was met too often; else lets others have the
+/// processor.
+fn again(error: Errno, tries: &mut u32) -> Result<(), Errno> {
+    if !matches!(error, Errno::AGAIN | Errno::BUSY | Errno::INTR) || *tries == BUSY_TRIES {
+        return Err(error);
+    }
+    *tries += 1;
+    thread::yield_now();
+    Ok(())
+}
