@@ -1,7 +1,7 @@
 //! How a fault ends.
 
 use super::Faults;
-use super::outcome::{Ended, Verdict, Wakeup};
+use super::outcome::{Ended, Wakeup};
 use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -20,12 +20,7 @@ impl<P: Platform> Faults<P> {
         }
         match ended.wakeup {
             Wakeup::None => {}
-            Wakeup::Now => {
-                if ended.verdict == Verdict::Served {
-                    self.counters.add(Event::FaultsSpurious, 1);
-                }
-                self.mmu.wake(page);
-            }
+            Wakeup::Now => self.mmu.wake(page),
             Wakeup::Throttled => self.throttle(page),
         }
         self.count(&mut fault, denied.is_some(), false);

@@ -467,7 +467,10 @@ impl<P: Platform> Faults<P> {
     pub(super) fn mapped(&self, mapped: Result<(), Errno>, throttle: bool, spurious: bool) -> Outcome {
         match mapped {
             Ok(()) if throttle => Outcome::served(Wakeup::Throttled),
-            Ok(()) if spurious => Outcome::served(Wakeup::Now),
+            Ok(()) if spurious => {
+                self.counters.add(Event::FaultsSpurious, 1);
+                Outcome::served(Wakeup::Now)
+            }
             Ok(()) => Outcome::served(Wakeup::None),
             // The way is blocked by what the program mapped behind our back: the address is not ours any
             // more.
