@@ -138,11 +138,14 @@ impl<'a, P: Platform> Pass<'a, P> {
             Ok(locked) => return Ok(locked),
             Err(folio) => folio,
         };
+        if !core.config.ablation.uptodate_wait || !is_brief(&folio) {
+            return Err(Outcome::Wait(Reason::Folio(folio)));
+        }
         let free = |folio: &Folio| look_around(UPTODATE_LOOKS, UPTODATE_YIELDS, || !folio.state.is_locked());
         let wait = core.waits.begin_wait(&folio);
-        // Others may be as quick, but not for ever.
+        // More than once, since others may be as quick.
         for _ in 0..UPTODATE_TRIES {
-            if !core.config.ablation.uptodate_wait || !is_brief(&folio) || !free(&folio) {
+            if !is_brief(&folio) || !free(&folio) {
                 break;
             }
             folio = match LockedFolio::try_lock(folio, &core.waits, self.ready) {
