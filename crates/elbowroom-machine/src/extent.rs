@@ -13,7 +13,7 @@
 //!
 //! The list is in the extent, and not beside it, because whether `bytes` is sound depends on it being empty.
 
-use crate::{Membership, PAGE_SHIFT, PageSet};
+use crate::{Membership, PAGE_SHIFT, PAGE_SIZE, PageSet};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -204,6 +204,21 @@ impl Extent {
         // readable memory of the arena that only this extent's owner uses; (2) writes need `&mut self`, so
         // none happens while the slice lives.
         unsafe { std::slice::from_raw_parts(self.home_ptr(), self.len_bytes()) }
+    }
+
+    /// The bytes of a page that is at home; `None`: it is away.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    pub(crate) fn page_at_home(&self, page: usize) -> Option<&[u8]> {
+        assert!(page < self.pages(), "no such page");
+        if self.places.iter().any(|place| place.pages.contains(page)) {
+            return None;
+        }
+        let at = self.home + (page << PAGE_SHIFT);
+        // SAFETY: (1) the page is at home, so by invariant 2 it is mapped, readable memory of the arena that
+        // only this extent's owner uses; (2) writes need `&mut self`, so none happens while the slice lives.
+        Some(unsafe { std::slice::from_raw_parts(at as *const u8, PAGE_SIZE) })
     }
 
     /// Its bytes, to be written.

@@ -88,6 +88,13 @@ pub trait Mmu: Send + Sync + 'static {
     /// made meanwhile are in the copy or not. `false`: the page must come home first.
     fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool;
 
+    /// Shows the bytes of a page to `f`, wherever it is; `None`: they cannot be had. Nobody may store to the
+    /// page meanwhile: it is clean, so that stores to it wait for the extent's owner.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    fn with_page<T>(&self, extent: &Extent, page: usize, f: impl FnOnce(&[u8]) -> T) -> Option<T>;
+
     /// [`Mmu::unmap`] of many clean extents of a page each, as cheaply as that can be done; the extents tell
     /// which are home then.
     fn unmap_clean(&self, extents: &mut [Extent]);
@@ -229,6 +236,10 @@ impl Mmu for HostMmu {
         true
     }
 
+    fn with_page<T>(&self, extent: &Extent, page: usize, f: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        self.with_page(extent, page, f)
+    }
+
     fn discard_clean(&self, extents: Vec<Extent>) -> Vec<Extent> {
         self.discard_clean(extents);
         Vec::new()
@@ -279,6 +290,10 @@ impl Mmu for SoftMmu {
     fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool {
         self.copy_page(from, page, to);
         true
+    }
+
+    fn with_page<T>(&self, extent: &Extent, page: usize, f: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        Some(self.with_page(extent, page, f))
     }
 
     fn discard_clean(&self, mut extents: Vec<Extent>) -> Vec<Extent> {

@@ -159,28 +159,34 @@ pub fn position(fd: c_int) -> Option<u64> {
 /// `len` at a bad address on either side. `errno` is kept.
 pub fn copy_checked(from: usize, to: usize, len: usize) -> usize {
     let kept = errno();
-    let local = libc::iovec { iov_base: to as *mut c_void, iov_len: len };
-    let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: len };
-    // SAFETY: the kernel checks both ranges; `to` is given by the caller for writing.
-    let copied = unsafe {
-        libc::syscall(
-            libc::SYS_process_vm_readv,
-            getpid() as c_long,
-            &raw const local,
-            1 as c_long,
-            &raw const remote,
-            1 as c_long,
-            0 as c_long,
-        )
-    };
-    let copied = match usize::try_from(copied) {
-        Ok(copied) => copied,
-        Err(_) if errno() == libc::EFAULT => 0,
+    let range = |at: usize, len: usize| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
+    let copied = match vm_call(libc::SYS_process_vm_readv, range(to, len), range(from, len)) {
+        // What it reads must have the right to be read. Loads work without, where memory may be executed or
+        // written, and so do system calls: the call for the other direction loads as they do.
+        Some(done) if done < len => {
+            let (to, from) = (range(to + done, len - done), range(from + done, len - done));
+            done + vm_call(libc::SYS_process_vm_writev, from, to).unwrap_or(0)
+        }
+        Some(done) => done,
         // A sandbox forbids it.
-        Err(_) => copy_probed(from, to, len),
+        None => copy_probed(from, to, len),
     };
     set_errno(kept);
     copied
+}
+
+/// Copies between two ranges of this process by `process_vm_readv` or `process_vm_writev`, of which the first
+/// uses `local` as any system call does. Tells how many bytes: none at a bad address. `None`: the call fails.
+fn vm_call(call: c_long, local: libc::iovec, remote: libc::iovec) -> Option<usize> {
+    let pid = getpid() as c_long;
+    // SAFETY: the kernel checks both ranges; the one that is written is given by the caller for that.
+    let done = unsafe {
+        libc::syscall(call, pid, &raw const local, 1 as c_long, &raw const remote, 1 as c_long, 0 as c_long)
+    };
+    match usize::try_from(done) {
+        Ok(done) => Some(done),
+        Err(_) => (errno() == libc::EFAULT).then_some(0),
+    }
 }
 
 /// As [`copy_checked`], with a look at each page before it. Another thread that unmaps one in between can
@@ -319,6 +325,39 @@ fn change_mask(how: c_int, mask: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As a system call does: what can be loaded can be copied, whatever rights the mapping has.
+    #[test]
+    fn memory_that_may_not_be_read_is_copied_where_it_can_be() {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        for prot in [libc::PROT_NONE, libc::PROT_WRITE, libc::PROT_EXEC, libc::PROT_READ | libc::PROT_EXEC] {
+            // SAFETY: a new mapping.
+            let at = unsafe {
+                mmap(std::ptr::null_mut(), 3 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+            } as usize;
+            // SAFETY: this test's own pages.
+            unsafe {
+                std::ptr::write_bytes(at as *mut u8, 5, 2 * PAGE);
+                assert_eq!(libc::mprotect((at + PAGE) as *mut c_void, PAGE, prot), 0);
+                assert_eq!(munmap((at + 2 * PAGE) as *mut c_void, PAGE), 0);
+            }
+            let mut pipe = [0; 2];
+            // SAFETY: two descriptors fit; the kernel checks the other addresses.
+            let can = unsafe {
+                assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+                let written = libc::write(pipe[1], (at + PAGE) as *const c_void, 1);
+                libc::close(pipe[0]);
+                libc::close(pipe[1]);
+                written == 1
+            };
+            let mut bytes = vec![0_u8; 3 * PAGE];
+            let copied = copy_checked(at, bytes.as_mut_ptr() as usize, 3 * PAGE);
+            assert_eq!(copied, if can { 2 * PAGE } else { PAGE }, "prot {prot}");
+            assert!(bytes[..copied].iter().all(|byte| *byte == 5), "prot {prot}");
+            // SAFETY: as above.
+            assert_eq!(unsafe { munmap(at as *mut c_void, 2 * PAGE) }, 0);
+        }
+    }
 
     #[test]
     fn a_copy_ends_where_memory_does() {

@@ -159,6 +159,9 @@ tuning! {
     ahead_piece_pages: u64 = 512, off 1 << 40;
     /// How many pages around a read fault in a writable shared mapping are copied in.
     tracked_around_pages: usize = 16, off 1;
+    /// How many pages are made writable ahead of a thread that stores to one page after the other. Each gets
+    /// a checksum, some 0.3 us.
+    stores_ahead_pages: u64 = 512, off 0;
     /// A thread of its own frees frames once less than one in this many is free, until twice as many are.
     /// Linux: the low and the high watermark of `kswapd`.
     low_share: usize = 128, off usize::MAX;

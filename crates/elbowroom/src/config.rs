@@ -123,6 +123,10 @@ pub const UPTODATE_YIELDS: u32 = 4;
 /// The same, times that it finds the lock free and another thread has it all the same.
 pub const UPTODATE_TRIES: u32 = 4;
 
+/// First stores of a thread to one page after the other, before pages are made writable ahead of it. In a
+/// model nobody stores to many.
+pub const STORES_IN_A_ROW: u64 = if cfg!(shuttle) { 1 } else { 4 };
+
 /// How often an allocation frees a batch before it makes do with a smaller run.
 pub const RECLAIM_ROUNDS: usize = 4;
 

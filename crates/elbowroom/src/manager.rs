@@ -253,6 +253,8 @@ impl<P: Platform> Manager<P> {
             evicted_pages: c.get(Event::EvictedPages),
             refault_pages: c.get(Event::RefaultPages),
             second_chances: c.get(Event::SecondChances),
+            stores_ahead: c.get(Event::StoresAhead),
+            stores_ahead_unused: c.get(Event::StoresAheadUnused),
             throttled_writers: c.get(Event::Throttled),
             memory_waits: c.get(Event::MemoryWaits),
             overdue_faults: c.get(Event::OverdueFaults),

@@ -5,7 +5,7 @@
 //! mm/readahead.c (per open file there).
 
 use crate::ablation::Tuning;
-use crate::config::MAX_FOLIO_PAGES;
+use crate::config::{MAX_FOLIO_PAGES, STORES_IN_A_ROW};
 use crate::vma::Pattern;
 use std::ops::Range;
 
@@ -17,8 +17,12 @@ struct Stream {
     next: u64,
     /// The first page of the last read.
     start: u64,
-    /// Pages of the last read.
+    /// Pages of the last read; 0: there was none.
     pages: u64,
+    /// The page of the last first store, plus 1; 0: there was none.
+    stored: u64,
+    /// First stores to one page after the other, or as far behind as was guessed.
+    stores: u64,
     /// When it was used last, in uses of the table.
     used: u64,
 }
@@ -46,13 +50,23 @@ impl Streams {
         self.uses += 1;
         let uses = self.uses;
         let set = &mut self.slots[first..first + WAYS];
-        let own = set.iter().position(|s| (s.thread, s.object) == (thread, object) && s.pages > 0);
+        let own = set.iter().position(|s| (s.thread, s.object) == (thread, object) && s.used > 0);
         let oldest = || (0..WAYS).min_by_key(|&i| set[i].used).unwrap_or(0);
         let slot = own.unwrap_or_else(oldest);
         if own.is_some() {
             set[slot].used = uses;
         }
         &mut set[slot]
+    }
+
+    /// The same, empty if it was another's.
+    fn own(&mut self, thread: u32, object: u64) -> &mut Stream {
+        let used = self.uses + 1;
+        let slot = self.slot(thread, object);
+        if (slot.thread, slot.object) != (thread, object) || slot.used == 0 {
+            *slot = Stream { thread, object, used, ..Stream::default() };
+        }
+        slot
     }
 
     /// How many pages to read for a fault of `thread` at page `index` of `object`: 1 to `cap`, a power of two
@@ -86,8 +100,21 @@ impl Streams {
 
     /// Notes what was read for it.
     pub(crate) fn note(&mut self, thread: u32, object: u64, start: u64, pages: u64) {
-        let used = self.uses + 1;
-        *self.slot(thread, object) = Stream { thread, object, next: start + pages, start, pages, used };
+        let slot = self.own(thread, object);
+        *slot = Stream { next: start + pages, start, pages, ..*slot };
+    }
+
+    /// Notes that `thread` makes its first store to page `index` of `object`, and tells to how many pages
+    /// behind it it will store, too: 0 up to `most`. None before a few pages in a row; then as many as there
+    /// were so far.
+    pub(crate) fn store(&mut self, thread: u32, object: u64, index: u64, most: u64) -> u64 {
+        let slot = self.own(thread, object);
+        let behind = index.wrapping_sub(slot.stored);
+        // What was guessed last may have been more than there was room for.
+        let goes_on = slot.stored > 0 && behind <= guess(slot.stores, most);
+        slot.stores = if goes_on { slot.stores + 1 + behind } else { 1 };
+        slot.stored = index + 1;
+        guess(slot.stores, most)
     }
 
     /// If `thread` is reading `object` in sequence and has just come to the end of what was read, where to
@@ -102,6 +129,11 @@ impl Streams {
             (stream.next, (stream.pages * self.tuning.read_growth).min(cap.clamp(1, MAX_FOLIO_PAGES)))
         })
     }
+}
+
+/// How many stores to expect after so many in a row.
+fn guess(stores: u64, most: u64) -> u64 {
+    if stores < STORES_IN_A_ROW { 0 } else { stores.min(most) }
 }
 
 #[cfg(test)]
@@ -169,6 +201,47 @@ mod tests {
                 streams.note(thread, 7, round * 64, 64);
             }
         }
+    }
+
+    #[test]
+    fn a_thread_that_stores_in_a_row_has_pages_made_writable_ahead() {
+        let mut streams = Streams::new(Tuning::default());
+        let mut index = 7;
+        let mut ahead = Vec::new();
+        for _ in 0..9 {
+            ahead.push(streams.store(1, 1, index, 64));
+            index += 1 + ahead.last().unwrap();
+        }
+        assert_eq!(ahead, [0, 0, 0, 4, 9, 19, 39, 64, 64]);
+        // A folio that ended earlier does not end it, another place does.
+        index -= 10;
+        assert_eq!(streams.store(1, 1, index, 64), 64);
+        assert_eq!(streams.store(2, 1, index + 1, 64), 0, "another thread");
+        assert_eq!(streams.store(1, 2, index + 1, 64), 0, "another file");
+        assert_eq!(streams.store(1, 1, index + 100, 64), 0);
+        assert_eq!(streams.store(1, 1, index + 99, 64), 0);
+    }
+
+    #[test]
+    fn every_second_page_is_not_in_a_row() {
+        let mut streams = Streams::new(Tuning::default());
+        assert!((0..100).all(|nth| streams.store(1, 1, nth * 2, 64) == 0));
+        assert!((0..100).all(|nth| streams.store(2, 1, nth * 7919 % 1009, 64) == 0));
+        assert!((0..10).all(|_| streams.store(3, 1, 5, 64) == 0), "one page again and again");
+    }
+
+    #[test]
+    fn stores_and_reads_of_a_thread_do_not_forget_each_other() {
+        let mut streams = Streams::new(Tuning::default());
+        streams.note(1, 1, 128, 128);
+        (0..4).for_each(|index| _ = streams.store(1, 1, index, 64));
+        assert_eq!(streams.plan(1, 1, 256, Pattern::Detect, 512), 512);
+        streams.note(1, 1, 256, 512);
+        assert_eq!(streams.store(1, 1, 4, 64), 5);
+        // Who has only stored begins to read as anybody does.
+        assert_eq!(streams.plan(9, 9, 50, Pattern::Detect, 64), 4);
+        streams.store(8, 8, 0, 64);
+        assert_eq!(streams.plan(8, 8, 50, Pattern::Detect, 64), 4);
     }
 
     #[test]

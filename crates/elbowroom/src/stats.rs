@@ -61,6 +61,10 @@ pub enum Event {
     RefaultPages,
     /// Folios that reclaim put on standby.
     SecondChances,
+    /// Pages made writable ahead of their stores.
+    StoresAhead,
+    /// Of these, pages that nobody had stored to when that was looked at.
+    StoresAheadUnused,
     /// Writers made to wait because too much was dirty.
     Throttled,
     /// Files found changed by somebody else.
@@ -181,6 +185,10 @@ pub struct Stats {
     /// Folios that reclaim took out of their window and put on standby, to see whether they are touched
     /// again.
     pub second_chances: u64,
+    /// Pages made writable ahead of their stores.
+    pub stores_ahead: u64,
+    /// Of these, pages that nobody had stored to when that was looked at.
+    pub stores_ahead_unused: u64,
     /// Writers that waited because too much was dirty.
     pub throttled_writers: u64,
     /// Times that a fault found no free memory and waited for some.

@@ -362,6 +362,22 @@ impl HostMmu {
         Ok(())
     }
 
+    /// Shows the bytes of a page to `f`, wherever it is; `None`: the program has dropped it from its window.
+    /// The page is clean, so that it is write-protected where it is mapped.
+    ///
+    /// # Panics
+    /// If the extent has no such page.
+    pub fn with_page<T>(&self, extent: &Extent, page: usize, f: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        if let Some(bytes) = extent.page_at_home(page) {
+            return Some(f(bytes));
+        }
+        let mut bytes = [0_u8; PAGE_SIZE];
+        let window = base_of(extent)? + (page << PAGE_SHIFT);
+        // SAFETY: (1) the page is in the window, and write-protected; (2) the bytes are this call's.
+        unsafe { self.peek.copy(window, bytes.as_mut_ptr() as usize, PAGE_SIZE) }.ok()?;
+        Some(f(&bytes))
+    }
+
     /// Lets stores to the present pages of `range` through, and wakes whoever waits there, if told to. The
     /// pages are dirty from now on.
     pub fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {

@@ -56,7 +56,7 @@ pub use pin::{OwnedPin, Pin};
 pub use pte::Intent;
 
 use crate::arena::Arena;
-use crate::{Errno, Extent, SetupError};
+use crate::{Errno, Extent, PAGE_SIZE, SetupError};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockStats};
 use frames::Frames;
@@ -226,6 +226,21 @@ impl SoftMmu {
         let frames = &self.shared.frames;
         let frame = frames.arena().frame_of(from) + page as u32;
         frames.load(frames.place(frame), 0, to.bytes_mut());
+    }
+
+    /// Shows the bytes of a page, mapped or at home, to `f`. Of stores that are made meanwhile it sees some
+    /// or none.
+    ///
+    /// # Panics
+    /// If the extent has no such page, or is not of this arena.
+    pub fn with_page<T>(&self, extent: &Extent, page: usize, f: impl FnOnce(&[u8]) -> T) -> T {
+        if let Some(bytes) = extent.page_at_home(page) {
+            return f(bytes);
+        }
+        let frames = &self.shared.frames;
+        let mut bytes = [0; PAGE_SIZE];
+        frames.load(frames.place(frames.arena().frame_of(extent) + page as u32), 0, &mut bytes);
+        f(&bytes)
     }
 
     /// All frames.

@@ -6,11 +6,11 @@
 //! from the top. No step takes an address-space-wide lock, except to tell a wrong access from a mapping in
 //! change.
 //!
-//! `step` has the decisions (`private` those for pages that belong to one space), `needs` what comes between
-//! two looks, `outcome` what a look can come to and the one loop that acts on it. There are two who run that
-//! loop and know how to wait: a handler (this file), and a thread that serves a fault of its own (`inline`).
-//! `end` is how faults end, `watchdog` who sees to it that
-//! they do, and `trouble` what is done when something is broken.
+//! `step` has the decisions (`private` those for pages that belong to one space, `stores` which pages come
+//! with one that is stored to), `needs` what comes between two looks, `outcome` what a look can come to and
+//! the one loop that acts on it. There are two who run that loop and know how to wait: a handler (this file),
+//! and a thread that serves a fault of its own (`inline`). `end` is how faults end, `watchdog` who sees to it
+//! that they do, and `trouble` what is done when something is broken.
 
 mod ahead;
 mod end;
@@ -22,6 +22,7 @@ mod needs;
 mod outcome;
 mod private;
 mod step;
+mod stores;
 mod trouble;
 #[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]
 mod watchdog;

@@ -416,17 +416,23 @@ impl<P: Platform> Faults<P> {
                 Err(UnmapError::Lost) => return self.give_up_lost(folio),
             }
         }
-        let throttle =
-            write && !object.is_memory() && self.mark_dirty(object, folio, page) && self.too_dirty();
+        let first = write && !object.is_memory() && self.mark_dirty(object, folio, page);
+        let throttle = first && self.too_dirty();
         let wake = if throttle { Wake::Later } else { Wake::Now };
+        let stored = if first && !throttle && !loads_first {
+            self.guess_stores(vma, object, folio, page, fault.event.thread)
+        } else {
+            page..page + 1
+        };
         let (head, body) = folio.parts();
         let extent = body.extent();
         let was_home = extent.is_home();
         let present = extent.is_mapped(base, page);
         let mapped = if present {
-            if write { self.mmu.make_writable(page_at(base, page), wake) } else { Ok(()) }
+            if write { self.mmu.make_writable(pages_at(base, stored), wake) } else { Ok(()) }
         } else {
-            let (pages, access) = self.around(mm, vma, head, object, page, write);
+            let (pages, access) =
+                if write { (stored, Access::Write) } else { self.around(mm, vma, head, object, page) };
             let alone = pages.len() == 1;
             match self.mmu.map(extent, base, pages, access, wake) {
                 // Something is in the way of a neighbour, perhaps: the program unmapped it behind our back.
@@ -492,7 +498,7 @@ impl<P: Platform> Faults<P> {
         start.max(visible.start)..(start + most).min(visible.end)
     }
 
-    /// Which pages of the folio to map for a fault at `page`, and how.
+    /// Which pages of the folio to map for a load from `page`, and how.
     fn around(
         &self,
         mm: &Mm,
@@ -500,12 +506,7 @@ impl<P: Platform> Faults<P> {
         folio: &Folio,
         object: &FileObject,
         page: usize,
-        write: bool,
     ) -> (Range<usize>, Access) {
-        if write {
-            // Only the page that is dirty may be writable.
-            return (page..page + 1, Access::Write);
-        }
         let mapped = vma.pages();
         // The file may have been cut since it was looked whether the page is inside; whoever cuts it comes
         // for the page when the folio is unlocked.
@@ -537,6 +538,10 @@ impl<P: Platform> Faults<P> {
 }
 
 pub(super) fn page_at(base: usize, page: usize) -> Range<usize> {
-    let addr = base.wrapping_add(page << PAGE_SHIFT);
-    addr..addr + PAGE_SIZE
+    pages_at(base, page..page + 1)
+}
+
+fn pages_at(base: usize, pages: Range<usize>) -> Range<usize> {
+    let addr = base.wrapping_add(pages.start << PAGE_SHIFT);
+    addr..addr + (pages.len() << PAGE_SHIFT)
 }

@@ -6,12 +6,14 @@
 //! for their lock).
 
 mod anon;
+mod dirty;
 mod locked;
 mod state;
 mod wait;
 mod waiting;
 
 pub use anon::{AnonPages, HUGE_ORDER, HUGE_PAGES};
+pub use dirty::{Dirty, checksum};
 pub use locked::{LockedFolio, Reading, Ready, Woken};
 pub use state::{Flag, StateWord};
 pub use wait::{Answer, Parked, WaitTable, Waiter};
@@ -19,7 +21,6 @@ pub use waiting::{Beat, Delayed, Waiting};
 
 use crate::group::{Frames, GroupId};
 use crate::object::FileObject;
-use elbowroom_machine::PageSet;
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::{Arc, Weak};
 use std::ops::Range;
@@ -56,20 +57,20 @@ pub struct Body {
     /// or frees them.
     pub extent: Option<Frames>,
     /// The pages that differ from the file.
-    pub dirty: PageSet,
+    pub dirty: Dirty,
 }
 
 impl Folio {
     /// A folio whose frames are to be filled.
     pub fn new(owner: Owner, index: u64, order: u8) -> Self {
-        let body = Body { extent: None, dirty: PageSet::new(order) };
+        let body = Body { extent: None, dirty: Dirty::new(order) };
         Self::with(owner, index, order, StateWord::new(body))
     }
 
     /// A folio that has its bytes.
     pub fn filled(owner: Owner, index: u64, extent: Frames) -> Self {
         let (order, mapped) = (extent.order(), !extent.is_home());
-        let body = Body { extent: Some(extent), dirty: PageSet::new(order) };
+        let body = Body { extent: Some(extent), dirty: Dirty::new(order) };
         let folio = Self::with(owner, index, order, StateWord::uptodate(body));
         if mapped {
             // Before anybody can find it: who unmaps passes by what is not mapped, without its lock.

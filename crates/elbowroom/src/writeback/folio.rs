@@ -32,7 +32,10 @@ impl<P: Platform> Writeback<P> {
         }
         let unmapped = self.mmu.unmap(folio.body_mut().extent());
         match unmapped {
-            Ok(()) => folio.during(Flag::Writeback, |folio| self.write_home(object, folio)),
+            Ok(()) => {
+                self.settle_guesses(folio);
+                folio.during(Flag::Writeback, |folio| self.write_home(object, folio))
+            }
             Err(UnmapError::Busy) => Err(Errno::BUSY),
             Err(UnmapError::Lost) => {
                 // Who asks for the file's errors is told; who reads gets what the disk has.
@@ -62,11 +65,11 @@ impl<P: Platform> Writeback<P> {
         if body.dirty.is_empty() {
             return Ok(());
         }
-        let mut failed = body.dirty.clone();
+        let mut failed = body.dirty.pages().clone();
         let result = self.write_runs(object, head, body.extent(), &mut failed);
         let written = body.dirty.count() - failed.count();
         let clean = failed.is_empty();
-        body.dirty = failed;
+        body.dirty.retain(failed);
         self.groups.of(body.group()).remove_dirty(written);
         if clean {
             folio.state.clear(Flag::WriteFailed);
@@ -155,7 +158,8 @@ impl<P: Platform> Writeback<P> {
         let (Some(object), true) = (folio.object(), folio.body().extent.is_some()) else {
             return self.discard(folio);
         };
-        let mut save = folio.body().dirty.clone();
+        self.settle_guesses(folio);
+        let mut save = folio.body().dirty.pages().clone();
         for page in 0..folio.pages() as usize {
             let start = (folio.index + page as u64) << PAGE_SHIFT;
             // A write(2) that is under way has newer bytes.

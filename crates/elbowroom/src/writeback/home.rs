@@ -100,7 +100,12 @@ impl<P: Platform> Writeback<P> {
                 Leave::At(base) => self.mmu.unmap_at(extent, base),
             };
             match unmapped {
-                Ok(()) => return Ok(Home::Here(locked)),
+                Ok(()) => {
+                    if leave == Leave::Everywhere {
+                        self.settle_guesses(&mut locked);
+                    }
+                    return Ok(Home::Here(locked));
+                }
                 Err(UnmapError::Lost) => return Ok(Home::Damaged(locked)),
                 Err(UnmapError::Busy) => drop(locked),
             }

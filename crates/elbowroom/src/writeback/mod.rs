@@ -12,11 +12,11 @@ pub(crate) use home::{Home, Leave, Patience};
 
 use crate::config::{IDLE_FILE_KEEP, THROTTLE_BOUND, THROTTLE_LOOK};
 use crate::object::{ALL_PAGES, FileObject, Which};
-use crate::page::{Flag, Folio, LockedFolio};
+use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::reclaim::Reclaim;
 use crate::stats::Event;
-use elbowroom_machine::{Errno, Mmu};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, Condvar, LockClass, Mutex};
@@ -85,10 +85,28 @@ impl<P: Platform> Writeback<P> {
         if body.dirty.contains(page) {
             return false;
         }
-        body.dirty.insert(page..page + 1);
+        body.dirty.insert(page);
         self.groups.of(body.group()).add_dirty(1);
         object.index_dirty(folio);
         true
+    }
+
+    /// Settles which of the pages that were made writable ahead of their stores are dirty, in a locked folio
+    /// whose pages are all home.
+    pub(crate) fn settle_guesses(&self, folio: &mut LockedFolio<'_>) {
+        let body = folio.body_mut();
+        let Some(extent) = &body.extent else { return };
+        let bytes = |page: usize| &extent.bytes()[page << PAGE_SHIFT..][..PAGE_SIZE];
+        let unused = body.dirty.settle(|page| checksum(bytes(page)));
+        if unused == 0 {
+            return;
+        }
+        let (clean, group) = (body.dirty.is_empty(), body.group());
+        self.groups.of(group).remove_dirty(unused);
+        self.counters.add(Event::StoresAheadUnused, unused as u64);
+        if clean && let Some(object) = folio.object() {
+            object.index_clean(folio);
+        }
     }
 
     /// Writes back the dirty folios of the file with pages in `pages`. The first error, after all were tried.
@@ -161,12 +179,14 @@ impl<P: Platform> Writeback<P> {
     /// Drops the clean folios of a file that have pages in `pages`.
     pub(crate) fn drop_clean(&self, object: &Arc<FileObject>, pages: Range<u64>) {
         for folio in object.folios_in(pages) {
-            let clean = |folio: &LockedFolio<'_>| folio.body().dirty.is_empty();
-            // What is pinned stays.
-            if let Ok(Home::Here(mut folio) | Home::Damaged(mut folio)) =
-                self.take_home(&folio, Leave::Everywhere, &Patience::none(), clean)
-            {
-                self.discard(&mut folio);
+            let clean = |folio: &LockedFolio<'_>| folio.body().dirty.is_all_guesses();
+            match self.take_home(&folio, Leave::Everywhere, &Patience::none(), clean) {
+                // A guess was right.
+                Ok(Home::Here(folio)) if !folio.body().dirty.is_empty() => {}
+                Ok(Home::Damaged(mut folio)) if !folio.body().dirty.is_empty() => self.lose(&mut folio),
+                Ok(Home::Here(mut folio) | Home::Damaged(mut folio)) => self.discard(&mut folio),
+                // What is pinned stays.
+                Ok(Home::Not) | Err(_) => {}
             }
         }
     }

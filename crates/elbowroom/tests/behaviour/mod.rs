@@ -25,3 +25,4 @@ mod lock;
 mod refusals;
 mod remap;
 mod resize;
+mod stores;
