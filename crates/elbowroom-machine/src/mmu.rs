@@ -15,6 +15,10 @@ pub trait Mmu: Send + Sync + 'static {
     /// it out of another first.
     const PLACES: usize;
 
+    /// How many pages to map for a load from one, at most; a power of two. The more a request costs, beside
+    /// what each page of it costs, the more.
+    const AROUND: usize;
+
     /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free in
     /// what the arena has so far.
     fn alloc(&self, order: u8) -> Option<Extent>;
@@ -216,6 +220,9 @@ impl Mmu for HostMmu {
     /// A page that is moved into a window is nowhere else.
     const PLACES: usize = 1;
 
+    /// A request to the kernel costs some 10 us, and moving 512 pages not twice that.
+    const AROUND: usize = 512;
+
     same_in_both!();
 
     fn give_way(&self) {
@@ -276,6 +283,9 @@ impl Mmu for HostMmu {
 
 impl Mmu for SoftMmu {
     const PLACES: usize = usize::MAX;
+
+    /// A fault costs as much as 100 entries of a table, which must be taken out one by one later.
+    const AROUND: usize = 32;
 
     same_in_both!();
 

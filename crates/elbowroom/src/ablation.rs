@@ -146,9 +146,8 @@ tuning! {
     first_read_pages: u64 = 4, off 1;
     /// By how much a read of a sequential stream is larger than the one before.
     read_growth: u64 = 4, off 1;
-    /// An arena that has fewer frames than this grows at once when frames are needed (16 MiB); a larger one
-    /// grows in a thread of its own.
-    grow_at_once_frames: usize = 4096, off 0;
+    /// While the arena grows, reads are as large as if it had at least so many frames (16 MiB).
+    early_read_frames: usize = 4096, off 0;
     /// A read may take one part in this many of the arena, divided by the faults that wait.
     waiting_share: u64 = 2, off 1;
     /// A part that is read ahead of its reader is at most one part in this many of what a waiting fault may

@@ -381,8 +381,7 @@ impl<P: Platform> Core<P> {
     /// part of half of the arena. Those that came when few waited may have more.
     pub(crate) fn read_cap(&self) -> u64 {
         let waiting = self.groups.root().waiting() as u64 + 1;
-        let frames =
-            self.mmu.populated_frames().max(self.tuning().grow_at_once_frames).min(self.mmu.frames());
+        let frames = self.mmu.populated_frames().max(self.tuning().early_read_frames).min(self.mmu.frames());
         let cap = (frames as u64 / (self.tuning().waiting_share * waiting)).max(1);
         1 << cap.ilog2()
     }

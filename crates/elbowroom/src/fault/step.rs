@@ -493,9 +493,7 @@ impl<P: Platform> Faults<P> {
     /// Which of the `visible` pages to map with [`Access::ReadTracked`] for a fault at `page`: each is
     /// copied.
     pub(super) fn tracked_around(&self, page: usize, visible: &Range<usize>) -> Range<usize> {
-        let most = self.tuning().tracked_around_pages;
-        let start = page & !(most - 1);
-        start.max(visible.start)..(start + most).min(visible.end)
+        surroundings(page, self.tuning().tracked_around_pages, visible)
     }
 
     /// Which pages of the folio to map for a load from `page`, and how.
@@ -532,9 +530,15 @@ impl<P: Platform> Faults<P> {
         if tracked || object.is_strict() {
             (self.tracked_around(page, &visible), Access::ReadTracked)
         } else {
-            (visible, Access::ReadOnly)
+            (surroundings(page, P::Mmu::AROUND, &visible), Access::ReadOnly)
         }
     }
+}
+
+/// The `most` pages, a power of two and aligned to it, of which `page` is one, as far as they are `visible`.
+fn surroundings(page: usize, most: usize, visible: &Range<usize>) -> Range<usize> {
+    let start = page & !(most - 1);
+    start.max(visible.start)..(start + most).min(visible.end)
 }
 
 pub(super) fn page_at(base: usize, page: usize) -> Range<usize> {

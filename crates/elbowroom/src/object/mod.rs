@@ -346,6 +346,13 @@ impl FileObject {
         self.pages.range(pages, &pin()).arcs().map(|entry| entry.value).collect()
     }
 
+    /// Those of them that are mapped anywhere. What is mapped nowhere is passed by without touching its count.
+    pub(crate) fn mapped_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
+        let epoch = pin();
+        let mapped = self.pages.range(pages, &epoch).filter(|entry| entry.value.state.test(Flag::Mapped));
+        mapped.filter_map(|entry| self.pages.load_arc(entry.index, &epoch)).collect()
+    }
+
     /// The dirty folios with pages in `pages`.
     pub(crate) fn dirty_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
         self.pages.marked(pages, Mark::Dirty, &pin()).arcs().map(|entry| entry.value).collect()

@@ -112,13 +112,12 @@ impl<P: Platform> Reclaim<P> {
             if extent.is_some() {
                 return extent;
             }
+            // What fits in the budget stays in memory, although growing may take as long as reading it again.
+            if self.grow_arena() {
+                continue;
+            }
             // What is free may be in pieces. Folios of the same size free runs of it, so go on for a while.
-            let scarce = self.mmu.populated_frames() < self.tuning().grow_at_once_frames;
-            let grown = scarce && self.grow_arena();
-            if !grown
-                && self.shrink(wanted.max(self.tuning().reclaim_batch_pages), woken) == 0
-                && !self.grow_arena()
-            {
+            if self.shrink(wanted.max(self.tuning().reclaim_batch_pages), woken) == 0 {
                 break;
             }
         }

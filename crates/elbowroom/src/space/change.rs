@@ -277,7 +277,7 @@ impl<P: Platform> Spaces<P> {
             }
         }
         let Some(object) = &part.spec.object else { return Ok(()) };
-        for folio in object.folios_in(part.pages()) {
+        for folio in object.mapped_in(part.pages()) {
             let distance = (folio.index as usize).wrapping_sub(part.first_page as usize) << PAGE_SHIFT;
             self.bring_home(&folio, part.range.start.wrapping_add(distance), patience)?;
         }
