@@ -226,6 +226,8 @@ impl<P: Platform> Manager<P> {
             pgmajfault: c.get(Event::FaultsMajor),
             faults_spurious: c.get(Event::FaultsSpurious),
             faults_denied: c.get(Event::FaultsDenied),
+            faults_foreign: c.get(Event::FaultsForeign),
+            faults_stopped: c.get(Event::FaultsStopped),
             fault_p50_ns: latency.quantile_ns(0.5),
             fault_p99_ns: latency.quantile_ns(0.99),
             fault_max_ns: latency.max_ns(),
