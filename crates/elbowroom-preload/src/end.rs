@@ -182,7 +182,7 @@ fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report<'_>
 /// Where a report without a manager is put together.
 struct Unmanaged {
     text: Buffer<2048>,
-    json: Buffer<4096>,
+    json: Buffer<8192>,
     path: [u8; libc::PATH_MAX as usize],
 }
 

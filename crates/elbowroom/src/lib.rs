@@ -37,5 +37,5 @@ pub use manager::Manager;
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 pub use space::{AccessError, Advice, Area, Buffer, Cpu, MapRequest, PartialInsert, Place, Remap, Space};
-pub use stats::{LockFigures, LockUse, Stats};
+pub use stats::{LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats};
 pub use vma::{Prot, Sharing};

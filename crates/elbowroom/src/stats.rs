@@ -1,6 +1,11 @@
 //! What happened: written everywhere, read by nothing in the core.
 
-use elbowroom_sync::{Histogram, LockRow, LockSnapshot};
+mod latency;
+
+pub(crate) use latency::{Kind, Latencies};
+pub use latency::{LatencyFigures, LatencySnapshot, LatencyUse};
+
+use elbowroom_sync::{LockRow, LockSnapshot};
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,8 +160,8 @@ const LAST: Event = Event::OverdueFaults;
 #[derive(Default)]
 pub struct Counters {
     events: elbowroom_sync::Counters<{ LAST as usize + 1 }>,
-    /// Time from reading a fault's event to its wake-up.
-    pub fault_latency: Histogram,
+    /// How long faults and pins took.
+    pub latencies: Latencies,
 }
 
 impl Counters {
@@ -197,6 +202,8 @@ pub struct Stats {
     pub fault_p99_ns: u64,
     /// Maximum of the same.
     pub fault_max_ns: u64,
+    /// How long faults and pins took, by kind.
+    pub latency: LatencyUse,
     /// Bytes read from files.
     pub read_bytes: u64,
     /// Reads from files.

@@ -5,6 +5,7 @@ use super::outcome::{Ended, Wakeup};
 use super::table::{Counts, State};
 use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
+use crate::stats::Kind;
 use elbowroom_machine::{Denial, Extent, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, Place, UnmapError};
 
 impl<P: Platform> Faults<P> {
@@ -115,13 +116,14 @@ impl<P: Platform> Faults<P> {
     /// I/O for it.
     pub(super) fn count(&self, fault: &mut Parked, state: State, major: bool) {
         self.let_go(fault);
-        let event = match state.counts() {
-            Counts::Fault(_, with_io) if fault.major || major => with_io,
-            Counts::Fault(event, _) | Counts::One(event) => event,
+        let (event, kind) = match state.counts() {
+            Counts::Fault(_, with_io) if fault.major || major => (with_io, Kind::Major),
+            Counts::Fault(event, _) => (event, Kind::Minor),
+            Counts::One(event) => (event, Kind::Unserved),
             Counts::Nothing => return,
         };
         self.counters.add(event, 1);
-        self.counters.fault_latency.record(fault.since.elapsed().as_nanos() as u64);
+        self.counters.latencies.record(kind, fault.since.elapsed().as_nanos() as u64);
     }
 }
 

@@ -5,9 +5,11 @@ use super::Spaces;
 use super::change::{AfterChange, Pages};
 use crate::fault::FaultError;
 use crate::platform::{Platform, Soft};
+use crate::stats::Kind;
 use elbowroom_machine::soft::{Cause, Intent, Pin, SoftCpu, SoftFault, SoftMmu};
 use elbowroom_machine::{Denial, Errno, Mmu};
 use elbowroom_sync::Arc;
+use elbowroom_sync::time::Instant;
 
 /// How an access failed: what a program with pointers would get as a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -289,10 +291,30 @@ impl Cpu {
     /// # Errors
     /// How the access failed. TooManyPins: they are bounded. Invalid: the bytes do not end in their page.
     pub fn pin(&self, addr: usize, len: usize, intent: Intent) -> Result<Pin<'_>, AccessError> {
+        match self.soft.pin(addr, len, intent) {
+            Ok(pin) => Ok(pin),
+            Err(fault) => self.pin_missing(addr, len, intent, fault),
+        }
+    }
+
+    /// The same, of a page that was not there.
+    fn pin_missing(
+        &self,
+        addr: usize,
+        len: usize,
+        intent: Intent,
+        mut fault: SoftFault,
+    ) -> Result<Pin<'_>, AccessError> {
+        let since = Instant::now();
         loop {
+            self.serve(&fault)?;
             match self.soft.pin(addr, len, intent) {
-                Ok(pin) => return Ok(pin),
-                Err(fault) => self.serve(&fault)?,
+                Ok(pin) => {
+                    let took = since.elapsed().as_nanos() as u64;
+                    self.core.counters.latencies.record(Kind::Pin, took);
+                    return Ok(pin);
+                }
+                Err(again) => fault = again,
             }
         }
     }
