@@ -9,6 +9,7 @@ use crate::platform::{Host, Platform, Soft};
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
 use crate::stats::{Event, LatencySnapshot, LatencyUse, LockUse, Stats};
+use crate::trace::TraceSnapshot;
 use crate::vma::Mm;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
@@ -218,6 +219,11 @@ impl<P: Platform> Manager<P> {
     /// How long faults and pins took so far, as histograms and as text for Prometheus.
     pub fn latencies(&self) -> LatencySnapshot {
         self.core.counters.latencies.snapshot()
+    }
+
+    /// What happened last; `None`: that is not kept ([`Config::trace_bytes`]).
+    pub fn trace(&self) -> Option<TraceSnapshot> {
+        self.core.trace.as_ref().map(|trace| trace.snapshot(&self.core.locks))
     }
 
     /// A summary of what happened so far.

@@ -1,11 +1,12 @@
 //! How a fault ends.
 
 use super::Faults;
-use super::outcome::{Ended, Wakeup};
+use super::outcome::{Ended, Wakeup, note_waited};
 use super::table::{Counts, State};
 use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Kind;
+use crate::trace::{FaultEnd, Trace};
 use elbowroom_machine::{Denial, Extent, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, Place, UnmapError};
 
 impl<P: Platform> Faults<P> {
@@ -15,6 +16,9 @@ impl<P: Platform> Faults<P> {
         let denied = ended.denial();
         if let Some(waiter) = fault.waiter.take() {
             let (throttle, major) = (ended.wakeup == Wakeup::Throttled, fault.major);
+            if let Some(trace) = &self.trace {
+                note_waited(trace, &mut fault);
+            }
             self.let_go(&mut fault);
             // Its thread counts it, and throttles itself: it has no page to wait at.
             return waiter.tell(Answer { denied, throttle, major });
@@ -124,6 +128,23 @@ impl<P: Platform> Faults<P> {
         };
         self.counters.add(event, 1);
         self.counters.latencies.record(kind, fault.since.elapsed().as_nanos() as u64);
+        if let Some(trace) = &self.trace {
+            self.note(trace, fault, state, kind);
+        }
+    }
+
+    #[cold]
+    fn note(&self, trace: &Trace, fault: &mut Parked, state: State, kind: Kind) {
+        note_waited(trace, fault);
+        let end = match (state, kind) {
+            (_, Kind::Minor) => FaultEnd::Minor,
+            (_, Kind::Major) => FaultEnd::Major,
+            (State::Foreign, _) => FaultEnd::Foreign,
+            (State::Stopped, _) => FaultEnd::Stopped,
+            _ => FaultEnd::Denied,
+        };
+        let numbers = [fault.event.addr as u64, u64::from(fault.event.write)];
+        trace.fault(fault.track, end, fault.since, numbers);
     }
 }
 

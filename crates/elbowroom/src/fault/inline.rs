@@ -12,8 +12,10 @@ use crate::page::{Answer, Parked, Ready, Waiter};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
+use crate::trace::Trace;
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::thread;
 use elbowroom_sync::time::Instant;
 
 /// Why a fault was not served.
@@ -83,6 +85,10 @@ impl<P: Platform> Driver for Here<'_, P> {
         self.core.counters.add(event, 1);
     }
 
+    fn trace(&self) -> Option<&Trace> {
+        self.core.trace.as_deref()
+    }
+
     fn look(&mut self, fault: &mut Parked) -> Outcome {
         if self.core.stop.load(Ordering::Acquire) {
             return Outcome::STOPPED;
@@ -126,13 +132,22 @@ impl<P: Platform> Faults<P> {
     /// Why the access cannot be made.
     pub(crate) fn fault(&self, event: FaultEvent) -> Result<(), FaultError> {
         let mut here = Here { core: self, ready: Ready::default(), blocked_since: None, major: false };
-        here.drive(Parked::new(event))
+        here.drive(self.of_this_thread(event))
+    }
+
+    /// A fault of the calling thread.
+    fn of_this_thread(&self, event: FaultEvent) -> Parked {
+        let mut fault = Parked::new(event);
+        if self.trace.is_some() {
+            fault.track = thread::id();
+        }
+        fault
     }
 
     /// Has a handler serve it. `None`: there are none any more.
     fn hand_over(&self, event: FaultEvent) -> Option<Answer> {
         let waiter = Waiter::new(&self.locks);
-        let mut fault = Parked::new(event);
+        let mut fault = self.of_this_thread(event);
         fault.waiter = Some(waiter.clone());
         self.post(Job::Retry(vec![fault]));
         waiter.wait(&self.stop)

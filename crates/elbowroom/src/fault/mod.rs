@@ -43,6 +43,7 @@ use crate::pause::{Bell, Cause, pause};
 use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Event;
+use crate::trace::{Happened, Trace};
 use crate::writeback::Writeback;
 use elbowroom_machine::{FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
@@ -303,8 +304,10 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// Serves a fault as far as it gets without waiting.
     pub(crate) fn serve(&mut self, fault: Parked) {
         self.core.mmu.give_way();
-        self.inbox().beat.works(fault.event.addr);
-        self.drive(fault);
+        let addr = fault.event.addr;
+        self.inbox().beat.works(addr);
+        let core = self.core;
+        core.noted(Happened::Serve, |()| [addr as u64, 0], || self.drive(fault));
     }
 
     /// Queues a fault that found no memory.
@@ -328,6 +331,10 @@ impl<P: Platform> Driver for Handler<'_, P> {
 
     fn count(&self, event: Event) {
         self.core.counters.add(event, 1);
+    }
+
+    fn trace(&self) -> Option<&Trace> {
+        self.core.trace.as_deref()
     }
 
     fn look(&mut self, fault: &mut Parked) -> Outcome {

@@ -11,6 +11,7 @@ use super::table::{Counts, On, State};
 use crate::config::REPEATS_AT_ONCE;
 use crate::page::{Flag, Folio, Parked};
 use crate::stats::{Event, WaitCause};
+use crate::trace::{Happened, Trace};
 use elbowroom_machine::Denial;
 use elbowroom_sync::Arc;
 
@@ -185,6 +186,9 @@ pub(super) trait Driver {
     /// Counts one of these.
     fn count(&self, event: Event);
 
+    /// Where it is noted what happens, if it is.
+    fn trace(&self) -> Option<&Trace>;
+
     /// One look at the fault.
     fn look(&mut self, fault: &mut Parked) -> Outcome;
 
@@ -201,6 +205,9 @@ pub(super) trait Driver {
     fn drive(&mut self, mut fault: Parked) -> Self::End {
         let mut state = State::START;
         loop {
+            if let Some(trace) = self.trace() {
+                note_waited(trace, &mut fault);
+            }
             let outcome = match state {
                 State::Closely => self.look_closely(&mut fault),
                 _ => self.look(&mut fault),
@@ -218,6 +225,9 @@ pub(super) trait Driver {
                 Outcome::Again | Outcome::Fallback => continue,
                 Outcome::Wait(reason) => reason,
             };
+            if let (State::Wait(cause), Some(trace)) = (state, self.trace()) {
+                fault.traced_wait = Some((cause, trace.now()));
+            }
             match self.wait(fault, reason) {
                 Waited::Over(again) => (fault, state) = (again, state.after(On::Over)),
                 Waited::Ended(fault, ended) => {
@@ -230,6 +240,13 @@ pub(super) trait Driver {
                 }
             }
         }
+    }
+}
+
+/// Notes the wait of a fault that waits no more.
+pub(super) fn note_waited(trace: &Trace, fault: &mut Parked) {
+    if let Some((cause, since_ns)) = fault.traced_wait.take() {
+        trace.add_for(fault.track, Happened::Wait(cause), since_ns, [fault.event.addr as u64, 0]);
     }
 }
 
