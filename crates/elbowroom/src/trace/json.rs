@@ -101,8 +101,8 @@ impl TraceSnapshot {
             Shape::Beside => {
                 write!(
                     out,
-                    ",\n{{\"ph\":\"b\",\"id\":{number},{head},\"ts\":{start},\"args\":{{{args}}}}},\n\
-                     {{\"ph\":\"e\",\"id\":{number},{head},\"ts\":{end}}}"
+                    ",\n{{\"ph\":\"b\",\"id\":\"{number:#x}\",{head},\"ts\":{start},\"args\":{{{args}}}}},\n\
+                     {{\"ph\":\"e\",\"id\":\"{number:#x}\",{head},\"ts\":{end}}}"
                 )
             }
         }

@@ -50,9 +50,9 @@ fn events_have_their_times_and_names() {
         r#"{"ph":"X","pid":9,"tid":2,"cat":"fault","name":"major fault","ts":1.234,"dur":5.000,"#,
         r#""args":{"addr":"0x1000","access":"store"}}"#,
         r#""name":"wait for a read","ts":2.000,"dur":1.000,"args":{"addr":"0x1000"}}"#,
-        r#"{"ph":"b","id":2,"pid":9,"tid":3,"cat":"io","name":"read","ts":1.900,"#,
+        r#"{"ph":"b","id":"0x2","pid":9,"tid":3,"cat":"io","name":"read","ts":1.900,"#,
         r#""args":{"offset":4096,"bytes":1}}"#,
-        r#"{"ph":"e","id":2,"pid":9,"tid":3,"cat":"io","name":"read","ts":2.800}"#,
+        r#"{"ph":"e","id":"0x2","pid":9,"tid":3,"cat":"io","name":"read","ts":2.800}"#,
         r#""name":"munmap","ts":0.000,"dur":0.012,"args":{"addr":"0x1000","bytes":1,"errno":16}}"#,
         r#""name":"wait for lock of many""#,
     ] {
