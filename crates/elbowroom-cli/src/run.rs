@@ -65,15 +65,16 @@ pub struct RunArgs {
     /// the key `locks`.
     #[arg(long)]
     contention: bool,
-    /// Write what happened to this file at the end: faults, what they waited for, reads, writes, reclaim, calls
-    /// of the mmap family; as JSON for ui.perfetto.dev
+    /// Write what happened to this file at the end: faults, what they waited for, reads, writes, reclaim,
+    /// calls of the mmap family; as JSON for ui.perfetto.dev
     ///
-    /// Each thread keeps the last of what it did (--trace-buffer); the file says how much was lost. Costs some
-    /// 100 ns for each event.
+    /// Each thread keeps the last of what it did (--trace-buffer); the file says how much was lost. Costs
+    /// some 100 ns for each event.
     #[arg(long, value_name = "FILE")]
     trace: Option<OsString>,
     /// How much of the trace each thread keeps; 48 bytes an event
-    #[arg(long, value_name = "SIZE", value_parser = parse_trace_buffer, default_value = "4M", requires = "trace")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_trace_buffer, default_value = "4M")]
+    #[arg(requires = "trace")]
     trace_buffer: u64,
     /// What to do where memory cannot be managed (userfaultfd not permitted, program statically linked, ...)
     #[arg(long, value_name = "HOW", value_enum, default_value = "none")]

@@ -77,9 +77,9 @@ struct Rule {
 ///
 /// A rule holds for an operation if all its conditions do: `file` is a part of the path that the opened
 /// descriptor resolves to; the operation's bytes overlap `from..to` (`from` included, `to` not; `open` and
-/// `sync` concern the whole file). Of the operations that match so far, `after` skips the first N, `every` takes
-/// each Nth of the others, and `times` ends after N of those that are left. All rules that hold apply together; of two errors the first wins, of two delays the
-/// longer.
+/// `sync` concern the whole file). Of the operations that match so far, `after` skips the first N, `every`
+/// takes each Nth of the others, and `times` ends after N of those that are left. All rules that hold apply
+/// together; of two errors the first wins, of two delays the longer.
 ///
 /// Example: `read:eio:file=NAME:from=4096:to=8192,write:enospc:after=3,read:slow=5ms,read:short`.
 #[derive(Debug)]
@@ -183,7 +183,8 @@ impl Rule {
             Some(("times", value)) => self.times = number(value)?,
             _ => {
                 return Err(format!(
-                    "`{word}` is no condition; use file=TEXT, from=BYTES, to=BYTES, after=N, every=N or times=N"
+                    "`{word}` is no condition; use file=TEXT, from=BYTES, to=BYTES, after=N, every=N or \
+                     times=N"
                 ));
             }
         }

@@ -237,8 +237,8 @@ impl LockStats {
     }
 
     /// Has `tell` told of each wait for a lock or a VMA when it ends, by the thread that has waited, perhaps
-    /// with the lock: of its call site ([`LockStats::call_site`]), and when it began and how long it was. Only
-    /// the first one that asks is told. It must not take locks.
+    /// with the lock: of its call site ([`LockStats::call_site`]), and when it began and how long it was.
+    /// Only the first one that asks is told. It must not take locks.
     pub fn watch(&self, tell: impl Fn(usize, Instant, Duration) + Send + Sync + 'static) {
         let _ = self.0.watcher.set(Box::new(tell));
     }

@@ -73,9 +73,9 @@ impl Histogram {
     }
 }
 
-/// The same for many threads in a hot path: a thread writes in a part of its own, by loads and stores, and the
-/// reader adds them up. A part, of 5 KiB, is made when its thread first records. Threads beyond those that
-/// have a part of their own share some.
+/// The same for many threads in a hot path: a thread writes in a part of its own, by loads and stores, and
+/// the reader adds them up. A part, of 5 KiB, is made when its thread first records. Threads beyond those
+/// that have a part of their own share some.
 ///
 /// What a signal handler records while its thread is recording may be lost.
 pub struct ThreadHistogram {

@@ -116,8 +116,8 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Counts a fault that has ended in `state`, and lets go of what it held. `major`: somebody else waited for
-    /// I/O for it.
+    /// Counts a fault that has ended in `state`, and lets go of what it held. `major`: somebody else waited
+    /// for I/O for it.
     pub(super) fn count(&self, fault: &mut Parked, state: State, major: bool) {
         self.let_go(fault);
         let (event, kind) = match state.counts() {

@@ -291,31 +291,27 @@ impl Cpu {
     /// # Errors
     /// How the access failed. TooManyPins: they are bounded. Invalid: the bytes do not end in their page.
     pub fn pin(&self, addr: usize, len: usize, intent: Intent) -> Result<Pin<'_>, AccessError> {
-        match self.soft.pin(addr, len, intent) {
-            Ok(pin) => Ok(pin),
-            Err(fault) => self.pin_missing(addr, len, intent, fault),
+        let mut since = None;
+        loop {
+            // In one place, so that it is inlined: who finds the page is as quick as can be.
+            match self.soft.pin(addr, len, intent) {
+                Ok(pin) => {
+                    if let Some(since) = since {
+                        self.note_pin(since);
+                    }
+                    return Ok(pin);
+                }
+                Err(fault) => {
+                    since.get_or_insert_with(Instant::now);
+                    self.serve(&fault)?;
+                }
+            }
         }
     }
 
-    /// The same, of a page that was not there.
-    fn pin_missing(
-        &self,
-        addr: usize,
-        len: usize,
-        intent: Intent,
-        mut fault: SoftFault,
-    ) -> Result<Pin<'_>, AccessError> {
-        let since = Instant::now();
-        loop {
-            self.serve(&fault)?;
-            match self.soft.pin(addr, len, intent) {
-                Ok(pin) => {
-                    let took = since.elapsed().as_nanos() as u64;
-                    self.core.counters.latencies.record(Kind::Pin, took);
-                    return Ok(pin);
-                }
-                Err(again) => fault = again,
-            }
-        }
+    /// A pin that met a missing page then has it.
+    #[cold]
+    fn note_pin(&self, since: Instant) {
+        self.core.counters.latencies.record(Kind::Pin, since.elapsed().as_nanos() as u64);
     }
 }

@@ -39,7 +39,7 @@ impl Latencies {
     }
 }
 
-/// How long faults and pins took, as histograms: what [`Manager::latencies`](crate::Manager::latencies) gives.
+/// How long faults and pins took, as histograms: see [`Manager::latencies`](crate::Manager::latencies).
 ///
 /// A fault takes from the moment at which a handler has read it, or at which the thread that has it begins to
 /// serve it, until it is served. A pin takes from the moment at which it met a missing page until it has it;

@@ -1,9 +1,9 @@
 //! A trace as JSON, in the trace event format that Chrome's tracing and Perfetto's UI (ui.perfetto.dev) read.
 //!
 //! Times are in microseconds since the manager's start. What a thread does is a complete event (`X`) on that
-//! thread's track; such events must lie inside each other or beside each other, so where clocks of two threads
-//! have a fault end a moment after the next one began, it is cut there. Reads, of which a handler has many at
-//! once, are pairs of asynchronous events (`b` and `e`).
+//! thread's track; such events must lie inside each other or beside each other, so where the clocks of two
+//! threads have a fault end a moment after the next one began, it is cut there. Reads, of which a handler has
+//! many at once, are pairs of asynchronous events (`b` and `e`).
 
 use super::{Entry, FaultEnd, Happened, NO_FILE, TraceSnapshot, Verb};
 use crate::stats::WaitCause;
@@ -58,8 +58,8 @@ impl TraceSnapshot {
         write!(
             out,
             "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"program\":{},\"pid\":{pid},\"kept_events\":{},\
-             \"lost_events\":{},\"traced_ns\":{}}},\"traceEvents\":[\n{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{pid},\
-             \"name\":\"process_name\",\"args\":{{\"name\":{0}}}}}",
+             \"lost_events\":{},\"traced_ns\":{}}},\"traceEvents\":[\n{{\"ph\":\"M\",\"pid\":{pid},\
+             \"tid\":{pid},\"name\":\"process_name\",\"args\":{{\"name\":{0}}}}}",
             Text(program),
             self.kept(),
             self.lost(),
@@ -109,8 +109,8 @@ impl TraceSnapshot {
     }
 }
 
-/// Has what is on a track lie inside each other or beside each other. `entries`: by thread, then by beginning,
-/// the longest first.
+/// Has what is on a track lie inside each other or beside each other. `entries`: by thread, then by their
+/// beginnings, the longest first.
 fn nest(entries: &mut [Entry]) {
     // Those that the one in hand may lie in, outermost first.
     let mut around: Vec<usize> = Vec::new();
