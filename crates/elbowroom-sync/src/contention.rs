@@ -178,7 +178,7 @@ struct Counts {
 }
 
 /// See [`LockStats::watch`].
-type Watcher = dyn Fn(usize, Instant, Duration) + Send + Sync;
+type Watcher = dyn Fn(usize, Duration) + Send + Sync;
 
 /// The lock statistics of one manager. Cloning shares them.
 #[derive(Clone)]
@@ -237,9 +237,9 @@ impl LockStats {
     }
 
     /// Has `tell` told of each wait for a lock or a VMA when it ends, by the thread that has waited, perhaps
-    /// with the lock: of its call site ([`LockStats::call_site`]), and when it began and how long it was.
-    /// Only the first one that asks is told. It must not take locks.
-    pub fn watch(&self, tell: impl Fn(usize, Instant, Duration) + Send + Sync + 'static) {
+    /// with the lock: of its call site ([`LockStats::call_site`]), and how long it was. Only the first one
+    /// that asks is told. It must not take locks.
+    pub fn watch(&self, tell: impl Fn(usize, Duration) + Send + Sync + 'static) {
         let _ = self.0.watcher.set(Box::new(tell));
     }
 
@@ -302,7 +302,7 @@ impl LockStats {
         }
         // The others end on another thread, perhaps.
         if let (Awaited::Lock(_) | Awaited::Vma, Some(tell)) = (wait.place.what, self.0.watcher.get()) {
-            tell(site, since, waited);
+            tell(site, waited);
         }
     }
 

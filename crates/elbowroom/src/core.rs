@@ -227,7 +227,7 @@ impl<P: Platform> Core<P> {
         let born = Instant::now();
         let trace = (config.trace_bytes > 0).then(|| Arc::new(Trace::new(config.trace_bytes, born)));
         if let Some(trace) = trace.clone() {
-            locks.watch(move |site, since, waited| trace.lock_wait(site, since, waited));
+            locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }
         Self {
             config,

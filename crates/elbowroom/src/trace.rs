@@ -218,9 +218,9 @@ impl Trace {
     }
 
     /// Notes a wait of the calling thread for a lock, which has just ended.
-    pub fn lock_wait(&self, site: usize, since: Instant, waited: Duration) {
-        let start_ns = self.at(since);
-        let end_ns = start_ns + waited.as_nanos() as u64;
+    pub fn lock_wait(&self, site: usize, waited: Duration) {
+        let end_ns = self.now();
+        let start_ns = end_ns.saturating_sub(waited.as_nanos() as u64);
         self.push(Happened::Lock, thread::id(), start_ns, end_ns, [site as u64, 0], NO_FILE);
     }
 

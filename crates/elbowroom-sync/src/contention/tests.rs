@@ -378,8 +378,8 @@ fn waits_for_locks_are_told() {
     let stats = LockStats::new();
     let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let to = told.clone();
-    stats.watch(move |site, _, waited| to.lock().unwrap().push((site, waited)));
-    stats.watch(|_, _, _| panic!("only the first one is told"));
+    stats.watch(move |site, waited| to.lock().unwrap().push((site, waited)));
+    stats.watch(|_, _| panic!("only the first one is told"));
     for what in [Awaited::Lock(LockClass::Cache), Awaited::Folio, Awaited::Vma, Awaited::Change] {
         let wait = stats.begin_wait(what, Mode::Write);
         std::thread::sleep(Duration::from_millis(1));
