@@ -22,7 +22,7 @@ const CRATES: [(&str, &str); 10] = [
 /// The modules of the manager in layers, lowest first. A module may use the layers below its own, and its own
 /// layer.
 const MODULES: [&[&str]; 12] = [
-    &["ablation", "config", "error", "stats"],
+    &["ablation", "config", "error", "stats", "trace"],
     &["pause", "group"],
     // A folio and the object that owns it know each other.
     &["page", "object"],

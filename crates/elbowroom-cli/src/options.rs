@@ -4,6 +4,7 @@
 //! path and therefore last: it ends where the variable ends.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,6 +83,10 @@ pub struct Options {
     pub ablate: Option<String>,
     /// The process that `run` becomes.
     pub main_pid: u32,
+    /// Where the trace goes; absolute.
+    pub trace: Option<PathBuf>,
+    /// How much of it each thread keeps, in bytes.
+    pub trace_bytes: u64,
     /// Where the statistics go; absolute.
     pub stats: Option<PathBuf>,
 }
@@ -109,6 +114,9 @@ impl Options {
         if let Some(ablate) = &self.ablate {
             text.push(format!(";ablate={ablate}"));
         }
+        if let Some(path) = &self.trace {
+            text.push(format!(";trace_bytes={};trace={}", self.trace_bytes, percent_encode(path)));
+        }
         text.push(format!(";main_pid={main_pid}"));
         if let Some(path) = &self.stats {
             text.push(";stats=");
@@ -118,23 +126,32 @@ impl Options {
     }
 }
 
+/// A path as text without what separates options, or is no text.
+fn percent_encode(path: &Path) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-".contains(byte);
+    let bytes = path.as_os_str().as_bytes().iter();
+    bytes
+        .map(|byte| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02x}") })
+        .collect()
+}
+
 /// The value as it is written on the command line.
 fn name(value: impl ValueEnum) -> String {
     // No value is hidden, so each has a name.
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Makes the path of the statistics absolute and checks that the file could be written, without making it:
-/// the program may run for hours before it is.
+/// Makes the path that `option` (`--stats`, `--trace`) names absolute and checks that the file could be
+/// written, without making it: the program may run for hours before it is.
 ///
 /// # Errors
 /// Says why the file cannot be written.
-pub fn check_stats_path(path: &OsStr) -> Result<PathBuf, String> {
+pub fn check_path(option: &str, path: &OsStr) -> Result<PathBuf, String> {
     use rustix::fs::{Access, AtFlags, CWD, accessat};
-    let path = std::path::absolute(Path::new(path)).map_err(|error| format!("--stats: {error}"))?;
+    let path = std::path::absolute(Path::new(path)).map_err(|error| format!("{option}: {error}"))?;
     let shown = path.display();
     if path.is_dir() {
-        return Err(format!("--stats: {shown} is a directory; name a file"));
+        return Err(format!("{option}: {shown} is a directory; name a file"));
     }
     let (to_check, access) = if path.exists() {
         (path.as_path(), Access::WRITE_OK)
@@ -145,7 +162,7 @@ pub fn check_stats_path(path: &OsStr) -> Result<PathBuf, String> {
         Ok(()) => Ok(path),
         Err(error) => {
             let error = std::io::Error::from(error);
-            Err(format!("--stats: {shown} cannot be written: {}: {error}", to_check.display()))
+            Err(format!("{option}: {shown} cannot be written: {}: {error}", to_check.display()))
         }
     }
 }
@@ -169,6 +186,8 @@ mod tests {
             inject: None,
             ablate: None,
             main_pid: 77,
+            trace: None,
+            trace_bytes: 4 << 20,
             stats: None,
         }
     }
@@ -203,16 +222,26 @@ mod tests {
     }
 
     #[test]
+    fn the_path_of_the_trace_is_plain_text() {
+        let mut options = sample();
+        options.trace = Some(PathBuf::from(OsStr::from_bytes(b"/tmp/a;b=c d%\xff.json")));
+        let text = options.encode().into_string().unwrap();
+        assert!(text.contains(";trace_bytes=4194304;trace=/tmp/a%3bb%3dc%20d%25%ff.json;main_pid"), "{text}");
+    }
+
+    #[test]
     fn stats_paths() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("s.json");
-        assert_eq!(check_stats_path(file.as_os_str()), Ok(file.clone()));
+        assert_eq!(check_path("--stats", file.as_os_str()), Ok(file.clone()));
         assert!(!file.exists(), "checking must not make the file");
         std::fs::write(&file, "{}").unwrap();
-        assert_eq!(check_stats_path(file.as_os_str()), Ok(file.clone()));
-        assert!(check_stats_path(dir.path().as_os_str()).unwrap_err().contains("is a directory"));
-        assert!(check_stats_path(file.join("x").as_os_str()).unwrap_err().contains("cannot be written"));
-        assert!(check_stats_path(dir.path().join("no/s").as_os_str()).unwrap_err().contains("No such file"));
-        assert!(check_stats_path(OsStr::new("s.json")).unwrap().is_absolute());
+        assert_eq!(check_path("--stats", file.as_os_str()), Ok(file.clone()));
+        assert!(check_path("--stats", dir.path().as_os_str()).unwrap_err().contains("is a directory"));
+        assert!(check_path("--stats", file.join("x").as_os_str()).unwrap_err().contains("cannot be written"));
+        assert!(
+            check_path("--stats", dir.path().join("no/s").as_os_str()).unwrap_err().contains("No such file")
+        );
+        assert!(check_path("--stats", OsStr::new("s.json")).unwrap().is_absolute());
     }
 }

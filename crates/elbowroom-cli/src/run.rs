@@ -7,6 +7,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::ops::RangeInclusive;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -64,6 +65,17 @@ pub struct RunArgs {
     /// the key `locks`.
     #[arg(long)]
     contention: bool,
+    /// Write what happened to this file at the end: faults, what they waited for, reads, writes, reclaim,
+    /// calls of the mmap family; as JSON for ui.perfetto.dev
+    ///
+    /// Each thread keeps the last of what it did (--trace-buffer); the file says how much was lost. Costs
+    /// some 100 ns for each event.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<OsString>,
+    /// How much of the trace each thread keeps; 48 bytes an event
+    #[arg(long, value_name = "SIZE", value_parser = parse_trace_buffer, default_value = "4M")]
+    #[arg(requires = "trace")]
+    trace_buffer: u64,
     /// What to do where memory cannot be managed (userfaultfd not permitted, program statically linked, ...)
     #[arg(long, value_name = "HOW", value_enum, default_value = "none")]
     fallback: Fallback,
@@ -82,6 +94,9 @@ pub struct RunArgs {
     command: Vec<OsString>,
 }
 
+/// What a thread may keep of the trace, in bytes.
+const TRACE_BUFFER: RangeInclusive<u64> = 4 << 10..=1 << 30;
+
 const MORE: &str = "SIZE is in bytes or has a unit: K, M, G, T, also written KB or KiB and so on. All units
 are binary: 240M, 240MB and 240MiB are 240 * 1048576 bytes. Fractions are allowed: 1.5G. DURATION has
 a unit: 500ms, 2s, 1m.
@@ -95,6 +110,7 @@ Examples:
   elbowroom run --memory 512M -- python3 train.py
   elbowroom run --memory 2G --stats stats.json --quiet -- ./search index/ 'some words'
   elbowroom run --memory 1G --contention -- ./server  who waited for which lock of the manager, and where
+  elbowroom run --trace trace.json -- ./program       open it with ui.perfetto.dev: why did faults take long?
   elbowroom run --fallback kernel -- ./program        run it in any case, managed if possible";
 
 fn parse_memory(text: &str) -> Result<u64, String> {
@@ -103,6 +119,14 @@ fn parse_memory(text: &str) -> Result<u64, String> {
         return Err(format!("a budget must be at least {}; less cannot work", show_size(Config::MIN_MEMORY)));
     }
     Ok(bytes)
+}
+
+fn parse_trace_buffer(text: &str) -> Result<u64, String> {
+    let (bytes, range) = (parse_size(text)?, TRACE_BUFFER);
+    if range.contains(&bytes) {
+        return Ok(bytes);
+    }
+    Err(format!("it must be {} to {}", show_size(*range.start()), show_size(*range.end())))
 }
 
 fn parse_ablate(text: &str) -> Result<String, String> {
@@ -125,8 +149,14 @@ pub fn run(args: RunArgs) -> ExitCode {
 enum Never {}
 
 fn start(args: &RunArgs) -> Result<Never, Failure> {
-    let stats = args.stats.as_deref().map(options::check_stats_path).transpose();
-    let stats = stats.map_err(|why| Failure::new(USAGE, why))?;
+    let check = |option, path: &Option<OsString>| {
+        let checked = path.as_deref().map(|path| options::check_path(option, path)).transpose();
+        checked.map_err(|why| Failure::new(USAGE, why))
+    };
+    let (stats, trace) = (check("--stats", &args.stats)?, check("--trace", &args.trace)?);
+    if stats.is_some() && stats == trace {
+        return Err(Failure::new(USAGE, "--stats and --trace name the same file"));
+    }
     // clap has seen to it that there is a program.
     let (name, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;
@@ -154,6 +184,8 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 inject: args.inject.clone(),
                 ablate: args.ablate.clone(),
                 main_pid: std::process::id(),
+                trace,
+                trace_bytes: args.trace_buffer,
                 stats,
             };
             let before = env::var_os(LOADER_VARIABLE);

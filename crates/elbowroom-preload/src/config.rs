@@ -70,6 +70,10 @@ pub struct Options {
     pub writeback_ms: u64,
     /// Where the statistics go at the end, an absolute path.
     pub stats: Option<PathBuf>,
+    /// Where the trace goes at the end, an absolute path.
+    pub trace: Option<PathBuf>,
+    /// How much of it each thread keeps, in bytes.
+    pub trace_bytes: usize,
     /// No summary on standard error.
     pub quiet: bool,
     /// The lock statistics on standard error at the end, with hold times.
@@ -100,6 +104,8 @@ impl Options {
             handlers: 0,
             writeback_ms: 1000,
             stats: None,
+            trace: None,
+            trace_bytes: 4 << 20,
             quiet: false,
             contention: false,
             fallback: Fallback::None,
@@ -158,6 +164,8 @@ impl Options {
             "ablate" => {
                 self.ablation = Ablation::without(value).map_err(|e| format!("{VARIABLE}: {key}: {e}"))?;
             }
+            "trace" => self.trace = Some(percent_decode(key, value)?),
+            "trace_bytes" => self.trace_bytes = number(key, value)?,
             "main_pid" => self.main_pid = number(key, value)?,
             _ => return Err(format!("{VARIABLE}: there is no option \"{key}\"")),
         }
@@ -167,6 +175,19 @@ impl Options {
 
 fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|part| part == what)
+}
+
+/// A path in which `%` and two hexadecimal digits are a byte.
+fn percent_decode(key: &str, value: &str) -> Result<PathBuf, String> {
+    let mut parts = value.split('%');
+    let mut path = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        path.push(byte.ok_or_else(|| format!("{VARIABLE}: {key}=\"{value}\" has a % without two digits"))?);
+        path.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    Ok(PathBuf::from(OsStr::from_bytes(&path)))
 }
 
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
@@ -206,6 +227,16 @@ mod tests {
         assert_eq!(options.stats, Some(PathBuf::from("/a;b=c/d")));
         assert_eq!(options.inject.as_deref(), Some("read:eio,write:short"));
         assert!(options.quiet);
+    }
+
+    #[test]
+    fn the_path_of_the_trace_may_be_any_bytes() {
+        let options = parse("memory=1;trace_bytes=4096;trace=/a%3bb%25c%ff;stats=/s").unwrap();
+        assert_eq!(options.trace, Some(PathBuf::from(OsStr::from_bytes(b"/a;b%c\xff"))));
+        assert_eq!((options.trace_bytes, options.stats), (4096, Some(PathBuf::from("/s"))));
+        for wrong in ["/a%3", "/a%", "/%zz", "/%+1"] {
+            assert!(parse(&format!("memory=1;trace={wrong}")).is_err(), "{wrong}");
+        }
     }
 
     #[test]

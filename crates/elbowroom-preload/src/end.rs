@@ -16,9 +16,12 @@ use crate::request::{self, Op};
 use crate::state::{self, Process};
 use crate::summary::{Buffer, Report};
 use crate::sys;
-use elbowroom::{LockUse, Manager, Stats};
+use elbowroom::{LockUse, Manager, Stats, TraceAbout};
+use elbowroom_store::open_briefly;
 use std::cell::UnsafeCell;
 use std::fmt::Write;
+use std::fs::File;
+use std::io::BufWriter;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,26 +144,44 @@ pub fn collect(process: &Process, manager: &Manager) -> String {
         let Report { program, pid, locks, .. } = &report;
         let _ = write!(text, "{}", contention::Table { program, pid: *pid, locks });
     }
-    if let Some(path) = options.and_then(|options| options.stats.as_deref()) {
-        let is_main = options.is_some_and(|options| options.main_pid == report.pid);
+    let is_main = options.is_some_and(|options| options.main_pid == report.pid);
+    let mut write = |path: Option<&Path>, what: &str, write: &dyn Fn(&Path) -> std::io::Result<()>| {
+        let Some(path) = path else { return };
         let mut path = path.as_os_str().to_owned();
         if !is_main {
             path.push(format!(".{}", report.pid));
         }
         let path = PathBuf::from(path);
-        if let Err(error) = write_file(&path, &report)
+        if let Err(error) = write(&path)
             && !quiet
         {
-            let _ = writeln!(text, "elbowroom: cannot write the statistics to {}: {error}", path.display());
+            let _ = writeln!(text, "elbowroom: cannot write the {what} to {}: {error}", path.display());
         }
-    }
+    };
+    let path = options.and_then(|options| options.stats.as_deref());
+    write(path, "statistics", &|path| write_stats(path, &report));
+    let path = options.and_then(|options| options.trace.as_deref());
+    write(path, "trace", &|path| write_trace(path, manager, &report));
     text
 }
 
-fn write_file(path: &Path, report: &Report<'_>) -> std::io::Result<()> {
+fn write_stats(path: &Path, report: &Report<'_>) -> std::io::Result<()> {
     let mut out = Vec::new();
     report.json(&mut out)?;
     std::fs::write(path, out)
+}
+
+fn write_trace(path: &Path, manager: &Manager, report: &Report<'_>) -> std::io::Result<()> {
+    let Some(trace) = manager.trace() else { return Ok(()) };
+    let mut out = BufWriter::new(File::create(path)?);
+    let comm = |thread: u32| {
+        let name = open_briefly(|| std::fs::read_to_string(format!("/proc/self/task/{thread}/comm")));
+        Some(name.ok()?.trim_end().to_owned())
+    };
+    trace
+        .write_json(&mut out, &TraceAbout { program: report.program, pid: report.pid, thread_name: &comm })?;
+    out.into_inner()?;
+    Ok(())
 }
 
 fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report<'_> {
@@ -182,7 +203,7 @@ fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report<'_>
 /// Where a report without a manager is put together.
 struct Unmanaged {
     text: Buffer<2048>,
-    json: Buffer<4096>,
+    json: Buffer<8192>,
     path: [u8; libc::PATH_MAX as usize],
 }
 
@@ -214,16 +235,36 @@ fn report_unmanaged(process: &Process, options: &Options, quiet: bool) {
     if options.contention && stderr_is_unchanged() {
         sys::write_stderr(b"elbowroom: no locks were used: nothing was managed\n");
     }
-    let Some(path) = options.stats.as_deref() else { return };
+    if let Some(path) = options.stats.as_deref() {
+        let made = report.json(&mut buffers.json).is_ok();
+        write_unmanaged(
+            path,
+            &mut buffers.path,
+            made.then_some(buffers.json.as_bytes()),
+            "statistics",
+            quiet,
+        );
+    }
+    if let Some(path) = options.trace.as_deref() {
+        write_unmanaged(path, &mut buffers.path, Some(EMPTY_TRACE), "trace", quiet);
+    }
+}
+
+/// What nothing has happened in, as far as a manager would know.
+const EMPTY_TRACE: &[u8] = b"{\"otherData\":{\"kept_events\":0,\"lost_events\":0},\"traceEvents\":[]}\n";
+
+fn write_unmanaged(path: &Path, buffer: &mut [u8], text: Option<&[u8]>, what: &str, quiet: bool) {
     let bytes = path.as_os_str().as_bytes();
-    let written = bytes.len() < buffers.path.len() && report.json(&mut buffers.json).is_ok() && {
-        buffers.path[..bytes.len()].copy_from_slice(bytes);
-        write_raw(&buffers.path, buffers.json.as_bytes())
-    };
+    let written = bytes.len() < buffer.len()
+        && text.is_some_and(|text| {
+            buffer[..bytes.len()].copy_from_slice(bytes);
+            buffer[bytes.len()] = 0;
+            write_raw(buffer, text)
+        });
     if !written && !quiet {
-        sys::write_stderr(b"elbowroom: cannot write the statistics to ");
-        sys::write_stderr(bytes);
-        sys::write_stderr(b"\n");
+        for part in [b"elbowroom: cannot write the ".as_slice(), what.as_bytes(), b" to ", bytes, b"\n"] {
+            sys::write_stderr(part);
+        }
     }
 }
 

@@ -201,6 +201,7 @@ fn config(options: &Options) -> Config {
         fault_bound: elbowroom::FAULT_BOUND,
         report: Some(say),
         end_process: Some(die),
+        trace_bytes: if options.trace.is_some() { options.trace_bytes } else { 0 },
         ablation: options.ablation,
     }
 }

@@ -47,6 +47,7 @@ struct Rule {
     from: u64,
     to: u64,
     after: u64,
+    every: u64,
     times: u64,
     /// Operations that met the conditions on file and range so far.
     matched: AtomicU64,
@@ -60,7 +61,7 @@ struct Rule {
 /// rule      := operation ":" fault { ":" condition }
 /// operation := "open" | "read" | "write" | "sync"
 /// fault     := "eio" | "enospc" | "short" | "slow=" DURATION | "nodirect"
-/// condition := "file=" TEXT | "from=" BYTES | "to=" BYTES | "after=" N | "times=" N
+/// condition := "file=" TEXT | "from=" BYTES | "to=" BYTES | "after=" N | "every=" N | "times=" N
 /// DURATION  := digits ( "us" | "ms" | "s" )
 /// ```
 /// White space around a rule is ignored; BYTES and N are decimal digits. TEXT can contain neither `:` nor
@@ -76,9 +77,9 @@ struct Rule {
 ///
 /// A rule holds for an operation if all its conditions do: `file` is a part of the path that the opened
 /// descriptor resolves to; the operation's bytes overlap `from..to` (`from` included, `to` not; `open` and
-/// `sync` concern the whole file). Of the operations that match so far, `after` skips the first N and `times`
-/// ends after N more. All rules that hold apply together; of two errors the first wins, of two delays the
-/// longer.
+/// `sync` concern the whole file). Of the operations that match so far, `after` skips the first N, `every`
+/// takes each Nth of the others, and `times` ends after N of those that are left. All rules that hold apply
+/// together; of two errors the first wins, of two delays the longer.
 ///
 /// Example: `read:eio:file=NAME:from=4096:to=8192,write:enospc:after=3,read:slow=5ms,read:short`.
 #[derive(Debug)]
@@ -122,7 +123,10 @@ impl Rule {
             return false;
         }
         let earlier = self.matched.fetch_add(1, Ordering::Relaxed);
-        earlier >= self.after && earlier - self.after < self.times
+        earlier >= self.after && {
+            let number = earlier - self.after;
+            (number + 1).is_multiple_of(self.every) && number / self.every < self.times
+        }
     }
 
     fn parse(text: &str) -> Result<Rule, String> {
@@ -140,8 +144,17 @@ impl Rule {
             None => return Err(wrong("it names no fault; write for example `read:eio`".to_owned())),
         };
         let (file, matched) = (String::new(), AtomicU64::new(0));
-        let mut rule =
-            Rule { operation, fault, file, from: 0, to: u64::MAX, after: 0, times: u64::MAX, matched };
+        let mut rule = Rule {
+            operation,
+            fault,
+            file,
+            from: 0,
+            to: u64::MAX,
+            after: 0,
+            every: 1,
+            times: u64::MAX,
+            matched,
+        };
         for word in words {
             rule.condition(word).map_err(wrong)?;
         }
@@ -161,10 +174,17 @@ impl Rule {
             Some(("from", value)) => self.from = number(value)?,
             Some(("to", value)) => self.to = number(value)?,
             Some(("after", value)) => self.after = number(value)?,
+            Some(("every", value)) => {
+                self.every = number(value)?;
+                if self.every == 0 {
+                    return Err("`every=0` is none; use 1 or more".to_owned());
+                }
+            }
             Some(("times", value)) => self.times = number(value)?,
             _ => {
                 return Err(format!(
-                    "`{word}` is no condition; use file=TEXT, from=BYTES, to=BYTES, after=N or times=N"
+                    "`{word}` is no condition; use file=TEXT, from=BYTES, to=BYTES, after=N, every=N or \
+                     times=N"
                 ));
             }
         }
@@ -252,6 +272,13 @@ mod tests {
     }
 
     #[test]
+    fn every_takes_each_nth_after_those_that_are_skipped() {
+        let inject = parse("read:eio:after=2:every=3:times=2");
+        let failed = |_: &u64| inject.judge(Operation::Read, "/a", 0, 1).error.is_some();
+        assert_eq!((1..20).filter(failed).collect::<Vec<_>>(), [5, 8]);
+    }
+
+    #[test]
     fn durations_and_the_longest_delay() {
         let inject = parse("write:slow=500us,write:slow=2s,write:slow=3ms");
         assert_eq!(inject.judge(Operation::Write, "", 0, 1).delay, Duration::from_secs(2));
@@ -268,6 +295,7 @@ mod tests {
             ("read:eio:from=1k", "whole number"),
             ("read:eio:from=5:to=5", "below `to`"),
             ("read:eio:path=x", "`path=x` is no condition"),
+            ("read:eio:every=0", "`every=0` is none"),
             ("read:eio:file=", "part of a path"),
             ("sync:short", "no meaning"),
             ("open:eio", "no meaning"),

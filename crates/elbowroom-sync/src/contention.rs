@@ -173,7 +173,12 @@ struct Counts {
     waits: [OnceLock<Box<Histogram>>; LockClass::ALL.len()],
     /// When holds are measured from.
     origin: Instant,
+    /// Is told of waits.
+    watcher: OnceLock<Box<Watcher>>,
 }
+
+/// See [`LockStats::watch`].
+type Watcher = dyn Fn(usize, Duration) + Send + Sync;
 
 /// The lock statistics of one manager. Cloning shares them.
 #[derive(Clone)]
@@ -227,7 +232,22 @@ impl LockStats {
             acquisitions: SparseCounters::new(),
             waits: std::array::from_fn(|_| OnceLock::new()),
             origin: Instant::now(),
+            watcher: OnceLock::new(),
         }))
+    }
+
+    /// Has `tell` told of each wait for a lock or a VMA when it ends, by the thread that has waited, perhaps
+    /// with the lock: of its call site ([`LockStats::call_site`]), and how long it was. Only the first one
+    /// that asks is told. It must not take locks.
+    pub fn watch(&self, tell: impl Fn(usize, Duration) + Send + Sync + 'static) {
+        let _ = self.0.watcher.set(Box::new(tell));
+    }
+
+    /// What is waited for at the call site with this number, and where that is; `None`: several that have no
+    /// room in the table.
+    pub fn call_site(&self, number: usize) -> Option<(Awaited, &'static Location<'static>)> {
+        let place = self.0.entries.get(number)?.place.get()?;
+        Some((place.what, place.caller))
     }
 
     /// Counts acquisitions by call site from now on, not only waits, and measures how long each has its lock.
@@ -269,14 +289,20 @@ impl LockStats {
     /// The wait is over, whether or not with success.
     pub fn end_wait(&self, wait: Wait) {
         let Some(since) = wait.since else { return };
-        let waited_ns = since.elapsed().as_nanos() as u64;
-        let times = self.0.times(self.site(wait.place));
+        let waited = since.elapsed();
+        let waited_ns = waited.as_nanos() as u64;
+        let site = self.site(wait.place);
+        let times = self.0.times(site);
         let decade = DECADES_NS.iter().take_while(|&&bound| bound <= waited_ns).count();
         times.decades[decade].fetch_add(1, Ordering::Relaxed);
         times.wait_ns.fetch_add(waited_ns, Ordering::Relaxed);
         raise(&times.max_wait_ns, waited_ns);
         if let Awaited::Lock(class) = wait.place.what {
             self.0.waits[class as usize].get_or_init(Box::default).record(waited_ns);
+        }
+        // The others end on another thread, perhaps.
+        if let (Awaited::Lock(_) | Awaited::Vma, Some(tell)) = (wait.place.what, self.0.watcher.get()) {
+            tell(site, waited);
         }
     }
 

@@ -5,12 +5,9 @@
 //! exchange.
 
 use crate::OnceLock;
-use crate::thread::{OWN_SLOTS, slot};
+use crate::thread::{OWN_SLOTS, SHARED_ROWS as SHARED, slot};
 // Not the facade's: statistics order nothing, so a model need not branch on them.
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Rows for threads that have none of their own.
-const SHARED: usize = 8;
 
 /// One thread's counts, on cache lines of their own.
 #[repr(align(64))]

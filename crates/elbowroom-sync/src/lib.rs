@@ -25,6 +25,7 @@ mod layout_lock;
 mod lines;
 mod lock;
 mod rcu;
+mod rings;
 #[cfg(shuttle)]
 mod shuttled;
 mod slots;
@@ -34,11 +35,12 @@ pub use blocking::may_block;
 pub use contention::{Awaited, ClassStats, DECADES_NS, LockRow, LockSnapshot, LockStats, Mode, Wait};
 pub use counter::Counters;
 pub use flag_lock::{FlagGuard, FlagLock};
-pub use histogram::{Histogram, HistogramSnapshot};
+pub use histogram::{Histogram, HistogramSnapshot, ThreadHistogram};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};
 pub use lines::Lines;
 pub use lock::{Condvar, LockClass, Mutex, MutexGuard};
 pub use rcu::RcuCell;
+pub use rings::{RECORD_WORDS, Record, RingCopy, Rings};
 /// Not a model checker's: it is set once, by what meets no point at which another thread could run, and only
 /// read from then on.
 pub use std::sync::OnceLock;

@@ -66,6 +66,9 @@ pub fn look_around(looks: u32, yields: u32, mut done: impl FnMut() -> bool) -> b
 /// Slots that belong to one thread each.
 pub(crate) const OWN_SLOTS: usize = u64::BITS as usize;
 
+/// Rows of statistics for threads that have no slot of their own.
+pub(crate) const SHARED_ROWS: usize = 8;
+
 /// Which of them are taken. Not the facade's: only statistics use them.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
@@ -74,6 +77,21 @@ std::thread_local! {
     /// the end.
     static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
     static OWNER: Owner = const { Owner };
+    /// What the kernel calls the thread; 0: not asked yet. A forked child has its parent's, so only what
+    /// ends with the process may rely on it.
+    static ID: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The number that the kernel has for the calling thread.
+pub fn id() -> u32 {
+    match ID.get() {
+        0 => {
+            let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            ID.set(id);
+            id
+        }
+        id => id,
+    }
 }
 
 /// Gives the thread's slot back when the thread ends.

@@ -57,6 +57,10 @@ pub struct Config {
     /// for ever. `None`: by [`abort`](std::process::abort). Called by the thread that panicked, and never to
     /// return.
     pub end_process: Option<fn() -> !>,
+    /// What happens is kept for [`Manager::trace`](crate::Manager::trace): by each thread so many bytes of
+    /// it, the last of what it did. A record has 48 bytes, and 72 threads at most have a buffer of their own.
+    /// Not part of the budget. 0: nothing is kept.
+    pub trace_bytes: usize,
     /// Which improvements are on.
     pub ablation: Ablation,
 }
@@ -88,6 +92,7 @@ impl Config {
             fault_bound: FAULT_BOUND,
             report: None,
             end_process: None,
+            trace_bytes: 0,
             ablation: Ablation::default(),
         }
     }

@@ -1,8 +1,8 @@
 //! The lowest layer of a manager, and how its layers stand on each other.
 //!
-//! Modules, each using only what stands before it: `ablation, config, error, stats` < `pause, group` < `page,
-//! object` < `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space` <
-//! `manager`.
+//! Modules, each using only what stands before it: `ablation, config, error, stats, trace` < `pause, group` <
+//! `page, object` < `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space`
+//! < `manager`.
 //!
 //! From `core` on a layer is a type that owns the one below it, and what belongs to itself alone: [`Core`] is
 //! in `Reclaim`, that in `Writeback`, that in `Faults`, that in `Spaces`, of which a manager has one. A layer
@@ -22,8 +22,9 @@ use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Wait
 use crate::pause::{Bell, Cause, Gate, pause};
 use crate::platform::Platform;
 use crate::stats::Counters;
+use crate::trace::{Happened, Trace, Verb};
 use crate::vma::{Layout, LayoutState, Mm};
-use elbowroom_machine::{Mmu, PAGE_SIZE};
+use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
 use elbowroom_store::{Guards, Kicker};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard, pin};
@@ -38,6 +39,8 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) mmu: P::Mmu,
     pub(crate) locks: LockStats,
     pub(crate) counters: Counters,
+    /// What happened last, if that is kept.
+    pub(crate) trace: Option<Arc<Trace>>,
     pub(crate) waits: WaitTable,
     pub(crate) objects: ObjectTable,
     /// Who keeps files ours alone.
@@ -221,11 +224,17 @@ impl<P: Platform> Core<P> {
         inboxes: Vec<Inbox>,
         locks: &LockStats,
     ) -> Self {
+        let born = Instant::now();
+        let trace = (config.trace_bytes > 0).then(|| Arc::new(Trace::new(config.trace_bytes, born)));
+        if let Some(trace) = trace.clone() {
+            locks.watch(move |site, waited| trace.lock_wait(site, waited));
+        }
         Self {
             config,
             mmu,
             locks: locks.clone(),
             counters: Counters::default(),
+            trace,
             waits: WaitTable::new(locks),
             objects,
             guards,
@@ -234,7 +243,7 @@ impl<P: Platform> Core<P> {
             inboxes,
             turn: AtomicUsize::new(0),
             to_write: ToWrite::new(locks),
-            born: Instant::now(),
+            born,
             starving_since: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         }
@@ -243,6 +252,38 @@ impl<P: Platform> Core<P> {
     /// The constants that were chosen by measuring.
     pub(crate) fn tuning(&self) -> &Tuning {
         &self.config.ablation.tuning
+    }
+
+    /// Makes a verb's changes, and notes in the trace what it was and how long it took.
+    #[inline]
+    pub(crate) fn verb<T>(
+        &self,
+        verb: Verb,
+        addr: usize,
+        len: usize,
+        body: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let Some(trace) = &self.trace else { return body() };
+        let since = Instant::now();
+        let result = body();
+        let errno = result.as_ref().err().map_or(0, |errno| errno.raw_os_error());
+        trace.add(Happened::Verb(verb, errno), since, [addr as u64, len as u64]);
+        result
+    }
+
+    /// Does something, and notes in the trace that it was done; `of` gives what is said of it.
+    #[inline]
+    pub(crate) fn noted<T>(
+        &self,
+        what: Happened,
+        of: impl FnOnce(&T) -> [u64; 2],
+        body: impl FnOnce() -> T,
+    ) -> T {
+        let Some(trace) = &self.trace else { return body() };
+        let since = Instant::now();
+        let result = body();
+        trace.add(what, since, of(&result));
+        result
     }
 
     /// A run of 2^`order` frames, charged to the root; `None` if none is free in what the arena has so far.

@@ -24,6 +24,7 @@ mod readahead;
 mod reclaim;
 mod space;
 mod stats;
+mod trace;
 mod vma;
 mod writeback;
 
@@ -37,5 +38,6 @@ pub use manager::Manager;
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 pub use space::{AccessError, Advice, Area, Buffer, Cpu, MapRequest, PartialInsert, Place, Remap, Space};
-pub use stats::{LockFigures, LockUse, Stats};
+pub use stats::{LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats};
+pub use trace::{TraceAbout, TraceSnapshot};
 pub use vma::{Prot, Sharing};

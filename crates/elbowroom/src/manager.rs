@@ -8,7 +8,8 @@ use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, Whe
 use crate::platform::{Host, Platform, Soft};
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
-use crate::stats::{Event, LockUse, Stats};
+use crate::stats::{Event, LatencySnapshot, LatencyUse, LockUse, Stats};
+use crate::trace::TraceSnapshot;
 use crate::vma::Mm;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
@@ -215,10 +216,20 @@ impl<P: Platform> Manager<P> {
         LockUse::from(&self.core.locks.snapshot())
     }
 
+    /// How long faults and pins took so far, as histograms and as text for Prometheus.
+    pub fn latencies(&self) -> LatencySnapshot {
+        self.core.counters.latencies.snapshot()
+    }
+
+    /// What happened last; `None`: that is not kept ([`Config::trace_bytes`]).
+    pub fn trace(&self) -> Option<TraceSnapshot> {
+        self.core.trace.as_ref().map(|trace| trace.snapshot(&self.core.locks))
+    }
+
     /// A summary of what happened so far.
     pub fn stats(&self) -> Stats {
         let (core, c) = (&self.core, &self.core.counters);
-        let latency = c.fault_latency.snapshot();
+        let latency = c.latencies.snapshot();
         Stats {
             budget_bytes: core.config.memory,
             peak_bytes: core.peak_bytes(),
@@ -226,9 +237,12 @@ impl<P: Platform> Manager<P> {
             pgmajfault: c.get(Event::FaultsMajor),
             faults_spurious: c.get(Event::FaultsSpurious),
             faults_denied: c.get(Event::FaultsDenied),
-            fault_p50_ns: latency.quantile_ns(0.5),
-            fault_p99_ns: latency.quantile_ns(0.99),
-            fault_max_ns: latency.max_ns(),
+            faults_foreign: c.get(Event::FaultsForeign),
+            faults_stopped: c.get(Event::FaultsStopped),
+            fault_p50_ns: latency.faults.quantile_ns(0.5),
+            fault_p99_ns: latency.faults.quantile_ns(0.99),
+            fault_max_ns: latency.faults.max_ns(),
+            latency: LatencyUse::from(&latency),
             read_bytes: c.get(Event::ReadBytes),
             reads: c.get(Event::Reads),
             written_bytes: c.get(Event::WrittenBytes),

@@ -1,6 +1,11 @@
 //! What happened: written everywhere, read by nothing in the core.
 
-use elbowroom_sync::{Histogram, LockRow, LockSnapshot};
+mod latency;
+
+pub(crate) use latency::{Kind, Latencies};
+pub use latency::{LatencyFigures, LatencySnapshot, LatencyUse};
+
+use elbowroom_sync::{LockRow, LockSnapshot};
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +18,10 @@ pub enum Event {
     FaultsSpurious,
     /// Faults that ended in a signal or EFAULT.
     FaultsDenied,
+    /// Faults at addresses that were not ours any more: the kernel decided.
+    FaultsForeign,
+    /// Faults that nobody served since the manager ended.
+    FaultsStopped,
     /// Lookups in the fault path that took the layout lock.
     LayoutLockFaults,
     /// Lookups that locked their VMA.
@@ -91,6 +100,59 @@ pub enum Event {
     OverdueFaults,
 }
 
+/// What a fault waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitCause {
+    /// A folio that is being read.
+    Io,
+    /// A folio that is being written back.
+    Writeback,
+    /// The lock of a folio that has its bytes.
+    FolioLock,
+    /// Frames, of which none can be had now.
+    Frame,
+    /// Memory for page tables.
+    Tables,
+    /// The end of a change of the layout.
+    Writer,
+    /// A page that is pinned, or that the kernel is busy with.
+    Pin,
+    /// A handler: only they start reads.
+    Handler,
+    /// Others, who are to have their turn.
+    Turn,
+}
+
+impl WaitCause {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 9] = [
+        Self::Io,
+        Self::Writeback,
+        Self::FolioLock,
+        Self::Frame,
+        Self::Tables,
+        Self::Writer,
+        Self::Pin,
+        Self::Handler,
+        Self::Turn,
+    ];
+
+    /// What is counted when a fault begins to wait for it.
+    pub const fn event(self) -> Event {
+        match self {
+            Self::Io => Event::WaitsForReads,
+            Self::Writeback => Event::WaitsForWriteback,
+            Self::FolioLock => Event::WaitsForLocks,
+            Self::Frame => Event::MemoryWaits,
+            Self::Tables => Event::WaitsForTables,
+            Self::Writer => Event::WaitsForChanges,
+            Self::Pin => Event::WaitsForPins,
+            Self::Handler => Event::HandOvers,
+            Self::Turn => Event::Turns,
+        }
+    }
+}
+
 /// The last of them.
 const LAST: Event = Event::OverdueFaults;
 
@@ -98,8 +160,8 @@ const LAST: Event = Event::OverdueFaults;
 #[derive(Default)]
 pub struct Counters {
     events: elbowroom_sync::Counters<{ LAST as usize + 1 }>,
-    /// Time from reading a fault's event to its wake-up.
-    pub fault_latency: Histogram,
+    /// How long faults and pins took.
+    pub latencies: Latencies,
 }
 
 impl Counters {
@@ -130,12 +192,18 @@ pub struct Stats {
     pub faults_spurious: u64,
     /// Faults that ended in a signal or EFAULT.
     pub faults_denied: u64,
+    /// Faults at addresses that were not ours any more: the kernel decided.
+    pub faults_foreign: u64,
+    /// Faults that nobody served since the manager ended.
+    pub faults_stopped: u64,
     /// Median time from reading a fault's event to its wake-up, in nanoseconds.
     pub fault_p50_ns: u64,
     /// 99th percentile of the same.
     pub fault_p99_ns: u64,
     /// Maximum of the same.
     pub fault_max_ns: u64,
+    /// How long faults and pins took, by kind.
+    pub latency: LatencyUse,
     /// Bytes read from files.
     pub read_bytes: u64,
     /// Reads from files.

@@ -371,3 +371,24 @@ fn rows_are_sorted_by_total_wait() {
         );
     }
 }
+
+/// Who watches is told where, and not of what ends on another thread.
+#[test]
+fn waits_for_locks_are_told() {
+    let stats = LockStats::new();
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let to = told.clone();
+    stats.watch(move |site, waited| to.lock().unwrap().push((site, waited)));
+    stats.watch(|_, _| panic!("only the first one is told"));
+    for what in [Awaited::Lock(LockClass::Cache), Awaited::Folio, Awaited::Vma, Awaited::Change] {
+        let wait = stats.begin_wait(what, Mode::Write);
+        std::thread::sleep(Duration::from_millis(1));
+        stats.end_wait(wait);
+    }
+    let told = told.lock().unwrap();
+    assert!(told.iter().all(|(_, waited)| *waited >= Duration::from_millis(1)), "{told:?}");
+    let places: Vec<_> = told.iter().map(|(site, _)| stats.call_site(*site).unwrap()).collect();
+    assert_eq!(places.iter().map(|place| place.0.name()).collect::<Vec<_>>(), ["cache", "vma"]);
+    assert!(places.iter().all(|place| place.1.file() == file!()));
+    assert_eq!(stats.call_site(0).map(|place| place.0), None);
+}

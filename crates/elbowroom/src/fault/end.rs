@@ -1,10 +1,12 @@
 //! How a fault ends.
 
 use super::Faults;
-use super::outcome::{Ended, Wakeup};
+use super::outcome::{Ended, Wakeup, note_waited};
+use super::table::{Counts, State};
 use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
-use crate::stats::Event;
+use crate::stats::Kind;
+use crate::trace::{FaultEnd, Trace};
 use elbowroom_machine::{Denial, Extent, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, Place, UnmapError};
 
 impl<P: Platform> Faults<P> {
@@ -14,6 +16,9 @@ impl<P: Platform> Faults<P> {
         let denied = ended.denial();
         if let Some(waiter) = fault.waiter.take() {
             let (throttle, major) = (ended.wakeup == Wakeup::Throttled, fault.major);
+            if let Some(trace) = &self.trace {
+                note_waited(trace, &mut fault);
+            }
             self.let_go(&mut fault);
             // Its thread counts it, and throttles itself: it has no page to wait at.
             return waiter.tell(Answer { denied, throttle, major });
@@ -23,7 +28,7 @@ impl<P: Platform> Faults<P> {
             Wakeup::Now => self.mmu.wake(page),
             Wakeup::Throttled => self.throttle(page),
         }
-        self.count(&mut fault, denied.is_some(), false);
+        self.count(&mut fault, ended.state(), false);
     }
 
     /// Notes that the fault waits for the folio; for the bytes of its file, perhaps. Tells whether it is to
@@ -36,11 +41,18 @@ impl<P: Platform> Faults<P> {
         self.config.ablation.retry_under_vma_lock
     }
 
-    /// Ends a fault that waited for longer than it may, by SIGBUS where that is possible without losing a
+    /// How a fault ends that waited for longer than it may: by SIGBUS where that is possible without losing a
     /// page that is there. Where it is not, its thread is woken, so that signals get at it, and faults again.
-    pub(super) fn end_overdue(&self, fault: Parked) {
+    pub(super) fn overdue(&self, fault: &Parked) -> Ended {
         let denied = self.give_up(&fault.event) || fault.waiter.is_some();
-        self.finish(fault, if denied { Ended::denied(Denial::Bus) } else { Ended::served(Wakeup::Now) });
+        if denied { Ended::denied(Denial::Bus) } else { Ended::served(Wakeup::Now) }
+    }
+
+    /// Ends a fault so that has waited where nobody drives it.
+    pub(super) fn end_overdue(&self, fault: Parked) {
+        let ended = self.overdue(&fault);
+        State::Aside.after(ended.on());
+        self.finish(fault, ended);
     }
 
     /// Makes an access fail that was not served in time, until the flusher's next look; `false`: its page is
@@ -104,17 +116,35 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Counts a fault that has ended, and lets go of what it held. `major`: somebody else waited for I/O for
-    /// it.
-    pub(super) fn count(&self, fault: &mut Parked, denied: bool, major: bool) {
+    /// Counts a fault that has ended in `state`, and lets go of what it held. `major`: somebody else waited
+    /// for I/O for it.
+    pub(super) fn count(&self, fault: &mut Parked, state: State, major: bool) {
         self.let_go(fault);
-        let counters = &self.counters;
-        match (denied, fault.major || major) {
-            (true, _) => counters.add(Event::FaultsDenied, 1),
-            (false, true) => counters.add(Event::FaultsMajor, 1),
-            (false, false) => counters.add(Event::FaultsMinor, 1),
+        let (event, kind) = match state.counts() {
+            Counts::Fault(_, with_io) if fault.major || major => (with_io, Kind::Major),
+            Counts::Fault(event, _) => (event, Kind::Minor),
+            Counts::One(event) => (event, Kind::Unserved),
+            Counts::Nothing => return,
+        };
+        self.counters.add(event, 1);
+        self.counters.latencies.record(kind, fault.since.elapsed().as_nanos() as u64);
+        if let Some(trace) = &self.trace {
+            self.note(trace, fault, state, kind);
         }
-        counters.fault_latency.record(fault.since.elapsed().as_nanos() as u64);
+    }
+
+    #[cold]
+    fn note(&self, trace: &Trace, fault: &mut Parked, state: State, kind: Kind) {
+        note_waited(trace, fault);
+        let end = match (state, kind) {
+            (_, Kind::Minor) => FaultEnd::Minor,
+            (_, Kind::Major) => FaultEnd::Major,
+            (State::Foreign, _) => FaultEnd::Foreign,
+            (State::Stopped, _) => FaultEnd::Stopped,
+            _ => FaultEnd::Denied,
+        };
+        let numbers = [fault.event.addr as u64, u64::from(fault.event.write)];
+        trace.fault(fault.track, end, fault.since, numbers);
     }
 }
 

@@ -5,17 +5,18 @@
 
 use super::Faults;
 use super::Pass;
-use super::outcome::{Driver, Ended, Outcome, Reason, Verdict, Wakeup};
+use super::outcome::{Driver, Ended, Outcome, Reason, Verdict, Waited, Wakeup};
 use crate::config::{DELAY, PINNED_BOUND};
 use crate::core::Job;
 use crate::page::{Answer, Parked, Ready, Waiter};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
+use crate::trace::Trace;
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::thread;
 use elbowroom_sync::time::Instant;
-use std::ops::ControlFlow;
 
 /// Why a fault was not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,13 +40,8 @@ struct Here<'a, P: Platform> {
 }
 
 impl<P: Platform> Here<'_, P> {
-    fn ends(&self, mut fault: Parked, end: Result<(), FaultError>) -> Result<(), FaultError> {
-        self.core.count(&mut fault, matches!(end, Err(FaultError::Denied(_))), self.major);
-        end
-    }
-
     /// Waits; an error is how the fault ends.
-    fn wait_for(&mut self, fault: &mut Parked, reason: Reason) -> Result<(), FaultError> {
+    fn wait_for(&mut self, fault: &mut Parked, reason: Reason) -> Result<(), Ended> {
         let core = self.core;
         match reason {
             Reason::Folio(folio) => {
@@ -55,22 +51,22 @@ impl<P: Platform> Here<'_, P> {
                 let stopped = || core.stop.load(Ordering::Acquire);
                 if !core.waits.wait_while(&folio, || in_time() && !stopped()) && !stopped() {
                     core.report_overdue(fault, &core.what_keeps(&folio));
-                    return Err(FaultError::Denied(Denial::Bus));
+                    return Err(Ended::denied(Denial::Bus));
                 }
             }
             Reason::Pinned => {
                 if self.blocked_since.get_or_insert_with(Instant::now).elapsed() > PINNED_BOUND {
-                    return Err(FaultError::Pinned);
+                    return Err(Ended::PINNED);
                 }
                 pause(Cause::Pinned, DELAY / 10);
             }
             Reason::Turn => pause(Cause::Contended, DELAY / 10),
             Reason::Frames | Reason::Tables | Reason::Change | Reason::Handler => {
                 fault.let_go();
-                let answer = core.hand_over(fault.event).ok_or(FaultError::Stopped)?;
+                let answer = core.hand_over(fault.event).ok_or(Ended::STOPPED)?;
                 self.major |= answer.major;
                 if let Some(denial) = answer.denied {
-                    return Err(FaultError::Denied(denial));
+                    return Err(Ended::denied(denial));
                 }
                 if answer.throttle {
                     core.throttle_here();
@@ -89,6 +85,10 @@ impl<P: Platform> Driver for Here<'_, P> {
         self.core.counters.add(event, 1);
     }
 
+    fn trace(&self) -> Option<&Trace> {
+        self.core.trace.as_deref()
+    }
+
     fn look(&mut self, fault: &mut Parked) -> Outcome {
         if self.core.stop.load(Ordering::Acquire) {
             return Outcome::STOPPED;
@@ -98,23 +98,28 @@ impl<P: Platform> Driver for Here<'_, P> {
         outcome
     }
 
-    fn end(&mut self, fault: Parked, ended: Ended) -> Self::End {
+    fn look_closely(&mut self, fault: &mut Parked) -> Outcome {
+        self.core.look_with_layout(fault)
+    }
+
+    fn end(&mut self, mut fault: Parked, ended: Ended) -> Self::End {
         if ended.wakeup == Wakeup::Throttled {
             self.core.throttle_here();
         }
-        let end = match ended.verdict {
+        self.core.count(&mut fault, ended.state(), self.major);
+        match ended.verdict {
             Verdict::Served => Ok(()),
             Verdict::Denied(denial) => Err(FaultError::Denied(denial)),
+            Verdict::Pinned => Err(FaultError::Pinned),
             Verdict::Foreign => Err(FaultError::Denied(Denial::NotMapped)),
             Verdict::Stopped => Err(FaultError::Stopped),
-        };
-        self.ends(fault, end)
+        }
     }
 
-    fn wait(&mut self, mut fault: Parked, reason: Reason) -> ControlFlow<Self::End, Parked> {
+    fn wait(&mut self, mut fault: Parked, reason: Reason) -> Waited<Self::End> {
         match self.wait_for(&mut fault, reason) {
-            Ok(()) => ControlFlow::Continue(fault),
-            Err(error) => ControlFlow::Break(self.ends(fault, Err(error))),
+            Ok(()) => Waited::Over(fault),
+            Err(ended) => Waited::Ended(fault, ended),
         }
     }
 }
@@ -127,13 +132,22 @@ impl<P: Platform> Faults<P> {
     /// Why the access cannot be made.
     pub(crate) fn fault(&self, event: FaultEvent) -> Result<(), FaultError> {
         let mut here = Here { core: self, ready: Ready::default(), blocked_since: None, major: false };
-        here.drive(Parked::new(event))
+        here.drive(self.of_this_thread(event))
+    }
+
+    /// A fault of the calling thread.
+    fn of_this_thread(&self, event: FaultEvent) -> Parked {
+        let mut fault = Parked::new(event);
+        if self.trace.is_some() {
+            fault.track = thread::id();
+        }
+        fault
     }
 
     /// Has a handler serve it. `None`: there are none any more.
     fn hand_over(&self, event: FaultEvent) -> Option<Answer> {
         let waiter = Waiter::new(&self.locks);
-        let mut fault = Parked::new(event);
+        let mut fault = self.of_this_thread(event);
         fault.waiter = Some(waiter.clone());
         self.post(Job::Retry(vec![fault]));
         waiter.wait(&self.stop)

@@ -8,6 +8,7 @@ use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, LockedFolio, Owner, Reading};
 use crate::platform::Platform;
 use crate::stats::Event;
+use crate::trace::Happened;
 use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_store::{Reactor, Read, ReadDone};
 use elbowroom_sync::Arc;
@@ -20,8 +21,16 @@ pub(super) struct Io {
     /// Reads whose folios have been inserted, to be queued as soon as nothing is held.
     begun: Vec<Read>,
     /// Reads under way, by token.
-    reads: Vec<Option<(Reading, Charge)>>,
+    reads: Vec<Option<UnderWay>>,
     free_tokens: Vec<usize>,
+}
+
+/// A read under way.
+struct UnderWay {
+    folio: Reading,
+    charge: Charge,
+    /// When it was begun, if that is kept for the trace.
+    begun_ns: u64,
 }
 
 impl Io {
@@ -30,17 +39,17 @@ impl Io {
     }
 
     /// A token for a read into the folio.
-    fn token(&mut self, folio: Reading, charge: Charge) -> u64 {
+    fn token(&mut self, read: UnderWay) -> u64 {
         let token = self.free_tokens.pop().unwrap_or_else(|| {
             self.reads.push(None);
             self.reads.len() - 1
         });
-        self.reads[token] = Some((folio, charge));
+        self.reads[token] = Some(read);
         token as u64
     }
 
     /// What a finished read was for.
-    fn take(&mut self, token: u64) -> Option<(Reading, Charge)> {
+    fn take(&mut self, token: u64) -> Option<UnderWay> {
         let read = self.reads[token as usize].take()?;
         self.free_tokens.push(token as usize);
         Some(read)
@@ -79,7 +88,8 @@ impl<P: Platform> Pass<'_, P> {
         core.groups.root().add_folio();
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
-        let token = io.token(reading, charge);
+        let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
+        let token = io.token(UnderWay { folio: reading, charge, begun_ns });
         io.begun.push(Read {
             file,
             offset: folio.index << PAGE_SHIFT,
@@ -125,7 +135,8 @@ impl<P: Platform> Pass<'_, P> {
     /// Takes over the frames of a finished read.
     pub(super) fn complete(&mut self, read: ReadDone) {
         let core = self.core;
-        let Some((folio, charge)) = self.io.as_deref_mut().and_then(|io| io.take(read.token)) else { return };
+        let Some(under_way) = self.io.as_deref_mut().and_then(|io| io.take(read.token)) else { return };
+        let UnderWay { folio, charge, begun_ns } = under_way;
         let mut frames = charge.with(read.buf);
         let mut folio = folio.end(&core.waits, self.ready);
         let Some(object) = folio.object() else {
@@ -133,6 +144,13 @@ impl<P: Platform> Pass<'_, P> {
             folio.body_mut().extent = Some(frames);
             return core.free_folio(folio);
         };
+        if let Some(trace) = &core.trace {
+            let (what, bytes) = match read.result {
+                Ok(bytes) => (Happened::Read, bytes),
+                Err(_) => (Happened::ReadError, frames.len_bytes()),
+            };
+            trace.transfer(what, begun_ns, [folio.index << PAGE_SHIFT, bytes as u64], object.id().inode);
+        }
         match read.result {
             Ok(len) => {
                 core.counters.add(Event::Reads, 1);

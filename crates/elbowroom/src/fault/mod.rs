@@ -8,9 +8,10 @@
 //!
 //! `step` has the decisions (`private` those for pages that belong to one space, `stores` which pages come
 //! with one that is stored to), `needs` what comes between two looks, `outcome` what a look can come to and
-//! the one loop that acts on it. There are two who run that loop and know how to wait: a handler (this file),
-//! and a thread that serves a fault of its own (`inline`). `end` is how faults end, `watchdog` who sees to it
-//! that they do, and `trouble` what is done when something is broken.
+//! the one loop that acts on it, `table` what follows what there, and what is counted. There are two who run
+//! the loop and know how to wait: a handler (this file), and a thread that serves a fault of its own
+//! (`inline`). `end` is how faults end, `watchdog` who sees to it that they do, and `trouble` what is done
+//! when something is broken.
 
 mod ahead;
 mod end;
@@ -23,6 +24,7 @@ mod outcome;
 mod private;
 mod step;
 mod stores;
+mod table;
 mod trouble;
 #[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]
 mod watchdog;
@@ -31,7 +33,7 @@ use self::ahead::Ahead;
 pub(crate) use self::inline::FaultError;
 use self::io::Io;
 use self::needs::{Got, Need};
-use self::outcome::{Driver, Ended, Verdict, Wakeup};
+use self::outcome::{Driver, Ended, Verdict, Waited, Wakeup};
 pub(crate) use self::outcome::{Outcome, Reason};
 use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND};
 use crate::core::{Inbox, Job};
@@ -41,13 +43,14 @@ use crate::pause::{Bell, Cause, pause};
 use crate::platform::Platform;
 use crate::readahead::Streams;
 use crate::stats::Event;
+use crate::trace::{Happened, Trace};
 use crate::writeback::Writeback;
 use elbowroom_machine::{FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
 use elbowroom_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, Mutex};
-use std::ops::{ControlFlow, Deref, Range};
+use std::ops::{Deref, Range};
 
 /// The thread number of faults that no thread of the program has had.
 pub(crate) const NO_THREAD: u32 = 0;
@@ -265,7 +268,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             let due = self.inbox().waiting.lock().take_due(now);
             match due {
                 Some((fault, Delayed::ServeAgain)) => self.serve(fault),
-                Some((fault, Delayed::WakeOnly)) => self.core.finish(fault, Ended::served(Wakeup::Now)),
+                Some((fault, Delayed::WakeOnly)) => self.core.finish(fault, Ended::FOREIGN),
                 None => return,
             }
         }
@@ -301,8 +304,10 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// Serves a fault as far as it gets without waiting.
     pub(crate) fn serve(&mut self, fault: Parked) {
         self.core.mmu.give_way();
-        self.inbox().beat.works(fault.event.addr);
-        self.drive(fault);
+        let addr = fault.event.addr;
+        self.inbox().beat.works(addr);
+        let core = self.core;
+        core.noted(Happened::Serve, |()| [addr as u64, 0], || self.drive(fault));
     }
 
     /// Queues a fault that found no memory.
@@ -328,8 +333,16 @@ impl<P: Platform> Driver for Handler<'_, P> {
         self.core.counters.add(event, 1);
     }
 
+    fn trace(&self) -> Option<&Trace> {
+        self.core.trace.as_deref()
+    }
+
     fn look(&mut self, fault: &mut Parked) -> Outcome {
         self.pass().step(fault)
+    }
+
+    fn look_closely(&mut self, fault: &mut Parked) -> Outcome {
+        self.core.look_with_layout(fault)
     }
 
     fn end(&mut self, fault: Parked, ended: Ended) {
@@ -341,13 +354,13 @@ impl<P: Platform> Driver for Handler<'_, P> {
         }
     }
 
-    fn wait(&mut self, mut fault: Parked, reason: Reason) -> ControlFlow<(), Parked> {
+    fn wait(&mut self, mut fault: Parked, reason: Reason) -> Waited<()> {
         match reason {
             Reason::Folio(folio) => {
                 let hold = self.core.note_wait(&mut fault, &folio);
                 return match self.core.waits.park(&folio, fault, hold) {
-                    None => ControlFlow::Break(()),
-                    Some(back) => ControlFlow::Continue(back),
+                    None => Waited::Aside(()),
+                    Some(back) => Waited::Over(back),
                 };
             }
             Reason::Frames => self.starve(fault),
@@ -356,19 +369,21 @@ impl<P: Platform> Driver for Handler<'_, P> {
                 self.starve(fault);
             }
             // A thread that waits here bounds its wait itself.
-            Reason::Pinned if fault.waiter.is_some() => self.end(fault, Ended::served(Wakeup::Now)),
+            Reason::Pinned if fault.waiter.is_some() => {
+                return Waited::Ended(fault, Ended::served(Wakeup::Now));
+            }
             Reason::Pinned => {
                 let since = *fault.blocked_since.get_or_insert_with(Instant::now);
                 if self.core.waited(since) > PINNED_BOUND {
-                    self.core.end_overdue(fault);
-                } else {
-                    self.delay(fault, Delayed::ServeAgain);
+                    let ended = self.core.overdue(&fault);
+                    return Waited::Ended(fault, ended);
                 }
+                self.delay(fault, Delayed::ServeAgain);
             }
             Reason::Change => self.core.stall(fault),
             // A handler is what it needs.
             Reason::Handler | Reason::Turn => self.delay(fault, Delayed::ServeAgain),
         }
-        ControlFlow::Break(())
+        Waited::Aside(())
     }
 }

@@ -4,13 +4,16 @@
 //! ([`Wakeup`]), and, if it has not ended, what it must wait for ([`Reason`]). How to wait is the
 //! [`Driver`]'s: a handler puts the fault aside and serves the next one, a thread that serves its own fault
 //! sleeps. Linux: `vm_fault_t`, where one set of bits says all of it.
+//!
+//! What follows what, and what is counted, is in `table`.
 
+use super::table::{Counts, On, State};
 use crate::config::REPEATS_AT_ONCE;
 use crate::page::{Flag, Folio, Parked};
-use crate::stats::Event;
+use crate::stats::{Event, WaitCause};
+use crate::trace::{Happened, Trace};
 use elbowroom_machine::Denial;
 use elbowroom_sync::Arc;
-use std::ops::ControlFlow;
 
 /// How one look at a fault ended.
 pub(crate) enum Outcome {
@@ -18,6 +21,8 @@ pub(crate) enum Outcome {
     Ended(Ended),
     /// Something changed meanwhile: look again.
     Again,
+    /// Looks without the layout lock have failed too often: look with it.
+    Fallback,
     /// Look again when this has been waited for.
     Wait(Reason),
 }
@@ -36,6 +41,9 @@ pub(super) enum Verdict {
     Served,
     /// The access fails so.
     Denied(Denial),
+    /// The access cannot be made: somebody has had its page pinned for longer than the bound. Only a thread
+    /// that serves its own fault can be told so.
+    Pinned,
     /// The address is no longer ours: the kernel decides.
     Foreign,
     /// Nobody serves it: the manager ends.
@@ -72,30 +80,39 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    /// What of it is counted. A folio is looked at without its lock: it may be in another state by the time
-    /// the fault waits.
-    pub(super) fn event(&self) -> Event {
+    /// What it is, without what it carries. A folio is looked at without its lock: it may be in another state
+    /// by the time the fault waits.
+    pub(super) fn cause(&self) -> WaitCause {
         match self {
             Reason::Folio(folio) => {
                 if !folio.state.test(Flag::Uptodate) || folio.state.test(Flag::Reading) {
-                    Event::WaitsForReads
+                    WaitCause::Io
                 } else if folio.state.test(Flag::Writeback) {
-                    Event::WaitsForWriteback
+                    WaitCause::Writeback
                 } else {
-                    Event::WaitsForLocks
+                    WaitCause::FolioLock
                 }
             }
-            Reason::Frames => Event::MemoryWaits,
-            Reason::Tables => Event::WaitsForTables,
-            Reason::Pinned => Event::WaitsForPins,
-            Reason::Change => Event::WaitsForChanges,
-            Reason::Handler => Event::HandOvers,
-            Reason::Turn => Event::Turns,
+            Reason::Frames => WaitCause::Frame,
+            Reason::Tables => WaitCause::Tables,
+            Reason::Pinned => WaitCause::Pin,
+            Reason::Change => WaitCause::Writer,
+            Reason::Handler => WaitCause::Handler,
+            Reason::Turn => WaitCause::Turn,
         }
     }
 }
 
 impl Ended {
+    /// The address is not ours.
+    pub(super) const FOREIGN: Self = Self { verdict: Verdict::Foreign, wakeup: Wakeup::Now };
+
+    /// The manager ends.
+    pub(super) const STOPPED: Self = Self { verdict: Verdict::Stopped, wakeup: Wakeup::None };
+
+    /// Its page has been pinned for too long.
+    pub(super) const PINNED: Self = Self { verdict: Verdict::Pinned, wakeup: Wakeup::None };
+
     /// Its page is mapped.
     pub(super) const fn served(wakeup: Wakeup) -> Self {
         Self { verdict: Verdict::Served, wakeup }
@@ -110,14 +127,30 @@ impl Ended {
     pub(super) fn denial(self) -> Option<Denial> {
         if let Verdict::Denied(denial) = self.verdict { Some(denial) } else { None }
     }
+
+    /// What it is, without what it carries.
+    pub(super) fn on(self) -> On {
+        match (self.verdict, self.wakeup) {
+            (Verdict::Served, Wakeup::Throttled) => On::Completed,
+            (Verdict::Served, _) => On::Done,
+            (Verdict::Denied(_) | Verdict::Pinned, _) => On::Denied,
+            (Verdict::Foreign, _) => On::Foreign,
+            (Verdict::Stopped, _) => On::Stopped,
+        }
+    }
+
+    /// The state that a fault has ended in.
+    pub(super) fn state(self) -> State {
+        State::START.after(self.on())
+    }
 }
 
 impl Outcome {
     /// The address is not ours.
-    pub(super) const FOREIGN: Self = Self::Ended(Ended { verdict: Verdict::Foreign, wakeup: Wakeup::Now });
+    pub(super) const FOREIGN: Self = Self::Ended(Ended::FOREIGN);
 
     /// The manager ends.
-    pub(super) const STOPPED: Self = Self::Ended(Ended { verdict: Verdict::Stopped, wakeup: Wakeup::None });
+    pub(super) const STOPPED: Self = Self::Ended(Ended::STOPPED);
 
     /// Its page is mapped.
     pub(super) const fn served(wakeup: Wakeup) -> Self {
@@ -135,6 +168,16 @@ impl Outcome {
     }
 }
 
+/// What a wait has come to.
+pub(super) enum Waited<End> {
+    /// It is over: look again.
+    Over(Parked),
+    /// The fault ends by it.
+    Ended(Parked, Ended),
+    /// The fault waits by itself, where somebody else finds it.
+    Aside(End),
+}
+
 /// Who serves a fault, and how it waits.
 pub(super) trait Driver {
     /// What serving comes to.
@@ -143,34 +186,75 @@ pub(super) trait Driver {
     /// Counts one of these.
     fn count(&self, event: Event);
 
+    /// Where it is noted what happens, if it is.
+    fn trace(&self) -> Option<&Trace>;
+
     /// One look at the fault.
     fn look(&mut self, fault: &mut Parked) -> Outcome;
 
-    /// Waits, and gives the fault back to look again; or puts it where it waits by itself, or gives it up.
-    fn wait(&mut self, fault: Parked, reason: Reason) -> ControlFlow<Self::End, Parked>;
+    /// One look with the layout lock, which is waited for.
+    fn look_closely(&mut self, fault: &mut Parked) -> Outcome;
+
+    /// Waits, or puts the fault where it waits by itself.
+    fn wait(&mut self, fault: Parked, reason: Reason) -> Waited<Self::End>;
 
     /// The fault is over.
     fn end(&mut self, fault: Parked, ended: Ended) -> Self::End;
 
     /// Serves a fault as far as it gets.
     fn drive(&mut self, mut fault: Parked) -> Self::End {
+        let mut state = State::START;
         loop {
-            let reason = match self.look(&mut fault) {
-                Outcome::Ended(ended) => return self.end(fault, ended),
-                Outcome::Wait(reason) => reason,
-                Outcome::Again => {
-                    fault.repeats += 1;
-                    if !fault.repeats.is_multiple_of(REPEATS_AT_ONCE) {
-                        continue;
-                    }
-                    Reason::Turn
-                }
+            if let Some(trace) = self.trace() {
+                note_waited(trace, &mut fault);
+            }
+            let outcome = match state {
+                State::Closely => self.look_closely(&mut fault),
+                _ => self.look(&mut fault),
             };
-            self.count(reason.event());
+            let outcome = in_turn(outcome, &mut fault);
+            state = state.after(outcome.on());
+            // Ends are counted by `end`: the fault may have waited for I/O before.
+            if let Counts::One(event) = state.counts()
+                && !state.is_end()
+            {
+                self.count(event);
+            }
+            let reason = match outcome {
+                Outcome::Ended(ended) => return self.end(fault, ended),
+                Outcome::Again | Outcome::Fallback => continue,
+                Outcome::Wait(reason) => reason,
+            };
+            if let (State::Wait(cause), Some(trace)) = (state, self.trace()) {
+                fault.traced_wait = Some((cause, trace.now()));
+            }
             match self.wait(fault, reason) {
-                ControlFlow::Continue(again) => fault = again,
-                ControlFlow::Break(end) => return end,
+                Waited::Over(again) => (fault, state) = (again, state.after(On::Over)),
+                Waited::Ended(fault, ended) => {
+                    state.after(ended.on());
+                    return self.end(fault, ended);
+                }
+                Waited::Aside(end) => {
+                    state.after(On::Aside);
+                    return end;
+                }
             }
         }
     }
+}
+
+/// Notes the wait of a fault that waits no more.
+pub(super) fn note_waited(trace: &Trace, fault: &mut Parked) {
+    if let Some((cause, since_ns)) = fault.traced_wait.take() {
+        trace.add_for(fault.track, Happened::Wait(cause), since_ns, [fault.event.addr as u64, 0]);
+    }
+}
+
+/// Lets others have their turn after many looks that each found something changed.
+fn in_turn(outcome: Outcome, fault: &mut Parked) -> Outcome {
+    if !matches!(outcome, Outcome::Again) {
+        return outcome;
+    }
+    fault.repeats += 1;
+    if fault.repeats.is_multiple_of(REPEATS_AT_ONCE) { Outcome::Wait(Reason::Turn) } else { outcome }
 }

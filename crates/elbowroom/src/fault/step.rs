@@ -38,10 +38,9 @@ impl<'a, P: Platform> Pass<'a, P> {
             pause(Cause::Contended, DELAY);
         }
         let Ok(vma) = core.enter(mm, addr) else {
-            // That may wait, which is not for a guard.
-            let mm = mm.clone();
+            // What follows may wait, which is not for a guard.
             drop((epoch, layout));
-            return core.not_entered(&mm, fault);
+            return not_entered(fault);
         };
         if let Some(denial) = forbidden(vma.spec.prot, fault.event.write) {
             if fault.event.write
@@ -248,6 +247,17 @@ fn is_brief(folio: &Folio) -> bool {
     folio.state.test(Flag::Uptodate) && !busy.iter().any(|flag| folio.state.test(*flag))
 }
 
+/// What an access that did not get into its VMA does next.
+fn not_entered(fault: &mut Parked) -> Outcome {
+    fault.lookups += 1;
+    if fault.lookups < OPTIMISTIC_LOOKUPS {
+        elbowroom_sync::thread::yield_now();
+        return Outcome::Again;
+    }
+    fault.lookups = 0;
+    Outcome::Fallback
+}
+
 /// How an access that the mapping does not permit must fail.
 fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
     if prot.is_empty() {
@@ -286,21 +296,15 @@ impl<P: Platform> Faults<P> {
         found
     }
 
-    /// What an access that did not get into its VMA does next.
-    fn not_entered(&self, mm: &Mm, fault: &mut Parked) -> Outcome {
+    /// One look of an access that did not get into its VMA, with the layout lock, which is waited for.
+    pub(super) fn look_with_layout(&self, fault: &Parked) -> Outcome {
         let addr = fault.event.addr;
-        fault.lookups += 1;
-        if fault.lookups < OPTIMISTIC_LOOKUPS {
-            elbowroom_sync::thread::yield_now();
-            return Outcome::Again;
-        }
-        fault.lookups = 0;
-        self.counters.add(Event::LayoutLockFaults, 1);
-        let step = self.look_closely(mm, addr, &mm.read());
+        let Some(mm) = self.spaces.of(addr) else { return Outcome::FOREIGN };
+        let step = self.look_closely(&mm, addr, &mm.read());
         step.unwrap_or_else(|| match fault.event.thread {
             // Nobody waits there: a verb only asked.
             NO_THREAD => Outcome::denied(Denial::NotMapped),
-            _ => self.not_mapped(mm, addr),
+            _ => self.not_mapped(&mm, addr),
         })
     }
 

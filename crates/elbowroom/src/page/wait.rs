@@ -5,6 +5,7 @@
 //! bucket lock before it looks.
 
 use crate::page::{Flag, Folio, LockedFolio, Woken};
+use crate::stats::WaitCause;
 use elbowroom_machine::{Denial, FaultEvent};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -41,6 +42,10 @@ pub struct Parked {
     pub waiter: Option<Arc<Waiter>>,
     /// What it waits for just now, for the lock statistics.
     pub wait: Option<Wait>,
+    /// The thread that has it, by the kernel's number, for the trace.
+    pub track: u32,
+    /// What it waits for just now, and since when, for the trace.
+    pub traced_wait: Option<(WaitCause, u64)>,
 }
 
 /// What a thread learns of the fault that it has handed over.
@@ -100,6 +105,8 @@ impl Parked {
             repeats: 0,
             waiter: None,
             wait: None,
+            track: event.thread,
+            traced_wait: None,
         }
     }
 

@@ -17,6 +17,7 @@ use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
 use crate::pause::Bell;
 use crate::platform::Platform;
 use crate::stats::Event;
+use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, UnmapError};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Instant;
@@ -167,7 +168,7 @@ impl<P: Platform> Reclaim<P> {
 
     fn grow_arena(&self) -> bool {
         // Without memory for more, what is there must do.
-        self.mmu.grow().unwrap_or(false)
+        self.noted(Happened::Grow, |grown| [u64::from(*grown), 0], || self.mmu.grow().unwrap_or(false))
     }
 
     /// The thread that keeps frames at hand, and has time for `chores` about once in [`SUPPLY_LOOK`].
@@ -216,6 +217,10 @@ impl<P: Platform> Reclaim<P> {
 
     /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked go to `woken`.
     pub(crate) fn shrink(&self, want: usize, woken: &dyn Woken) -> usize {
+        self.noted(Happened::Reclaim, |freed| [want as u64, *freed as u64], || self.shrink_lists(want, woken))
+    }
+
+    fn shrink_lists(&self, want: usize, woken: &dyn Woken) -> usize {
         let freed = self.shrink_inactive(want, woken);
         if freed == 0 && self.deactivate(want.max(self.tuning().reclaim_batch_pages)) {
             return self.shrink_inactive(want, woken);

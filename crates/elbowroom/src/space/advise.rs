@@ -4,6 +4,7 @@ use super::change::{AfterChange, Pages, VmaPart};
 use super::{Space, page_align};
 use crate::fault::FaultError;
 use crate::platform::Platform;
+use crate::trace::Verb;
 use crate::vma::{Pattern, Prot, Sharing, VmaFlags};
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Denial, Errno, PAGE_SIZE};
@@ -66,6 +67,10 @@ impl<P: Platform> Space<P> {
     /// same. Populating: ENOMEM at a hole, EINVAL without the right, EFAULT where the page cannot be had,
     /// EBUSY where it is pinned at another address, EIO when the manager was dropped.
     pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+        self.core.verb(Verb::Advise, addr, len, || self.advise_now(addr, len, advice))
+    }
+
+    fn advise_now(&self, addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
         let rounded = page_align(len);
         if !addr.is_multiple_of(PAGE_SIZE) || len != 0 && rounded == 0 || addr.checked_add(rounded).is_none()
         {

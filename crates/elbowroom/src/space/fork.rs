@@ -5,6 +5,7 @@ use super::Space;
 use crate::config::FORK_PINNED_BOUND;
 use crate::object::ALL_PAGES;
 use crate::platform::Soft;
+use crate::trace::Verb;
 use crate::vma::{Vma, VmaFlags, VmaSpec};
 use crate::writeback::Patience;
 use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
@@ -23,7 +24,7 @@ impl Space<Soft> {
     /// wait until it ends.
     pub fn fork(&self) -> Result<Space<Soft>, Errno> {
         let child = Space::create(&self.core)?;
-        let forked = self.fork_into(&child);
+        let forked = self.core.verb(Verb::Fork, self.base, 0, || self.fork_into(&child));
         if forked.is_err() {
             self.undo_fork(&child);
         }

@@ -11,6 +11,7 @@ use crate::object::{ALL_PAGES, FileObject, MappedRange, Standing, Which};
 use crate::pause::{Cause, pause};
 use crate::platform::Host;
 use crate::stats::Event;
+use crate::trace::Verb;
 use crate::vma::{Pattern, Prot, VmaFlags};
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SIZE, RearmError, Side};
@@ -84,7 +85,8 @@ impl Space<Host> {
             }
             pause(Cause::Contended, DELAY);
         }
-        let given = if object.is_closed() { Ok(()) } else { self.give_open(object) };
+        let give = || if object.is_closed() { Ok(()) } else { self.give_open(object) };
+        let given = self.core.verb(Verb::GiveBack, 0, object.size() as usize, give);
         object.end_giving();
         given
     }

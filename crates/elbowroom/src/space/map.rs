@@ -6,6 +6,7 @@ use super::{Space, TASK_SIZE, page_align};
 use crate::core::Job;
 use crate::object::{FileObject, Mapped};
 use crate::platform::Platform;
+use crate::trace::Verb;
 use crate::vma::{Layout, Pattern, Prot, Sharing, Vma, VmaFlags, VmaSpec};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::Origin;
@@ -73,9 +74,16 @@ impl<P: Platform> Space<P> {
     /// # Errors
     /// As for [`Space::map`].
     pub fn map_through(&self, request: MapRequest, origin: Option<Arc<Origin>>) -> Result<usize, Errno> {
-        let mapped = self.map_now(request, origin);
-        self.settle();
-        mapped
+        let at = match request.place {
+            Place::Anywhere => 0,
+            Place::Hint(at) | Place::Fixed(at) | Place::FixedNoReplace(at) => at,
+        };
+        let len = request.len;
+        self.core.verb(Verb::Map, at, len, || {
+            let mapped = self.map_now(request, origin);
+            self.settle();
+            mapped
+        })
     }
 
     fn map_now(&self, request: MapRequest, origin: Option<Arc<Origin>>) -> Result<usize, Errno> {

@@ -3,6 +3,7 @@
 use super::change::{AfterChange, Pages, VmaPart};
 use super::{Space, page_align};
 use crate::platform::Platform;
+use crate::trace::Verb;
 use crate::vma::{Prot, VmaFlags};
 use elbowroom_machine::{Errno, PAGE_SIZE};
 
@@ -14,6 +15,10 @@ impl<P: Platform> Space<P> {
     /// EACCES: the right to write, for a shared mapping of a file that is not open for writing. EOPNOTSUPP:
     /// private pages would become writable, and the manager was told not to allow that; nothing is changed.
     pub fn protect(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
+        self.core.verb(Verb::Protect, addr, len, || self.protect_now(addr, len, prot))
+    }
+
+    fn protect_now(&self, addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);
         }

@@ -6,6 +6,7 @@ use super::map::Place;
 use super::{Space, TASK_SIZE, page_align};
 use crate::page::{AnonPages, HUGE_ORDER, HUGE_PAGES};
 use crate::platform::Platform;
+use crate::trace::Verb;
 use crate::vma::{Vma, VmaFlags};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use std::ops::Range;
@@ -53,9 +54,11 @@ impl<P: Platform> Space<P> {
     /// length it may be several, with holes). ENOMEM: no room to grow in place, or at all. EXDEV: a part of
     /// what is cut off went to the kernel.
     pub fn remap(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
-        let at = self.remap_range(addr, old, new, how);
-        self.settle();
-        at
+        self.core.verb(Verb::Remap, addr, old, || {
+            let at = self.remap_range(addr, old, new, how);
+            self.settle();
+            at
+        })
     }
 
     fn remap_range(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {

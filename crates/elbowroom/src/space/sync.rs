@@ -3,6 +3,7 @@
 use super::change::VmaPart;
 use super::{Space, page_align};
 use crate::platform::Platform;
+use crate::trace::Verb;
 use crate::vma::{Sharing, VmaFlags};
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, PAGE_SIZE};
@@ -16,6 +17,10 @@ impl<P: Platform> Space<P> {
     /// first error of a write-back of the file since the last report, this one's included. ENOMEM: a part of
     /// the range is not mapped, after the rest was written.
     pub fn sync(&self, addr: usize, len: usize, durable: bool, invalidate: bool) -> Result<(), Errno> {
+        self.core.verb(Verb::Sync, addr, len, || self.sync_now(addr, len, durable, invalidate))
+    }
+
+    fn sync_now(&self, addr: usize, len: usize, durable: bool, invalidate: bool) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);
         }

@@ -4,6 +4,7 @@ use super::Space;
 use super::change::{AfterChange, Pages};
 use crate::object::FileObject;
 use crate::platform::Platform;
+use crate::trace::Verb;
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Errno, Mmu};
 use elbowroom_sync::Arc;
@@ -35,6 +36,15 @@ impl<P: Platform> Space<P> {
 
     /// [`Space::unmap`], if `may`, asked with the layout locked, allows it.
     fn unmap_if(
+        &self,
+        addr: usize,
+        len: usize,
+        may: impl FnOnce(&Range<usize>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.core.verb(Verb::Unmap, addr, len, || self.unmap_now(addr, len, may))
+    }
+
+    fn unmap_now(
         &self,
         addr: usize,
         len: usize,

@@ -5,9 +5,11 @@ use super::Spaces;
 use super::change::{AfterChange, Pages};
 use crate::fault::FaultError;
 use crate::platform::{Platform, Soft};
+use crate::stats::Kind;
 use elbowroom_machine::soft::{Cause, Intent, Pin, SoftCpu, SoftFault, SoftMmu};
 use elbowroom_machine::{Denial, Errno, Mmu};
 use elbowroom_sync::Arc;
+use elbowroom_sync::time::Instant;
 
 /// How an access failed: what a program with pointers would get as a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -289,11 +291,27 @@ impl Cpu {
     /// # Errors
     /// How the access failed. TooManyPins: they are bounded. Invalid: the bytes do not end in their page.
     pub fn pin(&self, addr: usize, len: usize, intent: Intent) -> Result<Pin<'_>, AccessError> {
+        let mut since = None;
         loop {
+            // In one place, so that it is inlined: who finds the page is as quick as can be.
             match self.soft.pin(addr, len, intent) {
-                Ok(pin) => return Ok(pin),
-                Err(fault) => self.serve(&fault)?,
+                Ok(pin) => {
+                    if let Some(since) = since {
+                        self.note_pin(since);
+                    }
+                    return Ok(pin);
+                }
+                Err(fault) => {
+                    since.get_or_insert_with(Instant::now);
+                    self.serve(&fault)?;
+                }
             }
         }
+    }
+
+    /// A pin that met a missing page then has it.
+    #[cold]
+    fn note_pin(&self, since: Instant) {
+        self.core.counters.latencies.record(Kind::Pin, since.elapsed().as_nanos() as u64);
     }
 }

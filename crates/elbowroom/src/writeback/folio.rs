@@ -7,6 +7,7 @@ use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::stats::Event;
+use crate::trace::Happened;
 use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PAGE_SIZE, PageSet, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Instant;
@@ -128,7 +129,13 @@ impl<P: Platform> Writeback<P> {
         let len = (wanted.end - wanted.start) as usize;
         if len > 0 {
             let file = object.file().ok_or(Errno::BADF)?;
-            file.write(extent, start..start + len, wanted.start)?;
+            let begun_ns = self.trace.as_ref().map_or(0, |trace| trace.now());
+            let written = file.write(extent, start..start + len, wanted.start);
+            if let Some(trace) = &self.trace {
+                let what = if written.is_ok() { Happened::Write } else { Happened::WriteError };
+                trace.transfer(what, begun_ns, [wanted.start, len as u64], object.id().inode);
+            }
+            written?;
             self.counters.add(Event::WrittenBytes, len as u64);
         }
         Ok(())

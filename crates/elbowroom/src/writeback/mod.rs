@@ -16,6 +16,7 @@ use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::reclaim::Reclaim;
 use crate::stats::Event;
+use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
@@ -372,6 +373,10 @@ impl<P: Platform> Writeback<P> {
     /// Waits until less is dirty, or for a while. Not for handlers.
     pub(crate) fn throttle_here(&self) {
         self.counters.add(Event::Throttled, 1);
+        self.noted(Happened::Throttle, |()| [0, 0], || self.wait_for_relief());
+    }
+
+    fn wait_for_relief(&self) {
         let until = Instant::now() + THROTTLE_BOUND;
         while self.too_dirty() && Instant::now() < until {
             self.write_all_soon();
@@ -387,12 +392,19 @@ impl<P: Platform> Writeback<P> {
         let relieved = !self.too_dirty();
         let now = Instant::now();
         let mut state = self.state.lock();
-        let ready: Vec<_> =
-            state.throttled.extract_if(.., |(_, until)| relieved || *until <= now).map(|t| t.0).collect();
+        let ready: Vec<_> = state.throttled.extract_if(.., |(_, until)| relieved || *until <= now).collect();
         drop(state);
         if relieved {
             self.relieved.notify_all();
         }
-        ready.into_iter().for_each(|range| self.mmu.wake(range));
+        for (page, until) in ready {
+            if let Some(trace) = &self.trace {
+                let waited = THROTTLE_BOUND + now.saturating_duration_since(until)
+                    - until.saturating_duration_since(now).min(THROTTLE_BOUND);
+                let since_ns = trace.now().saturating_sub(waited.as_nanos() as u64);
+                trace.add_for(0, Happened::Throttle, since_ns, [page.start as u64, 0]);
+            }
+            self.mmu.wake(page);
+        }
     }
 }

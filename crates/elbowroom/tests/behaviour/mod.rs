@@ -26,3 +26,4 @@ mod refusals;
 mod remap;
 mod resize;
 mod stores;
+mod storm;

@@ -6,7 +6,7 @@
 
 use super::{Failure, Machine, Port, ablated, host_config, skipped};
 use elbowroom::{Config, Host, Manager, Space};
-use std::io::{PipeReader, PipeWriter, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 
 /// A manager of real pointers; by UFFDIO_COPY if `COPY`, else by UFFDIO_MOVE.
@@ -71,6 +71,30 @@ impl Port for Pointers {
     fn set_word(&self, addr: usize, word: u64) {
         // SAFETY: as above; the tests' words are aligned.
         unsafe { (addr as *mut u64).write_volatile(word) };
+    }
+
+    #[track_caller]
+    fn try_word(&self, addr: usize) -> Option<u64> {
+        let (mut reader, writer) = pipe();
+        // SAFETY: the kernel checks the address; nothing here is stored to.
+        let done = unsafe { write(writer.as_raw_fd(), addr as *const u8, 8) };
+        if done == 8 {
+            let mut bytes = [0; 8];
+            reader.read_exact(&mut bytes).unwrap();
+            return Some(u64::from_le_bytes(bytes));
+        }
+        assert_eq!((done, errno_of(done)), (-1, Some(EFAULT)));
+        None
+    }
+
+    #[track_caller]
+    fn try_set_word(&self, addr: usize, word: u64) -> bool {
+        let (reader, mut writer) = pipe();
+        writer.write_all(&word.to_le_bytes()).unwrap();
+        // SAFETY: the kernel checks the address, which is in one of the tests' mappings.
+        let done = unsafe { read(reader.as_raw_fd(), addr as *mut u8, 8) };
+        assert!(done == 8 || (done, errno_of(done)) == (-1, Some(EFAULT)), "{done}");
+        done == 8
     }
 
     fn can_load(&self, addr: usize) -> bool {

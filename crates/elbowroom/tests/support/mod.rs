@@ -66,6 +66,12 @@ pub trait Port {
         self.store(addr, &word.to_le_bytes());
     }
 
+    /// Loads a word, if its page can be had; `None`: SIGBUS, or its errno.
+    fn try_word(&self, addr: usize) -> Option<u64>;
+
+    /// Stores a word; `false`: as above.
+    fn try_set_word(&self, addr: usize, word: u64) -> bool;
+
     /// Whether a load of a byte succeeds.
     fn can_load(&self, addr: usize) -> bool;
 

@@ -56,6 +56,24 @@ impl Port for Cpu {
         self.write(addr, data).unwrap();
     }
 
+    #[track_caller]
+    fn try_word(&self, addr: usize) -> Option<u64> {
+        let mut bytes = [0; 8];
+        match self.read(addr, &mut bytes) {
+            Ok(()) => Some(u64::from_le_bytes(bytes)),
+            Err(error) => {
+                assert_eq!(failure(error, addr), Failure::Bus);
+                None
+            }
+        }
+    }
+
+    #[track_caller]
+    fn try_set_word(&self, addr: usize, word: u64) -> bool {
+        let stored = self.write(addr, &word.to_le_bytes());
+        stored.map_err(|error| assert_eq!(failure(error, addr), Failure::Bus)).is_ok()
+    }
+
     fn can_load(&self, addr: usize) -> bool {
         self.read(addr, &mut [0]).is_ok()
     }
