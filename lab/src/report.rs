@@ -244,14 +244,13 @@ fn describe(workload: &Workload) -> String {
         }
         _ => String::new(),
     };
-    let common = workload.common();
     format!(
         "{}: {} threads, {} x {}{how}, {} s, budget {}",
         workload.name(),
         workload.threads(),
         workload.files(),
         workload.file_size(),
-        common.seconds,
+        workload.repeat().seconds,
         workload.memory()
     )
 }

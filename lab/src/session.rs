@@ -58,8 +58,8 @@ impl<'a> Session<'a> {
 /// Runs a workload in its engines, prints the table and writes the JSON file.
 pub fn run(workload: &Workload) -> Result<()> {
     workload.check()?;
-    let common = workload.common();
-    let json = common.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let repeat = workload.repeat();
+    let json = repeat.json.as_deref().map(JsonFile::prepare).transpose()?;
     let (engines, skipped) = usable_engines(workload)?;
     let mut progress = Progress::new();
     for Skipped { engine, reason } in &skipped {
@@ -67,9 +67,9 @@ pub fn run(workload: &Workload) -> Result<()> {
     }
     let session = Session::begin(workload, &engines, &mut progress)?;
     let mut report = Report::new(workload, &engines, skipped, session.device.as_ref())?;
-    for run in 1..=common.runs {
+    for run in 1..=repeat.runs {
         for engine in &engines {
-            let label = format!("run {run}/{} {engine}", common.runs);
+            let label = format!("run {run}/{} {engine}", repeat.runs);
             let record =
                 session.run_one(*engine, run, &label, &mut progress).with_context(|| label.clone())?;
             progress.keep(&format!("{label}: {}", report.line(&record)));
@@ -89,7 +89,7 @@ pub fn run(workload: &Workload) -> Result<()> {
 /// on, and prints what each is worth.
 pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
     workload.check()?;
-    let json = workload.common().json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = workload.repeat().json.as_deref().map(JsonFile::prepare).transpose()?;
     let on = Engine::whole(Kind::Elbowroom);
     let mut progress = Progress::new();
     let session = Session::begin(workload, &[on], &mut progress)?;
@@ -97,7 +97,7 @@ pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
     for (nth, name) in (1..).zip(names) {
         let mut worth = Worth::new(name);
         let off = Engine::without(Kind::Elbowroom, name).context("there is no such improvement")?;
-        for run in 1..=workload.common().runs {
+        for run in 1..=workload.repeat().runs {
             for engine in [on, off] {
                 let is_on = engine.is_whole();
                 let label =
@@ -192,7 +192,7 @@ impl Session<'_> {
         let task = Task {
             line: &line,
             board: &board,
-            time: Duration::from_secs_f64(common.seconds),
+            time: Duration::from_secs_f64(self.workload.repeat().seconds),
             grace: Duration::from_secs_f64(common.grace_seconds),
             stderr: &mut stderr,
         };
@@ -214,7 +214,7 @@ impl Session<'_> {
         option("--dir", self.files.dir().into());
         option("--board", board.into());
         option("--threads", self.workload.threads().to_string().into());
-        option("--seconds", self.workload.common().seconds.to_string().into());
+        option("--seconds", self.workload.repeat().seconds.to_string().into());
         option("--file-bytes", self.workload.file_size().bytes().to_string().into());
         option("--seed", self.files.seed().to_string().into());
         for (name, value) in self.workload.worker_options(engine) {

@@ -40,7 +40,7 @@ struct Stage {
 /// If an option is out of range, nothing can be measured here, or a wrong byte was read.
 pub fn run(bench: &LibraryBench) -> Result<()> {
     bench.check()?;
-    let json = bench.json().map(|path| JsonFile::prepare(path)).transpose()?;
+    let json = bench.repeat().json.as_deref().map(JsonFile::prepare).transpose()?;
     let mut stage = Stage { interrupt: Interrupt::install()?, progress: Progress::new() };
     let (table, value) = measure(bench, &mut stage)?;
     drop(stage);

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use self::mapping::Mapping;
 use self::soft::SoftBed;
-use super::cli::CoreArgs;
 use super::{Stage, machine_line};
+use crate::cli::RepeatArgs;
 use crate::engine::Kind;
 use crate::procfs;
 use crate::report::{align, median};
@@ -103,7 +103,7 @@ type Values = BTreeMap<&'static str, Vec<f64>>;
 /// # Errors
 /// If a manager cannot start (only the host's may be missing), a value that is read is wrong, or a signal
 /// came.
-pub fn measure(args: &CoreArgs, stage: &mut Stage) -> Result<(String, Value)> {
+pub fn measure(args: &RepeatArgs, stage: &mut Stage) -> Result<(String, Value)> {
     let time = Duration::from_secs_f64(args.seconds);
     let bed = SoftBed::new(&stage.interrupt).context("cannot make a soft space")?;
     let soft = Mapping::new(Kind::Soft)?;
