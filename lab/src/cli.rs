@@ -2,6 +2,8 @@
 
 mod args;
 
+use std::path::PathBuf;
+
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -72,6 +74,10 @@ const LOCK_WAIT_EXAMPLES: &str = "Examples:
   elbowroom lab run lock-wait --threads 40 --kernel-readahead 128K
   elbowroom lab run lock-wait --engines soft-vma_locks,soft --json lock-wait.json";
 
+const REPORT_EXAMPLES: &str = "Examples:
+  elbowroom lab run lock-wait --json lock-wait.json && elbowroom lab report lock-wait.json
+  elbowroom lab report seeds.json random-read.json -o figures.html";
+
 const TUNE_EXAMPLES: &str = "Examples:
   elbowroom lab tune io-retry --threads 20 --memory 64M --seconds 2
   elbowroom lab tune --only standby_share,skipped_chances random-read --runs 5 --json tune.json";
@@ -104,6 +110,16 @@ pub enum LabCommand {
     },
     /// List the workloads
     List,
+    /// Make one HTML page of files that `lab run --json` and `lab seeds --json` have written
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report {
+        /// The files; their workloads are in one page
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// The page; what is there under that name is replaced if all goes well
+        #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+        output: PathBuf,
+    },
     /// Run one workload with each improvement and tuned constant switched off, beside runs with all on
     #[command(after_help = TUNE_EXAMPLES)]
     Tune {

@@ -34,6 +34,10 @@ mod engine;
 mod files;
 pub mod histogram;
 mod interrupt;
+mod locks;
+mod origin;
+mod output;
+mod page;
 pub mod procfs;
 mod programs;
 mod progress;
@@ -67,6 +71,11 @@ pub fn run(args: cli::LabArgs) -> Result<ExitCode> {
     match args.command {
         cli::LabCommand::List => {
             print!("{}", cli::LIST);
+            Ok(ExitCode::SUCCESS)
+        }
+        cli::LabCommand::Report { files, output } => {
+            page::write(&files, &output)?;
+            println!("{}", output.display());
             Ok(ExitCode::SUCCESS)
         }
         cli::LabCommand::Run { workload } => ended(run_one(&workload), workload.undone()),

@@ -30,7 +30,7 @@ mod uptodate_wait;
 mod verify;
 
 use file_map_churn::Round;
-use ground::Ground;
+use ground::{Ground, HoldTimes};
 use tally::Outcome;
 
 #[derive(Parser)]
@@ -128,6 +128,9 @@ struct CommonArgs {
     /// What of the library is switched off there, with commas between
     #[arg(long, default_value = "")]
     soft_ablate: String,
+    /// Measure how long its manager's locks are held
+    #[arg(long)]
+    soft_hold_times: bool,
     /// Where the statistics of its manager are written
     #[arg(long)]
     stats: Option<PathBuf>,
@@ -144,8 +147,9 @@ impl CommonArgs {
 
     /// Runs a workload on the ground that is asked for.
     fn on_ground(&self, workload: impl FnOnce(&Ground) -> Result<Outcome>) -> Result<Outcome> {
+        let hold_times = if self.soft_hold_times { HoldTimes::Measured } else { HoldTimes::Unknown };
         let ground = match self.soft_memory {
-            Some(memory) => Ground::soft(memory, &self.soft_ablate)?,
+            Some(memory) => Ground::soft(memory, &self.soft_ablate, hold_times)?,
             None => Ground::Pointers,
         };
         let outcome = workload(&ground)?;
