@@ -44,6 +44,7 @@ mod progress;
 mod published;
 mod record;
 mod report;
+mod seeds;
 mod session;
 pub mod size;
 mod tune;
@@ -78,6 +79,7 @@ pub fn run(args: cli::LabArgs) -> Result<ExitCode> {
             println!("{}", output.display());
             Ok(ExitCode::SUCCESS)
         }
+        cli::LabCommand::Seeds(args) => seeds::run(&args),
         cli::LabCommand::Run { workload } => ended(run_one(&workload), workload.undone()),
         cli::LabCommand::Tune { only, workload } => {
             let all = elbowroom::Ablation::names();

@@ -30,11 +30,6 @@ impl OutputFile {
         Ok(Self { path: path.to_owned(), temporary })
     }
 
-    /// Where it will be.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Writes it.
     ///
     /// # Errors

@@ -284,22 +284,26 @@ const FILE_MAP_CHURN: &[Metric] = &[
     }),
     metric("handed_back_files", "files left to the kernel", Unit::Count, |r| r.stat("handed_back_files")),
     metric("folio_moves", "folio moves", Unit::Count, |r| r.stat("folio_moves")),
-    metric("file_lock_acquisitions", "file-mapping lock taken", Unit::Count, |r| {
+    metric("file_lock_acquisitions", "file-mapping lock: acquisitions", Unit::Count, |r| {
         r.file_lock().map(|lock| lock.acquisitions)
     }),
-    metric("file_lock_waits", "  waits for it", Unit::Count, |r| r.file_lock().map(|lock| lock.contended)),
-    metric("file_lock_wait_ns", "  all waits", Unit::Nanoseconds, |r| r.file_lock().map(|lock| lock.wait_ns)),
-    metric("file_lock_wait_ns_per_map", "  waits per map", Unit::Nanoseconds, |r| {
+    metric("file_lock_waits", "file-mapping lock: waits", Unit::Count, |r| {
+        r.file_lock().map(|lock| lock.contended)
+    }),
+    metric("file_lock_wait_ns", "file-mapping lock: all waits", Unit::Nanoseconds, |r| {
+        r.file_lock().map(|lock| lock.wait_ns)
+    }),
+    metric("file_lock_wait_ns_per_map", "file-mapping lock: waits per map", Unit::Nanoseconds, |r| {
         per_map(r, r.file_lock()?.wait_ns)
     }),
-    of_holds("file_lock_hold_ns_per_map", "  held per map", Unit::Nanoseconds, |r| {
+    of_holds("file_lock_hold_ns_per_map", "file-mapping lock: held per map", Unit::Nanoseconds, |r| {
         per_map(r, r.file_lock().filter(|lock| lock.holds > 0.0)?.hold_ns)
     }),
-    of_holds("file_lock_hold_average_ns", "  held each time", Unit::Nanoseconds, |r| {
+    of_holds("file_lock_hold_average_ns", "file-mapping lock: held each time", Unit::Nanoseconds, |r| {
         let lock = r.file_lock()?;
         ratio(lock.hold_ns, lock.holds)
     }),
-    of_holds("file_lock_hold_percent", "  held, of the time", Unit::Percent, |r| {
+    of_holds("file_lock_hold_percent", "file-mapping lock: held, of the time", Unit::Percent, |r| {
         let lock = r.file_lock().filter(|lock| lock.holds > 0.0)?;
         ratio(lock.hold_ns / 1e7, r.worker_seconds)
     }),
@@ -322,28 +326,28 @@ const UPTODATE_WAIT: &[Metric] = &[
 
 /// What the bystander waits for is in every workload.
 const LOCK_WAIT: &[Metric] = &[
+    metric("layout_read_wait_ns", "layout lock, for reading: all waits", Unit::Nanoseconds, |r| {
+        r.layout_lock("read").map(|lock| lock.wait_ns)
+    }),
     metric("reads_per_second", "reads/s", Unit::PerSecond, pages_per_second),
     metric("anonymous_per_second", "anonymous maps/s", Unit::PerSecond, |r| per_second(r, r.anonymous_maps)),
     metric("changes_per_second", "map + protect + unmap /s", Unit::PerSecond, |r| per_second(r, r.maps)),
     metric("change_p50_ns", "  of these p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
     metric("change_p99_ns", "  p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
     metric("change_max_ns", "  max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
-    metric("layout_read_acquisitions", "layout lock, for reading: taken", Unit::Count, |r| {
+    metric("layout_read_acquisitions", "layout lock, for reading: acquisitions", Unit::Count, |r| {
         r.layout_lock("read").map(|lock| lock.acquisitions)
     }),
-    metric("layout_read_wait_ns", "  all waits", Unit::Nanoseconds, |r| {
-        r.layout_lock("read").map(|lock| lock.wait_ns)
-    }),
-    metric("layout_read_wait_average_ns", "  per acquisition", Unit::Nanoseconds, |r| {
+    metric("layout_read_wait_average_ns", "layout lock, for reading: wait each", Unit::Nanoseconds, |r| {
         r.layout_lock("read")?.average_wait_ns()
     }),
-    metric("layout_write_acquisitions", "layout lock, for writing: taken", Unit::Count, |r| {
+    metric("layout_write_acquisitions", "layout lock, for writing: acquisitions", Unit::Count, |r| {
         r.layout_lock("write").map(|lock| lock.acquisitions)
     }),
-    metric("layout_write_wait_ns", "  all waits", Unit::Nanoseconds, |r| {
+    metric("layout_write_wait_ns", "layout lock, for writing: all waits", Unit::Nanoseconds, |r| {
         r.layout_lock("write").map(|lock| lock.wait_ns)
     }),
-    metric("layout_write_wait_average_ns", "  per acquisition", Unit::Nanoseconds, |r| {
+    metric("layout_write_wait_average_ns", "layout lock, for writing: wait each", Unit::Nanoseconds, |r| {
         r.layout_lock("write")?.average_wait_ns()
     }),
 ];

@@ -67,6 +67,11 @@ impl Report {
         self.runs.push(record);
     }
 
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
     fn metrics(&self) -> impl Iterator<Item = &'static Metric> {
         metrics(self.workload)
     }
@@ -330,7 +335,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
 /// Writes rows with the first column to the left and the others to the right.
 pub(crate) fn align(rows: &[Vec<String>], text: &mut String) {
     let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for row in rows {
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {

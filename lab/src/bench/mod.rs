@@ -48,6 +48,16 @@ pub fn run(bench: &LibraryBench) -> Result<()> {
     json.map_or(Ok(()), |json| json.write_json(&value))
 }
 
+/// Measures, and gives the JSON object.
+///
+/// # Errors
+/// As [`run`].
+pub fn figures(bench: &LibraryBench, progress: Progress) -> Result<serde_json::Value> {
+    bench.check()?;
+    let mut stage = Stage { interrupt: Interrupt::install()?, progress };
+    measure(bench, &mut stage).map(|(_, value)| value)
+}
+
 /// The table and the JSON object of a measurement.
 fn measure(bench: &LibraryBench, stage: &mut Stage) -> Result<(String, serde_json::Value)> {
     match bench {

@@ -10,7 +10,7 @@ use plotters::coord::ranged1d::{Ranged, ReversibleRanged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::html::escaped;
+use super::html::{escaped, printable};
 use super::units;
 use crate::locks::{DECADE_NAMES, DECADES};
 
@@ -125,7 +125,7 @@ fn text(size: u32, color: RGBColor, horizontal: HPos, vertical: VPos) -> TextSty
     TextStyle { font, color: color.to_backend_color(), pos: Pos::new(horizontal, vertical) }
 }
 
-const SMALL: u32 = 12;
+const SMALL: u32 = 13;
 
 /// A bar with its name on the left and its figure on the right.
 pub struct Bar {
@@ -156,8 +156,8 @@ impl BarColor {
 }
 
 const ROW: i32 = 22;
-const NAMES_WIDTH: i32 = 270;
-const BARS_WIDTH: i32 = 360;
+const NAMES_WIDTH: i32 = 300;
+const BARS_WIDTH: i32 = 420;
 const FIGURES_WIDTH: i32 = 100;
 const WIDTH: i32 = NAMES_WIDTH + BARS_WIDTH + FIGURES_WIDTH;
 
@@ -189,15 +189,15 @@ pub fn changes(words: &Words<'_>, bars: &[Bar]) -> Result<String> {
     let log = |factor: f64| factor.max(1e-9).log10().clamp(-MOST_DECADES, MOST_DECADES);
     let widest = bars.iter().filter_map(|bar| bar.value).map(|value| log(value).abs()).fold(0.3, f64::max);
     let ticks: &[(f64, &str)] = &[
-        (-3.0, "-99.9 %"),
-        (-2.0, "-99 %"),
-        (-1.0, "-90 %"),
+        (-3.0, "\u{2212}99.9 %"),
+        (-2.0, "\u{2212}99 %"),
+        (-1.0, "\u{2212}90 %"),
         (0.5_f64.log10(), "half"),
         (0.0, "same"),
         (2_f64.log10(), "twice"),
-        (1.0, "x 10"),
-        (2.0, "x 100"),
-        (3.0, "x 1000"),
+        (1.0, "\u{d7} 10"),
+        (2.0, "\u{d7} 100"),
+        (3.0, "\u{d7} 1000"),
     ];
     // Between two decades there is no room for more.
     let is_shown = |at: f64| at.abs() <= widest + 0.01 && (at.fract() == 0.0 || widest < 1.6);
@@ -209,7 +209,7 @@ pub fn changes(words: &Words<'_>, bars: &[Bar]) -> Result<String> {
         for (log, label) in ticks.iter().filter(|(log, _)| is_shown(*log)) {
             let x = at(*log);
             line(area, if *log == 0.0 { INK } else { GRID }, (x, top - 4), (x, height - 4))?;
-            area.draw_text(label, &text(11, MUTED, HPos::Center, VPos::Center), (x, top - 13))
+            area.draw_text(label, &text(12, MUTED, HPos::Center, VPos::Center), (x, top - 13))
                 .map_err(failed)?;
         }
         for (number, bar) in bars.iter().enumerate() {
@@ -231,7 +231,9 @@ fn name(area: &Canvas<'_>, bar: &Bar, middle: i32) -> Result<()> {
     let is_heading = bar.value.is_none() && bar.shown.is_empty();
     let (color, x, horizontal) =
         if is_heading { (INK, 0, HPos::Left) } else { (MUTED, NAMES_WIDTH - 8, HPos::Right) };
-    area.draw_text(&bar.name, &text(SMALL, color, horizontal, VPos::Center), (x, middle)).map_err(failed)
+    // The rest of escaping is done by what draws it.
+    let name: String = bar.name.chars().map(printable).collect();
+    area.draw_text(&name, &text(SMALL, color, horizontal, VPos::Center), (x, middle)).map_err(failed)
 }
 
 fn rectangle(area: &Canvas<'_>, color: BarColor, left: i32, right: i32, middle: i32) -> Result<()> {
@@ -268,7 +270,7 @@ pub fn waits(words: &Words<'_>, pair: &WaitPair<'_>) -> Result<String> {
             .disable_x_axis()
             .y_labels(6)
             .y_label_formatter(&|count| units::short(*count))
-            .label_style(text(11, MUTED, HPos::Right, VPos::Center))
+            .label_style(text(12, MUTED, HPos::Right, VPos::Center))
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .axis_style(GRID)
@@ -286,7 +288,7 @@ pub fn waits(words: &Words<'_>, pair: &WaitPair<'_>) -> Result<String> {
         line(area, INK, (x.start, y.end), (x.end, y.end))?;
         for (decade, name) in DECADE_NAMES.iter().enumerate() {
             let at = x.start + ((decade as f64 + 0.5) / DECADES as f64 * f64::from(x.end - x.start)) as i32;
-            let style = text(10, MUTED, HPos::Center, VPos::Center);
+            let style = text(11, MUTED, HPos::Center, VPos::Center);
             area.draw_text(name, &style, (at, y.end + 12)).map_err(failed)?;
         }
         Ok(())
@@ -304,7 +306,7 @@ pub fn over_time(words: &Words<'_>, what: &str, lines: &[Line<'_>], engines: &[&
     let all = || lines.iter().flat_map(|line| &line.points);
     let end = all().map(|(x, _)| *x).fold(0.1, f64::max);
     let most = all().map(|(_, y)| *y).fold(0.0, f64::max).max(1e-9);
-    draw(words, (730, 260), |area| {
+    draw(words, (820, 270), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
             .set_label_area_size(LabelAreaPosition::Left, 64)
@@ -348,8 +350,8 @@ pub fn percentiles(
             .disable_x_mesh()
             .disable_x_axis()
             .y_labels(8)
-            .y_label_formatter(&|ns| units::time(*ns).replace(".00", "").replace(".0 ", " "))
-            .label_style(text(11, MUTED, HPos::Right, VPos::Center))
+            .y_label_formatter(&|ns| units::time(*ns).replace(".00 ", " ").replace(".0 ", " "))
+            .label_style(text(12, MUTED, HPos::Right, VPos::Center))
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .axis_style(GRID)
@@ -366,7 +368,7 @@ pub fn percentiles(
         for (number, share) in shares.iter().enumerate() {
             let width = shares.len() as f64 - 0.4;
             let at = x.start + ((number as f64 + 0.3) / width * f64::from(x.end - x.start)) as i32;
-            let style = text(11, MUTED, HPos::Center, VPos::Center);
+            let style = text(12, MUTED, HPos::Center, VPos::Center);
             area.draw_text(share, &style, (at, y.end + 12)).map_err(failed)?;
         }
         Ok(())
@@ -394,7 +396,7 @@ where
         .y_labels(6)
         .x_label_formatter(of_x)
         .y_label_formatter(of_y)
-        .label_style(text(11, MUTED, HPos::Center, VPos::Center))
+        .label_style(text(12, MUTED, HPos::Center, VPos::Center))
         .axis_desc_style(text(SMALL, MUTED, HPos::Center, VPos::Center))
         .bold_line_style(GRID)
         .light_line_style(TRANSPARENT)

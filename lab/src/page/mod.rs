@@ -2,11 +2,12 @@
 //! written.
 //!
 //! [`input`] reads the files; `section` makes the part about one workload of tables (`html`) and plots
-//! (`chart`); `about` is what is said in words; `units` shows figures. Everything that comes from a file is
+//! (`chart`); `glance` is the table above them; `about` is what is said in words; `units` shows figures. Everything that comes from a file is
 //! escaped. Nothing is written before all files are read.
 
 mod about;
 mod chart;
+mod glance;
 mod html;
 mod input;
 mod section;
@@ -43,6 +44,16 @@ pub fn of_value(value: serde_json::Value) -> Result<String> {
     page(input)
 }
 
+/// The table of all workloads of one such object, as text.
+///
+/// # Errors
+/// As [`of_value`].
+pub fn summary(value: serde_json::Value) -> Result<String> {
+    let mut input = Input::default();
+    input.add(value)?;
+    Ok(glance::text(&input.figures))
+}
+
 fn page(mut input: Input) -> Result<String> {
     input.figures.sort_by_key(|figures| about::rank(&figures.workload));
     let anchors: Vec<String> = (1..)
@@ -63,7 +74,7 @@ fn page(mut input: Input) -> Result<String> {
     }
     page.push_str(&machines(&input.figures));
     page.push_str(&failures(&input));
-    page.push_str(&glance(&input.figures, &anchors));
+    page.push_str(&glance::html(&input.figures, &anchors));
     for (figures, anchor) in input.figures.iter().zip(&anchors) {
         page.push_str(&section::html(figures, anchor)?);
     }
@@ -77,14 +88,10 @@ fn machines(all: &[Figures]) -> String {
     for figures in all {
         let dash = || String::from("\u{2013}");
         let Some(machine) = &figures.machine else { continue };
-        let readahead = match (&figures.device, figures.kernel_readahead_bytes) {
-            (Some(device), set) => {
-                let own = device.readahead_bytes.map_or_else(|| "unknown".into(), units::bytes);
-                let set = set.map(|set| format!(", set to {} for the kernel's runs", units::bytes(set)));
-                format!("{}, readahead {own}{}", device.name, set.unwrap_or_default())
-            }
-            (None, _) => dash(),
-        };
+        let readahead = figures.device.as_ref().map_or_else(dash, |device| {
+            let own = device.readahead_bytes.map_or_else(|| "unknown".into(), units::bytes);
+            format!("{}, readahead {own}", device.name)
+        });
         let row = vec![
             machine.kernel.clone(),
             machine.processor.clone().unwrap_or_else(dash),
@@ -124,24 +131,6 @@ fn failures(input: &Input) -> String {
         let _ = write!(html, "<p class=\"problem\">{}</p>\n", escaped(&text));
     }
     html
-}
-
-/// One or a few rows for each workload.
-fn glance(all: &[Figures], anchors: &[String]) -> String {
-    let rows: String =
-        all.iter().zip(anchors).map(|(figures, anchor)| section::glance(figures, anchor)).collect();
-    if rows.is_empty() {
-        return rows;
-    }
-    let mut html = String::from(
-        "<h2>At a glance</h2>\n<div class=\"scroll\"><table><caption>The figure that each workload is about \
-         (medians)</caption><thead><tr><th scope=\"col\">Workload</th><th scope=\"col\">Figure</th>\
-         <th scope=\"col\">Engine</th>",
-    );
-    for column in ["Kernel", "Before", "After", "Change", "Published"] {
-        let _ = write!(html, "<th scope=\"col\" class=\"n\">{column}</th>");
-    }
-    html + "</tr></thead>" + &rows + "</table></div>\n"
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::about;
 use super::chart::{self, Bar, BarColor, Line, WaitPair, Words};
 use super::html::{Cell, Table, escaped, id};
-use super::input::{Figures, is_whole};
+use super::input::Figures;
 use super::units::{self, change, change_of, show};
 use crate::locks::{DECADE_NAMES, DECADES};
 
@@ -85,6 +85,8 @@ impl Section<'_> {
     fn how(&self) -> String {
         let Figures { description, date, commit, command, skipped, problem, .. } = self.figures;
         let mut parts = vec![description.clone()];
+        let readahead = self.figures.kernel_readahead_bytes;
+        parts.extend(readahead.map(|size| format!("the kernel's readahead {}", units::bytes(size))));
         parts.extend(date.as_ref().map(|date| format!("measured {date}")));
         parts.extend(commit.as_ref().map(|commit| format!("commit {commit}")));
         parts.retain(|part| !part.is_empty());
@@ -163,52 +165,49 @@ impl Section<'_> {
         let columns = ["Metric", "Whose", "Before", "After", "Change"].map(String::from);
         let mut table = Table::new("Beside what was published, on other machines", &columns, 2);
         let mut bars = Vec::new();
-        for published in &self.figures.published {
+        // Cases of one figure follow each other, and ours is below the last.
+        for cases in self.figures.published.chunk_by(|one, next| one.key == next.key) {
             table.group();
-            let (before, after) = (published.before, published.after);
-            let percent = published.change_percent;
-            table.row(
-                &published.metric,
-                &[
-                    Cell::words("published"),
-                    Cell::figure(show_or_dash(&published.key, before)),
-                    Cell::figure(show_or_dash(&published.key, after)),
-                    Cell::figure(change_or_dash(percent)),
-                ],
-            );
-            let none = || (None, String::new());
-            let (value, shown) = none();
-            bars.push(Bar { name: published.metric.clone(), value, shown, color: BarColor::Published });
-            let bar = |name: &str, percent: f64, color| {
-                let factor = Some(1.0 + percent / 100.0);
-                Bar { name: name.to_owned(), value: factor, shown: change(percent), color }
-            };
-            bars.extend(percent.map(|percent| bar("published", percent, BarColor::Published)));
-            for (first, second) in self.figures.pairs() {
-                let (before, after) =
-                    (self.figures.median(first, &published.key), self.figures.median(second, &published.key));
-                if before.is_none() && after.is_none() {
-                    continue;
-                }
-                let percent = changed(before, after);
-                let name = format!("{first} \u{2192} {second}");
+            let key = &cases[0].key;
+            let heading = cases[0].metric.split(", first case").next().unwrap_or_default();
+            let (value, color) = (None, BarColor::Published);
+            bars.push(Bar { name: heading.to_owned(), value, shown: String::new(), color });
+            let mut push = |row: &str, whose: &str, [before, after]: [Option<f64>; 2], percent, bar: Bar| {
                 table.row(
-                    "",
+                    row,
                     &[
-                        Cell::words(&name),
-                        Cell::figure(show_or_dash(&published.key, before)),
-                        Cell::figure(show_or_dash(&published.key, after)),
+                        Cell::words(whose),
+                        Cell::figure(show_or_dash(key, before)),
+                        Cell::figure(show_or_dash(key, after)),
                         Cell::figure(change_or_dash(percent)),
                     ],
                 );
+                bars.extend(percent.map(|percent| Bar {
+                    value: Some(1.0 + percent / 100.0),
+                    shown: change(percent),
+                    ..bar
+                }));
+            };
+            let bar = |name: String, color| Bar { name, value: None, shown: String::new(), color };
+            for (number, published) in cases.iter().enumerate() {
+                let case = published.metric.split_once(", ").filter(|_| cases.len() > 1);
+                let case = case.map(|(_, case)| case);
+                let whose = case.map_or_else(|| "published".into(), |case| format!("published, {case}"));
+                let row = if number == 0 { heading } else { "" };
+                let figures = [published.before, published.after];
+                push(row, &whose, figures, published.change_percent, bar(whose.clone(), color));
+            }
+            for (first, second) in self.figures.pairs() {
+                let figures = [first, second].map(|engine| self.figures.median(engine, key));
+                let [Some(before), Some(after)] = figures else { continue };
                 let color = BarColor::of(first, &engines);
-                bars.extend(percent.map(|percent| bar(&shortened(first, second), percent, color)));
+                let name = shortened(first, second);
+                push("", &name, figures, change_of(before, after), bar(name.clone(), color));
             }
         }
         let title = "Change from before to after, published and ours";
         let words = Words { id: &format!("{}-pub", self.anchor), title, description: &described(&bars) };
-        let caption = "The change from before to after, on a logarithmic scale: to the left less, to the right \
-                       more. Ours has the color of what was before.";
+        let caption = "The change from before to after: less to the left, more to the right (logarithmic)";
         Ok(table.done() + &figure(&chart::changes(&words, &bars)?, caption, ""))
     }
 
@@ -481,37 +480,4 @@ fn described(bars: &[Bar]) -> String {
         _ => format!("{} {};", bar.name, bar.shown),
     };
     bars.iter().map(one).collect::<Vec<_>>().join(" ")
-}
-
-/// The rows of the table of all workloads: of each the figure that it is about, for each of ours.
-pub fn glance(figures: &Figures, anchor: &str) -> String {
-    let Some((key, label)) = figures.headline() else { return String::new() };
-    let value = |engine: &str| figures.median(engine, &key);
-    let mut html = String::new();
-    let ours: Vec<&String> = figures.engines.iter().filter(|engine| is_whole(engine)).collect();
-    for (number, after) in ours.iter().enumerate() {
-        let own = figures.own_pairs();
-        let before = own.iter().find(|(_, of)| of == &after.as_str()).map(|(before, _)| *before);
-        let (kernel, off, on) = (value("kernel"), before.and_then(value), value(after));
-        let cell = |text: String| format!("<td class=\"n\">{}</td>", escaped(&text));
-        let name = if number == 0 {
-            format!("<a href=\"#{anchor}\">{}</a>", escaped(&figures.workload))
-        } else {
-            String::new()
-        };
-        let published = figures.published.iter().find(|published| published.key == key);
-        let published = published.and_then(|published| published.change_percent).filter(|_| number == 0);
-        let _ = write!(
-            html,
-            "<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td>{}{}{}{}{}</tr>\n",
-            escaped(if number == 0 { &label } else { "" }),
-            escaped(after),
-            cell(show_or_dash(&key, kernel)),
-            cell(show_or_dash(&key, off)),
-            cell(show_or_dash(&key, on)),
-            cell(change_or_dash(changed(off, on))),
-            cell(change_or_dash(published)),
-        );
-    }
-    format!("<tbody>{html}</tbody>")
 }

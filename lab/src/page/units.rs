@@ -10,7 +10,7 @@ fn grouped(value: f64) -> String {
         }
         text.push(digit);
     }
-    if value < 0.0 && text != "0" { format!("-{text}") } else { text }
+    if value < 0.0 && text != "0" { format!("\u{2212}{text}") } else { text }
 }
 
 /// Three digits that mean something, and as many before the point as there are.
@@ -29,7 +29,7 @@ fn three_digits(value: f64) -> String {
 pub fn time(ns: f64) -> String {
     match ns.abs() {
         size if size < 1e3 => format!("{} ns", three_digits(ns)),
-        size if size < 1e6 => format!("{} us", three_digits(ns / 1e3)),
+        size if size < 1e6 => format!("{} \u{b5}s", three_digits(ns / 1e3)),
         size if size < 1e9 => format!("{} ms", three_digits(ns / 1e6)),
         _ => format!("{} s", three_digits(ns / 1e9)),
     }
@@ -57,6 +57,8 @@ pub fn show(key: &str, value: f64) -> String {
         format!("{} %", three_digits(value))
     } else if unit.ends_with("gigabytes_per_second") {
         format!("{} GB/s", three_digits(value))
+    } else if value.fract() == 0.0 {
+        grouped(value)
     } else {
         three_digits(value)
     }
@@ -65,12 +67,12 @@ pub fn show(key: &str, value: f64) -> String {
 /// How much a figure has changed.
 pub fn change(percent: f64) -> String {
     match percent {
-        percent if percent >= 900.0 => format!("x {}", three_digits(percent / 100.0 + 1.0)),
+        percent if percent >= 900.0 => format!("\u{d7} {}", three_digits(percent / 100.0 + 1.0)),
         // Not rounded to all of it.
         percent if percent < -99.0 && percent > -100.0 => {
-            format!("-{} %", (-percent * 1000.0).floor() / 1000.0)
+            format!("\u{2212}{} %", (-percent * 1000.0).floor() / 1000.0)
         }
-        percent => format!("{percent:+.1} %"),
+        percent => format!("{percent:+.1} %").replace('-', "\u{2212}"),
     }
 }
 
@@ -103,7 +105,7 @@ mod tests {
             ("pass_ns", 650_980_200.0, "651 ms"),
             ("layout_read_wait_ns", 10_695_877_000.0, "10.7 s"),
             ("cpu_ns_per_page", 900.0, "900 ns"),
-            ("file_lock_wait_ns_per_map", 1_500.0, "1.50 us"),
+            ("file_lock_wait_ns_per_map", 1_500.0, "1.50 \u{b5}s"),
             ("device_read_bytes_per_page", 4096.0, "4.00 KiB"),
             ("retry_io_miss_percent", 0.0, "0 %"),
             ("first_pass_gigabytes_per_second", 1.5, "1.50 GB/s"),
@@ -118,11 +120,11 @@ mod tests {
     #[test]
     fn a_change_of_nearly_all_is_not_all() {
         for (before, after, expected) in [
-            (100.0, 0.0, "-100.0 %"),
-            (100_000.0, 1.0, "-99.999 %"),
-            (1_000_000.0, 1.0, "-99.999 %"),
-            (2.0, 1.0, "-50.0 %"),
-            (1.0, 12.0, "x 12.0"),
+            (100.0, 0.0, "\u{2212}100.0 %"),
+            (100_000.0, 1.0, "\u{2212}99.999 %"),
+            (1_000_000.0, 1.0, "\u{2212}99.999 %"),
+            (2.0, 1.0, "\u{2212}50.0 %"),
+            (1.0, 12.0, "\u{d7} 12.0"),
         ] {
             assert_eq!(change_of(before, after).map(change).as_deref(), Some(expected));
         }
