@@ -9,8 +9,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 pub use self::args::{
-    Advice, CommonArgs, FileMapChurnArgs, IoRetryArgs, Pattern, RandomReadArgs, RepeatArgs, SharedDirtyArgs,
-    Start, TurnArgs,
+    Advice, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, Pattern, RandomReadArgs, RepeatArgs,
+    SharedDirtyArgs, Start, TurnArgs,
 };
 pub(crate) use self::args::{default, seconds, threads};
 use crate::bench::cli::LibraryBench;
@@ -226,7 +226,7 @@ pub enum Workload {
         mut_arg("file_size", default("1GiB")),
         mut_arg("engines", default(LOCK_WAIT_ENGINES)),
     )]
-    LockWait(CommonArgs),
+    LockWait(LockWaitArgs),
 }
 
 const DIRTY_THREADS: &str = "How many threads: one stores, the others map, read and unmap parts of another \
@@ -294,8 +294,8 @@ impl Workload {
             | Self::RandomWrite(common)
             | Self::Scan(common)
             | Self::Cyclic(common)
-            | Self::UptodateWait(common)
-            | Self::LockWait(common) => common,
+            | Self::LockWait(LockWaitArgs { common, .. })
+            | Self::UptodateWait(common) => common,
         }
     }
 
@@ -366,7 +366,8 @@ impl Workload {
                 ("--mapping-bytes", args.mapping_size.bytes().to_string()),
             ],
             Self::SharedDirty(args) => vec![("--start", option_name(args.start))],
-            Self::Scan(_) | Self::Cyclic(_) | Self::UptodateWait(_) | Self::LockWait(_) => Vec::new(),
+            Self::LockWait(args) => vec![("--pause-ms", args.pause_ms.to_string())],
+            Self::Scan(_) | Self::Cyclic(_) | Self::UptodateWait(_) => Vec::new(),
         }
     }
 
@@ -436,7 +437,8 @@ impl Workload {
                 );
                 ensure!((1..=1000).contains(&args.mappings), "--mappings must be from 1 to 1000");
             }
-            Self::LockWait(_) => {
+            Self::LockWait(args) => {
+                ensure!(args.pause_ms <= 1000, "--pause-ms must be at most 1000");
                 ensure!(
                     self.threads() >= 4,
                     "lock-wait has three kinds of threads: --threads must be at least 4"
@@ -539,6 +541,7 @@ mod tests {
             "file-map-churn --mapping-size 65M",
             "uptodate-wait --threads 0",
             "lock-wait --threads 3",
+            "lock-wait --pause-ms 1001",
             "lock-wait --file-size 4K",
             "swap",
         ] {

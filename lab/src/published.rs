@@ -64,8 +64,9 @@ const GOALS: [(&str, &str, &str, f64); 5] = [
 /// The goals of a workload as a list of objects.
 pub fn goals_json(workload: &str) -> Value {
     let of_workload = GOALS.iter().filter(|(of, ..)| *of == workload);
-    let one = |(_, key, metric, percent): &(&str, &str, &str, f64)| json!({ "metric": metric, "key": key, "change_percent": percent });
-    of_workload.map(one).collect()
+    of_workload
+        .map(|(_, key, metric, percent)| json!({ "metric": metric, "key": key, "change_percent": percent }))
+        .collect()
 }
 
 /// Waits that were published, by how long they were.

@@ -300,6 +300,7 @@ fn describe(workload: &Workload) -> String {
         Workload::IoRetry(args) => format!(", pattern {}", option_name(args.pattern)),
         Workload::RandomRead(args) => format!(", advice {}", option_name(args.advice)),
         Workload::FileMapChurn(args) => format!(", {} mappings of {}", args.mappings, args.mapping_size),
+        Workload::LockWait(args) => format!(", pauses of {} ms", args.pause_ms),
         Workload::SharedDirty(args) => {
             let limit = args.kernel_dirty_limit;
             let limit = limit.map(|limit| format!(", the kernel's dirty limit {limit}"));

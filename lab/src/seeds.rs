@@ -1,5 +1,5 @@
-//! `lab seeds`: all workloads one after the other, in a short form, as engine x ablation: the kernel, ours with
-//! real pointers, a soft space, and each of ours without the improvement that the workload is about.
+//! `lab seeds`: all workloads one after the other, in a short form, as engine x ablation: the kernel, ours
+//! with real pointers, a soft space, and each of ours without the improvement that the workload is about.
 //!
 //! Many short workloads instead of one long: whether the direction and the size of each change are as
 //! published can be seen in minutes. A workload that fails is reported at the end and ends no other; a signal
@@ -42,13 +42,13 @@ const SEEDS: [Seed; 13] = [
     seed(
         "io-retry --threads 100 --file-size 4M --memory 64M \
          --engines kernel,elbowroom-retry_under_vma_lock,elbowroom,soft-retry_under_vma_lock,soft",
-        1.5,
+        2.5,
         1,
     ),
     seed(
         "lock-wait --threads 40 --file-size 384M --memory 64M --engines kernel,elbowroom-vma_locks,\
          elbowroom-retry_under_vma_lock,elbowroom,soft-vma_locks,soft-retry_under_vma_lock,soft",
-        1.5,
+        2.5,
         1,
     ),
     seed("thread-storm --threads 100 --engines kernel,soft-vma_locks,soft,host-vma_locks,host", 0.3, 4),
@@ -56,35 +56,35 @@ const SEEDS: [Seed; 13] = [
     seed(
         "shared-dirty --file-size 128M --memory 512M \
          --engines kernel,elbowroom-completed,elbowroom,soft-completed,soft",
-        1.5,
+        2.5,
         1,
     ),
     seed(
         "file-map-churn --threads 160 --file-size 32M --memory 128M \
          --engines kernel,elbowroom-narrow_file_lock,elbowroom,soft-narrow_file_lock,soft",
-        1.0,
+        1.5,
         1,
     ),
     seed(
         "uptodate-wait --threads 16 --file-size 384M --memory 64M \
          --engines kernel,elbowroom-uptodate_wait,elbowroom,soft-uptodate_wait,soft",
-        1.0,
+        1.5,
         1,
     ),
     seed(
         "random-read --threads 16 --file-size 512M --memory 64M \
          --engines kernel,kernel-random,elbowroom-vma_locks,elbowroom,soft",
-        1.0,
+        1.5,
         1,
     ),
     seed(
         "random-write --threads 16 --file-size 256M --memory 64M \
          --engines kernel,kernel-random,elbowroom-completed,elbowroom,soft",
-        1.0,
+        2.0,
         1,
     ),
-    seed("scan --memory 48M --engines kernel,elbowroom-read_growth,elbowroom,soft", 1.0, 1),
-    seed("cyclic --memory 32M --engines kernel,elbowroom-read_growth,elbowroom,soft", 1.5, 1),
+    seed("scan --memory 48M --engines kernel,elbowroom-read_growth,elbowroom,soft", 1.5, 1),
+    seed("cyclic --memory 24M --engines kernel,elbowroom-read_growth,elbowroom,soft", 3.0, 1),
     seed("in-memory --size 32M --memory 128M --engines kernel,soft,host", 0.2, 4),
     seed("map-unmap --threads 2 --engines kernel,soft-vma_locks,soft,host-vma_locks,host", 0.4, 2),
 ];
@@ -245,8 +245,8 @@ impl Harvest {
 /// Measures all, prints a summary and writes the files that were asked for.
 ///
 /// # Errors
-/// If nothing can be measured at all, or a file cannot be written. A workload that fails is in the exit status
-/// only, as is a signal.
+/// If nothing can be measured at all, or a file cannot be written. A workload that fails is in the exit
+/// status only, as is a signal.
 pub fn run(args: &SeedsArgs) -> Result<ExitCode> {
     let json = args.json.as_deref().map(OutputFile::prepare).transpose()?;
     let output = args.output.as_deref().map(OutputFile::prepare).transpose()?;

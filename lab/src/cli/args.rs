@@ -142,6 +142,19 @@ pub struct FileMapChurnArgs {
     #[serde(flatten)]
     pub common: CommonArgs,
 }
+/// Options of lock-wait.
+#[derive(Debug, Args, Serialize)]
+pub struct LockWaitArgs {
+    /// How long threads that map and unmap pause after each time, in milliseconds: how rare writers of the
+    /// layout lock are beside its readers
+    #[arg(long, value_name = "MS", default_value_t = 10)]
+    pub pause_ms: u64,
+    /// What every workload takes.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
 /// In which order pages are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -13,31 +13,31 @@ pub struct About {
 const ALL: &[About] = &[
     About {
         name: "io-retry",
-        what: "Many threads, each with a file of its own: map it, read one byte of every page, unmap it, again \
-               and again, in a budget that is much smaller than the files. A fault that has waited for a read \
-               is tried again; the page should still be there then.",
-        before: "Without retry_under_vma_lock a fault that has waited for I/O takes the layout lock for its \
-                 retry, and nothing keeps the page for it meanwhile.",
+        what: "Many threads, each with a file of its own: map it, read one byte of every page, unmap it, \
+               again and again, in a budget that is much smaller than the files. A fault that has waited \
+               for a read is tried again; the page should still be there then.",
+        before: "Without retry_under_vma_lock a fault that has waited for I/O takes the layout lock for \
+                 its retry, and nothing keeps the page for it meanwhile.",
     },
     About {
         name: "lock-wait",
-        what: "What the start of a large program does to the locks of its address space: threads fault with \
-               reads outstanding, while others map, protect and unmap. What is counted are acquisitions of the \
-               layout lock (in Linux mmap_lock), and what they waited.",
-        before: "Without vma_locks each fault takes the layout lock for reading; without retry_under_vma_lock \
-                 only the retry after I/O does.",
+        what: "What the start of a large program does to the locks of its address space: threads fault \
+               with reads outstanding, while others map, protect and unmap. What is counted are \
+               acquisitions of the layout lock (in Linux mmap_lock), and what they waited.",
+        before: "Without vma_locks each fault takes the layout lock for reading; without \
+                 retry_under_vma_lock only the retry after I/O does.",
     },
     About {
         name: "thread-storm",
-        what: "Many threads start at the same moment; each maps a few areas and faults its working set in. Then \
-               one thread faults alone, among others that map and unmap, and beside areas that merge with its \
-               own.",
+        what: "Many threads start at the same moment; each maps a few areas and faults its working set \
+               in. Then one thread faults alone, among others that map and unmap, and beside areas that \
+               merge with its own.",
         before: "Without vma_locks each fault takes the layout lock for reading.",
     },
     About {
         name: "zero-copy-receive",
-        what: "Threads insert received pages into their mappings in batches, while one changes the rights of \
-               other mappings.",
+        what: "Threads insert received pages into their mappings in batches, while one changes the rights \
+               of other mappings.",
         before: "Without vma_locks each batch takes the layout lock for reading.",
     },
     About {
@@ -47,16 +47,16 @@ const ALL: &[About] = &[
     },
     About {
         name: "file-map-churn",
-        what: "Many threads map parts of one file, touch and unmap them, as fast as they can. The lock of the \
-               file's mappings (in Linux i_mmap_rwsem) is hot. How long it is held was measured in runs of \
-               their own.",
-        before: "Without narrow_file_lock one lock for the whole file is kept while the index of mappings is \
-                 changed.",
+        what: "Many threads map parts of one file, touch and unmap them, as fast as they can. The lock of \
+               the file's mappings (in Linux i_mmap_rwsem) is hot. How long it is held was measured in \
+               runs of their own.",
+        before: "Without narrow_file_lock one lock for the whole file is kept while the index of mappings \
+                 is changed.",
     },
     About {
         name: "uptodate-wait",
-        what: "Threads read the same cold pages at the same time, so that many faults meet a page that another \
-               one is just mapping.",
+        what: "Threads read the same cold pages at the same time, so that many faults meet a page that \
+               another one is just mapping.",
         before: "Without uptodate_wait such a fault lets everything go and begins again.",
     },
     About {
@@ -76,7 +76,8 @@ const ALL: &[About] = &[
     },
     About {
         name: "cyclic",
-        what: "The same file from start to end, again and again: what a model that is larger than memory does.",
+        what: "The same file from start to end, again and again: what a model that is larger than memory \
+               does.",
         before: "The engines with a name behind them are without that improvement.",
     },
     About {
@@ -108,16 +109,17 @@ pub fn rank(workload: &str) -> usize {
 
 /// The paragraphs above everything.
 pub const INTRO: [&str; 3] = [
-    "Elbowroom manages virtual memory in user space. Its fault path has the improvements that Linux's got in the \
-     past years, one by one, and each can be switched off. This report compares the same workload in the Linux \
-     kernel (in a memory control group of the same size), in Elbowroom without the improvement that the workload \
-     is about (\"before\"), and with it (\"after\"). All engines ran in turn on one machine; figures are medians, \
-     and below them stand the least and the most of all runs. Every page that was read was verified.",
+    "Elbowroom manages virtual memory in user space. Its fault path has the improvements that Linux's got \
+     in the past years, one by one, and each can be switched off. This report compares the same workload \
+     in the Linux kernel (in a memory control group of the same size), in Elbowroom without the \
+     improvement that the workload is about (\"before\"), and with it (\"after\"). All engines ran in \
+     turn on one machine; figures are medians, and below them stand the least and the most of all runs. \
+     Every page that was read was verified.",
     "The published figures beside them are facts from the Linux mailing lists: what the authors of those \
-     improvements measured before and after them, on other and mostly far larger machines (from a phone of 8 GB \
-     to 256 processors). So the absolute figures are not comparable. What is compared is the direction and the \
-     size of the change.",
+     improvements measured before and after them, on other and mostly far larger machines (from a phone \
+     of 8 GB to 256 processors). So the absolute figures are not comparable. What is compared is the \
+     direction and the size of the change.",
     "kernel is Linux. elbowroom is an unmodified program under \"elbowroom run\", with real pointers, by \
-     userfaultfd; host is the same in one process of the library. soft is a space of the library that is reached \
-     by calls, without userfaultfd. A name behind a minus is an improvement that is off.",
+     userfaultfd; host is the same in one process of the library. soft is a space of the library that is \
+     reached by calls, without userfaultfd. A name behind a minus is an improvement that is off.",
 ];

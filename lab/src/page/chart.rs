@@ -27,7 +27,7 @@ const GRID: RGBColor = color(2);
 const PUBLISHED: RGBColor = color(3);
 
 /// The page's names of colors.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "ink",
     "muted",
     "grid",
@@ -41,6 +41,7 @@ const NAMES: [&str; 13] = [
     "soft-off",
     "soft-off2",
     "host",
+    "host-off",
 ];
 
 /// The number of an engine's color among all engines of a plot.
@@ -56,6 +57,7 @@ fn number_of(engine: &str, engines: &[&str]) -> u8 {
         "soft" => 9,
         _ if engine.starts_with("elbowroom-") => 7 + off_before("elbowroom").min(1) as u8,
         _ if engine.starts_with("soft-") => 10 + off_before("soft").min(1) as u8,
+        _ if engine.starts_with("host-") => 13,
         _ => 12,
     }
 }
@@ -92,11 +94,11 @@ fn draw(
     let body = svg.split_once('>').map_or("", |(_, body)| body);
     let body = themed(body);
     let Words { id, title, description } = words;
+    let (title, description) = (escaped(title), escaped(description));
     Ok(format!(
         "<svg viewBox=\"0 0 {width} {height}\" style=\"max-width:{width}px\" role=\"img\" \
-         aria-labelledby=\"{id}-t {id}-d\"><title id=\"{id}-t\">{}</title><desc id=\"{id}-d\">{}</desc>{body}\n",
-        escaped(title),
-        escaped(description)
+         aria-labelledby=\"{id}-t {id}-d\"><title id=\"{id}-t\">{title}</title>\
+         <desc id=\"{id}-d\">{description}</desc>{body}\n"
     ))
 }
 
@@ -289,7 +291,7 @@ pub fn waits(words: &Words<'_>, pair: &WaitPair<'_>) -> Result<String> {
         for (decade, name) in DECADE_NAMES.iter().enumerate() {
             let at = x.start + ((decade as f64 + 0.5) / DECADES as f64 * f64::from(x.end - x.start)) as i32;
             let style = text(11, MUTED, HPos::Center, VPos::Center);
-            area.draw_text(name, &style, (at, y.end + 12)).map_err(failed)?;
+            area.draw_text(&units::micro(name), &style, (at, y.end + 12)).map_err(failed)?;
         }
         Ok(())
     })

@@ -2,8 +2,8 @@
 //! written.
 //!
 //! [`input`] reads the files; `section` makes the part about one workload of tables (`html`) and plots
-//! (`chart`); `glance` is the table above them; `about` is what is said in words; `units` shows figures. Everything that comes from a file is
-//! escaped. Nothing is written before all files are read.
+//! (`chart`); `glance` is the table above them; `about` is what is said in words; `units` shows figures.
+//! Everything that comes from a file is escaped. Nothing is written before all files are read.
 
 mod about;
 mod chart;
@@ -70,7 +70,7 @@ fn page(mut input: Input) -> Result<String> {
         "</style></head>\n<body><main><h1>Elbowroom beside Linux: what each improvement is worth</h1>\n",
     );
     for text in about::INTRO {
-        let _ = write!(page, "<p>{}</p>\n", escaped(text));
+        let _ = writeln!(page, "<p>{}</p>", escaped(text));
     }
     page.push_str(&machines(&input.figures));
     page.push_str(&failures(&input));
@@ -128,7 +128,7 @@ fn failures(input: &Input) -> String {
     let mut html = String::new();
     for failed in &input.failed {
         let text = format!("{} could not be measured: {}", failed.workload, failed.error);
-        let _ = write!(html, "<p class=\"problem\">{}</p>\n", escaped(&text));
+        let _ = writeln!(html, "<p class=\"problem\">{}</p>", escaped(&text));
     }
     html
 }

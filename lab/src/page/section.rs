@@ -218,7 +218,7 @@ impl Section<'_> {
         for published in &self.figures.published_waits {
             let of = |engine: &str| *self.figures.waits.get(engine)?.get(&published.key)?;
             let mut columns = vec![published.metric.clone()];
-            columns.extend(DECADE_NAMES.map(String::from));
+            columns.extend(DECADE_NAMES.map(units::micro));
             let caption = format!("Histogram: {}, how many took how long", published.metric);
             let mut table = Table::new(&caption, &columns, 1);
             let mut push = |name: &str, counts: &[f64; DECADES]| {

@@ -35,6 +35,11 @@ pub fn time(ns: f64) -> String {
     }
 }
 
+/// A text with microseconds as they are written.
+pub fn micro(text: &str) -> String {
+    text.replace("us", "\u{b5}s")
+}
+
 /// Bytes in the unit that fits.
 pub fn bytes(bytes: f64) -> String {
     match bytes.abs() {

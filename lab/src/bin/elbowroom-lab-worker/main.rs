@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, ValueEnum};
@@ -101,6 +102,9 @@ enum Mode {
     LockWait {
         #[command(flatten)]
         common: CommonArgs,
+        /// How long those that map pause after each time
+        #[arg(long, default_value_t = 10)]
+        pause_ms: u64,
     },
 }
 
@@ -218,7 +222,10 @@ fn run(mode: Mode) -> Result<Outcome> {
             common.on_ground(|ground| file_map_churn::run(&common, ground, round))
         }
         Mode::UptodateWait { common } => common.on_ground(|ground| uptodate_wait::run(&common, ground)),
-        Mode::LockWait { common } => common.on_ground(|ground| lock_wait::run(&common, ground)),
+        Mode::LockWait { common, pause_ms } => {
+            let pause = Duration::from_millis(pause_ms);
+            common.on_ground(|ground| lock_wait::run(&common, ground, pause))
+        }
     }
 }
 
