@@ -217,7 +217,12 @@ impl Figures {
             let figures = run.get("figures").unwrap_or(run);
             figures.get(key)?.as_f64().filter(|_| run["engine"] == engine)
         };
-        let all: Vec<f64> = self.runs.iter().filter_map(of_run).collect();
+        // Runs in which hold times were measured have other figures as well, which are in no median.
+        let of_runs = |in_detail: bool| -> Vec<f64> {
+            let is_meant = |run: &&Value| run["in_detail"].as_bool().unwrap_or(false) == in_detail;
+            self.runs.iter().filter(is_meant).filter_map(of_run).collect()
+        };
+        let all = Some(of_runs(false)).filter(|all| !all.is_empty()).unwrap_or_else(|| of_runs(true));
         let least = all.iter().copied().reduce(f64::min)?;
         let most = all.iter().copied().reduce(f64::max)?;
         (all.len() > 1).then_some((least, most))
@@ -307,6 +312,18 @@ mod tests {
         assert_eq!(figures.pairs(), [("kernel", "soft"), ("soft-a-b", "soft"), ("kernel", "elbowroom")]);
         assert_eq!(figures.own_pairs(), [("soft-a-b", "soft")]);
         assert_eq!(figures.headline(), Some(("x_ns".into(), "x ns".into())));
+    }
+
+    #[test]
+    fn runs_for_hold_times_are_in_no_other_range() {
+        let run = |in_detail: bool, maps: u64, held: Option<u64>| json!({ "engine": "soft", "in_detail": in_detail, "maps": maps, "held": held });
+        let runs = [run(false, 10, None), run(true, 1, Some(5)), run(false, 12, None), run(true, 2, Some(7))];
+        let medians = json!({ "soft": { "maps": 11, "held": 6 } });
+        let value = json!({ "format": FORMAT, "workload": "w", "medians": medians, "runs": runs });
+        let input = add(&value.to_string()).unwrap();
+        let spread = |key: &str| input.figures[0].spread("soft", key);
+        assert_eq!((spread("maps"), spread("held")), (Some((10.0, 12.0)), Some((5.0, 7.0))));
+        assert_eq!(spread("other"), None);
     }
 
     #[test]
