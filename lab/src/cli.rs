@@ -2,16 +2,20 @@
 
 mod args;
 
+use std::path::PathBuf;
+
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 pub use self::args::{
-    Advice, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, Pattern, RandomReadArgs,
-    RandomWriteArgs, ScanArgs, SharedDirtyArgs, Start, UptodateWaitArgs,
+    Advice, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, Pattern, RandomReadArgs, RepeatArgs,
+    SharedDirtyArgs, Start, TurnArgs,
 };
+pub(crate) use self::args::{default, seconds, threads};
 use crate::bench::cli::LibraryBench;
 use crate::engine::{self, Engine, Kind};
+use crate::seeds::SeedsArgs;
 use crate::size::Size;
 use crate::{PAGE_BYTES, PART_BYTES};
 
@@ -41,11 +45,6 @@ const MAX_THREADS: usize = 10_000;
 /// The smallest budget with which Elbowroom works, and so the smallest that can be compared.
 const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
 
-/// The budget where none is named.
-const DEFAULT_MEMORY: Size = Size::from_bytes(240 << 20);
-/// The same for shared-dirty: so much that its file is no third of it, from which on stores are throttled.
-const DIRTY_MEMORY: Size = Size::from_bytes(1536 << 20);
-
 const IO_RETRY_EXAMPLES: &str = "Examples:
   elbowroom lab run io-retry --threads 100 --memory 240M --kernel-readahead 128K
   elbowroom lab run io-retry --engines elbowroom-vma_locks,elbowroom --json io-retry.json";
@@ -74,7 +73,18 @@ const UPTODATE_EXAMPLES: &str = "Examples:
 
 const LOCK_WAIT_EXAMPLES: &str = "Examples:
   elbowroom lab run lock-wait --threads 40 --kernel-readahead 128K
-  elbowroom lab run lock-wait --engines elbowroom-vma_locks,elbowroom --json lock-wait.json";
+  elbowroom lab run lock-wait --engines soft-vma_locks,soft --json lock-wait.json";
+
+const SEEDS_EXAMPLES: &str = "Examples:
+  elbowroom lab seeds --json seeds.json -o report.html
+  elbowroom lab seeds --only lock-wait,file-map-churn --runs 5 -o locks.html
+
+It takes about 7 minutes on 2 processors. After Ctrl-C, what was measured is still written. The exit status
+is 1 if a workload failed, and 130 after a signal.";
+
+const REPORT_EXAMPLES: &str = "Examples:
+  elbowroom lab run lock-wait --json lock-wait.json && elbowroom lab report lock-wait.json
+  elbowroom lab report seeds.json random-read.json -o figures.html";
 
 const TUNE_EXAMPLES: &str = "Examples:
   elbowroom lab tune io-retry --threads 20 --memory 64M --seconds 2
@@ -108,6 +118,19 @@ pub enum LabCommand {
     },
     /// List the workloads
     List,
+    /// Run all workloads in a short form, in each engine and without what each is about, in minutes
+    #[command(after_help = SEEDS_EXAMPLES)]
+    Seeds(SeedsArgs),
+    /// Make one HTML page of files that `lab run --json` and `lab seeds --json` have written
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report {
+        /// The files; their workloads are in one page
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// The page; what is there under that name is replaced if all goes well
+        #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+        output: PathBuf,
+    },
     /// Run one workload with each improvement and tuned constant switched off, beside runs with all on
     #[command(after_help = TUNE_EXAMPLES)]
     Tune {
@@ -131,51 +154,88 @@ pub enum Runnable {
     Library(LibraryBench),
 }
 
-/// A workload and its options.
+/// A workload and its options. The improvement that is off by default is the one that the workload is about.
 #[derive(Debug, Subcommand, Serialize)]
 #[serde(tag = "workload", rename_all = "kebab-case")]
 pub enum Workload {
     /// Many threads, each maps its own file, reads a byte of every page, unmaps, again
-    #[command(after_help = IO_RETRY_EXAMPLES)]
+    #[command(
+        after_help = IO_RETRY_EXAMPLES,
+        mut_arg("threads", threads("100", "How many threads, each with a file of its own")),
+        mut_arg("file_size", default("16MiB")),
+    )]
     IoRetry(IoRetryArgs),
     /// 4 KiB reads at random through one shared mapping of one file
-    #[command(after_help = RANDOM_EXAMPLES)]
+    #[command(
+        after_help = RANDOM_EXAMPLES,
+        mut_arg("threads", threads("16", "How many threads read through the one mapping")),
+        mut_arg("file_size", default("2GiB")),
+        mut_arg("engines", default("kernel,kernel-random,elbowroom")),
+    )]
     RandomRead(RandomReadArgs),
     /// Stores at random through one shared mapping of one file
-    #[command(after_help = RANDOM_EXAMPLES)]
-    RandomWrite(RandomWriteArgs),
+    #[command(
+        after_help = RANDOM_EXAMPLES,
+        mut_arg("threads", threads("16", "How many threads store through the one mapping")),
+        mut_arg("file_size", default("2GiB")),
+        mut_arg("engines", default("kernel,kernel-random,elbowroom")),
+    )]
+    RandomWrite(CommonArgs),
     /// One sequential pass over a file larger than the budget, then the same again and again
-    #[command(after_help = SCAN_EXAMPLES)]
-    Scan(ScanArgs),
+    #[command(
+        after_help = SCAN_EXAMPLES,
+        mut_arg("threads", threads("1", "How many threads, each of which reads its own part of the file")),
+    )]
+    Scan(CommonArgs),
     /// The same as scan; what counts are the passes after the first
-    #[command(after_help = SCAN_EXAMPLES)]
-    Cyclic(ScanArgs),
+    #[command(
+        after_help = SCAN_EXAMPLES,
+        mut_arg("threads", threads("1", "How many threads, each of which reads its own part of the file")),
+    )]
+    Cyclic(CommonArgs),
+    // So much memory that its file is no third of it, from which on stores are throttled.
     /// One thread stores to every page of a shared mapping, whose file is in memory
-    #[command(after_help = SHARED_DIRTY_EXAMPLES)]
+    #[command(
+        after_help = SHARED_DIRTY_EXAMPLES,
+        mut_arg("threads", threads("1", DIRTY_THREADS)),
+        mut_arg("file_size", default("400MiB")),
+        mut_arg("memory", default("1536M")),
+        mut_arg("engines", default("kernel,elbowroom-completed,elbowroom")),
+    )]
     SharedDirty(SharedDirtyArgs),
     /// Many threads map, touch and unmap parts of one file, as fast as they can
-    #[command(after_help = CHURN_EXAMPLES)]
+    #[command(
+        after_help = CHURN_EXAMPLES,
+        mut_arg("threads", threads("160", "How many threads map and unmap")),
+        mut_arg("file_size", default("64MiB")),
+        mut_arg("engines", default(CHURN_ENGINES)),
+    )]
     FileMapChurn(FileMapChurnArgs),
     /// Many threads read the same cold pages of one file at the same time
-    #[command(after_help = UPTODATE_EXAMPLES)]
-    UptodateWait(UptodateWaitArgs),
+    #[command(
+        after_help = UPTODATE_EXAMPLES,
+        mut_arg("threads", threads("16", "How many threads read the same pages at the same time")),
+        mut_arg("file_size", default("1GiB")),
+        mut_arg("engines", default("kernel,elbowroom-uptodate_wait,elbowroom,soft-uptodate_wait,soft")),
+    )]
+    UptodateWait(CommonArgs),
     /// Threads fault with reads outstanding, while others map, protect and unmap
-    #[command(after_help = LOCK_WAIT_EXAMPLES)]
+    #[command(
+        after_help = LOCK_WAIT_EXAMPLES,
+        mut_arg("threads", threads("40", LOCK_WAIT_THREADS)),
+        mut_arg("file_size", default("1GiB")),
+        mut_arg("engines", default(LOCK_WAIT_ENGINES)),
+    )]
     LockWait(LockWaitArgs),
 }
 
-/// What the workloads have in common, of one of them.
-struct Spec<'a> {
-    name: &'static str,
-    common: &'a CommonArgs,
-    engines: &'a [Engine],
-    /// Of the worker, without the bystander.
-    threads: usize,
-    files: u64,
-    /// `None`: 8 times the budget.
-    file_size: Option<Size>,
-    default_memory: Size,
-}
+const DIRTY_THREADS: &str = "How many threads: one stores, the others map, read and unmap parts of another \
+                             file, a quarter of the time while nobody stores";
+const CHURN_ENGINES: &str = "kernel,elbowroom-narrow_file_lock,elbowroom,soft-narrow_file_lock,soft";
+const LOCK_WAIT_THREADS: &str = "How many threads: of each four, two read a file at random, one maps \
+                                 anonymous memory, touches and unmaps it, and one maps, protects and \
+                                 unmaps parts of the file";
+const LOCK_WAIT_ENGINES: &str = "kernel,elbowroom-vma_locks,elbowroom-retry_under_vma_lock,elbowroom";
 
 /// The name of an option's value, as the command lines of the lab and of the worker have it.
 pub(crate) fn option_name(value: impl ValueEnum) -> String {
@@ -183,6 +243,14 @@ pub(crate) fn option_name(value: impl ValueEnum) -> String {
 }
 
 impl Runnable {
+    /// The name on the command line.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Paging(workload) => workload.name(),
+            Self::Library(bench) => bench.name(),
+        }
+    }
+
     /// What a signal that ends the run leaves behind.
     pub(crate) fn undone(&self) -> &'static str {
         match self {
@@ -192,53 +260,20 @@ impl Runnable {
     }
 }
 
-/// A [`Spec`] of what every struct of options has, and what is said here.
-macro_rules! spec {
-    ($args:expr, $name:literal, files $files:expr, file_size $file_size:expr, memory $memory:expr) => {
-        Spec {
-            name: $name,
-            common: &$args.common,
-            engines: &$args.engines,
-            threads: $args.threads,
-            files: $files,
-            file_size: $file_size,
-            default_memory: $memory,
-        }
-    };
-    ($args:expr, $name:literal) => {
-        spec!($args, $name, files 1, file_size Some($args.file_size), memory DEFAULT_MEMORY)
-    };
-}
-
 impl Workload {
-    fn spec(&self) -> Spec<'_> {
-        match self {
-            Self::IoRetry(args) => {
-                let (files, size) = (args.threads as u64, Some(args.file_size));
-                spec!(args, "io-retry", files files, file_size size, memory DEFAULT_MEMORY)
-            }
-            Self::RandomRead(args) => spec!(args, "random-read"),
-            Self::RandomWrite(args) => spec!(args, "random-write"),
-            Self::Scan(args) => {
-                spec!(args, "scan", files 1, file_size args.file_size, memory DEFAULT_MEMORY)
-            }
-            Self::Cyclic(args) => {
-                spec!(args, "cyclic", files 1, file_size args.file_size, memory DEFAULT_MEMORY)
-            }
-            Self::SharedDirty(args) => {
-                // The others have a file of their own.
-                let (files, size) = (if args.threads > 1 { 2 } else { 1 }, Some(args.file_size));
-                spec!(args, "shared-dirty", files files, file_size size, memory DIRTY_MEMORY)
-            }
-            Self::FileMapChurn(args) => spec!(args, "file-map-churn"),
-            Self::UptodateWait(args) => spec!(args, "uptodate-wait"),
-            Self::LockWait(args) => spec!(args, "lock-wait"),
-        }
-    }
-
     /// The name on the command line.
     pub fn name(&self) -> &'static str {
-        self.spec().name
+        match self {
+            Self::IoRetry(_) => "io-retry",
+            Self::RandomRead(_) => "random-read",
+            Self::RandomWrite(_) => "random-write",
+            Self::Scan(_) => "scan",
+            Self::Cyclic(_) => "cyclic",
+            Self::SharedDirty(_) => "shared-dirty",
+            Self::FileMapChurn(_) => "file-map-churn",
+            Self::UptodateWait(_) => "uptodate-wait",
+            Self::LockWait(_) => "lock-wait",
+        }
     }
 
     /// The name of the worker's mode.
@@ -251,36 +286,60 @@ impl Workload {
 
     /// What every workload takes.
     pub fn common(&self) -> &CommonArgs {
-        self.spec().common
+        match self {
+            Self::IoRetry(IoRetryArgs { common, .. })
+            | Self::RandomRead(RandomReadArgs { common, .. })
+            | Self::SharedDirty(SharedDirtyArgs { common, .. })
+            | Self::FileMapChurn(FileMapChurnArgs { common, .. })
+            | Self::RandomWrite(common)
+            | Self::Scan(common)
+            | Self::Cyclic(common)
+            | Self::LockWait(LockWaitArgs { common, .. })
+            | Self::UptodateWait(common) => common,
+        }
+    }
+
+    /// What everything that is measured takes.
+    pub fn repeat(&self) -> &RepeatArgs {
+        &self.common().turns.repeat
     }
 
     /// The budget.
     pub fn memory(&self) -> Size {
-        let spec = self.spec();
-        spec.common.memory.unwrap_or(spec.default_memory)
+        self.common().turns.memory
     }
 
     /// The engines, in the order of their turns.
     pub fn engines(&self) -> &[Engine] {
-        self.spec().engines
+        &self.common().turns.engines
     }
 
     /// How many threads the worker has, without the bystander.
     pub fn threads(&self) -> usize {
-        self.spec().threads
+        self.common().turns.threads
     }
 
     /// How many files there are.
     pub fn files(&self) -> u64 {
-        self.spec().files
+        match self {
+            Self::IoRetry(_) => self.threads() as u64,
+            // The others have a file of their own.
+            Self::SharedDirty(_) if self.threads() > 1 => 2,
+            _ => 1,
+        }
     }
 
     /// The size of each file.
     pub fn file_size(&self) -> Size {
-        self.spec().file_size.unwrap_or_else(|| {
+        self.common().file_size.unwrap_or_else(|| {
             let budget = self.memory().bytes().next_multiple_of(PAGE_BYTES);
             Size::from_bytes(budget.saturating_mul(8))
         })
+    }
+
+    /// Whether runs in which it is measured how long locks are held, which is not free, belong to it.
+    pub fn has_hold_times(&self) -> bool {
+        matches!(self, Self::FileMapChurn(_))
     }
 
     /// The kernel's dirty limit in its runs, if it is to be another than the machine's.
@@ -307,7 +366,8 @@ impl Workload {
                 ("--mapping-bytes", args.mapping_size.bytes().to_string()),
             ],
             Self::SharedDirty(args) => vec![("--start", option_name(args.start))],
-            Self::Scan(_) | Self::Cyclic(_) | Self::UptodateWait(_) | Self::LockWait(_) => Vec::new(),
+            Self::LockWait(args) => vec![("--pause-ms", args.pause_ms.to_string())],
+            Self::Scan(_) | Self::Cyclic(_) | Self::UptodateWait(_) => Vec::new(),
         }
     }
 
@@ -326,11 +386,11 @@ impl Workload {
     /// # Errors
     /// If an option is out of range; the message says what is possible.
     pub fn check(&self) -> Result<()> {
-        let (common, file_size) = (self.common(), self.file_size());
+        let (common, repeat, file_size) = (self.common(), self.repeat(), self.file_size());
         ensure!((1..=MAX_THREADS).contains(&self.threads()), "--threads must be from 1 to {MAX_THREADS}");
-        ensure!((0.1..=86_400.0).contains(&common.seconds), "--seconds must be from 0.1 to 86400");
+        ensure!((0.1..=86_400.0).contains(&repeat.seconds), "--seconds must be from 0.1 to 86400");
         ensure!((0.1..=3_600.0).contains(&common.grace_seconds), "--grace-seconds must be from 0.1 to 3600");
-        ensure!((1..=1000).contains(&common.runs), "--runs must be from 1 to 1000");
+        ensure!((1..=1000).contains(&repeat.runs), "--runs must be from 1 to 1000");
         ensure!(
             self.memory() >= MIN_MEMORY,
             "--memory must be at least {MIN_MEMORY}, or nothing can run in it"
@@ -354,13 +414,13 @@ impl Workload {
     /// What only one workload asks for.
     fn check_own(&self, file_size: Size) -> Result<()> {
         match self {
-            Self::Scan(args) | Self::Cyclic(args) => ensure!(
-                file_size.pages() >= args.threads as u64,
+            Self::Scan(_) | Self::Cyclic(_) => ensure!(
+                file_size.pages() >= self.threads() as u64,
                 "scan needs a file of at least one page per thread"
             ),
             Self::SharedDirty(args) => {
                 ensure!(
-                    args.threads == 1 || file_size.bytes() >= PART_BYTES,
+                    self.threads() == 1 || file_size.bytes() >= PART_BYTES,
                     "the other threads map parts of 1M of a file: --file-size must be at least that"
                 );
                 let limits = (16 * PAGE_BYTES)..=(1 << 40);
@@ -378,8 +438,9 @@ impl Workload {
                 ensure!((1..=1000).contains(&args.mappings), "--mappings must be from 1 to 1000");
             }
             Self::LockWait(args) => {
+                ensure!(args.pause_ms <= 1000, "--pause-ms must be at most 1000");
                 ensure!(
-                    args.threads >= 4,
+                    self.threads() >= 4,
                     "lock-wait has three kinds of threads: --threads must be at least 4"
                 );
                 ensure!(
@@ -440,7 +501,8 @@ mod tests {
             assert_eq!(workload.engines()[1].off(), "vma_locks");
             assert!(LIST.contains(&format!("\n{name} ")), "{name}");
             // What is before and after by default is of this workload.
-            parse(&format!("lab run {name}")).unwrap();
+            let by_default = parse(&format!("lab run {name}")).unwrap();
+            assert!(by_default.engines().len() >= 2 && by_default.engines()[0].is_kernel(), "{name}");
         }
     }
 
@@ -449,7 +511,7 @@ mod tests {
         let workload = parse("lab run shared-dirty").unwrap();
         assert!(workload.memory().bytes() > 3 * workload.file_size().bytes());
         assert_eq!(parse("lab run shared-dirty --memory 96M").unwrap().memory().bytes(), 96 << 20);
-        assert_eq!(parse("lab run io-retry").unwrap().memory(), DEFAULT_MEMORY);
+        assert_eq!(parse("lab run io-retry").unwrap().memory().bytes(), 240 << 20);
         let files = |threads| parse(&format!("lab run shared-dirty --threads {threads}")).unwrap().files();
         assert_eq!([files(1), files(2)], [1, 2]);
     }
@@ -479,6 +541,7 @@ mod tests {
             "file-map-churn --mapping-size 65M",
             "uptodate-wait --threads 0",
             "lock-wait --threads 3",
+            "lock-wait --pause-ms 1001",
             "lock-wait --file-size 4K",
             "swap",
         ] {

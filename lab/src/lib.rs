@@ -34,12 +34,17 @@ mod engine;
 mod files;
 pub mod histogram;
 mod interrupt;
+mod locks;
+mod origin;
+mod output;
+mod page;
 pub mod procfs;
 mod programs;
 mod progress;
 mod published;
 mod record;
 mod report;
+mod seeds;
 mod session;
 pub mod size;
 mod tune;
@@ -69,6 +74,12 @@ pub fn run(args: cli::LabArgs) -> Result<ExitCode> {
             print!("{}", cli::LIST);
             Ok(ExitCode::SUCCESS)
         }
+        cli::LabCommand::Report { files, output } => {
+            page::write(&files, &output)?;
+            println!("{}", output.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        cli::LabCommand::Seeds(args) => seeds::run(&args),
         cli::LabCommand::Run { workload } => ended(run_one(&workload), workload.undone()),
         cli::LabCommand::Tune { only, workload } => {
             let all = elbowroom::Ablation::names();

@@ -109,10 +109,19 @@ fn of_ticks(ticks: u64) -> Duration {
 pub struct Machine {
     /// Name and release of the kernel.
     pub kernel: String,
+    /// What the processor calls itself.
+    pub processor: Option<String>,
     /// Processors that can be used.
     pub cpus: usize,
     /// Memory of the machine.
     pub memory_bytes: u64,
+}
+
+/// The model of the first processor, where /proc/cpuinfo has one.
+fn processor() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let (_, name) = text.lines().find(|line| line.starts_with("model name"))?.split_once(':')?;
+    Some(name.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// Looks at this machine.
@@ -123,7 +132,8 @@ pub fn machine() -> Result<Machine> {
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     let kib: u64 = total.and_then(|kib| kib.parse().ok()).context("/proc/meminfo has no MemTotal")?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(Machine { kernel: format!("Linux {}", release.trim()), cpus, memory_bytes: kib << 10 })
+    let kernel = format!("Linux {}", release.trim());
+    Ok(Machine { kernel, processor: processor(), cpus, memory_bytes: kib << 10 })
 }
 
 #[cfg(test)]

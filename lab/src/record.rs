@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 use crate::PAGE_BYTES;
 use crate::engine::{Engine, Kind};
 use crate::histogram::Latency;
+use crate::locks::{DECADES, LockUse};
 use crate::report::ratio;
 use crate::size::Size;
+use crate::watch::Progressed;
 
 /// An Elbowroom worker with more of files resident than programs and libraries are large has its data mapped
 /// by the kernel.
@@ -19,6 +21,8 @@ pub struct Record {
     pub engine: Engine,
     /// From 1.
     pub run: usize,
+    /// Whether it was measured how long locks are held, which is not free: a run for that alone.
+    pub in_detail: bool,
     /// Whether the worker did not end by itself and was killed; what it had counted by then is here.
     pub killed_at_bound: bool,
     /// From the start of the threads until the pages in time were counted.
@@ -30,6 +34,8 @@ pub struct Record {
     pub rounds_completed: u64,
     /// Until every thread had completed its first round; absent if one never did.
     pub first_pass_seconds: Option<f64>,
+    /// What had been done after each quarter of a second.
+    pub timeline: Vec<Progressed>,
     /// Of the worker's process, from start to end.
     pub cpu_user_ns: u64,
     pub cpu_system_ns: u64,
@@ -116,6 +122,26 @@ pub struct Metric {
     pub unit: Unit,
     /// How it follows from a record; `None` if it was not measured.
     pub of: fn(&Record) -> Option<f64>,
+    /// Whether it is of the runs in which it is measured how long locks are held, and of no others.
+    pub in_detail: bool,
+}
+
+/// Acquisitions of a lock by how long they waited.
+#[derive(Debug)]
+pub struct Waits {
+    /// In the JSON object.
+    pub key: &'static str,
+    /// In the table.
+    pub label: &'static str,
+    lock: &'static str,
+    mode: &'static str,
+}
+
+impl Waits {
+    /// How many acquisitions of each decade there were in a run.
+    pub fn of(&self, record: &Record) -> Option<[f64; DECADES]> {
+        record.lock(self.lock, &[self.mode]).map(|used| used.waits())
+    }
 }
 
 const fn metric(
@@ -124,7 +150,17 @@ const fn metric(
     unit: Unit,
     of: fn(&Record) -> Option<f64>,
 ) -> Metric {
-    Metric { key, label, unit, of }
+    Metric { key, label, unit, of, in_detail: false }
+}
+
+/// A figure of the runs in which it is measured how long locks are held.
+const fn of_holds(
+    key: &'static str,
+    label: &'static str,
+    unit: Unit,
+    of: fn(&Record) -> Option<f64>,
+) -> Metric {
+    Metric { key, label, unit, of, in_detail: true }
 }
 
 fn per_page(record: &Record, amount: f64) -> Option<f64> {
@@ -137,6 +173,10 @@ fn pages_per_second(record: &Record) -> Option<f64> {
 
 fn rounds_per_second(record: &Record) -> Option<f64> {
     pages_per_second(record).map(|pages| pages / record.pages_per_round as f64)
+}
+
+fn per_map(record: &Record, amount: f64) -> Option<f64> {
+    (record.maps > 0).then(|| amount / record.maps as f64)
 }
 
 fn per_second(record: &Record, count: u64) -> Option<f64> {
@@ -174,6 +214,9 @@ fn cyclic_rate(record: &Record) -> Option<f64> {
 
 const IO_RETRY: &[Metric] = &[
     metric("rounds_per_second", "rounds/s", Unit::PerSecond, rounds_per_second),
+    metric("rounds", "rounds", Unit::Count, |r| Some(r.pages_in_time as f64 / r.pages_per_round as f64)),
+    metric("retry_mmap_drop", "retries after I/O", Unit::Count, |r| r.stat("retry_mmap_drop")),
+    metric("retry_io_miss", "  of them missed", Unit::Count, |r| r.stat("retry_io_miss")),
     metric("retry_io_miss_percent", "retries that miss", Unit::Percent, |r| {
         ratio(100.0 * r.stat("retry_io_miss")?, r.stat("retry_mmap_drop")?)
     }),
@@ -241,6 +284,29 @@ const FILE_MAP_CHURN: &[Metric] = &[
     }),
     metric("handed_back_files", "files left to the kernel", Unit::Count, |r| r.stat("handed_back_files")),
     metric("folio_moves", "folio moves", Unit::Count, |r| r.stat("folio_moves")),
+    metric("file_lock_acquisitions", "file-mapping lock: acquisitions", Unit::Count, |r| {
+        r.file_lock().map(|lock| lock.acquisitions)
+    }),
+    metric("file_lock_waits", "file-mapping lock: waits", Unit::Count, |r| {
+        r.file_lock().map(|lock| lock.contended)
+    }),
+    metric("file_lock_wait_ns", "file-mapping lock: all waits", Unit::Nanoseconds, |r| {
+        r.file_lock().map(|lock| lock.wait_ns)
+    }),
+    metric("file_lock_wait_ns_per_map", "file-mapping lock: waits per map", Unit::Nanoseconds, |r| {
+        per_map(r, r.file_lock()?.wait_ns)
+    }),
+    of_holds("file_lock_hold_ns_per_map", "file-mapping lock: held per map", Unit::Nanoseconds, |r| {
+        per_map(r, r.file_lock().filter(|lock| lock.holds > 0.0)?.hold_ns)
+    }),
+    of_holds("file_lock_hold_average_ns", "file-mapping lock: held each time", Unit::Nanoseconds, |r| {
+        let lock = r.file_lock()?;
+        ratio(lock.hold_ns, lock.holds)
+    }),
+    of_holds("file_lock_hold_percent", "file-mapping lock: held, of the time", Unit::Percent, |r| {
+        let lock = r.file_lock().filter(|lock| lock.holds > 0.0)?;
+        ratio(lock.hold_ns / 1e7, r.worker_seconds)
+    }),
 ];
 
 const UPTODATE_WAIT: &[Metric] = &[
@@ -258,15 +324,38 @@ const UPTODATE_WAIT: &[Metric] = &[
     metric("retry_mmap_drop", "retries after I/O", Unit::Count, |r| r.stat("retry_mmap_drop")),
 ];
 
-/// What the bystander waits for is in every workload. What was waited for the layout lock, for reading and
-/// writing, belongs here: `layout_read_acquisitions` and so on, the keys that `published` has.
+/// What the bystander waits for is in every workload.
 const LOCK_WAIT: &[Metric] = &[
+    metric("layout_read_wait_ns", "layout lock, for reading: all waits", Unit::Nanoseconds, |r| {
+        r.layout_lock("read").map(|lock| lock.wait_ns)
+    }),
     metric("reads_per_second", "reads/s", Unit::PerSecond, pages_per_second),
     metric("anonymous_per_second", "anonymous maps/s", Unit::PerSecond, |r| per_second(r, r.anonymous_maps)),
     metric("changes_per_second", "map + protect + unmap /s", Unit::PerSecond, |r| per_second(r, r.maps)),
     metric("change_p50_ns", "  of these p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
     metric("change_p99_ns", "  p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
     metric("change_max_ns", "  max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
+    metric("layout_read_acquisitions", "layout lock, for reading: acquisitions", Unit::Count, |r| {
+        r.layout_lock("read").map(|lock| lock.acquisitions)
+    }),
+    metric("layout_read_wait_average_ns", "layout lock, for reading: wait each", Unit::Nanoseconds, |r| {
+        r.layout_lock("read")?.average_wait_ns()
+    }),
+    metric("layout_write_acquisitions", "layout lock, for writing: acquisitions", Unit::Count, |r| {
+        r.layout_lock("write").map(|lock| lock.acquisitions)
+    }),
+    metric("layout_write_wait_ns", "layout lock, for writing: all waits", Unit::Nanoseconds, |r| {
+        r.layout_lock("write").map(|lock| lock.wait_ns)
+    }),
+    metric("layout_write_wait_average_ns", "layout lock, for writing: wait each", Unit::Nanoseconds, |r| {
+        r.layout_lock("write")?.average_wait_ns()
+    }),
+];
+
+/// Waits for the layout lock.
+const LAYOUT_WAITS: &[Waits] = &[
+    Waits { key: "layout_read_waits", label: "waits for reading", lock: "layout", mode: "read" },
+    Waits { key: "layout_write_waits", label: "waits for writing", lock: "layout", mode: "write" },
 ];
 
 const EVERY_WORKLOAD: &[Metric] = &[
@@ -301,6 +390,11 @@ const EVERY_WORKLOAD: &[Metric] = &[
     }),
 ];
 
+/// The histograms of a workload.
+pub fn histograms(workload: &str) -> &'static [Waits] {
+    if workload == "lock-wait" { LAYOUT_WAITS } else { &[] }
+}
+
 /// The figures of a workload, the one it is about first.
 pub fn metrics(workload: &str) -> impl Iterator<Item = &'static Metric> {
     let own = match workload {
@@ -328,13 +422,29 @@ impl Record {
         self.engine_stats.as_ref()?.get(key)?.as_f64()
     }
 
+    /// How a class of the manager's locks was used.
+    fn lock(&self, lock: &str, modes: &[&str]) -> Option<LockUse> {
+        LockUse::of(self.engine_stats.as_ref()?, lock, modes)
+    }
+
+    fn layout_lock(&self, mode: &str) -> Option<LockUse> {
+        self.lock("layout", &[mode])
+    }
+
+    fn file_lock(&self) -> Option<LockUse> {
+        self.lock("file-mapping", &["read", "write"])
+    }
+
     /// The record as an object, with the figures of the table that follow from it.
     pub fn to_json(&self, workload: &str) -> serde_json::Result<Value> {
         let mut value = serde_json::to_value(self)?;
         for metric in metrics(workload) {
-            if value.get(metric.key).is_none() {
+            if value.get(metric.key).is_none() && metric.in_detail == self.in_detail {
                 value[metric.key] = json!((metric.of)(self));
             }
+        }
+        for waits in histograms(workload) {
+            value[waits.key] = json!(waits.of(self));
         }
         Ok(value)
     }
@@ -345,6 +455,7 @@ impl Record {
         Self {
             engine: Engine::whole(kind),
             run,
+            in_detail: false,
             killed_at_bound: false,
             measured_seconds: seconds,
             pages_in_time: pages,
@@ -352,6 +463,7 @@ impl Record {
             pages_total: pages,
             rounds_completed: pages / 10,
             first_pass_seconds: None,
+            timeline: Vec::new(),
             cpu_user_ns: 100 * pages,
             cpu_system_ns: 900 * pages,
             machine_cpu_ns: 1500 * pages,

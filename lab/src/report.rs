@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 use crate::cli::{Workload, option_name};
 use crate::device::Device;
 use crate::engine::{self, Engine, Kind};
+use crate::locks::{DECADE_NAMES, DECADES};
+use crate::origin;
 use crate::procfs::{self, Machine};
 use crate::published;
-use crate::record::{Metric, Record, metrics};
+use crate::record::{Metric, Record, Waits, histograms, metrics};
 use crate::size::Size;
 
 /// An engine that this machine cannot run.
@@ -65,6 +67,11 @@ impl Report {
         self.runs.push(record);
     }
 
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
     fn metrics(&self) -> impl Iterator<Item = &'static Metric> {
         metrics(self.workload)
     }
@@ -77,7 +84,8 @@ impl Report {
         };
         let first = self.metrics().next().map_or("", |metric| metric.key);
         let cyclic = "cyclic_gigabytes_per_second";
-        let mut keys = vec![first, cyclic, "cpu_ns_per_page", "bystander_p99_ns", "peak_rss_bytes"];
+        let held = "file_lock_hold_ns_per_map";
+        let mut keys = vec![first, cyclic, held, "cpu_ns_per_page", "bystander_p99_ns", "peak_rss_bytes"];
         // Where it is the first one itself.
         keys.dedup();
         let mut line = keys.into_iter().filter_map(shown).collect::<Vec<_>>().join(", ");
@@ -87,15 +95,28 @@ impl Report {
         line
     }
 
+    fn runs_of(&self, engine: Engine, in_detail: bool) -> impl Iterator<Item = &Record> {
+        self.runs.iter().filter(move |record| record.engine == engine && record.in_detail == in_detail)
+    }
+
+    /// Of each decade the median.
+    fn median_waits(&self, engine: Engine, waits: &Waits) -> Option<[f64; DECADES]> {
+        let all: Vec<_> = self.runs_of(engine, false).filter_map(|record| waits.of(record)).collect();
+        let mut medians = [0.0; DECADES];
+        for (decade, middle) in medians.iter_mut().enumerate() {
+            *middle = median(all.iter().map(|waits| waits[decade]).collect())?;
+        }
+        Some(medians)
+    }
+
     fn median(&self, engine: Engine, metric: &Metric) -> Option<f64> {
-        let of_engine = self.runs.iter().filter(|record| record.engine == engine);
-        median(of_engine.filter_map(metric.of).collect())
+        median(self.runs_of(engine, metric.in_detail).filter_map(metric.of).collect())
     }
 
     /// Of each run in which both engines have a figure, the ratio; of these the median.
     fn median_of_pairs(&self, engine: Engine, base: Engine, metric: &Metric) -> Option<f64> {
         let value = |engine, run| {
-            let record = self.runs.iter().find(|record| record.engine == engine && record.run == run)?;
+            let record = self.runs_of(engine, metric.in_detail).find(|record| record.run == run)?;
             (metric.of)(record)
         };
         let runs = self.runs.iter().map(|record| record.run).max().unwrap_or(0);
@@ -134,6 +155,7 @@ impl Report {
         let mut text = self.heading();
         align(&rows, &mut text);
         text.push_str(&self.published());
+        text.push_str(&self.histograms());
         text.push_str(self.notes().as_str());
         text
     }
@@ -147,6 +169,30 @@ impl Report {
         })
     }
 
+    /// Waits by how long they were, of each engine below what was published. Empty if there are none.
+    fn histograms(&self) -> String {
+        let mut text = String::new();
+        for waits in histograms(self.workload) {
+            let mut rows = vec![vec![waits.label.to_owned()]];
+            rows[0].extend(DECADE_NAMES.map(str::to_owned));
+            let mut push = |name: String, counts: [f64; DECADES]| {
+                rows.push([name].into_iter().chain(counts.map(|count| format!("{count:.0}"))).collect());
+            };
+            for published in published::histograms(self.workload, waits.key) {
+                push("published, before".into(), published.before);
+                push("published, after".into(), published.after);
+            }
+            for engine in &self.engines {
+                if let Some(counts) = self.median_waits(*engine, waits) {
+                    push(engine.to_string(), counts);
+                }
+            }
+            text.push('\n');
+            align(&rows, &mut text);
+        }
+        text
+    }
+
     fn heading(&self) -> String {
         let readahead = match (&self.device, self.kernel_readahead) {
             (Some((name, Some(own))), Some(set)) => {
@@ -156,7 +202,7 @@ impl Report {
             (Some((name, None)), _) => format!("{name}, readahead unknown"),
             (None, _) => "unknown, so its reads are not counted".into(),
         };
-        let Machine { kernel, cpus, memory_bytes } = &self.machine;
+        let Machine { kernel, cpus, memory_bytes, .. } = &self.machine;
         let runs = self.runs.iter().map(|record| record.run).max().unwrap_or(0);
         format!(
             "{}; {runs} runs\nmachine: {kernel}, {cpus} CPUs, {} MiB; device: {readahead}\n\n",
@@ -216,18 +262,35 @@ impl Report {
             json!({ "name": name, "readahead_bytes": readahead })
         };
         let device = self.device.as_ref().map(of_device);
-        Ok(json!({
+        let rows: Vec<_> = self.metrics().map(|m| json!({ "key": m.key, "label": m.label.trim() })).collect();
+        let mut waits = BTreeMap::new();
+        for engine in &self.engines {
+            let of_engine: BTreeMap<_, _> =
+                histograms(self.workload).iter().map(|w| (w.key, self.median_waits(*engine, w))).collect();
+            if !of_engine.is_empty() {
+                waits.insert(engine.to_string(), of_engine);
+            }
+        }
+        let mut json = json!({
             "workload": self.workload,
+            "description": self.description,
+            "rows": rows,
             "parameters": self.parameters,
             "machine": self.machine,
             "device": device,
+            "kernel_readahead_bytes": self.kernel_readahead,
             "engines": self.engines,
             "skipped": self.skipped,
             "runs": runs?,
             "medians": medians,
             "ratios": ratios,
+            "waits": waits,
             "published": published::json(self.workload),
-        }))
+            "published_waits": published::waits_json(self.workload),
+            "goals": published::goals_json(self.workload),
+        });
+        origin::note(&mut json);
+        Ok(json)
     }
 }
 
@@ -237,6 +300,7 @@ fn describe(workload: &Workload) -> String {
         Workload::IoRetry(args) => format!(", pattern {}", option_name(args.pattern)),
         Workload::RandomRead(args) => format!(", advice {}", option_name(args.advice)),
         Workload::FileMapChurn(args) => format!(", {} mappings of {}", args.mappings, args.mapping_size),
+        Workload::LockWait(args) => format!(", pauses of {} ms", args.pause_ms),
         Workload::SharedDirty(args) => {
             let limit = args.kernel_dirty_limit;
             let limit = limit.map(|limit| format!(", the kernel's dirty limit {limit}"));
@@ -244,14 +308,13 @@ fn describe(workload: &Workload) -> String {
         }
         _ => String::new(),
     };
-    let common = workload.common();
     format!(
         "{}: {} threads, {} x {}{how}, {} s, budget {}",
         workload.name(),
         workload.threads(),
         workload.files(),
         workload.file_size(),
-        common.seconds,
+        workload.repeat().seconds,
         workload.memory()
     )
 }
@@ -273,7 +336,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
 /// Writes rows with the first column to the left and the others to the right.
 pub(crate) fn align(rows: &[Vec<String>], text: &mut String) {
     let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for row in rows {
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
@@ -289,7 +352,7 @@ mod tests {
     use super::*;
 
     fn report(rates: &[(Kind, usize, u64)], kinds: &[Kind]) -> Report {
-        let machine = Machine { kernel: "Linux 1.2".into(), cpus: 2, memory_bytes: 1 << 30 };
+        let machine = Machine { kernel: "Linux 1.2".into(), processor: None, cpus: 2, memory_bytes: 1 << 30 };
         let run = |(kind, run, pages): &(Kind, usize, u64)| Record::of_pages(*kind, *run, *pages, 1.0);
         Report {
             workload: "io-retry",

@@ -2,12 +2,11 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::TempDir;
 
 use crate::WRONG_CONTENT_STATUS;
 use crate::board::{
@@ -21,6 +20,7 @@ use crate::dirty_limit;
 use crate::engine::{Engine, Kind};
 use crate::files::DataFiles;
 use crate::interrupt::Interrupt;
+use crate::output::OutputFile;
 use crate::procfs::{self, Resident};
 use crate::programs::Programs;
 use crate::progress::Progress;
@@ -55,41 +55,49 @@ impl<'a> Session<'a> {
     }
 }
 
+/// One run of one engine.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    engine: Engine,
+    /// From 1.
+    run: usize,
+    /// Whether it is measured how long locks are held.
+    in_detail: bool,
+}
+
 /// Runs a workload in its engines, prints the table and writes the JSON file.
 pub fn run(workload: &Workload) -> Result<()> {
-    workload.check()?;
-    let common = workload.common();
-    let json = common.json.as_deref().map(JsonFile::prepare).transpose()?;
-    let (engines, skipped) = usable_engines(workload)?;
+    let json = workload.repeat().json.as_deref().map(OutputFile::prepare).transpose()?;
     let mut progress = Progress::new();
+    let (report, ended) = measure(workload, &mut progress)?;
+    drop(progress);
+    ended?;
+    print!("{}", report.table());
+    json.map_or(Ok(()), |json| json.write_json(&report.json()?))
+}
+
+/// Runs a workload in its engines. What was measured before something failed, or a signal came, is there with
+/// the error.
+///
+/// # Errors
+/// If it cannot even begin.
+pub fn measure(workload: &Workload, progress: &mut Progress) -> Result<(Report, Result<()>)> {
+    workload.check()?;
+    let (engines, skipped) = usable_engines(workload)?;
     for Skipped { engine, reason } in &skipped {
         progress.keep(&format!("{engine} is left out: {reason}"));
     }
-    let session = Session::begin(workload, &engines, &mut progress)?;
+    let session = Session::begin(workload, &engines, progress)?;
     let mut report = Report::new(workload, &engines, skipped, session.device.as_ref())?;
-    for run in 1..=common.runs {
-        for engine in &engines {
-            let label = format!("run {run}/{} {engine}", common.runs);
-            let record =
-                session.run_one(*engine, run, &label, &mut progress).with_context(|| label.clone())?;
-            progress.keep(&format!("{label}: {}", report.line(&record)));
-            report.push(record);
-        }
-    }
-    drop(progress);
-    drop(session);
-    print!("{}", report.table());
-    if let Some(json) = json {
-        json.write(&report.json()?)?;
-    }
-    Ok(())
+    let ended = session.take_turns(&engines, &mut report, progress);
+    Ok((report, ended))
 }
 
 /// Runs a workload under Elbowroom with each of `names` switched off in turn, each time beside a run with all
 /// on, and prints what each is worth.
 pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
     workload.check()?;
-    let json = workload.common().json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = workload.repeat().json.as_deref().map(OutputFile::prepare).transpose()?;
     let on = Engine::whole(Kind::Elbowroom);
     let mut progress = Progress::new();
     let session = Session::begin(workload, &[on], &mut progress)?;
@@ -97,12 +105,12 @@ pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
     for (nth, name) in (1..).zip(names) {
         let mut worth = Worth::new(name);
         let off = Engine::without(Kind::Elbowroom, name).context("there is no such improvement")?;
-        for run in 1..=workload.common().runs {
+        for run in 1..=workload.repeat().runs {
             for engine in [on, off] {
                 let is_on = engine.is_whole();
                 let label =
                     format!("{nth}/{} {name}, run {run}, {}", names.len(), if is_on { "on" } else { "off" });
-                let record = session.run_one(engine, run, &label, &mut progress);
+                let record = session.run_one(Turn { engine, run, in_detail: false }, &label, &mut progress);
                 worth.push(is_on, &record.with_context(|| label.clone())?);
             }
         }
@@ -112,7 +120,7 @@ pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
     drop(progress);
     print!("{}", tune::table(&worths));
     if let Some(json) = json {
-        json.write(&tune::json(workload, &worths)?)?;
+        json.write_json(&tune::json(workload, &worths)?)?;
     }
     Ok(())
 }
@@ -159,8 +167,29 @@ fn scratch_dir(fallback: &Path) -> Result<TempDir> {
 }
 
 impl Session<'_> {
+    /// Each engine once, again and again. Where hold times belong to it, ours have a run more each time: what
+    /// the others measure must not be slowed down by that.
+    fn take_turns(&self, engines: &[Engine], report: &mut Report, progress: &mut Progress) -> Result<()> {
+        let runs = self.workload.repeat().runs;
+        for run in 1..=runs {
+            for engine in engines {
+                let has_hold_times = self.workload.has_hold_times() && !engine.is_kernel();
+                for in_detail in [false, true].into_iter().take(if has_hold_times { 2 } else { 1 }) {
+                    let what = if in_detail { ", hold times" } else { "" };
+                    let label = format!("run {run}/{runs} {engine}{what}");
+                    let turn = Turn { engine: *engine, run, in_detail };
+                    let record = self.run_one(turn, &label, progress).with_context(|| label.clone())?;
+                    progress.keep(&format!("{label}: {}", report.line(&record)));
+                    report.push(record);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Runs the worker once in one engine, with a cold cache.
-    fn run_one(&self, engine: Engine, run: usize, label: &str, progress: &mut Progress) -> Result<Record> {
+    fn run_one(&self, turn: Turn, label: &str, progress: &mut Progress) -> Result<Record> {
+        let engine = turn.engine;
         let common = self.workload.common();
         progress.update(|| format!("{label}: making the page cache cold"));
         self.files.make_cold(&self.interrupt)?;
@@ -174,25 +203,29 @@ impl Session<'_> {
             remove_if_there(path)?;
         }
         let board = Board::create(&board_path, self.workload.threads())?;
-        let arguments = self.worker_arguments(engine, &board_path, &stats_path);
+        let arguments = self.worker_arguments(turn, &board_path, &stats_path);
         let memory = self.workload.memory();
         let group = if engine.is_kernel() { Some(Cgroup::create(memory)?) } else { None };
         let readahead = common.kernel_readahead.filter(|_| engine.is_kernel()).zip(self.device.as_ref());
         let _readahead = readahead.map(|(size, device)| device.with_readahead(size)).transpose()?;
         let dirty_limit = self.workload.kernel_dirty_limit().filter(|_| engine.is_kernel());
         let _dirty_limit = dirty_limit.map(dirty_limit::set).transpose()?;
-        let line = match (&group, engine.kind) {
+        let mut line = match (&group, engine.kind) {
             (Some(group), _) => self.programs.in_cgroup(group, &arguments),
             (None, Kind::Soft) => self.programs.alone(&arguments),
             (None, _) => self.programs.under_elbowroom(memory, &stats_path, &engine.off(), &arguments),
         };
+        if turn.in_detail && engine.kind == Kind::Elbowroom {
+            let options = line.iter().position(|word| word == "run").map_or(0, |run| run + 1);
+            line.insert(options, "--contention".into());
+        }
 
         let mut stderr =
             tempfile::tempfile_in(self.scratch.path()).context("cannot make a file for standard error")?;
         let task = Task {
             line: &line,
             board: &board,
-            time: Duration::from_secs_f64(common.seconds),
+            time: Duration::from_secs_f64(self.workload.repeat().seconds),
             grace: Duration::from_secs_f64(common.grace_seconds),
             stderr: &mut stderr,
         };
@@ -205,16 +238,17 @@ impl Session<'_> {
         judge(&watched, group.as_ref(), &mut stderr)?;
         let peak_engine_bytes = group.as_ref().and_then(Cgroup::peak_bytes);
         let stats = if engine.is_kernel() || watched.killed { None } else { Some(read_stats(&stats_path)?) };
-        Ok(self.record(engine, run, &watched, used, peak_engine_bytes, stats))
+        Ok(self.record(turn, &watched, used, peak_engine_bytes, stats))
     }
 
-    fn worker_arguments(&self, engine: Engine, board: &Path, stats: &Path) -> Vec<OsString> {
+    fn worker_arguments(&self, turn: Turn, board: &Path, stats: &Path) -> Vec<OsString> {
+        let Turn { engine, in_detail, .. } = turn;
         let mut arguments: Vec<OsString> = vec![self.workload.mode().into()];
         let mut option = |name: &str, value: OsString| arguments.extend([name.into(), value]);
         option("--dir", self.files.dir().into());
         option("--board", board.into());
         option("--threads", self.workload.threads().to_string().into());
-        option("--seconds", self.workload.common().seconds.to_string().into());
+        option("--seconds", self.workload.repeat().seconds.to_string().into());
         option("--file-bytes", self.workload.file_size().bytes().to_string().into());
         option("--seed", self.files.seed().to_string().into());
         for (name, value) in self.workload.worker_options(engine) {
@@ -224,25 +258,29 @@ impl Session<'_> {
             option("--soft-memory", self.workload.memory().bytes().to_string().into());
             option("--soft-ablate", engine.off().into());
             option("--stats", stats.into());
+            if in_detail {
+                arguments.push("--soft-hold-times".into());
+            }
         }
         arguments
     }
 
     fn record(
         &self,
-        engine: Engine,
-        run: usize,
+        turn: Turn,
         watched: &Watched,
         used: Meters,
         group_peak_bytes: Option<u64>,
         stats: Option<serde_json::Value>,
     ) -> Record {
+        let Turn { engine, run, in_detail } = turn;
         let board = &watched.board;
         let reads_only = matches!(self.workload, Workload::RandomRead(_));
         let of_stats = |key: &str| stats.as_ref().and_then(|stats| stats.get(key)?.as_u64());
         Record {
             engine,
             run,
+            in_detail,
             killed_at_bound: watched.killed,
             measured_seconds: watched.time.as_secs_f64(),
             pages_in_time: watched.pages_in_time,
@@ -253,6 +291,7 @@ impl Session<'_> {
                 .latest(SLOT_FIRST_PASS_NS)
                 .zip(board.header(STARTED_NS))
                 .map(|(end, start)| Duration::from_nanos(end.saturating_sub(start)).as_secs_f64()),
+            timeline: watched.timeline.clone(),
             cpu_user_ns: watched.cpu.user.as_nanos() as u64,
             cpu_system_ns: watched.cpu.system.as_nanos() as u64,
             machine_cpu_ns: used.busy.as_nanos() as u64,
@@ -359,37 +398,5 @@ impl Meters {
         let busy = self.busy.saturating_sub(before.busy).saturating_sub(lab).max(worker);
         let read_bytes = self.read_bytes.zip(before.read_bytes).map(|(now, then)| now.saturating_sub(then));
         Self { busy, lab, read_bytes }
-    }
-}
-
-/// The file for the results: what is wrong with it should be known before the runs, and it appears whole or
-/// not at all.
-#[derive(Debug)]
-pub(crate) struct JsonFile {
-    path: PathBuf,
-    temporary: NamedTempFile,
-}
-
-impl JsonFile {
-    pub(crate) fn prepare(path: &Path) -> Result<Self> {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if path.is_dir() {
-            bail!("--json {} is a directory; name a file", path.display());
-        }
-        let temporary = tempfile::Builder::new().prefix(".elbowroom-lab-").tempfile_in(parent);
-        let temporary = temporary.with_context(|| format!("cannot write --json {}", path.display()))?;
-        Ok(Self { path: path.to_owned(), temporary })
-    }
-
-    pub(crate) fn write(mut self, json: &serde_json::Value) -> Result<()> {
-        let context = || format!("cannot write --json {}", self.path.display());
-        let text = serde_json::to_string_pretty(json).with_context(context)?;
-        writeln!(self.temporary, "{text}").with_context(context)?;
-        // Temporary files are private; a result is as readable as any file that is not secret.
-        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-        fs::set_permissions(self.temporary.path(), permissions).with_context(context)?;
-        let path = self.path.clone();
-        self.temporary.persist(&path).with_context(|| format!("cannot write --json {}", path.display()))?;
-        Ok(())
     }
 }

@@ -9,12 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use serde::Serialize;
 
-use crate::board::{Board, BoardReading, ENDED_NS, PID, SLOT_PAGES, STARTED_NS, now_ns};
+use crate::board::{Board, BoardReading, ENDED_NS, PID, SLOT_MAPS, SLOT_PAGES, STARTED_NS, now_ns};
 use crate::interrupt::Interrupt;
 use crate::procfs::{self, Cpu, Resident};
 
 const SAMPLE_PERIOD: Duration = Duration::from_millis(10);
+/// How often what has been done is kept, for the course of a run.
+const TIMELINE_PERIOD: Duration = Duration::from_millis(250);
 /// A killed worker whose threads wait for the disk is gone only when the disk has answered all of them.
 const KILL_BOUND: Duration = Duration::from_secs(180);
 const STDERR_SHOWN_BYTES: u64 = 2000;
@@ -34,6 +37,23 @@ pub struct Task<'a> {
     pub stderr: &'a mut File,
 }
 
+/// What had been done by some moment.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Progressed {
+    /// Since the start of the threads.
+    pub at_ms: u64,
+    /// Pages read or stored to.
+    pub pages: u64,
+    /// Mappings of files made and unmapped, where the workload counts them.
+    pub maps: u64,
+}
+
+impl Progressed {
+    fn at(board: &BoardReading, running_ns: u64) -> Self {
+        Self { at_ms: running_ns / 1_000_000, pages: board.total(SLOT_PAGES), maps: board.total(SLOT_MAPS) }
+    }
+}
+
 /// What was seen of one worker.
 #[derive(Debug)]
 pub struct Watched {
@@ -45,6 +65,8 @@ pub struct Watched {
     pub time: Duration,
     /// User and system time of the whole process, from its start to its end.
     pub cpu: Cpu,
+    /// What had been done after each quarter of a second, while the time was not over.
+    pub timeline: Vec<Progressed>,
     /// The highest of each figure that a sample showed.
     pub peak: Resident,
     /// Whether it had to be killed because it did not come to an end.
@@ -125,6 +147,7 @@ pub fn watch(
     let worker = Worker::start(&task)?;
     let spawned = Instant::now();
     let (mut peak, mut in_time, mut killed_at) = (Resident::default(), None, None::<Instant>);
+    let mut timeline: Vec<Progressed> = Vec::new();
     let mut next_sample = spawned;
     loop {
         interrupt.check()?;
@@ -136,8 +159,15 @@ pub fn watch(
         if in_time.is_none() && running_ns.is_some_and(|ns| ns >= time_ns) && killed_at.is_none() {
             in_time = Some((board.total(SLOT_PAGES), Duration::from_nanos(running_ns.unwrap_or(time_ns))));
         }
+        let last_ms = timeline.last().map_or(0, |last| last.at_ms);
+        let due = (last_ms * 1_000_000 + TIMELINE_PERIOD.as_nanos() as u64)
+            ..=time_ns + 2 * SAMPLE_PERIOD.as_nanos() as u64;
+        if let Some(ns) = running_ns.filter(|ns| due.contains(ns)) {
+            timeline.push(Progressed::at(&board, ns));
+        }
         if ended {
-            return finish(worker, board, in_time, peak, killed_at.is_some());
+            let killed = killed_at.is_some();
+            return Ok(Watched { timeline, ..finish(worker, board, in_time, peak, killed)? });
         }
         let pid = board.header(PID).unwrap_or(u64::from(worker.child.id()));
         let resident = procfs::resident(pid).unwrap_or_default();
@@ -188,7 +218,8 @@ fn finish(
         let ended = board.header(ENDED_NS).unwrap_or(now);
         (board.total(SLOT_PAGES), Duration::from_nanos(ended.saturating_sub(started)))
     });
-    Ok(Watched { board, pages_in_time, time, cpu, peak, killed, status })
+    let timeline = Vec::new();
+    Ok(Watched { board, pages_in_time, time, cpu, timeline, peak, killed, status })
 }
 
 fn raise(peak: &mut Resident, seen: Resident) {

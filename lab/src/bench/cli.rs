@@ -1,13 +1,12 @@
 //! The command lines of what is measured in the lab's own process.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use elbowroom::Ablation;
 use serde::Serialize;
 
 use crate::PAGE_BYTES;
+use crate::cli::{RepeatArgs, TurnArgs, default, seconds, threads};
 use crate::engine::{self, Engine, Kind};
 use crate::size::Size;
 
@@ -38,174 +37,115 @@ const MAP_UNMAP_EXAMPLES: &str = "Examples:
   elbowroom lab run map-unmap
   elbowroom lab run map-unmap --threads 16 --engines kernel,soft-vma_locks,soft --json map-unmap.json";
 
+/// What most of them have time for, and what for.
+const EACH_PHASE: &str = "How long each phase of a run takes, in seconds";
+
 /// A measurement of the library alone.
 #[derive(Debug, Subcommand)]
 pub enum LibraryBench {
     /// What single operations cost, in nanoseconds, beside their targets
-    #[command(after_help = CORE_EXAMPLES)]
-    Core(CoreArgs),
+    #[command(
+        after_help = CORE_EXAMPLES,
+        mut_arg("seconds", seconds("0.3", "How long each figure is measured in each run, in seconds")),
+        mut_arg("runs", default("5")),
+    )]
+    Core(RepeatArgs),
     /// Accesses to memory that fits, beside a plain pointer
-    #[command(after_help = IN_MEMORY_EXAMPLES)]
+    #[command(
+        after_help = IN_MEMORY_EXAMPLES,
+        mut_arg("threads", threads("1", "How many threads read, all of them the same memory")),
+        mut_arg("seconds", seconds("0.5", EACH_PHASE)),
+        mut_arg("memory", default("256M")),
+        mut_arg("engines", default("kernel,soft,host")),
+    )]
     InMemory(InMemoryArgs),
     /// Mappings of 64 KiB made and unmapped per second, untouched and touched
-    #[command(after_help = MAP_UNMAP_EXAMPLES)]
-    MapUnmap(MapUnmapArgs),
+    #[command(
+        after_help = MAP_UNMAP_EXAMPLES,
+        mut_arg("threads", threads("1", "How many threads map and unmap")),
+        mut_arg("seconds", seconds("1", EACH_PHASE)),
+        mut_arg("memory", default("256M")),
+        mut_arg("engines", default("kernel,soft,host")),
+    )]
+    MapUnmap(TurnArgs),
     /// Many threads start at once: each maps a few areas and faults its working set in
-    #[command(after_help = STORM_EXAMPLES)]
-    ThreadStorm(StormArgs),
+    #[command(
+        after_help = STORM_EXAMPLES,
+        mut_arg("threads", threads("100", STORM_THREADS)),
+        mut_arg("seconds", seconds("1", EACH_PHASE)),
+        mut_arg("memory", default("256M")),
+        mut_arg("engines", default("kernel,soft-vma_locks,soft,host")),
+    )]
+    ThreadStorm(TurnArgs),
     /// Threads insert received pages while another changes the rights of other mappings
-    #[command(after_help = RECEIVE_EXAMPLES)]
+    #[command(
+        after_help = RECEIVE_EXAMPLES,
+        mut_arg("threads", threads("4", RECEIVE_THREADS)),
+        mut_arg("seconds", seconds("1", EACH_PHASE)),
+        mut_arg("memory", default("64M")),
+        mut_arg("engines", default("soft-vma_locks,soft")),
+    )]
     ZeroCopyReceive(ReceiveArgs),
 }
 
-/// Options of core.
-#[derive(Debug, Clone, Args)]
-pub struct CoreArgs {
-    /// How long each figure is measured in each run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 0.3)]
-    pub seconds: f64,
-    /// How often everything is measured; the figures take turns, and medians are reported
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub runs: usize,
-    /// Write the medians to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-/// The kernel, soft spaces, and the host's space.
-fn all_kinds() -> Vec<Engine> {
-    IN_PROCESS.map(Engine::whole).to_vec()
-}
+const STORM_THREADS: &str = "How many threads start together; the faults of one are measured while the \
+                             others map and unmap";
+const RECEIVE_THREADS: &str =
+    "How many threads: all but one insert pages, that one changes the rights of other mappings";
 
 /// Options of in-memory.
 #[derive(Debug, Clone, Args, Serialize)]
 pub struct InMemoryArgs {
-    /// How many threads read, all of them the same memory
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
-    /// How long each of the four phases (random and in order, each also by a plain pointer) takes in each
-    /// run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 0.5)]
-    pub seconds: f64,
-    /// How often each engine is run; the engines take turns, and medians are reported
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub runs: usize,
     /// How much memory is read
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     #[serde(rename = "size_bytes")]
     pub size: Size,
-    /// The budget of a manager, in which that fits
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    #[serde(rename = "memory_bytes")]
-    pub memory: Size,
-    /// The engines, in the order of their turns: kernel, soft (spaces of the library), host (real pointers,
-    /// by userfaultfd); soft-vma_locks is soft without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = all_kinds())]
-    pub engines: Vec<Engine>,
-    /// Write all runs, medians and ratios to this file
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
-    pub json: Option<PathBuf>,
-}
-
-/// Options of map-unmap.
-#[derive(Debug, Clone, Args, Serialize)]
-pub struct MapUnmapArgs {
-    /// How many threads map and unmap
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
-    /// How long each of the two phases (untouched, touched) takes in each run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
-    pub seconds: f64,
-    /// How often each engine is run; the engines take turns, and medians are reported
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub runs: usize,
-    /// The budget of a manager
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    #[serde(rename = "memory_bytes")]
-    pub memory: Size,
-    /// The engines, in the order of their turns: kernel, soft (spaces of the library), host (real pointers,
-    /// by userfaultfd); soft-vma_locks is soft without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = all_kinds())]
-    pub engines: Vec<Engine>,
-    /// Write all runs, medians and ratios to this file
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
-    pub json: Option<PathBuf>,
-}
-
-/// Options of thread-storm.
-#[derive(Debug, Clone, Args, Serialize)]
-pub struct StormArgs {
-    /// How many threads start together; the faults of one are measured while the others map and unmap
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub threads: usize,
-    /// How long each of the four phases (starts, faults alone, among others and beside others) takes in each
-    /// run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
-    pub seconds: f64,
-    /// How often each engine is run; the engines take turns, and medians are reported
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub runs: usize,
-    /// The budget of a manager
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
-    #[serde(rename = "memory_bytes")]
-    pub memory: Size,
-    /// The engines, in the order of their turns: kernel, soft (spaces of the library), host (real pointers,
-    /// by userfaultfd); soft-vma_locks is soft without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
-        Engine::whole(Kind::Kernel),
-        without_vma_locks(),
-        Engine::whole(Kind::Soft),
-        Engine::whole(Kind::Host),
-    ])]
-    pub engines: Vec<Engine>,
-    /// Write all runs, medians and ratios to this file
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
-    pub json: Option<PathBuf>,
+    /// What is taken where engines are compared.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub turns: TurnArgs,
 }
 
 /// Options of zero-copy-receive.
 #[derive(Debug, Clone, Args, Serialize)]
 pub struct ReceiveArgs {
-    /// How many threads: all but one insert pages, that one changes the rights of other mappings
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub threads: usize,
-    /// How long each of the two phases (empty batches, full batches) takes in each run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 1.0)]
-    pub seconds: f64,
-    /// How often each engine is run; the engines take turns, and medians are reported
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub runs: usize,
     /// How many pages of 4 KiB are inserted by one call
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub batch: usize,
-    /// The budget of a manager
-    #[arg(long, value_name = "SIZE", default_value = "64M")]
-    #[serde(rename = "memory_bytes")]
-    pub memory: Size,
-    /// The engines, in the order of their turns: soft; soft-vma_locks is soft without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
-        without_vma_locks(),
-        Engine::whole(Kind::Soft),
-    ])]
-    pub engines: Vec<Engine>,
-    /// Write all runs, medians and ratios to this file
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
-    pub json: Option<PathBuf>,
+    /// What is taken where engines are compared.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub turns: TurnArgs,
 }
 
 impl LibraryBench {
-    /// Where the results are to be written.
-    pub fn json(&self) -> Option<&PathBuf> {
+    /// The name on the command line.
+    pub fn name(&self) -> &'static str {
         match self {
-            Self::Core(args) => args.json.as_ref(),
-            Self::InMemory(args) => args.json.as_ref(),
-            Self::MapUnmap(args) => args.json.as_ref(),
-            Self::ThreadStorm(args) => args.json.as_ref(),
-            Self::ZeroCopyReceive(args) => args.json.as_ref(),
+            Self::Core(_) => "core",
+            Self::InMemory(_) => "in-memory",
+            Self::MapUnmap(_) => "map-unmap",
+            Self::ThreadStorm(_) => "thread-storm",
+            Self::ZeroCopyReceive(_) => "zero-copy-receive",
+        }
+    }
+
+    /// What everything that is measured takes.
+    pub fn repeat(&self) -> &RepeatArgs {
+        match self {
+            Self::Core(repeat) => repeat,
+            _ => &self.turns().expect("only core has no engines").repeat,
+        }
+    }
+
+    /// What is taken where engines are compared; `core` does not.
+    pub fn turns(&self) -> Option<&TurnArgs> {
+        match self {
+            Self::Core(_) => None,
+            Self::InMemory(InMemoryArgs { turns, .. })
+            | Self::MapUnmap(turns)
+            | Self::ThreadStorm(turns)
+            | Self::ZeroCopyReceive(ReceiveArgs { turns, .. }) => Some(turns),
         }
     }
 
@@ -214,69 +154,38 @@ impl LibraryBench {
     /// # Errors
     /// If an option is out of range; the message says what is possible.
     pub fn check(&self) -> Result<()> {
-        let (seconds, runs) = match self {
-            Self::Core(args) => (args.seconds, args.runs),
-            Self::InMemory(args) => (args.seconds, args.runs),
-            Self::MapUnmap(args) => (args.seconds, args.runs),
-            Self::ThreadStorm(args) => (args.seconds, args.runs),
-            Self::ZeroCopyReceive(args) => (args.seconds, args.runs),
-        };
-        ensure!((0.01..=3600.0).contains(&seconds), "--seconds must be from 0.01 to 3600");
-        ensure!((1..=1000).contains(&runs), "--runs must be from 1 to 1000");
-        match self {
-            Self::Core(_) => Ok(()),
+        let RepeatArgs { seconds, runs, .. } = self.repeat();
+        ensure!((0.01..=3600.0).contains(seconds), "--seconds must be from 0.01 to 3600");
+        ensure!((1..=1000).contains(runs), "--runs must be from 1 to 1000");
+        let Some(TurnArgs { threads, memory, engines, .. }) = self.turns() else { return Ok(()) };
+        let fewest = if matches!(self, Self::ThreadStorm(_) | Self::ZeroCopyReceive(_)) { 2 } else { 1 };
+        ensure!((fewest..=MAX_THREADS).contains(threads), "--threads must be from {fewest} to {MAX_THREADS}");
+        let least = self.least_memory(*threads)?;
+        ensure!(*memory >= least, "--memory must be at least {least}, so that everything fits");
+        // Pages are inserted into soft spaces.
+        let soft_only = matches!(self, Self::ZeroCopyReceive(_));
+        check_engines(engines, self.name(), if soft_only { &[Kind::Soft] } else { &IN_PROCESS })
+    }
+
+    /// The least budget in which so many threads have what they use.
+    fn least_memory(&self, threads: usize) -> Result<Size> {
+        let least = match self {
+            Self::Core(_) => MIN_MEMORY,
             Self::InMemory(args) => {
-                let threads = 1..=MAX_THREADS;
-                ensure!(threads.contains(&args.threads), "--threads must be from 1 to {MAX_THREADS}");
                 ensure!(
                     args.size.bytes() > 0 && args.size.bytes().is_multiple_of(PAGE_BYTES),
                     "--size must be whole pages of 4 KiB"
                 );
                 // Frames, and what describes them.
-                let least = Size::from_bytes(args.size.bytes().saturating_mul(5) / 4).max(MIN_MEMORY);
-                ensure!(args.memory >= least, "--memory must be at least {least}, so that everything fits");
-                check_engines(&args.engines, "in-memory", &IN_PROCESS)
+                Size::from_bytes(args.size.bytes().saturating_mul(5) / 4)
             }
-            Self::MapUnmap(args) => {
-                let threads = 1..=MAX_THREADS;
-                ensure!(threads.contains(&args.threads), "--threads must be from 1 to {MAX_THREADS}");
-                let least = super::storm::least_memory(args.threads);
-                ensure!(
-                    args.memory >= least.max(MIN_MEMORY),
-                    "--memory must be at least {least} for {} threads",
-                    args.threads
-                );
-                check_engines(&args.engines, "map-unmap", &IN_PROCESS)
-            }
-            Self::ThreadStorm(args) => {
-                ensure!(
-                    (2..=MAX_THREADS).contains(&args.threads),
-                    "--threads must be from 2 to {MAX_THREADS}"
-                );
-                let least = super::storm::least_memory(args.threads).max(MIN_MEMORY);
-                ensure!(
-                    args.memory >= least,
-                    "--memory must be at least {least} for {} threads",
-                    args.threads
-                );
-                check_engines(&args.engines, "thread-storm", &IN_PROCESS)
-            }
+            Self::MapUnmap(_) | Self::ThreadStorm(_) => super::storm::least_memory(threads),
             Self::ZeroCopyReceive(args) => {
-                ensure!(
-                    (2..=MAX_THREADS).contains(&args.threads),
-                    "--threads must be from 2 to {MAX_THREADS}"
-                );
                 ensure!((1..=256).contains(&args.batch), "--batch must be from 1 to 256");
-                let least = super::receive::least_memory(args.threads, args.batch).max(MIN_MEMORY);
-                ensure!(
-                    args.memory >= least,
-                    "--memory must be at least {least} for {} threads",
-                    args.threads
-                );
-                // Pages are inserted into soft spaces.
-                check_engines(&args.engines, "zero-copy-receive", &[Kind::Soft])
+                super::receive::least_memory(threads, args.batch)
             }
-        }
+        };
+        Ok(least.max(MIN_MEMORY))
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::engine::{self, Engine, Kind};
+use crate::origin;
 use crate::procfs;
 use crate::published;
 use crate::report::{align, median, ratio};
@@ -174,8 +175,12 @@ impl Comparison {
             .iter()
             .map(|(engine, reason)| json!({ "engine": engine, "reason": reason }))
             .collect();
-        Ok(json!({
+        let rows: Vec<_> =
+            self.rows.iter().map(|row| json!({ "key": row.key, "label": row.label.trim() })).collect();
+        let mut json = json!({
             "workload": self.workload,
+            "description": self.description,
+            "rows": rows,
             "parameters": self.parameters,
             "machine": procfs::machine()?,
             "engines": self.engines,
@@ -184,6 +189,8 @@ impl Comparison {
             "medians": medians,
             "ratios": ratios,
             "published": published::json(self.workload),
-        }))
+        });
+        origin::note(&mut json);
+        Ok(json)
     }
 }

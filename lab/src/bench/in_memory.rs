@@ -43,16 +43,16 @@ const HIGHLIGHTS: &[&str] = &["random_ns", "plain_random_ns", "sequential_ns"];
 /// # Errors
 /// If no engine can run here, a wrong byte was read, or a signal came.
 pub fn measure(args: &InMemoryArgs, stage: &mut Stage) -> Result<(String, Value)> {
+    let turns = &args.turns;
     let description = format!(
         "in-memory: {} threads, {} of memory, {} runs of 4 x {} s, budget {}",
-        args.threads, args.size, args.runs, args.seconds, args.memory
+        turns.threads, args.size, turns.repeat.runs, turns.repeat.seconds, turns.memory
     );
     let comparison = Comparison::new("in-memory", description, args, ROWS, HIGHLIGHTS)?;
     let len = args.size.bytes() as usize;
     // Each word holds its own offset, as the area's do.
     let plain: Vec<AtomicU64> = (0..len as u64).step_by(8).map(AtomicU64::new).collect();
-    let turns = Turns { engines: &args.engines, memory: args.memory, runs: args.runs };
-    turns.take(comparison, stage, |ground, stage| {
+    Turns::of(turns).take(comparison, stage, |ground, stage| {
         let area = ground.map(len)?;
         let hand = ground.hand();
         for offset in (0..len).step_by(STEP) {
@@ -110,14 +110,14 @@ impl Measured<'_> {
         access: &(impl Fn(&Hand, usize) -> Result<()> + Sync),
     ) -> Result<f64> {
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.args.threads)
+            let threads: Vec<_> = (0..self.args.turns.threads)
                 .map(|number| scope.spawn(move || self.one_thread(number as u64, order, access)))
                 .collect();
             let mut sum = 0.0;
             for thread in threads {
                 sum += thread.join().ok().context("a thread has panicked")??;
             }
-            Ok(sum / self.args.threads as f64)
+            Ok(sum / self.args.turns.threads as f64)
         })
     }
 
@@ -131,7 +131,7 @@ impl Measured<'_> {
         let words = self.len / STEP;
         let mut dice = PageDice::new(number);
         let mut next = 0;
-        let time = Duration::from_secs_f64(self.args.seconds);
+        let time = Duration::from_secs_f64(self.args.turns.repeat.seconds);
         ns_per_operation(time, self.interrupt, || {
             timed(|| {
                 for _ in 0..BATCH {

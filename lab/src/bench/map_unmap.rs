@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::Stage;
 use super::area::{Ground, Hand};
-use super::cli::MapUnmapArgs;
 use super::compare::{Comparison, Record, Row, Unit};
 use super::turns::Turns;
+use crate::cli::TurnArgs;
 use crate::interrupt::Interrupt;
 
 const PAGE: usize = crate::PAGE_BYTES as usize;
@@ -30,15 +30,14 @@ const HIGHLIGHTS: &[&str] = &["map_unmap_per_second", "map_touch_unmap_per_secon
 ///
 /// # Errors
 /// If no engine can run here, a wrong byte was read, or a signal came.
-pub fn measure(args: &MapUnmapArgs, stage: &mut Stage) -> Result<(String, Value)> {
+pub fn measure(args: &TurnArgs, stage: &mut Stage) -> Result<(String, Value)> {
     let description = format!(
         "map-unmap: {} threads, {} runs of 2 x {} s, budget {}",
-        args.threads, args.runs, args.seconds, args.memory
+        args.threads, args.repeat.runs, args.repeat.seconds, args.memory
     );
     let comparison = Comparison::new("map-unmap", description, args, ROWS, HIGHLIGHTS)?;
-    let turns = Turns { engines: &args.engines, memory: args.memory, runs: args.runs };
-    turns.take(comparison, stage, |ground, stage| {
-        let time = Duration::from_secs_f64(args.seconds);
+    Turns::of(args).take(comparison, stage, |ground, stage| {
+        let time = Duration::from_secs_f64(args.repeat.seconds);
         let before = ground.stats();
         let rate = |round: &(dyn Fn(&Hand, u64) -> Result<()> + Sync)| {
             per_second(ground, args.threads, time, &stage.interrupt, round)

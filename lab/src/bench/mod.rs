@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::interrupt::Interrupt;
+use crate::output::OutputFile;
 use crate::progress::Progress;
-use crate::session::JsonFile;
 use cli::LibraryBench;
 
 /// What every measurement is given.
@@ -40,12 +40,22 @@ struct Stage {
 /// If an option is out of range, nothing can be measured here, or a wrong byte was read.
 pub fn run(bench: &LibraryBench) -> Result<()> {
     bench.check()?;
-    let json = bench.json().map(|path| JsonFile::prepare(path)).transpose()?;
+    let json = bench.repeat().json.as_deref().map(OutputFile::prepare).transpose()?;
     let mut stage = Stage { interrupt: Interrupt::install()?, progress: Progress::new() };
     let (table, value) = measure(bench, &mut stage)?;
     drop(stage);
     print!("{table}");
-    json.map_or(Ok(()), |json| json.write(&value))
+    json.map_or(Ok(()), |json| json.write_json(&value))
+}
+
+/// Measures, and gives the JSON object.
+///
+/// # Errors
+/// As [`run`].
+pub fn figures(bench: &LibraryBench, progress: Progress) -> Result<serde_json::Value> {
+    bench.check()?;
+    let mut stage = Stage { interrupt: Interrupt::install()?, progress };
+    measure(bench, &mut stage).map(|(_, value)| value)
 }
 
 /// The table and the JSON object of a measurement.

@@ -68,25 +68,26 @@ pub fn least_memory(threads: usize, batch: usize) -> Size {
 pub fn measure(args: &ReceiveArgs, stage: &mut Stage) -> Result<(String, Value)> {
     let description = format!(
         "zero-copy-receive: {} threads insert, 1 changes rights, batches of {} pages, {} runs of 2 x {} s",
-        args.threads - 1,
+        args.turns.threads - 1,
         args.batch,
-        args.runs,
-        args.seconds
+        args.turns.repeat.runs,
+        args.turns.repeat.seconds
     );
     let mut comparison = Comparison::new("zero-copy-receive", description, args, ROWS, HIGHLIGHTS)?;
-    comparison.engines.clone_from(&args.engines);
+    comparison.engines.clone_from(&args.turns.engines);
     let mut grounds = Vec::new();
-    for engine in &args.engines {
-        let ground = Ground::new(*engine, args.memory).with_context(|| format!("cannot run {engine}"))?;
+    for engine in &args.turns.engines {
+        let ground =
+            Ground::new(*engine, args.turns.memory).with_context(|| format!("cannot run {engine}"))?;
         if let Ground::Soft(space, _) = &ground {
-            map_all(space, args.threads - 1)?;
+            map_all(space, args.turns.threads - 1)?;
         }
         grounds.push((*engine, ground));
     }
-    for run in 1..=args.runs {
+    for run in 1..=args.turns.repeat.runs {
         let mut records = Vec::new();
         for (engine, ground) in &grounds {
-            let label = format!("run {run}/{} {engine}", args.runs);
+            let label = format!("run {run}/{} {engine}", args.turns.repeat.runs);
             stage.progress.update(|| label.clone());
             let record = run_one(ground, args, &stage.interrupt).with_context(|| label.clone())?;
             stage.progress.keep(&format!("{label}: {}", comparison.line(&record)));
@@ -138,7 +139,7 @@ struct Phase {
 
 fn run_one(ground: &Ground, args: &ReceiveArgs, interrupt: &Interrupt) -> Result<Record> {
     let Ground::Soft(space, manager) = ground else { bail!("pages are inserted into soft spaces only") };
-    let time = Duration::from_secs_f64(args.seconds);
+    let time = Duration::from_secs_f64(args.turns.repeat.seconds);
     let finding = phase(space, args, 0, time, interrupt)?;
     let (stats, layout) = (manager.stats(), ground.layout_lock().context("a space has a layout lock")?);
     let full = phase(space, args, args.batch, time, interrupt)?;
@@ -148,10 +149,10 @@ fn run_one(ground: &Ground, args: &ReceiveArgs, interrupt: &Interrupt) -> Result
     let per = |time: Duration, count: u64| time.as_nanos() as f64 / count.max(1) as f64;
     let (find_ns, batch_ns) = (per(finding.cpu, finding.calls), per(full.cpu, full.calls));
     let waited_ns = (layout_after.wait_ns - layout.wait_ns) as f64;
-    let all_time_ns = full.wall.as_nanos() as f64 * args.threads as f64;
+    let all_time_ns = full.wall.as_nanos() as f64 * args.turns.threads as f64;
     let takes = after.layout_lock_faults - stats.layout_lock_faults;
     // The pages that the threads put into their mappings at first, one by one, count too.
-    let batches = full.calls + ((args.threads - 1) * AREA_PAGES) as u64;
+    let batches = full.calls + ((args.turns.threads - 1) * AREA_PAGES) as u64;
     Ok(Record::from([
         ("insert_ns", per(full.cpu, full.pages)),
         ("batch_ns", batch_ns),
@@ -180,7 +181,7 @@ fn phase(
 ) -> Result<Phase> {
     let stop = AtomicBool::new(false);
     let protects = AtomicU64::new(0);
-    let inserting = args.threads - 1;
+    let inserting = args.turns.threads - 1;
     std::thread::scope(|scope| {
         let (stop, protects) = (&stop, &protects);
         let begin = Instant::now();

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::Stage;
 use super::area::Ground;
 use super::compare::{Comparison, Record};
+use crate::cli::TurnArgs;
 use crate::engine::Engine;
 use crate::size::Size;
 
@@ -17,7 +18,12 @@ pub struct Turns<'a> {
     pub runs: usize,
 }
 
-impl Turns<'_> {
+impl<'a> Turns<'a> {
+    /// As the command line says.
+    pub fn of(args: &'a TurnArgs) -> Self {
+        Self { engines: &args.engines, memory: args.memory, runs: args.repeat.runs }
+    }
+
     /// Measures by `one`; the table and the JSON object.
     ///
     /// # Errors

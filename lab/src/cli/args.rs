@@ -1,48 +1,73 @@
-//! The options of the workloads that a worker runs.
+//! The options of what can be measured. What several have in common is here once; the defaults that differ
+//! are where the workloads are listed, by [`default`] and [`threads`].
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, ValueEnum};
 use serde::Serialize;
 
-use crate::engine::{Engine, Kind};
+use crate::engine::Engine;
 use crate::size::Size;
 
-/// The kernel and Elbowroom.
-fn kernel_and_ours() -> Vec<Engine> {
-    [Kind::Kernel, Kind::Elbowroom].map(Engine::whole).to_vec()
+/// Gives an option its default in one workload.
+pub(crate) fn default(value: &'static str) -> impl FnOnce(Arg) -> Arg {
+    move |arg| arg.default_value(value)
 }
 
-/// The same, and the kernel with MADV_RANDOM.
-fn kernels_and_ours() -> Vec<Engine> {
-    [Kind::Kernel, Kind::KernelRandom, Kind::Elbowroom].map(Engine::whole).to_vec()
+/// Says what the threads of one workload do, and how many there are by default.
+pub(crate) fn threads(value: &'static str, help: &'static str) -> impl FnOnce(Arg) -> Arg {
+    move |arg| arg.default_value(value).help(help)
 }
 
-/// The kernel, then each kind without one improvement, where there is one of that name, and with it.
-fn before_and_after(improvement: &str, kinds: &[Kind]) -> Vec<Engine> {
-    let pair = |kind: &Kind| [Engine::without(*kind, improvement), Some(Engine::whole(*kind))];
-    let pairs = kinds.iter().flat_map(pair).flatten();
-    [Engine::whole(Kind::Kernel)].into_iter().chain(pairs).collect()
+/// The same of the seconds.
+pub(crate) fn seconds(value: &'static str, help: &'static str) -> impl FnOnce(Arg) -> Arg {
+    move |arg| arg.default_value(value).help(help)
 }
 
-/// The options of every workload.
+/// What everything that is measured takes.
 #[derive(Debug, Clone, Args, Serialize)]
-pub struct CommonArgs {
+pub struct RepeatArgs {
     /// How long each engine is measured in each run, in seconds
-    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    #[arg(long, value_name = "S", default_value = "10")]
     pub seconds: f64,
-    /// The budget: Elbowroom's --memory, and the limit of the kernel's control group (page cache included);
-    /// by default 240M, and 1536M for shared-dirty
-    #[arg(long, value_name = "SIZE")]
-    #[serde(rename = "memory_bytes")]
-    pub memory: Option<Size>,
-    /// How often each engine is run; the engines take turns, and medians are reported
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// How often everything is measured; engines take turns, and medians are reported
+    #[arg(long, value_name = "N", default_value = "3")]
     pub runs: usize,
-    /// Write all runs, medians and ratios to this file
+    /// Write all runs, medians and ratios to this file; `lab report` makes a page of it
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub json: Option<PathBuf>,
+}
+
+/// What is taken where engines are compared.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct TurnArgs {
+    /// How many threads
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub threads: usize,
+    /// The budget: Elbowroom's --memory, or that of a manager in this process; and the limit of the kernel's
+    /// control group (page cache included), where a worker program runs in one
+    #[arg(long, value_name = "SIZE", default_value = "240M")]
+    #[serde(rename = "memory_bytes")]
+    pub memory: Size,
+    /// The engines, in the order of their turns: kernel; elbowroom (by elbowroom run); soft (a soft space of
+    /// the library); of the library alone also host (real pointers, by userfaultfd); of random accesses
+    /// also kernel-random (with MADV_RANDOM). elbowroom-vma_locks is elbowroom without that improvement
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_value = "kernel,elbowroom")]
+    pub engines: Vec<Engine>,
+    /// What everything takes.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub repeat: RepeatArgs,
+}
+
+/// What every workload of the worker takes; all that some of them take.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct CommonArgs {
+    /// The size of each file; of scan and cyclic 8 times the budget by default
+    #[arg(long, value_name = "SIZE")]
+    #[serde(rename = "file_bytes")]
+    pub file_size: Option<Size>,
     /// The device's readahead during the kernel's runs; it is restored afterwards
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "kernel_readahead_bytes")]
@@ -55,25 +80,18 @@ pub struct CommonArgs {
     /// How long a worker may take to start, and to end when its time is over, before it is killed, in seconds
     #[arg(long, value_name = "S", default_value_t = 30.0)]
     pub grace_seconds: f64,
+    /// What is taken where engines are compared.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub turns: TurnArgs,
 }
 
 /// Options of io-retry.
 #[derive(Debug, Args, Serialize)]
 pub struct IoRetryArgs {
-    /// How many threads, each with a file of its own
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub threads: usize,
-    /// The size of each thread's file
-    #[arg(long, value_name = "SIZE", default_value = "16MiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
     /// In which order a thread reads the pages of its file
     #[arg(long, value_enum, default_value_t = Pattern::Seq)]
     pub pattern: Pattern,
-    /// The engines, in the order of their turns: kernel, elbowroom (by elbowroom run), soft (a soft space of
-    /// the library); elbowroom-vma_locks is elbowroom without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = kernel_and_ours())]
-    pub engines: Vec<Engine>,
     /// What every workload takes.
     #[command(flatten)]
     #[serde(flatten)]
@@ -83,58 +101,9 @@ pub struct IoRetryArgs {
 /// Options of random-read.
 #[derive(Debug, Args, Serialize)]
 pub struct RandomReadArgs {
-    /// How many threads read through the one mapping
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub threads: usize,
-    /// The size of the file
-    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
     /// What the worker tells its system about the mapping, by madvise, in every engine
     #[arg(long, value_enum, default_value_t = Advice::None)]
     pub advice: Advice,
-    /// The engines, in the order of their turns; kernel-random is the kernel with MADV_RANDOM
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = kernels_and_ours())]
-    pub engines: Vec<Engine>,
-    /// What every workload takes.
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub common: CommonArgs,
-}
-
-/// Options of scan.
-#[derive(Debug, Args, Serialize)]
-pub struct ScanArgs {
-    /// How many threads, each of which reads its own part of the file
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
-    /// The size of the file; by default 8 times the budget
-    #[arg(long, value_name = "SIZE")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Option<Size>,
-    /// The engines, in the order of their turns: kernel, elbowroom (by elbowroom run), soft (a soft space of
-    /// the library); elbowroom-vma_locks is elbowroom without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = kernel_and_ours())]
-    pub engines: Vec<Engine>,
-    /// What every workload takes.
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub common: CommonArgs,
-}
-
-/// Options of random-write.
-#[derive(Debug, Args, Serialize)]
-pub struct RandomWriteArgs {
-    /// How many threads store through the one mapping
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub threads: usize,
-    /// The size of the file
-    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
-    /// The engines, in the order of their turns; kernel-random is the kernel with MADV_RANDOM
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = kernels_and_ours())]
-    pub engines: Vec<Engine>,
     /// What every workload takes.
     #[command(flatten)]
     #[serde(flatten)]
@@ -144,14 +113,6 @@ pub struct RandomWriteArgs {
 /// Options of shared-dirty.
 #[derive(Debug, Args, Serialize)]
 pub struct SharedDirtyArgs {
-    /// How many threads: one stores, the others map, read and unmap parts of another file, a quarter of the
-    /// time while nobody stores
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub threads: usize,
-    /// The size of the file, and of the other one
-    #[arg(long, value_name = "SIZE", default_value = "400MiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
     /// What the stores find
     #[arg(long, value_enum, default_value_t = Start::Cached)]
     pub start: Start,
@@ -160,11 +121,6 @@ pub struct SharedDirtyArgs {
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "kernel_dirty_limit_bytes")]
     pub kernel_dirty_limit: Option<Size>,
-    /// The engines, in the order of their turns: kernel, elbowroom (by elbowroom run), soft (a soft space of
-    /// the library); elbowroom-vma_locks is elbowroom without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',',
-          default_values_t = before_and_after("completed", &[Kind::Elbowroom]))]
-    pub engines: Vec<Engine>,
     /// What every workload takes.
     #[command(flatten)]
     #[serde(flatten)]
@@ -174,13 +130,6 @@ pub struct SharedDirtyArgs {
 /// Options of file-map-churn.
 #[derive(Debug, Args, Serialize)]
 pub struct FileMapChurnArgs {
-    /// How many threads map and unmap
-    #[arg(long, value_name = "N", default_value_t = 160)]
-    pub threads: usize,
-    /// The size of the file
-    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
     /// How many mappings a thread makes before it unmaps them all
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub mappings: u64,
@@ -188,54 +137,18 @@ pub struct FileMapChurnArgs {
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     #[serde(rename = "mapping_bytes")]
     pub mapping_size: Size,
-    /// The engines, in the order of their turns: kernel, elbowroom (by elbowroom run), soft (a soft space of
-    /// the library); soft-vma_locks is soft without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',',
-          default_values_t = before_and_after("narrow_file_lock", &[Kind::Elbowroom, Kind::Soft]))]
-    pub engines: Vec<Engine>,
     /// What every workload takes.
     #[command(flatten)]
     #[serde(flatten)]
     pub common: CommonArgs,
 }
-
-/// Options of uptodate-wait.
-#[derive(Debug, Args, Serialize)]
-pub struct UptodateWaitArgs {
-    /// How many threads read the same pages at the same time
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub threads: usize,
-    /// The size of the file; much more than the budget, so that pages are cold
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
-    /// The engines, in the order of their turns: kernel, elbowroom (by elbowroom run), soft (a soft space of
-    /// the library); soft-vma_locks is soft without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',',
-          default_values_t = before_and_after("uptodate_wait", &[Kind::Elbowroom, Kind::Soft]))]
-    pub engines: Vec<Engine>,
-    /// What every workload takes.
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub common: CommonArgs,
-}
-
 /// Options of lock-wait.
 #[derive(Debug, Args, Serialize)]
 pub struct LockWaitArgs {
-    /// How many threads: of each four, two read a file at random, one maps anonymous memory, touches and
-    /// unmaps it, and one maps, protects and unmaps parts of the file
-    #[arg(long, value_name = "N", default_value_t = 40)]
-    pub threads: usize,
-    /// The size of the file; more than the budget, so that reads are outstanding all the time
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    #[serde(rename = "file_bytes")]
-    pub file_size: Size,
-    /// The engines, in the order of their turns: kernel, elbowroom (by elbowroom run), soft (a soft space of
-    /// the library); soft-vma_locks is soft without that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',',
-          default_values_t = before_and_after("vma_locks", &[Kind::Elbowroom]))]
-    pub engines: Vec<Engine>,
+    /// How long threads that map and unmap pause after each time, in milliseconds: how rare writers of the
+    /// layout lock are beside its readers
+    #[arg(long, value_name = "MS", default_value_t = 10)]
+    pub pause_ms: u64,
     /// What every workload takes.
     #[command(flatten)]
     #[serde(flatten)]

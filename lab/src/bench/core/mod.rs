@@ -16,9 +16,10 @@ use serde_json::{Value, json};
 
 use self::mapping::Mapping;
 use self::soft::SoftBed;
-use super::cli::CoreArgs;
 use super::{Stage, machine_line};
+use crate::cli::RepeatArgs;
 use crate::engine::Kind;
+use crate::origin;
 use crate::procfs;
 use crate::report::{align, median};
 
@@ -103,7 +104,7 @@ type Values = BTreeMap<&'static str, Vec<f64>>;
 /// # Errors
 /// If a manager cannot start (only the host's may be missing), a value that is read is wrong, or a signal
 /// came.
-pub fn measure(args: &CoreArgs, stage: &mut Stage) -> Result<(String, Value)> {
+pub fn measure(args: &RepeatArgs, stage: &mut Stage) -> Result<(String, Value)> {
     let time = Duration::from_secs_f64(args.seconds);
     let bed = SoftBed::new(&stage.interrupt).context("cannot make a soft space")?;
     let soft = Mapping::new(Kind::Soft)?;
@@ -126,7 +127,17 @@ pub fn measure(args: &CoreArgs, stage: &mut Stage) -> Result<(String, Value)> {
     let machine = procfs::machine()?;
     let title = format!("core: {} runs, {} s for each figure", args.runs, args.seconds);
     let table = format!("{title}\n{}\n\n{}", machine_line(&machine), table(&values));
-    let mut json = json!({ "machine": machine });
+    let targets: BTreeMap<_, _> =
+        FIGURES.iter().filter_map(|f| Some((f.key, f.target?.show(unit_of(f))))).collect();
+    let rows: Vec<_> = FIGURES.iter().map(|f| json!({ "key": f.key, "label": f.label })).collect();
+    let mut json = json!({
+        "workload": "core",
+        "description": title,
+        "machine": machine,
+        "rows": rows,
+        "targets": targets,
+    });
+    origin::note(&mut json);
     for figure in &FIGURES {
         json[figure.key] = json!(middle(&values, figure.key));
     }
@@ -178,10 +189,14 @@ fn middle(values: &Values, key: &str) -> Option<f64> {
     median(values.get(key)?.clone())
 }
 
+fn unit_of(figure: &Figure) -> &'static str {
+    if figure.key.ends_with("_ns") { "ns" } else { "times" }
+}
+
 fn table(values: &Values) -> String {
     let mut rows = vec![["", "median", "least", "most", "target", ""].map(String::from).to_vec()];
     for figure in &FIGURES {
-        let unit = if figure.key.ends_with("_ns") { "ns" } else { "times" };
+        let unit = unit_of(figure);
         let Some(all) = values.get(figure.key) else { continue };
         rows.push(row(figure.label, unit, all, figure.target));
     }

@@ -20,9 +20,9 @@ use serde_json::Value;
 use self::faults::{Border, Faults, Keys};
 use super::Stage;
 use super::area::Ground;
-use super::cli::StormArgs;
 use super::compare::{Comparison, Record, Row, Unit};
 use super::turns::Turns;
+use crate::cli::TurnArgs;
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 
@@ -117,26 +117,26 @@ pub fn least_memory(threads: usize) -> Size {
 ///
 /// # Errors
 /// If no engine can run here, a wrong byte was read, or a signal came.
-pub fn measure(args: &StormArgs, stage: &mut Stage) -> Result<(String, Value)> {
+pub fn measure(args: &TurnArgs, stage: &mut Stage) -> Result<(String, Value)> {
     let description = format!(
         "thread-storm: {} threads, {} runs of 4 x {} s, budget {}",
-        args.threads, args.runs, args.seconds, args.memory
+        args.threads, args.repeat.runs, args.repeat.seconds, args.memory
     );
     let comparison = Comparison::new("thread-storm", description, args, ROWS, HIGHLIGHTS)?;
-    let turns = Turns { engines: &args.engines, memory: args.memory, runs: args.runs };
-    turns.take(comparison, stage, |ground, stage| Storm { ground, args, interrupt: &stage.interrupt }.run())
+    Turns::of(args)
+        .take(comparison, stage, |ground, stage| Storm { ground, args, interrupt: &stage.interrupt }.run())
 }
 
 /// One run of one engine.
 struct Storm<'a> {
     ground: &'a Ground,
-    args: &'a StormArgs,
+    args: &'a TurnArgs,
     interrupt: &'a Interrupt,
 }
 
 impl Storm<'_> {
     fn run(&self) -> Result<Record> {
-        let time = Duration::from_secs_f64(self.args.seconds);
+        let time = Duration::from_secs_f64(self.args.repeat.seconds);
         // Memory that was never used, and threads that never ran: not what is measured.
         self.start_all()?;
         let (stats, layout) = (self.ground.stats(), self.ground.layout_lock());

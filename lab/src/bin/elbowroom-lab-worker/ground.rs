@@ -22,6 +22,13 @@ pub enum Ground {
     Soft(SoftGround),
 }
 
+/// Whether it is measured how long locks are held, which is not free.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum HoldTimes {
+    Measured,
+    Unknown,
+}
+
 /// A soft space, and the manager that it is of.
 pub struct SoftGround {
     space: Space<Soft>,
@@ -53,11 +60,15 @@ enum Memory<'g> {
 }
 
 impl Ground {
-    /// A soft space in a budget of its own, without the improvements that are named.
-    pub fn soft(memory_bytes: u64, off: &str) -> Result<Self> {
+    /// A soft space in a budget of its own, without the improvements that are named. With `hold_times` it is
+    /// measured how long the manager's locks are held.
+    pub fn soft(memory_bytes: u64, off: &str, hold_times: HoldTimes) -> Result<Self> {
         let ablation = Ablation::without(off).map_err(|error| anyhow!(error))?;
         let config = Config { ablation, ..Config::with_memory(memory_bytes) };
         let manager = Manager::<Soft>::start_on(config).context("no manager")?;
+        if hold_times == HoldTimes::Measured {
+            manager.locks().count_in_detail();
+        }
         let space = manager.create_space().context("no soft space")?;
         Ok(Self::Soft(SoftGround { space, manager }))
     }
@@ -120,8 +131,10 @@ impl Ground {
     /// Writes the manager's statistics to a file, with the keys of `elbowroom run --stats`.
     pub fn write_stats(&self, path: &Path) -> Result<()> {
         let Self::Soft(soft) = self else { return Ok(()) };
-        let text = serde_json::to_string(&soft.manager.stats()).context("statistics cannot be written")?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        let context = "statistics cannot be written";
+        let mut stats = serde_json::to_value(soft.manager.stats()).context(context)?;
+        stats["locks"] = serde_json::to_value(soft.manager.lock_use()).context(context)?;
+        std::fs::write(path, stats.to_string()).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

@@ -1,8 +1,9 @@
 //! lock-wait: what the start of a program does to the locks of its address space. Of each four threads, two
 //! read a file at random, so that faults wait for reads all the time; one maps anonymous memory, touches and
 //! unmaps it; one maps parts of the file, takes the rights from half of each, and unmaps it, which is timed.
-//! These two wait a millisecond after each, so that it is locks and not processors that all wait for. The
-//! bystander has nothing to do with any of that.
+//! These two pause after each, so that it is locks and not processors that all wait for, and that the layout
+//! is read far more often than it is changed, as in the start of a program. The bystander has nothing to do
+//! with any of that.
 
 use std::time::Duration;
 
@@ -19,15 +20,15 @@ use crate::tally::{Counter, Outcome, Phase, Stop, run_threads};
 /// Pages that a thread reads of the file before it maps it anew.
 const READ_PAGES: u64 = 64;
 const ANONYMOUS_BYTES: u64 = 64 << 10;
-const PAUSE: Duration = Duration::from_millis(1);
 
 struct Work<'a> {
     common: &'a CommonArgs,
     ground: &'a Ground,
+    pause: Duration,
 }
 
-pub fn run(common: &CommonArgs, ground: &Ground) -> Result<Outcome> {
-    let work = Work { common, ground };
+pub fn run(common: &CommonArgs, ground: &Ground, pause: Duration) -> Result<Outcome> {
+    let work = Work { common, ground, pause };
     run_threads(common, ground, |thread, counter| {
         let number = thread as u64;
         let result = match number % 4 {
@@ -64,7 +65,7 @@ impl Work<'_> {
             }
             drop(view);
             counter.bump(SLOT_ANONYMOUS);
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(self.pause);
         }
         Ok(())
     }
@@ -80,7 +81,7 @@ impl Work<'_> {
             drop(view);
             counter.tally.operation_took(Phase::Busy, now_ns() - begin);
             counter.bump(SLOT_MAPS);
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(self.pause);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, ValueEnum};
@@ -30,7 +31,7 @@ mod uptodate_wait;
 mod verify;
 
 use file_map_churn::Round;
-use ground::Ground;
+use ground::{Ground, HoldTimes};
 use tally::Outcome;
 
 #[derive(Parser)]
@@ -101,6 +102,9 @@ enum Mode {
     LockWait {
         #[command(flatten)]
         common: CommonArgs,
+        /// How long those that map pause after each time
+        #[arg(long, default_value_t = 10)]
+        pause_ms: u64,
     },
 }
 
@@ -128,6 +132,9 @@ struct CommonArgs {
     /// What of the library is switched off there, with commas between
     #[arg(long, default_value = "")]
     soft_ablate: String,
+    /// Measure how long its manager's locks are held
+    #[arg(long)]
+    soft_hold_times: bool,
     /// Where the statistics of its manager are written
     #[arg(long)]
     stats: Option<PathBuf>,
@@ -144,8 +151,9 @@ impl CommonArgs {
 
     /// Runs a workload on the ground that is asked for.
     fn on_ground(&self, workload: impl FnOnce(&Ground) -> Result<Outcome>) -> Result<Outcome> {
+        let hold_times = if self.soft_hold_times { HoldTimes::Measured } else { HoldTimes::Unknown };
         let ground = match self.soft_memory {
-            Some(memory) => Ground::soft(memory, &self.soft_ablate)?,
+            Some(memory) => Ground::soft(memory, &self.soft_ablate, hold_times)?,
             None => Ground::Pointers,
         };
         let outcome = workload(&ground)?;
@@ -214,7 +222,10 @@ fn run(mode: Mode) -> Result<Outcome> {
             common.on_ground(|ground| file_map_churn::run(&common, ground, round))
         }
         Mode::UptodateWait { common } => common.on_ground(|ground| uptodate_wait::run(&common, ground)),
-        Mode::LockWait { common } => common.on_ground(|ground| lock_wait::run(&common, ground)),
+        Mode::LockWait { common, pause_ms } => {
+            let pause = Duration::from_millis(pause_ms);
+            common.on_ground(|ground| lock_wait::run(&common, ground, pause))
+        }
     }
 }
 

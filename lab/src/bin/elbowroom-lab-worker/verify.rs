@@ -88,6 +88,7 @@ mod tests {
             file_bytes: PAGES * PAGE_BYTES,
             seed: 3,
             soft_memory: None,
+            soft_hold_times: false,
             soft_ablate: String::new(),
             stats: None,
         };

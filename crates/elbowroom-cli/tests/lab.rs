@@ -1,0 +1,101 @@
+//! `elbowroom lab seeds` and `lab report` from outside.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const ELBOWROOM: &str = env!("CARGO_BIN_EXE_elbowroom");
+
+fn lab(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(ELBOWROOM);
+    command.arg("lab").args(arguments).current_dir(directory);
+    command
+}
+
+/// A directory on a disk, for files of workloads.
+fn on_disk() -> tempfile::TempDir {
+    let target = Path::new(ELBOWROOM).parent().unwrap();
+    tempfile::tempdir_in(target).unwrap()
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn seeds_writes_figures_of_which_report_makes_the_same_page() {
+    let dir = on_disk();
+    let arguments = ["--only", "map-unmap,in-memory", "--runs", "1", "--seconds", "0.05"];
+    let files = ["--json", "seeds.json", "-o", "seeds.html"];
+    let output = lab(dir.path(), &[&["seeds"] as &[_], &arguments, &files].concat()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("map-unmap") && stdout.contains("took "), "{stdout}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("2/2 map-unmap, about ") && stderr.contains(" left"), "{stderr}");
+    let figures = json(&dir.path().join("seeds.json"));
+    assert_eq!(
+        (figures["workloads"].as_array().unwrap().len(), &figures["failed"]),
+        (2, &Value::Array(vec![]))
+    );
+    assert!(figures["command"].as_str().unwrap().starts_with("elbowroom lab seeds --only"), "{figures}");
+    let made = lab(dir.path(), &["report", "seeds.json", "-o", "again.html"]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let page = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    assert_eq!(page("seeds.html"), page("again.html"));
+}
+
+#[test]
+fn report_names_the_file_that_it_cannot_use() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("wrong.json"), "[").unwrap();
+    let output = lab(dir.path(), &["report", "wrong.json", "missing.json"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.contains("wrong.json: it is not JSON") && stderr.contains("missing.json: "), "{stderr}");
+    assert!(!dir.path().join("report.html").exists());
+    let nothing = lab(dir.path(), &["report"]).output().unwrap();
+    assert_eq!(nothing.status.code(), Some(2), "{nothing:?}");
+}
+
+/// Whatever a directory has.
+fn names(directory: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn after_a_signal_what_was_measured_is_written_and_all_else_is_gone() {
+    if !Path::new(ELBOWROOM).with_file_name("elbowroom-lab-worker").is_file() {
+        eprintln!("SKIPPED: elbowroom-lab-worker is not built");
+        return;
+    }
+    let dir = on_disk();
+    let arguments =
+        ["seeds", "--only", "in-memory,file-map-churn", "--seconds", "0.3", "--json", "seeds.json"];
+    let mut command = lab(dir.path(), &[&arguments as &[_], &["--dir", "."]].concat());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    // The first run of the first workload is there.
+    while !said.contains("file-map-churn: run 1/") {
+        assert!(lines.read_line(&mut said).unwrap() > 0, "it has ended: {said}");
+        if said.contains("FAILED") {
+            eprintln!("SKIPPED: this machine cannot run it: {said}");
+            return child.wait().map(drop).unwrap();
+        }
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    lines.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
+    let figures = json(&dir.path().join("seeds.json"));
+    let churn = &figures["workloads"][0];
+    assert_eq!((&churn["workload"], &figures["interrupted"]), (&"file-map-churn".into(), &true.into()));
+    assert!(!churn["runs"].as_array().unwrap().is_empty() && churn["problem"].is_string(), "{figures}");
+    // What had not begun.
+    assert_eq!(figures["failed"][0]["workload"], "in-memory");
+    assert_eq!(names(dir.path()), [dir.path().join("seeds.json")]);
+}

@@ -1,0 +1,121 @@
+//! Text of HTML. The page is well-formed XML as well, so that a test can read it.
+
+use std::fmt::Write;
+
+/// A text as HTML shows it, whatever is in it. Characters that XML does not allow are replaced.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(printable(c)),
+        }
+    }
+    out
+}
+
+/// What stands for a character that XML does not allow, or that is no character.
+pub fn printable(c: char) -> char {
+    match c {
+        '\t' | '\n' | '\r' => ' ',
+        c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => '\u{fffd}',
+        c => c,
+    }
+}
+
+/// A name that can be in an `id`: letters, digits and minus.
+pub fn id(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+/// A table that is being written.
+pub struct Table {
+    html: String,
+}
+
+/// One cell: text, and perhaps a second, smaller one below.
+pub struct Cell {
+    text: String,
+    small: Option<String>,
+    class: &'static str,
+}
+
+impl Cell {
+    /// A figure, to the right.
+    pub fn figure(text: impl Into<String>) -> Self {
+        Self { text: text.into(), small: None, class: "n" }
+    }
+
+    /// Words, to the left.
+    pub fn words(text: impl Into<String>) -> Self {
+        Self { text: text.into(), small: None, class: "" }
+    }
+
+    /// With a smaller text below.
+    pub fn with_small(self, small: Option<String>) -> Self {
+        Self { small, ..self }
+    }
+
+    /// In the colors of something that was reached, or was not.
+    pub fn judged(self, is_good: bool) -> Self {
+        Self { class: if is_good { "n good" } else { "n bad" }, ..self }
+    }
+}
+
+impl Table {
+    /// A table of columns; those from the number `figures` on have figures.
+    pub fn new(caption: &str, columns: &[String], figures: usize) -> Self {
+        let mut html =
+            format!("<div class=\"scroll\"><table><caption>{}</caption><thead><tr>", escaped(caption));
+        for (number, column) in columns.iter().enumerate() {
+            let class = if number >= figures { " class=\"n\"" } else { "" };
+            let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", escaped(column));
+        }
+        html.push_str("</tr></thead><tbody>");
+        Self { html }
+    }
+
+    /// A group of rows begins.
+    pub fn group(&mut self) {
+        self.html.push_str("</tbody><tbody>");
+    }
+
+    /// A row, whose first cell is its heading.
+    pub fn row(&mut self, heading: &str, cells: &[Cell]) {
+        let _ = write!(self.html, "<tr><th scope=\"row\">{}</th>", escaped(heading));
+        for Cell { text, small, class } in cells {
+            let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
+            let _ = write!(self.html, "<td{class}>{}", escaped(text));
+            if let Some(small) = small {
+                let _ = write!(self.html, "<small>{}</small>", escaped(small));
+            }
+            self.html.push_str("</td>");
+        }
+        self.html.push_str("</tr>\n");
+    }
+
+    /// The whole table.
+    pub fn done(mut self) -> String {
+        self.html.push_str("</tbody></table></div>\n");
+        self.html = self.html.replace("<tbody></tbody>", "");
+        self.html
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_text_is_taken_for_markup() {
+        assert_eq!(
+            escaped("<b a='1' c=\"2\">&\u{1}\n"),
+            "&lt;b a=&#39;1&#39; c=&quot;2&quot;&gt;&amp;\u{fffd} "
+        );
+        assert_eq!(id("a b/<c>"), "a-b--c-");
+    }
+}

@@ -1,0 +1,483 @@
+//! The part of the page that is about one workload.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+
+use super::about;
+use super::chart::{self, Bar, BarColor, Line, WaitPair, Words};
+use super::html::{Cell, Table, escaped, id};
+use super::input::Figures;
+use super::units::{self, change, change_of, show};
+use crate::locks::{DECADE_NAMES, DECADES};
+
+/// Nothing to show.
+const DASH: &str = "\u{2013}";
+
+/// A section, with a name for links that no other one has.
+pub fn html(figures: &Figures, anchor: &str) -> Result<String> {
+    let section = Section { figures, anchor };
+    let about = about::of(&figures.workload);
+    let mut html = format!("<section id=\"{anchor}\"><h2>{}</h2>\n", escaped(&figures.workload));
+    for text in about.into_iter().flat_map(|about| [about.what, about.before]).filter(|text| !text.is_empty())
+    {
+        let _ = write!(html, "<p>{}</p>", escaped(text));
+    }
+    html.push_str(&section.how());
+    for part in [
+        Section::headline,
+        Section::goals,
+        Section::published,
+        Section::waits,
+        Section::over_time,
+        Section::percentiles,
+        Section::core,
+        Section::all,
+    ] {
+        html.push_str(&part(&section)?);
+    }
+    html.push_str("</section>\n");
+    Ok(html)
+}
+
+struct Section<'a> {
+    figures: &'a Figures,
+    anchor: &'a str,
+}
+
+fn show_or_dash(key: &str, value: Option<f64>) -> String {
+    value.map_or_else(|| DASH.into(), |value| show(key, value))
+}
+
+fn changed(before: Option<f64>, after: Option<f64>) -> Option<f64> {
+    change_of(before?, after?)
+}
+
+fn change_or_dash(percent: Option<f64>) -> String {
+    percent.map_or_else(|| DASH.into(), change)
+}
+
+/// A plot with what it shows above it and its legend below.
+fn figure(svg: &str, caption: &str, legend: &str) -> String {
+    format!("<figure><figcaption>{}</figcaption>{svg}{legend}</figure>\n", escaped(caption))
+}
+
+fn legend<'l>(entries: impl Iterator<Item = (&'l str, &'l str)>) -> String {
+    let mut html = String::from("<ul class=\"legend\">");
+    for (color, name) in entries {
+        let _ = write!(html, "<li><span style=\"background:var(--{color})\"></span>{}</li>", escaped(name));
+    }
+    html.push_str("</ul>");
+    html
+}
+
+impl Section<'_> {
+    fn engines(&self) -> Vec<&str> {
+        self.figures.engines.iter().map(String::as_str).collect()
+    }
+
+    fn legend_of(&self, engines: &[&str]) -> String {
+        let all = self.engines();
+        legend(engines.iter().map(|engine| (chart::color_name(engine, &all), *engine)))
+    }
+
+    /// How it was measured, and what went wrong.
+    fn how(&self) -> String {
+        let Figures { description, date, commit, command, skipped, problem, .. } = self.figures;
+        let mut parts = vec![description.clone()];
+        let readahead = self.figures.kernel_readahead_bytes;
+        parts.extend(readahead.map(|size| format!("the kernel's readahead {}", units::bytes(size))));
+        parts.extend(date.as_ref().map(|date| format!("measured {date}")));
+        parts.extend(commit.as_ref().map(|commit| format!("commit {commit}")));
+        parts.retain(|part| !part.is_empty());
+        let mut html = format!("<p class=\"how\">{}", escaped(&parts.join("; ")));
+        if let Some(command) = command {
+            let _ = write!(html, "<br/><code>{}</code>", escaped(command));
+        }
+        html.push_str("</p>\n");
+        if let Some(problem) = problem {
+            let text = format!("It ended before its time: {problem}. These are the figures until then.");
+            let _ = write!(html, "<p class=\"problem\">{}</p>", escaped(&text));
+        }
+        for skipped in skipped {
+            let text = format!("{} was left out: {}", skipped.engine, skipped.reason);
+            let _ = write!(html, "<p class=\"problem\">{}</p>", escaped(&text));
+        }
+        html
+    }
+
+    /// What the workload is about, engine by engine.
+    fn headline(&self) -> Result<String> {
+        let engines = self.engines();
+        let Some((key, label)) = self.figures.headline() else { return Ok(String::new()) };
+        let bars: Vec<Bar> = engines
+            .iter()
+            .filter_map(|engine| {
+                let value = self.figures.median(engine, &key)?;
+                let color = BarColor::of(engine, &engines);
+                Some(Bar { name: (*engine).to_owned(), value: Some(value), shown: show(&key, value), color })
+            })
+            .collect();
+        let description = described(&bars);
+        let words = Words { id: &format!("{}-head", self.anchor), title: &label, description: &description };
+        Ok(figure(&chart::bars(&words, &bars)?, &format!("{label}, by engine (medians)"), ""))
+    }
+
+    /// What was to be shown.
+    fn goals(&self) -> Result<String> {
+        if self.figures.goals.is_empty() || self.figures.own_pairs().is_empty() {
+            return Ok(String::new());
+        }
+        let columns = ["Goal", "Pair", "Before", "After", "Change", "Wanted", "Reached"].map(String::from);
+        let mut table = Table::new("What was to be shown", &columns, 2);
+        for goal in &self.figures.goals {
+            table.group();
+            for (before, after) in self.figures.own_pairs() {
+                let values = [before, after].map(|engine| self.figures.median(engine, &goal.key));
+                let percent = changed(values[0], values[1]);
+                let reached = percent.map(|percent| percent <= goal.change_percent);
+                table.row(
+                    &goal.metric,
+                    &[
+                        Cell::words(format!("{before} \u{2192} {after}")),
+                        Cell::figure(show_or_dash(&goal.key, values[0])),
+                        Cell::figure(show_or_dash(&goal.key, values[1])),
+                        Cell::figure(change_or_dash(percent)),
+                        Cell::figure(change(goal.change_percent)),
+                        match reached {
+                            Some(reached) => Cell::figure(if reached { "yes" } else { "no" }).judged(reached),
+                            None => Cell::figure(DASH),
+                        },
+                    ],
+                );
+            }
+        }
+        Ok(table.done())
+    }
+
+    /// What was published, with ours below each row: in the layout in which it was published, and as a plot
+    /// of the changes.
+    fn published(&self) -> Result<String> {
+        if self.figures.published.is_empty() {
+            return Ok(String::new());
+        }
+        let engines = self.engines();
+        let columns = ["Metric", "Whose", "Before", "After", "Change"].map(String::from);
+        let mut table = Table::new("Beside what was published, on other machines", &columns, 2);
+        let mut bars = Vec::new();
+        // Cases of one figure follow each other, and ours is below the last.
+        for cases in self.figures.published.chunk_by(|one, next| one.key == next.key) {
+            table.group();
+            let key = &cases[0].key;
+            let heading = cases[0].metric.split(", first case").next().unwrap_or_default();
+            let (value, color) = (None, BarColor::Published);
+            bars.push(Bar { name: heading.to_owned(), value, shown: String::new(), color });
+            let mut push = |row: &str, whose: &str, [before, after]: [Option<f64>; 2], percent, bar: Bar| {
+                table.row(
+                    row,
+                    &[
+                        Cell::words(whose),
+                        Cell::figure(show_or_dash(key, before)),
+                        Cell::figure(show_or_dash(key, after)),
+                        Cell::figure(change_or_dash(percent)),
+                    ],
+                );
+                bars.extend(percent.map(|percent| Bar {
+                    value: Some(1.0 + percent / 100.0),
+                    shown: change(percent),
+                    ..bar
+                }));
+            };
+            let bar = |name: String, color| Bar { name, value: None, shown: String::new(), color };
+            for (number, published) in cases.iter().enumerate() {
+                let case = published.metric.split_once(", ").filter(|_| cases.len() > 1);
+                let case = case.map(|(_, case)| case);
+                let whose = case.map_or_else(|| "published".into(), |case| format!("published, {case}"));
+                let row = if number == 0 { heading } else { "" };
+                let figures = [published.before, published.after];
+                push(row, &whose, figures, published.change_percent, bar(whose.clone(), color));
+            }
+            for (first, second) in self.figures.pairs() {
+                let figures = [first, second].map(|engine| self.figures.median(engine, key));
+                let [Some(before), Some(after)] = figures else { continue };
+                let color = BarColor::of(first, &engines);
+                let name = shortened(first, second);
+                push("", &name, figures, change_of(before, after), bar(name.clone(), color));
+            }
+        }
+        let title = "Change from before to after, published and ours";
+        let words = Words { id: &format!("{}-pub", self.anchor), title, description: &described(&bars) };
+        let caption = "The change from before to after: less to the left, more to the right (logarithmic)";
+        Ok(table.done() + &figure(&chart::changes(&words, &bars)?, caption, ""))
+    }
+
+    /// Histograms of waits: published and ours, before and after.
+    fn waits(&self) -> Result<String> {
+        let mut html = String::new();
+        let engines = self.engines();
+        for published in &self.figures.published_waits {
+            let of = |engine: &str| *self.figures.waits.get(engine)?.get(&published.key)?;
+            let mut columns = vec![published.metric.clone()];
+            columns.extend(DECADE_NAMES.map(units::micro));
+            let caption = format!("Histogram: {}, how many took how long", published.metric);
+            let mut table = Table::new(&caption, &columns, 1);
+            let mut push = |name: &str, counts: &[f64; DECADES]| {
+                table.row(name, &counts.map(|count| Cell::figure(show("", count.round()))));
+            };
+            push("published, before", &published.before);
+            push("published, after", &published.after);
+            for engine in &engines {
+                if let Some(counts) = of(engine) {
+                    push(engine, &counts);
+                }
+            }
+            html.push_str(&table.done());
+
+            html.push_str("<div class=\"panels\">");
+            let ours: Vec<_> = self
+                .figures
+                .own_pairs()
+                .into_iter()
+                .filter_map(|(before, after)| Some((before, after, of(before)?, of(after)?)))
+                .collect();
+            let most = |counts: &[f64; DECADES]| counts.iter().copied().fold(0.0, f64::max);
+            let most_ours =
+                ours.iter().map(|(.., before, after)| most(before).max(most(after))).fold(0.0, f64::max);
+            html.push_str(&self.wait_plot(
+                &format!("{}: published", published.metric),
+                "0",
+                ["before", "after"],
+                &WaitPair {
+                    before: &published.before,
+                    after: &published.after,
+                    before_color: BarColor::Published,
+                    after_color: BarColor::of("kernel", &engines),
+                    most: most(&published.before).max(most(&published.after)),
+                },
+                ["published", "kernel"],
+            )?);
+            for (number, (before, after, before_counts, after_counts)) in ours.iter().enumerate() {
+                html.push_str(&self.wait_plot(
+                    &format!("{}: {}", published.metric, shortened(before, after)),
+                    &(number + 1).to_string(),
+                    [before, after],
+                    &WaitPair {
+                        before: before_counts,
+                        after: after_counts,
+                        before_color: BarColor::of(before, &engines),
+                        after_color: BarColor::of(after, &engines),
+                        most: most_ours,
+                    },
+                    [chart::color_name(before, &engines), chart::color_name(after, &engines)],
+                )?);
+            }
+            html.push_str("</div>\n");
+        }
+        Ok(html)
+    }
+
+    fn wait_plot(
+        &self,
+        title: &str,
+        number: &str,
+        names: [&str; 2],
+        pair: &WaitPair<'_>,
+        colors: [&str; 2],
+    ) -> Result<String> {
+        let counted = |counts: &[f64; DECADES]| {
+            let each = DECADE_NAMES.iter().zip(counts).map(|(name, count)| format!("{name}: {count:.0}"));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let [before, after] = names;
+        let description = format!("{before}: {}. {after}: {}.", counted(pair.before), counted(pair.after));
+        let words = Words {
+            id: &format!("{}-{}-{number}", self.anchor, id(title)),
+            title,
+            description: &description,
+        };
+        let legend = legend(colors.into_iter().zip(names));
+        Ok(figure(&chart::waits(&words, pair)?, title, &legend))
+    }
+
+    /// How much was done per second in the course of a run: the mean of all runs.
+    fn over_time(&self) -> Result<String> {
+        let engines = self.engines();
+        let counts_maps = self.figures.keys().iter().any(|(key, _)| key == "maps_per_second");
+        let (counter, what) =
+            if counts_maps { ("maps", "maps per second") } else { ("pages", "pages per second") };
+        let lines: Vec<Line<'_>> = engines
+            .iter()
+            .map(|engine| Line { engine, points: self.rates(engine, counter) })
+            .filter(|line| line.points.len() > 1)
+            .collect();
+        if lines.is_empty() {
+            return Ok(String::new());
+        }
+        let mut description = format!("{what} over time. ");
+        for Line { engine, points } in &lines {
+            let (least, most) =
+                points.iter().fold((f64::MAX, 0.0_f64), |(l, m), (_, rate)| (l.min(*rate), m.max(*rate)));
+            let _ = write!(
+                description,
+                "{engine}: from {} to {}. ",
+                units::show("per_second", least),
+                units::show("per_second", most)
+            );
+        }
+        let words = Words { id: &format!("{}-time", self.anchor), title: what, description: &description };
+        let svg = chart::over_time(&words, what, &lines, &engines)?;
+        let shown: Vec<&str> = lines.iter().map(|line| line.engine).collect();
+        Ok(figure(&svg, "Throughput over time (mean of the runs)", &self.legend_of(&shown)))
+    }
+
+    /// Rates between samples: seconds, and how many per second, the mean of all runs that have that sample.
+    fn rates(&self, engine: &str, counter: &str) -> Vec<(f64, f64)> {
+        let mut sums: Vec<(f64, f64, f64)> = Vec::new();
+        let is_meant = |run: &&serde_json::Value| {
+            run["engine"] == engine && !run["in_detail"].as_bool().unwrap_or(false)
+        };
+        for run in self.figures.runs.iter().filter(is_meant) {
+            let mut last = (0.0, 0.0);
+            for (number, sample) in run["timeline"].as_array().into_iter().flatten().enumerate() {
+                let (Some(ms), Some(count)) = (sample["at_ms"].as_f64(), sample[counter].as_f64()) else {
+                    continue;
+                };
+                if ms <= last.0 {
+                    continue;
+                }
+                let rate = (count - last.1).max(0.0) / (ms - last.0) * 1e3;
+                last = (ms, count);
+                if number >= sums.len() {
+                    sums.push((0.0, 0.0, 0.0));
+                }
+                if let Some(sum) = sums.get_mut(number) {
+                    *sum = (sum.0 + ms / 1e3, sum.1 + rate, sum.2 + 1.0);
+                }
+            }
+        }
+        sums.into_iter().map(|(seconds, rate, runs)| (seconds / runs, rate / runs)).collect()
+    }
+
+    /// Latencies by percentiles: of whatever has a p50 and a p99.
+    fn percentiles(&self) -> Result<String> {
+        let keys = self.figures.keys();
+        let engines = self.engines();
+        let mut html = String::new();
+        let all = ["p50", "p90", "p99", "p999", "max"];
+        for (key, label) in &keys {
+            let Some(name) = key.strip_suffix("_p50_ns") else { continue };
+            let shares: Vec<&str> = all
+                .into_iter()
+                .filter(|share| keys.iter().any(|(key, _)| *key == format!("{name}_{share}_ns")))
+                .collect();
+            let line_of = |engine| {
+                let points = shares.iter().enumerate().filter_map(|(number, share)| {
+                    Some((number as f64, self.figures.median(engine, &format!("{name}_{share}_ns"))?))
+                });
+                Line { engine, points: points.collect() }
+            };
+            let lines: Vec<Line<'_>> = engines
+                .iter()
+                .map(|engine| line_of(*engine))
+                .filter(|line| !line.points.is_empty())
+                .collect();
+            if lines.is_empty() || shares.len() < 2 {
+                continue;
+            }
+            let label = label.trim_end_matches("p50").trim_end_matches([',', ' ']);
+            let label = if label == "of these" { "change" } else { label };
+            let title = format!("Latency: {label}");
+            let mut description = String::new();
+            for Line { engine, points } in &lines {
+                let each = points.iter().map(|(number, ns)| {
+                    format!("{} {}", share_name(shares[*number as usize]), units::time(*ns))
+                });
+                let _ = write!(description, "{engine}: {}. ", each.collect::<Vec<_>>().join(", "));
+            }
+            let names: Vec<&str> = shares.iter().map(|share| share_name(share)).collect();
+            let words = Words {
+                id: &format!("{}-{}", self.anchor, id(name)),
+                title: &title,
+                description: &description,
+            };
+            let svg = chart::percentiles(&words, &names, &lines, &engines)?;
+            let shown: Vec<&str> = lines.iter().map(|line| line.engine).collect();
+            html.push_str(&figure(&svg, &title, &self.legend_of(&shown)));
+        }
+        Ok(if html.is_empty() { html } else { format!("<div class=\"panels\">{html}</div>\n") })
+    }
+
+    /// Figures beside their targets, of `core`.
+    fn core(&self) -> Result<String> {
+        if self.figures.targets.is_empty() {
+            return Ok(String::new());
+        }
+        let columns = ["Operation", "Measured", "Target"].map(String::from);
+        let mut table = Table::new("Single operations (medians)", &columns, 1);
+        for (key, label) in self.figures.keys() {
+            let value = self.figures.other.get(&key).and_then(serde_json::Value::as_f64);
+            let target = self.figures.targets.get(&key).cloned();
+            table.row(
+                &label,
+                &[
+                    Cell::figure(show_or_dash(&key, value)),
+                    Cell::figure(target.unwrap_or_else(|| DASH.into())),
+                ],
+            );
+        }
+        Ok(table.done())
+    }
+
+    /// Every figure of every engine.
+    fn all(&self) -> Result<String> {
+        let engines = self.engines();
+        if self.figures.medians.is_empty() {
+            return Ok(String::new());
+        }
+        let mut columns = vec![String::from("Figure")];
+        columns.extend(engines.iter().map(|engine| (*engine).to_owned()));
+        let mut table = Table::new("Medians; below them the least and the most of all runs", &columns, 1);
+        for (key, label) in self.figures.keys() {
+            if engines.iter().all(|engine| self.figures.median(engine, &key).is_none()) {
+                continue;
+            }
+            let cells: Vec<Cell> = engines
+                .iter()
+                .map(|engine| {
+                    let spread = self
+                        .figures
+                        .spread(engine, &key)
+                        .map(|(least, most)| format!("{} \u{2013} {}", show(&key, least), show(&key, most)));
+                    Cell::figure(show_or_dash(&key, self.figures.median(engine, &key))).with_small(spread)
+                })
+                .collect();
+            table.row(&label, &cells);
+        }
+        Ok(format!(
+            "<details><summary>All figures of {}</summary>{}</details>\n",
+            escaped(&self.figures.workload),
+            table.done()
+        ))
+    }
+}
+
+fn share_name(share: &str) -> &str {
+    if share == "p999" { "p99.9" } else { share }
+}
+
+/// A pair of engines in few words: what is before has the name of what is off.
+fn shortened(before: &str, after: &str) -> String {
+    match before.strip_prefix(after).and_then(|off| off.strip_prefix('-')) {
+        Some(off) => format!("{after}, {off} off \u{2192} on"),
+        None => format!("{before} \u{2192} {after}"),
+    }
+}
+
+/// The bars of a plot in words.
+fn described(bars: &[Bar]) -> String {
+    let one = |bar: &Bar| match bar.value {
+        None if bar.shown.is_empty() => format!("{}:", bar.name),
+        _ => format!("{} {};", bar.name, bar.shown),
+    };
+    bars.iter().map(one).collect::<Vec<_>>().join(" ")
+}
