@@ -17,6 +17,7 @@ use crate::bench::cli::LibraryBench;
 use crate::engine::{self, Engine, Kind};
 use crate::seeds::SeedsArgs;
 use crate::size::Size;
+use crate::unmodified::{self, cli::ProgramsArgs};
 use crate::{PAGE_BYTES, PART_BYTES};
 
 /// What `elbowroom lab list` prints.
@@ -38,6 +39,9 @@ in-memory          accesses at random to memory that fits, beside a plain pointe
 map-unmap          map + unmap of 64 KiB, and map + touch + unmap, per second
 thread-storm       many threads start at once: each maps a few areas and faults its working set in
 zero-copy-receive  threads insert received pages while another changes the rights of other mappings
+
+Unmodified programs:
+programs           numpy, SQLite, ripgrep, Annoy, LMDB, faiss, Tokyo Cabinet and git, on large files
 ";
 
 /// More threads than this make the board so large that an engine could take it for data.
@@ -152,6 +156,9 @@ pub enum Runnable {
     /// In the lab's own process.
     #[command(flatten)]
     Library(LibraryBench),
+    /// Programs that people use, on files larger than the memory, beside the kernel
+    #[command(after_help = unmodified::cli::EXAMPLES)]
+    Programs(ProgramsArgs),
 }
 
 /// A workload and its options. The improvement that is off by default is the one that the workload is about.
@@ -256,6 +263,7 @@ impl Runnable {
         match self {
             Self::Paging(_) => PAGING_UNDONE,
             Self::Library(_) => "the threads are stopped, and nothing is left behind",
+            Self::Programs(_) => unmodified::UNDONE,
         }
     }
 }

@@ -137,23 +137,36 @@ impl DataFiles {
     pub fn make_cold(&self, interrupt: &Interrupt) -> Result<()> {
         for number in 0..self.count {
             interrupt.check()?;
-            let path = self.path(number);
-            let cold = File::open(&path).map_err(anyhow::Error::from).and_then(|file| drop_cached(&file));
-            cold.with_context(|| format!("cannot take {} out of the page cache", path.display()))?;
+            make_file_cold(&self.path(number))?;
         }
-        // Drops what the call above may leave, such as pages on their way between lists. Permitted to root
-        // only.
-        match fs::write("/proc/sys/vm/drop_caches", "1") {
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound
-                ) =>
-            {
-                Err(error).context("cannot drop the page cache")
-            }
-            _ => Ok(()),
+        drop_caches()
+    }
+}
+
+/// Takes a file out of the page cache.
+///
+/// # Errors
+/// If it is gone.
+pub fn make_file_cold(path: &Path) -> Result<()> {
+    let cold = File::open(path).map_err(anyhow::Error::from).and_then(|file| drop_cached(&file));
+    cold.with_context(|| format!("cannot take {} out of the page cache", path.display()))
+}
+
+/// Drops what [`make_file_cold`] may leave, such as pages on their way between lists. Permitted to root only.
+///
+/// # Errors
+/// If the kernel fails at it.
+pub fn drop_caches() -> Result<()> {
+    match fs::write("/proc/sys/vm/drop_caches", "1") {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotFound
+            ) =>
+        {
+            Err(error).context("cannot drop the page cache")
         }
+        _ => Ok(()),
     }
 }
 
@@ -164,7 +177,10 @@ fn drop_cached(file: &File) -> Result<()> {
 }
 
 /// The first of `$TMPDIR`, the current directory and /var/tmp that is on a disk.
-fn default_parent() -> Result<PathBuf> {
+///
+/// # Errors
+/// If none is.
+pub fn default_parent() -> Result<PathBuf> {
     let named = env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let places = named.into_iter().chain(env::current_dir().ok()).chain([PathBuf::from("/var/tmp")]);
     places

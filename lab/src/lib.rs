@@ -10,8 +10,8 @@
 //! `report` computes medians and ratios and prints them, `published` beside what others have published;
 //! `tune` does so for what is switched off. `engine` names what is compared, and `programs` starts it.
 //! [`board`], [`content`] and [`histogram`] are what the lab and the worker must agree on. Beside that,
-//! `bench` measures the library alone, in this process. Unsafe code is in `bench::area` only; the worker's is
-//! in its `memory` module.
+//! `bench` measures the library alone, in this process, and `unmodified` runs programs that people use.
+//! Unsafe code is in `bench::area` only; the worker's is in its `memory` module.
 //!
 //! Everything that is changed outside of the lab's own files (readahead, dirty limit, control groups) is
 //! undone by a guard's `Drop`, so that it is undone on every way out: signals only raise a flag
@@ -48,6 +48,7 @@ mod seeds;
 mod session;
 pub mod size;
 mod tune;
+mod unmodified;
 mod watch;
 
 /// The granularity of everything in the lab, in bytes. Files are whole pages.
@@ -104,5 +105,6 @@ fn run_one(workload: &cli::Runnable) -> Result<()> {
     match workload {
         cli::Runnable::Paging(workload) => session::run(workload),
         cli::Runnable::Library(bench) => bench::run(bench),
+        cli::Runnable::Programs(args) => unmodified::run(args),
     }
 }

@@ -34,12 +34,22 @@ impl Programs {
         Ok(Self { worker, elbowroom: elbowroom.unwrap_or(this) })
     }
 
+    /// Where Elbowroom is something else, and there is no worker.
+    #[cfg(test)]
+    pub fn standing_in(elbowroom: &Path) -> Self {
+        Self { worker: PathBuf::from("true"), elbowroom: elbowroom.to_owned() }
+    }
+
     /// The worker in a control group.
     pub fn in_cgroup(&self, group: &Cgroup, worker_args: &[OsString]) -> Vec<OsString> {
+        self.program_in_cgroup(group, &self.alone(worker_args))
+    }
+
+    /// Any program in a control group.
+    pub fn program_in_cgroup(&self, group: &Cgroup, program: &[OsString]) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec![self.worker.clone().into(), "enter".into(), group.procs().into()];
         line.push("--".into());
-        line.push(self.worker.clone().into());
-        line.extend_from_slice(worker_args);
+        line.extend_from_slice(program);
         line
     }
 
@@ -57,14 +67,25 @@ impl Programs {
         off: &str,
         worker_args: &[OsString],
     ) -> Vec<OsString> {
+        self.program_under_elbowroom(memory, stats, off, &self.alone(worker_args))
+    }
+
+    /// The same with any program.
+    pub fn program_under_elbowroom(
+        &self,
+        memory: Size,
+        stats: &Path,
+        off: &str,
+        program: &[OsString],
+    ) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
         line.extend(["run", "--memory", &memory.to_string(), "--quiet", "--stats"].map(OsString::from));
         line.push(stats.into());
         if !off.is_empty() {
             line.extend(["--ablate", off].map(OsString::from));
         }
-        line.extend(["--".into(), self.worker.clone().into()]);
-        line.extend_from_slice(worker_args);
+        line.push("--".into());
+        line.extend_from_slice(program);
         line
     }
 }

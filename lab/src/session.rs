@@ -361,7 +361,7 @@ fn judge(watched: &Watched, group: Option<&Cgroup>, stderr: &mut File) -> Result
     Ok(())
 }
 
-fn read_stats(path: &Path) -> Result<serde_json::Value> {
+pub(crate) fn read_stats(path: &Path) -> Result<serde_json::Value> {
     let context = || format!("the engine wrote no statistics that can be read to {}", path.display());
     let text = fs::read_to_string(path).with_context(context)?;
     serde_json::from_str(&text).with_context(context)

@@ -1,0 +1,214 @@
+//! The programs: what they need, how their data is made, and how they are run.
+
+/// The scripts and sources, which are written beside the data.
+pub const SOURCES: [(&str, &str); 9] = [
+    ("common.py", include_str!("../../programs/common.py")),
+    ("arrays.py", include_str!("../../programs/arrays.py")),
+    ("sqlite.py", include_str!("../../programs/sqlite.py")),
+    ("text.py", include_str!("../../programs/text.py")),
+    ("neighbours.py", include_str!("../../programs/neighbours.py")),
+    ("store.py", include_str!("../../programs/store.py")),
+    ("vectors.py", include_str!("../../programs/vectors.py")),
+    ("repository.py", include_str!("../../programs/repository.py")),
+    ("hash.c", include_str!("../../programs/hash.c")),
+];
+
+/// Something that must be on the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// A module of Python, and the package that has it.
+    Module(&'static str, &'static str),
+    /// A command, and the package that has it.
+    Command(&'static str, &'static str),
+    /// The compiled form of hash.c.
+    Hash,
+}
+
+/// What a run leaves of its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Data {
+    /// All as it was.
+    Kept,
+    /// This file differs: each run gets a copy.
+    Copied(&'static str),
+    /// All of it is made by the run itself.
+    Made,
+}
+
+/// A program. Its lines of words are commands in which `{python}`, `{scripts}`, `{data}`, `{percent}` and
+/// `{hash}` stand for what their names say.
+#[derive(Debug)]
+pub struct Program {
+    /// As `--only` has it.
+    pub name: &'static str,
+    /// What must be there.
+    pub needs: &'static [Need],
+    /// The name of its data, which programs share, with a number that counts how often it was changed.
+    pub data: &'static str,
+    /// Makes the data, and prints how much of it is there, in percent.
+    pub make: &'static [&'static str],
+    /// Loads what the run loads, so that the disk is read for data only.
+    pub warm: &'static [&'static str],
+    /// What is measured. Its standard output is its result.
+    pub run: &'static [&'static str],
+    /// Reads what was stored, and prints a checksum.
+    pub check: &'static [&'static str],
+    /// What the run does to the data.
+    pub leaves: Data,
+    /// Which part of the memory it has.
+    pub memory_divisor: u64,
+}
+
+/// What most of them have in common: nothing.
+pub const NONE: Program = Program {
+    name: "",
+    needs: &[],
+    data: "",
+    make: &[],
+    warm: &[],
+    run: &[],
+    check: &[],
+    leaves: Data::Kept,
+    memory_divisor: 1,
+};
+
+const NUMPY: Need = Need::Module("numpy", "numpy");
+const LMDB: Need = Need::Module("lmdb", "lmdb");
+
+/// A line that calls a script.
+macro_rules! script {
+    ($name:literal, $what:literal) => {
+        &["{python}", concat!("{scripts}/", $name, ".py"), $what, "{data}", "{percent}"]
+    };
+}
+
+/// Programs that map files.
+pub const FILES: [Program; 10] = [
+    Program {
+        name: "numpy",
+        needs: &[NUMPY],
+        data: "arrays-1",
+        make: script!("arrays", "make"),
+        warm: script!("arrays", "warm"),
+        run: script!("arrays", "reads"),
+        ..NONE
+    },
+    Program {
+        name: "sums",
+        needs: &[NUMPY],
+        data: "arrays-1",
+        make: script!("arrays", "make"),
+        warm: script!("arrays", "warm"),
+        run: script!("arrays", "sums"),
+        ..NONE
+    },
+    Program {
+        name: "sqlite",
+        needs: &[Need::Module("sqlite3", "python3 of the distribution, by apt")],
+        data: "sqlite-1",
+        make: script!("sqlite", "make"),
+        warm: script!("sqlite", "warm"),
+        run: script!("sqlite", "run"),
+        ..NONE
+    },
+    Program {
+        name: "ripgrep",
+        needs: &[NUMPY, Need::Command("rg", "ripgrep")],
+        data: "text-1",
+        make: script!("text", "make"),
+        warm: &["rg", "--version"],
+        run: &["rg", "--no-config", "--mmap", "--threads=1", "-c", "needle|thread +hay", "{data}/lines.txt"],
+        ..NONE
+    },
+    Program {
+        name: "annoy",
+        needs: &[NUMPY, Need::Module("annoy", "annoy")],
+        data: "neighbours-1",
+        make: script!("neighbours", "make"),
+        warm: script!("neighbours", "warm"),
+        run: script!("neighbours", "run"),
+        ..NONE
+    },
+    Program {
+        name: "lmdb",
+        needs: &[LMDB],
+        data: "store-1",
+        make: script!("store", "make"),
+        warm: script!("store", "warm"),
+        run: script!("store", "run"),
+        check: script!("store", "check"),
+        leaves: Data::Copied("store.mdb"),
+        ..NONE
+    },
+    Program {
+        name: "lmdb-map",
+        needs: &[LMDB],
+        data: "store-1",
+        make: script!("store", "make"),
+        warm: script!("store", "warm"),
+        run: script!("store", "map"),
+        check: script!("store", "check"),
+        leaves: Data::Copied("store.mdb"),
+        ..NONE
+    },
+    Program {
+        name: "faiss",
+        needs: &[NUMPY, Need::Module("faiss", "faiss-cpu")],
+        data: "vectors-1",
+        make: script!("vectors", "make"),
+        warm: script!("vectors", "warm"),
+        run: script!("vectors", "run"),
+        ..NONE
+    },
+    Program {
+        name: "tokyo",
+        needs: &[Need::Hash],
+        data: "hash-1",
+        warm: &["{hash}"],
+        run: &["{hash}", "run", "{data}", "{percent}"],
+        check: &["{hash}", "check", "{data}", "{percent}"],
+        leaves: Data::Made,
+        memory_divisor: 4,
+        ..NONE
+    },
+    Program {
+        name: "git",
+        needs: &[Need::Command("git", "git")],
+        data: "repository-1",
+        make: script!("repository", "make"),
+        warm: &["git", "--version"],
+        run: &[
+            "git",
+            "-C",
+            "{data}/repository.git",
+            "-c",
+            "core.packedGitWindowSize=1m",
+            "-c",
+            "core.packedGitLimit=64m",
+            "cat-file",
+            "--batch-all-objects",
+            "--batch",
+        ],
+        ..NONE
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_different_and_lines_name_scripts_that_there_are() {
+        for (index, program) in FILES.iter().enumerate() {
+            assert!(FILES[..index].iter().all(|other| other.name != program.name), "{}", program.name);
+            for line in [program.make, program.warm, program.run, program.check] {
+                for script in line.iter().filter_map(|word| word.strip_prefix("{scripts}/")) {
+                    assert!(SOURCES.iter().any(|(name, _)| *name == script), "{script}");
+                }
+            }
+            // What is stored must be looked at.
+            assert_eq!(program.leaves == Data::Kept, program.check.is_empty(), "{}", program.name);
+            assert!(!program.run.is_empty() && (1..=4).contains(&program.memory_divisor));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The command line of `lab run programs`.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::catalog;
+use crate::engine::{self, Engine, Kind};
+use crate::size::Size;
+
+/// Examples for the help.
+pub const EXAMPLES: &str = "Examples:
+  elbowroom lab run programs --kind files
+  elbowroom lab run programs --only lmdb,git --runs 5 --dir /data/lab --json programs.json
+  elbowroom lab run programs --percent 2 --memory 32M --runs 1      with little data, to try it
+  elbowroom lab run programs --install                              installs what is missing
+
+The programs, and what they need:
+  numpy    12,000 rows at random of an array of 3 GiB        python: numpy
+  sums     the sums of all columns of the same array         python: numpy
+  sqlite   a scan of 2 GB, 8,000 lookups                     python (its own module sqlite3)
+  ripgrep  a search in 1.5 GiB of lines                      apt: ripgrep; python: numpy
+  annoy    the neighbours of 40 points, index of 0.9 GB      python: annoy, numpy
+  lmdb     50,000 reads of 1.5 GB, 2,500 durable commits     python: lmdb
+  lmdb-map the same, stored through the mapping              python: lmdb
+  faiss    400 searches in inverted lists of 1 GB            python: faiss-cpu, numpy
+  tokyo    1,000,000 stores to a hash database, in a quarter of the memory
+                                                             apt: libtokyocabinet-dev, gcc
+  git      60,000 objects of a pack of 1 GB, through windows of 1 MiB
+                                                             apt: git; python
+Python is that of DIR/venv if there is one, else python3. The data is made once, about 12 GB in all, and kept.";
+
+/// What the programs have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProgramsKind {
+    /// They map files that are larger than the memory
+    Files,
+}
+
+/// Options of programs.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct ProgramsArgs {
+    /// Which programs
+    #[arg(long, value_enum, default_value_t = ProgramsKind::Files)]
+    pub kind: ProgramsKind,
+    /// Only these, with commas between; by default all of the kind
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// How often each engine runs each program; the engines take turns, and medians are reported
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub runs: usize,
+    /// Elbowroom's --memory, and the limit of the kernel's control group (page cache included)
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    #[serde(rename = "memory_bytes")]
+    pub memory: Size,
+    /// The device's readahead during all runs; it is restored afterwards
+    #[arg(long, value_name = "SIZE", default_value = "128K")]
+    #[serde(rename = "kernel_readahead_bytes")]
+    pub kernel_readahead: Size,
+    /// How much data is made and used, in percent of the usual
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub percent: u64,
+    /// The engines, in the order of their turns: kernel, elbowroom; elbowroom-vma_locks is elbowroom without
+    /// that improvement
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
+        Engine::whole(Kind::Kernel),
+        Engine::whole(Kind::Elbowroom),
+    ])]
+    pub engines: Vec<Engine>,
+    /// Where the data is made, and found the next time, on a disk; by default elbowroom-lab-programs in
+    /// $TMPDIR, the current directory or /var/tmp, the first that is on one
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip)]
+    pub dir: Option<PathBuf>,
+    /// Install what is missing: Python's modules into DIR/venv, all else by apt-get
+    #[arg(long)]
+    #[serde(skip)]
+    pub install: bool,
+    /// How long one run may take before it is killed, in seconds
+    #[arg(long, value_name = "S", default_value_t = 600.0)]
+    pub bound_seconds: f64,
+    /// Write all runs, medians and ratios to this file
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub json: Option<PathBuf>,
+}
+
+impl ProgramsArgs {
+    /// Checks everything that can be known to be wrong before any data is made.
+    ///
+    /// # Errors
+    /// If an option is out of range; the message says what is possible.
+    pub fn check(&self) -> Result<()> {
+        ensure!((1..=1000).contains(&self.runs), "--runs must be from 1 to 1000");
+        ensure!((1..=1000).contains(&self.percent), "--percent must be from 1 to 1000");
+        ensure!((1.0..=86_400.0).contains(&self.bound_seconds), "--bound-seconds must be from 1 to 86400");
+        // A quarter of it must be enough for a manager.
+        ensure!(self.memory >= Size::from_bytes(32 << 20), "--memory must be at least 32M");
+        for name in &self.only {
+            if !catalog::FILES.iter().any(|program| program.name == name) {
+                let known: Vec<_> = catalog::FILES.iter().map(|program| program.name).collect();
+                bail!("--only: there is no program {name}; there are {}", known.join(", "));
+            }
+        }
+        engine::check_engines(&self.engines, "programs", &[Kind::Kernel, Kind::Elbowroom])
+    }
+
+    /// Whether a program is to be run.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
+}

@@ -1,0 +1,237 @@
+//! Unmodified programs, as people use them, beside the kernel: `lab run programs`.
+//!
+//! [`cli`] says what can be asked for; `catalog` has the programs, whose scripts are in lab/programs; `data`
+//! makes their data and makes it cold; `child` runs one of them to its end; `report` has the figures. Each
+//! program must print the same in all engines, and what it has stored must be the same, or the session fails.
+
+mod catalog;
+mod child;
+pub mod cli;
+mod data;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use self::catalog::Program;
+use self::cli::ProgramsArgs;
+use self::data::Store;
+use self::report::{LeftOut, Report, Run};
+use crate::cgroup::Cgroup;
+use crate::device::Device;
+use crate::engine::Engine;
+use crate::interrupt::Interrupt;
+use crate::procfs;
+use crate::programs::Programs;
+use crate::progress::Progress;
+use crate::session::{JsonFile, read_stats};
+use crate::size::Size;
+
+/// What a signal that ends a run leaves behind.
+pub const UNDONE: &str =
+    "the program is killed, control groups and readahead are put back, and the data that was made is kept";
+
+/// How long the disk is left alone before each run.
+const REST: Duration = Duration::from_millis(200);
+
+struct Session<'a> {
+    args: &'a ProgramsArgs,
+    store: Store,
+    programs: Programs,
+    device: Option<Device>,
+    interrupt: Interrupt,
+    /// Where the engine writes its statistics.
+    stats: tempfile::TempDir,
+}
+
+/// Runs the programs in the engines, prints the table and writes the JSON file.
+///
+/// # Errors
+/// If an option is out of range, a program fails, or two runs of one have different results.
+pub fn run(args: &ProgramsArgs) -> Result<()> {
+    args.check()?;
+    let json = args.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let report = measure(args)?;
+    print!("{}", report.table());
+    json.map_or(Ok(()), |json| json.write(&report.json()))
+}
+
+fn measure(args: &ProgramsArgs) -> Result<Report> {
+    let mut progress = Progress::new();
+    let mut left_out = Vec::new();
+    let mut leave_out = |what: String, reason: String, progress: &mut Progress| {
+        progress.keep(&format!("{what} is left out: {reason}"));
+        left_out.push(LeftOut { what, reason });
+    };
+    let engines = usable_engines(args, |engine, reason| leave_out(engine, reason, &mut progress))?;
+    let interrupt = Interrupt::install()?;
+    let mut store = Store::open(args.dir.as_deref(), args.percent)?;
+    let wanted: Vec<_> = catalog::FILES.iter().filter(|program| args.wants(program.name)).collect();
+    if args.install {
+        store.install(&wanted, &interrupt)?;
+    }
+    let mut found = Vec::new();
+    for program in wanted {
+        let missing = store.missing(program, &interrupt);
+        interrupt.check()?;
+        if missing.is_empty() {
+            found.push(program);
+        } else {
+            leave_out(program.name.to_owned(), missing.join("; "), &mut progress);
+        }
+    }
+    if found.is_empty() {
+        let reasons: Vec<_> =
+            left_out.into_iter().map(|out| format!("{}: {}", out.what, out.reason)).collect();
+        bail!("none of the programs can be run here; --install may help\n{}", reasons.join("\n"));
+    }
+    let device = Device::under(store.dir()).ok();
+    let stats = tempfile::tempdir().context("cannot make a directory for statistics")?;
+    let session = Session { args, store, programs: Programs::find()?, device, interrupt, stats };
+    let readahead = session.device.as_ref().map(|device| device.with_readahead(args.kernel_readahead));
+    let readahead = match readahead {
+        Some(Ok(guard)) => Some(guard),
+        Some(Err(error)) => {
+            progress.keep(&format!("the readahead stays as it is: {error:#}"));
+            None
+        }
+        None => None,
+    };
+    let mut runs = Vec::new();
+    for program in found {
+        session.run_program(program, &engines, &mut runs, &mut progress)?;
+    }
+    drop(progress);
+    let machine = procfs::machine()?;
+    let description = format!(
+        "programs with {} of memory: {} runs, {} % of the data, readahead {}\nmachine: {}, {} CPUs, {} MiB",
+        args.memory,
+        args.runs,
+        args.percent,
+        readahead.map_or_else(|| "as the device has it".to_owned(), |_| args.kernel_readahead.to_string()),
+        machine.kernel,
+        machine.cpus,
+        machine.memory_bytes >> 20
+    );
+    let parameters = serde_json::to_value(args)?;
+    Ok(Report { parameters, machine, description, engines, left_out, runs })
+}
+
+/// Without a control group the kernel's column is left out.
+fn usable_engines(args: &ProgramsArgs, mut leave_out: impl FnMut(String, String)) -> Result<Vec<Engine>> {
+    let (kernels, others): (Vec<Engine>, Vec<Engine>) =
+        args.engines.iter().partition(|engine| engine.is_kernel());
+    if kernels.is_empty() {
+        return Ok(others);
+    }
+    match Cgroup::create(args.memory) {
+        Ok(_) => Ok(args.engines.clone()),
+        Err(error) if others.is_empty() => {
+            Err(error.context("the kernel cannot be measured under the budget"))
+        }
+        Err(error) => {
+            kernels.iter().for_each(|engine| leave_out(engine.to_string(), format!("{error:#}")));
+            Ok(others)
+        }
+    }
+}
+
+impl Session<'_> {
+    fn run_program(
+        &self,
+        program: &Program,
+        engines: &[Engine],
+        runs: &mut Vec<Run>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        self.store.make(program, &self.interrupt, progress)?;
+        let mut first: Option<Run> = None;
+        for turn in 1..=self.args.runs {
+            for engine in engines {
+                let label = format!("{} run {turn}/{} {engine}", program.name, self.args.runs);
+                progress.update(|| format!("{label}: making the data cold"));
+                let run = self.run_one(program, *engine, turn, || progress.update(|| label.clone()));
+                let run = run.with_context(|| label.clone())?;
+                let read = run.device_read_bytes.map_or(0, |bytes| bytes >> 20);
+                let (seconds, cpu, result) = (run.seconds, run.cpu_seconds, &run.result);
+                progress.keep(&format!("{label}: {seconds:.2} s, CPU {cpu:.2} s, read {read} MiB; {result}"));
+                let first = first.get_or_insert_with(|| run.clone());
+                if first.result != run.result {
+                    bail!(
+                        "{} has another result in run {turn} under {engine} than in run {} under {}: {} and {}",
+                        program.name,
+                        first.run,
+                        first.engine,
+                        run.result,
+                        first.result
+                    );
+                }
+                runs.push(run);
+            }
+        }
+        self.store.clear(program)
+    }
+
+    fn run_one(
+        &self,
+        program: &Program,
+        engine: Engine,
+        turn: usize,
+        mut begins: impl FnMut(),
+    ) -> Result<Run> {
+        self.store.prepare(program, &self.interrupt)?;
+        self.interrupt.sleep_until(Instant::now() + REST)?;
+        begins();
+        let memory = Size::from_bytes(self.args.memory.bytes() / program.memory_divisor);
+        let line = self.store.run_line(program);
+        let stats = self.stats.path().join(format!("{}.json", program.name));
+        let group = if engine.is_kernel() { Some(Cgroup::create(memory)?) } else { None };
+        let line: Vec<OsString> = match &group {
+            Some(group) => self.programs.program_in_cgroup(group, &line),
+            None => self.programs.program_under_elbowroom(memory, &stats, &engine.off(), &line),
+        };
+        let read_before = self.read_bytes();
+        let ended =
+            child::run(&line, Duration::from_secs_f64(self.args.bound_seconds), &self.interrupt, |_| {});
+        if let Some(kills @ 1..) = group.as_ref().map(Cgroup::oom_kills) {
+            bail!("it cannot run in {memory} ({kills} out-of-memory kills by the kernel); raise --memory");
+        }
+        let ended = ended?;
+        let device_read_bytes =
+            self.read_bytes().zip(read_before).map(|(now, then)| now.saturating_sub(then));
+        drop(group);
+        let stored = self.store.check(program, &self.interrupt)?;
+        Ok(Run {
+            program: program.name,
+            engine,
+            run: turn,
+            seconds: ended.time.as_secs_f64(),
+            cpu_seconds: ended.cpu.total().as_secs_f64(),
+            device_read_bytes,
+            result: result(&ended.output, stored.as_ref()),
+            engine_stats: if engine.is_kernel() { None } else { stats_if_any(&stats)? },
+        })
+    }
+
+    fn read_bytes(&self) -> Option<u64> {
+        self.device.as_ref()?.read_bytes().ok()
+    }
+}
+
+/// A program that maps nothing large enough starts no manager, which writes no statistics then.
+fn stats_if_any(path: &Path) -> Result<Option<serde_json::Value>> {
+    path.exists().then(|| read_stats(path)).transpose()
+}
+
+fn result(printed: &child::Output, stored: Option<&child::Output>) -> String {
+    let mut text = format!("printed {} bytes, sum {:016x}", printed.bytes, printed.checksum);
+    if let Some(stored) = stored {
+        text.push_str(&format!("; stored {}", stored.text));
+    }
+    text
+}

@@ -1,0 +1,180 @@
+//! Medians and ratios of the programs' runs; the table and the JSON object.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::engine::Engine;
+use crate::procfs::Machine;
+use crate::report::{align, median, ratio};
+
+/// One run of a program.
+#[derive(Debug, Clone, Serialize)]
+pub struct Run {
+    /// As `--only` has it.
+    pub program: &'static str,
+    /// Who had the memory.
+    pub engine: Engine,
+    /// Which turn, from 1.
+    pub run: usize,
+    /// From the start of the program to its end.
+    pub seconds: f64,
+    /// User and system time of the program, and under Elbowroom of the manager in it.
+    pub cpu_seconds: f64,
+    /// What the device was asked for meanwhile, by anybody.
+    pub device_read_bytes: Option<u64>,
+    /// What the program printed, and what it stored, as checksums.
+    pub result: String,
+    /// `elbowroom run --stats`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine_stats: Option<Value>,
+}
+
+/// A program that was not run, and why.
+#[derive(Debug, Clone, Serialize)]
+pub struct LeftOut {
+    /// As `--only` has it, or an engine's name.
+    pub what: String,
+    /// With how to get what is missing.
+    pub reason: String,
+}
+
+/// All that is known at the end.
+pub struct Report {
+    /// The options.
+    pub parameters: Value,
+    /// Where it ran.
+    pub machine: Machine,
+    /// The line above the table.
+    pub description: String,
+    /// In the order of their turns.
+    pub engines: Vec<Engine>,
+    /// What could not be run.
+    pub left_out: Vec<LeftOut>,
+    /// What was.
+    pub runs: Vec<Run>,
+}
+
+impl Report {
+    fn median(&self, program: &str, engine: Engine, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+        let runs = self.runs.iter().filter(|run| run.program == program && run.engine == engine);
+        median(runs.filter_map(of).collect())
+    }
+
+    fn programs(&self) -> Vec<&'static str> {
+        let mut programs: Vec<_> = self.runs.iter().map(|run| run.program).collect();
+        programs.dedup();
+        programs
+    }
+
+    /// The last engine's seconds over the first one's.
+    fn ratio(&self, program: &str) -> Option<f64> {
+        let (first, last) = (*self.engines.first()?, *self.engines.last()?);
+        let seconds = |engine| self.median(program, engine, |run| Some(run.seconds));
+        ratio(seconds(last)?, seconds(first)?)
+    }
+
+    /// Of each program the seconds in each engine, the ratio, and beside them CPU time and what was read.
+    pub fn table(&self) -> String {
+        let (first, last) = match self.engines.as_slice() {
+            [first, .., last] => (Some(first), Some(last)),
+            _ => (None, None),
+        };
+        let mut header = vec!["seconds, median".to_owned()];
+        header.extend(self.engines.iter().map(Engine::to_string));
+        header.extend(first.zip(last).map(|(first, last)| format!("{last}/{first}")));
+        header.extend(self.engines.iter().map(|engine| format!("CPU, {engine}")));
+        header.extend(self.engines.iter().map(|engine| format!("read, {engine}")));
+        let show = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        let gigabytes = |value: Option<f64>| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{:.2} GB", value / 1e9))
+        };
+        let mut rows = vec![header];
+        for program in self.programs() {
+            let mut row = vec![program.to_owned()];
+            let each = |of: &dyn Fn(&Run) -> Option<f64>| {
+                self.engines.iter().map(|engine| self.median(program, *engine, of)).collect::<Vec<_>>()
+            };
+            row.extend(each(&|run| Some(run.seconds)).into_iter().map(show));
+            if first.is_some() {
+                row.push(show(self.ratio(program)));
+            }
+            row.extend(each(&|run| Some(run.cpu_seconds)).into_iter().map(show));
+            row.extend(
+                each(&|run| run.device_read_bytes.map(|bytes| bytes as f64)).into_iter().map(gigabytes),
+            );
+            rows.push(row);
+        }
+        let mut text = format!("{}\n\n", self.description);
+        align(&rows, &mut text);
+        for LeftOut { what, reason } in &self.left_out {
+            let _ = writeln!(text, "{what} was left out: {reason}");
+        }
+        text
+    }
+
+    /// The object with the single runs, and with medians by program and engine.
+    pub fn json(&self) -> Value {
+        let medians: BTreeMap<_, _> = self
+            .programs()
+            .into_iter()
+            .map(|program| {
+                let seconds: BTreeMap<_, _> = self
+                    .engines
+                    .iter()
+                    .map(|engine| {
+                        (engine.to_string(), self.median(program, *engine, |run| Some(run.seconds)))
+                    })
+                    .collect();
+                (program, json!({ "seconds": seconds, "ratio": self.ratio(program) }))
+            })
+            .collect();
+        json!({
+            "workload": "programs",
+            "parameters": self.parameters,
+            "machine": self.machine,
+            "left_out": self.left_out,
+            "runs": self.runs,
+            "medians": medians,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Kind;
+    use crate::procfs;
+
+    #[test]
+    fn the_ratio_is_of_the_medians_and_what_was_left_out_is_said() {
+        let engines = vec![Engine::whole(Kind::Kernel), Engine::whole(Kind::Elbowroom)];
+        let run = |engine, run, seconds| Run {
+            program: "git",
+            engine,
+            run,
+            seconds,
+            cpu_seconds: 1.0,
+            device_read_bytes: None,
+            result: "same".to_owned(),
+            engine_stats: None,
+        };
+        let mut runs = Vec::new();
+        for (turn, kernel, ours) in [(1, 2.0, 3.0), (2, 4.0, 1.0), (3, 100.0, 2.0)] {
+            runs.extend([run(engines[0], turn, kernel), run(engines[1], turn, ours)]);
+        }
+        let report = Report {
+            parameters: Value::Null,
+            machine: procfs::machine().unwrap(),
+            description: "here".to_owned(),
+            engines,
+            left_out: vec![LeftOut { what: "faiss".into(), reason: "pip install faiss-cpu".into() }],
+            runs,
+        };
+        assert_eq!(report.json()["medians"]["git"]["ratio"], 0.5);
+        let table = report.table();
+        assert!(table.contains("0.50") && table.contains("faiss was left out: pip install"), "{table}");
+    }
+}

@@ -1,0 +1,88 @@
+use super::*;
+use crate::engine::Kind;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: ProgramsArgs,
+}
+
+fn parse(words: &str) -> Result<ProgramsArgs> {
+    let line = Line::try_parse_from(["programs"].into_iter().chain(words.split_ascii_whitespace()))?;
+    line.args.check().map(|()| line.args)
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_made() {
+    let args = parse("--kind files --only lmdb,git --runs 5 --memory 64M --percent 2").unwrap();
+    assert!(args.wants("lmdb") && args.wants("git") && !args.wants("lmdb-map") && !args.wants("numpy"));
+    let all = parse("").unwrap();
+    assert!(catalog::FILES.iter().all(|program| all.wants(program.name)));
+    assert_eq!((all.memory.to_string(), all.kernel_readahead.to_string()), ("256M".into(), "128K".into()));
+    for (wrong, said) in [
+        ("--only mongodb", "there is no program mongodb; there are numpy"),
+        ("--runs 0", "--runs must be"),
+        ("--percent 0", "--percent must be"),
+        ("--memory 8M", "at least 32M"),
+        ("--engines soft", "no engine soft"),
+        ("--kind memory", "files"),
+    ] {
+        let error = format!("{:#}", parse(wrong).unwrap_err());
+        assert!(error.contains(said), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn every_program_that_is_here_runs_with_little_data() {
+    let dir = tempfile::tempdir_in(crate::files::default_parent().unwrap()).unwrap();
+    let interrupt = Interrupt::install().unwrap();
+    let store = Store::open(Some(dir.path()), 1).unwrap();
+    let mut progress = Progress::new();
+    let bound = Duration::from_secs(120);
+    for program in &catalog::FILES {
+        let missing = store.missing(program, &interrupt);
+        if !missing.is_empty() {
+            eprintln!("{} is skipped: {}", program.name, missing.join("; "));
+            continue;
+        }
+        store.make(program, &interrupt, &mut progress).unwrap();
+        let result = || {
+            store.prepare(program, &interrupt).unwrap();
+            let ended = child::run(&store.run_line(program), bound, &interrupt, |_| {});
+            let printed = ended.unwrap_or_else(|error| panic!("{}: {error:#}", program.name)).output;
+            assert!(printed.bytes > 1, "{} prints nothing", program.name);
+            result(&printed, store.check(program, &interrupt).unwrap().as_ref())
+        };
+        assert_eq!(result(), result(), "{}", program.name);
+        store.clear(program).unwrap();
+    }
+}
+
+#[test]
+fn a_program_with_another_result_ends_the_session() {
+    let dir = tempfile::tempdir_in(crate::files::default_parent().unwrap()).unwrap();
+    let mut args = parse("--runs 2 --percent 1").unwrap();
+    args.engines = vec![Engine::whole(Kind::Elbowroom)];
+    let session = Session {
+        args: &args,
+        store: Store::open(Some(dir.path()), 1).unwrap(),
+        // Not the real one: it only runs what stands behind its options.
+        programs: Programs::standing_in(&dir.path().join("elbowroom")),
+        device: None,
+        interrupt: Interrupt::install().unwrap(),
+        stats: tempfile::tempdir().unwrap(),
+    };
+    let stand_in = "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nshift\nexec \"$@\"\n";
+    std::fs::write(dir.path().join("elbowroom"), stand_in).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.path().join("elbowroom"), executable).unwrap();
+    let same = Program { name: "same", data: "x-1", warm: &["true"], run: &["echo", "1"], ..catalog::NONE };
+    let other = Program { run: &["date", "+%N"], ..same };
+    std::fs::create_dir(dir.path().join("x-1-1")).unwrap();
+    let (mut runs, mut progress) = (Vec::new(), Progress::new());
+    session.run_program(&same, &args.engines, &mut runs, &mut progress).unwrap();
+    assert_eq!(runs.len(), 2);
+    let error = session.run_program(&other, &args.engines, &mut runs, &mut progress).unwrap_err();
+    assert!(error.to_string().contains("another result"), "{error:#}");
+}
