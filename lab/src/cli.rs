@@ -255,6 +255,7 @@ impl Runnable {
         match self {
             Self::Paging(workload) => workload.name(),
             Self::Library(bench) => bench.name(),
+            Self::Programs(_) => "programs",
         }
     }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, Parser};
 use serde_json::{Value, json};
 
@@ -175,6 +175,8 @@ impl SeedsArgs {
     }
 }
 
+const TOO_LONG: &str = "takes too long for this set: `elbowroom lab run programs` runs it by itself";
+
 /// How long a workload will take, roughly.
 fn planned(what: &Runnable) -> Duration {
     let phases = SEEDS.iter().find(|seed| seed.name() == what.name()).map_or(1, |seed| seed.phases);
@@ -192,6 +194,7 @@ fn planned(what: &Runnable) -> Duration {
             let runs = bench.repeat().runs * bench.turns().map_or(1, |turns| turns.engines.len());
             runs as u32 * phases * Duration::from_secs_f64(bench.repeat().seconds)
         }
+        Runnable::Programs(_) => Duration::ZERO,
     }
 }
 
@@ -289,6 +292,7 @@ fn check(what: &Runnable) -> Result<()> {
     match what {
         Runnable::Paging(workload) => workload.check(),
         Runnable::Library(bench) => bench.check(),
+        Runnable::Programs(_) => Err(anyhow!(TOO_LONG)),
     }
     .with_context(|| what.name().to_owned())
 }
@@ -316,6 +320,7 @@ fn measure_all(all: &[Runnable], interrupt: &Interrupt, began: Instant) -> Harve
                 stage_progress.begin();
                 bench::figures(bench, stage_progress).map(|figures| (Some(figures), Ok(())))
             }
+            Runnable::Programs(_) => Err(anyhow!(TOO_LONG)),
         };
         harvest.take(what.name(), result, &mut progress);
     }

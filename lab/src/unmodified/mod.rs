@@ -26,10 +26,11 @@ use crate::cgroup::Cgroup;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::interrupt::Interrupt;
+use crate::output::OutputFile;
 use crate::procfs;
 use crate::programs::Programs;
 use crate::progress::Progress;
-use crate::session::{JsonFile, read_stats};
+use crate::session::read_stats;
 use crate::size::Size;
 
 /// What a signal that ends a run leaves behind.
@@ -55,10 +56,10 @@ struct Session<'a> {
 /// If an option is out of range, a program fails, or two runs of one have different results.
 pub fn run(args: &ProgramsArgs) -> Result<()> {
     args.check()?;
-    let json = args.json.as_deref().map(JsonFile::prepare).transpose()?;
+    let json = args.json.as_deref().map(OutputFile::prepare).transpose()?;
     let report = measure(args)?;
     print!("{}", report.table());
-    json.map_or(Ok(()), |json| json.write(&report.json()))
+    json.map_or(Ok(()), |json| json.write_json(&report.json()))
 }
 
 fn measure(args: &ProgramsArgs) -> Result<Report> {
