@@ -316,7 +316,11 @@ mod tests {
 
     #[test]
     fn runs_for_hold_times_are_in_no_other_range() {
-        let run = |in_detail: bool, maps: u64, held: Option<u64>| json!({ "engine": "soft", "in_detail": in_detail, "maps": maps, "held": held });
+        let run = |in_detail: bool, maps: u64, held: Option<u64>| {
+            let mut run = json!({ "engine": "soft", "in_detail": in_detail });
+            (run["maps"], run["held"]) = (json!(maps), json!(held));
+            run
+        };
         let runs = [run(false, 10, None), run(true, 1, Some(5)), run(false, 12, None), run(true, 2, Some(7))];
         let medians = json!({ "soft": { "maps": 11, "held": 6 } });
         let value = json!({ "format": FORMAT, "workload": "w", "medians": medians, "runs": runs });
