@@ -30,7 +30,7 @@ The programs, and what they need:
                                                              apt: libtokyocabinet-dev, gcc
   git      60,000 objects of a pack of 1 GB, through windows of 1 MiB
                                                              apt: git; python
-Python is that of DIR/venv if there is one, else python3. The data is made once, about 12 GB in all, and kept.";
+Python is that of DIR/venv if there is one, else python3. The data is made once, about 12 GB, and kept.";
 
 /// What the programs have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]

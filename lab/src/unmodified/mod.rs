@@ -164,7 +164,8 @@ impl Session<'_> {
                 let first = first.get_or_insert_with(|| run.clone());
                 if first.result != run.result {
                     bail!(
-                        "{} has another result in run {turn} under {engine} than in run {} under {}: {} and {}",
+                        "{} has another result in run {turn} under {engine} than in run {} under {}: \
+                         {} and {}",
                         program.name,
                         first.run,
                         first.engine,

@@ -1,3 +1,5 @@
+//! Options and tables of the unmodified programs.
+
 use super::*;
 use crate::engine::Kind;
 use clap::Parser;

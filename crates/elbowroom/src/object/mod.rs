@@ -346,7 +346,8 @@ impl FileObject {
         self.pages.range(pages, &pin()).arcs().map(|entry| entry.value).collect()
     }
 
-    /// Those of them that are mapped anywhere. What is mapped nowhere is passed by without touching its count.
+    /// Those of them that are mapped anywhere. What is mapped nowhere is passed by without touching its
+    /// count.
     pub(crate) fn mapped_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
         let epoch = pin();
         let mapped = self.pages.range(pages, &epoch).filter(|entry| entry.value.state.test(Flag::Mapped));
