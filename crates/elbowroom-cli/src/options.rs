@@ -68,6 +68,8 @@ pub struct Options {
     pub handlers: u8,
     /// How long a page stays dirty at most.
     pub writeback_interval: Duration,
+    /// How much may be dirty, in bytes; `None`: the library chooses.
+    pub dirty_bytes: Option<u64>,
     /// No summary at the end.
     pub quiet: bool,
     /// The lock statistics at the end.
@@ -100,6 +102,9 @@ impl Options {
             name(self.fallback),
             name(self.sharing),
         ));
+        if let Some(dirty) = self.dirty_bytes {
+            text.push(format!(";dirty={dirty}"));
+        }
         if self.contention {
             text.push(";contention=1");
         }
@@ -162,6 +167,7 @@ mod tests {
             mmu: Mmu::Move,
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
+            dirty_bytes: None,
             quiet: false,
             contention: false,
             fallback: Fallback::None,
@@ -187,6 +193,7 @@ mod tests {
         let mut options = sample();
         options.quiet = true;
         options.contention = true;
+        options.dirty_bytes = Some(4096);
         options.io = Io::Threads;
         options.fallback = Fallback::Kernel;
         options.inject = Some("read:eio@3".to_owned());
@@ -195,7 +202,7 @@ mod tests {
         assert!(text.contains(";io=threads;"), "{text}");
         assert!(
             text.contains(
-                ";quiet=1;fallback=kernel;sharing=auto;contention=1;inject=read:eio@3;main_pid=77;"
+                ";quiet=1;fallback=kernel;sharing=auto;dirty=4096;contention=1;inject=read:eio@3;main_pid=77;"
             ),
             "{text}"
         );

@@ -13,7 +13,8 @@ impl<P: Platform> Faults<P> {
         let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
         let denied = ended.denial();
         if let Some(waiter) = fault.waiter.take() {
-            let (throttle, major) = (ended.wakeup == Wakeup::Throttled, fault.major);
+            let throttle = if let Wakeup::Throttled(pause) = ended.wakeup { Some(pause) } else { None };
+            let major = fault.major;
             self.let_go(&mut fault);
             // Its thread counts it, and throttles itself: it has no page to wait at.
             return waiter.tell(Answer { denied, throttle, major });
@@ -21,7 +22,7 @@ impl<P: Platform> Faults<P> {
         match ended.wakeup {
             Wakeup::None => {}
             Wakeup::Now => self.mmu.wake(page),
-            Wakeup::Throttled => self.throttle(page),
+            Wakeup::Throttled(pause) => self.throttle(page, pause),
         }
         self.count(&mut fault, denied.is_some(), false);
     }

@@ -72,8 +72,8 @@ impl<P: Platform> Here<'_, P> {
                 if let Some(denial) = answer.denied {
                     return Err(FaultError::Denied(denial));
                 }
-                if answer.throttle {
-                    core.throttle_here();
+                if let Some(pause) = answer.throttle {
+                    core.throttle_here(pause);
                 }
             }
         }
@@ -99,8 +99,8 @@ impl<P: Platform> Driver for Here<'_, P> {
     }
 
     fn end(&mut self, fault: Parked, ended: Ended) -> Self::End {
-        if ended.wakeup == Wakeup::Throttled {
-            self.core.throttle_here();
+        if let Wakeup::Throttled(pause) = ended.wakeup {
+            self.core.throttle_here(pause);
         }
         let end = match ended.verdict {
             Verdict::Served => Ok(()),

@@ -6,6 +6,7 @@
 //! sleeps. Linux: `vm_fault_t`, where one set of bits says all of it.
 
 use crate::config::REPEATS_AT_ONCE;
+use crate::group::Pause;
 use crate::page::{Flag, Folio, Parked};
 use crate::stats::Event;
 use elbowroom_machine::Denial;
@@ -50,7 +51,7 @@ pub(super) enum Wakeup {
     /// It is to be woken.
     Now,
     /// It is to be woken when less is dirty, or after a while.
-    Throttled,
+    Throttled(Pause),
 }
 
 /// What a fault must wait for.
