@@ -1,7 +1,7 @@
 //! When the flusher begins and when writers must wait, and for how long: plain data in, a plan out.
 //!
-//! Linux: `balance_dirty_pages`, `wb_position_ratio`, `wb_update_bandwidth` and `wb_update_dirty_ratelimit` in
-//! mm/page-writeback.c. As there, nobody waits below the middle between the background limit and the hard
+//! Linux: `balance_dirty_pages`, `wb_position_ratio`, `wb_update_bandwidth` and `wb_update_dirty_ratelimit`
+//! in mm/page-writeback.c. As there, nobody waits below the middle between the background limit and the hard
 //! one. Above it, each writer may dirty pages at a rate: the base rate, times a share that falls as more is
 //! dirty. The base rate follows what the device takes, divided by the writers that there are: it is lowered
 //! while more is dirtied than written, and raised while less is. A writer that dirties faster owes the
@@ -215,8 +215,8 @@ mod tests {
         balance: Balance,
         /// Pages that the device takes in a second.
         device: u64,
-        /// For each writer: pages that it would dirty in a second, pages that it has, until when it pauses, and
-        /// for how long it has; whether that is for less to be dirty than the hard limit.
+        /// For each writer: pages that it would dirty in a second, pages that it has, until when it pauses,
+        /// and for how long it has; whether that is for less to be dirty than the hard limit.
         writers: Vec<(u64, u64, u64, u64, bool)>,
         dirty: u64,
         most_dirty: u64,

@@ -1,8 +1,8 @@
-//! Writing neighbouring dirty folios together. Linux: `write_cache_pages`, and the bios that file systems make
-//! of what it finds.
+//! Writing neighbouring dirty folios together. Linux: `write_cache_pages`, and the bios that file systems
+//! make of what it finds.
 //!
-//! What is dirty of folios that follow each other in the file goes to the device in as few writes as possible,
-//! of up to [`CLUSTER_PAGES`], in the order of the file. All folios of a cluster are locked meanwhile. Only
+//! What is dirty of folios that follow each other in the file goes to the device in as few writes as
+//! possible, of up to [`CLUSTER_PAGES`], in the order of the file. All folios of a cluster are locked meanwhile. Only
 //! the first one's lock is waited for: who waits for a folio with others locked could wait for somebody who
 //! waits for those.
 

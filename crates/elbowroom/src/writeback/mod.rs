@@ -183,8 +183,8 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// Writes the first of some dirty folios, and those that follow it in the file; tells with how many it has
-    /// done. An obstacle that is waited for, and lasts, is EBUSY.
+    /// Writes the first of some dirty folios, and those that follow it in the file; tells with how many it
+    /// has done. An obstacle that is waited for, and lasts, is EBUSY.
     fn write_next(
         &self,
         object: &Arc<FileObject>,
