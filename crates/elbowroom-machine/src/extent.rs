@@ -37,7 +37,7 @@ impl Place {
         &self.pages
     }
 
-    /// Whether one of the pages is mapped at the address, a multiple of [`PAGE_SIZE`](crate::PAGE_SIZE).
+    /// Whether one of the pages is mapped at the address, a multiple of [`crate::PAGE_SIZE`].
     pub fn has(&self, addr: usize) -> bool {
         let page = addr.wrapping_sub(self.base) >> PAGE_SHIFT;
         page < self.pages.capacity() && self.pages.contains(page)

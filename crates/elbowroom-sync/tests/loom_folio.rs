@@ -25,6 +25,12 @@ mod page {
     pub use crate::{Body, Folio};
 }
 
+/// What the trace says of a wait: nothing is traced here.
+mod stats {
+    #[derive(Clone, Copy)]
+    pub struct WaitCause;
+}
+
 /// Where `wait.rs` expects [`FaultEvent`] and [`Denial`].
 extern crate self as elbowroom_machine;
 
@@ -57,7 +63,10 @@ impl Extent {
 }
 
 /// A fault without an address.
-pub struct FaultEvent;
+#[derive(Clone, Copy)]
+pub struct FaultEvent {
+    thread: u32,
+}
 
 /// How an access fails. No fault of the models does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +130,7 @@ impl World {
 
     /// Parks a fault as a handler does; whether it was parked.
     fn park(&self) -> bool {
-        match self.waits.park(&self.folio, Parked::new(FaultEvent), true) {
+        match self.waits.park(&self.folio, Parked::new(FaultEvent { thread: 0 }), true) {
             None => true,
             Some(mut fault) => {
                 fault.let_go();
@@ -259,7 +268,7 @@ fn reclaim_does_not_take_what_a_fault_has_waited_for() {
         });
         let handler = thread::spawn({
             let world = world.clone();
-            move || world.waits.park(&world.folio, Parked::new(FaultEvent), true)
+            move || world.waits.park(&world.folio, Parked::new(FaultEvent { thread: 0 }), true)
         });
         let ready = Ready::default();
         {
