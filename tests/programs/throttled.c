@@ -90,7 +90,7 @@ static void start(pthread_t *threads, void *(*function)(void *))
 {
     for (size_t i = 0; i < THREADS; i++)
         SPAWN(&threads[i], function, (void *)i);
-    wait_for_stores(2000);
+    wait_for_stores(400);
 }
 
 static void join(pthread_t *threads)

@@ -186,6 +186,9 @@ unsafe fn synchronize(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
             },
             Side::Kernel => by_kernel(&part),
         };
+        // What is at such addresses can only be the library's own.
+        let beyond = side == Side::Kernel && part.end > ADDRESS_END && synced == Err(libc::EINVAL);
+        let synced = if beyond { Err(libc::ENOMEM) } else { synced };
         // What is not mapped is told at the end.
         hole |= synced == Err(libc::ENOMEM);
         if synced == Err(libc::ENOMEM) { Ok(()) } else { synced }

@@ -150,9 +150,13 @@ impl<P: Platform> Writeback<P> {
                 failed[run.folio].remove(run.pages.clone());
                 continue;
             }
-            let mut left = PageSet::new(taken[run.folio].order);
-            left.insert(run.pages.clone());
             let (head, body) = taken[run.folio].parts();
+            if let [_] = runs {
+                self.write_apart(object, head, body.extent(), run.pages.clone(), &mut failed[run.folio]);
+                break;
+            }
+            let mut left = PageSet::new(head.order);
+            left.insert(run.pages.clone());
             // The first error is the one that is told.
             let _ = self.write_runs(object, head, body.extent(), &mut left);
             for page in run.pages.clone().filter(|&page| !left.contains(page)) {

@@ -97,17 +97,33 @@ impl<P: Platform> Writeback<P> {
             first = first.and(whole);
             if whole.is_ok() {
                 dirty.remove(run);
-            } else if run.len() > 1 {
-                // A device that takes long to fail is not asked for each page.
-                let deadline = Instant::now() + PINNED_BOUND;
-                for page in run.take_while(|_| Instant::now() < deadline) {
-                    if self.write_run(object, folio, extent, &(page..page + 1)).is_ok() {
-                        dirty.remove(page..page + 1);
-                    }
-                }
+            } else {
+                self.write_apart(object, folio, extent, run, dirty);
             }
         }
         first
+    }
+
+    /// Writes neighbouring pages one by one, after they could not be written at once, and takes those out of
+    /// `dirty` that were. A page alone has been tried.
+    pub(super) fn write_apart(
+        &self,
+        object: &FileObject,
+        folio: &Folio,
+        extent: &Extent,
+        run: Range<usize>,
+        dirty: &mut PageSet,
+    ) {
+        if run.len() == 1 {
+            return;
+        }
+        // A device that takes long to fail is not asked for each page.
+        let deadline = Instant::now() + PINNED_BOUND;
+        for page in run.take_while(|_| Instant::now() < deadline) {
+            if self.write_run(object, folio, extent, &(page..page + 1)).is_ok() {
+                dirty.remove(page..page + 1);
+            }
+        }
     }
 
     /// Writes neighbouring pages, up to the end of the file.
