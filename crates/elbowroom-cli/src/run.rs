@@ -135,7 +135,7 @@ fn parse_trace_buffer(text: &str) -> Result<u64, String> {
 
 fn parse_dirty(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
-    if bytes < PAGE_SIZE as u64 { Err("it must be at least 4K, a page".to_owned()) } else { Ok(bytes) }
+    if bytes < 2 * PAGE_SIZE as u64 { Err("it must be at least 8K, two pages".to_owned()) } else { Ok(bytes) }
 }
 
 fn parse_ablate(text: &str) -> Result<String, String> {

@@ -29,7 +29,7 @@ pub struct Config {
     /// A dirty page is written back at the latest after this.
     pub writeback_interval: Duration,
     /// How much may be dirty, in bytes: from half of it on the flusher works, from three quarters on writers
-    /// are slowed down, and at all of it they wait. At least a page, and at most three quarters of the
+    /// are slowed down, and at all of it they wait. At least two pages, and at most three quarters of the
     /// arena's frames. `None`: a third of them.
     pub dirty: Option<u64>,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
@@ -119,7 +119,9 @@ impl Config {
             None => frames / self.ablation.tuning.dirty_share,
         };
         // What is dirty cannot be evicted, and reads need frames, too.
-        pages.min(frames / 4 * 3).max(1)
+        // Half of it may be dirty while nothing is written: else a flusher that is always quicker than the
+        // thread whose store it waits for would take the page away before each store.
+        pages.min(frames / 4 * 3).max(2)
     }
 }
 
@@ -199,7 +201,7 @@ pub const THROTTLE_LEAST: Duration = Duration::from_micros(200);
 pub const DIRTY_CREDIT: Duration = Duration::from_millis(10);
 
 /// Writers whose dirty pages are counted apart, at most: a multiple of 4.
-pub const DIRTY_WRITERS: usize = 256;
+pub const DIRTY_WRITERS: usize = 1024;
 
 /// Pages that a device is thought to take in a second before any were written: 100 MiB. Linux: `INIT_BW`.
 pub const FIRST_WRITE_RATE: u64 = 25_600;

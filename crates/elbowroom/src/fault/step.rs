@@ -427,8 +427,7 @@ impl<P: Platform> Faults<P> {
         } else {
             page..page + 1
         };
-        let pause =
-            if first { self.balance(folio.body().group(), fault.event.thread, stored.len()) } else { None };
+        let pause = if first { self.balance(folio.body().group(), fault.event, stored.len()) } else { None };
         let wake = if pause.is_some() { Wake::Later } else { Wake::Now };
         let (head, body) = folio.parts();
         let extent = body.extent();

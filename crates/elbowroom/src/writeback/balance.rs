@@ -26,6 +26,9 @@ const SECOND: u64 = 1_000_000_000;
 /// In tests of the tests: all writers wait for what some of them dirty.
 const MUTANT_ALL_ALIKE: bool = cfg!(elbowroom_mutant = "pause_all_alike");
 
+/// In tests of the tests: a writer pauses for a store each time its page has been taken away meanwhile.
+const MUTANT_PAY_AGAIN: bool = cfg!(elbowroom_mutant = "pause_again");
+
 /// What is dirty, of what may be: of one group, or of all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Level {
@@ -89,6 +92,8 @@ struct Writer {
     /// How long what it has dirtied takes at its rate, less the time that has passed; below 0: what it has
     /// saved up.
     owes_ns: i64,
+    /// The page it paused for last, if it has not dirtied another one since.
+    paid: Option<u64>,
 }
 
 /// What is known of the device and of those who write. Times are in nanoseconds since any fixed moment.
@@ -115,16 +120,30 @@ impl Balance {
         self.write_rate = weighted(old, SECOND - weight, rate, weight).max(1);
     }
 
-    /// A thread has dirtied pages: how long it has to pause now, in nanoseconds; 0: not at all. `levels`:
-    /// what concerns the pages, theirs included.
-    pub(crate) fn dirtied(&mut self, levels: &[Level], thread: u32, pages: u64, now_ns: u64) -> u64 {
+    /// A thread has dirtied `pages` pages, `page` first: how long it has to pause now, in nanoseconds; 0: not
+    /// at all. `levels`: what concerns the pages, theirs included. `page` is any number that no other page
+    /// has.
+    pub(crate) fn dirtied(
+        &mut self,
+        levels: &[Level],
+        thread: u32,
+        page: u64,
+        pages: u64,
+        now_ns: u64,
+    ) -> u64 {
+        // The page was written back before its thread came to store to it. It has paid for that store; if it
+        // paused for it again and again, it could wait forever.
+        let writer = self.writer(thread);
+        if writer.paid.take() == Some(page) && !MUTANT_PAY_AGAIN {
+            return 0;
+        }
         let share = levels.iter().map(Level::share).min().unwrap_or(2 * WHOLE);
         self.adapt(share, pages, now_ns);
         let rate = self.base_rate() * share / WHOLE;
         let writer = self.writer(thread);
         if share == 0 {
             // It pays with whatever it takes until less is dirty.
-            (writer.seen_ns, writer.owes_ns) = (now_ns, 0);
+            *writer = Writer { seen_ns: now_ns, owes_ns: 0, paid: Some(page), ..*writer };
             return THROTTLE_BOUND.as_nanos() as u64;
         }
         let passed = now_ns.saturating_sub(writer.seen_ns) as i64;
@@ -138,7 +157,7 @@ impl Balance {
         let pause = if MUTANT_ALL_ALIKE { THROTTLE_MIN.as_nanos() as u64 } else { owes as u64 };
         let pause = pause.min(THROTTLE_BOUND.as_nanos() as u64);
         // What is beyond the longest pause is forgiven: the level says soon enough if that was too much.
-        (writer.seen_ns, writer.owes_ns) = (now_ns + pause, 0);
+        *writer = Writer { seen_ns: now_ns + pause, owes_ns: 0, paid: Some(page), ..*writer };
         pause
     }
 
@@ -258,7 +277,7 @@ mod tests {
                         (self.dirty, *done) = (self.dirty + 1, *done + 1);
                         let level = level(self.dirty as usize);
                         if level.pressure() >= Pressure::Balanced {
-                            let pause = self.balance.dirtied(&[level], thread as u32 + 1, 1, now);
+                            let pause = self.balance.dirtied(&[level], thread as u32 + 1, *done, 1, now);
                             (*until, *full) = (now + pause, level.pressure() == Pressure::Full);
                         }
                     }
@@ -283,8 +302,20 @@ mod tests {
     #[test]
     fn the_tightest_level_decides() {
         let mut balance = Balance::new();
-        assert_eq!(balance.dirtied(&[level(1600), level(2001)], 7, 1, 5), THROTTLE_BOUND.as_nanos() as u64);
-        assert_eq!(balance.dirtied(&[level(1600), level(1600)], 8, 1, 5), 0);
+        assert_eq!(
+            balance.dirtied(&[level(1600), level(2001)], 7, 1, 1, 5),
+            THROTTLE_BOUND.as_nanos() as u64
+        );
+        assert_eq!(balance.dirtied(&[level(1600), level(1600)], 8, 1, 1, 5), 0);
+    }
+
+    /// Its page may be taken away while it pauses: then it comes again, and must get on.
+    #[test]
+    fn who_has_paused_for_a_page_stores_to_it() {
+        let mut balance = Balance::new();
+        let mut store = |page, now| balance.dirtied(&[level(2001)], 7, page, 1, now) > 0;
+        let paused = [(1, 5), (1, 6), (1, 7), (2, 8), (1, 9), (1, 10)].map(|(page, now)| store(page, now));
+        assert_eq!(paused, [true, false, true, true, true, false]);
     }
 
     /// One that dirties as fast as it can gets what the device takes, and the limit holds.
@@ -327,7 +358,7 @@ mod tests {
         let mut balance = Balance::new();
         balance.written(1, 10 * SECOND);
         assert_eq!(balance.write_rate(), 1);
-        assert_eq!(balance.dirtied(&[level(1999)], 1, 1_000_000, 1), THROTTLE_BOUND.as_nanos() as u64);
+        assert_eq!(balance.dirtied(&[level(1999)], 1, 1, 1_000_000, 1), THROTTLE_BOUND.as_nanos() as u64);
         balance.written(256, MS);
         assert!(balance.write_rate() < 1000, "{}", balance.write_rate());
         (0..100).for_each(|_| balance.written(256 * 250, SECOND / 2));

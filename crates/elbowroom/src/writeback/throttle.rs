@@ -12,7 +12,7 @@ use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::trace::Happened;
-use elbowroom_machine::Mmu;
+use elbowroom_machine::{FaultEvent, Mmu, PAGE_SHIFT};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 use std::ops::Range;
@@ -66,10 +66,10 @@ impl<P: Platform> Writeback<P> {
         all.min(group)
     }
 
-    /// A thread has dirtied pages of a group: has the flusher begin, if that is much, and tells how the
-    /// thread must wait. Takes a lock for a moment, of the class `queue`, but only where writers are slowed
-    /// down.
-    pub(crate) fn balance(&self, group: GroupId, thread: u32, pages: usize) -> Option<Pause> {
+    /// A thread has dirtied pages of a group, by a store to the first of them: has the flusher begin, if much
+    /// is dirty, and tells how the thread must wait. Takes a lock for a moment, of the class `queue`, but only
+    /// where writers are slowed down.
+    pub(crate) fn balance(&self, group: GroupId, event: FaultEvent, pages: usize) -> Option<Pause> {
         let levels = self.levels(group);
         let pressure = levels.iter().map(Level::pressure).max()?;
         if pressure == Pressure::None {
@@ -80,7 +80,10 @@ impl<P: Platform> Writeback<P> {
             return None;
         }
         let now_ns = self.now_ns();
-        let ns = self.balance.lock().dirtied(&levels, thread, pages as u64, now_ns);
+        let ns = {
+            let page = (event.addr >> PAGE_SHIFT) as u64;
+            self.balance.lock().dirtied(&levels, event.thread, page, pages as u64, now_ns)
+        };
         let pause = Pause { time: Duration::from_nanos(ns), group, full: pressure == Pressure::Full };
         (ns > 0).then_some(pause)
     }
