@@ -69,6 +69,8 @@ pub struct Options {
     pub handlers: u8,
     /// How long a page stays dirty at most.
     pub writeback_interval: Duration,
+    /// How much may be dirty, in bytes; `None`: the library chooses.
+    pub dirty_bytes: Option<u64>,
     /// No summary at the end.
     pub quiet: bool,
     /// The lock statistics at the end.
@@ -105,6 +107,9 @@ impl Options {
             name(self.fallback),
             name(self.sharing),
         ));
+        if let Some(dirty) = self.dirty_bytes {
+            text.push(format!(";dirty={dirty}"));
+        }
         if self.contention {
             text.push(";contention=1");
         }
@@ -179,6 +184,7 @@ mod tests {
             mmu: Mmu::Move,
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
+            dirty_bytes: None,
             quiet: false,
             contention: false,
             fallback: Fallback::None,
@@ -206,6 +212,7 @@ mod tests {
         let mut options = sample();
         options.quiet = true;
         options.contention = true;
+        options.dirty_bytes = Some(4096);
         options.io = Io::Threads;
         options.fallback = Fallback::Kernel;
         options.inject = Some("read:eio@3".to_owned());
@@ -214,7 +221,7 @@ mod tests {
         assert!(text.contains(";io=threads;"), "{text}");
         assert!(
             text.contains(
-                ";quiet=1;fallback=kernel;sharing=auto;contention=1;inject=read:eio@3;main_pid=77;"
+                ";quiet=1;fallback=kernel;sharing=auto;dirty=4096;contention=1;inject=read:eio@3;main_pid=77;"
             ),
             "{text}"
         );

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use elbowroom::Config;
-use elbowroom_machine::probe;
+use elbowroom_machine::{PAGE_SIZE, probe};
 
 use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
 use crate::options::{self, Fallback, Io, Mmu, Options, Sharing};
@@ -51,6 +51,10 @@ pub struct RunArgs {
     /// Write changed pages back to their file at the latest after this, 10ms to 60m
     #[arg(long, value_name = "DURATION", value_parser = parse_interval, default_value = "1s")]
     writeback_interval: Duration,
+    /// How much may be changed and not written back: from three quarters of it on stores are slowed down to
+    /// what the disk takes. At least 4K [default: a third of the budget]
+    #[arg(long, value_name = "SIZE", value_parser = parse_dirty)]
+    dirty: Option<u64>,
     /// Write statistics to this file at the end, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<OsString>,
@@ -129,6 +133,11 @@ fn parse_trace_buffer(text: &str) -> Result<u64, String> {
     Err(format!("it must be {} to {}", show_size(*range.start()), show_size(*range.end())))
 }
 
+fn parse_dirty(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes < 2 * PAGE_SIZE as u64 { Err("it must be at least 8K, two pages".to_owned()) } else { Ok(bytes) }
+}
+
 fn parse_ablate(text: &str) -> Result<String, String> {
     elbowroom::Ablation::without(text).map(|_| text.to_owned())
 }
@@ -177,6 +186,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 mmu: args.mmu,
                 handlers: args.handlers,
                 writeback_interval: args.writeback_interval,
+                dirty_bytes: args.dirty,
                 quiet: args.quiet,
                 contention: args.contention,
                 fallback: args.fallback,

@@ -124,6 +124,7 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
         (&["--mmu", "soft"], "[possible values: auto, move, copy]"),
         (&["--fallback", "yes"], "[possible values: none, kernel]"),
         (&["--handlers", "17"], "17 is not in 0..=16"),
+        (&["--dirty", "4095"], "at least 4K"),
         (&["--writeback-interval", "5"], "needs a unit"),
         (&["--writeback-interval", "1ms"], "from 10ms to 60m"),
         (&["--inject", "a;b"], "must not contain ';'"),
@@ -271,6 +272,7 @@ fn the_environment_tells_the_library_everything() {
     let stats = bench.dir.path().join("a;b.json").display().to_string();
     let mut command = bench.command(&["run", "--memory", "240MB", "--min-size", "2M", "--io", "threads"]);
     command.args(["--mmu", "copy", "--handlers", "3", "--writeback-interval", "250ms", "--quiet"]);
+    command.args(["--dirty", "1M"]);
     command.args([
         "--sharing",
         "trust",
@@ -290,7 +292,7 @@ fn the_environment_tells_the_library_everything() {
     let output = child.wait_with_output().unwrap();
     let expected = format!(
         "memory=251658240;min_size=2097152;io=threads;mmu=copy;handlers=3;writeback_ms=250;quiet=1;\
-         fallback=none;sharing=trust;inject=read:eio;ablate=given_way;main_pid={id};stats={stats}\n{}\n",
+         fallback=none;sharing=trust;dirty=1048576;inject=read:eio;ablate=given_way;main_pid={id};stats={stats}\n{}\n",
         bench.library().display()
     );
     assert_eq!(stdout(&output), expected);

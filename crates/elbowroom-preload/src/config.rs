@@ -68,6 +68,8 @@ pub struct Options {
     pub handlers: usize,
     /// A dirty page is written back at the latest after this, in milliseconds.
     pub writeback_ms: u64,
+    /// How much may be dirty, in bytes; `None`: the manager chooses.
+    pub dirty_bytes: Option<u64>,
     /// Where the statistics go at the end, an absolute path.
     pub stats: Option<PathBuf>,
     /// Where the trace goes at the end, an absolute path.
@@ -103,6 +105,7 @@ impl Options {
             mmu: Mmu::Auto,
             handlers: 0,
             writeback_ms: 1000,
+            dirty_bytes: None,
             stats: None,
             trace: None,
             trace_bytes: 4 << 20,
@@ -151,6 +154,7 @@ impl Options {
             }
             "handlers" => self.handlers = number(key, value)?,
             "writeback_ms" => self.writeback_ms = number(key, value)?,
+            "dirty" => self.dirty_bytes = Some(number(key, value)?),
             "quiet" => self.quiet = choice(key, value, &[("0", false), ("1", true)])?,
             "contention" => self.contention = choice(key, value, &[("0", false), ("1", true)])?,
             "fallback" => {
@@ -218,6 +222,7 @@ mod tests {
         assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
         assert_eq!(options.sharing, Sharing::Auto);
         assert_eq!((options.quiet, options.main_pid, options.stats), (false, 7, None));
+        assert_eq!((options.dirty_bytes, parse("memory=1;dirty=77").unwrap().dirty_bytes), (None, Some(77)));
         assert!(!options.contention && parse("memory=1;contention=1").unwrap().contention);
     }
 

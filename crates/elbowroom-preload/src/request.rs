@@ -107,7 +107,7 @@ pub enum Change {
 pub enum Durable {
     /// MS_SYNC.
     Yes,
-    /// MS_ASYNC.
+    /// Without MS_SYNC: for nothing.
     No,
 }
 

@@ -65,7 +65,9 @@ fn perform(
         Op::Remap { old, new_len, how } => {
             return space.remap(old.start, old.len(), new_len, how).map_err(number);
         }
-        Op::Sync(range, durable) => space.sync(range.start, range.len(), durable == Durable::Yes, false),
+        // What is locked is the kernel's.
+        Op::Sync(range, Durable::Yes) => space.sync(range.start, range.len(), true, false),
+        Op::Sync(range, Durable::No) => space.sync_later(range.start, range.len(), false),
         Op::Advise(range, advice) => space.advise(range.start, range.len(), advice),
         Op::Resident(range) => {
             let pages = (range.len() / PAGE).min(RESIDENT_PAGES);

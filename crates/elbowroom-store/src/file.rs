@@ -24,6 +24,7 @@ use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{Arc, may_block, thread};
 use rustix::fs::{self, Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io;
+use std::io::IoSlice;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -198,17 +199,62 @@ impl StoreFile {
     /// beyond 2^63 bytes; [`Errno::BADF`] if the file is not writable; else what pwrite(2) says. After an
     /// error any part of the range may be written.
     pub fn write(&self, extent: &Extent, range: Range<usize>, offset: u64) -> Result<(), Errno> {
-        if !extent.is_home() {
-            return Err(Errno::INVAL);
-        }
-        let bytes = extent.bytes().get(range).ok_or(Errno::INVAL)?;
+        let bytes = home_bytes(extent, range)?;
         check_span(offset, bytes.len())?;
-        may_block();
-        let verdict = self.judge(Operation::Write, offset, bytes.len() as u64);
-        thread_delay(verdict);
-        if let Some(error) = verdict.error {
-            return Err(error);
+        let verdict = self.begin_write(offset, bytes.len())?;
+        self.write_one(bytes, offset, verdict)
+    }
+
+    /// The same, of bytes of several extents, which follow each other in the file. `parts` has at most 1024.
+    /// What is aligned goes to the device in one write.
+    ///
+    /// # Errors
+    /// As for [`StoreFile::write`].
+    pub fn write_vectored(&self, parts: &[(&Extent, Range<usize>)], offset: u64) -> Result<(), Errno> {
+        if let [(extent, range)] = parts {
+            return self.write(extent, range.clone(), offset);
         }
+        let parts = parts.iter().map(|(extent, range)| home_bytes(extent, range.clone()));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        let len = parts.iter().map(|bytes| bytes.len()).sum();
+        check_span(offset, len)?;
+        let verdict = self.begin_write(offset, len)?;
+        let mut done = match &self.direct {
+            Some(direct)
+                if direct.writes.load(Ordering::Relaxed) && !(verdict.no_direct || verdict.short) =>
+            {
+                if limits::is_beyond_file_limit(offset + len as u64) {
+                    0
+                } else {
+                    direct.write_vectored(&parts, offset)
+                }
+            }
+            _ => 0,
+        };
+        // What is left is written as if it were alone, which finds out what is the matter.
+        let mut offset = offset;
+        for bytes in parts {
+            let skipped = done.min(bytes.len());
+            done -= skipped;
+            offset += skipped as u64;
+            let rest = &bytes[skipped..];
+            if !rest.is_empty() {
+                self.write_one(rest, offset, verdict)?;
+                offset += rest.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the faults say about a write, after it has waited as they say.
+    fn begin_write(&self, offset: u64, len: usize) -> Result<Verdict, Errno> {
+        may_block();
+        let verdict = self.judge(Operation::Write, offset, len as u64);
+        thread_delay(verdict);
+        verdict.error.map_or(Ok(verdict), Err)
+    }
+
+    fn write_one(&self, bytes: &[u8], offset: u64, verdict: Verdict) -> Result<(), Errno> {
         // Asked before, so that the kernel sends no signal for it: the file is as long already, so the limit
         // is not what the program meant.
         if limits::is_beyond_file_limit(offset + bytes.len() as u64) {
@@ -324,6 +370,23 @@ impl StoreFile {
 }
 
 impl Direct {
+    /// Writes what is aligned of `parts`, which follow each other in the file, with one system call. Returns
+    /// how much was written, also where that failed: the caller goes on from there.
+    fn write_vectored(&self, parts: &[&[u8]], offset: u64) -> usize {
+        let mask = self.align as usize - 1;
+        let is_aligned = |bytes: &&[u8]| bytes.as_ptr() as usize & mask == 0 && bytes.len() & mask == 0;
+        if offset as usize & mask != 0 {
+            return 0;
+        }
+        // Only the end of a file is not aligned, if anything.
+        let aligned = parts.iter().take_while(|bytes| is_aligned(bytes));
+        let slices: Vec<_> = aligned.map(|bytes| IoSlice::new(bytes)).collect();
+        if slices.len() < 2 {
+            return 0;
+        }
+        retry(|| io::pwritev(&self.fd, &slices, offset)).unwrap_or(0)
+    }
+
     /// Writes the aligned part of `bytes` and returns how much was written: less than the aligned part only
     /// if O_DIRECT is refused or a partial write ended off the alignment; the caller goes on from there with
     /// buffered writes.
@@ -355,6 +418,14 @@ impl Direct {
         }
         Ok(done)
     }
+}
+
+/// A part of the bytes of an extent whose pages are all at home.
+fn home_bytes(extent: &Extent, range: Range<usize>) -> Result<&[u8], Errno> {
+    if !extent.is_home() {
+        return Err(Errno::INVAL);
+    }
+    extent.bytes().get(range).ok_or(Errno::INVAL)
 }
 
 /// Writes all of `bytes`; returns how much was written and what stopped it.

@@ -28,6 +28,10 @@ pub struct Config {
     pub handlers: usize,
     /// A dirty page is written back at the latest after this.
     pub writeback_interval: Duration,
+    /// How much may be dirty, in bytes: from half of it on the flusher works, from three quarters on writers
+    /// are slowed down, and at all of it they wait. At least two pages, and at most three quarters of the
+    /// arena's frames. `None`: a third of them.
+    pub dirty: Option<u64>,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,
     /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a
@@ -82,6 +86,7 @@ impl Config {
             mover: MoverKind::Auto,
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
+            dirty: None,
             inject: None,
             private_writes: true,
             on_thread_start: None,
@@ -105,6 +110,18 @@ impl Config {
     pub fn arena_frames(&self) -> usize {
         let reserve = (1 << 20) + self.memory / 16;
         ((self.memory - reserve) / elbowroom_machine::PAGE_SIZE as u64) as usize
+    }
+
+    /// How many pages may be dirty in an arena of `frames`.
+    pub(crate) fn dirty_pages(&self, frames: usize) -> usize {
+        let pages = match self.dirty {
+            Some(bytes) => usize::try_from(bytes / elbowroom_machine::PAGE_SIZE as u64).unwrap_or(frames),
+            None => frames / self.ablation.tuning.dirty_share,
+        };
+        // What is dirty cannot be evicted, and reads need frames, too.
+        // Half of it may be dirty while nothing is written: else a flusher that is always quicker than the
+        // thread whose store it waits for would take the page away before each store.
+        pages.min(frames / 4 * 3).max(2)
     }
 }
 
@@ -170,11 +187,33 @@ pub const ALIAS_MOVES: u32 = 2000;
 /// Mappings that are looked at for that in each space, at most.
 pub const COLLAPSE_LOOKS: usize = 64;
 
-/// A throttled writer goes on after this, whatever is dirty: memory runs out for it as for everybody.
+/// A throttled writer goes on after this, whatever is dirty: memory runs out for it as for everybody. Linux:
+/// `MAX_PAUSE`.
 pub const THROTTLE_BOUND: Duration = Duration::from_millis(200);
 
-/// How long a throttled thread sleeps at most before it looks again: a bound, not a poll.
-pub const THROTTLE_LOOK: Duration = Duration::from_millis(10);
+/// A writer pauses when it owes so much time: shorter pauses cost more than they are worth.
+pub const THROTTLE_MIN: Duration = Duration::from_millis(4);
+
+/// The same where only few pages may be dirty.
+pub const THROTTLE_LEAST: Duration = Duration::from_micros(200);
+
+/// So much time a writer can save up by dirtying nothing.
+pub const DIRTY_CREDIT: Duration = Duration::from_millis(10);
+
+/// Writers whose dirty pages are counted apart, at most: a multiple of 4.
+pub const DIRTY_WRITERS: usize = 1024;
+
+/// Pages that a device is thought to take in a second before any were written: 100 MiB. Linux: `INIT_BW`.
+pub const FIRST_WRITE_RATE: u64 = 25_600;
+
+/// How often it is looked whether writers dirty as much as the device takes. Linux: `BANDWIDTH_INTERVAL`.
+pub const RATE_WINDOW: Duration = Duration::from_millis(100);
+
+/// Neighbouring dirty folios are written together, up to so many pages: 1 MiB.
+pub const CLUSTER_PAGES: u64 = 256;
+
+/// If nothing could be written, the flusher waits for this before it tries again because much is dirty.
+pub const FLUSH_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long a handler waits before it tries again what found no memory or a pinned page.
 pub const DELAY: Duration = Duration::from_millis(1);

@@ -16,7 +16,7 @@ pub(crate) use mappers::Mapper;
 
 use crate::ablation::Tuning;
 use crate::config::{CHANGE_LOOK, Config, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST};
-use crate::group::{Frames, GroupId, Groups};
+use crate::group::{DirtyLimits, Frames, GroupId, Groups};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Waiting, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
@@ -168,6 +168,11 @@ impl ToWrite {
         }
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.folios.lock().is_empty()
+    }
+
     /// Takes all.
     pub(crate) fn take(&self) -> Vec<Arc<Folio>> {
         let folios = std::mem::take(&mut *self.folios.lock());
@@ -229,6 +234,7 @@ impl<P: Platform> Core<P> {
         if let Some(trace) = trace.clone() {
             locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }
+        let dirty = DirtyLimits::of(config.dirty_pages(mmu.frames()));
         Self {
             config,
             mmu,
@@ -239,7 +245,7 @@ impl<P: Platform> Core<P> {
             objects,
             guards,
             spaces: SpaceTable::new(locks),
-            groups: Groups::new(0),
+            groups: Groups::new(dirty, &[]),
             inboxes,
             turn: AtomicUsize::new(0),
             to_write: ToWrite::new(locks),

@@ -6,11 +6,15 @@
 //! bare extent, for a device, keeps the [`Charge`], and has to put the two together again. There is one
 //! group, the root, so far.
 //!
+//! How much may be dirty is limited for all together, and for each group. What exceeding a limit means is not
+//! decided here (`writeback::balance`).
+//!
 //! Synchronization: atomics. Charges are counted by threads in rows of their own, so they cost no shared
 //! line; who reads adds the rows up.
 
 use elbowroom_machine::{Extent, Mmu};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Counters, Lines, thread};
 use std::ops::{Deref, DerefMut};
 
@@ -26,12 +30,43 @@ impl GroupId {
     pub const ROOT: Self = Self(0);
 }
 
+/// How many pages may be dirty. Linux: `dirty_background_ratio` and `dirty_ratio`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirtyLimits {
+    /// The flusher works while more are.
+    pub background: usize,
+    /// No writer goes on while more are; at least `background`.
+    pub hard: usize,
+}
+
+impl DirtyLimits {
+    /// As many as there are.
+    pub const NONE: Self = Self { background: usize::MAX, hard: usize::MAX };
+
+    /// A hard limit, and half of it for the background, as Linux has them.
+    pub fn of(hard: usize) -> Self {
+        Self { background: hard / 2, hard }
+    }
+}
+
+/// How a writer is to wait for less to be dirty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// For so long at most.
+    pub time: Duration,
+    /// Whose pages it has dirtied.
+    pub group: GroupId,
+    /// It waits for less to be dirty than may be, not only for its turn.
+    pub full: bool,
+}
+
 /// What is known of a group.
-#[derive(Default)]
 pub struct Group {
     charged: Counters<1>,
     /// Pages of its frames that differ from their file.
     dirty: AtomicUsize,
+    /// How many may.
+    limits: DirtyLimits,
     /// Its faults that wait for I/O.
     waiting: AtomicUsize,
     /// Folios that have frames of it, now and at the most.
@@ -40,6 +75,17 @@ pub struct Group {
 }
 
 impl Group {
+    fn new(limits: DirtyLimits) -> Self {
+        Self {
+            charged: Counters::default(),
+            dirty: AtomicUsize::default(),
+            limits,
+            waiting: AtomicUsize::default(),
+            folios: Lines::default(),
+            folios_peak: Lines::default(),
+        }
+    }
+
     /// Pages that are charged to it. A sum of what threads have counted: exact if no other thread allocates.
     pub fn charged_pages(&self) -> u64 {
         self.charged.get(0)
@@ -58,6 +104,11 @@ impl Group {
     /// How many are.
     pub fn dirty_pages(&self) -> usize {
         self.dirty.load(Ordering::Acquire)
+    }
+
+    /// How many may be.
+    pub fn dirty_limits(&self) -> DirtyLimits {
+        self.limits
     }
 
     /// One more of its faults waits for I/O.
@@ -95,27 +146,41 @@ impl Group {
 }
 
 /// The groups of a manager.
-pub struct Groups(Vec<Group>);
+pub struct Groups {
+    groups: Vec<Group>,
+    limits: DirtyLimits,
+}
 
 impl Groups {
-    /// The root, and `more` others.
-    pub fn new(more: usize) -> Self {
-        Self((0..=more).map(|_| Group::default()).collect())
+    /// The root, which has no limits of its own, and others. `all`: how much of all may be dirty.
+    pub fn new(all: DirtyLimits, others: &[DirtyLimits]) -> Self {
+        let groups = [DirtyLimits::NONE].iter().chain(others).map(|limits| Group::new(*limits));
+        Self { groups: groups.collect(), limits: all }
     }
 
     /// The root.
     pub fn root(&self) -> &Group {
-        &self.0[0]
+        &self.groups[0]
     }
 
     /// A group.
     pub fn of(&self, group: GroupId) -> &Group {
-        &self.0[usize::from(group.0)]
+        &self.groups[usize::from(group.0)]
     }
 
     /// The dirty pages of all.
     pub fn dirty_pages(&self) -> usize {
-        self.0.iter().map(Group::dirty_pages).sum()
+        self.groups.iter().map(Group::dirty_pages).sum()
+    }
+
+    /// How many of all may be dirty.
+    pub fn dirty_limits(&self) -> DirtyLimits {
+        self.limits
+    }
+
+    /// All groups.
+    pub fn all(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter()
     }
 
     /// A run of 2^`order` frames, charged to `group`; `None` if none is free in what the arena has so far.
@@ -156,7 +221,7 @@ impl Groups {
 
     /// The first group that has a page charged to it.
     pub fn with_charges(&self) -> Option<(usize, u64)> {
-        self.0.iter().map(Group::charged_pages).enumerate().find(|(_, pages)| *pages > 0)
+        self.groups.iter().map(Group::charged_pages).enumerate().find(|(_, pages)| *pages > 0)
     }
 }
 
@@ -246,7 +311,7 @@ mod tests {
     fn world() -> (Groups, SoftMmu) {
         let mmu = SoftMmu::new(SoftConfig::new(2048), &LockStats::new()).unwrap();
         while mmu.grow().unwrap() {}
-        (Groups::new(1), mmu)
+        (Groups::new(DirtyLimits::NONE, &[DirtyLimits::of(10)]), mmu)
     }
 
     #[test]

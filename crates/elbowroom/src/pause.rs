@@ -18,6 +18,8 @@ pub(crate) enum Cause {
     Contended,
     /// The kernel has failed where it should not, or has no memory for a mapping.
     Kernel,
+    /// Too much is dirty. In models only: elsewhere it is announced when less is.
+    Dirty,
     /// The last write-back before the process ends.
     LastFlush,
 }

@@ -58,6 +58,8 @@ pub enum Event {
     Reads,
     /// Bytes written to stores.
     WrittenBytes,
+    /// Writes to stores.
+    Writes,
     /// Reads that failed.
     ReadErrors,
     /// Writes that failed.
@@ -76,6 +78,8 @@ pub enum Event {
     StoresAheadUnused,
     /// Writers made to wait because too much was dirty.
     Throttled,
+    /// For how long at most they were to wait, in nanoseconds.
+    ThrottledNs,
     /// Files found changed by somebody else.
     ForeignChanges,
     /// Folios that went from one mapping to another, where the MMU maps each in one place.
@@ -210,6 +214,8 @@ pub struct Stats {
     pub reads: u64,
     /// Bytes written to files.
     pub written_bytes: u64,
+    /// Writes to files.
+    pub writes: u64,
     /// Reads that failed.
     pub read_errors: u64,
     /// Writes that failed.
@@ -259,6 +265,8 @@ pub struct Stats {
     pub stores_ahead_unused: u64,
     /// Writers that waited because too much was dirty.
     pub throttled_writers: u64,
+    /// All the pauses that they were given, in nanoseconds; some ended earlier, since less was dirty.
+    pub throttled_ns: u64,
     /// Times that a fault found no free memory and waited for some.
     pub memory_waits: u64,
     /// Faults that were not served within their bound, and ended by SIGBUS.

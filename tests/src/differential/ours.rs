@@ -358,7 +358,10 @@ impl<P: Platform, R: Reach> Engine for Ours<P, R> {
             return Err(Errno::INVAL);
         }
         let invalidate = flags & libc::MS_INVALIDATE != 0;
-        self.space.sync(addr as usize, len as usize, flags & libc::MS_SYNC != 0, invalidate)
+        if flags & libc::MS_SYNC == 0 {
+            return self.space.sync_later(addr as usize, len as usize, invalidate);
+        }
+        self.space.sync(addr as usize, len as usize, true, invalidate)
     }
 
     fn resident(&mut self, addr: u64, len: u64) -> Result<(), Errno> {

@@ -167,14 +167,40 @@ unsafe fn synchronize(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
     if flags & !known != 0 || flags & both == both {
         return kernel() as c_int;
     }
-    // MS_ASYNC asks for no more than what the flusher does anyway, but other processes can then see the bytes
-    // in the file, as they can in the kernel's cache.
+    let Some((process, manager, range)) = managed_range(addr as usize, len) else { return kernel() as c_int };
+    coherence::cancellation_point();
     let durable = if flags & libc::MS_SYNC != 0 { Durable::Yes } else { Durable::No };
-    let managed = |process: &'static Process, range| {
-        coherence::cancellation_point();
-        submit(process, Op::Sync(range, durable))
+    let by_kernel = |part: &Range<usize>| {
+        // SAFETY: changes no memory.
+        let r = unsafe { libc::syscall(libc::SYS_msync, part.start, part.len(), flags as c_long) };
+        if r == 0 { Ok(()) } else { Err(sys::errno()) }
     };
-    by_side(addr as usize, len, managed, kernel)
+    let kept = sys::errno();
+    let mut hole = false;
+    let done = each_part(manager, range, &mut |side, part| {
+        let synced = match side {
+            Side::Managed => match request::submit(process, Op::Sync(part.clone(), durable)) {
+                // It may have gone to the kernel meanwhile, with its file.
+                Err(_) if !manager.windows().covers(part.start, part.len()) => by_kernel(&part),
+                done => done.map(drop),
+            },
+            Side::Kernel => by_kernel(&part),
+        };
+        // What is at such addresses can only be the library's own.
+        let beyond = side == Side::Kernel && part.end > ADDRESS_END && synced == Err(libc::EINVAL);
+        let synced = if beyond { Err(libc::ENOMEM) } else { synced };
+        // What is not mapped is told at the end.
+        hole |= synced == Err(libc::ENOMEM);
+        if synced == Err(libc::ENOMEM) { Ok(()) } else { synced }
+    });
+    match done {
+        Ok(()) if hole => sys::fail(libc::ENOMEM),
+        Ok(()) => {
+            sys::set_errno(kept);
+            0
+        }
+        Err(errno) => sys::fail(errno),
+    }
 }
 
 /// What an advice means for managed memory; `None`: only the kernel can follow it.

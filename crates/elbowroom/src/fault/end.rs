@@ -15,7 +15,8 @@ impl<P: Platform> Faults<P> {
         let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
         let denied = ended.denial();
         if let Some(waiter) = fault.waiter.take() {
-            let (throttle, major) = (ended.wakeup == Wakeup::Throttled, fault.major);
+            let throttle = if let Wakeup::Throttled(pause) = ended.wakeup { Some(pause) } else { None };
+            let major = fault.major;
             if let Some(trace) = &self.trace {
                 note_waited(trace, &mut fault);
             }
@@ -26,7 +27,7 @@ impl<P: Platform> Faults<P> {
         match ended.wakeup {
             Wakeup::None => {}
             Wakeup::Now => self.mmu.wake(page),
-            Wakeup::Throttled => self.throttle(page),
+            Wakeup::Throttled(pause) => self.throttle(page, pause),
         }
         self.count(&mut fault, ended.state(), false);
     }

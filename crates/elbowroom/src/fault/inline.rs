@@ -68,8 +68,8 @@ impl<P: Platform> Here<'_, P> {
                 if let Some(denial) = answer.denied {
                     return Err(Ended::denied(denial));
                 }
-                if answer.throttle {
-                    core.throttle_here();
+                if let Some(pause) = answer.throttle {
+                    core.throttle_here(pause);
                 }
             }
         }
@@ -103,8 +103,8 @@ impl<P: Platform> Driver for Here<'_, P> {
     }
 
     fn end(&mut self, mut fault: Parked, ended: Ended) -> Self::End {
-        if ended.wakeup == Wakeup::Throttled {
-            self.core.throttle_here();
+        if let Wakeup::Throttled(pause) = ended.wakeup {
+            self.core.throttle_here(pause);
         }
         self.core.count(&mut fault, ended.state(), self.major);
         match ended.verdict {

@@ -157,8 +157,7 @@ impl<'a, P: Platform> Handler<'a, P> {
         while !self.core.stop.load(Ordering::Acquire) {
             self.io.load.work_ends();
             self.inbox().beat.waits();
-            let bound =
-                if !self.ahead.is_empty() { Some(Duration::ZERO) } else { self.pending.then_some(DELAY) };
+            let bound = self.longest_wait();
             let woken = match self.io.reactor.wait(bound, &mut done) {
                 Ok(woken) => woken,
                 Err(_) => {
@@ -169,6 +168,9 @@ impl<'a, P: Platform> Handler<'a, P> {
             };
             self.inbox().beat.works(0);
             self.io.load.work_begins();
+            if self.core.throttle_due().is_some_and(|left| left.is_zero()) {
+                self.core.wake_throttled();
+            }
             if woken.kicked {
                 self.take_jobs();
             }
@@ -197,6 +199,16 @@ impl<'a, P: Platform> Handler<'a, P> {
             }
         }
         self.end();
+    }
+
+    /// How long it may wait for something to happen; `None`: as long as nothing does.
+    fn longest_wait(&self) -> Option<Duration> {
+        if !self.ahead.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let pending = self.pending.then_some(DELAY);
+        // Writers whose pause ends: the flusher may be busy with a disk then.
+        pending.into_iter().chain(self.core.throttle_due()).min()
     }
 
     /// Serves the faults that have come, and submits the reads that they need. Before and among the reads

@@ -9,6 +9,7 @@
 
 use super::table::{Counts, On, State};
 use crate::config::REPEATS_AT_ONCE;
+use crate::group::Pause;
 use crate::page::{Flag, Folio, Parked};
 use crate::stats::{Event, WaitCause};
 use crate::trace::{Happened, Trace};
@@ -58,7 +59,7 @@ pub(super) enum Wakeup {
     /// It is to be woken.
     Now,
     /// It is to be woken when less is dirty, or after a while.
-    Throttled,
+    Throttled(Pause),
 }
 
 /// What a fault must wait for.
@@ -131,7 +132,7 @@ impl Ended {
     /// What it is, without what it carries.
     pub(super) fn on(self) -> On {
         match (self.verdict, self.wakeup) {
-            (Verdict::Served, Wakeup::Throttled) => On::Completed,
+            (Verdict::Served, Wakeup::Throttled(_)) => On::Completed,
             (Verdict::Served, _) => On::Done,
             (Verdict::Denied(_) | Verdict::Pinned, _) => On::Denied,
             (Verdict::Foreign, _) => On::Foreign,

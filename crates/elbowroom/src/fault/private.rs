@@ -223,7 +223,7 @@ impl<P: Platform> Faults<P> {
         } else {
             Ok(())
         };
-        self.mapped(mapped, false, present && !write)
+        self.mapped(mapped, None, present && !write)
     }
 
     /// Whether the extent must be unmapped before it can be mapped with page 0 at `base`.

@@ -7,6 +7,7 @@ use super::{NO_THREAD, Pass};
 use crate::config::{
     ALIAS_MOVES, DELAY, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS, UPTODATE_TRIES, UPTODATE_YIELDS,
 };
+use crate::group::Pause;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked};
 use crate::pause::{Cause, pause};
@@ -421,13 +422,13 @@ impl<P: Platform> Faults<P> {
             }
         }
         let first = write && !object.is_memory() && self.mark_dirty(object, folio, page);
-        let throttle = first && self.too_dirty();
-        let wake = if throttle { Wake::Later } else { Wake::Now };
-        let stored = if first && !throttle && !loads_first {
+        let stored = if first && !loads_first {
             self.guess_stores(vma, object, folio, page, fault.event.thread)
         } else {
             page..page + 1
         };
+        let pause = if first { self.balance(folio.body().group(), fault.event, stored.len()) } else { None };
+        let wake = if pause.is_some() { Wake::Later } else { Wake::Now };
         let (head, body) = folio.parts();
         let extent = body.extent();
         let was_home = extent.is_home();
@@ -449,7 +450,7 @@ impl<P: Platform> Faults<P> {
         if folio.state.set(Flag::Used) && was_home {
             folio.state.set(Flag::Referenced);
         }
-        self.mapped(mapped, throttle, present && !write)
+        self.mapped(mapped, pause, present && !write)
     }
 
     /// Pages of a locked folio are no longer where they were mapped, and its dirty pages cannot be written
@@ -477,9 +478,11 @@ impl<P: Platform> Faults<P> {
     }
 
     /// What the MMU's answer means.
-    pub(super) fn mapped(&self, mapped: Result<(), Errno>, throttle: bool, spurious: bool) -> Outcome {
+    pub(super) fn mapped(&self, mapped: Result<(), Errno>, pause: Option<Pause>, spurious: bool) -> Outcome {
+        if let (Ok(()), Some(pause)) = (mapped, pause) {
+            return Outcome::served(Wakeup::Throttled(pause));
+        }
         match mapped {
-            Ok(()) if throttle => Outcome::served(Wakeup::Throttled),
             Ok(()) if spurious => {
                 self.counters.add(Event::FaultsSpurious, 1);
                 Outcome::served(Wakeup::Now)

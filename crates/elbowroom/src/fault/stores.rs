@@ -28,7 +28,9 @@ impl<P: Platform> Faults<P> {
         thread: u32,
     ) -> Range<usize> {
         let index = folio.index + page as u64;
-        let most = self.tuning().stores_ahead_pages;
+        // What is dirty beyond the limit could not be written in time.
+        let room = self.dirty_room(folio.body().group()) as u64;
+        let most = self.tuning().stores_ahead_pages.min(room);
         let most = self.streams.lock().store(thread, object.serial, index, most) as usize;
         if most == 0 {
             return page..page + 1;

@@ -120,12 +120,22 @@ impl<'a> LockedFolio<'a> {
 
     /// Does I/O on its frames; `flag` says of which kind. None of its pages is mapped.
     pub fn during<R>(&mut self, flag: Flag, io: impl FnOnce(&mut Self) -> R) -> R {
+        self.begin_io(flag);
+        let result = io(self);
+        self.end_io(flag);
+        result
+    }
+
+    /// I/O on its frames begins; `flag` says of which kind. None of its pages is mapped.
+    pub fn begin_io(&self, flag: Flag) {
         debug_assert!(!self.is_mapped(), "a page is mapped while a device has the folio");
         self.state.clear(Flag::Mapped);
         self.state.set(flag);
-        let result = io(self);
+    }
+
+    /// It has ended.
+    pub fn end_io(&self, flag: Flag) {
         self.state.clear(flag);
-        result
     }
 
     /// Whether any page is mapped: what [`Flag::Mapped`] is to say.

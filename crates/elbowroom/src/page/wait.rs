@@ -4,6 +4,7 @@
 //! wake-up: a waiter is announced and queued under the bucket lock; the unlocker, who saw the bit, takes the
 //! bucket lock before it looks.
 
+use crate::group::Pause;
 use crate::page::{Flag, Folio, LockedFolio, Woken};
 use crate::stats::WaitCause;
 use elbowroom_machine::{Denial, FaultEvent};
@@ -53,8 +54,8 @@ pub struct Parked {
 pub struct Answer {
     /// How the access must fail; if not at all, it is to be tried again.
     pub denied: Option<Denial>,
-    /// Whether the thread is to be throttled first.
-    pub throttle: bool,
+    /// How the thread is to be throttled first.
+    pub throttle: Option<Pause>,
     /// Whether its page had to be read.
     pub major: bool,
 }

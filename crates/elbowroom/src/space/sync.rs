@@ -13,14 +13,33 @@ impl<P: Platform> Space<P> {
     /// refuses what is locked.
     ///
     /// # Errors
-    /// The first of: EINVAL: the address is not aligned. EBUSY: `invalidate`, and a mapping is locked. The
-    /// first error of a write-back of the file since the last report, this one's included. ENOMEM: a part of
-    /// the range is not mapped, after the rest was written.
+    /// EINVAL: the address is not aligned. ENOMEM: the range wraps. Else the first of these that a mapping in
+    /// it has, from the first one on; those behind it are not written then. EBUSY: `invalidate`, and the
+    /// mapping is locked. The first error of a write-back of its file since the last report, this one's
+    /// included. If there is none, ENOMEM: a part of the range is not mapped; the rest was written.
     pub fn sync(&self, addr: usize, len: usize, durable: bool, invalidate: bool) -> Result<(), Errno> {
-        self.core.verb(Verb::Sync, addr, len, || self.sync_now(addr, len, durable, invalidate))
+        self.core.verb(Verb::Sync, addr, len, || {
+            self.sync_parts(addr, len, invalidate, |part| self.sync_part(part, durable))
+        })
     }
 
-    fn sync_now(&self, addr: usize, len: usize, durable: bool, invalidate: bool) -> Result<(), Errno> {
+    /// Looks at the range as [`Space::sync`] does, and writes nothing: what is dirty is written in time by
+    /// itself. Linux: msync without `MS_SYNC`.
+    ///
+    /// # Errors
+    /// EINVAL, EBUSY and ENOMEM as for [`Space::sync`]. Never an error of a write-back: whoever waits for one
+    /// is told of it.
+    pub fn sync_later(&self, addr: usize, len: usize, invalidate: bool) -> Result<(), Errno> {
+        self.core.verb(Verb::Sync, addr, len, || self.sync_parts(addr, len, invalidate, |_| Ok(())))
+    }
+
+    fn sync_parts(
+        &self,
+        addr: usize,
+        len: usize,
+        invalidate: bool,
+        sync: impl Fn(&VmaPart) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);
         }
@@ -33,15 +52,15 @@ impl<P: Platform> Space<P> {
         }
         let range = self.clamped(addr, len);
         let mut mapped = 0;
-        let mut first = Ok(());
         for part in self.parts(&range) {
             if invalidate && part.spec.flags.contains(VmaFlags::LOCKED) {
                 return Err(Errno::BUSY);
             }
             mapped += part.range.len();
-            first = first.and(self.sync_part(&part, durable));
+            // As Linux: what is behind a mapping that cannot be written is not tried.
+            sync(&part)?;
         }
-        first.and(if mapped == rounded { Ok(()) } else { Err(Errno::NOMEM) })
+        if mapped == rounded { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
     fn sync_part(&self, part: &VmaPart, durable: bool) -> Result<(), Errno> {

@@ -14,14 +14,15 @@ use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
 impl<P: Platform> Writeback<P> {
-    /// EBUSY: an obstacle.
-    pub(super) fn write_locked(
+    /// Takes a locked folio home to be written; `false`: nothing of it is to be written (any more). EBUSY: an
+    /// obstacle.
+    pub(super) fn take_to_write(
         &self,
         object: &Arc<FileObject>,
         folio: &mut LockedFolio<'_>,
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         if folio.state.test(Flag::Dead) {
-            return Ok(());
+            return Ok(false);
         }
         let bytes = folio.range().start << PAGE_SHIFT..folio.range().end << PAGE_SHIFT;
         if object.writers.overlap(&bytes) {
@@ -29,30 +30,24 @@ impl<P: Platform> Writeback<P> {
         }
         if folio.body().dirty.is_empty() {
             object.index_clean(folio);
-            return Ok(());
+            return Ok(false);
         }
-        let unmapped = self.mmu.unmap(folio.body_mut().extent());
-        match unmapped {
+        match self.mmu.unmap(folio.body_mut().extent()) {
             Ok(()) => {
                 self.settle_guesses(folio);
-                folio.during(Flag::Writeback, |folio| self.write_home(object, folio))
+                Ok(true)
             }
             Err(UnmapError::Busy) => Err(Errno::BUSY),
             Err(UnmapError::Lost) => {
                 // Who asks for the file's errors is told; who reads gets what the disk has.
                 self.lose(folio);
-                Ok(())
+                Ok(false)
             }
         }
     }
 
-    /// Writes the dirty pages of a locked folio whose pages are all home.
-    fn write_home(&self, object: &Arc<FileObject>, folio: &mut LockedFolio<'_>) -> Result<(), Errno> {
-        // No store can happen any more, so the size that is asked for now is not older than any of them. A
-        // file that cannot be asked keeps the size it had.
-        let _ = object.refresh_size();
-        // A call that makes the file longer may have done so just now.
-        let tail = if object.writers.any() { Tail::OfTheFile } else { Tail::Stored };
+    /// Takes what has no place in the file out of a locked folio whose pages are all home.
+    pub(super) fn cut_at_end(&self, object: &Arc<FileObject>, folio: &mut LockedFolio<'_>, tail: Tail) {
         self.settle_locked(object, folio, tail);
         let size = object.size();
         if folio.range().end << PAGE_SHIFT > size {
@@ -62,12 +57,16 @@ impl<P: Platform> Writeback<P> {
             let end = size.div_ceil(PAGE_SIZE as u64).clamp(folio.index, folio.range().end) - folio.index;
             self.forget_dirty(object, folio, end as usize..folio.pages() as usize);
         }
-        let (head, body) = folio.parts();
-        if body.dirty.is_empty() {
-            return Ok(());
-        }
-        let mut failed = body.dirty.pages().clone();
-        let result = self.write_runs(object, head, body.extent(), &mut failed);
+    }
+
+    /// The dirty pages of a locked folio were written, but for those that `failed`. Tells how many that are.
+    pub(super) fn end_write(
+        &self,
+        object: &FileObject,
+        folio: &mut LockedFolio<'_>,
+        failed: PageSet,
+    ) -> usize {
+        let body = folio.body_mut();
         let written = body.dirty.count() - failed.count();
         let clean = failed.is_empty();
         body.dirty.retain(failed);
@@ -78,17 +77,12 @@ impl<P: Platform> Writeback<P> {
         } else {
             folio.state.set(Flag::WriteFailed);
         }
-        // An error is told, also if it was over a moment later.
-        if let Err(e) = result {
-            self.counters.add(Event::WriteErrors, 1);
-            object.record_error(e);
-        }
-        result
+        written
     }
 
     /// Writes the pages `dirty`, and leaves those in it that could not be written. The first error, after all
     /// were tried: what one page met, a full disk perhaps, need not be what the next one meets.
-    fn write_runs(
+    pub(super) fn write_runs(
         &self,
         object: &FileObject,
         folio: &Folio,
@@ -103,17 +97,33 @@ impl<P: Platform> Writeback<P> {
             first = first.and(whole);
             if whole.is_ok() {
                 dirty.remove(run);
-            } else if run.len() > 1 {
-                // A device that takes long to fail is not asked for each page.
-                let deadline = Instant::now() + PINNED_BOUND;
-                for page in run.take_while(|_| Instant::now() < deadline) {
-                    if self.write_run(object, folio, extent, &(page..page + 1)).is_ok() {
-                        dirty.remove(page..page + 1);
-                    }
-                }
+            } else {
+                self.write_apart(object, folio, extent, run, dirty);
             }
         }
         first
+    }
+
+    /// Writes neighbouring pages one by one, after they could not be written at once, and takes those out of
+    /// `dirty` that were. A page alone has been tried.
+    pub(super) fn write_apart(
+        &self,
+        object: &FileObject,
+        folio: &Folio,
+        extent: &Extent,
+        run: Range<usize>,
+        dirty: &mut PageSet,
+    ) {
+        if run.len() == 1 {
+            return;
+        }
+        // A device that takes long to fail is not asked for each page.
+        let deadline = Instant::now() + PINNED_BOUND;
+        for page in run.take_while(|_| Instant::now() < deadline) {
+            if self.write_run(object, folio, extent, &(page..page + 1)).is_ok() {
+                dirty.remove(page..page + 1);
+            }
+        }
     }
 
     /// Writes neighbouring pages, up to the end of the file.
@@ -136,6 +146,7 @@ impl<P: Platform> Writeback<P> {
                 trace.transfer(what, begun_ns, [wanted.start, len as u64], object.id().inode);
             }
             written?;
+            self.counters.add(Event::Writes, 1);
             self.counters.add(Event::WrittenBytes, len as u64);
         }
         Ok(())

@@ -4,22 +4,25 @@
 //! write until it ends. Only the flusher and threads that called a verb do this: both may wait. Errors stay
 //! with the file until somebody asks (msync, fsync, close); the pages stay dirty and are tried again.
 
+mod balance;
+mod cluster;
 mod end;
+mod flusher;
 mod folio;
 mod home;
+mod throttle;
 
 pub(crate) use home::{Home, Leave, Patience};
 
-use crate::config::{IDLE_FILE_KEEP, THROTTLE_BOUND, THROTTLE_LOOK};
+use self::balance::Balance;
+use self::throttle::Throttled;
 use crate::object::{ALL_PAGES, FileObject, Which};
 use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::reclaim::Reclaim;
 use crate::stats::Event;
-use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
-use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::time::Instant;
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64};
 use elbowroom_sync::{Arc, Condvar, LockClass, Mutex};
 use std::ops::{Deref, Range};
 
@@ -49,14 +52,24 @@ pub(crate) struct Writeback<P: Platform> {
     state: Mutex<FlushState>,
     /// Less is dirty again.
     relieved: Condvar,
+    /// How fast is written, and how fast threads may dirty pages.
+    balance: Mutex<Balance>,
+    /// When the first pause of those in `state` ends, as `throttle` has it.
+    next_throttled: AtomicU64,
+    /// The flusher knows that more is dirty than the background limit.
+    flushing: AtomicBool,
+    /// Pages written so far.
+    flushed: AtomicU64,
 }
 
 #[derive(Default)]
 struct FlushState {
-    /// Writers that wait for less to be dirty: where to wake, and until when at the latest.
-    throttled: Vec<(Range<usize>, Instant)>,
+    /// Writers that wait in the kernel for less to be dirty.
+    throttled: Vec<Throttled>,
     /// Something wants all that is dirty written soon.
     all: bool,
+    /// More is dirty than the background limit.
+    background: bool,
     /// Pages whose accesses were made to fail since there was no memory: there may be some later.
     refused: Vec<Range<usize>>,
 }
@@ -71,13 +84,15 @@ impl<P: Platform> Deref for Writeback<P> {
 
 impl<P: Platform> Writeback<P> {
     pub(crate) fn new(reclaim: Reclaim<P>) -> Self {
-        let state = reclaim.locks.mutex(LockClass::Queue, FlushState::default());
-        Self { reclaim, state, relieved: Condvar::new() }
-    }
-
-    /// Whether writers must wait.
-    pub(crate) fn too_dirty(&self) -> bool {
-        self.groups.root().dirty_pages() > self.mmu.frames() / self.tuning().dirty_share
+        Self {
+            state: reclaim.locks.mutex(LockClass::Queue, FlushState::default()),
+            balance: reclaim.locks.mutex(LockClass::Queue, Balance::new()),
+            reclaim,
+            relieved: Condvar::new(),
+            next_throttled: AtomicU64::new(u64::MAX),
+            flushing: AtomicBool::new(false),
+            flushed: AtomicU64::new(0),
+        }
     }
 
     /// Marks a page dirty, before a store to it can happen. Tells whether it was clean.
@@ -117,6 +132,17 @@ impl<P: Platform> Writeback<P> {
         pages: Range<u64>,
         obstacle: Obstacle,
     ) -> Result<(), Errno> {
+        self.write_back_while(object, pages, obstacle, |_| true)
+    }
+
+    /// The same, as long as `more` says so, which is asked after each cluster, with the page behind it.
+    fn write_back_while(
+        &self,
+        object: &Arc<FileObject>,
+        pages: Range<u64>,
+        obstacle: Obstacle,
+        mut more: impl FnMut(u64) -> bool,
+    ) -> Result<(), Errno> {
         let folios = object.dirty_in(pages);
         if folios.is_empty() {
             return Ok(());
@@ -125,8 +151,15 @@ impl<P: Platform> Writeback<P> {
         self.follow_others(object);
         let patience = obstacle.patience();
         let mut first = Ok(());
-        for folio in folios {
-            first = first.and(self.write_folio(object, &folio, obstacle, &patience));
+        let mut rest = &folios[..];
+        while !rest.is_empty() {
+            let (done, written) = self.write_next(object, rest, obstacle, &patience);
+            first = first.and(written);
+            let (written, left) = rest.split_at(done);
+            rest = left;
+            if !written.last().is_none_or(|folio| more(folio.range().end)) {
+                break;
+            }
         }
         first = first.and(object.end_change());
         if foreign {
@@ -150,20 +183,21 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// Writes one folio back. An obstacle that is waited for, and lasts, is EBUSY.
-    fn write_folio(
+    /// Writes the first of some dirty folios, and those that follow it in the file; tells with how many it
+    /// has done. An obstacle that is waited for, and lasts, is EBUSY.
+    fn write_next(
         &self,
         object: &Arc<FileObject>,
-        folio: &Arc<Folio>,
+        folios: &[Arc<Folio>],
         obstacle: Obstacle,
         patience: &Patience,
-    ) -> Result<(), Errno> {
+    ) -> (usize, Result<(), Errno>) {
         loop {
-            let result = self.write_locked(object, &mut self.lock(folio));
+            let (done, result) = self.write_cluster(object, folios);
             match result {
                 Err(Errno::BUSY) if patience.wait() => {}
-                Err(Errno::BUSY) if obstacle == Obstacle::Skip => return Ok(()),
-                result => return result,
+                Err(Errno::BUSY) if obstacle == Obstacle::Skip => return (done, Ok(())),
+                result => return (done, result),
             }
         }
     }
@@ -190,61 +224,6 @@ impl<P: Platform> Writeback<P> {
                 Ok(Home::Not) | Err(_) => {}
             }
         }
-    }
-
-    /// The flusher: writes what it is asked to, and everything at the latest after the interval.
-    pub(crate) fn run_flusher(&self) {
-        let interval = self.config.writeback_interval;
-        let mut due = Instant::now() + interval;
-        while !self.stop.load(Ordering::Acquire) {
-            let (folios, all) = (self.to_write.take(), std::mem::take(&mut self.state.lock().all));
-            if folios.is_empty() && !all {
-                let throttled = self.state.lock().throttled.iter().map(|t| t.1).min();
-                let first = throttled.map_or(due, |until| until.min(due));
-                self.to_write.bell.wait(&self.stop, first.saturating_duration_since(Instant::now()));
-            }
-            for folio in folios {
-                if let Some(object) = folio.object() {
-                    // An error stays with the file; the folio stays dirty.
-                    let _ = self.write_back(&object, folio.range(), Obstacle::Skip);
-                }
-                self.wake_throttled();
-            }
-            if all || Instant::now() >= due {
-                self.tick();
-                due = Instant::now() + interval;
-            }
-            self.wake_throttled();
-        }
-    }
-
-    /// Once an interval: what others changed is dropped, what we changed is written, what nobody uses is
-    /// closed, and pages that could not be had may be tried again.
-    fn tick(&self) {
-        for object in self.objects.all() {
-            let changed = object.changed_by_others();
-            self.follow_others(&object);
-            if object.take_unreadable() || changed {
-                self.allow_again(&object, Obstacle::Skip);
-            }
-            let _ = self.write_back(&object, ALL_PAGES, Obstacle::Skip);
-            // After the write-back: what was dirty is stale, too, but for the stores just written.
-            if changed {
-                self.drop_foreign(&object);
-            } else if object.take_doubt() {
-                self.drop_clean(&object, ALL_PAGES);
-            }
-            self.wake_throttled();
-            self.close_if_idle(&object);
-        }
-        self.settle_unmapped();
-        let refused = std::mem::take(&mut self.state.lock().refused);
-        for page in refused {
-            if self.mmu.allow(page.clone()).is_err() {
-                self.note_refused(page);
-            }
-        }
-        self.purge();
     }
 
     /// Undoes the denials in a file's mappings: whatever made an access fail may be over; if not, it fails
@@ -328,24 +307,6 @@ impl<P: Platform> Writeback<P> {
         all
     }
 
-    fn close_if_idle(&self, object: &Arc<FileObject>) {
-        let Some(since) = object.unmapped_since() else { return };
-        if self.config.close_unmapped && object.file().is_some() {
-            self.close_unmapped(object, Obstacle::Skip);
-        }
-        // A deleted file that nobody maps only takes up room on its disk.
-        let deleted = object.file().is_some_and(|file| file.stat().is_ok_and(|s| s.links == 0));
-        if object.has_dirty() || !(deleted || since.elapsed() > IDLE_FILE_KEEP) {
-            return;
-        }
-        self.drop_clean(object, ALL_PAGES);
-        if object.is_aliased() {
-            // The kernel may have mappings of it still: it must not be managed again.
-            return;
-        }
-        self.objects.forget_if_unused(object);
-    }
-
     /// Has everything that is dirty written soon.
     pub(crate) fn write_all_soon(&self) {
         self.state.lock().all = true;
@@ -361,50 +322,5 @@ impl<P: Platform> Writeback<P> {
     #[cfg(test)]
     pub(crate) fn refused(&self) -> usize {
         self.state.lock().refused.len()
-    }
-
-    /// Lets a writer that waits for a page of `page` go on when less is dirty, or after a while.
-    pub(crate) fn throttle(&self, page: Range<usize>) {
-        self.counters.add(Event::Throttled, 1);
-        self.state.lock().throttled.push((page, Instant::now() + THROTTLE_BOUND));
-        self.write_all_soon();
-    }
-
-    /// Waits until less is dirty, or for a while. Not for handlers.
-    pub(crate) fn throttle_here(&self) {
-        self.counters.add(Event::Throttled, 1);
-        self.noted(Happened::Throttle, |()| [0, 0], || self.wait_for_relief());
-    }
-
-    fn wait_for_relief(&self) {
-        let until = Instant::now() + THROTTLE_BOUND;
-        while self.too_dirty() && Instant::now() < until {
-            self.write_all_soon();
-            let mut state = self.state.lock();
-            if self.too_dirty() {
-                self.relieved.wait_timeout(&mut state, THROTTLE_LOOK);
-            }
-        }
-    }
-
-    /// Lets throttled writers go on, all if less is dirty, else those that have waited for long enough.
-    pub(crate) fn wake_throttled(&self) {
-        let relieved = !self.too_dirty();
-        let now = Instant::now();
-        let mut state = self.state.lock();
-        let ready: Vec<_> = state.throttled.extract_if(.., |(_, until)| relieved || *until <= now).collect();
-        drop(state);
-        if relieved {
-            self.relieved.notify_all();
-        }
-        for (page, until) in ready {
-            if let Some(trace) = &self.trace {
-                let waited = THROTTLE_BOUND + now.saturating_duration_since(until)
-                    - until.saturating_duration_since(now).min(THROTTLE_BOUND);
-                let since_ns = trace.now().saturating_sub(waited.as_nanos() as u64);
-                trace.add_for(0, Happened::Throttle, since_ns, [page.start as u64, 0]);
-            }
-            self.mmu.wake(page);
-        }
     }
 }

@@ -1,0 +1,184 @@
+//! Writing neighbouring dirty folios together. Linux: `write_cache_pages`, and the bios that file systems
+//! make of what it finds.
+//!
+//! What is dirty of folios that follow each other in the file goes to the device in as few writes as
+//! possible, of up to [`CLUSTER_PAGES`], in the order of the file. All folios of a cluster are locked meanwhile. Only
+//! the first one's lock is waited for: who waits for a folio with others locked could wait for somebody who
+//! waits for those.
+
+use super::Writeback;
+use super::end::Tail;
+use crate::config::CLUSTER_PAGES;
+use crate::object::FileObject;
+use crate::page::{Flag, Folio, LockedFolio};
+use crate::platform::Platform;
+use crate::stats::Event;
+use elbowroom_machine::{Errno, Extent, Membership, PAGE_SHIFT, PageSet};
+use elbowroom_sync::Arc;
+use elbowroom_sync::time::Instant;
+use std::ops::Range;
+
+/// Dirty pages that are neighbours in one folio.
+struct Run {
+    /// Which folio of the cluster.
+    folio: usize,
+    pages: Range<usize>,
+    /// Bytes of the folio, and where they go in the file.
+    bytes: Range<usize>,
+    offset: u64,
+}
+
+impl<P: Platform> Writeback<P> {
+    /// Writes the first of `folios`, which are dirty, and those that follow it in the file without a gap, as
+    /// far as they can be had. Tells how many it has done with, at least one, and the first error; EBUSY: an
+    /// obstacle, for the first of them.
+    pub(super) fn write_cluster(
+        &self,
+        object: &Arc<FileObject>,
+        folios: &[Arc<Folio>],
+    ) -> (usize, Result<(), Errno>) {
+        let mut taken: Vec<LockedFolio<'_>> = Vec::new();
+        let mut done = 0;
+        let mut pages = 0;
+        for folio in folios {
+            let follows = taken.last().is_none_or(|last| last.range().end == folio.index);
+            if done > 0 && (!follows || pages + folio.pages() > CLUSTER_PAGES) {
+                break;
+            }
+            let mut locked = if done == 0 {
+                self.lock(folio)
+            } else {
+                match LockedFolio::try_lock(folio.clone(), &self.waits, self.handlers()) {
+                    Ok(locked) => locked,
+                    Err(_) => break,
+                }
+            };
+            match self.take_to_write(object, &mut locked) {
+                Ok(true) => {
+                    pages += folio.pages();
+                    taken.push(locked);
+                }
+                Ok(false) => {}
+                Err(error) if done == 0 => return (1, Err(error)),
+                // It is the first of the next ones.
+                Err(_) => break,
+            }
+            done += 1;
+        }
+        (done, self.write_taken(object, &mut taken))
+    }
+
+    /// Writes the dirty pages of locked folios that follow each other in the file, and whose pages are all
+    /// home.
+    fn write_taken(&self, object: &Arc<FileObject>, taken: &mut Vec<LockedFolio<'_>>) -> Result<(), Errno> {
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        taken.iter().for_each(|folio| folio.begin_io(Flag::Writeback));
+        // No store can happen any more, so the size that is asked for now is not older than any of them. A
+        // file that cannot be asked keeps the size it had.
+        let _ = object.refresh_size();
+        // A call that makes the file longer may have done so just now.
+        let tail = if object.writers.any() { Tail::OfTheFile } else { Tail::Stored };
+        for folio in taken.iter_mut() {
+            self.cut_at_end(object, folio, tail);
+        }
+        let mut failed: Vec<PageSet> = taken.iter().map(|folio| folio.body().dirty.pages().clone()).collect();
+        let mut result = Ok(());
+        let runs = runs_of(object, taken, &failed);
+        let mut rest = &runs[..];
+        while let Some(first) = rest.first() {
+            let mut end = first.offset;
+            let together = rest.iter().take_while(|run| {
+                let follows = run.offset == end;
+                end = run.offset + run.bytes.len() as u64;
+                follows
+            });
+            let (part, after) = rest.split_at(together.count());
+            rest = after;
+            result = result.and(self.write_together(object, taken, part, &mut failed));
+        }
+        let mut written = 0;
+        for (folio, failed) in taken.iter_mut().zip(failed) {
+            written += self.end_write(object, folio, failed);
+            folio.end_io(Flag::Writeback);
+        }
+        // An error is told, also if it was over a moment later.
+        if let Err(e) = result {
+            self.counters.add(Event::WriteErrors, 1);
+            object.record_error(e);
+        }
+        taken.clear();
+        if written > 0 {
+            self.note_written(written as u64, begin);
+        }
+        result
+    }
+
+    /// Writes runs that follow each other in the file, and takes those pages out of `failed` that were
+    /// written. What one page meets, a full disk perhaps, need not be what the next one meets: if not all can
+    /// be written at once, each folio's are tried apart.
+    fn write_together(
+        &self,
+        object: &FileObject,
+        taken: &mut [LockedFolio<'_>],
+        runs: &[Run],
+        failed: &mut [PageSet],
+    ) -> Result<(), Errno> {
+        let written = {
+            let part = |run: &Run| {
+                let extent: Option<&Extent> = taken[run.folio].body().extent.as_deref();
+                (extent.expect("the owner of a folio's lock has its frames"), run.bytes.clone())
+            };
+            let parts: Vec<_> = runs.iter().map(part).filter(|(_, bytes)| !bytes.is_empty()).collect();
+            let bytes: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
+            let file = object.file().ok_or(Errno::BADF);
+            let written = match (bytes, file, runs.first()) {
+                (1.., Ok(file), Some(first)) => file.write_vectored(&parts, first.offset),
+                (0, ..) | (_, _, None) => Ok(()),
+                (_, Err(closed), _) => Err(closed),
+            };
+            if written.is_ok() && bytes > 0 {
+                self.counters.add(Event::Writes, 1);
+                self.counters.add(Event::WrittenBytes, bytes as u64);
+            }
+            written
+        };
+        for run in runs {
+            if written.is_ok() {
+                failed[run.folio].remove(run.pages.clone());
+                continue;
+            }
+            let (head, body) = taken[run.folio].parts();
+            if let [_] = runs {
+                self.write_apart(object, head, body.extent(), run.pages.clone(), &mut failed[run.folio]);
+                break;
+            }
+            let mut left = PageSet::new(head.order);
+            left.insert(run.pages.clone());
+            // The first error is the one that is told.
+            let _ = self.write_runs(object, head, body.extent(), &mut left);
+            for page in run.pages.clone().filter(|&page| !left.contains(page)) {
+                failed[run.folio].remove(page..page + 1);
+            }
+        }
+        written
+    }
+}
+
+/// The runs of dirty pages of folios, with no bytes where they are beyond the end of the file.
+fn runs_of(object: &FileObject, taken: &[LockedFolio<'_>], dirty: &[PageSet]) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (number, (folio, dirty)) in taken.iter().zip(dirty).enumerate() {
+        let mut pages = 0..folio.pages() as usize;
+        while let Some(run) = dirty.first_run(pages.clone(), Membership::In) {
+            pages.start = run.end;
+            let wanted = object.bytes_of(folio.index + run.start as u64..folio.index + run.end as u64);
+            let start = run.start << PAGE_SHIFT;
+            let bytes = start..start + (wanted.end - wanted.start) as usize;
+            runs.push(Run { folio: number, pages: run, bytes, offset: wanted.start });
+        }
+    }
+    runs
+}

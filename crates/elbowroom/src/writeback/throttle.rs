@@ -1,0 +1,171 @@
+//! Writers that wait for less to be dirty, with no lock held: their store has been served before.
+//!
+//! `balance` decides who pauses, and for how long. Whoever waits goes on when the pause is over, or earlier,
+//! when writers need not be slowed down any more. A thread that serves its own fault sleeps here. One that
+//! waits in the kernel is woken by whoever comes first: a handler when the pause is over, since handlers wait
+//! for no disk, or the flusher when it has written enough.
+
+use super::Writeback;
+use super::balance::{Level, Pressure};
+use crate::group::{Group, GroupId, Pause};
+use crate::pause::{Cause, pause};
+use crate::platform::Platform;
+use crate::stats::Event;
+use crate::trace::Happened;
+use elbowroom_machine::{FaultEvent, Mmu, PAGE_SHIFT};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::{Duration, Instant};
+use std::ops::Range;
+
+/// Nobody waits in the kernel.
+const NEVER: u64 = u64::MAX;
+
+/// A writer that waits in the kernel.
+pub(super) struct Throttled {
+    page: Range<usize>,
+    pause: Pause,
+    until_ns: u64,
+}
+
+impl<P: Platform> Writeback<P> {
+    fn levels(&self, group: GroupId) -> [Level; 2] {
+        let groups = &self.groups;
+        let of = groups.of(group);
+        [
+            Level { dirty: groups.dirty_pages(), limits: groups.dirty_limits() },
+            Level { dirty: of.dirty_pages(), limits: of.dirty_limits() },
+        ]
+    }
+
+    fn pressure(&self, group: GroupId) -> Pressure {
+        let [all, group] = self.levels(group).map(|level| level.pressure());
+        all.max(group)
+    }
+
+    /// Whether the flusher is to write, although nobody waits for it.
+    pub(super) fn is_over_background(&self) -> bool {
+        let groups = &self.groups;
+        let all = Level { dirty: groups.dirty_pages(), limits: groups.dirty_limits() };
+        let over = |level: Level| level.pressure() > Pressure::None;
+        let of = |group: &Group| Level { dirty: group.dirty_pages(), limits: group.dirty_limits() };
+        over(all) || groups.all().any(|group| over(of(group)))
+    }
+
+    /// Has the flusher write until less is dirty than the background limit.
+    fn flush_down(&self) {
+        // The look spares those who dirty more while it is at it.
+        if !self.flushing.load(Ordering::Relaxed) && !self.flushing.swap(true, Ordering::AcqRel) {
+            self.state.lock().background = true;
+            self.to_write.bell.ring();
+        }
+    }
+
+    /// How many pages of a group may be made dirty at once beside the one that must.
+    pub(crate) fn dirty_room(&self, group: GroupId) -> usize {
+        let [all, group] = self.levels(group).map(|level| level.room());
+        all.min(group)
+    }
+
+    /// A thread has dirtied pages of a group, by a store to the first of them: has the flusher begin, if much
+    /// is dirty, and tells how the thread must wait. Takes a lock for a moment, of the class `queue`, but only
+    /// where writers are slowed down.
+    pub(crate) fn balance(&self, group: GroupId, event: FaultEvent, pages: usize) -> Option<Pause> {
+        let levels = self.levels(group);
+        let pressure = levels.iter().map(Level::pressure).max()?;
+        if pressure == Pressure::None {
+            return None;
+        }
+        self.flush_down();
+        if pressure < Pressure::Balanced {
+            return None;
+        }
+        let now_ns = self.now_ns();
+        let ns = {
+            let page = (event.addr >> PAGE_SHIFT) as u64;
+            self.balance.lock().dirtied(&levels, event.thread, page, pages as u64, now_ns)
+        };
+        let pause = Pause { time: Duration::from_nanos(ns), group, full: pressure == Pressure::Full };
+        (ns > 0).then_some(pause)
+    }
+
+    /// Nanoseconds since the manager's start, at least 1.
+    fn now_ns(&self) -> u64 {
+        self.born.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// Whether who waits so may go on.
+    fn relieves(&self, pause: &Pause) -> bool {
+        let pressure = self.pressure(pause.group);
+        pressure < Pressure::Balanced || pause.full && pressure < Pressure::Full
+    }
+
+    fn note_throttled(&self, pause: &Pause) {
+        self.counters.add(Event::Throttled, 1);
+        self.counters.add(Event::ThrottledNs, pause.time.as_nanos() as u64);
+    }
+
+    /// Lets a writer that waits in the kernel for a page of `page` go on when its pause is over, or earlier.
+    pub(crate) fn throttle(&self, page: Range<usize>, pause: Pause) {
+        self.note_throttled(&pause);
+        let until_ns = self.now_ns() + pause.time.as_nanos() as u64;
+        let mut state = self.state.lock();
+        state.throttled.push(Throttled { page, pause, until_ns });
+        self.next_throttled.fetch_min(until_ns, Ordering::Relaxed);
+    }
+
+    /// Sleeps until a pause is over, or less is dirty. Not for handlers.
+    pub(crate) fn throttle_here(&self, how: Pause) {
+        self.note_throttled(&how);
+        self.noted(Happened::Throttle, |()| [0, 0], || self.wait_for_relief(how));
+    }
+
+    fn wait_for_relief(&self, how: Pause) {
+        if cfg!(shuttle) {
+            // In a model a wait with a bound has none, but a sleep takes time.
+            return pause(Cause::Dirty, how.time);
+        }
+        let until = Instant::now() + how.time;
+        let mut state = self.state.lock();
+        while !self.relieves(&how) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            self.relieved.wait_timeout(&mut state, left);
+        }
+    }
+
+    /// In how long somebody is to call [`Writeback::wake_throttled`]; `None`: nobody waits.
+    pub(crate) fn throttle_due(&self) -> Option<Duration> {
+        match self.next_throttled.load(Ordering::Relaxed) {
+            NEVER => None,
+            due_ns => Some(Duration::from_nanos(due_ns.saturating_sub(self.now_ns()))),
+        }
+    }
+
+    /// Lets writers go on whose pause is over, or that need not wait any more.
+    pub(crate) fn wake_throttled(&self) {
+        let now_ns = self.now_ns();
+        let mut state = self.state.lock();
+        let goes_on = |t: &mut Throttled| t.until_ns <= now_ns || self.relieves(&t.pause);
+        let ready: Vec<_> = state.throttled.extract_if(.., goes_on).collect();
+        let next = state.throttled.iter().map(|t| t.until_ns).min().unwrap_or(NEVER);
+        self.next_throttled.store(next, Ordering::Relaxed);
+        drop(state);
+        self.relieved.notify_all();
+        for Throttled { page, pause, until_ns } in ready {
+            if let Some(trace) = &self.trace {
+                let waited_ns = now_ns.saturating_sub(until_ns.saturating_sub(pause.time.as_nanos() as u64));
+                let since_ns = trace.now().saturating_sub(waited_ns);
+                trace.add_for(0, Happened::Throttle, since_ns, [page.start as u64, 0]);
+            }
+            self.mmu.wake(page);
+        }
+    }
+
+    /// Pages were written, in the time since then.
+    pub(super) fn note_written(&self, pages: u64, since: Instant) {
+        self.flushed.fetch_add(pages, Ordering::Relaxed);
+        self.balance.lock().written(pages, since.elapsed().as_nanos() as u64);
+    }
+}
