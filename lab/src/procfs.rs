@@ -58,6 +58,17 @@ pub fn cpu(pid: u64) -> Result<Cpu> {
     parse_cpu(&stat).with_context(|| format!("{path} is not understood: {stat:?}"))
 }
 
+/// How many bytes a process and the children it has waited for have had read from and written to devices, as
+/// far as the kernel tells it. Also of a process that has ended but is not yet waited for.
+pub fn device_bytes(pid: u64) -> Option<(u64, u64)> {
+    parse_device_bytes(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?)
+}
+
+fn parse_device_bytes(io: &str) -> Option<(u64, u64)> {
+    let field = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Some((field("read_bytes:")?, field("write_bytes:")?))
+}
+
 /// What this process has used so far, without its children.
 pub fn cpu_of_this_process() -> Result<Duration> {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -146,6 +157,13 @@ mod tests {
         let cpu = parse_cpu(stat).unwrap();
         assert_eq!((cpu.user, cpu.system), (of_ticks(103), of_ticks(204)));
         assert_eq!(parse_faults(stat), Some((10, 0)));
+    }
+
+    #[test]
+    fn what_a_device_did_is_told_apart_from_calls() {
+        let io = "rchar: 1\nwchar: 2\nread_bytes: 30\nwrite_bytes: 40\ncancelled_write_bytes: 5\n";
+        assert_eq!(parse_device_bytes(io), Some((30, 40)));
+        assert_eq!(parse_device_bytes("rchar: 1\n"), None);
     }
 
     #[test]

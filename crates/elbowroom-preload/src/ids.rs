@@ -75,9 +75,70 @@ impl IdSet {
     }
 }
 
+/// Counters of a [`KernelMapped`]; a power of two.
+const COUNTERS: usize = 256;
+/// Set in a counter for good once a file of it was given to the kernel. Nobody counts that far.
+const GIVEN: u64 = 1 << 62;
+
+/// Files that the kernel maps, or did, and how often that was so. All zero is the empty set.
+#[repr(C)]
+pub struct KernelMapped {
+    files: IdSet,
+    /// Additions of the files with the same hash.
+    additions: [AtomicU64; COUNTERS],
+}
+
+impl KernelMapped {
+    /// The empty set.
+    pub const fn new() -> Self {
+        Self { files: IdSet::new(), additions: [const { AtomicU64::new(0) }; COUNTERS] }
+    }
+
+    /// Adds a file: before the kernel is asked to map it, and again when it has.
+    pub fn add(&self, device: u64, inode: u64) {
+        self.files.add(device, inode);
+        self.counter(inode).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Adds a file that is given to the kernel, which maps it sooner or later.
+    pub fn add_given(&self, device: u64, inode: u64) {
+        self.files.add(device, inode);
+        self.counter(inode).fetch_or(GIVEN, Ordering::SeqCst);
+    }
+
+    /// `None`: the kernel never mapped the file. Else a number that is another one after each addition of the
+    /// file, and whenever it is asked if the file was given to the kernel.
+    pub fn additions(&self, device: u64, inode: u64) -> Option<u64> {
+        if !self.files.may_contain(device, inode) {
+            return None;
+        }
+        let counter = self.counter(inode);
+        let given = counter.load(Ordering::SeqCst) & GIVEN != 0;
+        Some(if given { counter.fetch_add(1, Ordering::SeqCst) + 1 } else { counter.load(Ordering::SeqCst) })
+    }
+
+    fn counter(&self, inode: u64) -> &AtomicU64 {
+        &self.additions[(inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % COUNTERS]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn additions_are_counted_and_what_was_given_is_never_settled() {
+        let files = Box::new(KernelMapped::new());
+        assert_eq!(files.additions(1, 5), None);
+        files.add(1, 5);
+        let first = files.additions(1, 5);
+        assert!(first.is_some() && first == files.additions(1, 5));
+        files.add(1, 5);
+        assert_ne!(first, files.additions(1, 5));
+        files.add_given(1, 5);
+        assert_ne!(files.additions(1, 5), files.additions(1, 5));
+        assert_eq!(files.additions(1, 6), None);
+    }
 
     #[test]
     fn finds_what_was_added_and_nothing_else() {

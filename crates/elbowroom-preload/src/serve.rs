@@ -206,11 +206,15 @@ fn open(
     // After the file can be found: who has the kernel map it looks for it afterwards, and one of the two sees
     // the other.
     fence(Ordering::SeqCst);
-    if state::KERNEL_MAPPED.may_contain(id.device, id.inode)
-        && still_mapped_by_kernel(id.inode, wanted.writable || !object.is_leased())
-    {
-        manager.close_unused(&object);
-        return Err(MAPPED_BY_KERNEL);
+    if let Some(additions) = state::KERNEL_MAPPED.additions(id.device, id.inode) {
+        let stored_to = wanted.writable || !object.is_leased();
+        if !Looked::of(object.mark()).is_enough(additions, stored_to) {
+            if still_mapped_by_kernel(id.inode, stored_to) {
+                manager.close_unused(&object);
+                return Err(MAPPED_BY_KERNEL);
+            }
+            object.set_mark(Looked { additions, stored_to }.mark());
+        }
     }
     process.file_opened();
     Ok((object, origin))
@@ -267,6 +271,35 @@ pub fn prot(bits: libc::c_int) -> Prot {
     }
 }
 
+/// When a file was looked for in the kernel's list of mappings, and none was found that conflicts: kept with
+/// the file, so that a program that maps it again and again does not have the list made each time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Looked {
+    /// [`state::KERNEL_MAPPED`] was this long then.
+    additions: u64,
+    /// As for [`still_mapped_by_kernel`].
+    stored_to: bool,
+}
+
+impl Looked {
+    /// No list has been this long.
+    const NEVER: Self = Self { additions: 0, stored_to: false };
+
+    fn of(mark: u64) -> Self {
+        Self { additions: mark >> 1, stored_to: mark & 1 != 0 }
+    }
+
+    fn mark(self) -> u64 {
+        self.additions << 1 | u64::from(self.stored_to)
+    }
+
+    /// Whether looking again can find nothing else: the kernel was not asked to map the file since. What was
+    /// unmapped since makes no difference.
+    fn is_enough(self, additions: u64, stored_to: bool) -> bool {
+        self != Self::NEVER && self.additions == additions && (self.stored_to || !stored_to)
+    }
+}
+
 /// Whether the kernel maps the file, and one of the two sides could store to it: then each would miss the
 /// other's stores. By inode number alone: the device that /proc shows is not always the one that fstat(2)
 /// gives, and a wrong "yes" costs only this mapping. `stored_to`: ours could store to it, or somebody has it
@@ -301,6 +334,15 @@ mod tests {
         assert!(!conflicts(private, 4711, false));
         assert!(conflicts(private, 4711, true), "it shows what is stored to the file");
         assert!(!conflicts("7f00-7f01 rw-p 0 00:00 0", 0, true));
+    }
+
+    #[test]
+    fn a_look_is_enough_until_the_kernel_maps_the_file_again_or_more_is_wanted() {
+        let looked = |stored_to| Looked::of(Looked { additions: 3, stored_to }.mark());
+        assert!(looked(false).is_enough(3, false) && looked(true).is_enough(3, false));
+        assert!(!looked(false).is_enough(3, true) && looked(true).is_enough(3, true));
+        assert!(!looked(true).is_enough(4, false));
+        assert!(!Looked::of(0).is_enough(0, false), "no look yet");
     }
 
     #[test]

@@ -198,7 +198,7 @@ fn config(options: &Options) -> Config {
         changes_wait: Some(state::changes_wait),
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
-        on_hand_back: Some(|id| state::KERNEL_MAPPED.add(id.device, id.inode)),
+        on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
         fault_bound: elbowroom::FAULT_BOUND,
         report: Some(say),
         end_process: Some(die),

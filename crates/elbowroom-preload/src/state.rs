@@ -9,7 +9,7 @@
 
 use crate::coherence::Turns;
 use crate::config::Options;
-use crate::ids::IdSet;
+use crate::ids::{IdSet, KernelMapped};
 use crate::reason::{Counts, Reason};
 use crate::request::Lane;
 use crate::sys;
@@ -74,7 +74,7 @@ pub struct Process {
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// Files that the kernel maps, or did, as far as mmap and handing back made that so; the parent's included:
 /// its mappings are inherited.
-pub static KERNEL_MAPPED: IdSet = IdSet::new();
+pub static KERNEL_MAPPED: KernelMapped = KernelMapped::new();
 /// The manager of this process or of the nearest ancestor that had one: where its windows were must be known
 /// after fork.
 static LAST_MANAGER: AtomicPtr<Manager> = AtomicPtr::new(std::ptr::null_mut());

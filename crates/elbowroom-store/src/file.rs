@@ -171,6 +171,17 @@ impl StoreFile {
     /// # Errors
     /// What pread(2) says; `buf` may be written in part then.
     pub fn read_buffered(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        let done = self.read_cached(buf, offset)?;
+        self.drop_cache(offset, done as u64);
+        Ok(done)
+    }
+
+    /// The same, but for what the kernel has cached: that stays. For what a write has just left there, which
+    /// the kernel would otherwise have to send to the device at once.
+    ///
+    /// # Errors
+    /// As for [`StoreFile::read_buffered`].
+    pub fn read_cached(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
         may_block();
         let verdict = self.judge(Operation::Read, offset, buf.len() as u64);
         thread_delay(verdict);
@@ -185,7 +196,6 @@ impl StoreFile {
                 n => done += n,
             }
         }
-        self.drop_cache(offset, done as u64);
         Ok(done)
     }
 
@@ -361,7 +371,7 @@ impl StoreFile {
 
     /// Asks the kernel to drop its cache of a range. A hint: what is dirty is only sent on its way to the
     /// disk.
-    pub(crate) fn drop_cache(&self, offset: u64, len: u64) {
+    pub fn drop_cache(&self, offset: u64, len: u64) {
         let (start, len) = whole_pages(offset, len);
         if let Some(len) = NonZeroU64::new(len) {
             let _ = fs::fadvise(&self.buffered, start, Some(len), Advice::DontNeed);

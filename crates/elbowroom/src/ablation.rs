@@ -144,6 +144,9 @@ macro_rules! tuning {
 tuning! {
     /// How many pages the first read of a stream that nothing is known of takes.
     first_read_pages: u64 = 4, off 1;
+    /// One in so many streams of a file begins with a page, to see how long its streams are; the others begin
+    /// with as much as is usual.
+    sample_one_in: u64 = 8, off 1 << 40;
     /// By how much a read of a sequential stream is larger than the one before.
     read_growth: u64 = 4, off 1;
     /// While the arena grows, reads are as large as if it had at least so many frames (16 MiB).

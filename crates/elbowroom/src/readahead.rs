@@ -1,8 +1,11 @@
 //! How much to read at a fault that must wait for I/O. Plain data.
 //!
 //! Streams are found per thread and file, so that many threads reading one file do not look random. A read
-//! that continues where the last one ended is larger by a factor; anything else starts small. Linux:
-//! mm/readahead.c (per open file there).
+//! that continues where the last one ended is larger by a factor; anything else starts as small as streams of
+//! that file usually are. Linux: mm/readahead.c (per open file there, and it always reads around a fault).
+//!
+//! How long they are cannot be seen of a stream that was read ahead: what is in memory causes no faults. So
+//! one in a few streams of a file starts with a page, whatever is known, and counts.
 
 use crate::ablation::Tuning;
 use crate::config::{MAX_FOLIO_PAGES, STORES_IN_A_ROW};
@@ -19,6 +22,12 @@ struct Stream {
     start: u64,
     /// Pages of the last read; 0: there was none.
     pages: u64,
+    /// Where it began: the page of its first fault.
+    first: u64,
+    /// Behind the last page of it that is known to have been used.
+    reached: u64,
+    /// It was begun with a page, to see how far it goes.
+    sample: bool,
     /// The page of the last first store, plus 1; 0: there was none.
     stored: u64,
     /// First stores to one page after the other, or as far behind as was guessed.
@@ -30,17 +39,55 @@ struct Stream {
 /// Streams that a set holds: what is used least recently makes room.
 const WAYS: usize = 8;
 
+/// Files whose usual streams are known at a time.
+const HABITS: usize = 256;
+
+/// Longer streams count as so long.
+const LONGEST_HABIT: u64 = 64;
+
+/// How long the streams of a file usually are.
+#[derive(Clone, Copy, Default)]
+struct Habit {
+    object: u64,
+    /// The mean of the logarithms of their lengths, in 16ths, later streams counting more: a few long ones
+    /// among many short ones do not count for much.
+    log: u64,
+    /// Streams that were begun.
+    begun: u64,
+    /// Streams that were counted.
+    counted: u64,
+}
+
+impl Habit {
+    /// A stream of so many pages has ended.
+    fn count(&mut self, pages: u64) {
+        let log = 16 * u64::from(pages.clamp(1, LONGEST_HABIT).ilog2());
+        self.counted += 1;
+        let weight = self.counted.min(8);
+        // Rounded, so that a mean can be reached.
+        self.log = (self.log * (weight - 1) + log + weight / 2) / weight;
+    }
+
+    /// How many pages a stream usually has, as a power of two, and rather more: a page too many costs the
+    /// device some 2 us, a read of its own some 100.
+    fn pages(&self) -> u64 {
+        if self.log < 8 { 1 } else { 1 << self.log.div_ceil(16) }
+    }
+}
+
 /// The streams seen last: a set-associative table by a hash of thread and file, so that streams that collide
 /// do not forget each other.
 pub(crate) struct Streams {
     tuning: Tuning,
     slots: Vec<Stream>,
+    habits: Vec<Habit>,
     uses: u64,
 }
 
 impl Streams {
     pub(crate) fn new(tuning: Tuning) -> Self {
-        Self { slots: vec![Stream::default(); tuning.stream_slots], tuning, uses: 0 }
+        let habits = vec![Habit::default(); HABITS];
+        Self { slots: vec![Stream::default(); tuning.stream_slots], habits, tuning, uses: 0 }
     }
 
     /// The stream's slot, or the one that it may take.
@@ -77,16 +124,55 @@ impl Streams {
         let known = stream.pages > 0 && (stream.thread, stream.object) == (thread, object);
         let forward = known && index >= stream.start && index.saturating_sub(stream.next) < stream.pages;
         let backward = known && index < stream.start && stream.start - index <= stream.pages;
+        let usual = self.habit(object).pages();
+        if forward {
+            let slot = self.own(thread, object);
+            slot.reached = slot.reached.max(index + 1);
+        }
+        let near_end = usual > 1 && !stream.sample && stream.next.saturating_sub(stream.first) <= usual;
         let pages = match pattern {
             Pattern::Random => 1,
             Pattern::Sequential => cap,
+            // Folios are aligned, so the first read may have been only a part of what is usual.
+            Pattern::Detect if forward && near_end => stream.pages.max(usual),
             Pattern::Detect if forward || backward => stream.pages * self.tuning.read_growth,
-            // Whoever begins at the beginning probably goes on.
-            Pattern::Detect if index == 0 => self.tuning.first_read_pages * self.tuning.read_growth,
-            Pattern::Detect if known => 1,
-            Pattern::Detect => self.tuning.first_read_pages,
+            Pattern::Detect => self.begin(stream, (thread, object), index, known),
         };
         pages.min(cap)
+    }
+
+    /// What is known of a file's streams.
+    fn habit(&mut self, object: u64) -> &mut Habit {
+        let habit = &mut self.habits[object as usize % HABITS];
+        if habit.object != object {
+            *habit = Habit { object, ..Habit::default() };
+        }
+        habit
+    }
+
+    /// A stream begins at page `index`, and the one that had its slot, `before`, ends: how many pages to read.
+    fn begin(&mut self, before: Stream, (thread, object): (u32, u64), index: u64, known: bool) -> u64 {
+        let (first_read, growth) = (self.tuning.first_read_pages, self.tuning.read_growth);
+        let every = self.tuning.sample_one_in;
+        // Looked at again, since something was missing.
+        let again = known && before.first == index && before.reached == index + 1;
+        let habit = self.habit(object);
+        if known && before.sample && !again {
+            habit.count(before.reached.saturating_sub(before.first));
+        }
+        habit.begun += u64::from(!again);
+        let usual = habit.pages();
+        let sampled = habit.counted < every || habit.begun.is_multiple_of(every);
+        let sample = if again { before.sample } else { known && index > 0 && sampled };
+        let slot = self.own(thread, object);
+        (slot.first, slot.reached, slot.sample) = (index, index + 1, sample);
+        match known {
+            // Whoever begins at the beginning probably goes on.
+            _ if index == 0 => first_read * growth,
+            true if sample => 1,
+            true => usual,
+            false => first_read.max(usual),
+        }
     }
 
     /// Notes that `thread` has reached pages that were in memory already: a stream goes on behind them.
@@ -95,6 +181,7 @@ impl Streams {
         let same = (stream.thread, stream.object) == (thread, object);
         if same && pages.start >= stream.start && pages.start <= stream.next + stream.pages {
             stream.next = stream.next.max(pages.end);
+            stream.reached = stream.reached.max(pages.start + 1);
         }
     }
 
@@ -163,6 +250,63 @@ mod tests {
             128,
             "the other thread's stream is its own"
         );
+    }
+
+    /// Reads runs of so many pages at places all over a file as a program does that touches each of their
+    /// pages, and gives how many reads and pages each of the last 100 runs took.
+    fn runs_of(lengths: &[u64]) -> (f64, f64) {
+        let mut streams = Streams::new(Tuning::default());
+        let (mut reads, mut read) = (0, 0);
+        for run in 0..200_u64 {
+            // Away from the last one, and aligned to nothing.
+            let first = 1_000 + run * 7919 % 100_003 * 1_001;
+            let mut have = 0..0;
+            for index in first..first + lengths[run as usize % lengths.len()] {
+                if have.contains(&index) {
+                    continue;
+                }
+                let pages = streams.plan(1, 1, index, Pattern::Detect, 512);
+                assert_eq!(pages, streams.plan(1, 1, index, Pattern::Detect, 512), "asked again");
+                let mut start = index & !(pages - 1);
+                let mut order = pages;
+                // As where a part is in the cache already.
+                while start < have.end && start < index && have.end > first {
+                    order /= 2;
+                    start = index & !(order.max(1) - 1);
+                }
+                let order = order.max(1);
+                streams.note(1, 1, start, order);
+                have = start.min(first)..start + order;
+                if run >= 100 {
+                    reads += 1;
+                    read += order;
+                }
+            }
+        }
+        (f64::from(reads) / 100.0, read as f64 / 100.0)
+    }
+
+    #[test]
+    fn a_stream_begins_with_as_much_as_streams_of_its_file_usually_have() {
+        let (reads, pages) = runs_of(&[1]);
+        assert_eq!((reads, pages), (1.0, 1.0), "nothing is read that nobody wants");
+        let (reads, pages) = runs_of(&[5]);
+        assert!(reads < 2.7 && pages < 10.0, "{reads} reads of {pages} pages");
+        let (reads, pages) = runs_of(&[125]);
+        assert!(reads < 4.5 && pages < 300.0, "{reads} reads of {pages} pages");
+        // A few long ones do not make all the others read more.
+        let mixed = [1, 1, 1, 1, 1, 60, 1, 1, 1, 1];
+        let (_, pages) = runs_of(&mixed);
+        assert!(pages < 15.0, "{pages} pages");
+    }
+
+    #[test]
+    fn a_file_whose_streams_get_shorter_is_noticed() {
+        let mut habit = Habit::default();
+        (0..20).for_each(|_| habit.count(40));
+        assert_eq!(habit.pages(), 32);
+        (0..40).for_each(|_| habit.count(1));
+        assert_eq!(habit.pages(), 1);
     }
 
     #[test]

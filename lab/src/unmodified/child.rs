@@ -80,6 +80,8 @@ pub struct Ended {
     pub time: Duration,
     /// Of it and of what it has waited for.
     pub cpu: Cpu,
+    /// Bytes that devices read and wrote for it, where the kernel tells that.
+    pub device_bytes: Option<(u64, u64)>,
     /// What it printed.
     pub output: Output,
 }
@@ -152,7 +154,7 @@ pub fn run(
             String::from_utf8_lossy(&buffer[..bytes]).lines().for_each(&mut said);
         }
     }
-    // It stays a zombie, so that its CPU time can still be read.
+    // It stays a zombie, so that what it has used can still be read.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     while waitid(WaitId::Pid(running.group), options).context("cannot wait for the program")?.is_none() {
         if began.elapsed() > bound {
@@ -161,13 +163,14 @@ pub fn run(
         interrupt.sleep_until(Instant::now() + Duration::from_millis(1))?;
     }
     let time = began.elapsed();
-    let cpu = procfs::cpu(u64::from(running.child.id()))?;
+    let pid = u64::from(running.child.id());
+    let (cpu, device_bytes) = (procfs::cpu(pid)?, procfs::device_bytes(pid));
     let status = running.reap()?;
     if !status.success() {
         let end = watch::describe(status);
         bail!("{} ended with {end}{}", program.display(), watch::tail(&mut stderr));
     }
-    Ok(Ended { time, cpu, output: sum.end() })
+    Ok(Ended { time, cpu, device_bytes, output: sum.end() })
 }
 
 #[cfg(test)]

@@ -158,9 +158,13 @@ impl Session<'_> {
                 progress.update(|| format!("{label}: making the data cold"));
                 let run = self.run_one(program, *engine, turn, || progress.update(|| label.clone()));
                 let run = run.with_context(|| label.clone())?;
-                let read = run.device_read_bytes.map_or(0, |bytes| bytes >> 20);
+                let mebibytes = |bytes: Option<u64>| bytes.map_or(0, |bytes| bytes >> 20);
+                let (read, written) = (mebibytes(run.device_read_bytes), mebibytes(run.device_written_bytes));
                 let (seconds, cpu, result) = (run.seconds, run.cpu_seconds, &run.result);
-                progress.keep(&format!("{label}: {seconds:.2} s, CPU {cpu:.2} s, read {read} MiB; {result}"));
+                progress.keep(&format!(
+                    "{label}: {seconds:.2} s, CPU {cpu:.2} s, read {read} MiB, \
+                     written {written} MiB; {result}"
+                ));
                 let first = first.get_or_insert_with(|| run.clone());
                 if first.result != run.result {
                     bail!(
@@ -197,15 +201,12 @@ impl Session<'_> {
             Some(group) => self.programs.program_in_cgroup(group, &line),
             None => self.programs.program_under_elbowroom(memory, &stats, &engine.off(), &line),
         };
-        let read_before = self.read_bytes();
         let ended =
             child::run(&line, Duration::from_secs_f64(self.args.bound_seconds), &self.interrupt, |_| {});
         if let Some(kills @ 1..) = group.as_ref().map(Cgroup::oom_kills) {
             bail!("it cannot run in {memory} ({kills} out-of-memory kills by the kernel); raise --memory");
         }
         let ended = ended?;
-        let device_read_bytes =
-            self.read_bytes().zip(read_before).map(|(now, then)| now.saturating_sub(then));
         drop(group);
         let stored = self.store.check(program, &self.interrupt)?;
         Ok(Run {
@@ -214,14 +215,11 @@ impl Session<'_> {
             run: turn,
             seconds: ended.time.as_secs_f64(),
             cpu_seconds: ended.cpu.total().as_secs_f64(),
-            device_read_bytes,
+            device_read_bytes: ended.device_bytes.map(|bytes| bytes.0),
+            device_written_bytes: ended.device_bytes.map(|bytes| bytes.1),
             result: result(&ended.output, stored.as_ref()),
             engine_stats: if engine.is_kernel() { None } else { stats_if_any(&stats)? },
         })
-    }
-
-    fn read_bytes(&self) -> Option<u64> {
-        self.device.as_ref()?.read_bytes().ok()
     }
 }
 

@@ -23,8 +23,10 @@ pub struct Run {
     pub seconds: f64,
     /// User and system time of the program, and under Elbowroom of the manager in it.
     pub cpu_seconds: f64,
-    /// What the device was asked for meanwhile, by anybody.
+    /// What devices read for it.
     pub device_read_bytes: Option<u64>,
+    /// What they wrote for it, or are to write.
+    pub device_written_bytes: Option<u64>,
     /// What the program printed, and what it stored, as checksums.
     pub result: String,
     /// `elbowroom run --stats`.
@@ -158,6 +160,7 @@ mod tests {
             seconds,
             cpu_seconds: 1.0,
             device_read_bytes: None,
+            device_written_bytes: None,
             result: "same".to_owned(),
             engine_stats: None,
         };

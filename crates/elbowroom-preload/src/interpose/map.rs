@@ -158,6 +158,9 @@ fn map_by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
         return at;
     }
     if let Some(file) = &file {
+        // Who has found before that the kernel does not map it looks again.
+        state::KERNEL_MAPPED.add(file.id.device, file.id.inode);
+        fence(Ordering::SeqCst);
         // It may have become managed since `make_way`.
         if let Err(errno) = give_back(process, file) {
             process.count(Reason::NotGiven);

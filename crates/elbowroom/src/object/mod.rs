@@ -5,6 +5,7 @@
 //! taken by who has a folio's lock; no folio's lock is waited for under it. Sizes are atomics: a size is
 //! stored before pages beyond it are dropped, and checked again by a fault that has locked the folio.
 
+mod kernel_cache;
 mod mapped;
 mod opened;
 mod rmap;
@@ -26,6 +27,7 @@ use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orde
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell, Weak};
+use kernel_cache::KernelCache;
 use rmap::ReverseMap;
 use std::ops::Range;
 
@@ -58,6 +60,8 @@ pub struct FileObject {
     unmapped: Option<Arc<Unmapped>>,
     /// What fstat said last, as far as we caused it.
     seen: Mutex<Seen>,
+    /// What the kernel has cached of it since a write call.
+    pub(crate) kernel_cache: KernelCache,
     /// Somebody is giving it to the kernel.
     giving: AtomicBool,
     /// The program's descriptions that it is mapped through.
@@ -86,6 +90,8 @@ pub struct FileObject {
     bouncing: AtomicBool,
     /// It is left to the kernel, since it is used through several mappings at once.
     aliased: AtomicBool,
+    /// What whoever uses the manager keeps with the file.
+    mark: AtomicU64,
 }
 
 /// What the cache lock guards besides changes of the index.
@@ -159,6 +165,7 @@ impl FileObject {
             rmap: ReverseMap::new(locks, locking),
             unmapped,
             seen: locks.mutex(LockClass::Resize, seen),
+            kernel_cache: KernelCache::new(locks),
             giving: AtomicBool::new(false),
             origins: locks.mutex(LockClass::Resize, Vec::new()),
             error: AtomicU32::new(0),
@@ -172,6 +179,7 @@ impl FileObject {
             denied: AtomicBool::new(false),
             bouncing: AtomicBool::new(false),
             aliased: AtomicBool::new(false),
+            mark: AtomicU64::new(0),
         }
     }
 
@@ -188,6 +196,17 @@ impl FileObject {
     /// Whether pages of it differ from the file. May be late by one store that is under way.
     pub fn has_dirty(&self) -> bool {
         self.pages.any(Mark::Dirty)
+    }
+
+    /// A number that whoever uses the manager keeps with the file; 0 at first, and again whenever the manager
+    /// has forgotten the file.
+    pub fn mark(&self) -> u64 {
+        self.mark.load(Ordering::Acquire)
+    }
+
+    /// Keeps another one.
+    pub fn set_mark(&self, mark: u64) {
+        self.mark.store(mark, Ordering::Release);
     }
 
     /// The first write-back error since the last call: msync, fsync and close report it once.

@@ -159,6 +159,16 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
+    /// Drops what write calls have left of a file in the kernel's page cache.
+    pub(crate) fn drop_kernel_cache(&self, object: &FileObject) {
+        let bytes = object.kernel_cache.take();
+        if !bytes.is_empty()
+            && let Some(file) = object.file()
+        {
+            file.drop_cache(bytes.start, bytes.end - bytes.start);
+        }
+    }
+
     /// Reads bytes that changed in the file into the cached pages that have them.
     pub(crate) fn reread(&self, object: &Arc<FileObject>, bytes: Range<u64>) {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
@@ -175,12 +185,15 @@ impl<P: Platform> Writeback<P> {
                 let result = folio.during(Flag::Reading, |folio| {
                     let bytes = folio.body_mut().extent().bytes_mut();
                     let buffer = &mut bytes[(part.start - start) as usize..(part.end - start) as usize];
-                    let result = file.read_buffered(buffer, part.start);
+                    let result = file.read_cached(buffer, part.start);
                     if let Ok(n) = result {
                         buffer[n..].fill(0);
                     }
                     result
                 });
+                if object.kernel_cache.note(&part) {
+                    core.drop_kernel_cache(object);
+                }
                 if result.is_err() {
                     // The file's bytes are not to be had now: read the page again when somebody wants it.
                     core.counters.add(Event::ReadErrors, 1);

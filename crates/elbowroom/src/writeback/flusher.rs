@@ -126,6 +126,7 @@ impl<P: Platform> Writeback<P> {
                 self.drop_clean(&object, ALL_PAGES);
             }
             self.wake_throttled();
+            self.drop_kernel_cache(&object);
             self.close_if_idle(&object);
         }
         self.settle_unmapped();

@@ -286,6 +286,8 @@ impl<P: Platform> Writeback<P> {
         if object.changed_just_now() {
             self.drop_clean(object, all);
         }
+        // Nobody does so later. What is dirty now stays with the kernel.
+        self.drop_kernel_cache(object);
         object.close_file();
     }
 
