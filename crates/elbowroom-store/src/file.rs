@@ -19,6 +19,7 @@ use crate::calls::{Descriptor, check_span, first_end, refuses_direct, retry, who
 use crate::inject::{Inject, Operation, Verdict};
 use crate::limits;
 use crate::mapped;
+use crate::scatter::WriteRing;
 use elbowroom_machine::{Errno, Extent, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{Arc, may_block, thread};
@@ -78,6 +79,9 @@ struct Injected {
     rules: Arc<Inject>,
     path: String,
 }
+
+/// Bytes of extents, which follow each other in the file from an offset on.
+pub type Write<'a> = (Vec<(&'a Extent, Range<usize>)>, u64);
 
 /// Through which descriptor an operation goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,6 +260,30 @@ impl StoreFile {
         Ok(())
     }
 
+    /// The same at several offsets, all at once, as far as that is possible: tells for each of `writes`
+    /// whether it is done. What is not done is to be written by [`StoreFile::write_vectored`], which says what
+    /// the matter is. At most [`SCATTERED_WRITES`](crate::SCATTERED_WRITES) are tried.
+    pub fn write_scattered(&self, ring: &mut WriteRing, writes: &[Write<'_>]) -> Vec<bool> {
+        may_block();
+        let mut done = vec![false; writes.len()];
+        let direct = self.direct.as_ref().filter(|direct| direct.writes.load(Ordering::Relaxed));
+        // Faults are for single writes.
+        let (Some(direct), None) = (direct, &self.inject) else { return done };
+        let possible = writes.iter().enumerate().filter_map(|(number, (parts, offset))| {
+            let slices = parts.iter().map(|(extent, range)| home_bytes(extent, range.clone()).ok());
+            let slices = direct.aligned(slices.collect::<Option<Vec<_>>>()?, *offset)?;
+            let len = slices.iter().map(|slice| slice.len()).sum::<usize>();
+            check_span(*offset, len).ok()?;
+            (!limits::is_beyond_file_limit(offset + len as u64)).then_some((number, len, (slices, *offset)))
+        });
+        let (numbers, writes): (Vec<_>, Vec<_>) =
+            possible.map(|(number, len, write)| ((number, len), write)).unzip();
+        for ((number, len), written) in numbers.into_iter().zip(ring.write(direct.fd.as_fd(), &writes)) {
+            done[number] = written == len;
+        }
+        done
+    }
+
     /// What the faults say about a write, after it has waited as they say.
     fn begin_write(&self, offset: u64, len: usize) -> Result<Verdict, Errno> {
         may_block();
@@ -380,6 +408,14 @@ impl StoreFile {
 }
 
 impl Direct {
+    /// The bytes of a write that follow each other in the file from `offset` on; `None`: they are not aligned.
+    fn aligned<'a>(&self, parts: Vec<&'a [u8]>, offset: u64) -> Option<Vec<IoSlice<'a>>> {
+        let mask = self.align as usize - 1;
+        let is_aligned = |bytes: &&[u8]| (bytes.as_ptr() as usize | bytes.len()) & mask == 0;
+        let all = offset as usize & mask == 0 && parts.iter().all(is_aligned);
+        all.then(|| parts.into_iter().map(IoSlice::new).collect())
+    }
+
     /// Writes what is aligned of `parts`, which follow each other in the file, with one system call. Returns
     /// how much was written, also where that failed: the caller goes on from there.
     fn write_vectored(&self, parts: &[&[u8]], offset: u64) -> usize {

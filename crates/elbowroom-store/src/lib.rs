@@ -27,7 +27,7 @@
 //! Descriptors live in the file table of the thread that opens them. A reactor, the files that it reads and
 //! the threads that kick it must share one.
 //!
-//! Unsafe code is confined to `uring` (the kernel is given addresses of frames), `threads` (the watched
+//! Unsafe code is confined to `uring` and `scatter` (the kernel is given addresses of frames), `threads` (the watched
 //! descriptor is borrowed by number), `calls` (descriptors are closed by number), `mapped` (a mapping of the
 //! kernel's is written to), and `origin` and `guard` (system calls that rustix has no functions for).
 
@@ -51,6 +51,11 @@ mod origin;
 mod reactor;
 mod request;
 #[cfg(not(shuttle))]
+mod scatter;
+#[cfg(shuttle)]
+#[path = "scatter_model.rs"]
+mod scatter;
+#[cfg(not(shuttle))]
 mod slots;
 #[cfg(not(shuttle))]
 mod threads;
@@ -58,12 +63,13 @@ mod threads;
 mod uring;
 
 pub use elbowroom_machine::{Errno, Extent};
-pub use file::{FileId, FileStat, StoreFile};
+pub use file::{FileId, FileStat, StoreFile, Write};
 pub use guard::{Comer, Guard, Guards, Trials};
 pub use inject::Inject;
 pub use limits::{open_briefly, with_own_limit};
 pub use origin::Origin;
 pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
+pub use scatter::{SCATTERED_WRITES, WriteRing};
 
 #[cfg(all(test, not(shuttle)))]
 #[path = "../tests/common/shared.rs"]

@@ -212,6 +212,9 @@ pub const RATE_WINDOW: Duration = Duration::from_millis(100);
 /// Neighbouring dirty folios are written together, up to so many pages: 1 MiB.
 pub const CLUSTER_PAGES: u64 = 256;
 
+/// Rings for writes to several places of a file at once, one for each thread that writes back at a time.
+pub const WRITE_RINGS: usize = 4;
+
 /// If nothing could be written, the flusher waits for this before it tries again because much is dirty.
 pub const FLUSH_AGAIN: Duration = Duration::from_millis(100);
 

@@ -1,10 +1,13 @@
-//! Writing neighbouring dirty folios together. Linux: `write_cache_pages`, and the bios that file systems
-//! make of what it finds.
+//! Writing several dirty folios together. Linux: `write_cache_pages`, and the bios that file systems make of
+//! what it finds.
 //!
 //! What is dirty of folios that follow each other in the file goes to the device in as few writes as
-//! possible, of up to [`CLUSTER_PAGES`], in the order of the file. All folios of a cluster are locked meanwhile. Only
-//! the first one's lock is waited for: who waits for a folio with others locked could wait for somebody who
-//! waits for those.
+//! possible, of up to [`CLUSTER_PAGES`], in the order of the file. Where there are gaps, up to
+//! [`SCATTERED_WRITES`] writes are under way at the same time: most devices take many at once in the time of
+//! one, and whoever waits for a msync of pages all over a file waits for all of them.
+//!
+//! All folios of a cluster are locked meanwhile. Only the first one's lock is waited for: who waits for a
+//! folio with others locked could wait for somebody who waits for those.
 
 use super::Writeback;
 use super::end::Tail;
@@ -14,6 +17,7 @@ use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Extent, Membership, PAGE_SHIFT, PageSet};
+use elbowroom_store::{SCATTERED_WRITES, WriteRing};
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
@@ -29,8 +33,8 @@ struct Run {
 }
 
 impl<P: Platform> Writeback<P> {
-    /// Writes the first of `folios`, which are dirty, and those that follow it in the file without a gap, as
-    /// far as they can be had. Tells how many it has done with, at least one, and the first error; EBUSY: an
+    /// Writes the first of `folios`, which are dirty, and some that follow it in the file, as far as they can
+    /// be had: without a gap, or with a few gaps where a device may be asked for several writes at once. Tells how many it has done with, at least one, and the first error; EBUSY: an
     /// obstacle, for the first of them.
     pub(super) fn write_cluster(
         &self,
@@ -40,11 +44,15 @@ impl<P: Platform> Writeback<P> {
         let mut taken: Vec<LockedFolio<'_>> = Vec::new();
         let mut done = 0;
         let mut pages = 0;
+        // One folio alone needs none.
+        let mut ring = if folios.len() > 1 { self.rings.take() } else { None };
+        let mut gaps_left = if ring.is_some() { SCATTERED_WRITES - 1 } else { 0 };
         for folio in folios {
             let follows = taken.last().is_none_or(|last| last.range().end == folio.index);
-            if done > 0 && (!follows || pages + folio.pages() > CLUSTER_PAGES) {
+            if done > 0 && (!follows && gaps_left == 0 || pages + folio.pages() > CLUSTER_PAGES) {
                 break;
             }
+            gaps_left -= usize::from(done > 0 && !follows);
             let mut locked = if done == 0 {
                 self.lock(folio)
             } else {
@@ -59,18 +67,27 @@ impl<P: Platform> Writeback<P> {
                     taken.push(locked);
                 }
                 Ok(false) => {}
-                Err(error) if done == 0 => return (1, Err(error)),
+                Err(error) if done == 0 => {
+                    self.rings.give_back(ring);
+                    return (1, Err(error));
+                }
                 // It is the first of the next ones.
                 Err(_) => break,
             }
             done += 1;
         }
-        (done, self.write_taken(object, &mut taken))
+        let result = self.write_taken(object, &mut taken, ring.as_mut());
+        self.rings.give_back(ring);
+        (done, result)
     }
 
-    /// Writes the dirty pages of locked folios that follow each other in the file, and whose pages are all
-    /// home.
-    fn write_taken(&self, object: &Arc<FileObject>, taken: &mut Vec<LockedFolio<'_>>) -> Result<(), Errno> {
+    /// Writes the dirty pages of locked folios, in the order of the file, whose pages are all home.
+    fn write_taken(
+        &self,
+        object: &Arc<FileObject>,
+        taken: &mut Vec<LockedFolio<'_>>,
+        ring: Option<&mut WriteRing>,
+    ) -> Result<(), Errno> {
         if taken.is_empty() {
             return Ok(());
         }
@@ -87,17 +104,18 @@ impl<P: Platform> Writeback<P> {
         let mut failed: Vec<PageSet> = taken.iter().map(|folio| folio.body().dirty.pages().clone()).collect();
         let mut result = Ok(());
         let runs = runs_of(object, taken, &failed);
-        let mut rest = &runs[..];
-        while let Some(first) = rest.first() {
-            let mut end = first.offset;
-            let together = rest.iter().take_while(|run| {
-                let follows = run.offset == end;
-                end = run.offset + run.bytes.len() as u64;
-                follows
-            });
-            let (part, after) = rest.split_at(together.count());
-            rest = after;
-            result = result.and(self.write_together(object, taken, part, &mut failed));
+        let together: Vec<&[Run]> =
+            runs.chunk_by(|run, next| run.offset + run.bytes.len() as u64 == next.offset).collect();
+        let done = match ring {
+            Some(ring) if together.len() > 1 => self.write_apart(object, taken, &together, ring),
+            _ => vec![false; together.len()],
+        };
+        for (runs, done) in together.into_iter().zip(done) {
+            if done {
+                runs.iter().for_each(|run| failed[run.folio].remove(run.pages.clone()));
+            } else {
+                result = result.and(self.write_together(object, taken, runs, &mut failed));
+            }
         }
         let mut written = 0;
         for (folio, failed) in taken.iter_mut().zip(failed) {
@@ -116,6 +134,29 @@ impl<P: Platform> Writeback<P> {
         result
     }
 
+    /// Writes several times runs that follow each other in the file, all at the same time. Tells for each
+    /// whether it is done.
+    fn write_apart(
+        &self,
+        object: &FileObject,
+        taken: &[LockedFolio<'_>],
+        together: &[&[Run]],
+        ring: &mut WriteRing,
+    ) -> Vec<bool> {
+        let Some(file) = object.file() else { return vec![false; together.len()] };
+        let offset = |runs: &[Run]| runs.first().map_or(0, |run| run.offset);
+        let writes: Vec<_> =
+            together.iter().map(|runs| (parts_of(taken, runs).collect::<Vec<_>>(), offset(runs))).collect();
+        let done = file.write_scattered(ring, &writes);
+        for ((parts, _), done) in writes.iter().zip(&done) {
+            if *done {
+                self.counters.add(Event::Writes, 1);
+                self.counters.add(Event::WrittenBytes, parts.iter().map(|part| part.1.len() as u64).sum());
+            }
+        }
+        done
+    }
+
     /// Writes runs that follow each other in the file, and takes those pages out of `failed` that were
     /// written. What one page meets, a full disk perhaps, need not be what the next one meets: if not all can
     /// be written at once, each folio's are tried apart.
@@ -127,11 +168,7 @@ impl<P: Platform> Writeback<P> {
         failed: &mut [PageSet],
     ) -> Result<(), Errno> {
         let written = {
-            let part = |run: &Run| {
-                let extent: Option<&Extent> = taken[run.folio].body().extent.as_deref();
-                (extent.expect("the owner of a folio's lock has its frames"), run.bytes.clone())
-            };
-            let parts: Vec<_> = runs.iter().map(part).filter(|(_, bytes)| !bytes.is_empty()).collect();
+            let parts: Vec<_> = parts_of(taken, runs).collect();
             let bytes: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
             let file = object.file().ok_or(Errno::BADF);
             let written = match (bytes, file, runs.first()) {
@@ -165,6 +202,18 @@ impl<P: Platform> Writeback<P> {
         }
         written
     }
+}
+
+/// The bytes of runs, where there are any.
+fn parts_of<'a>(
+    taken: &'a [LockedFolio<'_>],
+    runs: &'a [Run],
+) -> impl Iterator<Item = (&'a Extent, Range<usize>)> {
+    let part = |run: &Run| {
+        let extent: Option<&Extent> = taken[run.folio].body().extent.as_deref();
+        (extent.expect("the owner of a folio's lock has its frames"), run.bytes.clone())
+    };
+    runs.iter().map(part).filter(|(_, bytes)| !bytes.is_empty())
 }
 
 /// The runs of dirty pages of folios, with no bytes where they are beyond the end of the file.

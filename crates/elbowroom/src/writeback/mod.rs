@@ -10,11 +10,13 @@ mod end;
 mod flusher;
 mod folio;
 mod home;
+mod rings;
 mod throttle;
 
 pub(crate) use home::{Home, Leave, Patience};
 
 use self::balance::Balance;
+use self::rings::Rings;
 use self::throttle::Throttled;
 use crate::object::{ALL_PAGES, FileObject, Which};
 use crate::page::{Flag, Folio, LockedFolio, checksum};
@@ -22,6 +24,7 @@ use crate::platform::Platform;
 use crate::reclaim::Reclaim;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_store::EngineKind;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64};
 use elbowroom_sync::{Arc, Condvar, LockClass, Mutex};
 use std::ops::{Deref, Range};
@@ -60,6 +63,7 @@ pub(crate) struct Writeback<P: Platform> {
     flushing: AtomicBool,
     /// Pages written so far.
     flushed: AtomicU64,
+    rings: Rings,
 }
 
 #[derive(Default)]
@@ -84,6 +88,7 @@ impl<P: Platform> Deref for Writeback<P> {
 
 impl<P: Platform> Writeback<P> {
     pub(crate) fn new(reclaim: Reclaim<P>) -> Self {
+        let rings = Rings::new(&reclaim.locks, reclaim.config.engine != EngineKind::Threads);
         Self {
             state: reclaim.locks.mutex(LockClass::Queue, FlushState::default()),
             balance: reclaim.locks.mutex(LockClass::Queue, Balance::new()),
@@ -92,6 +97,7 @@ impl<P: Platform> Writeback<P> {
             next_throttled: AtomicU64::new(u64::MAX),
             flushing: AtomicBool::new(false),
             flushed: AtomicU64::new(0),
+            rings,
         }
     }
 
