@@ -16,7 +16,8 @@ behaviour!(stores_beyond_the_end: plain, m64, m16, copy, threads);
 fn disk(variant: Variant, mode: &str) -> Outcome {
     let scratch = Scratch::new();
     let command = Command::new(program("disk")).args([&scratch.file("data"), "7", mode]);
-    let outcome = command.variant(variant).run_options(&["--min-size", "4K", "--dirty", "10M"]).run().success();
+    let outcome =
+        command.variant(variant).run_options(&["--min-size", "4K", "--dirty", "10M"]).run().success();
     assert!(outcome.stdout.ends_with(&format!("ok {mode}\n")), "{}", outcome.report());
     outcome
 }

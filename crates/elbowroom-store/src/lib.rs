@@ -27,9 +27,9 @@
 //! Descriptors live in the file table of the thread that opens them. A reactor, the files that it reads and
 //! the threads that kick it must share one.
 //!
-//! Unsafe code is confined to `uring` and `scatter` (the kernel is given addresses of frames), `threads` (the watched
-//! descriptor is borrowed by number), `calls` (descriptors are closed by number), `mapped` (a mapping of the
-//! kernel's is written to), and `origin` and `guard` (system calls that rustix has no functions for).
+//! Unsafe code is confined to `uring` and `scatter` (the kernel is given addresses of frames), `threads` (the
+//! watched descriptor is borrowed by number), `calls` (descriptors are closed by number), `mapped` (a mapping
+//! of the kernel's is written to), and `origin` and `guard` (system calls that rustix has no functions for).
 
 #[cfg(not(shuttle))]
 mod bell;

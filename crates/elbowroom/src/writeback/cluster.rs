@@ -34,8 +34,9 @@ struct Run {
 
 impl<P: Platform> Writeback<P> {
     /// Writes the first of `folios`, which are dirty, and some that follow it in the file, as far as they can
-    /// be had: without a gap, or with a few gaps where a device may be asked for several writes at once. Tells how many it has done with, at least one, and the first error; EBUSY: an
-    /// obstacle, for the first of them.
+    /// be had: without a gap, or with a few gaps where a device may be asked for several writes at once.
+    /// Tells how many it has done with, at least one, and the first error; EBUSY: an obstacle, for the first
+    /// of them.
     pub(super) fn write_cluster(
         &self,
         object: &Arc<FileObject>,
@@ -107,7 +108,7 @@ impl<P: Platform> Writeback<P> {
         let together: Vec<&[Run]> =
             runs.chunk_by(|run, next| run.offset + run.bytes.len() as u64 == next.offset).collect();
         let done = match ring {
-            Some(ring) if together.len() > 1 => self.write_apart(object, taken, &together, ring),
+            Some(ring) if together.len() > 1 => self.write_at_once(object, taken, &together, ring),
             _ => vec![false; together.len()],
         };
         for (runs, done) in together.into_iter().zip(done) {
@@ -136,7 +137,7 @@ impl<P: Platform> Writeback<P> {
 
     /// Writes several times runs that follow each other in the file, all at the same time. Tells for each
     /// whether it is done.
-    fn write_apart(
+    fn write_at_once(
         &self,
         object: &FileObject,
         taken: &[LockedFolio<'_>],
