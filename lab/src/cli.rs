@@ -64,7 +64,7 @@ const SCAN_EXAMPLES: &str = "Examples:
 const SHARED_DIRTY_EXAMPLES: &str = "Examples:
   elbowroom lab run shared-dirty --seconds 5 --engines kernel,elbowroom-vma_locks,elbowroom,soft
   elbowroom lab run shared-dirty --start hole
-  elbowroom lab run shared-dirty --threads 3 --file-size 64M --memory 96M --kernel-dirty-limit 32M
+  elbowroom lab run shared-dirty --threads 3 --file-size 64M --memory 96M --dirty-limit 32M
                                         a low dirty limit, and others that map and fault meanwhile";
 
 const CHURN_EXAMPLES: &str = "Examples:
@@ -352,9 +352,9 @@ impl Workload {
     }
 
     /// The kernel's dirty limit in its runs, if it is to be another than the machine's.
-    pub fn kernel_dirty_limit(&self) -> Option<Size> {
+    pub fn dirty_limit(&self) -> Option<Size> {
         match self {
-            Self::SharedDirty(args) => args.kernel_dirty_limit,
+            Self::SharedDirty(args) => args.dirty_limit,
             _ => None,
         }
     }
@@ -434,8 +434,8 @@ impl Workload {
                 );
                 let limits = (16 * PAGE_BYTES)..=(1 << 40);
                 ensure!(
-                    args.kernel_dirty_limit.is_none_or(|limit| limits.contains(&limit.bytes())),
-                    "--kernel-dirty-limit must be from 64K to 1T"
+                    args.dirty_limit.is_none_or(|limit| limits.contains(&limit.bytes())),
+                    "--dirty-limit must be from 64K to 1T"
                 );
             }
             Self::FileMapChurn(args) => {
@@ -543,7 +543,7 @@ mod tests {
             "scan --threads 2 --file-size 4K",
             "cyclic --threads 2 --file-size 4K",
             "shared-dirty --threads 2 --file-size 64K",
-            "shared-dirty --kernel-dirty-limit 1",
+            "shared-dirty --dirty-limit 1",
             "shared-dirty --engines kernel-vma_locks",
             "file-map-churn --mappings 0",
             "file-map-churn --mapping-size 1000",

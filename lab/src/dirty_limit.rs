@@ -33,7 +33,7 @@ fn set_in(dir: PathBuf, limit: Size) -> Result<DirtyLimitGuard> {
     for ([bytes, ratio], value) in PAIRS.into_iter().zip([limit.bytes(), limit.bytes() / 2]) {
         let (old_bytes, old_ratio) = (guard.read(bytes)?, guard.read(ratio)?);
         guard.write(bytes, value).with_context(|| {
-            format!("cannot set the dirty limit by {DIR}/{bytes}; be root, or leave --kernel-dirty-limit out")
+            format!("cannot set the dirty limit by {DIR}/{bytes}; be root, or leave --dirty-limit out")
         })?;
         guard.before.push(if old_bytes != 0 { (bytes, old_bytes) } else { (ratio, old_ratio) });
     }

@@ -302,8 +302,8 @@ fn describe(workload: &Workload) -> String {
         Workload::FileMapChurn(args) => format!(", {} mappings of {}", args.mappings, args.mapping_size),
         Workload::LockWait(args) => format!(", pauses of {} ms", args.pause_ms),
         Workload::SharedDirty(args) => {
-            let limit = args.kernel_dirty_limit;
-            let limit = limit.map(|limit| format!(", the kernel's dirty limit {limit}"));
+            let limit = args.dirty_limit;
+            let limit = limit.map(|limit| format!(", dirty limit {limit}"));
             format!(", start {}{}", option_name(args.start), limit.unwrap_or_default())
         }
         _ => String::new(),

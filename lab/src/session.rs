@@ -208,8 +208,8 @@ impl Session<'_> {
         let group = if engine.is_kernel() { Some(Cgroup::create(memory)?) } else { None };
         let readahead = common.kernel_readahead.filter(|_| engine.is_kernel()).zip(self.device.as_ref());
         let _readahead = readahead.map(|(size, device)| device.with_readahead(size)).transpose()?;
-        let dirty_limit = self.workload.kernel_dirty_limit().filter(|_| engine.is_kernel());
-        let _dirty_limit = dirty_limit.map(dirty_limit::set).transpose()?;
+        let dirty_limit = self.workload.dirty_limit();
+        let _dirty_limit = dirty_limit.filter(|_| engine.is_kernel()).map(dirty_limit::set).transpose()?;
         let mut line = match (&group, engine.kind) {
             (Some(group), _) => self.programs.in_cgroup(group, &arguments),
             (None, Kind::Soft) => self.programs.alone(&arguments),
@@ -218,6 +218,10 @@ impl Session<'_> {
         if turn.in_detail && engine.kind == Kind::Elbowroom {
             let options = line.iter().position(|word| word == "run").map_or(0, |run| run + 1);
             line.insert(options, "--contention".into());
+        }
+        if let Some(limit) = dirty_limit.filter(|_| engine.kind == Kind::Elbowroom) {
+            let options = line.iter().position(|word| word == "run").map_or(0, |run| run + 1);
+            line.insert(options, format!("--dirty={}", limit.bytes()).into());
         }
 
         let mut stderr =

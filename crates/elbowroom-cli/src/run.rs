@@ -52,7 +52,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_interval, default_value = "1s")]
     writeback_interval: Duration,
     /// How much may be changed and not written back: from three quarters of it on stores are slowed down to
-    /// what the disk takes. At least 4K [default: a third of the budget]
+    /// what the disk takes. At least 8K [default: three quarters of the budget]
     #[arg(long, value_name = "SIZE", value_parser = parse_dirty)]
     dirty: Option<u64>,
     /// Write statistics to this file at the end, as JSON

@@ -124,7 +124,7 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
         (&["--mmu", "soft"], "[possible values: auto, move, copy]"),
         (&["--fallback", "yes"], "[possible values: none, kernel]"),
         (&["--handlers", "17"], "17 is not in 0..=16"),
-        (&["--dirty", "4095"], "at least 4K"),
+        (&["--dirty", "8191"], "at least 8K"),
         (&["--writeback-interval", "5"], "needs a unit"),
         (&["--writeback-interval", "1ms"], "from 10ms to 60m"),
         (&["--inject", "a;b"], "must not contain ';'"),

@@ -173,8 +173,9 @@ tuning! {
     bimodal_one_in: u64 = 16, off u64::MAX;
     /// Huge folios that are collapsed from small ones at a time, once a second.
     collapses_at_once: usize = 16, off 0;
-    /// Writers are throttled while more than one page in this many of the arena is dirty.
-    dirty_share: usize = 3, off 1;
+    /// So many percent of the arena may be dirty, if nothing else is asked for. The flusher begins at half of
+    /// it: pages that are stored to again and again, and fit, are best left alone.
+    dirty_percent: usize = 75, off 33;
     /// Slots of the table of access streams: threads that read at once, times the files each reads.
     stream_slots: usize = 4096, off 8;
     /// With more faults waiting than this, sequential streams are not read ahead of their readers.

@@ -30,7 +30,7 @@ pub struct Config {
     pub writeback_interval: Duration,
     /// How much may be dirty, in bytes: from half of it on the flusher works, from three quarters on writers
     /// are slowed down, and at all of it they wait. At least two pages, and at most three quarters of the
-    /// arena's frames. `None`: a third of them.
+    /// arena's frames, which is what `None` means.
     pub dirty: Option<u64>,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,
@@ -116,7 +116,7 @@ impl Config {
     pub(crate) fn dirty_pages(&self, frames: usize) -> usize {
         let pages = match self.dirty {
             Some(bytes) => usize::try_from(bytes / elbowroom_machine::PAGE_SIZE as u64).unwrap_or(frames),
-            None => frames / self.ablation.tuning.dirty_share,
+            None => frames / 100 * self.ablation.tuning.dirty_percent,
         };
         // What is dirty cannot be evicted, and reads need frames, too.
         // Half of it may be dirty while nothing is written: else a flusher that is always quicker than the

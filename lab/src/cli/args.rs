@@ -116,11 +116,11 @@ pub struct SharedDirtyArgs {
     /// What the stores find
     #[arg(long, value_enum, default_value_t = Start::Cached)]
     pub start: Start,
-    /// The kernel's dirty limit for the whole machine (vm.dirty_bytes) during the kernel's runs; it is
-    /// restored afterwards. Elbowroom's is a third of its budget: --memory
+    /// The dirty limit: Elbowroom's --dirty, and that of the kernel for the whole machine (vm.dirty_bytes)
+    /// during the kernel's runs, restored afterwards; soft spaces have three quarters of --memory
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "kernel_dirty_limit_bytes")]
-    pub kernel_dirty_limit: Option<Size>,
+    pub dirty_limit: Option<Size>,
     /// What every workload takes.
     #[command(flatten)]
     #[serde(flatten)]
