@@ -30,7 +30,8 @@ static void say(const char *what, void *at, size_t len)
     for (size_t i = 0; i < sizeof FLAGS / sizeof *FLAGS; i++) {
         errno = 77;
         int r = msync(at, len, FLAGS[i].flags);
-        printf("%s, %s: %d %s\n", what, FLAGS[i].name, r, r == 0 && errno == 77 ? "0" : strerrorname_np(errno));
+        const char *error = r == 0 && errno == 77 ? "0" : strerrorname_np(errno);
+        printf("%s, %s: %d %s\n", what, FLAGS[i].name, r, error);
     }
 }
 

@@ -292,7 +292,8 @@ fn the_environment_tells_the_library_everything() {
     let output = child.wait_with_output().unwrap();
     let expected = format!(
         "memory=251658240;min_size=2097152;io=threads;mmu=copy;handlers=3;writeback_ms=250;quiet=1;\
-         fallback=none;sharing=trust;dirty=1048576;inject=read:eio;ablate=given_way;main_pid={id};stats={stats}\n{}\n",
+         fallback=none;sharing=trust;dirty=1048576;inject=read:eio;ablate=given_way;\
+         main_pid={id};stats={stats}\n{}\n",
         bench.library().display()
     );
     assert_eq!(stdout(&output), expected);

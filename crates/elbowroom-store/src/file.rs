@@ -261,8 +261,8 @@ impl StoreFile {
     }
 
     /// The same at several offsets, all at once, as far as that is possible: tells for each of `writes`
-    /// whether it is done. What is not done is to be written by [`StoreFile::write_vectored`], which says what
-    /// the matter is. At most [`SCATTERED_WRITES`](crate::SCATTERED_WRITES) are tried.
+    /// whether it is done. What is not done is to be written by [`StoreFile::write_vectored`], which says
+    /// what the matter is. At most [`SCATTERED_WRITES`](crate::SCATTERED_WRITES) are tried.
     pub fn write_scattered(&self, ring: &mut WriteRing, writes: &[Write<'_>]) -> Vec<bool> {
         may_block();
         let mut done = vec![false; writes.len()];
@@ -408,7 +408,8 @@ impl StoreFile {
 }
 
 impl Direct {
-    /// The bytes of a write that follow each other in the file from `offset` on; `None`: they are not aligned.
+    /// The bytes of a write that follow each other in the file from `offset` on; `None`: they are not
+    /// aligned.
     fn aligned<'a>(&self, parts: Vec<&'a [u8]>, offset: u64) -> Option<Vec<IoSlice<'a>>> {
         let mask = self.align as usize - 1;
         let is_aligned = |bytes: &&[u8]| (bytes.as_ptr() as usize | bytes.len()) & mask == 0;

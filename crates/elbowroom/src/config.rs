@@ -272,8 +272,8 @@ pub const CLOSE_BOUND: Duration = Duration::from_secs(1);
 /// kernel clock.
 pub const TIME_GRAIN: Duration = Duration::from_millis(20);
 
-/// What write calls of the program leave in the kernel's page cache of a managed file is dropped once it is so
-/// many bytes, or at the flusher's next round.
+/// What write calls of the program leave in the kernel's page cache of a managed file is dropped once it is
+/// so many bytes, or at the flusher's next round.
 pub const KERNEL_CACHE_BYTES: u64 = 16 << 20;
 
 /// A file that nobody maps is closed, and its pages dropped, after this.

@@ -150,7 +150,8 @@ impl Streams {
         habit
     }
 
-    /// A stream begins at page `index`, and the one that had its slot, `before`, ends: how many pages to read.
+    /// A stream begins at page `index`, and the one that had its slot, `before`, ends: how many pages to
+    /// read.
     fn begin(&mut self, before: Stream, (thread, object): (u32, u64), index: u64, known: bool) -> u64 {
         let (first_read, growth) = (self.tuning.first_read_pages, self.tuning.read_growth);
         let every = self.tuning.sample_one_in;

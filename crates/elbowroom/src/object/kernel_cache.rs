@@ -1,7 +1,7 @@
 //! What write calls of the program have left of a file in the kernel's page cache, beside our own frames.
 //!
-//! It is dropped a while later, not at once: the kernel would have to send it to the device at once then, page
-//! by page, though the program may write the same pages again, or make many durable together.
+//! It is dropped a while later, not at once: the kernel would have to send it to the device at once then,
+//! page by page, though the program may write the same pages again, or make many durable together.
 
 use crate::config::KERNEL_CACHE_BYTES;
 use elbowroom_sync::{LockClass, LockStats, Mutex};
