@@ -66,8 +66,8 @@ impl<P: Platform> Writeback<P> {
         all.min(group)
     }
 
-    /// A thread has dirtied pages of a group, by a store to the first of them: has the flusher begin, if
-    /// much is dirty, and tells how the thread must wait. Takes a lock for a moment, of the class `queue`, but
+    /// A thread has dirtied pages of a group, by a store to the first of them: has the flusher begin, if much
+    /// is dirty, and tells how the thread must wait. Takes a lock for a moment, of the class `queue`, but
     /// only where writers are slowed down.
     pub(crate) fn balance(&self, group: GroupId, event: FaultEvent, pages: usize) -> Option<Pause> {
         let levels = self.levels(group);
