@@ -41,7 +41,7 @@ pub struct DirtyLimits {
 
 impl DirtyLimits {
     /// As many as there are.
-    pub const NONE: Self = Self { background: usize::MAX, hard: usize::MAX };
+    pub const NONE: Self = Self { background: usize::MAX / 2, hard: usize::MAX };
 
     /// A hard limit, and half of it for the background, as Linux has them.
     pub fn of(hard: usize) -> Self {

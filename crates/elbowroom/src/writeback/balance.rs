@@ -79,7 +79,9 @@ impl Level {
             return 0;
         }
         let (left, all) = (self.limits.hard - self.dirty, (self.limits.hard - self.free()).max(1));
-        (2 * WHOLE * left as u64 / all as u64).clamp(LEAST, 2 * WHOLE)
+        // Where there is no limit these are large.
+        let share = u128::from(2 * WHOLE) * left as u128 / all as u128;
+        share.clamp(LEAST.into(), (2 * WHOLE).into()) as u64
     }
 }
 
@@ -297,6 +299,21 @@ mod tests {
         let small = Level { dirty: 1, limits: DirtyLimits { background: 0, hard: 1 } };
         assert_eq!((small.pressure(), small.share()), (Pressure::Balanced, LEAST));
         assert_eq!((level(0).room(), level(1992).room(), level(9999).room()), (250, 1, 0));
+        let free = Level { dirty: 1 << 40, limits: DirtyLimits::NONE };
+        assert_eq!((free.pressure(), free.share()), (None, 2048));
+    }
+
+    /// A group without a limit changes nothing.
+    #[test]
+    fn what_has_no_limit_does_not_count() {
+        let free = Level { dirty: 9, limits: DirtyLimits::NONE };
+        assert_eq!(least_pause(&[level(1600), free], 1000), least_pause(&[level(1600)], 1000));
+        assert_eq!(least_pause(&[level(1600), free], 1000), THROTTLE_MIN.as_nanos() as i64);
+        let pauses = |levels: &[Level]| {
+            let mut balance = Balance::new();
+            (0..1000).map(|page| balance.dirtied(levels, 7, page, 1, 5 + page)).collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(&[level(1900), free]), pauses(&[level(1900)]));
     }
 
     #[test]
