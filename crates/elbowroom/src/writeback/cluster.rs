@@ -148,12 +148,11 @@ impl<P: Platform> Writeback<P> {
         let offset = |runs: &[Run]| runs.first().map_or(0, |run| run.offset);
         let writes: Vec<_> =
             together.iter().map(|runs| (parts_of(taken, runs).collect::<Vec<_>>(), offset(runs))).collect();
+        let begun_ns = self.begin_transfer();
         let done = file.write_scattered(ring, &writes);
-        for ((parts, _), done) in writes.iter().zip(&done) {
-            if *done {
-                self.counters.add(Event::Writes, 1);
-                self.counters.add(Event::WrittenBytes, parts.iter().map(|part| part.1.len() as u64).sum());
-            }
+        for ((parts, offset), &done) in writes.iter().zip(&done) {
+            let bytes = parts.iter().map(|part| part.1.len() as u64).sum();
+            self.note_transfer(object, done, begun_ns, [*offset, bytes]);
         }
         done
     }
@@ -172,16 +171,17 @@ impl<P: Platform> Writeback<P> {
             let parts: Vec<_> = parts_of(taken, runs).collect();
             let bytes: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
             let file = object.file().ok_or(Errno::BADF);
-            let written = match (bytes, file, runs.first()) {
-                (1.., Ok(file), Some(first)) => file.write_vectored(&parts, first.offset),
+            match (bytes, file, runs.first()) {
+                (1.., Ok(file), Some(first)) => {
+                    let begun_ns = self.begin_transfer();
+                    let written = file.write_vectored(&parts, first.offset);
+                    let place = [first.offset, bytes as u64];
+                    self.note_transfer(object, written.is_ok(), begun_ns, place);
+                    written
+                }
                 (0, ..) | (_, _, None) => Ok(()),
                 (_, Err(closed), _) => Err(closed),
-            };
-            if written.is_ok() && bytes > 0 {
-                self.counters.add(Event::Writes, 1);
-                self.counters.add(Event::WrittenBytes, bytes as u64);
             }
-            written
         };
         for run in runs {
             if written.is_ok() {

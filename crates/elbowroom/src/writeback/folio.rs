@@ -139,17 +139,35 @@ impl<P: Platform> Writeback<P> {
         let len = (wanted.end - wanted.start) as usize;
         if len > 0 {
             let file = object.file().ok_or(Errno::BADF)?;
-            let begun_ns = self.trace.as_ref().map_or(0, |trace| trace.now());
+            let begun_ns = self.begin_transfer();
             let written = file.write(extent, start..start + len, wanted.start);
-            if let Some(trace) = &self.trace {
-                let what = if written.is_ok() { Happened::Write } else { Happened::WriteError };
-                trace.transfer(what, begun_ns, [wanted.start, len as u64], object.id().inode);
-            }
+            self.note_transfer(object, written.is_ok(), begun_ns, [wanted.start, len as u64]);
             written?;
-            self.counters.add(Event::Writes, 1);
-            self.counters.add(Event::WrittenBytes, len as u64);
         }
         Ok(())
+    }
+
+    /// When a transfer begins, for [`Self::note_transfer`].
+    pub(super) fn begin_transfer(&self) -> u64 {
+        self.trace.as_ref().map_or(0, |trace| trace.now())
+    }
+
+    /// Counts a transfer to a file that has just ended, and traces it. An error is counted by who tells it.
+    pub(super) fn note_transfer(
+        &self,
+        object: &FileObject,
+        done: bool,
+        begun_ns: u64,
+        offset_and_bytes: [u64; 2],
+    ) {
+        if let Some(trace) = &self.trace {
+            let what = if done { Happened::Write } else { Happened::WriteError };
+            trace.transfer(what, begun_ns, offset_and_bytes, object.id().inode);
+        }
+        if done {
+            self.counters.add(Event::Writes, 1);
+            self.counters.add(Event::WrittenBytes, offset_and_bytes[1]);
+        }
     }
 
     /// A page of a locked folio is no longer where it was mapped: somebody unmapped it behind our back, and
