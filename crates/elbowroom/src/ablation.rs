@@ -147,6 +147,9 @@ tuning! {
     /// One in so many streams of a file begins with a page, to see how long its streams are; the others begin
     /// with as much as is usual.
     sample_one_in: u64 = 8, off 1 << 40;
+    /// How many pages a read takes at least while a quarter of the arena is free, in a file of at most four
+    /// times its size: what is read too much costs nobody his memory, and is used sooner or later.
+    free_read_pages: u64 = 32, off 1;
     /// By how much a read of a sequential stream is larger than the one before.
     read_growth: u64 = 4, off 1;
     /// While the arena grows, reads are as large as if it had at least so many frames (16 MiB).

@@ -21,6 +21,7 @@ use crate::object::{FileObject, ObjectTable};
 use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Waiting, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
 use crate::platform::Platform;
+use crate::readahead::ReadRoom;
 use crate::stats::Counters;
 use crate::trace::{Happened, Trace, Verb};
 use crate::vma::{Layout, LayoutState, Mm};
@@ -431,6 +432,14 @@ impl<P: Platform> Core<P> {
         let frames = self.mmu.populated_frames().max(self.tuning().early_read_frames).min(self.mmu.frames());
         let cap = (frames as u64 / (self.tuning().waiting_share * waiting)).max(1);
         1 << cap.ilog2()
+    }
+
+    /// How many pages of a file of so many may be read at a fault.
+    pub(crate) fn read_room(&self, file_pages: u64) -> ReadRoom {
+        let frames = self.mmu.frames() as u64;
+        let is_free = self.groups.root().charged_pages() < frames / 4 * 3;
+        let free = if is_free && file_pages / 4 <= frames { self.tuning().free_read_pages } else { 1 };
+        ReadRoom { most: self.read_cap(), free }
     }
 
     /// A fault waits for memory: from now on, if none did before.

@@ -36,6 +36,16 @@ struct Stream {
     used: u64,
 }
 
+/// How large a read may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadRoom {
+    /// The most pages that it may take.
+    pub most: u64,
+    /// As many as cost nothing but the device's time, since memory is free that the file may have: 1 if there
+    /// is none.
+    pub free: u64,
+}
+
 /// Streams that a set holds: what is used least recently makes room.
 const WAYS: usize = 8;
 
@@ -116,10 +126,17 @@ impl Streams {
         slot
     }
 
-    /// How many pages to read for a fault of `thread` at page `index` of `object`: 1 to `cap`, a power of two
-    /// if `cap` is one.
-    pub(crate) fn plan(&mut self, thread: u32, object: u64, index: u64, pattern: Pattern, cap: u64) -> u64 {
-        let cap = cap.clamp(1, MAX_FOLIO_PAGES);
+    /// How many pages to read for a fault of `thread` at page `index` of `object`: 1 to `room.most`, a power
+    /// of two if both of `room` are.
+    pub(crate) fn plan(
+        &mut self,
+        thread: u32,
+        object: u64,
+        index: u64,
+        pattern: Pattern,
+        room: ReadRoom,
+    ) -> u64 {
+        let cap = room.most.clamp(1, MAX_FOLIO_PAGES);
         let stream = *self.slot(thread, object);
         let known = stream.pages > 0 && (stream.thread, stream.object) == (thread, object);
         let forward = known && index >= stream.start && index.saturating_sub(stream.next) < stream.pages;
@@ -136,7 +153,7 @@ impl Streams {
             // Folios are aligned, so the first read may have been only a part of what is usual.
             Pattern::Detect if forward && near_end => stream.pages.max(usual),
             Pattern::Detect if forward || backward => stream.pages * self.tuning.read_growth,
-            Pattern::Detect => self.begin(stream, (thread, object), index, known),
+            Pattern::Detect => self.begin(stream, (thread, object), index, known).max(room.free),
         };
         pages.min(cap)
     }
@@ -228,13 +245,18 @@ fn guess(stores: u64, most: u64) -> u64 {
 mod tests {
     use super::*;
 
+    /// No memory is free.
+    fn most(pages: u64) -> ReadRoom {
+        ReadRoom { most: pages, free: 1 }
+    }
+
     #[test]
     fn a_sequential_stream_grows_and_a_random_one_stays_small() {
         let mut streams = Streams::new(Tuning::default());
         let mut index = 0;
         let mut sizes = Vec::new();
         for _ in 0..6 {
-            let pages = streams.plan(1, 1, index, Pattern::Detect, 512);
+            let pages = streams.plan(1, 1, index, Pattern::Detect, most(512));
             streams.note(1, 1, index, pages);
             sizes.push(pages);
             index += pages;
@@ -242,12 +264,12 @@ mod tests {
         assert_eq!(sizes, [16, 64, 256, 512, 512, 512]);
         for i in 0..100_u64 {
             let index = i * 7919 % 100_003 + 10_000;
-            let pages = streams.plan(2, 1, index, Pattern::Detect, 512);
+            let pages = streams.plan(2, 1, index, Pattern::Detect, most(512));
             assert!(pages <= if i == 0 { 4 } else { 1 }, "{pages} at {i}");
             streams.note(2, 1, index, pages);
         }
         assert_eq!(
-            streams.plan(1, 1, index, Pattern::Detect, 128),
+            streams.plan(1, 1, index, Pattern::Detect, most(128)),
             128,
             "the other thread's stream is its own"
         );
@@ -266,8 +288,8 @@ mod tests {
                 if have.contains(&index) {
                     continue;
                 }
-                let pages = streams.plan(1, 1, index, Pattern::Detect, 512);
-                assert_eq!(pages, streams.plan(1, 1, index, Pattern::Detect, 512), "asked again");
+                let pages = streams.plan(1, 1, index, Pattern::Detect, most(512));
+                assert_eq!(pages, streams.plan(1, 1, index, Pattern::Detect, most(512)), "asked again");
                 let mut start = index & !(pages - 1);
                 let mut order = pages;
                 // As where a part is in the cache already.
@@ -313,16 +335,16 @@ mod tests {
     #[test]
     fn advice_wins() {
         let mut streams = Streams::new(Tuning::default());
-        assert_eq!(streams.plan(1, 1, 0, Pattern::Sequential, 256), 256);
+        assert_eq!(streams.plan(1, 1, 0, Pattern::Sequential, most(256)), 256);
         streams.note(1, 1, 0, 256);
-        assert_eq!(streams.plan(1, 1, 256, Pattern::Random, 256), 1);
+        assert_eq!(streams.plan(1, 1, 256, Pattern::Random, most(256)), 1);
     }
 
     #[test]
     fn a_stream_whose_readahead_was_lost_goes_on() {
         let mut streams = Streams::new(Tuning::default());
         streams.note(1, 1, 128, 128);
-        assert_eq!(streams.plan(1, 1, 128, Pattern::Detect, 512), 512);
+        assert_eq!(streams.plan(1, 1, 128, Pattern::Detect, most(512)), 512);
     }
 
     #[test]
@@ -331,9 +353,9 @@ mod tests {
         streams.note(1, 1, 128, 128);
         streams.reached(1, 1, 256..384);
         streams.reached(1, 1, 384..512);
-        assert_eq!(streams.plan(1, 1, 512, Pattern::Detect, 128), 128);
+        assert_eq!(streams.plan(1, 1, 512, Pattern::Detect, most(128)), 128);
         streams.reached(1, 1, 5000..5001);
-        assert_eq!(streams.plan(1, 1, 5001, Pattern::Detect, 128), 1);
+        assert_eq!(streams.plan(1, 1, 5001, Pattern::Detect, most(128)), 1);
     }
 
     #[test]
@@ -341,7 +363,7 @@ mod tests {
         let mut streams = Streams::new(Tuning::default());
         for round in 0..64 {
             for thread in 0..400 {
-                let pages = streams.plan(thread, 7, round * 64, Pattern::Detect, 64);
+                let pages = streams.plan(thread, 7, round * 64, Pattern::Detect, most(64));
                 assert!(round < 2 || pages == 64, "thread {thread} in round {round}: {pages}");
                 streams.note(thread, 7, round * 64, 64);
             }
@@ -380,20 +402,20 @@ mod tests {
         let mut streams = Streams::new(Tuning::default());
         streams.note(1, 1, 128, 128);
         (0..4).for_each(|index| _ = streams.store(1, 1, index, 64));
-        assert_eq!(streams.plan(1, 1, 256, Pattern::Detect, 512), 512);
+        assert_eq!(streams.plan(1, 1, 256, Pattern::Detect, most(512)), 512);
         streams.note(1, 1, 256, 512);
         assert_eq!(streams.store(1, 1, 4, 64), 5);
         // Who has only stored begins to read as anybody does.
-        assert_eq!(streams.plan(9, 9, 50, Pattern::Detect, 64), 4);
+        assert_eq!(streams.plan(9, 9, 50, Pattern::Detect, most(64)), 4);
         streams.store(8, 8, 0, 64);
-        assert_eq!(streams.plan(8, 8, 50, Pattern::Detect, 64), 4);
+        assert_eq!(streams.plan(8, 8, 50, Pattern::Detect, most(64)), 4);
     }
 
     #[test]
     fn backward_streams_grow_too() {
         let mut streams = Streams::new(Tuning::default());
         streams.note(1, 1, 1000, 4);
-        assert_eq!(streams.plan(1, 1, 999, Pattern::Detect, 512), 16);
+        assert_eq!(streams.plan(1, 1, 999, Pattern::Detect, most(512)), 16);
     }
 
     #[test]
@@ -404,5 +426,28 @@ mod tests {
         streams.note(1, 1, 64, 64);
         assert_eq!(streams.read_on(1, 1, 128, 512), Some((128, 256)));
         assert_eq!(streams.read_on(1, 1, 64, 512), None);
+    }
+
+    #[test]
+    fn while_memory_is_free_more_is_read_at_random_too() {
+        let mut streams = Streams::new(Tuning::default());
+        let free = ReadRoom { most: 512, free: 32 };
+        for i in 0..100_u64 {
+            let index = i * 7919 % 100_003 + 10_000;
+            assert_eq!(streams.plan(1, 1, index, Pattern::Detect, free), 32);
+            streams.note(1, 1, index & !31, 32);
+        }
+        assert_eq!(streams.plan(1, 1, 500_000, Pattern::Detect, ReadRoom { most: 8, free: 32 }), 8);
+        assert_eq!(streams.plan(1, 1, 600_000, Pattern::Random, free), 1, "advice wins");
+        // Later nothing is left of it.
+        streams.note(1, 1, 500_000, 8);
+        let pages: Vec<u64> = (0..20)
+            .map(|i| {
+                let pages = streams.plan(1, 1, 1_000_000 + i * 7919, Pattern::Detect, most(512));
+                streams.note(1, 1, 1_000_000 + i * 7919, pages);
+                pages
+            })
+            .collect();
+        assert!(pages[2..].iter().all(|&pages| pages == 1), "{pages:?}");
     }
 }

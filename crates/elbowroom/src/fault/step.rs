@@ -193,7 +193,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         let pages = if fault.alone {
             1
         } else {
-            core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, core.read_cap())
+            let room = core.read_room(object.size_pages());
+            core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room)
         };
         let order = object.free_order(index, pages.ilog2() as u8, object.size_pages());
         let extent = match self.take_frames(order) {
