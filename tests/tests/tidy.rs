@@ -25,7 +25,7 @@ const MODULES: [&[&str]; 12] = [
     &["ablation", "config", "error", "stats", "trace"],
     &["pause", "group"],
     // A folio and the object that owns it know each other.
-    &["page", "object"],
+    &["page", "object", "swap"],
     &["vma", "readahead", "lru"],
     &["platform"],
     &["core"],

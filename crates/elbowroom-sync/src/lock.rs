@@ -47,13 +47,15 @@ pub enum LockClass {
     Queue,
     /// The table of access streams, for readahead.
     Streams,
+    /// Compressed pages of one size.
+    Pool,
     /// The submission side of an I/O engine.
     Io,
 }
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 17] = [
+    pub const ALL: [LockClass; 18] = [
         LockClass::Threads,
         LockClass::Spaces,
         LockClass::Layout,
@@ -70,6 +72,7 @@ impl LockClass {
         LockClass::Frames,
         LockClass::Queue,
         LockClass::Streams,
+        LockClass::Pool,
         LockClass::Io,
     ];
 
@@ -92,6 +95,7 @@ impl LockClass {
             LockClass::Frames => "frames",
             LockClass::Queue => "queue",
             LockClass::Streams => "streams",
+            LockClass::Pool => "pool",
             LockClass::Io => "io",
         }
     }

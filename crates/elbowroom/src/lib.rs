@@ -24,6 +24,7 @@ mod readahead;
 mod reclaim;
 mod space;
 mod stats;
+mod swap;
 mod trace;
 mod vma;
 mod writeback;
