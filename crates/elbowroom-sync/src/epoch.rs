@@ -56,6 +56,12 @@ mod model;
 #[cfg(any(loom, shuttle))]
 use model as imp;
 
+#[cfg(not(any(loom, shuttle)))]
+mod slot;
+#[cfg(any(loom, shuttle))]
+#[path = "epoch/slot_model.rs"]
+mod slot;
+
 pub use imp::{ArcCell, Guard, pin};
 #[cfg(not(any(loom, shuttle)))]
 pub use limbo::Limbo;
@@ -63,6 +69,18 @@ pub use limbo::Limbo;
 pub use model::Limbo;
 #[cfg(not(any(loom, shuttle)))]
 pub use real::after_fork;
+pub use slot::SlotCell;
+
+/// What a [`SlotCell`] holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slot<V> {
+    /// Nothing.
+    Empty,
+    /// A value.
+    Full(V),
+    /// 63 bits, which are whatever their user says.
+    Word(u64),
+}
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

@@ -1,9 +1,9 @@
 //! Walks over a range.
 
 use super::XArray;
-use super::node::{Held, Node, Tag};
+use super::node::{Held, Node, Tag, value_of};
 use elbowroom_sync::Arc;
-use elbowroom_sync::epoch::{ArcCell, Guard};
+use elbowroom_sync::epoch::{Guard, Slot, SlotCell};
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 
 /// A value with the indices that it covers.
@@ -50,8 +50,8 @@ pub(super) fn bounds(range: &impl RangeBounds<u64>) -> Option<(u64, u64)> {
     (first <= last).then_some((first, last))
 }
 
-/// Looks into a cell: [`ArcCell::load`] or [`ArcCell::load_arc`].
-type Get<'g, T, V> = fn(&'g ArcCell<T>, &'g Guard) -> Option<V>;
+/// Looks into a cell for a value.
+type Get<'g, T, V> = fn(&'g SlotCell<T>, &'g Guard) -> Option<V>;
 
 /// The values of a range, in order. Each step finds the next value as it is then: of what changes meanwhile
 /// it may see the old or the new, and what does not change it finds, once.
@@ -76,7 +76,7 @@ impl<'g, T: Send + Sync + 'static> Iter<'g, T> {
         tag: Tag,
         guard: &'g Guard,
     ) -> Self {
-        Self { array, guard, tag, get: ArcCell::load, rest: bounds(&range), leaf: None }
+        Self { array, guard, tag, get: value_of, rest: bounds(&range), leaf: None }
     }
 
     /// The same walk, with values that are valid without the guard.
@@ -148,5 +148,55 @@ impl<T: Send + Sync + 'static, V> Iterator for Iter<'_, T, V> {
         self.rest = (entry.last() < last).then(|| (entry.last() + 1, last));
         self.leaf = (node.shift == 0).then(|| (node, node.index_of(0, entry.index)));
         Some(entry)
+    }
+}
+
+/// The words of a range, in order, with their indices. Of what changes meanwhile it may see the old or the
+/// new.
+pub struct Words<'g, T> {
+    array: &'g XArray<T>,
+    guard: &'g Guard,
+    rest: Option<(u64, u64)>,
+}
+
+impl<'g, T: Send + Sync + 'static> Words<'g, T> {
+    pub(super) fn new(array: &'g XArray<T>, range: impl RangeBounds<u64>, guard: &'g Guard) -> Self {
+        Self { array, guard, rest: bounds(&range) }
+    }
+
+    /// The first word in `node` at an index between `from`, which is one of the node's, and `last`.
+    fn seek(&self, node: &Node<T>, from: u64, last: u64) -> Option<(u64, u64)> {
+        let mut ahead = node.tag(Tag::Word) & (u64::MAX << node.slot_of(from));
+        while ahead != 0 {
+            let slot = ahead.trailing_zeros() as usize;
+            ahead &= ahead - 1;
+            let at = node.index_of(slot, from).max(from);
+            if at > last {
+                return None;
+            }
+            let found = match (node.single_cell(slot), node.child(slot, self.guard)) {
+                (Some(cell), _) => match cell.load(self.guard) {
+                    Slot::Word(word) => Some((at, word)),
+                    _ => None,
+                },
+                (None, Some(child)) => self.seek(child, at, last),
+                (None, None) => None,
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+}
+
+impl<T: Send + Sync + 'static> Iterator for Words<'_, T> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (from, last) = self.rest.take()?;
+        let found = self.seek(self.array.root_over(from, self.guard)?, from, last)?;
+        self.rest = (found.0 < last).then(|| (found.0 + 1, last));
+        Some(found)
     }
 }

@@ -55,13 +55,14 @@ mod split;
 mod tests;
 mod writer;
 
-pub use iter::{Entry, Iter};
+pub use elbowroom_sync::epoch::Slot;
+pub use iter::{Entry, Iter, Words};
 pub use writer::{Occupied, Writer};
 
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use elbowroom_sync::epoch::{ArcCell, Guard};
+use elbowroom_sync::epoch::{ArcCell, Guard, SlotCell};
 use elbowroom_sync::{Arc, Lines};
-use node::{Held, Node, Tag};
+use node::{Held, Node, Tag, value_of};
 use std::ops::RangeBounds;
 
 /// The largest order of a value: 512 indices, 2 MiB of 4 KiB pages.
@@ -139,20 +140,43 @@ impl<T: Send + Sync + 'static> XArray<T> {
         }
     }
 
+    /// What is at `index`: the value that covers it, a word of its own, or neither.
+    pub fn slot<'g>(&'g self, index: u64, guard: &'g Guard) -> Slot<&'g T> {
+        let Some(mut node) = self.root_over(index, guard) else { return Slot::Empty };
+        loop {
+            let slot = node.slot_of(index);
+            if node.has_wide()
+                && let Some(held) = node.value_at(slot, guard)
+            {
+                return Slot::Full(held.value);
+            }
+            match (node.child(slot, guard), node.single_cell(slot)) {
+                (Some(child), _) => node = child,
+                (None, Some(cell)) => return cell.load(guard),
+                (None, None) => return Slot::Empty,
+            }
+        }
+    }
+
     /// As [`XArray::load`], valid without the guard.
     pub fn load_arc(&self, index: u64, guard: &Guard) -> Option<Arc<T>> {
-        Some(self.held(index, guard, ArcCell::load_arc)?.1.value)
+        Some(self.held(index, guard, SlotCell::load_arc)?.1.value)
     }
 
     /// The value that covers `index`, with its first index and its order.
     pub fn entry<'g>(&'g self, index: u64, guard: &'g Guard) -> Option<Entry<&'g T>> {
-        let (node, held) = self.held(index, guard, ArcCell::load)?;
+        let (node, held) = self.held(index, guard, value_of)?;
         Some(Entry::new(node, held, index))
     }
 
     /// Whether there is no value. In constant time.
     pub fn is_empty(&self) -> bool {
         !self.any_tag(Tag::Present)
+    }
+
+    /// Whether there is a word. In constant time.
+    pub fn has_words(&self) -> bool {
+        self.any_tag(Tag::Word)
     }
 
     /// Whether any value has `mark`. In constant time.
@@ -174,13 +198,18 @@ impl<T: Send + Sync + 'static> XArray<T> {
         Iter::new(self, range, Tag::Present, guard)
     }
 
+    /// The words at the indices of `range`, in order.
+    pub fn words<'g>(&'g self, range: impl RangeBounds<u64>, guard: &'g Guard) -> Words<'g, T> {
+        Words::new(self, range, guard)
+    }
+
     /// Those of them that have `mark`. Skips subtrees without it.
     pub fn marked<'g>(&'g self, range: impl RangeBounds<u64>, mark: Mark, guard: &'g Guard) -> Iter<'g, T> {
         Iter::new(self, range, mark.into(), guard)
     }
 
-    /// The largest order, at most `order`, of a value that would cover `index`, overlap no other value, and
-    /// cover no index from `end` on; 0 if there is none. For an answer that lasts, hold the cache lock.
+    /// The largest order, at most `order`, of a value that would cover `index`, overlap no other and no word,
+    /// and cover no index from `end` on; 0 if there is none. For an answer that lasts, hold the cache lock.
     ///
     /// # Panics
     /// If `order` is larger than [`MAX_ORDER`].
@@ -188,7 +217,8 @@ impl<T: Send + Sync + 'static> XArray<T> {
         assert!(order <= MAX_ORDER, "order {order}");
         let fits = |order: &u8| {
             let (first, last) = (index >> order << order, index | ((1 << order) - 1));
-            last < end && self.range(first..=last, guard).next().is_none()
+            let free = || self.range(first..=last, guard).next().is_none();
+            last < end && free() && self.words(first..=last, guard).next().is_none()
         };
         // What is not free for an order is not free for larger ones.
         (1..=order).take_while(fits).last().unwrap_or(0)
@@ -204,7 +234,7 @@ impl<T: Send + Sync + 'static> XArray<T> {
         &'g self,
         index: u64,
         guard: &'g Guard,
-        get: impl Fn(&'g ArcCell<T>, &'g Guard) -> Option<V> + Copy,
+        get: impl Fn(&'g SlotCell<T>, &'g Guard) -> Option<V> + Copy,
     ) -> Option<(&'g Node<T>, Held<'g, T, V>)> {
         let mut node = self.root_over(index, guard)?;
         loop {

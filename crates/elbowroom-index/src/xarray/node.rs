@@ -6,7 +6,7 @@
 use super::Mark;
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
-use elbowroom_sync::epoch::{ArcCell, Guard};
+use elbowroom_sync::epoch::{ArcCell, Guard, Slot, SlotCell};
 use std::array;
 
 /// Bits of the index a level. Less under a model checker, where every slot is an object to track.
@@ -22,13 +22,15 @@ const COUNT_BITS: u32 = 8;
 pub(super) enum Tag {
     /// There is a value.
     Present,
+    /// There is a word, which only single indices have.
+    Word,
     Dirty,
     ToWrite,
     Writeback,
 }
 
 impl Tag {
-    pub(super) const ALL: [Tag; 4] = [Tag::Present, Tag::Dirty, Tag::ToWrite, Tag::Writeback];
+    pub(super) const ALL: [Tag; 5] = [Tag::Present, Tag::Word, Tag::Dirty, Tag::ToWrite, Tag::Writeback];
 }
 
 impl From<Mark> for Tag {
@@ -42,7 +44,16 @@ impl From<Mark> for Tag {
 }
 
 /// Cells for the values of one relative order, or of all but the smallest: see `cell`.
-pub(super) type Block<T> = [ArcCell<T>; SLOTS];
+pub(super) type Block<T> = [SlotCell<T>; SLOTS];
+
+/// The value of a cell.
+#[inline]
+pub(super) fn value_of<'g, T: Send + Sync + 'static>(
+    cell: &'g SlotCell<T>,
+    guard: &'g Guard,
+) -> Option<&'g T> {
+    if let Slot::Full(value) = cell.load(guard) { Some(value) } else { None }
+}
 
 /// What a lookup needs is side by side, and most of it in one cache line.
 #[repr(C)]
@@ -70,7 +81,7 @@ pub(super) struct Held<'g, T, V> {
     pub(super) head: usize,
     /// Its relative order: log2 of its slots.
     pub(super) order: u32,
-    pub(super) cell: &'g ArcCell<T>,
+    pub(super) cell: &'g SlotCell<T>,
     pub(super) value: V,
 }
 
@@ -142,9 +153,14 @@ impl<T: Send + Sync + 'static> Node<T> {
         changed
     }
 
-    /// Whether it has no values.
+    /// The slots that have values or words, or where there are any below.
+    pub(super) fn used(&self) -> u64 {
+        self.tag(Tag::Present) | self.tag(Tag::Word)
+    }
+
+    /// Whether it has neither values nor words.
     pub(super) fn is_empty(&self) -> bool {
-        self.tag(Tag::Present) == 0
+        self.used() == 0
     }
 
     #[inline]
@@ -172,14 +188,50 @@ impl<T: Send + Sync + 'static> Node<T> {
     #[inline]
     pub(super) fn single<'g>(&'g self, slot: usize, guard: &'g Guard) -> Option<&'g T> {
         match &self.slots {
-            Slots::Leaf(values) => values[slot].load(guard),
+            Slots::Leaf(values) => value_of(&values[slot], guard),
             Slots::Inner { .. } => None,
         }
     }
 
+    /// A leaf's cell of order 0.
+    pub(super) fn single_cell(&self, slot: usize) -> Option<&SlotCell<T>> {
+        match &self.slots {
+            Slots::Leaf(values) => Some(&values[slot]),
+            Slots::Inner { .. } => None,
+        }
+    }
+
+    /// Puts `new` into a leaf's free cell, or in the place of the single value or the word that is there,
+    /// which is returned; its marks stay if both are values.
+    pub(super) fn exchange(&self, slot: usize, new: Slot<Arc<T>>, guard: &Guard) -> Slot<Arc<T>> {
+        let cell = self.single_cell(slot).expect("words and single values are in leaves");
+        let (full, word) = (matches!(new, Slot::Full(_)), matches!(new, Slot::Word(_)));
+        let was_full = self.tag(Tag::Present) & (1 << slot) != 0;
+        if full && !was_full {
+            // As in `put`: what is in the tree is counted.
+            self.count(0, 1);
+        }
+        let old = cell.swap(new, guard);
+        if was_full && !full {
+            self.count(0, -1);
+            for tag in Tag::ALL {
+                self.clear(tag, 1 << slot);
+            }
+        }
+        if full {
+            self.set(Tag::Present, 1 << slot);
+        }
+        if word {
+            self.set(Tag::Word, 1 << slot);
+        } else {
+            self.clear(Tag::Word, 1 << slot);
+        }
+        old
+    }
+
     /// The value of this node that covers `slot`.
     pub(super) fn value_at<'g>(&'g self, slot: usize, guard: &'g Guard) -> Option<Held<'g, T, &'g T>> {
-        self.get_at(slot, guard, ArcCell::load)
+        self.get_at(slot, guard, value_of)
     }
 
     /// As [`Node::value_at`], with `get` to look into a cell.
@@ -191,7 +243,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         &'g self,
         slot: usize,
         guard: &'g Guard,
-        get: impl Fn(&'g ArcCell<T>, &'g Guard) -> Option<V>,
+        get: impl Fn(&'g SlotCell<T>, &'g Guard) -> Option<V>,
     ) -> Option<Held<'g, T, V>> {
         let mut smaller = u64::MAX;
         loop {
@@ -218,7 +270,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         slot: usize,
         tag: Tag,
         guard: &'g Guard,
-        get: impl Fn(&'g ArcCell<T>, &'g Guard) -> Option<V>,
+        get: impl Fn(&'g SlotCell<T>, &'g Guard) -> Option<V>,
     ) -> Option<(Held<'g, T, V>, bool)> {
         let before = self.tag(tag);
         let held = self.get_at(slot, guard, get)?;
@@ -228,7 +280,7 @@ impl<T: Send + Sync + 'static> Node<T> {
 
     /// The cell of the 2^`order` slots around `slot`, if its block is there. The wide block is laid out as a
     /// binary tree: the two cells of half the node first.
-    fn cell<'g>(&'g self, order: u32, slot: usize, guard: &'g Guard) -> Option<&'g ArcCell<T>> {
+    fn cell<'g>(&'g self, order: u32, slot: usize, guard: &'g Guard) -> Option<&'g SlotCell<T>> {
         match &self.slots {
             _ if order > 0 => Some(&self.wide.load(guard)?[(SLOTS >> order) + (slot >> order)]),
             Slots::Leaf(values) => Some(&values[slot]),
@@ -263,14 +315,14 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
         self.count(order, 1);
         let cell = self.cell(order, head, guard).expect("the block has just been looked at");
-        cell.store(Some(value), guard);
+        cell.swap(Slot::Full(value), guard);
         self.set(Tag::Present, 1 << head);
         bytes
     }
 
     /// Takes a value out of its cell, but leaves its bits alone; returns how many bytes were freed.
     pub(super) fn take<V>(&self, held: &Held<'_, T, V>, guard: &Guard) -> u64 {
-        held.cell.store(None, guard);
+        held.cell.swap(Slot::Empty, guard);
         self.count(held.order, -1);
         match self.block(held.order) {
             Some(block) if self.sharing(held.order) == 0 => {
@@ -306,8 +358,8 @@ impl<T: Send + Sync + 'static> Node<T> {
 }
 
 /// Empty cells.
-fn cells<V: Send + Sync + 'static>() -> [ArcCell<V>; SLOTS] {
-    array::from_fn(|_| ArcCell::empty())
+fn cells<C: Default>() -> [C; SLOTS] {
+    array::from_fn(|_| C::default())
 }
 
 /// The bytes of a `V` and the two counts of its `Arc`.

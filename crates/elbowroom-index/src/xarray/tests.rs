@@ -280,7 +280,7 @@ fn a_node_is_as_large_as_the_page_says() {
 #[test]
 #[should_panic(expected = "two writers")]
 fn two_writers_at_once_are_a_mistake() {
-    let array = XArray::<()>::new();
+    let array = XArray::<u64>::new();
     let _first = array.writer();
     let _second = array.writer();
 }
@@ -288,7 +288,7 @@ fn two_writers_at_once_are_a_mistake() {
 #[test]
 #[should_panic(expected = "order 3")]
 fn a_value_begins_at_a_multiple_of_its_size() {
-    let _ = XArray::new().writer().store(4, 3, Arc::new(()));
+    let _ = XArray::new().writer().store(4, 3, Arc::new(0));
 }
 
 #[test]

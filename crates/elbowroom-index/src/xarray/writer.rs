@@ -1,10 +1,10 @@
 //! The one writer: store, erase, replace, marks. The tree's height follows what is in it.
 
-use super::node::{BITS, Node, Tag, allocated, span};
+use super::node::{BITS, Node, Tag, allocated, span, value_of};
 use super::{MAX_ORDER, Mark, XArray};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::epoch::{ArcCell, Guard, pin};
+use elbowroom_sync::epoch::{Guard, Slot, pin};
 
 /// The right to change an [`XArray`]; there is one at a time. Readers go on meanwhile.
 ///
@@ -65,7 +65,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
             return Ok(());
         };
         let slots = span(slot, order);
-        if node.tag(Tag::Present) & slots != 0 {
+        if node.used() & slots != 0 {
             return Err(Occupied);
         }
         self.allocated(node.put(slot, order, new.value, &self.guard));
@@ -101,8 +101,56 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     /// # Errors
     /// `value` itself, if there is nothing to replace.
     pub fn replace(&self, index: u64, value: Arc<T>) -> Result<Arc<T>, Arc<T>> {
-        let Some((_, held)) = self.array.held(index, &self.guard, ArcCell::load) else { return Err(value) };
-        Ok(held.cell.swap(Some(value), &self.guard).expect("only the writer empties a cell"))
+        let Some((_, held)) = self.array.held(index, &self.guard, value_of) else { return Err(value) };
+        match held.cell.swap(Slot::Full(value), &self.guard) {
+            Slot::Full(old) => Ok(old),
+            _ => unreachable!("only the writer empties a cell"),
+        }
+    }
+
+    /// Puts `new` at a single index, in the place of the value of order 0, the word or the nothing that is
+    /// there, and tells what it was: a reader finds the one or the other. A value's marks stay if another
+    /// value takes its place. Linux: `__xa_store`, `__xa_cmpxchg` under the lock.
+    ///
+    /// # Errors
+    /// [`Occupied`] if a value of a larger order covers the index; then nothing changes.
+    ///
+    /// # Panics
+    /// If it is a word of more than 63 bits.
+    pub fn exchange(&self, index: u64, new: Slot<Arc<T>>) -> Result<Slot<Arc<T>>, Occupied> {
+        let root = match new {
+            Slot::Empty => match self.root_over(index) {
+                Some(root) => root,
+                None => return Ok(Slot::Empty),
+            },
+            _ => self.grow(index, 0),
+        };
+        let old = self.exchange_below(root, index, new);
+        self.settle();
+        old
+    }
+
+    fn exchange_below(
+        &self,
+        node: &Node<T>,
+        index: u64,
+        new: Slot<Arc<T>>,
+    ) -> Result<Slot<Arc<T>>, Occupied> {
+        let slot = node.slot_of(index);
+        let held = node.value_at(slot, &self.guard);
+        if held.is_some_and(|held| node.shift + held.order > 0) {
+            return Err(Occupied);
+        }
+        if node.shift == 0 {
+            return Ok(node.exchange(slot, new, &self.guard));
+        }
+        let child = match node.child(slot, &self.guard) {
+            None if matches!(new, Slot::Empty) => return Ok(Slot::Empty),
+            _ => self.child_or_new(node, slot),
+        };
+        let old = self.exchange_below(child, index, new);
+        self.tidy(node, slot, child);
+        old
     }
 
     /// Gives the value that covers `index` the mark; tells whether there is one that did not have it. Linux:
@@ -187,7 +235,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     /// A root that leaves keeps its child, so that readers who are in it find what there is.
     fn settle(&self) {
         while let Some(root) = self.root() {
-            let heir = match root.tag(Tag::Present) {
+            let heir = match root.used() {
                 0 => None,
                 1 => match root.child_cell(0).and_then(|cell| cell.load_arc(&self.guard)) {
                     None => break,

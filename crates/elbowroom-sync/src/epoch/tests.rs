@@ -366,3 +366,30 @@ fn the_child_of_a_fork_drops_what_it_retires() {
         assert_eq!(status, 7 << 8, "the child has dropped nothing");
     });
 }
+
+#[test]
+fn a_slot_has_a_value_or_a_word_and_drops_only_values() {
+    let _alone = alone();
+    let drops = Arc::new(AtomicUsize::new(0));
+    let slot = SlotCell::empty();
+    assert!(matches!(slot.load(&pin()), Slot::Empty) && slot.load_arc(&pin()).is_none());
+    assert!(matches!(slot.swap(Slot::Word(7), &pin()), Slot::Empty));
+    assert!(matches!(slot.load(&pin()), Slot::Word(7)) && slot.load_arc(&pin()).is_none());
+    {
+        let reader = pin();
+        assert!(matches!(slot.swap(Slot::Full(Canary::new(1, &drops)), &pin()), Slot::Word(7)));
+        let Slot::Full(seen) = slot.load(&reader) else { panic!() };
+        let most = u64::MAX >> 1;
+        assert!(matches!(slot.swap(Slot::Word(most), &pin()), Slot::Full(value) if value.number == 1));
+        assert!(matches!(slot.load(&reader), Slot::Word(word) if word == most));
+        assert_eq!((seen.number, seen.check.load(Ordering::Relaxed)), (1, ALIVE));
+    }
+    wait_for_drops(&drops, 1);
+    slot.swap(Slot::Full(Canary::new(2, &drops)), &pin());
+    let handle = slot.load_arc(&pin()).unwrap();
+    drop(slot);
+    assert_eq!((drops.load(Ordering::Relaxed), handle.number), (1, 2));
+    drop(handle);
+    assert_eq!(drops.load(Ordering::Relaxed), 2);
+    drop(SlotCell::<Canary>::default().swap(Slot::Word(3), &pin()));
+}

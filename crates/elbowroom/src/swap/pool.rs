@@ -124,7 +124,11 @@ impl Pool {
     /// # Panics
     /// If the object has no bytes, or more than [`LARGEST`].
     pub fn store(&self, object: &[u8], frames: &mut Vec<Frames>) -> Result<Handle, usize> {
-        assert!((1..=LARGEST).contains(&object.len()), "objects of {} bytes are not for the pool", object.len());
+        assert!(
+            (1..=LARGEST).contains(&object.len()),
+            "objects of {} bytes are not for the pool",
+            object.len()
+        );
         let number = self.sizes.of(object.len());
         let size = self.sizes.all[usize::from(number)];
         let mut class = self.classes[usize::from(number)].lock();
@@ -309,7 +313,8 @@ mod tests {
                     match pool.store(&bytes, &mut frames) {
                         Ok(handle) => break handle,
                         Err(missing) => frames.extend(
-                            (0..missing).map(|_| groups.alloc(&mmu, GroupId::ROOT, 0).expect("enough frames")),
+                            (0..missing)
+                                .map(|_| groups.alloc(&mmu, GroupId::ROOT, 0).expect("enough frames")),
                         ),
                     }
                 };
