@@ -25,6 +25,11 @@
 //! Each node has a bitmap for values and one for each mark, with a bit at the first slot of what has it; the
 //! bitmaps of the nodes above say below which slots there is any. Walks skip what has no bit.
 //!
+//! # Words
+//! A single index may have a *word* in the place of a value: 63 bits that its user gives a meaning, such as
+//! where a page's bytes are while it has no folio (Linux: value entries). Words have a bitmap of their own and
+//! no marks; walks over values pass them by. [`Writer::exchange`] puts one in the place of the other.
+//!
 //! # Synchronization
 //! Readers pin an epoch ([`elbowroom_sync::epoch::pin`]) and never lock, wait or retry: a lookup visits each
 //! level once, and at most 6 orders in it. There is one [`Writer`] at a time: callers hold the cache lock.
@@ -35,6 +40,7 @@
 //! | stores | nothing, then the value | may miss it until `store` returns |
 //! | erases | the value, then nothing | may find it until `erase` returns |
 //! | replaces | the old value, then the new one | the same |
+//! | exchanges | the one, then the other, never neither | may miss it until `exchange` returns |
 //! | splits | the whole, then the part | the same; no index twice, none missed |
 //! | changes marks | | sees the old or the new mark until the call returns |
 //! | anything else | the value | finds it once |
@@ -43,7 +49,7 @@
 //! took them out ends (seldom of another): `T`'s `Drop` must take no lock and must not wait.
 //!
 //! # Memory
-//! A node is 600 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level
+//! A node is 608 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level
 //! 1 has a block for those of order 6, and another for those of orders 7 to 9. So a full cache costs, for
 //! each page, 9.5 bytes in folios of order 0, 18 in orders 1 to 5, and 0.3 in larger ones. Empty nodes and
 //! blocks are freed. [`XArray::memory_bytes`] counts.

@@ -1,7 +1,7 @@
 //! Random operations against a naive model, and the tree's invariants after each.
 
 use super::node::{BITS, Node, SLOTS, Tag, allocated};
-use super::{Entry, MAX_ORDER, Mark, Occupied, XArray};
+use super::{Entry, MAX_ORDER, Mark, Occupied, Slot, XArray};
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::{Guard, pin};
 use std::collections::BTreeMap;
@@ -53,10 +53,11 @@ struct Modelled {
     marks: [bool; 3],
 }
 
-/// Values by their first index.
+/// Values by their first index, and words by theirs.
 #[derive(Default)]
 struct Model {
     values: BTreeMap<u64, Modelled>,
+    words: BTreeMap<u64, u64>,
 }
 
 fn last_of(first: u64, order: u8) -> u64 {
@@ -77,7 +78,7 @@ impl Model {
 
     fn store(&mut self, index: u64, order: u8, value: u64) -> Result<(), Occupied> {
         let last = last_of(index, order);
-        if !self.in_range(index, last).is_empty() {
+        if !self.in_range(index, last).is_empty() || self.words.range(index..=last).next().is_some() {
             return Err(Occupied);
         }
         self.values.insert(index, Modelled { order, value, marks: [false; 3] });
@@ -87,6 +88,27 @@ impl Model {
     fn erase(&mut self, index: u64) -> Option<u64> {
         let first = self.covering(index)?;
         Some(self.values.remove(&first)?.value)
+    }
+
+    fn slot(&self, index: u64) -> Slot<u64> {
+        let value = self.covering(index).map(|first| Slot::Full(self.values[&first].value));
+        let word = || self.words.get(&index).map(|word| Slot::Word(*word));
+        value.or_else(word).unwrap_or(Slot::Empty)
+    }
+
+    fn exchange(&mut self, index: u64, new: Slot<u64>) -> Result<Slot<u64>, Occupied> {
+        let old = self.slot(index);
+        if self.covering(index).is_some_and(|first| self.values[&first].order > 0) {
+            return Err(Occupied);
+        }
+        let marks = self.values.remove(&index).map_or([false; 3], |value| value.marks);
+        self.words.remove(&index);
+        match new {
+            Slot::Empty => {}
+            Slot::Full(value) => _ = self.values.insert(index, Modelled { order: 0, value, marks }),
+            Slot::Word(word) => _ = self.words.insert(index, word),
+        }
+        Ok(old)
     }
 
     fn split(&mut self, index: u64, order: u8, base: u64) -> Option<u64> {
@@ -104,7 +126,9 @@ impl Model {
     fn free_order(&self, index: u64, order: u8, end: u64) -> u8 {
         let fits = |&order: &u8| {
             let first = index >> order << order;
-            last_of(first, order) < end && self.in_range(first, last_of(first, order)).is_empty()
+            let last = last_of(first, order);
+            let words = self.words.range(first..=last).next();
+            last < end && self.in_range(first, last).is_empty() && words.is_none()
         };
         (1..=order).rev().find(fits).unwrap_or(0)
     }
@@ -128,12 +152,21 @@ impl Pair {
         let index = random.index();
         let fresh = random.next();
         match random.below(100) {
-            0..40 => {
+            0..20 => {
+                let new = match random.below(5) {
+                    0 => Slot::Empty,
+                    1 | 2 => Slot::Full(fresh),
+                    _ => Slot::Word(fresh >> 1),
+                };
+                let old = writer.exchange(index, map(new, Arc::new));
+                assert_eq!(old.map(|old| map(old, |value| *value)), model.exchange(index, new));
+            }
+            20..45 => {
                 let order = random.order();
                 let index = index >> order << order;
                 assert_eq!(writer.store(index, order, Arc::new(fresh)), model.store(index, order, fresh));
             }
-            40..62 => {
+            45..62 => {
                 assert_eq!(writer.erase(index).map(|v| *v), model.erase(index));
             }
             62..66 => {
@@ -155,6 +188,7 @@ impl Pair {
             }
             _ if random.below(40) == 0 => {
                 model.values.keys().for_each(|&first| drop(writer.erase(first)));
+                model.words.keys().for_each(|&index| drop(writer.exchange(index, Slot::Empty)));
                 *model = Model::default();
             }
             _ => {}
@@ -169,6 +203,10 @@ impl Pair {
         let value = covering.map(|first| model.values[&first].value);
         assert_eq!(array.load(index, &guard).copied(), value);
         assert_eq!(array.load_arc(index, &guard).map(|v| *v), value);
+        assert_eq!(map(array.slot(index, &guard), |value| *value), model.slot(index));
+        let words = array.words(first..=last, &guard);
+        assert!(words.eq(model.words.range(first..=last).map(|(&index, &word)| (index, word))));
+        assert_eq!(array.has_words(), !model.words.is_empty());
         assert_eq!(array.entry(index, &guard).map(copied), covering.map(|first| entry(model, first)));
         assert_eq!(
             array.marked(index..=index, mark, &guard).next().is_some(),
@@ -189,6 +227,14 @@ impl Pair {
         assert_eq!(array.free_order(index, order, end, &guard), model.free_order(index, order, end));
         assert_eq!(array.is_empty(), model.values.is_empty());
         assert_eq!(array.any(mark), model.values.values().any(|value| value.marks[mark as usize]));
+    }
+}
+
+fn map<V, W>(slot: Slot<V>, f: impl FnOnce(V) -> W) -> Slot<W> {
+    match slot {
+        Slot::Empty => Slot::Empty,
+        Slot::Full(value) => Slot::Full(f(value)),
+        Slot::Word(word) => Slot::Word(word),
     }
 }
 
@@ -227,6 +273,10 @@ fn check<T: Send + Sync + 'static>(node: &Node<T>, guard: &Guard) -> u64 {
                 expected[tag as usize] |= u64::from(child.tag(tag) != 0) << slot;
             }
         }
+        if let Some(cell) = node.single_cell(slot) {
+            let word = matches!(cell.load(guard), Slot::Word(_));
+            expected[Tag::Word as usize] |= u64::from(word) << slot;
+        }
         slot += 1;
     }
     assert_eq!(Tag::ALL.map(|tag| node.tag(tag)), expected);
@@ -238,7 +288,7 @@ fn check_all<T: Send + Sync + 'static>(array: &XArray<T>) {
     let root = array.top.root.load(&guard);
     assert_eq!(array.memory_bytes(), root.map_or(0, |root| check(root, &guard)));
     if let Some(root) = root {
-        let only_child = root.tag(Tag::Present) == 1 && root.child(0, &guard).is_some();
+        let only_child = root.used() == 1 && root.child(0, &guard).is_some();
         assert!(!only_child, "the tree is higher than it needs to be");
     }
 }
@@ -262,6 +312,9 @@ fn run(seed: u64, steps: u32) {
     for first in firsts {
         assert!(pair.array.writer().erase(first).is_some());
     }
+    for &index in pair.model.words.keys() {
+        assert!(matches!(pair.array.writer().exchange(index, Slot::Empty), Ok(Slot::Word(_))));
+    }
     check_all(&pair.array);
     assert_eq!(pair.array.memory_bytes(), 0);
 }
@@ -273,7 +326,7 @@ fn random_operations_agree_with_a_naive_model() {
 
 #[test]
 fn a_node_is_as_large_as_the_page_says() {
-    assert_eq!(allocated::<Node<u64>>(), 600);
+    assert_eq!(allocated::<Node<u64>>(), 608);
     assert_eq!(allocated::<super::node::Block<u64>>(), 528);
 }
 
