@@ -3,7 +3,7 @@
 //! is a slot of the second level.
 #![cfg(any(loom, shuttle))]
 
-use elbowroom_index::xarray::{Mark, Writer, XArray};
+use elbowroom_index::xarray::{Mark, Slot, Writer, XArray};
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::{Guard, pin};
 
@@ -221,6 +221,46 @@ fn a_marked_value_is_found_while_its_neighbours_lose_theirs() {
         race(array, change, |array, guard| {
             assert_eq!(array.marked(.., Mark::Dirty, guard).last().map(|entry| entry.index), Some(9));
             assert!(array.any(Mark::Dirty));
+        });
+    });
+}
+
+/// A page goes out, and comes in again: whoever looks finds it, or where its bytes are.
+#[test]
+fn a_lookup_beside_exchanges_finds_the_value_or_the_word() {
+    explore(|| {
+        let exchange = |writer: &Writer<'_, Value>| {
+            assert!(matches!(writer.exchange(5, Slot::Word(9)), Ok(Slot::Full(_))));
+            let old = writer.exchange(5, Slot::Full(Arc::new((5, 0, 8))));
+            assert!(matches!(old, Ok(Slot::Word(9))));
+        };
+        race(array(&[(5, 0, 7)]), exchange, |array, guard| {
+            let mut last = 0;
+            for _ in 0..2 {
+                let seen = match array.slot(5, guard) {
+                    Slot::Full(&(5, 0, 7)) => 0,
+                    Slot::Word(9) => 1,
+                    Slot::Full(&(5, 0, 8)) => 2,
+                    other => panic!("{other:?}"),
+                };
+                assert!(seen >= last);
+                last = seen;
+            }
+        });
+    });
+}
+
+/// The last value of a node becomes a word: the node stays, and so does its neighbour's way to it.
+#[test]
+fn a_lookup_beside_an_exchange_that_keeps_a_node() {
+    explore(|| {
+        let exchange = |writer: &Writer<'_, Value>| {
+            assert!(writer.exchange(5, Slot::Word(9)).is_ok());
+            assert!(writer.erase(1).is_some());
+        };
+        race(array(&[(1, 0, 7), (5, 0, 7)]), exchange, |array, guard| {
+            assert!(!matches!(array.slot(5, guard), Slot::Empty));
+            assert!(array.load(1, guard).is_none_or(|value| *value == (1, 0, 7)));
         });
     });
 }
