@@ -47,6 +47,8 @@ pub enum LockClass {
     Queue,
     /// The table of access streams, for readahead.
     Streams,
+    /// Slots of pages that are out.
+    Swap,
     /// Compressed pages of one size.
     Pool,
     /// The submission side of an I/O engine.
@@ -55,7 +57,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 18] = [
+    pub const ALL: [LockClass; 19] = [
         LockClass::Threads,
         LockClass::Spaces,
         LockClass::Layout,
@@ -72,6 +74,7 @@ impl LockClass {
         LockClass::Frames,
         LockClass::Queue,
         LockClass::Streams,
+        LockClass::Swap,
         LockClass::Pool,
         LockClass::Io,
     ];
@@ -95,6 +98,7 @@ impl LockClass {
             LockClass::Frames => "frames",
             LockClass::Queue => "queue",
             LockClass::Streams => "streams",
+            LockClass::Swap => "swap",
             LockClass::Pool => "pool",
             LockClass::Io => "io",
         }

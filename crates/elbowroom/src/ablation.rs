@@ -179,6 +179,8 @@ tuning! {
     /// So many percent of the arena may be dirty, if nothing else is asked for. The flusher begins at half of
     /// it: pages that are stored to again and again, and fit, are best left alone.
     dirty_percent: usize = 75, off 33;
+    /// So many percent of the arena may have compressed pages.
+    pool_percent: usize = 75, off 0;
     /// Slots of the table of access streams: threads that read at once, times the files each reads.
     stream_slots: usize = 4096, off 8;
     /// With more faults waiting than this, sequential streams are not read ahead of their readers.

@@ -32,6 +32,10 @@ pub struct Config {
     /// are slowed down, and at all of it they wait. At least two pages, and at most three quarters of the
     /// arena's frames, which is what `None` means.
     pub dirty: Option<u64>,
+    /// How much anonymous memory, and copies of files' pages that were stored to, may be out of the frames at
+    /// a time, in bytes. So far what is out is compressed, in frames that belong to the budget: at most
+    /// three quarters of it. 0: what was stored to stays in memory until it is unmapped.
+    pub swap: u64,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,
     /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a
@@ -87,6 +91,7 @@ impl Config {
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
             dirty: None,
+            swap: 0,
             inject: None,
             private_writes: true,
             on_thread_start: None,
@@ -110,6 +115,12 @@ impl Config {
     pub fn arena_frames(&self) -> usize {
         let reserve = (1 << 20) + self.memory / 16;
         ((self.memory - reserve) / elbowroom_machine::PAGE_SIZE as u64) as usize
+    }
+
+    /// The room for pages that are out, with an arena of `frames`: for how many, and in how many frames.
+    pub(crate) fn swap_pages(&self, frames: usize) -> (u64, u64) {
+        let pool = frames / 100 * self.ablation.tuning.pool_percent;
+        (self.swap / elbowroom_machine::PAGE_SIZE as u64, pool as u64)
     }
 
     /// How many pages may be dirty in an arena of `frames`.

@@ -1,7 +1,7 @@
 //! The lowest layer of a manager, and how its layers stand on each other.
 //!
 //! Modules, each using only what stands before it: `ablation, config, error, stats, trace` < `pause, group` <
-//! `page, object` < `vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space`
+//! `page, object` < `swap, vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space`
 //! < `manager`.
 //!
 //! From `core` on a layer is a type that owns the one below it, and what belongs to itself alone: [`Core`] is
@@ -23,6 +23,7 @@ use crate::pause::{Bell, Cause, Gate, pause};
 use crate::platform::Platform;
 use crate::readahead::ReadRoom;
 use crate::stats::Counters;
+use crate::swap::Swap;
 use crate::trace::{Happened, Trace, Verb};
 use crate::vma::{Layout, LayoutState, Mm};
 use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
@@ -49,6 +50,8 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) spaces: SpaceTable,
     /// To whom frames are charged.
     pub(crate) groups: Groups,
+    /// Where pages are that are out.
+    pub(crate) swap: Swap,
     pub(crate) inboxes: Vec<Inbox>,
     /// Whose turn it is to get a job.
     turn: AtomicUsize,
@@ -236,6 +239,7 @@ impl<P: Platform> Core<P> {
             locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }
         let dirty = DirtyLimits::of(config.dirty_pages(mmu.frames()));
+        let (swap, pool) = config.swap_pages(mmu.frames());
         Self {
             config,
             mmu,
@@ -247,6 +251,7 @@ impl<P: Platform> Core<P> {
             guards,
             spaces: SpaceTable::new(locks),
             groups: Groups::new(dirty, &[]),
+            swap: Swap::new(locks, swap, pool),
             inboxes,
             turn: AtomicUsize::new(0),
             to_write: ToWrite::new(locks),
@@ -310,7 +315,7 @@ impl<P: Platform> Core<P> {
         extent: Frames,
         woken: &'a dyn Woken,
     ) -> LockedFolio<'a> {
-        self.new_folio(Owner::anon(), page, extent, woken)
+        self.new_folio(Owner::Anon, page, extent, woken)
     }
 
     /// A new folio with the extent, uptodate and locked.

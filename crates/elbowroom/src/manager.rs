@@ -13,7 +13,7 @@ use crate::trace::TraceSnapshot;
 use crate::vma::Mm;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
-use elbowroom_machine::{Errno, WindowTable};
+use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable};
 use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, reactor};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, thread};
@@ -71,6 +71,7 @@ impl<P: Platform> Manager<P> {
         let guards = if config.alone { Guards::new(&locks).ok() } else { None };
         let core = Core::new(config, mmu, objects, guards, inboxes, &locks);
         let core = Arc::new(Spaces::new(Faults::new(Writeback::new(Reclaim::new(core)))));
+        core.prepare_swap();
         let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Vec::new()) };
         manager.start_threads(reactors, chores).map_err(StartError::Thread)?;
         Ok(manager)
@@ -283,6 +284,12 @@ impl<P: Platform> Manager<P> {
             huge_faults: c.get(Event::HugeFaults),
             huge_splits: c.get(Event::HugeSplits),
             huge_collapses: c.get(Event::HugeCollapses),
+            pswpout: c.get(Event::SwapOuts),
+            pswpin: c.get(Event::SwapIns),
+            swap_errors: c.get(Event::SwapErrors),
+            swap_used_bytes: core.swap.used() << PAGE_SHIFT,
+            swap_compressed_bytes: core.swap.pool().bytes(),
+            swap_pool_bytes: core.swap.pool().pages() << PAGE_SHIFT,
             mmu: P::name(&core.mmu),
         }
     }

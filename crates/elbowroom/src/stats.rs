@@ -92,6 +92,12 @@ pub enum Event {
     HugeSplits,
     /// Huge folios made of small ones.
     HugeCollapses,
+    /// Pages of anonymous memory that went out. Linux: `pswpout`.
+    SwapOuts,
+    /// Pages of anonymous memory that came back. Linux: `pswpin`.
+    SwapIns,
+    /// Pages of anonymous memory whose bytes were not those that went out.
+    SwapErrors,
     /// Faults that found no frame to be had, and waited for one.
     MemoryWaits,
     /// Files given back to the kernel while they were mapped.
@@ -289,6 +295,19 @@ pub struct Stats {
     pub huge_splits: u64,
     /// Huge folios made of small ones.
     pub huge_collapses: u64,
+    /// Pages of anonymous memory that went out.
+    pub pswpout: u64,
+    /// Pages of anonymous memory that came back.
+    pub pswpin: u64,
+    /// Pages of anonymous memory that came back with other bytes than they went out with: accesses to them
+    /// fail.
+    pub swap_errors: u64,
+    /// Bytes of anonymous memory that are out now.
+    pub swap_used_bytes: u64,
+    /// Bytes of what is compressed of it.
+    pub swap_compressed_bytes: u64,
+    /// Bytes of the frames in which that is.
+    pub swap_pool_bytes: u64,
     /// How pages get into windows: `move` or `copy`.
     pub mmu: &'static str,
 }

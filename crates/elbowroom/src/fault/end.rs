@@ -8,6 +8,7 @@ use crate::platform::Platform;
 use crate::stats::Kind;
 use crate::trace::{FaultEnd, Trace};
 use elbowroom_machine::{Denial, Extent, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, Place, UnmapError};
+use elbowroom_sync::epoch::Slot;
 
 impl<P: Platform> Faults<P> {
     /// Ends a fault: its thread goes on, or learns how its access must fail.
@@ -65,7 +66,7 @@ impl<P: Platform> Faults<P> {
         // maps meanwhile.
         let Ok(vma) = mm.enter(event.addr) else { return false };
         let number = (event.addr >> PAGE_SHIFT) as u64;
-        let own = || vma.spec.is_private() && mm.anon.lookup(number).is_some();
+        let own = || vma.spec.is_private() && !matches!(mm.anon.slot(number), Slot::Empty);
         let index = vma.page_at(event.addr);
         let cached = || vma.spec.object.as_ref().and_then(|object| object.lookup(index));
         let denied = if own() {

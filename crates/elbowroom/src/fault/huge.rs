@@ -10,7 +10,7 @@ use super::Pass;
 use super::outcome::Outcome;
 use crate::config::COLLAPSE_LOOKS;
 use crate::group::Frames;
-use crate::page::{AnonPages, Flag, HUGE_ORDER, HUGE_PAGES, LockedFolio, Parked};
+use crate::page::{AnonPages, HUGE_ORDER, HUGE_PAGES, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::vma::{Mm, VmaGuard};
@@ -70,23 +70,6 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Splits a locked huge folio, which the space has from `first` on, into folios of one page; its pages
-    /// stay where they are.
-    pub(crate) fn split_own(&self, mm: &Mm, first: u64, mut huge: LockedFolio<'_>) {
-        debug_assert_eq!(huge.spaces(), 1, "huge folios are not shared");
-        let Some(extent) = huge.body_mut().extent.take() else { return };
-        let small: Vec<_> = (first..)
-            .zip(extent.split())
-            .map(|(page, extent)| self.anon_folio(page, extent, self.handlers()))
-            .collect();
-        let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
-        let split = mm.anon.split(first, huge.arc(), &folios);
-        assert!(split, "what is at a page changes only under its folio's lock");
-        huge.state.set(Flag::Dead);
-        self.groups.root().remove_folio();
-        self.counters.add(Event::HugeSplits, 1);
-    }
-
     /// Makes huge folios of what became uniform again, a few at a time. Linux: `khugepaged`.
     pub(crate) fn collapse_some(&self) {
         let mut left = self.tuning().collapses_at_once;
@@ -122,7 +105,7 @@ impl<P: Platform> Faults<P> {
         (first..).zip(small).all(|(page, folio)| {
             mm.anon.has(page, folio.arc())
                 && folio.order == 0
-                && folio.spaces() == 1
+                && folio.body().spaces() == 1
                 && self.mmu.unmap(folio.body_mut().extent()).is_ok()
         })
     }
@@ -142,7 +125,8 @@ impl<P: Platform> Faults<P> {
         let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
         let collapsed = mm.anon.collapse(first, &folios, huge.arc());
         if collapsed {
-            small.into_iter().for_each(|folio| self.free_folio(folio));
+            small.into_iter().for_each(|folio| self.free_own(folio));
+            self.list_own(huge.into_folio());
             self.counters.add(Event::HugeCollapses, 1);
         } else {
             self.free_folio(huge);

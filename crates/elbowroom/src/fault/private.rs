@@ -8,13 +8,16 @@
 use super::Faults;
 use super::Pass;
 use super::outcome::{Outcome, Reason};
+use super::step::bus;
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
+use crate::stats::Event;
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{Ordering, fence};
+use elbowroom_sync::epoch::Slot;
 
 /// In tests of the tests: a folio that was found is used without looking whether it is still there.
 const MUTANT_SKIP_IDENTITY_CHECK: bool = cfg!(elbowroom_mutant = "skip_identity_check");
@@ -29,7 +32,11 @@ enum NoCopy {
 impl<'a, P: Platform> Pass<'a, P> {
     pub(super) fn private_step(&mut self, mm: &Mm, vma: &VmaGuard<'_>, fault: &mut Parked) -> Outcome {
         let page = (fault.event.addr >> PAGE_SHIFT) as u64;
-        if let Some(folio) = mm.anon.lookup(page) {
+        let there = mm.anon.slot(page);
+        if let Slot::Word(slot) = there {
+            return self.swap_in(mm, vma, page, slot, fault);
+        }
+        if let Slot::Full(folio) = there {
             let mut folio = match self.lock_folio(folio) {
                 Ok(locked) => locked,
                 Err(step) => return step,
@@ -37,12 +44,12 @@ impl<'a, P: Platform> Pass<'a, P> {
             return if !MUTANT_SKIP_IDENTITY_CHECK && !mm.anon.has(page, folio.arc()) {
                 // It was dropped, copied or moved between being found and being locked.
                 Outcome::Again
-            } else if fault.event.write && folio.spaces() > 1 {
+            } else if fault.event.write && folio.body().spaces() > 1 {
                 self.unshare(mm, vma, &mut folio, fault)
             } else {
                 match self.core.map_own(vma, &mut folio, fault) {
                     // Pinned in another space that has it: a copy will do.
-                    Outcome::Wait(Reason::Pinned) if folio.spaces() > 1 => {
+                    Outcome::Wait(Reason::Pinned) if folio.body().spaces() > 1 => {
                         self.unshare(mm, vma, &mut folio, fault)
                     }
                     step => step,
@@ -54,6 +61,34 @@ impl<'a, P: Platform> Pass<'a, P> {
             Some(object) if fault.event.write => self.copy_on_write(mm, vma, object, fault),
             Some(object) => self.object_step(mm, vma, object, fault),
         }
+    }
+
+    /// A page that is out comes back. Linux: `do_swap_page`.
+    fn swap_in(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, slot: u64, fault: &Parked) -> Outcome {
+        let core = self.core;
+        let extent = match self.take_frames(0) {
+            Ok(extent) => extent,
+            Err(step) => return step,
+        };
+        let mut folio = core.anon_folio(page, extent, self.ready);
+        // First this: with the number this thread has the count of the slot, so that nobody else gives it up.
+        // Whoever finds the folio waits for its lock.
+        if !mm.anon.swap_in(page, slot, folio.arc()) {
+            core.free_folio(folio);
+            return Outcome::Again;
+        }
+        if core.swap.load(slot, folio.body_mut().extent().bytes_mut()).is_err() {
+            let back = mm.anon.swap_out(page, folio.arc(), slot);
+            assert!(back, "what is at a page changes only under its folio's lock");
+            core.free_folio(folio);
+            core.counters.add(Event::SwapErrors, 1);
+            return core.refuse(fault.event.addr, bus(vma), || mm.anon.is_out(page));
+        }
+        core.release_slot(slot);
+        core.counters.add(Event::SwapIns, 1);
+        let step = core.map_own(vma, &mut folio, fault);
+        core.list_own(folio.into_folio());
+        step
     }
 
     /// A new folio of one page of zeros, uptodate and locked.
@@ -68,7 +103,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if let Some(step) = self.huge_zero_page(mm, vma, page, fault) {
             return step;
         }
-        match self.zero_folio(Owner::anon(), page) {
+        match self.zero_folio(Owner::Anon, page) {
             Ok(folio) => self.own(mm, vma, folio, fault),
             Err(step) => step,
         }
@@ -156,8 +191,10 @@ impl<'a, P: Platform> Pass<'a, P> {
         // Nobody else changes what is there: the shared folio is locked, and was there after that.
         let replaced = mm.anon.replace((fault.event.addr >> PAGE_SHIFT) as u64, shared.arc(), own.arc());
         assert!(replaced, "what is at a page changes only under its folio's lock");
-        shared.remove_space();
-        core.map_own(vma, &mut own, fault)
+        shared.body_mut().rmap.remove(own.index);
+        let step = core.map_own(vma, &mut own, fault);
+        core.list_own(own.into_folio());
+        step
     }
 
     /// Puts a new folio into the space, maps it, and unlocks it.
@@ -187,7 +224,9 @@ impl<'a, P: Platform> Pass<'a, P> {
             return Outcome::Again;
         }
         if wanted() {
-            return core.map_own(vma, &mut folio, fault);
+            let step = core.map_own(vma, &mut folio, fault);
+            core.list_own(folio.into_folio());
+            return step;
         }
         core.take_own(mm, folio.index, folio);
         Outcome::Again
@@ -202,12 +241,13 @@ impl<P: Platform> Faults<P> {
         let base = (first as usize) << PAGE_SHIFT;
         let inside =
             vma.range.start.max(base) - base..vma.range.end.min(base + (PAGE_SIZE << folio.order)) - base;
-        let alone = folio.spaces() == 1;
+        let alone = folio.body().spaces() == 1;
         let extent = folio.body_mut().extent();
         if self.has_no_place_for(extent, base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
             return Outcome::Wait(Reason::Pinned);
         }
         let present = extent.is_mapped(base, (addr - base) >> PAGE_SHIFT);
+        let was_home = extent.is_home();
         let mapped = if !present {
             let writable = alone && vma.spec.prot.contains(Prot::WRITE);
             let pages = inside.start >> PAGE_SHIFT..inside.end >> PAGE_SHIFT;
@@ -223,6 +263,9 @@ impl<P: Platform> Faults<P> {
         } else {
             Ok(())
         };
+        if folio.state.set(Flag::Used) && was_home {
+            folio.state.set(Flag::Referenced);
+        }
         self.mapped(mapped, None, present && !write)
     }
 
@@ -243,10 +286,22 @@ impl<P: Platform> Faults<P> {
 
     /// Takes a folio, which is not mapped there, out of a space, if the space has it at the page, and frees
     /// it if no other has it.
-    pub(crate) fn take_own(&self, mm: &Mm, page: u64, folio: LockedFolio<'_>) {
+    pub(crate) fn take_own(&self, mm: &Mm, page: u64, mut folio: LockedFolio<'_>) {
         let taken = mm.anon.remove(page, folio.arc());
-        if taken && folio.remove_space() {
-            self.free_folio(folio);
+        if taken && folio.body_mut().rmap.remove(page) {
+            self.free_own(folio);
+        }
+    }
+
+    /// Takes what is out at a page out of a space, if anything is; `false`: a folio is there.
+    pub(crate) fn take_own_out(&self, mm: &Mm, page: u64) -> bool {
+        match mm.anon.take_out(page) {
+            Slot::Word(slot) => {
+                self.release_slot(slot);
+                true
+            }
+            Slot::Empty => true,
+            Slot::Full(_) => false,
         }
     }
 }

@@ -4,7 +4,11 @@
 //! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork
 //! two spaces have the same folio until one of them stores to it: [`Folio::spaces`] tells how many have it.
 //!
-//! A folio is one page, or a huge one: [`HUGE_PAGES`] of them, naturally aligned in addresses.
+//! A folio is one page, or a huge one: [`HUGE_PAGES`] of them, naturally aligned in addresses. A page that is
+//! out has the number of its swap slot in the place of a folio. The two are exchanged for each other in one
+//! step, with the folio's lock, so a page is never in both places nor in none, as far as anybody can see, and
+//! no cache of what is on its way in or out is needed beside the index. (Linux: the swap cache.) Whoever takes
+//! a number out has its count of the slot.
 //!
 //! A folio is taken out, moved, split or replaced only by who has its lock and has seen, since locking it,
 //! that it is the one at the page. So who has locked it and seen that may rely on it until unlocking; a folio
@@ -13,7 +17,7 @@
 use crate::page::Folio;
 use elbowroom_index::XArray;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
-use elbowroom_sync::epoch::{Guard, pin};
+use elbowroom_sync::epoch::{Guard, Slot, pin};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex, MutexGuard};
 use std::ops::Range;
 
@@ -56,6 +60,27 @@ impl AnonPages {
     /// The folio at a page; it may miss one that is being collapsed with others.
     pub fn lookup(&self, page: u64) -> Option<Arc<Folio>> {
         self.pages.load_arc(page, &pin())
+    }
+
+    /// What is at a page; it may miss a folio that is being collapsed with others.
+    pub fn slot(&self, page: u64) -> Slot<Arc<Folio>> {
+        let guard = pin();
+        loop {
+            match self.pages.slot(page, &guard) {
+                Slot::Empty => return Slot::Empty,
+                Slot::Word(slot) => return Slot::Word(slot),
+                // It may have gone out meanwhile.
+                Slot::Full(_) => match self.pages.load_arc(page, &guard) {
+                    Some(folio) => return Slot::Full(folio),
+                    None => continue,
+                },
+            }
+        }
+    }
+
+    /// Whether the page is out.
+    pub fn is_out(&self, page: u64) -> bool {
+        matches!(self.pages.slot(page, &pin()), Slot::Word(_))
     }
 
     /// The folio at a page. Finds one that is being collapsed with others, too; may take the lock for that.
@@ -136,25 +161,90 @@ impl AnonPages {
         self.has(page, folio) && self.pages.writer().erase(page).is_some()
     }
 
-    /// Whether there is none at all.
+    /// Puts the number of a swap slot in the place of `folio`, of one page, whose lock the caller has; `false`
+    /// if that is not there.
+    pub fn swap_out(&self, page: u64, folio: &Arc<Folio>, slot: u64) -> bool {
+        let _changing = self.lock();
+        self.has(page, folio) && self.pages.writer().exchange(page, Slot::Word(slot)).is_ok()
+    }
+
+    /// Puts `folio`, of one page, whose lock the caller has, in the place of a swap slot's number; `false` if
+    /// that is not there.
+    pub fn swap_in(&self, page: u64, slot: u64, folio: &Arc<Folio>) -> bool {
+        let _changing = self.lock();
+        self.has_out(page, slot) && self.pages.writer().exchange(page, Slot::Full(folio.clone())).is_ok()
+    }
+
+    fn has_out(&self, page: u64, slot: u64) -> bool {
+        matches!(self.pages.slot(page, &pin()), Slot::Word(there) if there == slot)
+    }
+
+    /// Takes the number of a swap slot out, and with it the count of the slot. `Full`: a folio is there.
+    pub fn take_out(&self, page: u64) -> Slot<Arc<Folio>> {
+        let _changing = self.lock();
+        let there = self.slot(page);
+        if matches!(there, Slot::Word(_)) {
+            let _ = self.pages.writer().exchange(page, Slot::Empty);
+        }
+        there
+    }
+
+    /// Puts the number of a swap slot, and the caller's count of it, where nothing is; `false` if something
+    /// is there.
+    pub fn put_out(&self, page: u64, slot: u64) -> bool {
+        let _changing = self.lock();
+        matches!(self.slot(page), Slot::Empty) && self.pages.writer().exchange(page, Slot::Word(slot)).is_ok()
+    }
+
+    /// Calls `share` with the number of the swap slot at a page, which stays there meanwhile. `Full`: a folio
+    /// is there.
+    pub fn share_out(&self, page: u64, share: impl FnOnce(u64)) -> Slot<Arc<Folio>> {
+        let _changing = self.lock();
+        let there = self.slot(page);
+        if let Slot::Word(slot) = there {
+            share(slot);
+        }
+        there
+    }
+
+    /// Whether there is nothing at all.
     pub fn is_empty(&self) -> bool {
-        self.whole(|| self.pages.is_empty())
+        self.whole(|| self.seems_empty_everywhere())
     }
 
-    /// Whether there seems to be none in a range of pages. Takes no lock.
+    fn seems_empty_everywhere(&self) -> bool {
+        self.pages.is_empty() && !self.pages.has_words()
+    }
+
+    /// Whether there seems to be nothing in a range of pages. Takes no lock.
     pub fn seems_empty(&self, pages: Range<u64>) -> bool {
-        self.pages.is_empty() || self.pages.range(pages, &pin()).next().is_none()
+        let guard = pin();
+        (self.pages.is_empty() || self.pages.range(pages.clone(), &guard).next().is_none())
+            && (!self.pages.has_words() || self.pages.words(pages, &guard).next().is_none())
     }
 
-    /// Whether there is any in a range of pages.
+    /// Whether there is anything in a range of pages.
     pub fn has_any(&self, pages: Range<u64>) -> bool {
-        self.whole(|| !self.pages.is_empty() && self.pages.range(pages.clone(), &pin()).next().is_some())
+        self.whole(|| !self.seems_empty(pages.clone()))
+    }
+
+    /// The pages of a range that have anything, as folios have them, and what is out one by one; the first and
+    /// the last may reach out of the range. In no order.
+    pub fn owned_in(&self, pages: Range<u64>) -> Vec<Range<u64>> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let _changing = self.lock();
+        let guard = pin();
+        let folios = self.pages.range(pages.clone(), &guard).map(|entry| entry.index..entry.last() + 1);
+        let out = self.pages.words(pages, &guard).map(|(page, _)| page..page + 1);
+        folios.chain(out).collect()
     }
 
     /// The folios that have any of a range of pages, each with its first page, which may lie before the
     /// range.
     pub fn in_range(&self, pages: Range<u64>) -> Vec<(u64, Arc<Folio>)> {
-        if self.is_empty() {
+        if self.whole(|| self.pages.is_empty()) {
             return Vec::new();
         }
         let _changing = self.lock();
@@ -165,19 +255,27 @@ impl AnonPages {
     /// The part of `pages` around `page` that has none, if all that may be there are copies of a file's
     /// pages, which are never split nor collapsed. Takes no lock.
     pub fn gap_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
-        if self.pages.is_empty() {
+        if self.seems_empty_everywhere() {
             return pages;
         }
         let guard = pin();
-        let mut gap = pages.clone();
-        for entry in self.pages.range(pages, &guard) {
-            if entry.index < page {
-                gap.start = entry.index + 1;
-            } else {
-                gap.end = entry.index;
-                break;
-            }
-        }
+        let folios = self.pages.range(pages.clone(), &guard).map(|entry| entry.index);
+        let out = self.pages.words(pages.clone(), &guard).map(|(page, _)| page);
+        let mut gap = pages;
+        narrow(&mut gap, page, folios);
+        narrow(&mut gap, page, out);
         gap
+    }
+}
+
+/// Cuts a gap around `page` by what is in it, in ascending order.
+fn narrow(gap: &mut Range<u64>, page: u64, there: impl Iterator<Item = u64>) {
+    for at in there {
+        if at < page {
+            gap.start = gap.start.max(at + 1);
+        } else {
+            gap.end = gap.end.min(at);
+            break;
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! for their lock).
 
 mod anon;
+mod anon_rmap;
 mod dirty;
 mod locked;
 mod state;
@@ -13,6 +14,7 @@ mod wait;
 mod waiting;
 
 pub use anon::{AnonPages, HUGE_ORDER, HUGE_PAGES};
+pub use anon_rmap::AnonRmap;
 pub use dirty::{Dirty, checksum};
 pub use locked::{LockedFolio, Reading, Ready, Woken};
 pub use state::{Flag, StateWord};
@@ -30,9 +32,8 @@ pub enum Owner {
     /// A file or shared memory: it has page [`Folio::index`] and those that follow. Weak: a folio may be
     /// dropped by whoever ends a grace period, perhaps with locks, where no file may be closed.
     File(Weak<FileObject>),
-    /// The anonymous memory of so many spaces: of one, or of several since a fork. Changed by who has the
-    /// folio's lock.
-    Anon(AtomicU32),
+    /// Anonymous memory of one space or, since a fork, of several: [`Body::rmap`] tells where.
+    Anon,
 }
 
 /// 2^order pages of an owner.
@@ -58,19 +59,21 @@ pub struct Body {
     pub extent: Option<Frames>,
     /// The pages that differ from the file.
     pub dirty: Dirty,
+    /// Where the spaces have it, if it is anonymous.
+    pub rmap: AnonRmap,
 }
 
 impl Folio {
     /// A folio whose frames are to be filled.
     pub fn new(owner: Owner, index: u64, order: u8) -> Self {
-        let body = Body { extent: None, dirty: Dirty::new(order) };
+        let body = Body { extent: None, dirty: Dirty::new(order), rmap: AnonRmap::new(index) };
         Self::with(owner, index, order, StateWord::new(body))
     }
 
     /// A folio that has its bytes.
     pub fn filled(owner: Owner, index: u64, extent: Frames) -> Self {
         let (order, mapped) = (extent.order(), !extent.is_home());
-        let body = Body { extent: Some(extent), dirty: Dirty::new(order) };
+        let body = Body { extent: Some(extent), dirty: Dirty::new(order), rmap: AnonRmap::new(index) };
         let folio = Self::with(owner, index, order, StateWord::uptodate(body));
         if mapped {
             // Before anybody can find it: who unmaps passes by what is not mapped, without its lock.
@@ -88,36 +91,13 @@ impl Folio {
     pub fn object(&self) -> Option<Arc<FileObject>> {
         match &self.owner {
             Owner::File(object) => object.upgrade(),
-            Owner::Anon(_) => None,
+            Owner::Anon => None,
         }
     }
 
     /// Whether it is not anonymous.
     pub fn is_cached(&self) -> bool {
         matches!(self.owner, Owner::File(_))
-    }
-
-    /// How many spaces have it as their own. Stays so while the caller has its lock.
-    pub fn spaces(&self) -> u32 {
-        match &self.owner {
-            Owner::File(_) => 0,
-            Owner::Anon(spaces) => spaces.load(Ordering::Acquire),
-        }
-    }
-
-    /// One more space has it. The caller has its lock.
-    pub fn add_space(&self) {
-        if let Owner::Anon(spaces) = &self.owner {
-            spaces.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    /// A space has it no more; `true`: it was the last. The caller has its lock.
-    pub fn remove_space(&self) -> bool {
-        match &self.owner {
-            Owner::File(_) => false,
-            Owner::Anon(spaces) => spaces.fetch_sub(1, Ordering::AcqRel) == 1,
-        }
     }
 
     /// Notes that it is taken from one mapping to another, by who has its lock; tells how often that was so
@@ -145,17 +125,17 @@ impl Owner {
     pub fn file(object: &Arc<FileObject>) -> Self {
         Self::File(Arc::downgrade(object))
     }
-
-    /// Anonymous memory of one space.
-    pub fn anon() -> Self {
-        Self::Anon(AtomicU32::new(1))
-    }
 }
 
 impl Body {
     /// The group that pays for the frames.
     pub fn group(&self) -> GroupId {
         self.extent.as_ref().map_or(GroupId::ROOT, Frames::group)
+    }
+
+    /// How many spaces have it, if it is anonymous.
+    pub fn spaces(&self) -> usize {
+        self.rmap.pages().len()
     }
 
     /// The frames.

@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_folio_of_a_thread_that_panicked_panics_too() {
         let (waits, woken) = (WaitTable::new(&LockStats::new()), Ready::default());
-        let locked = LockedFolio::new(Folio::new(Owner::anon(), 0, 0), &waits, &woken);
+        let locked = LockedFolio::new(Folio::new(Owner::Anon, 0, 0), &waits, &woken);
         let folio = locked.arc().clone();
         let panics = |f: &mut dyn FnMut()| {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).expect_err("it panics")
@@ -362,7 +362,7 @@ mod tests {
         const TIME: Duration = Duration::from_millis(20);
         let locks = LockStats::new();
         let (waits, woken) = (Arc::new(WaitTable::new(&locks)), Ready::default());
-        let locked = LockedFolio::new(Folio::new(Owner::anon(), 0, 0), &waits, &woken);
+        let locked = LockedFolio::new(Folio::new(Owner::Anon, 0, 0), &waits, &woken);
         let folio = locked.arc().clone();
         assert!(waits.park(&folio, fault(), true).is_none());
         let (for_waiter, its_folio) = (waits.clone(), folio.clone());

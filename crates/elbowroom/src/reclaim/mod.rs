@@ -5,6 +5,8 @@
 //! himself, also while the arena still grows, as if it had its size; where nothing can be freed, he grows it.
 //! Nothing here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
+mod anon;
+
 use crate::config::{
     CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, FREE_AHEAD_PAGES, RECLAIM_BATCH_FOLIOS, RECLAIM_ROUNDS,
     RECLAIM_SCAN_FACTOR, SUPPLY_LOOK,
@@ -86,6 +88,7 @@ impl<P: Platform> Drop for Reclaim<P> {
                 }
             }
         }
+        self.swap.take_frames().into_iter().for_each(|frames| self.free(frames));
         debug_assert!(leaked || thread::panicking() || self.groups.with_charges().is_none());
     }
 }
@@ -348,8 +351,16 @@ impl<P: Platform> Reclaim<P> {
                     continue;
                 }
             };
+            if !victim.is_cached() && victim.order > 0 {
+                // Its pages are listed one by one.
+                self.split_to_swap(victim);
+                aged += 1;
+                continue;
+            }
+            // The bytes of what is anonymous are nowhere else.
+            let clean = victim.is_cached() && victim.body().dirty.is_empty();
             let (order, body) = (victim.order, victim.body_mut());
-            let single = order == 0 && body.dirty.is_empty() && !body.extent().is_home();
+            let single = order == 0 && clean && !body.extent().is_home();
             if single && let Some(frames) = body.extent.take() {
                 let new = rarely && !victim.state.test(Flag::Workingset);
                 if new && !self.chances.sample() {
@@ -405,7 +416,8 @@ impl<P: Platform> Reclaim<P> {
     /// many pages, if that can be.
     fn age_one(&self, mut victim: LockedFolio<'_>, counts_as: usize) -> bool {
         let unmapped = self.mmu.unmap(victim.body_mut().extent());
-        let gone = unmapped == Err(UnmapError::Lost) && self.evict_lost(&mut victim);
+        let lost = unmapped == Err(UnmapError::Lost);
+        let gone = lost && victim.is_cached() && self.evict_lost(&mut victim);
         let folio = victim.into_folio();
         if unmapped.is_ok() {
             self.counters.add(Event::SecondChances, 1);
@@ -434,6 +446,8 @@ impl<P: Platform> Reclaim<P> {
         let (home, dirty) = (body.extent().is_home(), !body.dirty.is_empty());
         let (fate, freed) = if !home {
             (Fate::Inactive, 0)
+        } else if !victim.is_cached() {
+            if self.swap_out(&mut victim) { (Fate::Gone, 1) } else { (Fate::Active, 0) }
         } else if dirty && !self.may_drop_dirty(&victim) {
             self.to_write.add(victim.arc().clone());
             (Fate::Inactive, 0)

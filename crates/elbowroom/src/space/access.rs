@@ -96,8 +96,8 @@ impl<P: Platform> Spaces<P> {
             for mapper in &looked_at {
                 let mapped = self.mapped_still(mapper, object, &beyond, Which::Private);
                 let Some((layout, mapped)) = mapped else { continue };
-                let own = |m: &MappedRange| mapper.mm.anon.in_range(m.page_numbers(&beyond));
-                let copies: Vec<_> = mapped.iter().flat_map(own).map(|(page, _)| page).collect();
+                let own = |m: &MappedRange| mapper.mm.anon.owned_in(m.page_numbers(&beyond));
+                let copies: Vec<_> = mapped.iter().flat_map(own).map(|own| own.start).collect();
                 drop(layout);
                 found += copies.len();
                 let dropped = |page: &&u64| self.drop_copy(&mapper.mm, **page, object, end);

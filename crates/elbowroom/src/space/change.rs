@@ -10,6 +10,7 @@ use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
 use crate::writeback::{Home, Leave, Patience};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::Arc;
+use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 /// A part of a mapping that a change concerns.
@@ -339,7 +340,10 @@ impl<P: Platform> Spaces<P> {
         }
         let pages = part.page_numbers();
         let _: Result<(), Errno> = each_own(mm, &pages, |page| {
-            let Some(folio) = self.lock_own_within(mm, page, &pages) else { return Ok(page + 1) };
+            let Some(folio) = self.lock_own_within(mm, page, &pages) else {
+                // If it came in meanwhile, the next look finds the folio.
+                return Ok(if self.take_own_out(mm, page) { page + 1 } else { page });
+            };
             let first = AnonPages::first_of(&folio, page);
             let next = first + folio.pages();
             self.take_own(mm, first, folio);
@@ -390,7 +394,17 @@ impl<P: Platform> Spaces<P> {
         within: &Range<u64>,
         wanted: impl Fn(&Vma) -> bool,
     ) -> Option<u64> {
-        let Some(mut folio) = self.lock_own_within(mm, page, within) else { return Some(page + 1) };
+        let Some(mut folio) = self.lock_own_within(mm, page, within) else {
+            return match mm.anon.slot(page) {
+                Slot::Empty => Some(page + 1),
+                Slot::Word(_) => {
+                    let vma = mm.enter((page as usize) << PAGE_SHIFT).ok()?;
+                    (!wanted(&vma) || self.take_own_out(mm, page)).then_some(page + 1)
+                }
+                // It came in meanwhile.
+                Slot::Full(_) => None,
+            };
+        };
         let first = AnonPages::first_of(&folio, page);
         let next = first + folio.pages();
         let addr = (first as usize) << PAGE_SHIFT;
@@ -415,9 +429,9 @@ pub(super) fn each_own(
     pages: &Range<u64>,
     mut each: impl FnMut(u64) -> Result<u64, Errno>,
 ) -> Result<(), Errno> {
-    for (first, listed) in mm.anon.in_range(pages.clone()) {
-        let end = (first + listed.pages()).min(pages.end);
-        let mut page = first.max(pages.start);
+    for own in mm.anon.owned_in(pages.clone()) {
+        let end = own.end.min(pages.end);
+        let mut page = own.start.max(pages.start);
         while page < end {
             page = each(page)?;
         }

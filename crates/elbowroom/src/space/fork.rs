@@ -9,6 +9,7 @@ use crate::trace::Verb;
 use crate::vma::{Vma, VmaFlags, VmaSpec};
 use crate::writeback::Patience;
 use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
+use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 impl Space<Soft> {
@@ -48,8 +49,8 @@ impl Space<Soft> {
                 continue;
             }
             let pages = (range.start >> PAGE_SHIFT) as u64..(range.end >> PAGE_SHIFT) as u64;
-            for (first, folio) in self.mm.anon.in_range(pages.clone()) {
-                for page in first.max(pages.start)..(first + folio.pages()).min(pages.end) {
+            for own in self.mm.anon.owned_in(pages.clone()) {
+                for page in own.start.max(pages.start)..own.end.min(pages.end) {
                     let there = ((page as usize) << PAGE_SHIFT).wrapping_add(offset) >> PAGE_SHIFT;
                     self.share(page, child, there as u64, &patience)?;
                 }
@@ -91,14 +92,24 @@ impl Space<Soft> {
 
     /// Lets the child have what this space has at a page: from now on a store by either is a fault.
     fn share(&self, page: u64, child: &Space<Soft>, there: u64, patience: &Patience) -> Result<(), Errno> {
-        // Dropped meanwhile: then the child has none either. Copied or moved: the next look finds the other.
-        while let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) {
+        loop {
+            let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) else {
+                match self.mm.anon.share_out(page, |slot| self.core.swap.share(slot)) {
+                    // Nobody knows the child yet.
+                    Slot::Word(slot) => _ = child.mm.anon.put_out(there, slot),
+                    // Dropped meanwhile: then the child has none either.
+                    Slot::Empty => {}
+                    // It came in.
+                    Slot::Full(_) => continue,
+                }
+                break;
+            };
+            // If it is copied or moved meanwhile, the next look finds the other.
             // What others have, too, nobody can store to.
-            let shared = folio.spaces() > 1;
+            let shared = folio.body().spaces() > 1;
             let unmapped = shared || self.core.mmu.unmap(folio.body_mut().extent()) != Err(UnmapError::Busy);
             if unmapped {
-                folio.add_space();
-                // Nobody knows the child yet.
+                folio.body_mut().rmap.add(there);
                 child.mm.anon.insert(there, folio.arc());
             }
             drop(folio);
@@ -114,9 +125,14 @@ impl Space<Soft> {
 
     /// Takes back what a child has got that nobody will ever use.
     fn undo_fork(&self, child: &Space<Soft>) {
-        for (page, _) in child.mm.anon.in_range(ALL_PAGES) {
-            if let Some(folio) = self.core.lock_own(&child.mm, page) {
-                child.core.take_own(&child.mm, page, folio);
+        for page in child.mm.anon.owned_in(ALL_PAGES).into_iter().flatten() {
+            loop {
+                if let Some(folio) = self.core.lock_own(&child.mm, page) {
+                    break child.core.take_own(&child.mm, page, folio);
+                }
+                if child.core.take_own_out(&child.mm, page) {
+                    break;
+                }
             }
         }
     }

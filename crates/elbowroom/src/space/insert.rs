@@ -198,16 +198,18 @@ impl Insertion<'_> {
     }
 
     fn insert(&mut self, vma: &Vma, at: usize, buffer: &mut Buffer) -> Result<(), Stop> {
-        let Some(old) = self.space.mm.anon.lookup((at >> PAGE_SHIFT) as u64) else {
+        let (core, page) = (&self.space.core, (at >> PAGE_SHIFT) as u64);
+        let Some(old) = self.space.mm.anon.lookup(page) else {
+            // What is out there is replaced as well.
+            core.take_own_out(&self.space.mm, page);
             return self.insert_first(vma, at, buffer);
         };
-        let core = &self.space.core;
         let mut old = LockedFolio::try_lock(old, &core.waits, &self.ready)
             .map_err(|folio| Stop::Wait(Reason::Folio(folio)))?;
-        if !self.space.mm.anon.has((at >> PAGE_SHIFT) as u64, old.arc()) {
+        if !self.space.mm.anon.has(page, old.arc()) {
             Err(Stop::Again)
         } else if old.order > 0 {
-            let first = AnonPages::first_of(&old, (at >> PAGE_SHIFT) as u64);
+            let first = AnonPages::first_of(&old, page);
             core.split_own(&self.space.mm, first, old);
             Err(Stop::Again)
         } else if self.is_in_the_way(&mut old, at) {
@@ -221,7 +223,7 @@ impl Insertion<'_> {
     /// Takes a locked folio out of the MMU, if it is mapped here or will get the new frame; `true` if it is
     /// pinned there.
     fn is_in_the_way(&self, old: &mut LockedFolio<'_>, at: usize) -> bool {
-        let (mmu, alone) = (&self.space.core.mmu, old.spaces() == 1);
+        let (mmu, alone) = (&self.space.core.mmu, old.body().spaces() == 1);
         let extent = old.body_mut().extent();
         let gone = if alone { mmu.unmap(extent) } else { mmu.unmap_at(extent, at) };
         gone == Err(UnmapError::Busy)
@@ -233,6 +235,7 @@ impl Insertion<'_> {
         let Some(mut folio) = self.new_folio(at, buffer) else { return Err(Stop::Fail(Errno::INVAL)) };
         if self.space.mm.anon.insert(folio.index, folio.arc()) {
             self.map(vma, at, &mut folio);
+            core.list_own(folio.into_folio());
             return Ok(());
         }
         // A fault was faster.
@@ -243,7 +246,7 @@ impl Insertion<'_> {
 
     /// Where `old` is, which is locked and home.
     fn replace(&self, vma: &Vma, at: usize, mut old: LockedFolio<'_>, buffer: &mut Buffer) {
-        if old.spaces() == 1 {
+        if old.body().spaces() == 1 {
             // The folio stays and gets the new frame, so that neither index nor folio has to be made anew.
             std::mem::swap(&mut old.body_mut().extent, &mut buffer.extent);
             self.map(vma, at, &mut old);
@@ -252,8 +255,9 @@ impl Insertion<'_> {
             // else changes what is there.
             let replaced = self.space.mm.anon.replace(own.index, old.arc(), own.arc());
             assert!(replaced, "what is at a page changes only under its folio's lock");
-            old.remove_space();
+            old.body_mut().rmap.remove(own.index);
             self.map(vma, at, &mut own);
+            self.space.core.list_own(own.into_folio());
         }
     }
 

@@ -65,11 +65,13 @@ impl<P: Platform> Space<P> {
             }
             next = part.range.end;
             for page in part.range.clone().step_by(PAGE_SIZE) {
-                let own = part.spec.is_private() && self.mm.anon.find((page >> PAGE_SHIFT) as u64).is_some();
+                let number = (page >> PAGE_SHIFT) as u64;
+                let own = part.spec.is_private() && self.mm.anon.find(number).is_some();
+                let is_out = part.spec.is_private() && self.mm.anon.is_out(number);
                 let index = part.first_page + ((page - part.range.start) >> PAGE_SHIFT) as u64;
                 let folio = part.spec.object.as_ref().and_then(|object| object.lookup(index));
                 let cached = folio.is_some_and(|folio| folio.state.test(Flag::Uptodate));
-                out[(page - addr) >> PAGE_SHIFT] = u8::from(own || cached);
+                out[(page - addr) >> PAGE_SHIFT] = u8::from(own || cached && !is_out);
             }
         }
         if next == range.end { Ok(()) } else { Err(Errno::NOMEM) }

@@ -9,6 +9,7 @@ use crate::platform::Platform;
 use crate::trace::Verb;
 use crate::vma::{Vma, VmaFlags};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 /// Where a remapped range may go.
@@ -229,10 +230,21 @@ impl<P: Platform> Space<P> {
                 && moved(block.start).is_multiple_of(HUGE_PAGES);
             let within = if whole { block } else { page..page + 1 };
             // A truncation may take a copy away meanwhile.
-            let Some(folio) = self.core.lock_own_within(&self.mm, page, &within) else { return Ok(page + 1) };
+            let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &within) else {
+                return Ok(match self.mm.anon.take_out(page) {
+                    Slot::Word(slot) => {
+                        self.mm.anon.put_out(moved(page), slot);
+                        page + 1
+                    }
+                    Slot::Empty => page + 1,
+                    // It came in meanwhile.
+                    Slot::Full(_) => page,
+                });
+            };
             let first = AnonPages::first_of(&folio, page);
             self.mm.anon.remove(first, folio.arc());
             self.mm.anon.insert(moved(first), folio.arc());
+            folio.body_mut().rmap.change(first, moved(first));
             Ok(first + folio.pages())
         });
     }

@@ -27,3 +27,4 @@ mod remap;
 mod resize;
 mod stores;
 mod storm;
+mod swap;

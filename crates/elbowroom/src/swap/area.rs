@@ -1,0 +1,276 @@
+//! The swap area: slots, each of which tells where the bytes of a page are. Linux: `swap_info_struct`.
+//!
+//! A slot has a number for as long as anybody has a count of it; where its bytes are may change meanwhile.
+//!
+//! Synchronization: slots are in stripes, with a lock of the class `swap` each. It is held while a compressed
+//! page is copied out of the pool, so that nobody moves or frees it meanwhile.
+
+use super::classes::{BLOCK_PAGES, LARGEST};
+use super::pool::{Handle, Pool};
+use super::tier::{Compressor, Corrupt, Placement, Room, expand, fill};
+use crate::group::Frames;
+use crate::page::checksum;
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::{Lines, LockClass, LockStats, Mutex};
+
+/// Slots are spread over so many locks.
+const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
+
+/// Frames that are kept so that a page can go out when none is free: those of several blocks, less what each
+/// page brings itself.
+const RESERVE: usize = if cfg!(shuttle) { BLOCK_PAGES } else { 4 * BLOCK_PAGES };
+
+/// Where the bytes of a slot are.
+#[derive(Debug, Clone, Copy)]
+enum Tier {
+    /// Nowhere: they are one word, repeated.
+    Filled(u64),
+    /// In the pool.
+    Pool(Handle),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SwapSlot {
+    tier: Tier,
+    /// The low half of the checksum of the page.
+    sum: u32,
+    /// How many spaces have its number at one of their pages.
+    count: u32,
+}
+
+#[derive(Default)]
+struct Stripe {
+    /// By number; a slot without a count is free.
+    slots: Vec<SwapSlot>,
+    free: Vec<u32>,
+}
+
+/// Why a page cannot go out now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Short {
+    /// The pool needs so many frames more.
+    Frames(usize),
+    /// All slots are taken.
+    Slots,
+}
+
+/// Where pages go that are out.
+pub struct Swap {
+    pool: Pool,
+    stripes: Vec<Lines<Mutex<Stripe>>>,
+    /// Pages that may be out at a time; 0: anonymous memory stays in memory.
+    limit: u64,
+    /// Pages of frames that the pool may have.
+    pool_limit: u64,
+    used: AtomicU64,
+    next: AtomicUsize,
+    reserve: Mutex<Vec<Frames>>,
+}
+
+impl Swap {
+    /// An empty one, for so many pages, of which so many pages of frames may be compressed ones.
+    pub fn new(locks: &LockStats, limit: u64, pool_limit: u64) -> Self {
+        let stripe = |_| Lines(locks.mutex(LockClass::Swap, Stripe::default()));
+        Self {
+            pool: Pool::new(locks),
+            stripes: (0..STRIPES).map(stripe).collect(),
+            limit,
+            pool_limit,
+            used: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+            reserve: locks.mutex(LockClass::Queue, Vec::new()),
+        }
+    }
+
+    /// Whether pages may go out at all.
+    pub fn is_on(&self) -> bool {
+        self.limit > 0
+    }
+
+    /// Pages that are out.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// The pool of compressed pages.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Where a page would go now.
+    pub fn place<'c>(&self, compressor: &'c mut Compressor, page: &[u8]) -> Placement<'c> {
+        compressor.place(page, Room { pool: self.pool.pages() < self.pool_limit, file: false })
+    }
+
+    /// Keeps a page as [`Swap::place`] has it, for so many spaces; gives the slot's number, and takes frames,
+    /// one page each, if it must. `sum`: the checksum of the page.
+    ///
+    /// # Errors
+    /// What is missing; nothing was taken.
+    pub fn keep(
+        &self,
+        placement: &Placement<'_>,
+        sum: u64,
+        spaces: u32,
+        frames: &mut Vec<Frames>,
+    ) -> Result<u64, Short> {
+        if self.used.fetch_add(1, Ordering::Relaxed) >= self.limit {
+            self.used.fetch_sub(1, Ordering::Relaxed);
+            return Err(Short::Slots);
+        }
+        let tier = match placement {
+            Placement::Filled(word) => Ok(Tier::Filled(*word)),
+            Placement::Pool(object) => self.pool.store(object, frames).map(Tier::Pool).map_err(Short::Frames),
+            Placement::File | Placement::Full => Err(Short::Slots),
+        };
+        let tier = tier.inspect_err(|_| _ = self.used.fetch_sub(1, Ordering::Relaxed))?;
+        Ok(self.add(SwapSlot { tier, sum: sum as u32, count: spaces }))
+    }
+
+    fn add(&self, slot: SwapSlot) -> u64 {
+        let stripe = self.next.fetch_add(1, Ordering::Relaxed) % STRIPES;
+        let mut slots = self.stripes[stripe].lock();
+        let at = match slots.free.pop() {
+            Some(at) => {
+                slots.slots[at as usize] = slot;
+                at as usize
+            }
+            None => {
+                slots.slots.push(slot);
+                slots.slots.len() - 1
+            }
+        };
+        (at * STRIPES + stripe) as u64
+    }
+
+    fn with<R>(&self, number: u64, f: impl FnOnce(&mut Stripe, usize) -> R) -> R {
+        let number = number as usize;
+        let mut stripe = self.stripes[number % STRIPES].lock();
+        let at = number / STRIPES;
+        assert!(stripe.slots[at].count > 0, "who has a slot's number has a count of it");
+        f(&mut stripe, at)
+    }
+
+    /// One more space has the slot. The caller has a count of it, or what keeps others from giving it up.
+    pub fn share(&self, number: u64) {
+        self.with(number, |stripe, at| stripe.slots[at].count += 1);
+    }
+
+    /// Fills a page with the bytes of a slot, of which the caller has a count.
+    ///
+    /// # Errors
+    /// They are not those that went out. The page must be shown to nobody.
+    pub fn load(&self, number: u64, page: &mut [u8]) -> Result<(), Corrupt> {
+        let mut compressed = [0; LARGEST];
+        let (len, sum) = self.with(number, |stripe, at| {
+            let SwapSlot { tier, sum, .. } = stripe.slots[at];
+            match tier {
+                Tier::Filled(word) => {
+                    fill(page, word);
+                    (None, sum)
+                }
+                Tier::Pool(handle) => (Some(self.pool.load(handle, &mut compressed)), sum),
+            }
+        });
+        if let Some(len) = len {
+            expand(&compressed[..len], page)?;
+        }
+        if checksum(page) as u32 == sum { Ok(()) } else { Err(Corrupt) }
+    }
+
+    /// Gives a count of a slot up; with the last one, its bytes are gone. Gives back frames that are not
+    /// needed any more.
+    pub fn release(&self, number: u64) -> Vec<Frames> {
+        let last = self.with(number, |stripe, at| {
+            let slot = &mut stripe.slots[at];
+            slot.count -= 1;
+            let last = (slot.count == 0).then_some(slot.tier);
+            if last.is_some() {
+                stripe.free.push(at as u32);
+            }
+            last
+        });
+        if last.is_some() {
+            self.used.fetch_sub(1, Ordering::Relaxed);
+        }
+        match last {
+            Some(Tier::Pool(handle)) => self.pool.free(handle),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Frames of the reserve, at most so many.
+    pub fn from_reserve(&self, most: usize) -> Vec<Frames> {
+        let mut reserve = self.reserve.lock();
+        let keep = reserve.len().saturating_sub(most);
+        reserve.split_off(keep)
+    }
+
+    /// Puts frames, one page each, into the reserve; gives back what it has no room for.
+    pub fn to_reserve(&self, mut frames: Vec<Frames>) -> Vec<Frames> {
+        let mut reserve = self.reserve.lock();
+        let room = RESERVE.saturating_sub(reserve.len()).min(frames.len());
+        reserve.extend(frames.drain(..room));
+        frames
+    }
+
+    /// How many frames the reserve lacks.
+    pub fn reserve_lacks(&self) -> usize {
+        RESERVE - self.reserve.lock().len()
+    }
+
+    /// Takes all frames out: the manager ends.
+    pub fn take_frames(&self) -> Vec<Frames> {
+        let mut frames = self.pool.take_all();
+        frames.append(&mut self.reserve.lock());
+        frames
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::group::{DirtyLimits, GroupId, Groups};
+    use elbowroom_machine::PAGE_SIZE;
+    use elbowroom_machine::soft::{SoftConfig, SoftMmu};
+
+    #[test]
+    fn a_slot_lives_as_long_as_anybody_counts_it() {
+        let locks = LockStats::new();
+        let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
+        while mmu.grow().unwrap() {}
+        let groups = Groups::new(DirtyLimits::NONE, &[]);
+        let swap = Swap::new(&locks, 2, 8);
+        let mut compressor = Compressor::new();
+        let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
+        let placement = swap.place(&mut compressor, &text);
+        let mut frames = Vec::new();
+        let Err(Short::Frames(missing)) = swap.keep(&placement, checksum(&text), 2, &mut frames) else {
+            panic!("an empty pool has no frames")
+        };
+        assert_eq!(swap.used(), 0);
+        frames.extend((0..missing).filter_map(|_| groups.alloc(&mmu, GroupId::ROOT, 0)));
+        let first = swap.keep(&placement, checksum(&text), 2, &mut frames).unwrap();
+        let zeros = [0; PAGE_SIZE];
+        let second = swap.keep(&Placement::Filled(0), checksum(&zeros), 1, &mut frames).unwrap();
+        assert_eq!(swap.keep(&Placement::Filled(0), 0, 1, &mut frames), Err(Short::Slots));
+        assert_eq!((swap.used(), swap.pool().objects()), (2, 1));
+        let mut page = [1; PAGE_SIZE];
+        swap.share(first);
+        for _ in 0..2 {
+            assert!(swap.release(first).is_empty());
+            assert_eq!(swap.load(first, &mut page), Ok(()));
+            assert_eq!(page[..], text[..]);
+        }
+        assert_eq!(swap.load(second, &mut page), Ok(()));
+        assert_eq!(page, zeros);
+        assert_eq!(swap.to_reserve(swap.release(first)).len(), 0);
+        assert!(swap.release(second).is_empty());
+        assert_eq!((swap.used(), swap.pool().objects(), swap.reserve_lacks()), (0, 0, RESERVE - missing));
+        // A sum that is not that of the page.
+        let wrong = swap.keep(&Placement::Filled(7), 1, 1, &mut frames).unwrap();
+        assert_eq!(swap.load(wrong, &mut page), Err(Corrupt));
+        swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
+        assert_eq!(groups.with_charges(), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! Anonymous memory that is larger than the budget.
+
+use crate::support::*;
+use elbowroom::{Advice, Config, Remap, Sharing};
+use elbowroom_sync::time::{Duration, Instant};
+
+on_every_machine! {
+    four_budgets_of_memory_keep_their_bytes
+    what_is_out_moves_goes_and_is_replaced
+    copies_of_a_files_pages_go_out_and_end_with_it
+    threads_that_share_more_than_the_budget_see_their_own_stores
+    without_room_nothing_is_lost
+}
+
+/// A budget of which all that [`Machine::mark`] makes can be out: pages with two words compress well.
+fn with_swap(times: u64) -> Config {
+    Config { swap: times * BUDGET, ..Config::with_memory(BUDGET) }
+}
+
+/// Pages of `times` budgets.
+const fn budgets(times: usize) -> usize {
+    times * BUDGET as usize / PAGE
+}
+
+/// What was unmapped has no slot and no frame of the pool.
+fn nothing_is_out<M: Machine>(m: &M) {
+    let stats = m.manager().stats();
+    assert_eq!((stats.swap_used_bytes, stats.swap_pool_bytes, stats.swap_compressed_bytes), (0, 0, 0));
+    assert_eq!(stats.swap_errors, 0);
+    assert!(stats.peak_bytes <= BUDGET, "{} bytes", stats.peak_bytes);
+}
+
+fn four_budgets_of_memory_keep_their_bytes<M: Machine>() {
+    let Some(m) = M::start(with_swap(8)) else { return };
+    let pages = budgets(4);
+    let addr = m.map_anon(pages, Sharing::Private);
+    m.mark(addr, 0..pages, 1);
+    let stats = m.manager().stats();
+    assert!(stats.swap_used_bytes > 2 * BUDGET, "{stats:?}");
+    m.check_marks(addr, 0..pages, 1);
+    // Every third once more, some of them zeros, which need no room.
+    let port = m.port();
+    for page in (0..pages).step_by(3) {
+        port.store(addr + page * PAGE, &[0; PAGE]);
+    }
+    for page in 0..pages {
+        let expected = if page % 3 == 0 { 0 } else { stamp(page) ^ 1 };
+        assert_eq!(port.word(addr + page * PAGE), expected, "page {page}");
+    }
+    let stats = m.manager().stats();
+    assert!(stats.pswpin > 0 && stats.pswpout > stats.pswpin, "{stats:?}");
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    nothing_is_out(&m);
+}
+
+fn what_is_out_moves_goes_and_is_replaced<M: Machine>() {
+    let Some(m) = M::start(with_swap(8)) else { return };
+    let pages = budgets(2);
+    let addr = m.map_anon(pages, Sharing::Private);
+    m.mark(addr, 0..pages, 7);
+    // All of it, some in memory and some out, as it comes.
+    let moved = m.space().remap(addr, pages * PAGE, (pages + 100) * PAGE, Remap::MayMove).unwrap();
+    m.check_zero(moved + pages * PAGE, 100);
+    m.check_marks(moved, 0..pages, 7);
+    let part = pages / 4;
+    m.space().advise(moved + part * PAGE, part * PAGE, Advice::DontNeed).unwrap();
+    m.check_zero(moved + part * PAGE, part);
+    m.check_marks(moved, 0..part, 7);
+    m.check_marks(moved + 2 * part * PAGE, 2 * part..pages, 7);
+    // What is mapped in its place has none of it.
+    m.space().unmap(moved, part * PAGE).unwrap();
+    m.mark(moved, part..2 * part, 9);
+    m.check_marks(moved + part * PAGE, part..2 * part, 9);
+    m.check_marks(moved + 2 * part * PAGE, 2 * part..pages, 7);
+    m.space().unmap(moved, (pages + 100) * PAGE).unwrap();
+    nothing_is_out(&m);
+}
+
+fn copies_of_a_files_pages_go_out_and_end_with_it<M: Machine>() {
+    let Some(m) = M::start(with_swap(8)) else { return };
+    let dir = scratch();
+    let pages = budgets(2);
+    let path = stamped(dir.path(), "copied", pages);
+    let object = m.manager().open(&path, true).unwrap();
+    let addr = m.map_file(&object, pages, Sharing::Private);
+    // Two of three pages are copies.
+    for page in (0..pages).filter(|page| page % 3 > 0) {
+        m.set_word(addr + page * PAGE, page as u64);
+    }
+    let check = |pages: std::ops::Range<usize>| {
+        for page in pages {
+            let expected = if page % 3 > 0 { page as u64 } else { stamp(page) };
+            assert_eq!(m.word(addr + page * PAGE), expected, "page {page}");
+        }
+    };
+    check(0..pages);
+    assert!(m.manager().stats().pswpout > 0);
+    m.resize(&object, &path, (pages / 2 * PAGE) as u64);
+    check(0..pages / 2);
+    m.resize(&object, &path, (pages * PAGE) as u64);
+    m.check_zero(addr + pages / 2 * PAGE, pages - pages / 2);
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    nothing_is_out(&m);
+}
+
+fn threads_that_share_more_than_the_budget_see_their_own_stores<M: Machine>() {
+    const THREADS: usize = 4;
+    let Some(m) = M::start(with_swap(8)) else { return };
+    let pages = budgets(2) / THREADS * THREADS;
+    let addr = m.map_anon(pages, Sharing::Private);
+    std::thread::scope(|scope| {
+        for own in 0..THREADS {
+            let m = &m;
+            scope.spawn(move || {
+                let port = m.port();
+                let until = Instant::now() + Duration::from_secs(2);
+                let mut round = 0;
+                while Instant::now() < until || round < 2 {
+                    // Neighbours belong to different threads, so huge folios and blocks have pages of all.
+                    for page in (own..pages).step_by(THREADS) {
+                        let at = addr + page * PAGE;
+                        assert_eq!(port.word(at), if round == 0 { 0 } else { stamp(page) ^ (round - 1) });
+                        port.set_word(at, stamp(page) ^ round);
+                    }
+                    round += 1;
+                }
+            });
+        }
+    });
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    nothing_is_out(&m);
+}
+
+/// Bytes that nothing makes smaller, as much as the budget has, and no file to put them.
+fn without_room_nothing_is_lost<M: Machine>() {
+    let Some(m) = M::start(with_swap(4)) else { return };
+    let pages = budgets(1) / 4 * 3;
+    let addr = m.map_anon(pages, Sharing::Private);
+    let noise = |page: usize| {
+        let mut word = stamp(page) | 1;
+        let mut bytes = [0; PAGE];
+        for chunk in bytes.chunks_mut(8) {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    };
+    let port = m.port();
+    (0..pages).for_each(|page| port.store(addr + page * PAGE, &noise(page)));
+    // What compresses goes out beside it.
+    let more = budgets(1);
+    let other = m.map_anon(more, Sharing::Private);
+    m.mark(other, 0..more, 3);
+    m.check_marks(other, 0..more, 3);
+    let mut found = [0; PAGE];
+    for page in 0..pages {
+        port.load(addr + page * PAGE, &mut found);
+        assert!(found == noise(page), "page {page}");
+    }
+}
