@@ -119,7 +119,7 @@ impl Config {
 
     /// The room for pages that are out, with an arena of `frames`: for how many, and in how many frames.
     pub(crate) fn swap_pages(&self, frames: usize) -> (u64, u64) {
-        let pool = frames / 100 * self.ablation.tuning.pool_percent;
+        let pool = frames * self.ablation.tuning.pool_percent / 100;
         (self.swap / elbowroom_machine::PAGE_SIZE as u64, pool as u64)
     }
 

@@ -22,15 +22,15 @@ pub struct World {
 impl World {
     /// One with `frames` frames, at least 24.
     pub fn new(frames: u64) -> Self {
-        Self::with_dirty(frames, None)
+        Self::configured(frames, |_| ())
     }
 
-    /// The same, with a limit for what is dirty, in bytes.
-    pub fn with_dirty(frames: u64, dirty: Option<u64>) -> Self {
+    /// The same, with something else than the defaults.
+    pub fn configured(frames: u64, change: impl FnOnce(&mut Config)) -> Self {
         // What is left of the reserve (1 MiB and 1/16) is what was asked for.
         let memory = ((frames * PAGE as u64 + (1 << 20)) * 16).div_ceil(15);
-        let config =
-            Config { dirty, handlers: 1, engine: EngineKind::Threads, ..Config::with_memory(memory) };
+        let mut config = Config { handlers: 1, engine: EngineKind::Threads, ..Config::with_memory(memory) };
+        change(&mut config);
         assert!(frames <= config.arena_frames() as u64 && config.arena_frames() as u64 <= frames + 1);
         let manager = Manager::<Soft>::start_on(config).expect("a soft manager starts anywhere");
         let space = manager.create_space().expect("there is room for a space");

@@ -12,6 +12,9 @@ use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
+/// In tests of the tests: a child counts what is out after its parent may have given it up.
+const MUTANT_SHARE_LATE: bool = cfg!(elbowroom_mutant = "share_late");
+
 impl Space<Soft> {
     /// A child: a space with the same mappings at the same places. Shared ones have the same pages; what
     /// belongs to this space is copied when either stores to it. Both may go on, and be forked again. Each
@@ -94,7 +97,16 @@ impl Space<Soft> {
     fn share(&self, page: u64, child: &Space<Soft>, there: u64, patience: &Patience) -> Result<(), Errno> {
         loop {
             let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) else {
-                match self.mm.anon.share_out(page, |slot| self.core.swap.share(slot)) {
+                let share = |slot| {
+                    if !MUTANT_SHARE_LATE {
+                        self.core.swap.share(slot)
+                    }
+                };
+                let out = self.mm.anon.share_out(page, share);
+                if MUTANT_SHARE_LATE && let Slot::Word(slot) = out {
+                    self.core.swap.share(slot);
+                }
+                match out {
                     // Nobody knows the child yet.
                     Slot::Word(slot) => _ = child.mm.anon.put_out(there, slot),
                     // Dropped meanwhile: then the child has none either.

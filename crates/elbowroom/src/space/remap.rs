@@ -12,6 +12,9 @@ use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
+/// In tests of the tests: a folio of anonymous memory is moved, and does not know where to.
+const MUTANT_FORGET_MOVE: bool = cfg!(elbowroom_mutant = "forget_move");
+
 /// Where a remapped range may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remap {
@@ -244,7 +247,9 @@ impl<P: Platform> Space<P> {
             let first = AnonPages::first_of(&folio, page);
             self.mm.anon.remove(first, folio.arc());
             self.mm.anon.insert(moved(first), folio.arc());
-            folio.body_mut().rmap.change(first, moved(first));
+            if !MUTANT_FORGET_MOVE {
+                folio.body_mut().rmap.change(first, moved(first));
+            }
             Ok(first + folio.pages())
         });
     }

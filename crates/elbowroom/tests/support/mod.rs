@@ -82,8 +82,12 @@ pub trait Port {
     fn store_fails(&self, addr: usize, how: Failure);
 }
 
-/// The configuration, with the improvements off that `ELBOWROOM_TEST_ABLATE` names.
+/// The configuration, with the improvements off that `ELBOWROOM_TEST_ABLATE` names, and with swap for so many
+/// budgets as `ELBOWROOM_TEST_SWAP` says.
 pub fn ablated(mut config: Config) -> Config {
+    if let Ok(budgets) = std::env::var("ELBOWROOM_TEST_SWAP") {
+        config.swap = config.swap.max(budgets.parse::<u64>().unwrap() * config.memory);
+    }
     if let Ok(names) = std::env::var("ELBOWROOM_TEST_ABLATE") {
         config.ablation = elbowroom::Ablation::without(&names).unwrap();
     }

@@ -13,6 +13,7 @@ mod pin;
 mod protect;
 mod reclaim;
 mod remap;
+mod swap;
 mod truncate;
 mod twice;
 mod unmap;
