@@ -192,6 +192,7 @@ fn config(options: &Options) -> Config {
         handlers: options.handlers,
         writeback_interval: Duration::from_millis(options.writeback_ms),
         dirty: options.dirty_bytes,
+        swap: 0,
         inject: options.inject.clone(),
         private_writes: false,
         on_thread_start: Some(state::enter_service_thread),

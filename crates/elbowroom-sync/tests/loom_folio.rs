@@ -25,6 +25,12 @@ mod page {
     pub use crate::{Body, Folio};
 }
 
+/// For how long a writer pauses: nobody does here.
+mod group {
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Pause;
+}
+
 /// What the trace says of a wait: nothing is traced here.
 mod stats {
     #[derive(Clone, Copy)]

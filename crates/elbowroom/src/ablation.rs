@@ -176,9 +176,11 @@ tuning! {
     bimodal_one_in: u64 = 16, off u64::MAX;
     /// Huge folios that are collapsed from small ones at a time, once a second.
     collapses_at_once: usize = 16, off 0;
-    /// So many percent of the arena may be dirty, if nothing else is asked for. The flusher begins at half of
-    /// it: pages that are stored to again and again, and fit, are best left alone.
+    /// So many percent of the arena may be dirty, if nothing else is asked for.
     dirty_percent: usize = 75, off 33;
+    /// From so many percent on the flusher works then, before the interval is over: pages that are stored to
+    /// again and again, and fit, are best left alone.
+    dirty_background_percent: usize = 66, off 16;
     /// So many percent of the arena may have compressed pages.
     pool_percent: usize = 75, off 0;
     /// Slots of the table of access streams: threads that read at once, times the files each reads.

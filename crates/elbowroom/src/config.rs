@@ -30,7 +30,8 @@ pub struct Config {
     pub writeback_interval: Duration,
     /// How much may be dirty, in bytes: from half of it on the flusher works, from three quarters on writers
     /// are slowed down, and at all of it they wait. At least two pages, and at most three quarters of the
-    /// arena's frames, which is what `None` means.
+    /// arena's frames. `None`: three quarters of these, of which the flusher leaves two thirds of the frames
+    /// alone until the interval is over.
     pub dirty: Option<u64>,
     /// How much anonymous memory, and copies of files' pages that were stored to, may be out of the frames at
     /// a time, in bytes. So far what is out is compressed, in frames that belong to the budget: at most
@@ -121,18 +122,6 @@ impl Config {
     pub(crate) fn swap_pages(&self, frames: usize) -> (u64, u64) {
         let pool = frames * self.ablation.tuning.pool_percent / 100;
         (self.swap / elbowroom_machine::PAGE_SIZE as u64, pool as u64)
-    }
-
-    /// How many pages may be dirty in an arena of `frames`.
-    pub(crate) fn dirty_pages(&self, frames: usize) -> usize {
-        let pages = match self.dirty {
-            Some(bytes) => usize::try_from(bytes / elbowroom_machine::PAGE_SIZE as u64).unwrap_or(frames),
-            None => frames / 100 * self.ablation.tuning.dirty_percent,
-        };
-        // What is dirty cannot be evicted, and reads need frames, too.
-        // Half of it may be dirty while nothing is written: else a flusher that is always quicker than the
-        // thread whose store it waits for would take the page away before each store.
-        pages.min(frames / 4 * 3).max(2)
     }
 }
 

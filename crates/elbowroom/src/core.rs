@@ -1,8 +1,8 @@
 //! The lowest layer of a manager, and how its layers stand on each other.
 //!
 //! Modules, each using only what stands before it: `ablation, config, error, stats, trace` < `pause, group` <
-//! `page, object` < `swap, vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` < `space`
-//! < `manager`.
+//! `page, object` < `swap, vma, readahead, lru` < `platform` < `core` < `reclaim` < `writeback` < `fault` <
+//! `space` < `manager`.
 //!
 //! From `core` on a layer is a type that owns the one below it, and what belongs to itself alone: [`Core`] is
 //! in `Reclaim`, that in `Writeback`, that in `Faults`, that in `Spaces`, of which a manager has one. A layer
@@ -238,7 +238,7 @@ impl<P: Platform> Core<P> {
         if let Some(trace) = trace.clone() {
             locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }
-        let dirty = DirtyLimits::of(config.dirty_pages(mmu.frames()));
+        let dirty = DirtyLimits::for_arena(&config, mmu.frames());
         let (swap, pool) = config.swap_pages(mmu.frames());
         Self {
             config,

@@ -12,7 +12,9 @@
 //! Synchronization: atomics. Charges are counted by threads in rows of their own, so they cost no shared
 //! line; who reads adds the rows up.
 
-use elbowroom_machine::{Extent, Mmu};
+use crate::ablation::Tuning;
+use crate::config::Config;
+use elbowroom_machine::{Extent, Mmu, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Counters, Lines, thread};
@@ -46,6 +48,26 @@ impl DirtyLimits {
     /// A hard limit, and half of it for the background, as Linux has them.
     pub fn of(hard: usize) -> Self {
         Self { background: hard / 2, hard }
+    }
+
+    /// What the configuration asks for, in an arena of `frames`.
+    pub fn for_arena(config: &Config, frames: usize) -> Self {
+        let percent = |percent: usize| frames * percent / 100;
+        // What is dirty cannot be evicted, and reads need frames, too.
+        let most = percent(75);
+        // At least one page may be dirty while nothing is written: else a flusher that is always quicker than
+        // the thread whose store it waits for would take the page away before each store.
+        match config.dirty {
+            Some(bytes) => {
+                let pages = usize::try_from(bytes / PAGE_SIZE as u64).unwrap_or(frames);
+                Self::of(pages.min(most).max(2))
+            }
+            None => {
+                let Tuning { dirty_percent, dirty_background_percent, .. } = config.ablation.tuning;
+                let hard = percent(dirty_percent).min(most).max(2);
+                Self { background: percent(dirty_background_percent).clamp(1, hard - 1), hard }
+            }
+        }
     }
 }
 

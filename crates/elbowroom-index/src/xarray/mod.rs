@@ -27,8 +27,8 @@
 //!
 //! # Words
 //! A single index may have a *word* in the place of a value: 63 bits that its user gives a meaning, such as
-//! where a page's bytes are while it has no folio (Linux: value entries). Words have a bitmap of their own and
-//! no marks; walks over values pass them by. [`Writer::exchange`] puts one in the place of the other.
+//! where a page's bytes are while it has no folio (Linux: value entries). Words have a bitmap of their own
+//! and no marks; walks over values pass them by. [`Writer::exchange`] puts one in the place of the other.
 //!
 //! # Synchronization
 //! Readers pin an epoch ([`elbowroom_sync::epoch::pin`]) and never lock, wait or retry: a lookup visits each

@@ -22,9 +22,6 @@ use elbowroom_sync::epoch::Slot;
 /// In tests of the tests: a folio that was found is used without looking whether it is still there.
 const MUTANT_SKIP_IDENTITY_CHECK: bool = cfg!(elbowroom_mutant = "skip_identity_check");
 
-/// In tests of the tests: the bytes of a page that is out are looked for before the slot is this thread's.
-const MUTANT_LOAD_EARLY: bool = cfg!(elbowroom_mutant = "load_early");
-
 /// Why a page was not copied.
 enum NoCopy {
     /// No frame is at hand.
@@ -74,16 +71,13 @@ impl<'a, P: Platform> Pass<'a, P> {
             Err(step) => return step,
         };
         let mut folio = core.anon_folio(page, extent, self.ready);
-        if MUTANT_LOAD_EARLY {
-            let _ = core.swap.load(slot, folio.body_mut().extent().bytes_mut());
-        }
         // First this: with the number this thread has the count of the slot, so that nobody else gives it up.
         // Whoever finds the folio waits for its lock.
         if !mm.anon.swap_in(page, slot, folio.arc()) {
             core.free_folio(folio);
             return Outcome::Again;
         }
-        if !MUTANT_LOAD_EARLY && core.swap.load(slot, folio.body_mut().extent().bytes_mut()).is_err() {
+        if core.swap.load(slot, folio.body_mut().extent().bytes_mut()).is_err() {
             let back = mm.anon.swap_out(page, folio.arc(), slot);
             assert!(back, "what is at a page changes only under its folio's lock");
             core.free_folio(folio);

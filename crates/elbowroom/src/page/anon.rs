@@ -2,13 +2,13 @@
 //! to.
 //!
 //! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork
-//! two spaces have the same folio until one of them stores to it: [`Folio::spaces`] tells how many have it.
+//! two spaces have the same folio until one of them stores to it: `Body::rmap` tells which have it.
 //!
 //! A folio is one page, or a huge one: [`HUGE_PAGES`] of them, naturally aligned in addresses. A page that is
 //! out has the number of its swap slot in the place of a folio. The two are exchanged for each other in one
 //! step, with the folio's lock, so a page is never in both places nor in none, as far as anybody can see, and
-//! no cache of what is on its way in or out is needed beside the index. (Linux: the swap cache.) Whoever takes
-//! a number out has its count of the slot.
+//! no cache of what is on its way in or out is needed beside the index. (Linux: the swap cache.) Whoever
+//! takes a number out has its count of the slot.
 //!
 //! A folio is taken out, moved, split or replaced only by who has its lock and has seen, since locking it,
 //! that it is the one at the page. So who has locked it and seen that may rely on it until unlocking; a folio
@@ -161,8 +161,8 @@ impl AnonPages {
         self.has(page, folio) && self.pages.writer().erase(page).is_some()
     }
 
-    /// Puts the number of a swap slot in the place of `folio`, of one page, whose lock the caller has; `false`
-    /// if that is not there.
+    /// Puts the number of a swap slot in the place of `folio`, of one page, whose lock the caller has;
+    /// `false` if that is not there.
     pub fn swap_out(&self, page: u64, folio: &Arc<Folio>, slot: u64) -> bool {
         let _changing = self.lock();
         self.has(page, folio) && self.pages.writer().exchange(page, Slot::Word(slot)).is_ok()
@@ -228,8 +228,8 @@ impl AnonPages {
         self.whole(|| !self.seems_empty(pages.clone()))
     }
 
-    /// The pages of a range that have anything, as folios have them, and what is out one by one; the first and
-    /// the last may reach out of the range. In no order.
+    /// The pages of a range that have anything, as folios have them, and what is out one by one; the first
+    /// and the last may reach out of the range. In no order.
     pub fn owned_in(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         if self.is_empty() {
             return Vec::new();

@@ -103,7 +103,7 @@ impl<P: Platform> Reclaim<P> {
     fn gather(&self, missing: usize, frames: &mut Vec<Frames>, own: &mut Option<Frames>) -> bool {
         let Some(others) = missing.checked_sub(usize::from(own.is_some())) else { return false };
         let wanted = frames.len() + others;
-        frames.extend(self.swap.from_reserve(others));
+        frames.extend(self.swap.take_reserve(others));
         while frames.len() < wanted {
             let Some(frame) = self.alloc(0) else { return false };
             frames.push(frame);
@@ -115,7 +115,7 @@ impl<P: Platform> Reclaim<P> {
     /// Puts frames into the reserve of the pool, as far as there is room, and frees the rest.
     fn save_frames(&self, frames: Vec<Frames>) {
         if !frames.is_empty() {
-            self.swap.to_reserve(frames).into_iter().for_each(|frames| self.free(frames));
+            self.swap.fill_reserve(frames).into_iter().for_each(|frames| self.free(frames));
         }
     }
 

@@ -200,14 +200,14 @@ impl Swap {
     }
 
     /// Frames of the reserve, at most so many.
-    pub fn from_reserve(&self, most: usize) -> Vec<Frames> {
+    pub fn take_reserve(&self, most: usize) -> Vec<Frames> {
         let mut reserve = self.reserve.lock();
         let keep = reserve.len().saturating_sub(most);
         reserve.split_off(keep)
     }
 
     /// Puts frames, one page each, into the reserve; gives back what it has no room for.
-    pub fn to_reserve(&self, mut frames: Vec<Frames>) -> Vec<Frames> {
+    pub fn fill_reserve(&self, mut frames: Vec<Frames>) -> Vec<Frames> {
         let mut reserve = self.reserve.lock();
         let room = RESERVE.saturating_sub(reserve.len()).min(frames.len());
         reserve.extend(frames.drain(..room));
@@ -264,7 +264,7 @@ mod tests {
         }
         assert_eq!(swap.load(second, &mut page), Ok(()));
         assert_eq!(page, zeros);
-        assert_eq!(swap.to_reserve(swap.release(first)).len(), 0);
+        assert_eq!(swap.fill_reserve(swap.release(first)).len(), 0);
         assert!(swap.release(second).is_empty());
         assert_eq!((swap.used(), swap.pool().objects(), swap.reserve_lacks()), (0, 0, RESERVE - missing));
         // A sum that is not that of the page.

@@ -1,8 +1,8 @@
 //! Where the bytes of anonymous memory are while they are not in frames of their own. Linux: mm/swapfile.c,
 //! mm/zswap.c, mm/zsmalloc.c.
 //!
-//! `area` has the slots, `tier` decides where a page goes (pure), `classes` how compressed pages of a size share frames (pure), and
-//! `pool` keeps them. The plan is docs/decisions/0023-anonymous-memory-and-swap.md.
+//! `area` has the slots, `tier` decides where a page goes (pure), `classes` how compressed pages of a size
+//! share frames (pure), and `pool` keeps them. The plan is docs/decisions/0023-anonymous-memory-and-swap.md.
 
 mod area;
 mod classes;

@@ -3,8 +3,8 @@
 //! Frames come from the caller and go back to it, since only the caller knows how to make some free: whoever
 //! stores is told how many are missing, and comes again with them.
 //!
-//! Synchronization: a lock for each size class, of the class `pool`, for as long as some kilobytes are copied.
-//! An object is read, and freed, by whoever owns its handle, so no two threads free the same one.
+//! Synchronization: a lock for each size class, of the class `pool`, for as long as some kilobytes are
+//! copied. An object is read, and freed, by whoever owns its handle, so no two threads free the same one.
 
 use super::classes::{BLOCK_OBJECTS, Classes, LARGEST, SizeClass};
 use crate::group::Frames;
@@ -288,7 +288,7 @@ mod tests {
         (0..len as u64).map(|at| (number.wrapping_mul(31) + at * 7) as u8).collect()
     }
 
-    /// Beside a plain map: what was stored is there, whatever comes and goes, and in the end no frame is left.
+    /// Beside a plain map: what was stored is there, whatever comes and goes; in the end no frame is left.
     #[test]
     fn objects_keep_their_bytes_and_empty_blocks_go_back() {
         let locks = LockStats::new();
