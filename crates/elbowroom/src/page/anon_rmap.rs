@@ -1,5 +1,6 @@
 //! Where a folio of anonymous memory is in the spaces that have it: what reclaim needs to take it out of
-//! them. Linux: the reverse map of anonymous pages, `rmap_walk_anon`, which looks through whole mappings for them.
+//! them. Linux: the reverse map of anonymous pages, `rmap_walk_anon`, which looks through whole mappings for
+//! them.
 
 /// The first pages of a folio, by the numbers of their addresses: of one space, or of several since a fork.
 /// No two spaces have the same addresses, so each of them tells its space, too. Guarded by the folio's lock.
