@@ -138,6 +138,27 @@ impl StoreFile {
         Ok(file)
     }
 
+    /// A new, empty file without a name, in the directory `dir`, that only its owner may read: it is gone when
+    /// it is closed, whatever ends the process. As for [`StoreFile::open`] in all else.
+    ///
+    /// # Errors
+    /// What open(2) says, of the directory or of its file system.
+    pub fn temporary(dir: &Path, inject: Option<Arc<Inject>>) -> Result<StoreFile, Errno> {
+        may_block();
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let made = limits::open_briefly(|| retry(|| fs::open(dir, flags | OFlags::TMPFILE, mode)));
+        let file = match made {
+            // The file system cannot make files without a name.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+                limits::open_briefly(|| named_then_unlinked(dir, flags, mode))?
+            }
+            made => made?,
+        };
+        let file = Descriptor::from(file);
+        StoreFile::open(Path::new(&file.proc_path()), true, inject)
+    }
+
     /// Device and inode.
     pub fn id(&self) -> FileId {
         self.id
@@ -507,6 +528,22 @@ fn direct_align(fd: &Descriptor) -> Option<u64> {
 
 fn open_at(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     retry(|| fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))
+}
+
+/// A file that has had a name for a moment.
+fn named_then_unlinked(dir: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    for attempt in 0..1000 {
+        let name = dir.join(format!(".elbowroom-swap-{}-{attempt}", std::process::id()));
+        match retry(|| fs::open(&name, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)) {
+            Ok(file) => {
+                fs::unlink(&name)?;
+                return Ok(file);
+            }
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::EXIST)
 }
 
 fn resolved_path(fd: &Descriptor) -> Result<String, Errno> {

@@ -3,6 +3,7 @@
 use crate::ablation::Ablation;
 use elbowroom_store::EngineKind;
 use elbowroom_sync::time::Duration;
+use std::path::PathBuf;
 
 /// How pages get into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +35,13 @@ pub struct Config {
     /// alone until the interval is over.
     pub dirty: Option<u64>,
     /// How much anonymous memory, and copies of files' pages that were stored to, may be out of the frames at
-    /// a time, in bytes. So far what is out is compressed, in frames that belong to the budget: at most
-    /// three quarters of it. 0: what was stored to stays in memory until it is unmapped.
+    /// a time, in bytes. What compresses is kept in frames that belong to the budget: at most three quarters
+    /// of it. 0: what was stored to stays in memory until it is unmapped.
     pub swap: u64,
+    /// Where the swap file is made, for what does not compress, or for which there is no more room in the
+    /// budget: a directory on a disk. The file has no name, so it is gone with the process. `None`: there is
+    /// none, and what does not compress stays in memory.
+    pub swap_dir: Option<PathBuf>,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,
     /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a
@@ -93,6 +98,7 @@ impl Config {
             writeback_interval: Duration::from_secs(1),
             dirty: None,
             swap: 0,
+            swap_dir: None,
             inject: None,
             private_writes: true,
             on_thread_start: None,

@@ -27,7 +27,7 @@ use crate::swap::Swap;
 use crate::trace::{Happened, Trace, Verb};
 use crate::vma::{Layout, LayoutState, Mm};
 use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
-use elbowroom_store::{Guards, Kicker};
+use elbowroom_store::{Guards, Kicker, StoreFile};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard, pin};
 use elbowroom_sync::time::{Duration, Instant};
@@ -231,6 +231,7 @@ impl<P: Platform> Core<P> {
         objects: ObjectTable,
         guards: Option<Arc<Guards>>,
         inboxes: Vec<Inbox>,
+        swap_file: Option<Arc<StoreFile>>,
         locks: &LockStats,
     ) -> Self {
         let born = Instant::now();
@@ -251,7 +252,7 @@ impl<P: Platform> Core<P> {
             guards,
             spaces: SpaceTable::new(locks),
             groups: Groups::new(dirty, &[]),
-            swap: Swap::new(locks, swap, pool),
+            swap: Swap::new(locks, swap, pool, swap_file),
             inboxes,
             turn: AtomicUsize::new(0),
             to_write: ToWrite::new(locks),

@@ -1,6 +1,7 @@
 //! Why a manager cannot start. The errors of its verbs are errno values ([`crate::Errno`]), as Linux's are.
 
 use elbowroom_machine::{Errno, SetupError};
+use std::path::PathBuf;
 
 /// Why a manager could not start; says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +15,9 @@ pub enum StartError {
     /// No I/O engine of the kind asked for.
     #[error("no I/O engine ({0}): io_uring is refused here? use --io threads (see `elbowroom doctor`)")]
     Engine(Errno),
+    /// No swap file.
+    #[error("cannot make a swap file in {0}: {1}; name a directory on a disk that you may write to")]
+    SwapFile(PathBuf, Errno),
     /// The fault-injection text.
     #[error("--inject: {0}")]
     Inject(String),

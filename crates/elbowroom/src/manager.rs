@@ -14,7 +14,7 @@ use crate::vma::Mm;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
 use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable};
-use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, reactor};
+use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, StoreFile, reactor};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
@@ -67,9 +67,16 @@ impl<P: Platform> Manager<P> {
         let inboxes = reactors.iter().map(|reactor| Inbox::new(reactor.kicker(), &locks)).collect();
         let when_unmapped = if config.close_unmapped { WhenUnmapped::Close } else { WhenUnmapped::Keep };
         let locking = if config.ablation.narrow_file_lock { FileLocking::Narrow } else { FileLocking::Wide };
+        let swap_file = match &config.swap_dir {
+            Some(dir) if config.swap > 0 => {
+                let made = StoreFile::temporary(dir, inject.clone());
+                Some(Arc::new(made.map_err(|error| StartError::SwapFile(dir.clone(), error))?))
+            }
+            _ => None,
+        };
         let objects = ObjectTable::new(inject, when_unmapped, &locks).locked(locking);
         let guards = if config.alone { Guards::new(&locks).ok() } else { None };
-        let core = Core::new(config, mmu, objects, guards, inboxes, &locks);
+        let core = Core::new(config, mmu, objects, guards, inboxes, swap_file, &locks);
         let core = Arc::new(Spaces::new(Faults::new(Writeback::new(Reclaim::new(core)))));
         core.prepare_swap();
         let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Vec::new()) };
@@ -288,6 +295,7 @@ impl<P: Platform> Manager<P> {
             pswpin: c.get(Event::SwapIns),
             swap_errors: c.get(Event::SwapErrors),
             swap_used_bytes: core.swap.used() << PAGE_SHIFT,
+            swap_file_bytes: core.swap.file_pages() << PAGE_SHIFT,
             swap_compressed_bytes: core.swap.pool().bytes(),
             swap_pool_bytes: core.swap.pool().pages() << PAGE_SHIFT,
             mmu: P::name(&core.mmu),

@@ -304,6 +304,8 @@ pub struct Stats {
     pub swap_errors: u64,
     /// Bytes of anonymous memory that are out now.
     pub swap_used_bytes: u64,
+    /// Bytes of it that are in the swap file.
+    pub swap_file_bytes: u64,
     /// Bytes of what is compressed of it.
     pub swap_compressed_bytes: u64,
     /// Bytes of the frames in which that is.

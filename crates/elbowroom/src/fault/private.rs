@@ -7,12 +7,14 @@
 
 use super::Faults;
 use super::Pass;
+use super::io::put_back;
 use super::outcome::{Outcome, Reason};
 use super::step::bus;
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
+use crate::swap::Source;
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
@@ -37,6 +39,8 @@ impl<'a, P: Platform> Pass<'a, P> {
             return self.swap_in(mm, vma, page, slot, fault);
         }
         if let Slot::Full(folio) = there {
+            // Whatever failed before, the page is there now, or is being read.
+            fault.failed = false;
             let mut folio = match self.lock_folio(folio) {
                 Ok(locked) => locked,
                 Err(step) => return step,
@@ -64,31 +68,58 @@ impl<'a, P: Platform> Pass<'a, P> {
     }
 
     /// A page that is out comes back. Linux: `do_swap_page`.
-    fn swap_in(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, slot: u64, fault: &Parked) -> Outcome {
+    fn swap_in(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, slot: u64, fault: &mut Parked) -> Outcome {
         let core = self.core;
-        let extent = match self.take_frames(0) {
-            Ok(extent) => extent,
+        let source = core.swap.seems(slot);
+        let failed = std::mem::take(&mut fault.failed);
+        match source {
+            None => return Outcome::Again,
+            Some(Source::File(_)) if failed => {
+                return self.refuse_out(mm, vma, page, fault);
+            }
+            Some(Source::File(_)) if self.io.is_none() => return Outcome::Wait(Reason::Handler),
+            Some(_) => {}
+        }
+        let frames = match self.take_frames(0) {
+            Ok(frames) => frames,
             Err(step) => return step,
         };
-        let mut folio = core.anon_folio(page, extent, self.ready);
+        if let Some(Source::File(_)) = source {
+            return match self.start_swap_in(mm, page, slot, frames) {
+                Some(folio) => Outcome::Wait(Reason::Folio(folio)),
+                None => Outcome::Again,
+            };
+        }
+        let mut folio = core.anon_folio(page, frames, self.ready);
         // First this: with the number this thread has the count of the slot, so that nobody else gives it up.
         // Whoever finds the folio waits for its lock.
         if !mm.anon.swap_in(page, slot, folio.arc()) {
             core.free_folio(folio);
             return Outcome::Again;
         }
+        if core.swap.seems(slot) != Some(Source::Memory) {
+            put_back(mm, page, folio.arc(), slot);
+            core.free_folio(folio);
+            return Outcome::Again;
+        }
         if core.swap.load(slot, folio.body_mut().extent().bytes_mut()).is_err() {
-            let back = mm.anon.swap_out(page, folio.arc(), slot);
-            assert!(back, "what is at a page changes only under its folio's lock");
+            put_back(mm, page, folio.arc(), slot);
             core.free_folio(folio);
             core.counters.add(Event::SwapErrors, 1);
-            return core.refuse(fault.event.addr, bus(vma), || mm.anon.is_out(page));
+            return self.refuse_out(mm, vma, page, fault);
         }
         core.release_slot(slot);
         core.counters.add(Event::SwapIns, 1);
         let step = core.map_own(vma, &mut folio, fault);
         core.list_own(folio.into_folio());
         step
+    }
+
+    /// The access to a page that is out, and whose bytes cannot be had, fails. It may be tried again later.
+    fn refuse_out(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Outcome {
+        let addr = fault.event.addr & !(PAGE_SIZE - 1);
+        self.core.note_refused(addr..addr + PAGE_SIZE);
+        self.core.refuse(fault.event.addr, bus(vma), || mm.anon.is_out(page))
     }
 
     /// A new folio of one page of zeros, uptodate and locked.

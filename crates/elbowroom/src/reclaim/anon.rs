@@ -9,11 +9,22 @@ use crate::group::Frames;
 use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::{Compressor, Short};
+use crate::swap::{Compressor, Placement, Short};
 use crate::vma::Mm;
 use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
+
+/// What became of a page that was to go out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Out {
+    /// It is out.
+    Gone,
+    /// The flusher is to write it to the file.
+    ToFile,
+    /// There is no room for its bytes now.
+    NoRoom,
+}
 
 impl<P: Platform> Reclaim<P> {
     /// Lists a folio of anonymous memory that is new, or has just come in, so that it may go out.
@@ -29,8 +40,8 @@ impl<P: Platform> Reclaim<P> {
         self.note_dead();
     }
 
-    /// A folio of anonymous memory left its space without reclaim.
-    fn note_dead(&self) {
+    /// A folio of anonymous memory that is in a list left its space.
+    pub(crate) fn note_dead(&self) {
         if self.swap.is_on() {
             self.dead.fetch_add(1, Ordering::Relaxed);
         }
@@ -64,13 +75,19 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Puts a locked folio of one page of anonymous memory, which is home, out, and frees its frame; `false`
-    /// if there is no room for its bytes now.
-    pub(super) fn swap_out(&self, folio: &mut LockedFolio<'_>) -> bool {
-        let Some(own) = folio.body_mut().extent.take() else { return false };
+    /// Puts a locked folio of one page of anonymous memory, which is home, out, and frees its frame.
+    pub(super) fn swap_out(&self, folio: &mut LockedFolio<'_>) -> Out {
+        if folio.state.test(Flag::Queued) {
+            return Out::ToFile;
+        }
+        let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom };
         let mut compressor = Compressor::new();
         let sum = checksum(own.bytes());
         let placement = self.swap.place(&mut compressor, own.bytes());
+        if placement == Placement::File {
+            folio.body_mut().extent = Some(own);
+            return Out::ToFile;
+        }
         let spaces = folio.body().spaces() as u32;
         // The page's own frame comes last: it may get it back.
         let (mut own, mut frames) = (Some(own), Vec::new());
@@ -81,21 +98,26 @@ impl<P: Platform> Reclaim<P> {
                 Err(_) => {
                     folio.body_mut().extent = own;
                     self.save_frames(frames);
-                    return false;
+                    return Out::NoRoom;
                 }
             }
         };
+        self.leave_spaces(folio, slot);
+        self.save_frames(frames);
+        self.save_frames(own.into_iter().collect());
+        Out::Gone
+    }
+
+    /// Puts the number of its slot in the place of a locked folio, in all spaces that have it.
+    pub(crate) fn leave_spaces(&self, folio: &mut LockedFolio<'_>, slot: u64) {
         for &page in folio.body().rmap.pages() {
             let mm = self.spaces.of((page as usize) << PAGE_SHIFT);
             let out = mm.is_some_and(|mm| mm.anon.swap_out(page, folio.arc(), slot));
             assert!(out, "what is at a page changes only under its folio's lock");
         }
         folio.state.set(Flag::Dead);
-        self.save_frames(frames);
-        self.save_frames(own.into_iter().collect());
         self.groups.root().remove_folio();
         self.counters.add(Event::SwapOuts, 1);
-        true
     }
 
     /// Adds so many frames, one page each, with `own` as the last; `false`: there are not so many, and `own`

@@ -7,6 +7,7 @@
 
 mod anon;
 
+use self::anon::Out;
 use crate::config::{
     CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, FREE_AHEAD_PAGES, RECLAIM_BATCH_FOLIOS, RECLAIM_ROUNDS,
     RECLAIM_SCAN_FACTOR, SUPPLY_LOOK,
@@ -447,7 +448,14 @@ impl<P: Platform> Reclaim<P> {
         let (fate, freed) = if !home {
             (Fate::Inactive, 0)
         } else if !victim.is_cached() {
-            if self.swap_out(&mut victim) { (Fate::Gone, 1) } else { (Fate::Active, 0) }
+            match self.swap_out(&mut victim) {
+                Out::Gone => (Fate::Gone, 1),
+                Out::ToFile => {
+                    self.to_write.add(victim.arc().clone());
+                    (Fate::Inactive, 0)
+                }
+                Out::NoRoom => (Fate::Active, 0),
+            }
         } else if dirty && !self.may_drop_dirty(&victim) {
             self.to_write.add(victim.arc().clone());
             (Fate::Inactive, 0)

@@ -7,11 +7,14 @@
 
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
+use super::positions::Positions;
 use super::tier::{Compressor, Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::checksum;
+use elbowroom_store::StoreFile;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use elbowroom_sync::{Lines, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
+use std::ops::Range;
 
 /// Slots are spread over so many locks.
 const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
@@ -27,6 +30,17 @@ enum Tier {
     Filled(u64),
     /// In the pool.
     Pool(Handle),
+    /// In the file, in this page of it.
+    File(u64),
+}
+
+/// What a fault has to do for the bytes of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// [`Swap::load`] has them.
+    Memory,
+    /// They are read from this page of the file, and looked at with [`Swap::check`].
+    File(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -65,11 +79,24 @@ pub struct Swap {
     used: AtomicU64,
     next: AtomicUsize,
     reserve: Mutex<Vec<Frames>>,
+    /// `None`: there is none.
+    file: Option<SwapFile>,
+}
+
+/// The file, and which of its pages are free.
+struct SwapFile {
+    file: Arc<StoreFile>,
+    positions: Mutex<Positions>,
 }
 
 impl Swap {
-    /// An empty one, for so many pages, of which so many pages of frames may be compressed ones.
-    pub fn new(locks: &LockStats, limit: u64, pool_limit: u64) -> Self {
+    /// An empty one, for so many pages, of which so many pages of frames may be compressed ones; the rest goes
+    /// to the file, if there is one.
+    pub fn new(locks: &LockStats, limit: u64, pool_limit: u64, file: Option<Arc<StoreFile>>) -> Self {
+        let file = file.map(|file| {
+            let positions = locks.mutex(LockClass::Queue, Positions::new(limit));
+            SwapFile { file, positions }
+        });
         let stripe = |_| Lines(locks.mutex(LockClass::Swap, Stripe::default()));
         Self {
             pool: Pool::new(locks),
@@ -79,6 +106,30 @@ impl Swap {
             used: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             reserve: locks.mutex(LockClass::Queue, Vec::new()),
+            file,
+        }
+    }
+
+    /// The file.
+    pub fn file(&self) -> Option<&Arc<StoreFile>> {
+        self.file.as_ref().map(|own| &own.file)
+    }
+
+    /// Pages of the file that are taken.
+    pub fn file_pages(&self) -> u64 {
+        self.file.as_ref().map_or(0, |own| own.positions.lock().taken())
+    }
+
+    /// Takes up to so many free pages of the file that follow each other.
+    pub fn take_positions(&self, most: u64) -> Option<Range<u64>> {
+        self.file.as_ref()?.positions.lock().take(most)
+    }
+
+    /// Gives pages of the file back.
+    pub fn free_positions(&self, pages: Range<u64>) {
+        if let Some(own) = &self.file {
+            let mut positions = own.positions.lock();
+            pages.for_each(|page| positions.free(page));
         }
     }
 
@@ -99,7 +150,7 @@ impl Swap {
 
     /// Where a page would go now.
     pub fn place<'c>(&self, compressor: &'c mut Compressor, page: &[u8]) -> Placement<'c> {
-        compressor.place(page, Room { pool: self.pool.pages() < self.pool_limit, file: false })
+        compressor.place(page, Room { pool: self.pool.pages() < self.pool_limit, file: self.file.is_some() })
     }
 
     /// Keeps a page as [`Swap::place`] has it, for so many spaces; gives the slot's number, and takes frames,
@@ -114,10 +165,7 @@ impl Swap {
         spaces: u32,
         frames: &mut Vec<Frames>,
     ) -> Result<u64, Short> {
-        if self.used.fetch_add(1, Ordering::Relaxed) >= self.limit {
-            self.used.fetch_sub(1, Ordering::Relaxed);
-            return Err(Short::Slots);
-        }
+        self.count_one_more()?;
         let tier = match placement {
             Placement::Filled(word) => Ok(Tier::Filled(*word)),
             Placement::Pool(object) => self.pool.store(object, frames).map(Tier::Pool).map_err(Short::Frames),
@@ -125,6 +173,33 @@ impl Swap {
         };
         let tier = tier.inspect_err(|_| _ = self.used.fetch_sub(1, Ordering::Relaxed))?;
         Ok(self.add(SwapSlot { tier, sum: sum as u32, count: spaces }))
+    }
+
+    /// The same for a page that has been written to a page of the file, which is the slot's from now on.
+    pub fn keep_in_file(&self, position: u64, sum: u64, spaces: u32) -> Result<u64, Short> {
+        self.count_one_more()?;
+        Ok(self.add(SwapSlot { tier: Tier::File(position), sum: sum as u32, count: spaces }))
+    }
+
+    fn count_one_more(&self) -> Result<(), Short> {
+        if self.used.fetch_add(1, Ordering::Relaxed) >= self.limit {
+            self.used.fetch_sub(1, Ordering::Relaxed);
+            return Err(Short::Slots);
+        }
+        Ok(())
+    }
+
+    /// Where the bytes of a slot seem to be, for who has no count of it; `None`: it is nobody's by now.
+    pub fn seems(&self, number: u64) -> Option<Source> {
+        let stripe = self.stripes[number as usize % STRIPES].lock();
+        let slot = stripe.slots.get(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
+        Some(if let Tier::File(page) = slot.tier { Source::File(page) } else { Source::Memory })
+    }
+
+    /// Whether these are the bytes of a slot, of which the caller has a count.
+    pub fn check(&self, number: u64, page: &[u8]) -> Result<(), Corrupt> {
+        let sum = self.with(number, |stripe, at| stripe.slots[at].sum);
+        if checksum(page) as u32 == sum { Ok(()) } else { Err(Corrupt) }
     }
 
     fn add(&self, slot: SwapSlot) -> u64 {
@@ -156,7 +231,7 @@ impl Swap {
         self.with(number, |stripe, at| stripe.slots[at].count += 1);
     }
 
-    /// Fills a page with the bytes of a slot, of which the caller has a count.
+    /// Fills a page with the bytes of a slot, which are in memory, and of which the caller has a count.
     ///
     /// # Errors
     /// They are not those that went out. The page must be shown to nobody.
@@ -170,6 +245,7 @@ impl Swap {
                     (None, sum)
                 }
                 Tier::Pool(handle) => (Some(self.pool.load(handle, &mut compressed)), sum),
+                Tier::File(_) => unreachable!("who loads has looked where the bytes are"),
             }
         });
         if let Some(len) = len {
@@ -195,6 +271,10 @@ impl Swap {
         }
         match last {
             Some(Tier::Pool(handle)) => self.pool.free(handle),
+            Some(Tier::File(page)) => {
+                self.free_positions(page..page + 1);
+                Vec::new()
+            }
             _ => Vec::new(),
         }
     }
@@ -240,7 +320,7 @@ mod tests {
         let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
         while mmu.grow().unwrap() {}
         let groups = Groups::new(DirtyLimits::NONE, &[]);
-        let swap = Swap::new(&locks, 2, 8);
+        let swap = Swap::new(&locks, 2, 8, None);
         let mut compressor = Compressor::new();
         let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
         let placement = swap.place(&mut compressor, &text);

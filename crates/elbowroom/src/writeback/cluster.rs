@@ -152,7 +152,7 @@ impl<P: Platform> Writeback<P> {
         let done = file.write_scattered(ring, &writes);
         for ((parts, offset), &done) in writes.iter().zip(&done) {
             let bytes = parts.iter().map(|part| part.1.len() as u64).sum();
-            self.note_transfer(object, done, begun_ns, [*offset, bytes]);
+            self.note_transfer(object.id(), done, begun_ns, [*offset, bytes]);
         }
         done
     }
@@ -176,7 +176,7 @@ impl<P: Platform> Writeback<P> {
                     let begun_ns = self.begin_transfer();
                     let written = file.write_vectored(&parts, first.offset);
                     let place = [first.offset, bytes as u64];
-                    self.note_transfer(object, written.is_ok(), begun_ns, place);
+                    self.note_transfer(object.id(), written.is_ok(), begun_ns, place);
                     written
                 }
                 (0, ..) | (_, _, None) => Ok(()),

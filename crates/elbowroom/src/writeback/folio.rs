@@ -9,6 +9,7 @@ use crate::platform::Platform;
 use crate::stats::Event;
 use crate::trace::Happened;
 use elbowroom_machine::{Errno, Extent, Membership, Mmu, PAGE_SHIFT, PAGE_SIZE, PageSet, UnmapError};
+use elbowroom_store::FileId;
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
@@ -141,7 +142,7 @@ impl<P: Platform> Writeback<P> {
             let file = object.file().ok_or(Errno::BADF)?;
             let begun_ns = self.begin_transfer();
             let written = file.write(extent, start..start + len, wanted.start);
-            self.note_transfer(object, written.is_ok(), begun_ns, [wanted.start, len as u64]);
+            self.note_transfer(object.id(), written.is_ok(), begun_ns, [wanted.start, len as u64]);
             written?;
         }
         Ok(())
@@ -153,16 +154,10 @@ impl<P: Platform> Writeback<P> {
     }
 
     /// Counts a transfer to a file that has just ended, and traces it. An error is counted by who tells it.
-    pub(super) fn note_transfer(
-        &self,
-        object: &FileObject,
-        done: bool,
-        begun_ns: u64,
-        offset_and_bytes: [u64; 2],
-    ) {
+    pub(super) fn note_transfer(&self, file: FileId, done: bool, begun_ns: u64, offset_and_bytes: [u64; 2]) {
         if let Some(trace) = &self.trace {
             let what = if done { Happened::Write } else { Happened::WriteError };
-            trace.transfer(what, begun_ns, offset_and_bytes, object.id().inode);
+            trace.transfer(what, begun_ns, offset_and_bytes, file.inode);
         }
         if done {
             self.counters.add(Event::Writes, 1);

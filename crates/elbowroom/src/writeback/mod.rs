@@ -11,6 +11,7 @@ mod flusher;
 mod folio;
 mod home;
 mod rings;
+mod swap_file;
 mod throttle;
 
 pub(crate) use home::{Home, Leave, Patience};

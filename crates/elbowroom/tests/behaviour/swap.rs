@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use elbowroom::{Advice, Config, Remap, Sharing};
+use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 
 on_every_machine! {
@@ -10,6 +11,9 @@ on_every_machine! {
     copies_of_a_files_pages_go_out_and_end_with_it
     threads_that_share_more_than_the_budget_see_their_own_stores
     without_room_nothing_is_lost
+    what_does_not_compress_goes_to_the_file
+    a_page_that_cannot_be_read_again_is_an_error_for_that_page
+    a_full_disk_loses_nothing
 }
 
 /// A budget of which all that [`Machine::mark`] makes can be out: pages with two words compress well.
@@ -131,22 +135,125 @@ fn threads_that_share_more_than_the_budget_see_their_own_stores<M: Machine>() {
     nothing_is_out(&m);
 }
 
+/// What nothing makes smaller.
+fn noise(page: usize) -> [u8; PAGE] {
+    let mut word = stamp(page) | 1;
+    let mut bytes = [0; PAGE];
+    for chunk in bytes.chunks_mut(8) {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// The same, with a swap file.
+fn with_file(dir: &std::path::Path, inject: Option<&str>) -> Config {
+    Config {
+        swap_dir: Some(dir.into()),
+        inject: inject.map(str::to_owned),
+        writeback_interval: Duration::from_millis(20),
+        ..with_swap(8)
+    }
+}
+
+/// Stores noise to pages, of which some are zeros and some compress.
+fn store_all<M: Machine>(m: &M, addr: usize, pages: usize) {
+    let port = m.port();
+    for page in 0..pages {
+        let at = addr + page * PAGE;
+        match page % 8 {
+            6 => port.set_word(at, page as u64),
+            7 => port.store(at, &[page as u8; PAGE]),
+            _ => port.store(at, &noise(page)),
+        }
+    }
+}
+
+/// Whether a page has what [`store_all`] stored.
+fn is_right<M: Machine>(m: &M, addr: usize, page: usize) -> bool {
+    let mut found = [0; PAGE];
+    m.port().load(addr + page * PAGE, &mut found);
+    let mut expected = noise(page);
+    match page % 8 {
+        6 => {
+            expected = [0; PAGE];
+            expected[..8].copy_from_slice(&(page as u64).to_le_bytes());
+        }
+        7 => expected = [page as u8; PAGE],
+        _ => {}
+    }
+    found == expected
+}
+
+fn what_does_not_compress_goes_to_the_file<M: Machine>() {
+    let dir = scratch();
+    let Some(m) = M::start(with_file(dir.path(), None)) else { return };
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the file has no name");
+    let pages = budgets(3);
+    let addr = m.map_anon(pages, Sharing::Private);
+    store_all(&m, addr, pages);
+    let stats = m.manager().stats();
+    assert!(stats.swap_file_bytes > BUDGET && stats.swap_pool_bytes > 0, "{stats:?}");
+    for turn in 0..2 {
+        for page in 0..pages {
+            let page = if turn == 0 { page } else { page * 4099 % pages };
+            assert!(is_right(&m, addr, page), "page {page} in turn {turn}");
+        }
+    }
+    // Moved, and dropped in part.
+    let moved = m.space().remap(addr, pages * PAGE, 2 * pages * PAGE, Remap::MayMove).unwrap();
+    m.space().advise(moved, pages / 2 * PAGE, Advice::DontNeed).unwrap();
+    m.check_zero(moved, pages / 2);
+    assert!((pages / 2..pages).all(|page| is_right(&m, moved, page)));
+    m.space().unmap(moved, 2 * pages * PAGE).unwrap();
+    nothing_is_out(&m);
+    assert_eq!(m.manager().stats().swap_file_bytes, 0);
+}
+
+/// Each tenth read of the swap file fails: those accesses fail, and succeed when they are made again; all
+/// others find their bytes.
+fn a_page_that_cannot_be_read_again_is_an_error_for_that_page<M: Machine>() {
+    let dir = scratch();
+    let Some(m) = M::start(with_file(dir.path(), Some("read:eio:every=10"))) else { return };
+    let pages = budgets(2);
+    let addr = m.map_anon(pages, Sharing::Private);
+    store_all(&m, addr, pages);
+    let mut failed = 0;
+    for page in 0..pages {
+        let mut tries = 0;
+        while !m.port().can_load(addr + page * PAGE) {
+            (failed, tries) = (failed + 1, tries + 1);
+            assert!(tries < 50, "page {page} never comes back");
+            // It may be tried again after the flusher's next round.
+            thread::sleep(Duration::from_millis(30));
+        }
+        assert!(is_right(&m, addr, page), "page {page}");
+    }
+    assert!(failed > 0 && m.manager().stats().swap_errors > 0);
+}
+
+/// No write to the swap file succeeds: what compresses goes out, the rest stays.
+fn a_full_disk_loses_nothing<M: Machine>() {
+    let dir = scratch();
+    let Some(m) = M::start(with_file(dir.path(), Some("write:enospc"))) else { return };
+    let pages = budgets(1) / 2;
+    let addr = m.map_anon(pages, Sharing::Private);
+    store_all(&m, addr, pages);
+    let more = budgets(1);
+    let other = m.map_anon(more, Sharing::Private);
+    m.mark(other, 0..more, 3);
+    m.check_marks(other, 0..more, 3);
+    assert!((0..pages).all(|page| is_right(&m, addr, page)));
+    assert_eq!(m.manager().stats().swap_file_bytes, 0);
+}
+
 /// Bytes that nothing makes smaller, as much as the budget has, and no file to put them.
 fn without_room_nothing_is_lost<M: Machine>() {
     let Some(m) = M::start(with_swap(4)) else { return };
     let pages = budgets(1) / 4 * 3;
     let addr = m.map_anon(pages, Sharing::Private);
-    let noise = |page: usize| {
-        let mut word = stamp(page) | 1;
-        let mut bytes = [0; PAGE];
-        for chunk in bytes.chunks_mut(8) {
-            word ^= word << 13;
-            word ^= word >> 7;
-            word ^= word << 17;
-            chunk.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    };
     let port = m.port();
     (0..pages).for_each(|page| port.store(addr + page * PAGE, &noise(page)));
     // What compresses goes out beside it.
