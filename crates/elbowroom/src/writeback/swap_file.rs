@@ -20,7 +20,13 @@ impl<P: Platform> Writeback<P> {
         // Nearly always where they are now.
         folios.sort_unstable_by_key(|folio| folio.index);
         for some in folios.chunks(CLUSTER_PAGES as usize) {
-            let mut taken: Vec<_> = some.iter().filter_map(|folio| self.take_to_swap(folio)).collect();
+            let mut taken = Vec::with_capacity(some.len());
+            for folio in some {
+                // The first one's lock is waited for: whoever met the folio may be about to let it go. Who
+                // waits for a folio with others locked could wait for somebody who waits for those.
+                let alone = taken.is_empty();
+                taken.extend(self.take_to_swap(folio, alone));
+            }
             while !taken.is_empty() {
                 // Without room they stay; reclaim meets them again.
                 let Some(positions) = self.swap.take_positions(taken.len() as u64) else { return };
@@ -31,9 +37,13 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// A folio's lock, if nobody has it, and the folio is to go out still.
-    fn take_to_swap(&self, folio: &Arc<Folio>) -> Option<LockedFolio<'_>> {
-        let folio = LockedFolio::try_lock(folio.clone(), &self.waits, self.handlers()).ok()?;
+    /// A folio's lock, if the folio is to go out still.
+    fn take_to_swap(&self, folio: &Arc<Folio>, wait: bool) -> Option<LockedFolio<'_>> {
+        let folio = if wait {
+            self.lock(folio)
+        } else {
+            LockedFolio::try_lock(folio.clone(), &self.waits, self.handlers()).ok()?
+        };
         let home = folio.body().extent.as_ref().is_some_and(|frames| frames.is_home());
         let wanted = home && folio.order == 0 && !folio.state.test(Flag::Dead) && !folio.state.is_held();
         wanted.then_some(folio)

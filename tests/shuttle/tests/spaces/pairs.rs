@@ -63,11 +63,15 @@ impl Scene {
     fn new(verbs: [Verb; 2]) -> Self {
         let files = Files::new(FILE_PAGES);
         // With so little, whoever stores is throttled.
-        let [dirty, swap] = [(); 2].map(|()| thread_rng().gen_range(0..2) == 0);
+        let [dirty, swap, to_file] = [(); 3].map(|()| thread_rng().gen_range(0..2) == 0);
         let world = World::configured(FRAMES, |config| {
             config.dirty = dirty.then_some(2 * PAGE as u64);
             // What is private may go out.
             config.swap = if swap { 1 << 20 } else { 0 };
+            if to_file {
+                config.swap_dir = Some(std::env::temp_dir());
+                config.ablation.tuning.pool_percent = 0;
+            }
         });
         let file = world.open(&files, true);
         let [shared, private, aside, rest] = [0, 1024, 2048, 4096].map(|page| world.at(page));

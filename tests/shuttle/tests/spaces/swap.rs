@@ -17,8 +17,16 @@ const TURNS: usize = 3;
 const STAMP: usize = 8;
 const COUNTS: usize = 16;
 
+/// Pages go to the pool or, as if nothing compressed, to the swap file.
 fn world() -> World {
-    World::configured(FRAMES, |config| config.swap = 1 << 20)
+    let to_file = thread_rng().gen_ratio(1, 2);
+    World::configured(FRAMES, |config| {
+        config.swap = 1 << 20;
+        if to_file {
+            config.swap_dir = Some(std::env::temp_dir());
+            config.ablation.tuning.pool_percent = 0;
+        }
+    })
 }
 
 /// Maps pages that have their stamps.
