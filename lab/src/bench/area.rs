@@ -12,6 +12,7 @@ use elbowroom::{
 use elbowroom_sync::{ClassStats, LockClass};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
+use super::swap_in::Swapping;
 use crate::PAGE_BYTES;
 use crate::engine::{Engine, Kind};
 use crate::size::Size;
@@ -63,7 +64,18 @@ impl Ground {
     /// # Errors
     /// What is missing here for the engine.
     pub fn new(engine: Engine, memory: Size) -> Result<Self> {
+        Self::with_swap(engine, memory, None)
+    }
+
+    /// The same, whose manager may put anonymous memory somewhere else.
+    ///
+    /// # Errors
+    /// What is missing here for the engine.
+    pub fn with_swap(engine: Engine, memory: Size, swap: Option<&Swapping>) -> Result<Self> {
         let mut config = Config::with_memory(memory.bytes());
+        if let Some(swap) = swap {
+            (config.swap, config.swap_dir) = (swap.bytes, Some(swap.dir.clone()));
+        }
         // Faults of single pages are measured.
         config.ablation = Ablation { huge_folios: false, ..engine.ablation };
         Ok(match engine.kind {
@@ -224,6 +236,23 @@ impl Area<'_> {
             // valid.
             Ground::Kernel => unsafe {
                 rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::LinuxDontNeed)?;
+            },
+        }
+        Ok(())
+    }
+
+    /// Has its accessible pages paged out, as far as nobody uses them.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn page_out(&self) -> Result<()> {
+        let (start, len) = (self.start + self.open.start, self.open.len());
+        match self.ground {
+            Ground::Soft(space, _) => space.advise(start, len, Advice::PageOut)?,
+            Ground::Host(space, _) => space.advise(start, len, Advice::PageOut)?,
+            // SAFETY: the range is the area's own; the advice changes no byte of it.
+            Ground::Kernel => unsafe {
+                rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::LinuxPageOut)?;
             },
         }
         Ok(())

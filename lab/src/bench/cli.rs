@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use elbowroom::Ablation;
 use serde::Serialize;
 
+use super::swap_in::SwapInArgs;
 use crate::PAGE_BYTES;
 use crate::cli::{RepeatArgs, TurnArgs, default, seconds, threads};
 use crate::engine::{self, Engine, Kind};
@@ -20,6 +21,10 @@ const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
 const CORE_EXAMPLES: &str = "Examples:
   elbowroom lab run core --json core.json
   elbowroom lab run core --seconds 1 --runs 9      take longer, for steadier medians";
+
+const SWAP_IN_EXAMPLES: &str = "Examples:
+  elbowroom lab run swap-in --content zero
+  elbowroom lab run swap-in --content noise --engines kernel,soft-retry_under_vma_lock,soft --seconds 5";
 
 const STORM_EXAMPLES: &str = "Examples:
   elbowroom lab run thread-storm --threads 100
@@ -68,6 +73,15 @@ pub enum LibraryBench {
         mut_arg("engines", default("kernel,soft,host")),
     )]
     MapUnmap(TurnArgs),
+    /// Threads page memory out while others read it, beside the kernel's swap
+    #[command(
+        after_help = SWAP_IN_EXAMPLES,
+        mut_arg("threads", threads("5", "How many threads read, and as many page out")),
+        mut_arg("seconds", seconds("30", "How long a run takes, in seconds")),
+        mut_arg("memory", default("256M")),
+        mut_arg("engines", default("kernel,soft,host")),
+    )]
+    SwapIn(SwapInArgs),
     /// Many threads start at once: each maps a few areas and faults its working set in
     #[command(
         after_help = STORM_EXAMPLES,
@@ -125,6 +139,7 @@ impl LibraryBench {
             Self::Core(_) => "core",
             Self::InMemory(_) => "in-memory",
             Self::MapUnmap(_) => "map-unmap",
+            Self::SwapIn(_) => "swap-in",
             Self::ThreadStorm(_) => "thread-storm",
             Self::ZeroCopyReceive(_) => "zero-copy-receive",
         }
@@ -143,6 +158,7 @@ impl LibraryBench {
         match self {
             Self::Core(_) => None,
             Self::InMemory(InMemoryArgs { turns, .. })
+            | Self::SwapIn(SwapInArgs { turns, .. })
             | Self::MapUnmap(turns)
             | Self::ThreadStorm(turns)
             | Self::ZeroCopyReceive(ReceiveArgs { turns, .. }) => Some(turns),
@@ -179,6 +195,7 @@ impl LibraryBench {
                 // Frames, and what describes them.
                 Size::from_bytes(args.size.bytes().saturating_mul(5) / 4)
             }
+            Self::SwapIn(args) => super::swap_in::least_memory(args)?,
             Self::MapUnmap(_) | Self::ThreadStorm(_) => super::storm::least_memory(threads),
             Self::ZeroCopyReceive(args) => {
                 ensure!((1..=256).contains(&args.batch), "--batch must be from 1 to 256");

@@ -3,6 +3,7 @@
 //! * `core`: what single operations cost.
 //! * `storm`: many threads start at once (workload thread-storm).
 //! * `receive`: pages are inserted in batches (workload zero-copy-receive).
+//! * `swap_in`: paging out and in at once.
 //! * `in_memory`: accesses to memory that fits. `map_unmap`: mappings made and unmapped.
 //!
 //! Below them: `turns` lets engines take turns; `area` is memory of any engine, behind one safe interface;
@@ -17,6 +18,7 @@ mod in_memory;
 mod map_unmap;
 mod receive;
 mod storm;
+mod swap_in;
 mod turns;
 
 use std::time::{Duration, Instant};
@@ -64,6 +66,7 @@ fn measure(bench: &LibraryBench, stage: &mut Stage) -> Result<(String, serde_jso
         LibraryBench::Core(args) => core::measure(args, stage),
         LibraryBench::InMemory(args) => in_memory::measure(args, stage),
         LibraryBench::MapUnmap(args) => map_unmap::measure(args, stage),
+        LibraryBench::SwapIn(args) => swap_in::measure(args, stage),
         LibraryBench::ThreadStorm(args) => storm::measure(args, stage),
         LibraryBench::ZeroCopyReceive(args) => receive::measure(args, stage),
     }

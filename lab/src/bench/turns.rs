@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::Stage;
 use super::area::Ground;
 use super::compare::{Comparison, Record};
+use super::swap_in::Swapping;
 use crate::cli::TurnArgs;
 use crate::engine::Engine;
 use crate::size::Size;
@@ -16,12 +17,19 @@ pub struct Turns<'a> {
     /// The budget of a manager.
     pub memory: Size,
     pub runs: usize,
+    /// Where a manager may put anonymous memory; `None`: nowhere.
+    pub swap: Option<Swapping>,
 }
 
 impl<'a> Turns<'a> {
     /// As the command line says.
     pub fn of(args: &'a TurnArgs) -> Self {
-        Self { engines: &args.engines, memory: args.memory, runs: args.repeat.runs }
+        Self { engines: &args.engines, memory: args.memory, runs: args.repeat.runs, swap: None }
+    }
+
+    /// The same, with swap.
+    pub fn with_swap(args: &'a TurnArgs, swap: Swapping) -> Self {
+        Self { swap: Some(swap), ..Self::of(args) }
     }
 
     /// Measures by `one`; the table and the JSON object.
@@ -36,7 +44,7 @@ impl<'a> Turns<'a> {
     ) -> Result<(String, Value)> {
         let mut grounds = Vec::new();
         for engine in self.engines {
-            match Ground::new(*engine, self.memory) {
+            match Ground::with_swap(*engine, self.memory, self.swap.as_ref()) {
                 Ok(ground) => grounds.push((*engine, ground)),
                 Err(error) => {
                     stage.progress.keep(&format!("{engine} is left out: {error:#}"));

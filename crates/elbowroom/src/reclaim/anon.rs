@@ -17,7 +17,7 @@ use elbowroom_sync::atomic::Ordering;
 
 /// What became of a page that was to go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Out {
+pub(crate) enum Out {
     /// It is out.
     Gone,
     /// The flusher is to write it to the file.
@@ -76,7 +76,7 @@ impl<P: Platform> Reclaim<P> {
     }
 
     /// Puts a locked folio of one page of anonymous memory, which is home, out, and frees its frame.
-    pub(super) fn swap_out(&self, folio: &mut LockedFolio<'_>) -> Out {
+    pub(crate) fn swap_out(&self, folio: &mut LockedFolio<'_>) -> Out {
         if folio.state.test(Flag::Queued) {
             return Out::ToFile;
         }

@@ -7,7 +7,8 @@
 
 mod anon;
 
-use self::anon::Out;
+pub(crate) use self::anon::Out;
+
 use crate::config::{
     CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, FREE_AHEAD_PAGES, RECLAIM_BATCH_FOLIOS, RECLAIM_ROUNDS,
     RECLAIM_SCAN_FACTOR, SUPPLY_LOOK,

@@ -146,6 +146,9 @@ impl<P: Platform> Space<P> {
     }
 
     fn page_out(&self, part: &VmaPart) {
+        if part.spec.is_private() {
+            self.core.page_out_own(&self.mm, part);
+        }
         if let Some(object) = part.spec.object.as_ref().filter(|object| !object.is_memory()) {
             // What cannot be written now stays; its error is reported by msync.
             let _ = self.core.write_back(object, part.pages(), Obstacle::Skip);

@@ -14,9 +14,9 @@ use elbowroom_sync::Arc;
 use std::ops::Range;
 
 impl<P: Platform> Writeback<P> {
-    /// Writes folios of anonymous memory that reclaim has met, as far as they were not touched since, and
+    /// Writes folios of anonymous memory that are to go out, as far as they were not touched since, and
     /// frees their frames.
-    pub(super) fn write_to_swap(&self, mut folios: Vec<Arc<Folio>>) {
+    pub(crate) fn write_to_swap(&self, mut folios: Vec<Arc<Folio>>) {
         // Nearly always where they are now.
         folios.sort_unstable_by_key(|folio| folio.index);
         for some in folios.chunks(CLUSTER_PAGES as usize) {
