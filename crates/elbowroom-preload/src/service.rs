@@ -193,6 +193,7 @@ fn config(options: &Options) -> Config {
         writeback_interval: Duration::from_millis(options.writeback_ms),
         dirty: options.dirty_bytes,
         swap: 0,
+        swap_dir: None,
         inject: options.inject.clone(),
         private_writes: false,
         on_thread_start: Some(state::enter_service_thread),

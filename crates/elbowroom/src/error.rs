@@ -15,6 +15,16 @@ pub enum StartError {
     /// No I/O engine of the kind asked for.
     #[error("no I/O engine ({0}): io_uring is refused here? use --io threads (see `elbowroom doctor`)")]
     Engine(Errno),
+    /// Not so much swap with so little memory.
+    #[error("{swap} bytes of swap are too much for a budget of {memory} bytes: at most {most} fit beside it")]
+    SwapTooLarge {
+        /// What was asked for.
+        swap: u64,
+        /// The budget.
+        memory: u64,
+        /// The most that is possible.
+        most: u64,
+    },
     /// No swap file.
     #[error("cannot make a swap file in {0}: {1}; name a directory on a disk that you may write to")]
     SwapFile(PathBuf, Errno),

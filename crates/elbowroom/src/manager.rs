@@ -48,6 +48,10 @@ impl<P: Platform> Manager<P> {
         if config.memory < Config::MIN_MEMORY {
             return Err(StartError::TooSmall(config.memory));
         }
+        if config.swap > config.most_swap() {
+            let Config { swap, memory, .. } = config;
+            return Err(StartError::SwapTooLarge { swap, memory, most: config.most_swap() });
+        }
         let locks = LockStats::new();
         let inject = match &config.inject {
             Some(text) => Some(Arc::new(Inject::parse(text).map_err(StartError::Inject)?)),

@@ -211,6 +211,11 @@ impl Swap {
                 at as usize
             }
             None => {
+                if slots.slots.len() == slots.slots.capacity() {
+                    // Not by half of it: what describes pages is a part of the budget.
+                    let more = slots.slots.len() / 8 + 64;
+                    slots.slots.reserve_exact(more);
+                }
                 slots.slots.push(slot);
                 slots.slots.len() - 1
             }

@@ -35,6 +35,30 @@ fn memory_that_runs_out_is_an_error() {
     assert!(m.manager().stats().peak_bytes <= BUDGET);
 }
 
+/// What describes pages that are out is a part of the budget.
+#[test]
+fn more_swap_than_the_budget_can_describe_is_refused() {
+    let mut config = Config::with_memory(BUDGET);
+    let most = config.most_swap();
+    assert!((20 * BUDGET..100 * BUDGET).contains(&most), "{most}");
+    let frames = config.arena_frames();
+    config.swap = most;
+    assert!((frames / 4..frames / 4 * 3).contains(&config.arena_frames()), "{}", config.arena_frames());
+    Manager::<Soft>::start_on(config.clone()).unwrap();
+    config.swap += 1;
+    let error = Manager::<Soft>::start_on(config).err().expect("too much swap").to_string();
+    assert!(error.contains(&most.to_string()), "{error}");
+}
+
+/// Where no file can be made there is no manager, rather than one that cannot do what was asked.
+#[test]
+fn a_swap_file_that_cannot_be_made_is_an_error() {
+    let swap_dir = Some("/nowhere/at/all".into());
+    let config = Config { swap: BUDGET, swap_dir, ..Config::with_memory(BUDGET) };
+    let error = Manager::<Soft>::start_on(config).err().expect("no such directory").to_string();
+    assert!(error.contains("/nowhere/at/all") && error.contains("directory"), "{error}");
+}
+
 #[test]
 fn there_is_a_bound_on_spaces() {
     let manager = Manager::<Soft>::start_on(Config::with_memory(BUDGET)).unwrap();
