@@ -138,8 +138,8 @@ impl StoreFile {
         Ok(file)
     }
 
-    /// A new, empty file without a name, in the directory `dir`, that only its owner may read: it is gone when
-    /// it is closed, whatever ends the process. As for [`StoreFile::open`] in all else.
+    /// A new, empty file without a name, in the directory `dir`, that only its owner may read: it is gone
+    /// when it is closed, whatever ends the process. As for [`StoreFile::open`] in all else.
     ///
     /// # Errors
     /// What open(2) says, of the directory or of its file system.

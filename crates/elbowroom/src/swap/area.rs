@@ -90,8 +90,8 @@ struct SwapFile {
 }
 
 impl Swap {
-    /// An empty one, for so many pages, of which so many pages of frames may be compressed ones; the rest goes
-    /// to the file, if there is one.
+    /// An empty one, for so many pages, of which so many pages of frames may be compressed ones; the rest
+    /// goes to the file, if there is one.
     pub fn new(locks: &LockStats, limit: u64, pool_limit: u64, file: Option<Arc<StoreFile>>) -> Self {
         let file = file.map(|file| {
             let positions = locks.mutex(LockClass::Queue, Positions::new(limit));
