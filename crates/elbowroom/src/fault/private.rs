@@ -117,9 +117,11 @@ impl<'a, P: Platform> Pass<'a, P> {
 
     /// The access to a page that is out, and whose bytes cannot be had, fails. It may be tried again later.
     fn refuse_out(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Outcome {
+        let step = self.core.refuse(fault.event.addr, bus(vma), || mm.anon.is_out(page));
+        // Afterwards: the flusher may be in its round just now.
         let addr = fault.event.addr & !(PAGE_SIZE - 1);
         self.core.note_refused(addr..addr + PAGE_SIZE);
-        self.core.refuse(fault.event.addr, bus(vma), || mm.anon.is_out(page))
+        step
     }
 
     /// A new folio of one page of zeros, uptodate and locked.
