@@ -71,6 +71,10 @@ pub struct Options {
     pub writeback_interval: Duration,
     /// How much may be dirty, in bytes; `None`: the library chooses.
     pub dirty_bytes: Option<u64>,
+    /// How much anonymous memory may be out, in bytes; 0: it stays with the kernel.
+    pub swap_bytes: u64,
+    /// Where the swap file is; absolute.
+    pub swap_dir: PathBuf,
     /// No summary at the end.
     pub quiet: bool,
     /// The lock statistics at the end.
@@ -109,6 +113,9 @@ impl Options {
         ));
         if let Some(dirty) = self.dirty_bytes {
             text.push(format!(";dirty={dirty}"));
+        }
+        if self.swap_bytes > 0 {
+            text.push(format!(";swap={};swap_dir={}", self.swap_bytes, percent_encode(&self.swap_dir)));
         }
         if self.contention {
             text.push(";contention=1");
@@ -185,6 +192,8 @@ mod tests {
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
             dirty_bytes: None,
+            swap_bytes: 0,
+            swap_dir: PathBuf::from("/var/tmp"),
             quiet: false,
             contention: false,
             fallback: Fallback::None,

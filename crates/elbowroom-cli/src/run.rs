@@ -9,7 +9,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::ops::RangeInclusive;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -55,6 +55,14 @@ pub struct RunArgs {
     /// what the disk takes. At least 8K [default: three quarters of the budget]
     #[arg(long, value_name = "SIZE", value_parser = parse_dirty)]
     dirty: Option<u64>,
+    /// Manage anonymous memory, too, and private copies of files' pages: so much of it may be out of the
+    /// budget, compressed or in a file. Four times the budget is a good value [default: it stays with the
+    /// kernel]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0", hide_default_value = true)]
+    swap: u64,
+    /// The directory of the swap file, on a disk; the file has no name
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    swap_dir: PathBuf,
     /// Write statistics to this file at the end, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<OsString>,
@@ -187,6 +195,8 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 handlers: args.handlers,
                 writeback_interval: args.writeback_interval,
                 dirty_bytes: args.dirty,
+                swap_bytes: args.swap,
+                swap_dir: std::path::absolute(&args.swap_dir).unwrap_or_else(|_| args.swap_dir.clone()),
                 quiet: args.quiet,
                 contention: args.contention,
                 fallback: args.fallback,

@@ -368,4 +368,21 @@ impl HostMmu {
         self.wake(range);
         Ok(())
     }
+
+    /// Replaces `range`, with no page of ours in it, by the kernel's own private memory, or its private
+    /// mapping of a file at an offset, with PROT_* bits `prot`, and with the bytes that `fill` puts into it.
+    ///
+    /// # Errors
+    /// The kernel's, or that of `fill`; the range stays as it is then.
+    pub fn map_private(
+        &self,
+        range: Range<usize>,
+        file: Option<(BorrowedFd<'_>, u64)>,
+        prot: u32,
+        fill: impl FnOnce(&dyn Fn(usize, &[u8]) -> Result<(), Errno>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.layout.map_private(range.clone(), file, prot, fill)?;
+        self.wake(range);
+        Ok(())
+    }
 }

@@ -10,6 +10,7 @@
 
 use crate::arena::reserve;
 use crate::limits::{WINDOW_GRAIN, room_by_limits, window_sizes};
+use crate::poke::poke;
 use crate::uffd::{Protection, Uffd};
 use crate::{PAGE_SIZE, WindowTable};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
@@ -285,6 +286,56 @@ impl Layout {
         // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
         unsafe {
             mm::mmap(range.start as *mut _, range.len(), prot, sharing | MapFlags::FIXED, file, offset)?;
+        }
+        self.give_away_held(&range, &mut denials);
+        Ok(())
+    }
+
+    /// Gives the range to the kernel as private memory of its own, or as its private mapping of a file, with
+    /// the bytes that `fill` puts into it, by a function that takes their place in the range and themselves; if
+    /// that fails, the range stays as it is. Pages that nothing is put into are not made.
+    pub(crate) fn map_private(
+        &self,
+        range: Range<usize>,
+        file: Option<(BorrowedFd<'_>, u64)>,
+        prot: u32,
+        fill: impl FnOnce(&dyn Fn(usize, &[u8]) -> Result<(), Errno>) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let (all, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // Made elsewhere, so that nobody sees it half filled.
+        // SAFETY: without MAP_FIXED a new mapping replaces no other.
+        let at = unsafe {
+            match file {
+                Some((file, offset)) => {
+                    mm::mmap(std::ptr::null_mut(), range.len(), all, flags, file, offset)?
+                }
+                None => mm::mmap_anonymous(std::ptr::null_mut(), range.len(), all, flags)?,
+            }
+        };
+        let put = |place: usize, bytes: &[u8]| {
+            assert!(
+                bytes.len() <= range.len() && place <= range.len() - bytes.len(),
+                "it is inside the range"
+            );
+            // SAFETY: in the mapping that was made above, by the check; nobody else knows of it.
+            unsafe { poke(at as usize + place, bytes) }
+        };
+        let filled = fill(&put);
+        let prot = MprotectFlags::from_bits_retain(prot);
+        let mut denials = self.denials.lock();
+        let moved = filled.and_then(|()| {
+            // SAFETY: the mapping is ours, and nobody has a reference into it any more. Its target is inside a
+            // window, and the caller has taken every page of ours out of that.
+            unsafe {
+                mm::mprotect(at, range.len(), prot)?;
+                let to = range.start as *mut _;
+                mm::mremap_fixed(at, range.len(), range.len(), mm::MremapFlags::MAYMOVE, to)
+            }
+        });
+        if let Err(errno) = moved {
+            // SAFETY: it was not moved, and nobody knows of it.
+            let _ = unsafe { mm::munmap(at, range.len()) };
+            return Err(errno);
         }
         self.give_away_held(&range, &mut denials);
         Ok(())

@@ -27,6 +27,7 @@ mod limits;
 mod mmu;
 mod pageset;
 mod peek;
+mod poke;
 pub mod probe;
 pub mod soft;
 mod uffd;

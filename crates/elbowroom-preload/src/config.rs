@@ -70,6 +70,10 @@ pub struct Options {
     pub writeback_ms: u64,
     /// How much may be dirty, in bytes; `None`: the manager chooses.
     pub dirty_bytes: Option<u64>,
+    /// How much anonymous memory may be out, in bytes; 0: it stays with the kernel.
+    pub swap_bytes: u64,
+    /// Where the swap file is, an absolute path.
+    pub swap_dir: Option<PathBuf>,
     /// Where the statistics go at the end, an absolute path.
     pub stats: Option<PathBuf>,
     /// Where the trace goes at the end, an absolute path.
@@ -106,6 +110,8 @@ impl Options {
             handlers: 0,
             writeback_ms: 1000,
             dirty_bytes: None,
+            swap_bytes: 0,
+            swap_dir: None,
             stats: None,
             trace: None,
             trace_bytes: 4 << 20,
@@ -155,6 +161,8 @@ impl Options {
             "handlers" => self.handlers = number(key, value)?,
             "writeback_ms" => self.writeback_ms = number(key, value)?,
             "dirty" => self.dirty_bytes = Some(number(key, value)?),
+            "swap" => self.swap_bytes = number(key, value)?,
+            "swap_dir" => self.swap_dir = Some(percent_decode(key, value)?),
             "quiet" => self.quiet = choice(key, value, &[("0", false), ("1", true)])?,
             "contention" => self.contention = choice(key, value, &[("0", false), ("1", true)])?,
             "fallback" => {

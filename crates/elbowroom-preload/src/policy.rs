@@ -47,6 +47,8 @@ impl MapArgs {
 pub struct Surroundings {
     /// The smallest mapping that is managed, in bytes.
     pub min_size_bytes: u64,
+    /// Whether private memory is managed, too.
+    pub private: bool,
     /// Whether any file is managed now.
     pub any_managed: bool,
     /// Whether all of the wanted range, if an address is wanted, is inside windows.
@@ -72,6 +74,8 @@ pub enum First {
     /// The kernel's, counted under the reason; without one the kernel will refuse the call and nothing is
     /// counted.
     Kernel(Option<Reason>),
+    /// The manager's: memory without a file.
+    Memory,
     /// It depends on the file.
     LookAtFile,
 }
@@ -102,26 +106,28 @@ const FOLLOWED: c_int = libc::MAP_TYPE
 /// Decides from the arguments alone, as far as possible.
 pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     let Some(shared) = args.shared() else { return First::Kernel(None) };
-    if args.flags & libc::MAP_ANONYMOUS != 0 {
+    let anonymous = args.flags & libc::MAP_ANONYMOUS != 0;
+    if anonymous && (shared || !around.private) {
         return First::Kernel(Some(Reason::Anonymous));
     }
     let end = i64::try_from(args.rounded()).ok().and_then(|len| args.offset.checked_add(len));
     let misplaced = args.fixed() && !args.addr.is_multiple_of(PAGE);
     let misaligned = args.offset < 0 || !(args.offset as usize).is_multiple_of(PAGE);
-    if args.fd < 0 || args.len == 0 || end.is_none() || misplaced || misaligned {
+    if args.fd < 0 && !anonymous || args.len == 0 || end.is_none() || misplaced || misaligned {
         return First::Kernel(None);
     }
     if args.prot & libc::PROT_EXEC != 0 {
         return First::Kernel(Some(Reason::Executable));
     }
-    if !shared && args.prot & libc::PROT_WRITE != 0 {
+    if !shared && args.prot & libc::PROT_WRITE != 0 && !around.private {
         return First::Kernel(Some(Reason::PrivateWritable));
     }
     let known_prot = libc::PROT_READ | libc::PROT_WRITE;
     // What may be stored to and not loaded from is that only to the kernel: the processor knows no such
     // thing.
     let write_only = args.prot == libc::PROT_WRITE;
-    if args.flags & !FOLLOWED != 0 || args.prot & !known_prot != 0 || write_only {
+    let followed = if anonymous { FOLLOWED & !libc::MAP_STACK | libc::MAP_ANONYMOUS } else { FOLLOWED };
+    if args.flags & !followed != 0 || args.prot & !known_prot != 0 || write_only {
         return First::Kernel(Some(Reason::UnsupportedFlags));
     }
     if args.addr != 0 && !around.inside_windows {
@@ -131,6 +137,9 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     }
     if (args.len as u64) < around.min_size_bytes && !(shared && around.any_managed) {
         return First::Kernel(Some(Reason::TooSmall));
+    }
+    if anonymous {
+        return First::Memory;
     }
     First::LookAtFile
 }
@@ -184,7 +193,7 @@ mod tests {
     const BIG: MapArgs =
         MapArgs { addr: 0, len: 1 << 20, prot: PROT_READ, flags: MAP_SHARED, fd: 3, offset: 0 };
     const AROUND: Surroundings =
-        Surroundings { min_size_bytes: 1 << 20, any_managed: false, inside_windows: false };
+        Surroundings { min_size_bytes: 1 << 20, private: false, any_managed: false, inside_windows: false };
     const EXT4: FileFacts = FileFacts {
         mode: libc::S_IFREG | 0o644,
         filesystem: 0xef53,
@@ -238,6 +247,27 @@ mod tests {
         let managed = FileFacts { may_be_managed: true, ..EXT4 };
         assert_eq!(last(&shared, &around, &managed), Last::Manage { writable: true });
         assert_eq!(last(&shared, &around, &EXT4), Last::Kernel(Some(Reason::TooSmall)));
+    }
+
+    #[test]
+    fn private_memory_is_managed_where_there_is_swap() {
+        let around = Surroundings { private: true, ..AROUND };
+        let memory =
+            MapArgs { fd: -1, flags: MAP_PRIVATE | MAP_ANONYMOUS, prot: PROT_READ | PROT_WRITE, ..BIG };
+        let counted = |reason| First::Kernel(Some(reason));
+        assert_eq!(first(&memory, &AROUND), counted(Reason::Anonymous));
+        assert_eq!(first(&memory, &around), First::Memory);
+        assert_eq!(first(&MapArgs { prot: libc::PROT_NONE, ..memory }, &around), First::Memory);
+        let flagged = |flags| first(&MapArgs { flags: memory.flags | flags, ..memory }, &around);
+        assert_eq!(flagged(libc::MAP_NORESERVE), First::Memory);
+        for kept in [libc::MAP_STACK, libc::MAP_GROWSDOWN, libc::MAP_LOCKED, libc::MAP_HUGETLB] {
+            assert_eq!(flagged(kept), counted(Reason::UnsupportedFlags), "{kept:#x}");
+        }
+        let shared = MapArgs { flags: MAP_SHARED | MAP_ANONYMOUS, ..memory };
+        assert_eq!(first(&shared, &around), counted(Reason::Anonymous));
+        assert_eq!(first(&MapArgs { len: 4096, ..memory }, &around), counted(Reason::TooSmall));
+        let file = MapArgs { flags: MAP_PRIVATE, prot: PROT_READ | PROT_WRITE, ..BIG };
+        assert_eq!(first(&file, &around), First::LookAtFile);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub enum Op {
         /// Open the file for writing too.
         writable: bool,
     },
+    /// mmap of private memory without a file: gives the address.
+    MapMemory(MapArgs),
     /// munmap.
     Unmap(Range<usize>),
     /// mprotect: gives 1, or 0 if it must be handed back.

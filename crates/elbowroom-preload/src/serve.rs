@@ -54,6 +54,7 @@ fn perform(
         Op::Map { args, id, tid, writable } => {
             return map(process, manager, space, &Wanted { args, id, tid, writable });
         }
+        Op::MapMemory(args) => return map_object(space, &args, false, None).map_err(number),
         Op::Unmap(range) => space.unmap_ours(range.start, range.len()),
         Op::Protect(range, prot) => {
             return match space.protect(range.start, range.len(), prot) {
@@ -78,7 +79,11 @@ fn perform(
         Op::HandBackFile(id) => space.give_file(id).map(|_| ()),
         Op::KernelMaps(id, writes) => space.give_if_stored_to(id, writes),
         Op::MakeRoom(range) => space.make_room(range.start, range.len()),
-        Op::HandBackShared => space.give_shared(),
+        Op::HandBackShared => {
+            let shared = space.give_shared();
+            // A child has the kernel's copy of what is private.
+            shared.and(space.give_private())
+        }
         Op::StreamOpens(id, kind) => give_to_stream(process, manager, space, id, kind),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
         Op::WriteEnd { ticket, written } => {
@@ -174,7 +179,7 @@ struct Wanted {
 fn map(process: &Process, manager: &Manager, space: &Space<Host>, wanted: &Wanted) -> Reply {
     for _ in 0..MAP_ROUNDS {
         let (object, origin) = open(process, manager, wanted)?;
-        match map_object(space, wanted, object, origin) {
+        match map_object(space, &wanted.args, wanted.writable, Some((object, origin))) {
             // Nobody mapped it for a moment, and it was closed.
             Err(Errno::STALE) => {}
             mapped => return mapped.map_err(number),
@@ -220,13 +225,14 @@ fn open(
     Ok((object, origin))
 }
 
+/// Maps a file, through a description of it, or memory.
 fn map_object(
     space: &Space<Host>,
-    wanted: &Wanted,
-    object: Arc<FileObject>,
-    origin: Arc<Origin>,
+    args: &MapArgs,
+    may_write: bool,
+    file: Option<(Arc<FileObject>, Arc<Origin>)>,
 ) -> Result<usize, Errno> {
-    let args = &wanted.args;
+    let (object, origin) = file.unzip();
     let nonblocking = args.flags & libc::MAP_NONBLOCK != 0;
     let place = place(args);
     match place {
@@ -242,13 +248,13 @@ fn map_object(
         len: args.rounded(),
         prot: prot(args.prot),
         sharing: if args.shared() == Some(true) { Sharing::Shared } else { Sharing::Private },
-        object: Some(object),
-        offset: args.offset as u64,
-        may_write: wanted.writable,
+        offset: if object.is_some() { args.offset as u64 } else { 0 },
+        object,
+        may_write,
         populate: args.flags & libc::MAP_POPULATE != 0 && !nonblocking,
         locked: false,
     };
-    space.map_through(request, Some(origin))
+    space.map_through(request, origin)
 }
 
 fn place(args: &MapArgs) -> Place {

@@ -58,11 +58,14 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     let manager = process.manager();
     let around = Surroundings {
         min_size_bytes: options.min_size_bytes,
+        private: options.swap_bytes > 0,
         any_managed: manager.is_some_and(|manager| manager.managed_files() > 0),
         inside_windows: manager.is_some_and(|manager| inside_windows(manager, args)),
     };
-    if let First::Kernel(reason) = policy::first(args, &around) {
-        return map_by_kernel(process, args, reason);
+    match policy::first(args, &around) {
+        First::Kernel(reason) => return map_by_kernel(process, args, reason),
+        First::Memory => return map_memory(process, args),
+        First::LookAtFile => {}
     }
     let (Some(stat), Some(open_flags), Some(filesystem)) =
         (sys::fstat(args.fd), sys::open_flags(args.fd), sys::filesystem(args.fd))
@@ -96,20 +99,45 @@ fn inside_windows(manager: &Manager, args: &MapArgs) -> bool {
     windows.windows().any(|window| window.start <= args.addr && end <= window.end)
 }
 
+/// Starts the manager, if there is none. `Err`: the kernel maps, counted under the reason.
+fn start_manager(process: &'static Process) -> Result<(), Option<Reason>> {
+    if process.manager().is_some() {
+        return Ok(());
+    }
+    if !process.is_home() {
+        return Err(Some(Reason::ChildProcess));
+    }
+    if state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
+        return Err(Some(Reason::LockedMemory));
+    }
+    if !limits::make_room() {
+        return Err(Some(Reason::AddressSpaceLimit));
+    }
+    service::manager(process).map(drop).ok_or(None)
+}
+
+/// Private memory without a file.
+fn map_memory(process: &'static Process, args: &MapArgs) -> *mut c_void {
+    if let Err(reason) = start_manager(process) {
+        return map_by_kernel(process, args, reason);
+    }
+    match request::submit(process, Op::MapMemory(*args)) {
+        Ok(at) => {
+            signals::arm();
+            limits::settle();
+            at as *mut c_void
+        }
+        Err(libc::EEXIST) if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => {
+            sys::set_errno(libc::EEXIST);
+            libc::MAP_FAILED
+        }
+        Err(_) => map_by_kernel(process, args, Some(Reason::ManagerRefused)),
+    }
+}
+
 fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writable: bool) -> *mut c_void {
-    if process.manager().is_none() {
-        if !process.is_home() {
-            return map_by_kernel(process, args, Some(Reason::ChildProcess));
-        }
-        if state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
-            return map_by_kernel(process, args, Some(Reason::LockedMemory));
-        }
-        if !limits::make_room() {
-            return map_by_kernel(process, args, Some(Reason::AddressSpaceLimit));
-        }
-        if service::manager(process).is_none() {
-            return map_by_kernel(process, args, None);
-        }
+    if let Err(reason) = start_manager(process) {
+        return map_by_kernel(process, args, reason);
     }
     let op = Op::Map { args: *args, id, tid: sys::gettid(), writable };
     match request::submit(process, op) {
@@ -236,7 +264,8 @@ fn make_way(
 /// the descriptors of its parent, and inherits the kernel's mappings, not ours.
 pub fn hand_back_shared() {
     let Some((process, manager)) = state::alive() else { return };
-    if manager.managed_files() > 0 {
+    let private = state::options().is_some_and(|options| options.swap_bytes > 0);
+    if manager.managed_files() > 0 || private {
         // What cannot go back is written back all the same.
         if request::submit(process, Op::HandBackShared).is_err() {
             process.count(Reason::NotGiven);

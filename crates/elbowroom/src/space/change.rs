@@ -6,9 +6,10 @@ use crate::config::CHANGE_LOOK;
 use crate::object::{MappedRange, Standing};
 use crate::page::{AnonPages, Flag, Folio, LockedFolio};
 use crate::platform::Platform;
+use crate::swap::Source;
 use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
 use crate::writeback::{Home, Leave, Patience};
-use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
@@ -333,8 +334,53 @@ impl<P: Platform> Spaces<P> {
         Ok(())
     }
 
+    /// Calls `put` with the bytes of the pages that belong to the space in a part that has been taken out, and
+    /// with their place in the part, in bytes.
+    ///
+    /// # Errors
+    /// EIO: one is out, and its bytes cannot be had. That of `put`.
+    pub(super) fn copy_own(
+        &self,
+        mm: &Mm,
+        part: &VmaPart,
+        put: &dyn Fn(usize, &[u8]) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut buffer = vec![0; PAGE_SIZE];
+        let pages = part.page_numbers();
+        each_own(mm, &pages, |page| {
+            let place = |page: u64| ((page - pages.start) as usize) << PAGE_SHIFT;
+            let Some(mut folio) = self.lock_own_within(mm, page, &pages) else {
+                return match self.copy_out(mm, page, &mut buffer)? {
+                    Slot::Word(_) => put(place(page), &buffer).map(|()| page + 1),
+                    Slot::Empty => Ok(page + 1),
+                    // It came in meanwhile: the next look finds the folio.
+                    Slot::Full(_) => Ok(page),
+                };
+            };
+            let (first, len) = (AnonPages::first_of(&folio, page), folio.pages());
+            put(place(first), folio.body_mut().extent().bytes())?;
+            Ok(first + len)
+        })
+    }
+
+    /// What is at a page, and the bytes of one that is out, which stays out.
+    fn copy_out(&self, mm: &Mm, page: u64, to: &mut [u8]) -> Result<Slot<Arc<Folio>>, Errno> {
+        // With a count of its own, so that the bytes stay while they are read.
+        let there = mm.anon.share_out(page, |slot| self.swap.share(slot));
+        let Slot::Word(slot) = there else { return Ok(there) };
+        let copied = match (self.swap.seems(slot), self.swap.file()) {
+            (Some(Source::Memory), _) => self.swap.load(slot, to).map_err(|_| Errno::IO),
+            (Some(Source::File(position)), Some(file)) => file
+                .read_buffered(to, position << PAGE_SHIFT)
+                .and_then(|_| self.swap.check(slot, to).map_err(|_| Errno::IO)),
+            _ => Err(Errno::IO),
+        };
+        self.release_slot(slot);
+        copied.map(|()| there)
+    }
+
     /// Frees the pages that belong to the space in a part that has been taken out.
-    fn drop_own(&self, mm: &Mm, part: &VmaPart) {
+    pub(super) fn drop_own(&self, mm: &Mm, part: &VmaPart) {
         if !part.spec.is_private() {
             return;
         }
@@ -445,7 +491,7 @@ mod tests {
     use crate::config::PINNED_BOUND;
     use crate::page::HUGE_PAGES;
     use crate::{Advice, Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
-    use elbowroom_machine::PAGE_SIZE;
+
     use elbowroom_sync::atomic::{AtomicBool, Ordering};
     use elbowroom_sync::thread;
     use elbowroom_sync::time::{Duration, Instant};

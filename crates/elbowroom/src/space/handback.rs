@@ -37,8 +37,7 @@ impl Space<Host> {
     /// program believes is there.
     ///
     /// # Errors
-    /// EINVAL: the address is not aligned. EOPNOTSUPP: something there is no file's, or has pages of its own.
-    /// EBUSY: a page is pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many
+    /// EINVAL: the address is not aligned. EOPNOTSUPP: something there is memory that mappings share. EBUSY: a page is pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many
     /// mappings. The error of a write-back. Files before the one that could not be given have gone back.
     pub fn hand_back(&self, addr: usize, len: usize) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
@@ -50,13 +49,56 @@ impl Space<Host> {
         }
         let mut objects: Vec<Arc<FileObject>> = Vec::new();
         for part in self.parts(&range) {
-            let object = part.spec.object.as_deref().ok_or(Errno::OPNOTSUPP)?;
+            let Some(object) = part.spec.object.as_deref() else {
+                self.give_memory(part.range)?;
+                continue;
+            };
             if !objects.iter().any(|known| Arc::ptr_eq(known, object)) {
                 objects.push(object.clone());
             }
         }
         objects.iter().try_for_each(|object| self.give_object(object))?;
         self.punch(&range)
+    }
+
+    /// Gives anonymous memory back: the kernel's own is there then, with the same bytes.
+    fn give_memory(&self, range: Range<usize>) -> Result<(), Errno> {
+        let change = self.begin(range, |parts| {
+            // Perhaps it was unmapped meanwhile, and something else mapped.
+            let same = parts.iter().all(|part| part.spec.object.is_none());
+            if same { Ok(Pages::Leave) } else { Err(Errno::BUSY) }
+        })?;
+        let mut kept = Vec::new();
+        let mut given = Ok(());
+        for part in &change.parts {
+            given = given.and_then(|()| self.map_kernels_own(part));
+            if given.is_err() {
+                kept.push(part.with(|_| ()));
+            }
+        }
+        self.finish(change, kept, AfterChange::Given);
+        given
+    }
+
+    /// Gives all anonymous memory back, and private copies of files' pages: a child of fork gets the kernel's
+    /// copies of them.
+    ///
+    /// # Errors
+    /// The first of those of [`Space::hand_back`], after all were tried.
+    pub fn give_private(&self) -> Result<(), Errno> {
+        let mut first = Ok(());
+        for part in self.parts(&self.everything()) {
+            if !part.spec.is_private() {
+                continue;
+            }
+            let given = match part.spec.object.as_deref() {
+                None => self.give_memory(part.range),
+                Some(object) if self.mm.anon.has_any(part.page_numbers()) => self.give_object(object),
+                Some(_) => Ok(()),
+            };
+            first = first.and(given);
+        }
+        first
     }
 
     /// Gives a file back: all its mappings become the kernel's own, of the same pages, with the same rights,
@@ -175,11 +217,6 @@ impl Space<Host> {
             // Mapped since it was listed.
             return Ok(Attempt::NotNow);
         }
-        let own = |part: &VmaPart| part.spec.is_private() && self.mm.anon.has_any(part.page_numbers());
-        // Only now can no more appear.
-        if changes.iter().any(|change| change.parts.iter().any(own)) {
-            return Err(Errno::OPNOTSUPP);
-        }
         Ok(if self.is_written(object)? { Attempt::Given } else { Attempt::NotNow })
     }
 
@@ -201,16 +238,31 @@ impl Space<Host> {
     }
 
     fn map_kernels_own(&self, part: &VmaPart) -> Result<(), Errno> {
-        let Some(object) = &part.spec.object else { return Ok(()) };
         let (read, write) = (u32::from(Prot::READ.bits()), u32::from(Prot::WRITE.bits()));
         debug_assert_eq!((read, write), (1, 2), "the bits are those of PROT_READ and PROT_WRITE");
         let prot = u32::from(part.spec.prot.bits());
         let offset = part.first_page * PAGE_SIZE as u64;
         let (range, private) = (part.range.clone(), part.spec.is_private());
-        match (&part.spec.origin, object.file()) {
-            (Some(origin), _) => self.core.mmu.map_file(range, origin.as_fd(), offset, prot, private)?,
-            (None, Some(file)) => self.core.mmu.map_file(range, file.as_fd(), offset, prot, private)?,
-            (None, None) => return Err(Errno::BADF),
+        let file = part.spec.object.as_ref().map(|object| object.file());
+        let opened = file.as_ref().and_then(|file| file.as_ref());
+        let descriptor = match (&part.spec.origin, opened) {
+            (Some(origin), _) => Some(origin.as_fd()),
+            (None, Some(file)) => Some(file.as_fd()),
+            (None, None) if file.is_some() => return Err(Errno::BADF),
+            (None, None) => None,
+        };
+        // Only now, in the change, can no more pages of the space's own appear.
+        match descriptor {
+            Some(file) if !(private && self.mm.anon.has_any(part.page_numbers())) => {
+                self.core.mmu.map_file(range, file, offset, prot, private)?;
+            }
+            file => {
+                let file = file.map(|file| (file, offset));
+                self.core
+                    .mmu
+                    .map_private(range, file, prot, |put| self.core.copy_own(&self.mm, part, put))?;
+                self.core.drop_own(&self.mm, part);
+            }
         }
         for advice in advice_of(part) {
             // The mapping is there; what the kernel does not know of advice cannot matter to it.
