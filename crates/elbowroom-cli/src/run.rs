@@ -175,6 +175,15 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
         return Err(Failure::new(USAGE, "--stats and --trace name the same file"));
     }
     // clap has seen to it that there is a program.
+    let memory = budget(args);
+    let most = Config::with_memory(memory).most_swap();
+    if args.swap > most {
+        let (swap, memory, most) = (show_size(args.swap), show_size(memory), show_size(most));
+        let why = format!(
+            "--swap {swap} is too much for a budget of {memory}: at most {most} can be described in it"
+        );
+        return Err(Failure::new(USAGE, why));
+    }
     let (name, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;
     let program = program::find(name, env::var_os("PATH").as_deref())?;
@@ -188,7 +197,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     match obstacle(args, &program, &library)? {
         None => {
             let options = Options {
-                memory_bytes: budget(args),
+                memory_bytes: memory,
                 min_size_bytes: args.min_size,
                 io: args.io,
                 mmu: args.mmu,

@@ -250,7 +250,7 @@ fn map_object(
         sharing: if args.shared() == Some(true) { Sharing::Shared } else { Sharing::Private },
         offset: if object.is_some() { args.offset as u64 } else { 0 },
         object,
-        may_write,
+        may_write: may_write || args.shared() == Some(false),
         populate: args.flags & libc::MAP_POPULATE != 0 && !nonblocking,
         locked: false,
     };

@@ -373,8 +373,12 @@ fn remap_managed(
     if refused {
         return Some(Err(libc::EINVAL));
     }
-    let all_managed =
-        windows.covers(source.start, source.len()) && (!fixed || windows.covers(target.start, target.len()));
+    // What may move need not have room behind it.
+    let may_move = flags & libc::MREMAP_MAYMOVE != 0 && from_len > 0;
+    let needed = if may_move { from_len } else { source.len() };
+    let covered =
+        || windows.covers(source.start, needed) && (!fixed || windows.covers(target.start, target.len()));
+    let all_managed = covered();
     if all_managed && from_len > 0 && flags & libc::MREMAP_DONTUNMAP == 0 {
         let how = match flags {
             _ if fixed => Remap::Fixed(new),
@@ -386,8 +390,7 @@ fn remap_managed(
         } else {
             request::submit(process, Op::Remap { old: old..old + from_len, new_len: to_len, how })
         };
-        let still_managed = windows.covers(source.start, source.len())
-            && (!fixed || windows.covers(target.start, target.len()));
+        let still_managed = covered();
         if done.is_ok() || (still_managed && done != Err(serve::NOT_OURS)) {
             return Some(done);
         }

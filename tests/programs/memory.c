@@ -1,0 +1,219 @@
+/* Anonymous memory and private copies of a file's pages, more than the budget has.
+ *   memory arrays MIB      threads fill an array and check it, twice
+ *   memory allocator MIB   reserves, commits, purges and releases as allocators do
+ *   memory grow MIB        an array that grows by mremap
+ *   memory forks MIB       children ten deep have what their parents had, and their own stores
+ *   memory copies FILE     a private mapping that is stored to; the file stays as it is
+ * MIB: of memory, a quarter of which nothing makes smaller. */
+#include "common.h"
+
+#define THREADS 4
+#define WORDS (PAGE / sizeof(uint64_t))
+
+/* Zeros, what compresses, and noise, by page. */
+static uint64_t expected(size_t word, uint64_t seed)
+{
+    size_t page = word / WORDS;
+    switch (page % 4) {
+    case 0:
+        return mix(word ^ seed << 40);
+    case 1:
+        return word % WORDS == 5 ? mix(page ^ seed) : 0;
+    default:
+        return word % 4 == 0 ? mix(word ^ seed << 40) : page + seed;
+    }
+}
+
+static void fill(uint64_t *at, size_t from, size_t to, uint64_t seed)
+{
+    for (size_t word = from; word < to; word++)
+        at[word] = expected(word, seed);
+}
+
+static void check(const uint64_t *at, size_t from, size_t to, uint64_t seed)
+{
+    for (size_t word = from; word < to; word++)
+        CHECK(at[word] == expected(word, seed), "word %zu is %#lx instead of %#lx", word, (long)at[word],
+              (long)expected(word, seed));
+}
+
+static void *map(size_t bytes, int prot, int flags)
+{
+    void *at = mmap(NULL, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap: %s", strerror(errno));
+    return at;
+}
+
+static uint64_t *array;
+static size_t array_words;
+
+static void *one_part(void *number)
+{
+    /* Blocks of 16 pages, in turn, so that neighbours are different threads'. */
+    size_t block = 16 * WORDS;
+    for (uint64_t seed = 1; seed <= 2; seed++) {
+        for (size_t at = (size_t)(uintptr_t)number * block; at < array_words; at += THREADS * block)
+            fill(array, at, at + block, seed);
+        for (size_t at = (size_t)(uintptr_t)number * block; at < array_words; at += THREADS * block)
+            check(array, at, at + block, seed);
+    }
+    return NULL;
+}
+
+static void arrays(size_t bytes)
+{
+    array = map(bytes, PROT_READ | PROT_WRITE, 0);
+    array_words = bytes / sizeof *array;
+    pthread_t ids[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++)
+        SPAWN(&ids[i], one_part, (void *)i);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(ids[i], NULL);
+    check(array, 0, array_words, 2);
+    SYS(munmap(array, bytes));
+}
+
+static void allocator(size_t bytes)
+{
+    size_t chunk = 4 * MIB, words = chunk / sizeof(uint64_t);
+    /* Aligned, by cutting off both ends of what is larger. */
+    char *wide = map(bytes + chunk, PROT_NONE, MAP_NORESERVE);
+    char *heap = (char *)(((uintptr_t)wide + chunk - 1) & ~(chunk - 1));
+    if (heap > wide)
+        SYS(munmap(wide, heap - wide));
+    SYS(munmap(heap + bytes, wide + bytes + chunk - (heap + bytes)));
+    for (size_t at = 0; at < bytes; at += chunk) {
+        SYS(mprotect(heap + at, chunk, PROT_READ | PROT_WRITE));
+        fill((uint64_t *)(heap + at), 0, words, at / chunk);
+    }
+    for (size_t at = 0; at < bytes; at += chunk) {
+        uint64_t *here = (uint64_t *)(heap + at);
+        check(here, 0, words, at / chunk);
+        switch (at / chunk % 4) {
+        case 0: /* Purged: zeros. */
+            SYS(madvise(here, chunk, MADV_DONTNEED));
+            break;
+        case 1: /* Decommitted and committed again: zeros. */
+            CHECK(mmap(here, chunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) ==
+                      here,
+                  "mmap: %s", strerror(errno));
+            SYS(mprotect(here, chunk, PROT_READ | PROT_WRITE));
+            break;
+        case 2: /* Half of it lazily freed, and stored to again: the new bytes. */
+            SYS(madvise(here, chunk / 2, MADV_FREE));
+            fill(here, 0, words / 2, 100);
+            break;
+        default:
+            SYS(madvise(here, chunk, MADV_HUGEPAGE));
+        }
+    }
+    for (size_t at = 0; at < bytes; at += chunk) {
+        uint64_t *here = (uint64_t *)(heap + at);
+        switch (at / chunk % 4) {
+        case 0:
+        case 1:
+            for (size_t word = 0; word < words; word++)
+                CHECK(here[word] == 0, "word %zu of chunk %zu came back", word, at / chunk);
+            break;
+        case 2:
+            check(here, 0, words / 2, 100);
+            check(here, words / 2, words, at / chunk);
+            break;
+        default:
+            check(here, 0, words, at / chunk);
+        }
+    }
+    SYS(munmap(heap, bytes));
+}
+
+static void grow(size_t bytes)
+{
+    size_t now = MIB;
+    uint64_t *at = map(now, PROT_READ | PROT_WRITE, 0);
+    fill(at, 0, now / 8, 3);
+    while (now < bytes) {
+        size_t next = now * 3 / 2 / PAGE * PAGE;
+        at = mremap(at, now, next, MREMAP_MAYMOVE);
+        CHECK(at != MAP_FAILED, "mremap: %s", strerror(errno));
+        fill(at, now / 8, next / 8, 3);
+        now = next;
+    }
+    check(at, 0, now / 8, 3);
+    SYS(munmap(at, now));
+}
+
+static void forks(size_t bytes)
+{
+    size_t words = bytes / 8;
+    uint64_t *at = map(bytes, PROT_READ | PROT_WRITE, 0);
+    fill(at, 0, words, 0);
+    for (uint64_t depth = 1; depth <= 10; depth++) {
+        fflush(stdout);
+        pid_t child = SYS(fork());
+        if (child > 0) {
+            int status;
+            SYS(waitpid(child, &status, 0));
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %#x", status);
+            /* What it has stored is not here. */
+            check(at, 0, words, depth - 1);
+            if (depth > 1)
+                exit(0);
+            break;
+        }
+        check(at, 0, words, depth - 1);
+        fill(at, 0, words, depth);
+        check(at, 0, words, depth);
+        if (depth == 10)
+            exit(0);
+    }
+    /* More memory afterwards. */
+    uint64_t *more = map(bytes, PROT_READ | PROT_WRITE, 0);
+    fill(more, 0, words, 11);
+    check(more, 0, words, 11);
+    check(at, 0, words, 0);
+}
+
+static void copies(const char *path)
+{
+    int fd = SYS(open(path, O_RDWR));
+    struct stat stat;
+    SYS(fstat(fd, &stat));
+    size_t bytes = stat.st_size / PAGE * PAGE, words = bytes / 8;
+    uint64_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    CHECK(at != MAP_FAILED, "mmap: %s", strerror(errno));
+    uint64_t sum = 0;
+    for (size_t word = 0; word < words; word++)
+        sum += at[word];
+    fill(at, 0, words, 4);
+    check(at, 0, words, 4);
+    /* The kernel wants it, copies and all. */
+    SYS(mlock(at, PAGE));
+    check(at, 0, words, 4);
+    SYS(munmap(at, bytes));
+    at = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(at != MAP_FAILED, "mmap: %s", strerror(errno));
+    uint64_t again = 0;
+    for (size_t word = 0; word < words; word++)
+        again += at[word];
+    CHECK(again == sum, "the file has changed");
+}
+
+int main(int argc, char **argv)
+{
+    CHECK(argc == 3, "memory arrays|allocator|grow|forks MIB, memory copies FILE");
+    size_t bytes = (size_t)atol(argv[2]) * MIB;
+    if (strcmp(argv[1], "arrays") == 0)
+        arrays(bytes);
+    else if (strcmp(argv[1], "allocator") == 0)
+        allocator(bytes);
+    else if (strcmp(argv[1], "grow") == 0)
+        grow(bytes);
+    else if (strcmp(argv[1], "forks") == 0)
+        forks(bytes);
+    else if (strcmp(argv[1], "copies") == 0)
+        copies(argv[2]);
+    else
+        FAIL("what is %s?", argv[1]);
+    printf("ok\n");
+    return 0;
+}

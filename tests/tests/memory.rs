@@ -1,0 +1,49 @@
+//! `run --swap`: anonymous memory and private copies of files' pages, more than the budget.
+
+use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour, program};
+
+/// Runs a part of the program `memory`.
+fn memory(scratch: &Scratch, variant: Variant, part: &str, argument: &str) -> Outcome {
+    let dir = scratch.file("");
+    let options = ["--swap", "512M", "--swap-dir", &dir];
+    let command = Command::new(program("memory")).args([part, argument]);
+    let outcome = command.variant(variant).run_options(&options).run().success();
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+    outcome
+}
+
+/// What went out came back, and nothing is left of it.
+fn was_out(outcome: &Outcome) {
+    assert!(outcome.stat("pswpout") > 1000 && outcome.stat("pswpin") > 1000, "{}", outcome.report());
+    let left = ["swap_used_bytes", "swap_file_bytes", "swap_pool_bytes", "swap_errors"];
+    assert_eq!(left.map(|key| outcome.stat(key)), [0; 4], "{}", outcome.report());
+}
+
+fn arrays(variant: Variant) {
+    was_out(&memory(&Scratch::new(), variant, "arrays", "128"));
+}
+behaviour!(arrays: m16, m64, copy, threads);
+
+fn allocators(variant: Variant) {
+    was_out(&memory(&Scratch::new(), variant, "allocator", "128"));
+}
+behaviour!(allocators: m16, m64, copy);
+
+fn growth(variant: Variant) {
+    was_out(&memory(&Scratch::new(), variant, "grow", "128"));
+}
+behaviour!(growth: m16, m64, copy);
+
+/// Around a fork all memory goes to the kernel, so little of it is out for long.
+fn forks(variant: Variant) {
+    memory(&Scratch::new(), variant, "forks", "96");
+}
+behaviour!(forks: m16, m64, copy);
+
+fn copies(variant: Variant) {
+    let scratch = Scratch::new();
+    let file = scratch.file("data");
+    Pattern::create(&file, 96 << 20, 7);
+    memory(&scratch, variant, "copies", &file);
+}
+behaviour!(copies: m16, m64, copy);
