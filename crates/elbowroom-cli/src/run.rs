@@ -22,7 +22,7 @@ use crate::options::{self, Fallback, Io, Mmu, Options, Sharing};
 use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
 use crate::program::{self, Obstacle};
-use crate::size::{parse_interval, parse_size, show_size};
+use crate::size::{parse_interval, parse_size, parse_size_or_none, show_size};
 
 /// Run a program with its file mappings managed under a memory budget
 ///
@@ -56,9 +56,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_dirty)]
     dirty: Option<u64>,
     /// Manage anonymous memory, too, and private copies of files' pages: so much of it may be out of the
-    /// budget, compressed or in a file. Four times the budget is a good value [default: it stays with the
-    /// kernel]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0", hide_default_value = true)]
+    /// budget, compressed or in a file. Four times the budget is a good value; 0: it stays with the kernel
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none, default_value = "0")]
     swap: u64,
     /// The directory of the swap file, on a disk; the file has no name
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]

@@ -10,6 +10,17 @@ use std::time::Duration;
 /// # Errors
 /// Says what is wrong with a text that is not a size, with 0, and with a size of 2^64 bytes or more.
 pub fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_size_or_none(text) {
+        Ok(0) => Err("a size must be more than 0".to_owned()),
+        parsed => parsed,
+    }
+}
+
+/// The same for a size that may be 0.
+///
+/// # Errors
+/// Those of [`parse_size`], but for 0.
+pub fn parse_size_or_none(text: &str) -> Result<u64, String> {
     let not_a_size = || "not a size; use a number with an optional unit, as in 512M or 1.5G".to_owned();
     let (number, unit) = split_unit(text).ok_or_else(not_a_size)?;
     let shift = match unit.to_ascii_lowercase().as_str() {
@@ -21,11 +32,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("'{unit}' is not a unit of size; use K, M, G or T, as in 512M")),
     };
     let bytes = scale(number, 1 << shift).ok_or_else(not_a_size)?;
-    match u64::try_from(bytes) {
-        Ok(0) => Err("a size must be more than 0".to_owned()),
-        Ok(bytes) => Ok(bytes),
-        Err(_) => Err("too large: a size must be below 16 EiB".to_owned()),
-    }
+    u64::try_from(bytes).map_err(|_| "too large: a size must be below 16 EiB".to_owned())
 }
 
 /// Parses a duration: `500ms`, `2s`, `1.5s`, `1m`. A number alone is refused, because it could be either.
@@ -135,6 +142,7 @@ mod tests {
         }
         for text in ["0", "0M", "0.0G", "0.0000001K"] {
             assert!(parse_size(text).unwrap_err().contains("more than 0"), "{text}");
+            assert_eq!(parse_size_or_none(text), Ok(0), "{text}");
         }
         for text in ["18446744073709551616", "16777216T", "99999999999999999999999999999999999999999T"] {
             assert!(parse_size(text).unwrap_err().contains("too large"), "{text}");

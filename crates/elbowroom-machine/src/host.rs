@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::mm;
 use std::ops::Range;
 
-pub use crate::layout::{Denial, RearmError, Replaced};
+pub use crate::layout::{Denial, PutBytes, RearmError, Replaced};
 pub use crate::uffd::Wake;
 pub use rustix::mm::Advice as GivenAdvice;
 
@@ -379,7 +379,7 @@ impl HostMmu {
         range: Range<usize>,
         file: Option<(BorrowedFd<'_>, u64)>,
         prot: u32,
-        fill: impl FnOnce(&dyn Fn(usize, &[u8]) -> Result<(), Errno>) -> Result<(), Errno>,
+        fill: impl FnOnce(PutBytes<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         self.layout.map_private(range.clone(), file, prot, fill)?;
         self.wake(range);

@@ -55,6 +55,9 @@ pub struct RearmError {
     pub replaced: Replaced,
 }
 
+/// Puts bytes at a place, in bytes from the start of what is filled.
+pub type PutBytes<'a> = &'a dyn Fn(usize, &[u8]) -> Result<(), Errno>;
+
 pub(crate) struct Layout {
     pub(crate) windows: WindowTable,
     denials: Mutex<BTreeMap<usize, Denial>>,
@@ -299,7 +302,7 @@ impl Layout {
         range: Range<usize>,
         file: Option<(BorrowedFd<'_>, u64)>,
         prot: u32,
-        fill: impl FnOnce(&dyn Fn(usize, &[u8]) -> Result<(), Errno>) -> Result<(), Errno>,
+        fill: impl FnOnce(PutBytes<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let (all, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // Made elsewhere, so that nobody sees it half filled.

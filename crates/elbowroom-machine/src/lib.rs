@@ -36,8 +36,8 @@ mod window;
 
 pub use extent::{Extent, Place};
 pub use host::{
-    Access, Batches, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, RearmError, Replaced,
-    SetupError, UnmapError, Wake,
+    Access, Batches, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, PutBytes, RearmError,
+    Replaced, SetupError, UnmapError, Wake,
 };
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};

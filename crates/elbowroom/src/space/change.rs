@@ -9,7 +9,7 @@ use crate::platform::Platform;
 use crate::swap::Source;
 use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
 use crate::writeback::{Home, Leave, Patience};
-use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, PutBytes, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
@@ -339,12 +339,7 @@ impl<P: Platform> Spaces<P> {
     ///
     /// # Errors
     /// EIO: one is out, and its bytes cannot be had. That of `put`.
-    pub(super) fn copy_own(
-        &self,
-        mm: &Mm,
-        part: &VmaPart,
-        put: &dyn Fn(usize, &[u8]) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
+    pub(super) fn copy_own(&self, mm: &Mm, part: &VmaPart, put: PutBytes<'_>) -> Result<(), Errno> {
         let mut buffer = vec![0; PAGE_SIZE];
         let pages = part.page_numbers();
         each_own(mm, &pages, |page| {
