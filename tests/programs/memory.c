@@ -94,8 +94,8 @@ static void allocator(size_t bytes)
             SYS(madvise(here, chunk, MADV_DONTNEED));
             break;
         case 1: /* Decommitted and committed again: zeros. */
-            CHECK(mmap(here, chunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) ==
-                      here,
+            CHECK(mmap(here, chunk, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+                       0) == here,
                   "mmap: %s", strerror(errno));
             SYS(mprotect(here, chunk, PROT_READ | PROT_WRITE));
             break;

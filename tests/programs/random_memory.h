@@ -65,6 +65,15 @@ struct map_call {
     off_t offset;
 };
 
+/* Private memory is stored to at once. The kernel joins memory that nobody has stored to with whatever lies
+   beside the place that it has chosen; and whether that was stored to decides, once it is moved back, whether
+   it is joined with its new neighbours, and so how mremap fails across their ends. */
+static void begin_memory(const struct map_call *call, uint8_t *at)
+{
+    if (call->flags & MAP_PRIVATE && call->flags & MAP_ANONYMOUS && call->prot & PROT_WRITE)
+        *(volatile uint8_t *)at = 0;
+}
+
 /* One thing of a call that makes it fail. */
 static void spoil(struct worker *w, struct map_call *call, int slot)
 {
@@ -125,6 +134,7 @@ static void step_map(struct worker *w)
         put_result(w, -1);
     } else if (at == to.at) {
         put(w, " = there");
+        begin_memory(&call, at);
         set_files(to.files, to.pages, file);
     } else {
         if (inside_region(w, at)) {
@@ -138,6 +148,7 @@ static void step_map(struct worker *w)
                 madvise(at, call.len,
                         call.prot & PROT_WRITE && !shared ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
         }
+        begin_memory(&call, at);
         settle(w, at, to.pages, NULL, file);
         return;
     }

@@ -295,8 +295,8 @@ impl Layout {
     }
 
     /// Gives the range to the kernel as private memory of its own, or as its private mapping of a file, with
-    /// the bytes that `fill` puts into it, by a function that takes their place in the range and themselves; if
-    /// that fails, the range stays as it is. Pages that nothing is put into are not made.
+    /// the bytes that `fill` puts into it; if that fails, the range stays as it is. Pages that nothing is put
+    /// into are not made.
     pub(crate) fn map_private(
         &self,
         range: Range<usize>,
@@ -327,8 +327,8 @@ impl Layout {
         let prot = MprotectFlags::from_bits_retain(prot);
         let mut denials = self.denials.lock();
         let moved = filled.and_then(|()| {
-            // SAFETY: the mapping is ours, and nobody has a reference into it any more. Its target is inside a
-            // window, and the caller has taken every page of ours out of that.
+            // SAFETY: the mapping is ours, and nobody has a reference into it any more. Its target is inside
+            // a window, and the caller has taken every page of ours out of that.
             unsafe {
                 mm::mprotect(at, range.len(), prot)?;
                 let to = range.start as *mut _;

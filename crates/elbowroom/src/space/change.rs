@@ -334,8 +334,8 @@ impl<P: Platform> Spaces<P> {
         Ok(())
     }
 
-    /// Calls `put` with the bytes of the pages that belong to the space in a part that has been taken out, and
-    /// with their place in the part, in bytes.
+    /// Calls `put` with the bytes of the pages that belong to the space in a part that has been taken out,
+    /// and with their place in the part.
     ///
     /// # Errors
     /// EIO: one is out, and its bytes cannot be had. That of `put`.

@@ -37,8 +37,9 @@ impl Space<Host> {
     /// program believes is there.
     ///
     /// # Errors
-    /// EINVAL: the address is not aligned. EOPNOTSUPP: something there is memory that mappings share. EBUSY: a page is pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many
-    /// mappings. The error of a write-back. Files before the one that could not be given have gone back.
+    /// EINVAL: the address is not aligned. EOPNOTSUPP: it is memory that mappings share. EBUSY: a
+    /// page is pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many mappings.
+    /// The error of a write-back. Files before the one that could not be given have gone back.
     pub fn hand_back(&self, addr: usize, len: usize) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);
