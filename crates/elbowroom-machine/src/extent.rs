@@ -84,16 +84,27 @@ impl Extent {
         debug_assert!(self.bytes().iter().all(|byte| *byte == 0), "something was done with the extent");
     }
 
-    /// The extent as extents of one page each, those of pages that are away too: they stay where they are.
-    pub fn split(self) -> Vec<Extent> {
-        let page = |i: usize| {
-            let mut page = Extent::new(self.home + (i << PAGE_SHIFT), 0, false);
-            for place in self.places.iter().filter(|place| place.pages.contains(i)) {
-                page.place_at(place.base.wrapping_add(i << PAGE_SHIFT)).insert(0..1);
+    /// The extent as extents of 2^`order` pages each, those of pages that are away too: they stay where they
+    /// are.
+    ///
+    /// # Panics
+    /// If it is smaller than that.
+    pub fn split(self, order: u8) -> Vec<Extent> {
+        assert!(order <= self.order, "an extent is split into larger ones");
+        let len = 1 << order;
+        let part = |first: usize| {
+            let mut part = Extent::new(self.home + (first << PAGE_SHIFT), order, self.zeroed);
+            for place in &self.places {
+                let mut rest = first..first + len;
+                while let Some(run) = place.pages.first_run(rest.clone(), Membership::In) {
+                    let base = place.base.wrapping_add(first << PAGE_SHIFT);
+                    part.place_at(base).insert(run.start - first..run.end - first);
+                    rest.start = run.end;
+                }
             }
-            page
+            part
         };
-        (0..self.pages()).map(page).collect()
+        (0..self.pages()).step_by(len).map(part).collect()
     }
 
     /// log2 of the number of pages, 0 to 9.

@@ -227,6 +227,9 @@ pub const FIRST_WRITE_RATE: u64 = 25_600;
 /// How often it is looked whether writers dirty as much as the device takes. Linux: `BANDWIDTH_INTERVAL`.
 pub const RATE_WINDOW: Duration = Duration::from_millis(100);
 
+/// log2 of the pages of the largest folio of anonymous memory, but for huge ones: 64 KiB come and go at once.
+pub const RUN_ORDER: u8 = 4;
+
 /// Neighbouring dirty folios are written together, up to so many pages: 1 MiB.
 pub const CLUSTER_PAGES: u64 = 256;
 

@@ -266,12 +266,15 @@ impl Frames {
         (self.extent, self.charge)
     }
 
-    /// Frames of a page each, which may be mapped, and stay where they are.
-    pub fn split(self) -> Vec<Frames> {
+    /// Frames of 2^`order` pages each, which may be mapped, and stay where they are.
+    ///
+    /// # Panics
+    /// If these are fewer.
+    pub fn split(self, order: u8) -> Vec<Frames> {
         let group = self.charge.group;
         std::mem::forget(self.charge);
-        let charged = |extent| Frames { extent, charge: Charge { group, pages: 1 } };
-        self.extent.split().into_iter().map(charged).collect()
+        let charged = |extent| Frames { extent, charge: Charge { group, pages: 1 << order } };
+        self.extent.split(order).into_iter().map(charged).collect()
     }
 
     /// Gives them up where they are: the manager ends, and they cannot be taken home.
@@ -342,7 +345,7 @@ mod tests {
         let charged = || [GroupId::ROOT, OTHER].map(|group| groups.of(group).charged_pages());
         let (one, nine) = (groups.alloc(&mmu, GroupId::ROOT, 0), groups.alloc(&mmu, OTHER, 9));
         assert_eq!(charged(), [1, 512]);
-        let mut small = nine.unwrap().split();
+        let mut small = nine.unwrap().split(0);
         assert_eq!((small.len(), charged()), (512, [1, 512]));
         small.drain(2..).for_each(|frames| groups.free(&mmu, frames));
         assert_eq!(charged(), [1, 2]);

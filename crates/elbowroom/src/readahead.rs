@@ -193,6 +193,16 @@ impl Streams {
         }
     }
 
+    /// How many pages of anonymous memory to bring for a fault of `thread` at page `index`: twice as many as
+    /// last time, up to `most`, if it goes on where those ended or ends where they began; else 1. `object`
+    /// tells regions of memory apart. [`Streams::note`] is to be told what was brought.
+    pub(crate) fn run(&mut self, thread: u32, object: u64, index: u64, most: u64) -> u64 {
+        let stream = *self.slot(thread, object);
+        let known = stream.pages > 0 && (stream.thread, stream.object) == (thread, object);
+        let goes_on = known && (index == stream.next || index + 1 == stream.start);
+        if goes_on { (stream.pages * 2).min(most) } else { 1 }
+    }
+
     /// Notes that `thread` has reached pages that were in memory already: a stream goes on behind them.
     pub(crate) fn reached(&mut self, thread: u32, object: u64, pages: Range<u64>) {
         let stream = self.slot(thread, object);

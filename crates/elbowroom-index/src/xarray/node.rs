@@ -229,6 +229,13 @@ impl<T: Send + Sync + 'static> Node<T> {
         old
     }
 
+    /// Puts a word into a leaf's free cell. The slot's other bits may be those of a value that covers it.
+    pub(super) fn put_word(&self, slot: usize, word: u64, guard: &Guard) {
+        let cell = self.single_cell(slot).expect("words are in leaves");
+        cell.swap(Slot::Word(word), guard);
+        self.set(Tag::Word, 1 << slot);
+    }
+
     /// The value of this node that covers `slot`.
     pub(super) fn value_at<'g>(&'g self, slot: usize, guard: &'g Guard) -> Option<Held<'g, T, &'g T>> {
         self.get_at(slot, guard, value_of)

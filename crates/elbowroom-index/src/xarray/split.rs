@@ -3,14 +3,15 @@
 use super::node::{BITS, Held, Node, SLOTS, Tag};
 use super::writer::Writer;
 use elbowroom_sync::Arc;
+use elbowroom_sync::epoch::Slot;
 
 /// What a value is split into.
 struct Parts<T> {
     order: u32,
     /// The bitmaps that the whole has its bit in.
     tags: Vec<Tag>,
-    /// The values, in order.
-    values: std::vec::IntoIter<Arc<T>>,
+    /// What comes to the places, in order.
+    values: std::vec::IntoIter<Slot<Arc<T>>>,
 }
 
 impl<T: Send + Sync + 'static> Writer<'_, T> {
@@ -23,15 +24,28 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
     ///
     /// # Panics
     /// If `value` changes this array.
-    pub fn split(&self, index: u64, order: u8, value: impl FnMut(u64) -> Arc<T>) -> Option<Arc<T>> {
+    pub fn split(&self, index: u64, order: u8, mut value: impl FnMut(u64) -> Arc<T>) -> Option<Arc<T>> {
+        self.split_into(index, order, |first| Slot::Full(value(first)))
+    }
+
+    /// The same into single indices, each of which gets a value or a word; a word has no marks.
+    ///
+    /// # Panics
+    /// If `part` changes this array, gives nothing, or a word of more than 63 bits.
+    pub fn split_to_slots(&self, index: u64, part: impl FnMut(u64) -> Slot<Arc<T>>) -> Option<Arc<T>> {
+        self.split_into(index, 0, part)
+    }
+
+    fn split_into(&self, index: u64, order: u8, part: impl FnMut(u64) -> Slot<Arc<T>>) -> Option<Arc<T>> {
         let before = self.array().entry(index, self.guard())?;
         if before.order <= order {
             return None;
         }
-        // Before anything changes: `value` may panic.
-        let values: Vec<_> = before.indices().step_by(1 << order).map(value).collect();
+        // Before anything changes: `part` may panic.
+        let values: Vec<_> = before.indices().step_by(1 << order).map(part).collect();
         let mut parts = Parts { order: u32::from(order), tags: Vec::new(), values: values.into_iter() };
         let whole = self.split_below(self.root_over(index)?, index, &mut parts);
+        self.publish_summary();
         assert_eq!(parts.values.len(), 0, "an xarray was changed while a value of it was split");
         whole
     }
@@ -59,6 +73,15 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         parts.tags = Tag::ALL.into_iter().filter(|&tag| node.tag(tag) & (1 << held.head) != 0).collect();
         self.fill(node, held.head..held.head + (1 << held.order), index, parts);
         self.freed(node.take(held, self.guard()));
+        // The whole had its bits here, whatever the part has that has taken its place.
+        match node.child(held.head, self.guard()) {
+            Some(child) => node.summarize(held.head, child, &Tag::ALL),
+            None if node.value_at(held.head, self.guard()).is_none() => {
+                let marks = Tag::ALL.into_iter().filter(|tag| *tag != Tag::Word);
+                marks.for_each(|tag| _ = node.clear(tag, 1 << held.head));
+            }
+            None => {}
+        }
         whole
     }
 
@@ -66,17 +89,22 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
     fn fill(&self, node: &Node<T>, slots: std::ops::Range<usize>, index: u64, parts: &mut Parts<T>) {
         let order = parts.order.checked_sub(node.shift);
         for slot in slots.step_by(1 << order.unwrap_or(0)) {
-            let first = node.index_of(slot, index);
-            if let Some(order) = order {
-                let value = parts.values.next().expect("there is a value for each part");
-                self.allocated(node.put(slot, order, value, self.guard()));
-            } else {
+            let Some(order) = order else {
                 let child = Node::new(node.shift - BITS);
-                self.fill(&child, 0..SLOTS, first, parts);
+                self.fill(&child, 0..SLOTS, node.index_of(slot, index), parts);
+                let has = Tag::ALL.map(|tag| child.tag(tag) != 0);
                 self.put_child(node, slot, child);
-            }
-            for &tag in &parts.tags {
-                node.set(tag, 1 << slot);
+                let tags = Tag::ALL.into_iter().zip(has).filter(|(_, has)| *has);
+                tags.for_each(|(tag, _)| _ = node.set(tag, 1 << slot));
+                continue;
+            };
+            match parts.values.next().expect("there is something for each part") {
+                Slot::Full(value) => {
+                    self.allocated(node.put(slot, order, value, self.guard()));
+                    parts.tags.iter().for_each(|&tag| _ = node.set(tag, 1 << slot));
+                }
+                Slot::Word(word) => node.put_word(slot, word, self.guard()),
+                Slot::Empty => panic!("a part is nothing"),
             }
         }
     }

@@ -123,6 +123,21 @@ impl Model {
         Some(whole.value)
     }
 
+    fn split_to_slots(&mut self, index: u64, part: impl Fn(u64) -> Slot<u64>) -> Option<u64> {
+        let first = self.covering(index).filter(|first| self.values[first].order > 0)?;
+        let whole = self.values.remove(&first)?;
+        for index in first..=last_of(first, whole.order) {
+            match part(index) {
+                Slot::Full(value) => {
+                    self.values.insert(index, Modelled { order: 0, value, ..whole.clone() });
+                }
+                Slot::Word(word) => _ = self.words.insert(index, word),
+                Slot::Empty => unreachable!("each part is something"),
+            }
+        }
+        Some(whole.value)
+    }
+
     fn free_order(&self, index: u64, order: u8, end: u64) -> u8 {
         let fits = |&order: &u8| {
             let first = index >> order << order;
@@ -181,7 +196,18 @@ impl Pair {
                 let before = place.map(|place| std::mem::replace(&mut place.marks[mark as usize], on));
                 assert_eq!(changed, before == Some(!on));
             }
-            90..99 => {
+            96..99 => {
+                // Some are words, all of a few neighbours, or all at all.
+                let words = random.below(4);
+                let part = |index: u64| match (fresh ^ index >> 4).is_multiple_of(2) {
+                    _ if words == 0 => Slot::Word((fresh ^ index) >> 1),
+                    true if words < 3 => Slot::Word((fresh ^ index) >> 1),
+                    _ => Slot::Full(fresh ^ index),
+                };
+                let whole = writer.split_to_slots(index, |index| map(part(index), Arc::new)).map(|v| *v);
+                assert_eq!(whole, model.split_to_slots(index, part));
+            }
+            90..96 => {
                 let order = random.order();
                 let whole = writer.split(index, order, |part| Arc::new(fresh ^ part)).map(|v| *v);
                 assert_eq!(whole, model.split(index, order, fresh));

@@ -249,7 +249,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         self.publish_summary();
     }
 
-    fn publish_summary(&self) {
+    pub(super) fn publish_summary(&self) {
         let has = |tag: &&Tag| self.root().is_some_and(|root| root.tag(**tag) != 0);
         let summary = Tag::ALL.iter().filter(has).fold(0, |word, &tag| word | 1 << tag as u32);
         // Readers keep it in their caches as long as nobody stores to it.

@@ -14,7 +14,7 @@ use crate::page::{AnonPages, HUGE_ORDER, HUGE_PAGES, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::vma::{Mm, VmaGuard};
-use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::{Mmu, PAGE_SHIFT};
 use std::ops::Range;
 
 impl<P: Platform> Pass<'_, P> {
@@ -50,13 +50,23 @@ impl<P: Platform> Faults<P> {
     /// The folio that a space has at a page, locked, and no larger than that it lies within `within`: a
     /// larger one is split. Waits for the lock. Not for handlers.
     pub(crate) fn lock_own_within(&self, mm: &Mm, page: u64, within: &Range<u64>) -> Option<LockedFolio<'_>> {
+        self.lock_own_if(mm, page, |own| within.start <= own.start && own.end <= within.end)
+    }
+
+    /// The same for one that may be larger than a page if its pages are `whole`.
+    pub(crate) fn lock_own_if(
+        &self,
+        mm: &Mm,
+        page: u64,
+        whole: impl Fn(Range<u64>) -> bool,
+    ) -> Option<LockedFolio<'_>> {
         loop {
             let folio = self.lock_own(mm, page)?;
             let first = AnonPages::first_of(&folio, page);
-            if folio.order == 0 || within.start <= first && first + folio.pages() <= within.end {
+            if folio.order == 0 || whole(first..first + folio.pages()) {
                 return Some(folio);
             }
-            self.split_own(mm, first, folio);
+            self.split_own(mm, first, 0, folio);
         }
     }
 
@@ -91,20 +101,24 @@ impl<P: Platform> Faults<P> {
     fn collapse(&self, mm: &Mm, first: u64) -> bool {
         let small: Vec<_> =
             mm.anon.in_range(first..first + HUGE_PAGES).into_iter().map(|own| own.1).collect();
-        if small.len() as u64 != HUGE_PAGES {
+        let pages: u64 = small.iter().map(|folio| folio.pages()).sum();
+        if pages != HUGE_PAGES || small.len() == 1 {
             return false;
         }
+        let all = small.len();
         let lock = |folio| LockedFolio::try_lock(folio, &self.waits, self.handlers()).ok();
         let mut locked: Vec<_> = small.into_iter().map_while(lock).collect();
-        let usable = locked.len() as u64 == HUGE_PAGES && self.can_collapse(mm, first, &mut locked);
+        let usable = locked.len() == all && self.can_collapse(mm, first, &mut locked);
         let huge = usable.then(|| self.alloc(HUGE_ORDER)).flatten();
         huge.is_some_and(|extent| self.collapse_into(mm, first, locked, extent))
     }
 
     fn can_collapse(&self, mm: &Mm, first: u64, small: &mut [LockedFolio<'_>]) -> bool {
-        (first..).zip(small).all(|(page, folio)| {
-            mm.anon.has(page, folio.arc())
-                && folio.order == 0
+        let mut page = first;
+        small.iter_mut().all(|folio| {
+            let at = page;
+            page += folio.pages();
+            mm.anon.has(at, folio.arc())
                 && folio.body().spaces() == 1
                 && self.mmu.unmap(folio.body_mut().extent()).is_ok()
         })
@@ -118,8 +132,12 @@ impl<P: Platform> Faults<P> {
         mut small: Vec<LockedFolio<'_>>,
         mut extent: Frames,
     ) -> bool {
-        for (to, folio) in extent.bytes_mut().chunks_mut(PAGE_SIZE).zip(&mut small) {
-            to.copy_from_slice(folio.body_mut().extent().bytes());
+        let mut to = extent.bytes_mut();
+        for folio in &mut small {
+            let own = folio.body_mut().extent();
+            let (here, rest) = to.split_at_mut(own.len_bytes());
+            here.copy_from_slice(own.bytes());
+            to = rest;
         }
         let huge = self.anon_folio(first, extent, self.handlers());
         let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();

@@ -2,6 +2,7 @@
 
 use super::Pass;
 use super::load::Load;
+use super::private::OutRun;
 use crate::config::MAX_FOLIO_PAGES;
 use crate::group::{Charge, Frames};
 use crate::object::{FileObject, InsertError};
@@ -11,9 +12,10 @@ use crate::stats::Event;
 use crate::swap::Source;
 use crate::trace::Happened;
 use crate::vma::Mm;
-use elbowroom_machine::{Errno, PAGE_SHIFT};
+use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{Reactor, Read, ReadDone};
 use elbowroom_sync::Arc;
+use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 /// A handler's I/O.
@@ -33,8 +35,8 @@ struct UnderWay {
     charge: Charge,
     /// When it was begun, if that is kept for the trace.
     begun_ns: u64,
-    /// The swap slot that it reads, of which it has a count.
-    slot: Option<u64>,
+    /// The swap slots that it reads, of which it has a count each; none: it reads a file.
+    slots: Vec<u64>,
 }
 
 impl Io {
@@ -93,7 +95,7 @@ impl<P: Platform> Pass<'_, P> {
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
-        let token = io.token(UnderWay { folio: reading, charge, begun_ns, slot: None });
+        let token = io.token(UnderWay { folio: reading, charge, begun_ns, slots: Vec::new() });
         io.begun.push(Read {
             file,
             offset: folio.index << PAGE_SHIFT,
@@ -104,26 +106,21 @@ impl<P: Platform> Pass<'_, P> {
         Ok(folio)
     }
 
-    /// Puts a folio in the place of a page that is out, and has it read from the swap file at the end of the
-    /// step; `None`: it is not there any more.
-    pub(super) fn start_swap_in(
-        &mut self,
-        mm: &Mm,
-        page: u64,
-        slot: u64,
-        frames: Frames,
-    ) -> Option<Arc<Folio>> {
+    /// Puts a folio in the place of pages that are out, and has it read from the swap file at the end of the
+    /// step; `None`: they are not there any more.
+    pub(super) fn start_swap_in(&mut self, mm: &Mm, run: OutRun, frames: Frames) -> Option<Arc<Folio>> {
         let core = self.core;
-        let locked = LockedFolio::new(Folio::new(Owner::Anon, page, 0), &core.waits, self.ready);
+        let order = frames.order();
+        let locked = LockedFolio::new(Folio::new(Owner::Anon, run.first, order), &core.waits, self.ready);
         let folio = locked.arc().clone();
         // Before anybody can find it: who does must not wait for a device without knowing.
         let reading = locked.begin_read();
-        // With the number this read has the count of the slot, so its bytes stay where they are.
-        let ours = mm.anon.swap_in(page, slot, &folio);
-        let source = if ours { core.swap.seems(slot) } else { None };
-        let (Some(Source::File(position)), Some(file)) = (source, core.swap.file()) else {
+        // With the numbers this read has the counts of the slots, so their bytes stay where they are.
+        let ours = mm.anon.swap_in(run.first, &run.slots, &folio);
+        let there = ours && run.is_where_it_was(&core.swap);
+        let (Source::File(position), Some(file), true) = (run.source, core.swap.file(), there) else {
             if ours {
-                put_back(mm, page, &folio, slot);
+                put_back(mm, run.first, &folio, &run.slots);
             }
             drop(reading.end(&core.waits, self.ready));
             core.free(frames);
@@ -133,40 +130,46 @@ impl<P: Platform> Pass<'_, P> {
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
-        let token = io.token(UnderWay { folio: reading, charge, begun_ns, slot: Some(slot) });
+        let token = io.token(UnderWay { folio: reading, charge, begun_ns, slots: run.slots });
         let (file, offset, len) = (file.clone(), position << PAGE_SHIFT, extent.len_bytes());
         io.begun.push(Read { file, offset, len, buf: extent, token });
         Some(folio)
     }
 
-    /// A page has been read from the swap file.
+    /// Pages have been read from the swap file.
     fn swapped_in(
         &mut self,
         mut folio: LockedFolio<'_>,
         frames: Frames,
-        slot: u64,
+        slots: Vec<u64>,
         result: Result<usize, Errno>,
     ) {
         let core = self.core;
-        let whole = result == Ok(frames.len_bytes()) && core.swap.check(slot, frames.bytes()).is_ok();
+        let mut parts = frames.bytes().chunks(PAGE_SIZE).zip(&slots);
+        let whole = result == Ok(frames.len_bytes())
+            && parts.all(|(part, slot)| core.swap.check(*slot, part).is_ok());
         if whole {
             folio.body_mut().extent = Some(frames);
             folio.state.set(Flag::Uptodate);
-            core.release_slot(slot);
-            core.counters.add(Event::SwapIns, 1);
+            core.counters.add(Event::SwapIns, slots.len() as u64);
+            slots.into_iter().for_each(|slot| core.release_slot(slot));
             return core.list_own(folio.into_folio());
         }
         core.counters.add(Event::SwapErrors, 1);
         // Nobody moves it while it is locked, and the space that has it is there.
-        let page = folio.body().rmap.pages()[0];
-        if let Some(mm) = core.spaces.of((page as usize) << PAGE_SHIFT) {
-            put_back(&mm, page, folio.arc(), slot);
+        let first = folio.body().rmap.pages()[0];
+        if let Some(mm) = core.spaces.of((first as usize) << PAGE_SHIFT) {
+            put_back(&mm, first, folio.arc(), &slots);
         }
         core.groups.root().remove_folio();
         core.free(frames);
         let waited_from = self.ready.len();
         drop(folio.into_folio());
-        self.ready.change_from(waited_from, |fault| fault.failed = true);
+        // Of several pages perhaps only one is bad: each fault reads its own alone, and fails with it.
+        self.ready.change_from(waited_from, |fault| {
+            fault.failed = fault.alone || slots.len() == 1;
+            fault.alone = true;
+        });
     }
 
     /// Queues the reads that were begun. Not under a guard: it may start a thread, or read itself if there
@@ -205,11 +208,11 @@ impl<P: Platform> Pass<'_, P> {
     pub(super) fn complete(&mut self, read: ReadDone) {
         let core = self.core;
         let Some(under_way) = self.io.as_deref_mut().and_then(|io| io.take(read.token)) else { return };
-        let UnderWay { folio, charge, begun_ns, slot } = under_way;
+        let UnderWay { folio, charge, begun_ns, slots } = under_way;
         let mut frames = charge.with(read.buf);
         let mut folio = folio.end(&core.waits, self.ready);
-        if let Some(slot) = slot {
-            return self.swapped_in(folio, frames, slot, read.result);
+        if !slots.is_empty() {
+            return self.swapped_in(folio, frames, slots, read.result);
         }
         let Some(object) = folio.object() else {
             // Nobody can find it any more.
@@ -256,10 +259,13 @@ impl<P: Platform> Pass<'_, P> {
     }
 }
 
-/// Puts the number of a swap slot back into the place of a locked folio that has no bytes, and gives the
-/// folio up.
-pub(super) fn put_back(mm: &Mm, page: u64, folio: &Arc<Folio>, slot: u64) {
-    let back = mm.anon.swap_out(page, folio, slot);
+/// Puts the numbers of swap slots back into the place of a locked folio that has no bytes, and gives the folio
+/// up.
+pub(super) fn put_back(mm: &Mm, first: u64, folio: &Arc<Folio>, slots: &[u64]) {
+    let back = match slots {
+        [slot] => mm.anon.swap_out(first, folio, *slot),
+        slots => mm.anon.split_out(first, folio, slots.iter().map(|slot| Slot::Word(*slot)).collect()),
+    };
     assert!(back, "what is at a page changes only under its folio's lock");
     folio.state.set(Flag::Dead);
 }

@@ -10,16 +10,18 @@ use super::Pass;
 use super::io::put_back;
 use super::outcome::{Outcome, Reason};
 use super::step::bus;
+use crate::config::RUN_ORDER;
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::Source;
+use crate::swap::{Source, Swap};
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::epoch::Slot;
+use std::ops::Range;
 
 /// In tests of the tests: a folio that was found is used without looking whether it is still there.
 const MUTANT_SKIP_IDENTITY_CHECK: bool = cfg!(elbowroom_mutant = "skip_identity_check");
@@ -29,6 +31,50 @@ enum NoCopy {
     /// No frame is at hand.
     Frames(Outcome),
     Unmap(UnmapError),
+}
+
+/// Neighbouring pages that are out, and come in together.
+pub(super) struct OutRun {
+    pub(super) first: u64,
+    /// Of each page; as many as a power of two, and aligned to it.
+    pub(super) slots: Vec<u64>,
+    /// Where the bytes of the first are; those of the others follow.
+    pub(super) source: Source,
+}
+
+impl OutRun {
+    fn pages(&self) -> Range<u64> {
+        self.first..self.first + self.slots.len() as u64
+    }
+
+    /// The 2^`order` of them around one, or all if they are fewer.
+    fn around(self, page: u64, order: u8) -> OutRun {
+        let first = (page >> order << order).max(self.first);
+        let (before, len) = ((first - self.first) as usize, self.slots.len().min(1 << order));
+        let slots = self.slots[before..before + len].to_vec();
+        OutRun { first, slots, source: self.source.of_page(self.first, first) }
+    }
+
+    /// Whether their bytes seem to be there still. They are, for who has the slots' counts.
+    pub(super) fn is_where_it_was(&self, swap: &Swap) -> bool {
+        let pages = self.pages().zip(&self.slots);
+        let mut seen = pages.map(|(page, slot)| (swap.seems(*slot), self.source.of_page(self.first, page)));
+        seen.all(|(seen, expected)| seen == Some(expected))
+    }
+}
+
+/// What tells streams of accesses to anonymous memory apart, beside their threads: 64 MiB of addresses, as a
+/// number that no file has.
+fn region(page: u64) -> u64 {
+    1 << 63 | page >> 14
+}
+
+/// The 2^`order` pages around one, if all of them are in the mapping.
+fn block_in(vma: &VmaGuard<'_>, page: u64, order: u8) -> Option<Range<u64>> {
+    let first = page >> order << order;
+    let block = first..first + (1 << order);
+    let mapped = (vma.range.start >> PAGE_SHIFT) as u64..(vma.range.end >> PAGE_SHIFT) as u64;
+    (mapped.start <= block.start && block.end <= mapped.end).then_some(block)
 }
 
 impl<'a, P: Platform> Pass<'a, P> {
@@ -67,7 +113,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// A page that is out comes back. Linux: `do_swap_page`.
+    /// A page that is out comes back, perhaps with neighbours. Linux: `do_swap_page`, `alloc_swap_folio`.
     fn swap_in(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, slot: u64, fault: &mut Parked) -> Outcome {
         let core = self.core;
         let source = core.swap.seems(slot);
@@ -80,39 +126,87 @@ impl<'a, P: Platform> Pass<'a, P> {
             Some(Source::File(_)) if self.io.is_none() => return Outcome::Wait(Reason::Handler),
             Some(_) => {}
         }
-        let frames = match self.take_frames(0) {
+        let Some(source) = source else { return Outcome::Again };
+        let run = self.run_out(mm, vma, (page, slot, source), self.run_order(vma, page, fault));
+        let frames = match self.take_frames(run.slots.len().ilog2() as u8) {
             Ok(frames) => frames,
             Err(step) => return step,
         };
-        if let Some(Source::File(_)) = source {
-            return match self.start_swap_in(mm, page, slot, frames) {
+        core.see_to_runs();
+        let run = run.around(page, frames.order());
+        self.note_run(page, &run.pages(), fault);
+        if let Source::File(_) = source {
+            return match self.start_swap_in(mm, run, frames) {
                 Some(folio) => Outcome::Wait(Reason::Folio(folio)),
                 None => Outcome::Again,
             };
         }
-        let mut folio = core.anon_folio(page, frames, self.ready);
-        // First this: with the number this thread has the count of the slot, so that nobody else gives it up.
-        // Whoever finds the folio waits for its lock.
-        if !mm.anon.swap_in(page, slot, folio.arc()) {
+        let mut folio = core.anon_folio(run.first, frames, self.ready);
+        // First this: with the numbers this thread has the counts of the slots, so that nobody else gives
+        // them up. Whoever finds the folio waits for its lock.
+        if !mm.anon.swap_in(run.first, &run.slots, folio.arc()) {
             core.free_folio(folio);
             return Outcome::Again;
         }
-        if core.swap.seems(slot) != Some(Source::Memory) {
-            put_back(mm, page, folio.arc(), slot);
+        if !run.is_where_it_was(&core.swap) {
+            put_back(mm, run.first, folio.arc(), &run.slots);
             core.free_folio(folio);
             return Outcome::Again;
         }
-        if core.swap.load(slot, folio.body_mut().extent().bytes_mut()).is_err() {
-            put_back(mm, page, folio.arc(), slot);
+        let parts = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE).zip(&run.slots);
+        let loaded = parts.into_iter().try_for_each(|(part, slot)| core.swap.load(*slot, part));
+        if loaded.is_err() {
+            put_back(mm, run.first, folio.arc(), &run.slots);
             core.free_folio(folio);
+            if run.slots.len() > 1 {
+                // Perhaps only one is bad: each fault loads its own alone, and fails with it.
+                fault.alone = true;
+                return Outcome::Again;
+            }
             core.counters.add(Event::SwapErrors, 1);
             return self.refuse_out(mm, vma, page, fault);
         }
-        core.release_slot(slot);
-        core.counters.add(Event::SwapIns, 1);
+        core.counters.add(Event::SwapIns, run.slots.len() as u64);
+        run.slots.into_iter().for_each(|slot| core.release_slot(slot));
         let step = core.map_own(vma, &mut folio, fault);
         core.list_own(folio.into_folio());
         step
+    }
+
+    /// log2 of how many pages of anonymous memory a fault should bring at once: more for who goes through
+    /// memory in order. Linux: `thp_swap_suitable_orders` and mTHP, which know nothing of streams.
+    fn run_order(&self, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> u8 {
+        if !self.core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
+            return 0;
+        }
+        let mut streams = self.core.streams.lock();
+        streams.run(fault.event.thread, region(page), page, 1 << RUN_ORDER).ilog2() as u8
+    }
+
+    /// Notes which pages were brought for a fault at `page`.
+    fn note_run(&self, page: u64, pages: &Range<u64>, fault: &Parked) {
+        if self.core.swap.is_on() {
+            let (start, count) = (pages.start, pages.end - pages.start);
+            self.core.streams.lock().note(fault.event.thread, region(page), start, count);
+        }
+    }
+
+    /// The pages around one that is out which may come in with it, at most 2^`order`: all out, and their bytes
+    /// where its own are, in the file one behind the other.
+    fn run_out(
+        &self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        (page, slot, source): (u64, u64, Source),
+        order: u8,
+    ) -> OutRun {
+        let found = (1..=order).rev().find_map(|order| {
+            let block = block_in(vma, page, order)?;
+            let slots = mm.anon.run_out(block.clone())?;
+            let run = OutRun { first: block.start, slots, source: source.of_page(page, block.start) };
+            run.is_where_it_was(&self.core.swap).then_some(run)
+        });
+        found.unwrap_or_else(|| OutRun { first: page, slots: vec![slot], source })
     }
 
     /// The access to a page that is out, and whose bytes cannot be had, fails. It may be tried again later.
@@ -136,10 +230,19 @@ impl<'a, P: Platform> Pass<'a, P> {
         if let Some(step) = self.huge_zero_page(mm, vma, page, fault) {
             return step;
         }
-        match self.zero_folio(Owner::Anon, page) {
-            Ok(folio) => self.own(mm, vma, folio, fault),
-            Err(step) => step,
-        }
+        let most = self.run_order(vma, page, fault);
+        let free = |block: &Range<u64>| mm.anon.seems_empty(block.clone());
+        let order = (1..=most).rev().find(|order| block_in(vma, page, *order).is_some_and(|b| free(&b)));
+        let mut frames = match self.take_frames(order.unwrap_or(0)) {
+            Ok(frames) => frames,
+            Err(step) => return step,
+        };
+        self.core.see_to_runs();
+        frames.clear();
+        let first = page >> frames.order() << frames.order();
+        self.note_run(page, &(first..first + frames.pages() as u64), fault);
+        let folio = self.core.anon_folio(first, frames, self.ready);
+        self.own(mm, vma, folio, fault)
     }
 
     /// The first store to a page of a file.

@@ -4,11 +4,11 @@
 //! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork
 //! two spaces have the same folio until one of them stores to it: `Body::rmap` tells which have it.
 //!
-//! A folio is one page, or a huge one: [`HUGE_PAGES`] of them, naturally aligned in addresses. A page that is
-//! out has the number of its swap slot in the place of a folio. The two are exchanged for each other in one
-//! step, with the folio's lock, so a page is never in both places nor in none, as far as anybody can see, and
-//! no cache of what is on its way in or out is needed beside the index. (Linux: the swap cache.) Whoever
-//! takes a number out has its count of the slot.
+//! A folio is one page or, of anonymous memory, a power of two of them up to [`HUGE_PAGES`], naturally aligned
+//! in addresses. A page that is out has the number of its swap slot in the place of a folio. The two are
+//! exchanged for each other with the folio's lock, so a page is never in both places, and nobody who has the
+//! index's lock finds it in none; no cache of what is on its way in or out is needed beside the index.
+//! (Linux: the swap cache.) Whoever takes a number out has its count of the slot.
 //!
 //! A folio is taken out, moved, split or replaced only by who has its lock and has seen, since locking it,
 //! that it is the one at the page. So who has locked it and seen that may rely on it until unlocking; a folio
@@ -16,6 +16,7 @@
 
 use crate::page::Folio;
 use elbowroom_index::XArray;
+use elbowroom_index::xarray::Writer;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::{Guard, Slot, pin};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex, MutexGuard};
@@ -27,15 +28,17 @@ pub const HUGE_ORDER: u8 = 9;
 /// Pages of a huge folio: 2 MiB.
 pub const HUGE_PAGES: u64 = 1 << HUGE_ORDER;
 
-/// The index, by page number of the address. Looking a page up takes no lock; it may miss folios that are
-/// being collapsed just then, so whoever finds none learns from [`AnonPages::insert`] whether there is one.
-/// (A split is one change for who looks up.) Whoever lists a range takes the lock, and misses none. Whether
-/// there is any is known without the lock, unless some are being collapsed: unmapping asks that of untouched
-/// memory, while others fault pages in.
+/// The index, by page number of the address. Looking a page up takes no lock; it may miss what is being
+/// collapsed into a larger folio just then, or comes in as one, so whoever finds nothing learns from
+/// [`AnonPages::insert`] whether there is something. (A split, and the exchange of a single page, are one
+/// change for who looks a page up.) Whoever lists a range takes the lock, and misses nothing. Whether there is
+/// anything is known without the lock, unless something is in between just then: unmapping asks that of
+/// untouched memory, while others fault pages in.
 pub struct AnonPages {
     pages: XArray<Folio>,
-    /// How often a collapse has begun or ended. Changed under the lock.
-    collapses: Lines<AtomicUsize>,
+    /// How often a change has begun or ended that is several steps for who lists pages. Changed under the
+    /// lock.
+    steps: Lines<AtomicUsize>,
     changes: Mutex<()>,
 }
 
@@ -49,7 +52,7 @@ struct Changing<'a> {
 impl AnonPages {
     /// None.
     pub fn new(locks: &LockStats) -> Self {
-        Self { pages: XArray::new(), collapses: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
+        Self { pages: XArray::new(), steps: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
     }
 
     #[track_caller]
@@ -57,12 +60,12 @@ impl AnonPages {
         Changing { _lock: self.changes.lock(), _epoch: pin() }
     }
 
-    /// The folio at a page; it may miss one that is being collapsed with others.
+    /// The folio at a page; it may miss one that is being made of several just then.
     pub fn lookup(&self, page: u64) -> Option<Arc<Folio>> {
         self.pages.load_arc(page, &pin())
     }
 
-    /// What is at a page; it may miss a folio that is being collapsed with others.
+    /// What is at a page; it may miss a folio that is being made of several, or of what is out, just then.
     pub fn slot(&self, page: u64) -> Slot<Arc<Folio>> {
         let guard = pin();
         loop {
@@ -83,7 +86,7 @@ impl AnonPages {
         matches!(self.pages.slot(page, &pin()), Slot::Word(_))
     }
 
-    /// The folio at a page. Finds one that is being collapsed with others, too; may take the lock for that.
+    /// The folio at a page. Misses none; may take the lock for that.
     pub fn find(&self, page: u64) -> Option<Arc<Folio>> {
         self.whole(|| self.lookup(page))
     }
@@ -94,34 +97,63 @@ impl AnonPages {
         self.pages.writer().store(page, folio.order, folio.clone()).is_ok()
     }
 
-    /// Puts `new`, one page each and as many, in the place of the huge folio `old` from `first` on, whose
-    /// lock the caller has.
+    /// Puts `new`, of the same order each, in the place of the larger folio `old` from `first` on, whose lock
+    /// the caller has.
     pub fn split(&self, first: u64, old: &Arc<Folio>, new: &[Arc<Folio>]) -> bool {
+        let _changing = self.lock();
+        let Some(order) = new.first().map(|folio| folio.order).filter(|_| self.has(first, old)) else {
+            return false;
+        };
+        let part = |page: u64| new[((page - first) >> order) as usize].clone();
+        self.pages.writer().split(first, order, part).is_some()
+    }
+
+    /// Puts folios of one page and numbers of swap slots in the place of the larger folio `old` from `first`
+    /// on, whose lock the caller has.
+    pub fn split_out(&self, first: u64, old: &Arc<Folio>, parts: Vec<Slot<Arc<Folio>>>) -> bool {
         let _changing = self.lock();
         if !self.has(first, old) {
             return false;
         }
-        self.pages.writer().split(first, 0, |page| new[(page - first) as usize].clone()).is_some()
+        let mut parts = parts.into_iter();
+        self.in_steps(|pages| {
+            pages.split_to_slots(first, |_| parts.next().expect("there is a part for each page")).is_some()
+        })
     }
 
-    /// Puts the huge folio `new` in the place of `old`, one page each from `first` on, whose locks the caller
+    /// Puts the larger folio `new` in the place of `old`, smaller ones from `first` on, whose locks the caller
     /// has; `false` if one of them is not there.
     pub fn collapse(&self, first: u64, old: &[Arc<Folio>], new: &Arc<Folio>) -> bool {
         let _changing = self.lock();
-        if !(first..).zip(old).all(|(page, folio)| self.has(page, folio)) {
+        let mut page = first;
+        let there = old.iter().all(|folio| {
+            let has = self.has(page, folio);
+            page += folio.pages();
+            has
+        });
+        if !there || page != first + new.pages() {
             return false;
         }
-        // In between the pages are not all there. Whoever sees anything of that sees that it has begun.
-        self.collapses.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        let writer = self.pages.writer();
-        (first..).zip(old).for_each(|(page, _)| {
-            writer.erase(page);
+        self.in_steps(|pages| {
+            let mut page = first;
+            for folio in old {
+                pages.erase(page);
+                page += folio.pages();
+            }
+            let stored = pages.store(first, new.order, new.clone());
+            debug_assert!(stored.is_ok(), "nothing is where the small folios were");
         });
-        let stored = writer.store(first, new.order, new.clone());
-        debug_assert!(stored.is_ok(), "nothing is where the small folios were");
-        self.collapses.fetch_add(1, Ordering::Release);
         true
+    }
+
+    /// Changes the index so that, in between, what is there cannot all be found. Whoever sees anything of
+    /// that sees that it has begun. With the lock.
+    fn in_steps<R>(&self, change: impl FnOnce(&Writer<'_, Folio>) -> R) -> R {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let result = change(&self.pages.writer());
+        self.steps.fetch_add(1, Ordering::Release);
+        result
     }
 
     /// The first of the pages that the folio at `page` has.
@@ -139,10 +171,10 @@ impl AnonPages {
     /// has one of a later class. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a
     /// second try.
     fn whole<R>(&self, look: impl Fn() -> R) -> R {
-        let before = self.collapses.load(Ordering::Acquire);
+        let before = self.steps.load(Ordering::Acquire);
         let seen = look();
         fence(Ordering::Acquire);
-        if before.is_multiple_of(2) && self.collapses.load(Ordering::Relaxed) == before {
+        if before.is_multiple_of(2) && self.steps.load(Ordering::Relaxed) == before {
             return seen;
         }
         let _changing = self.lock();
@@ -165,18 +197,42 @@ impl AnonPages {
     /// `false` if that is not there.
     pub fn swap_out(&self, page: u64, folio: &Arc<Folio>, slot: u64) -> bool {
         let _changing = self.lock();
-        self.has(page, folio) && self.pages.writer().exchange(page, Slot::Word(slot)).is_ok()
+        self.has(page, folio) && self.in_steps(|pages| pages.exchange(page, Slot::Word(slot)).is_ok())
     }
 
-    /// Puts `folio`, of one page, whose lock the caller has, in the place of a swap slot's number; `false` if
-    /// that is not there.
-    pub fn swap_in(&self, page: u64, slot: u64, folio: &Arc<Folio>) -> bool {
+    /// Puts `folio`, whose lock the caller has, in the place of the numbers of swap slots from `first` on, one
+    /// for each of its pages; `false` if one of them is not there.
+    pub fn swap_in(&self, first: u64, slots: &[u64], folio: &Arc<Folio>) -> bool {
         let _changing = self.lock();
-        self.has_out(page, slot) && self.pages.writer().exchange(page, Slot::Full(folio.clone())).is_ok()
+        if !(first..).zip(slots).all(|(page, slot)| self.has_out(page, *slot)) {
+            return false;
+        }
+        self.in_steps(|pages| {
+            if folio.order == 0 {
+                return pages.exchange(first, Slot::Full(folio.clone())).is_ok();
+            }
+            for (page, _) in (first..).zip(slots) {
+                let _ = pages.exchange(page, Slot::Empty);
+            }
+            let stored = pages.store(first, folio.order, folio.clone());
+            debug_assert!(stored.is_ok(), "nothing is where the numbers were");
+            true
+        })
     }
 
     fn has_out(&self, page: u64, slot: u64) -> bool {
         matches!(self.pages.slot(page, &pin()), Slot::Word(there) if there == slot)
+    }
+
+    /// The numbers of the swap slots of a range of pages, if all of it is out. Takes no lock: any of them may
+    /// be there no more.
+    pub fn run_out(&self, pages: Range<u64>) -> Option<Vec<u64>> {
+        if !self.pages.has_words() {
+            return None;
+        }
+        let guard = pin();
+        let slots: Vec<_> = self.pages.words(pages.clone(), &guard).map(|(_, slot)| slot).collect();
+        (slots.len() as u64 == pages.end - pages.start).then_some(slots)
     }
 
     /// Takes the number of a swap slot out, and with it the count of the slot. `Full`: a folio is there.

@@ -5,23 +5,33 @@
 //! the slot's number, and they are there until the last space has taken its own number out.
 
 use super::Reclaim;
+use crate::config::RUN_ORDER;
 use crate::group::Frames;
-use crate::page::{Flag, Folio, LockedFolio, checksum};
+use crate::page::{Flag, Folio, HUGE_ORDER, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::swap::{Compressor, Placement, Short};
 use crate::vma::Mm;
-use elbowroom_machine::PAGE_SHIFT;
+use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::epoch::Slot;
 
-/// What became of a page that was to go out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What became of a folio that was to go out.
 pub(crate) enum Out {
-    /// It is out.
-    Gone,
+    /// It is gone, and so many of its pages are out.
+    Gone(usize),
     /// The flusher is to write it to the file.
-    ToFile,
+    ToFile(Arc<Folio>),
+    /// There is no room for its bytes now.
+    NoRoom(Arc<Folio>),
+}
+
+/// Why a page stays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    /// The flusher is to write it to the file.
+    ForFile,
     /// There is no room for its bytes now.
     NoRoom,
 }
@@ -47,65 +57,153 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Splits a locked huge folio, which the space has from `first` on, into folios of one page; its pages
-    /// stay where they are.
-    pub(crate) fn split_own(&self, mm: &Mm, first: u64, mut huge: LockedFolio<'_>) {
-        debug_assert_eq!(huge.body().spaces(), 1, "huge folios are not shared");
-        let Some(extent) = huge.body_mut().extent.take() else { return };
+    /// Splits a locked folio, which the space has from `first` on, into smaller ones of 2^`order` pages; its
+    /// pages stay where they are.
+    pub(crate) fn split_own(&self, mm: &Mm, first: u64, order: u8, mut large: LockedFolio<'_>) {
+        debug_assert_eq!(large.body().spaces(), 1, "only single pages are shared");
+        let Some(frames) = large.body_mut().extent.take() else { return };
         let small: Vec<_> = (first..)
-            .zip(extent.split())
-            .map(|(page, extent)| self.anon_folio(page, extent, self.handlers()))
+            .step_by(1 << order)
+            .zip(frames.split(order))
+            .map(|(page, frames)| self.anon_folio(page, frames, self.handlers()))
             .collect();
         let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
-        let split = mm.anon.split(first, huge.arc(), &folios);
+        let split = mm.anon.split(first, large.arc(), &folios);
         assert!(split, "what is at a page changes only under its folio's lock");
-        huge.state.set(Flag::Dead);
-        self.groups.root().remove_folio();
-        self.note_dead();
-        self.counters.add(Event::HugeSplits, 1);
+        self.note_split(&large);
         small.into_iter().for_each(|folio| self.list_own(folio.into_folio()));
     }
 
-    /// Splits a locked huge folio that reclaim has met.
+    /// A locked folio has been replaced by what it was split into.
+    fn note_split(&self, large: &LockedFolio<'_>) {
+        large.state.set(Flag::Dead);
+        self.groups.root().remove_folio();
+        self.note_dead();
+        if large.order == HUGE_ORDER {
+            self.counters.add(Event::HugeSplits, 1);
+        }
+    }
+
+    /// Splits a locked huge folio that reclaim has met into what goes out at a time.
     pub(super) fn split_to_swap(&self, huge: LockedFolio<'_>) {
         let first = huge.body().rmap.pages()[0];
         // A space has it, so the space is there.
         if let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) {
-            self.split_own(&mm, first, huge);
+            self.split_own(&mm, first, RUN_ORDER, huge);
         }
     }
 
-    /// Puts a locked folio of one page of anonymous memory, which is home, out, and frees its frame.
-    pub(crate) fn swap_out(&self, folio: &mut LockedFolio<'_>) -> Out {
+    /// Puts a locked folio of anonymous memory, which is home and in no list, out, and frees its frames. A
+    /// larger one of which not all can go out is split: the pages that stay are listed, and those that the
+    /// flusher is to write are added to `to_file`.
+    pub(crate) fn swap_out(&self, mut folio: LockedFolio<'_>, to_file: &mut Vec<Arc<Folio>>) -> Out {
+        if folio.order > 0 {
+            return self.swap_run_out(folio, to_file);
+        }
         if folio.state.test(Flag::Queued) {
-            return Out::ToFile;
+            return Out::ToFile(folio.into_folio());
         }
-        let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom };
-        let mut compressor = Compressor::new();
-        let sum = checksum(own.bytes());
-        let placement = self.swap.place(&mut compressor, own.bytes());
-        if placement == Placement::File {
-            folio.body_mut().extent = Some(own);
-            return Out::ToFile;
-        }
+        let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom(folio.into_folio()) };
         let spaces = folio.body().spaces() as u32;
-        // The page's own frame comes last: it may get it back.
-        let (mut own, mut frames) = (Some(own), Vec::new());
-        let slot = loop {
-            match self.swap.keep(&placement, sum, spaces, &mut frames) {
-                Ok(slot) => break slot,
-                Err(Short::Frames(missing)) if self.gather(missing, &mut frames, &mut own) => {}
-                Err(_) => {
-                    folio.body_mut().extent = own;
-                    self.save_frames(frames);
-                    return Out::NoRoom;
+        match self.keep(own, spaces, &mut Compressor::new()) {
+            Ok(slot) => {
+                self.leave_spaces(&mut folio, slot);
+                Out::Gone(1)
+            }
+            Err((own, why)) => {
+                folio.body_mut().extent = Some(own);
+                let folio = folio.into_folio();
+                if why == Stays::ForFile { Out::ToFile(folio) } else { Out::NoRoom(folio) }
+            }
+        }
+    }
+
+    /// The same for a larger folio, page by page.
+    fn swap_run_out(&self, mut large: LockedFolio<'_>, to_file: &mut Vec<Arc<Folio>>) -> Out {
+        let mut compressor = Compressor::new();
+        let first = large.body().rmap.pages()[0];
+        let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
+        let begins = &large.body_mut().extent().bytes()[..PAGE_SIZE];
+        if self.swap.place(&mut compressor, begins) == Placement::Full {
+            return Out::NoRoom(large.into_folio());
+        }
+        let Some(own) = large.body_mut().extent.take() else { return Out::NoRoom(large.into_folio()) };
+        let (mut parts, mut stay) = (Vec::with_capacity(own.pages()), Vec::new());
+        for (page, own) in (first..).zip(own.split(0)) {
+            parts.push(match self.keep(own, 1, &mut compressor) {
+                Ok(slot) => Slot::Word(slot),
+                Err((own, why)) => {
+                    let small = self.anon_folio(page, own, self.handlers());
+                    let part = Slot::Full(small.arc().clone());
+                    stay.push((small, why));
+                    part
+                }
+            });
+        }
+        let gone = parts.len() - stay.len();
+        let split = mm.anon.split_out(first, large.arc(), parts);
+        assert!(split, "what is at a page changes only under its folio's lock");
+        large.state.set(Flag::Dead);
+        self.groups.root().remove_folio();
+        self.counters.add(Event::SwapOuts, gone as u64);
+        for (small, why) in stay {
+            if why == Stays::ForFile {
+                to_file.push(small.arc().clone());
+            }
+            self.list_own(small.into_folio());
+        }
+        Out::Gone(gone)
+    }
+
+    /// Keeps the bytes of a page that so many spaces have, and gives its frame up; tells the slot.
+    fn keep(&self, own: Frames, spaces: u32, compressor: &mut Compressor) -> Result<u64, (Frames, Stays)> {
+        let sum = checksum(own.bytes());
+        let placement = self.swap.place(compressor, own.bytes());
+        if placement == Placement::File {
+            return Err((own, Stays::ForFile));
+        }
+        // The page's own frame is the last that is given: its bytes are nowhere else until they are kept.
+        let (mut own, mut frames, mut wanted) = (Some(own), Vec::new(), 0);
+        let kept = loop {
+            if wanted > 0 {
+                if !self.gather(wanted - 1, &mut frames) {
+                    break Err(Stays::NoRoom);
+                }
+                frames.extend(own.take());
+            }
+            let kept = self.swap.keep(&placement, sum, spaces, &mut frames);
+            if let Err(short) = &kept {
+                own = own.or_else(|| frames.pop());
+                if let Short::Frames(missing) = short {
+                    wanted = frames.len() + usize::from(wanted > 0) + missing;
+                    continue;
                 }
             }
+            break kept.map_err(|_| Stays::NoRoom);
         };
-        self.leave_spaces(folio, slot);
-        self.save_frames(frames);
-        self.save_frames(own.into_iter().collect());
-        Out::Gone
+        match kept {
+            Ok(slot) => {
+                frames.extend(own);
+                self.save_frames(frames);
+                Ok(slot)
+            }
+            Err(why) => {
+                self.save_frames(frames);
+                Err((own.expect("nothing has taken it"), why))
+            }
+        }
+    }
+
+    /// Adds frames of one page each, until there are so many; `false`: there are none.
+    fn gather(&self, wanted: usize, frames: &mut Vec<Frames>) -> bool {
+        if frames.len() < wanted {
+            frames.extend(self.swap.take_reserve(wanted - frames.len()));
+        }
+        while frames.len() < wanted {
+            let Some(frame) = self.alloc(0) else { return false };
+            frames.push(frame);
+        }
+        true
     }
 
     /// Puts the number of its slot in the place of a locked folio, in all spaces that have it.
@@ -118,20 +216,6 @@ impl<P: Platform> Reclaim<P> {
         folio.state.set(Flag::Dead);
         self.groups.root().remove_folio();
         self.counters.add(Event::SwapOuts, 1);
-    }
-
-    /// Adds so many frames, one page each, with `own` as the last; `false`: there are not so many, and `own`
-    /// stays.
-    fn gather(&self, missing: usize, frames: &mut Vec<Frames>, own: &mut Option<Frames>) -> bool {
-        let Some(others) = missing.checked_sub(usize::from(own.is_some())) else { return false };
-        let wanted = frames.len() + others;
-        frames.extend(self.swap.take_reserve(others));
-        while frames.len() < wanted {
-            let Some(frame) = self.alloc(0) else { return false };
-            frames.push(frame);
-        }
-        frames.extend(own.take());
-        true
     }
 
     /// Puts frames into the reserve of the pool, as far as there is room, and frees the rest.

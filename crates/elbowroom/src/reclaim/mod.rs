@@ -11,7 +11,7 @@ pub(crate) use self::anon::Out;
 
 use crate::config::{
     CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, FREE_AHEAD_PAGES, RECLAIM_BATCH_FOLIOS, RECLAIM_ROUNDS,
-    RECLAIM_SCAN_FACTOR, SUPPLY_LOOK,
+    RECLAIM_SCAN_FACTOR, RUN_ORDER, SUPPLY_LOOK,
 };
 use crate::core::Core;
 use crate::group::Frames;
@@ -164,6 +164,11 @@ impl<P: Platform> Reclaim<P> {
         if self.mmu.wants_to_grow() || order == 0 && self.mmu.frames_at_hand() < self.low_mark() {
             self.supply.ring();
         }
+    }
+
+    /// Wakes it for what is freed for runs of anonymous memory, which go out in runs, too.
+    pub(crate) fn see_to_runs(&self) {
+        self.see_to_supply(0);
     }
 
     /// Fewer frames should not be free.
@@ -353,8 +358,8 @@ impl<P: Platform> Reclaim<P> {
                     continue;
                 }
             };
-            if !victim.is_cached() && victim.order > 0 {
-                // Its pages are listed one by one.
+            if !victim.is_cached() && victim.order > RUN_ORDER {
+                // Its parts are listed.
                 self.split_to_swap(victim);
                 aged += 1;
                 continue;
@@ -449,14 +454,7 @@ impl<P: Platform> Reclaim<P> {
         let (fate, freed) = if !home {
             (Fate::Inactive, 0)
         } else if !victim.is_cached() {
-            match self.swap_out(&mut victim) {
-                Out::Gone => (Fate::Gone, 1),
-                Out::ToFile => {
-                    self.to_write.add(victim.arc().clone());
-                    (Fate::Inactive, 0)
-                }
-                Out::NoRoom => (Fate::Active, 0),
-            }
+            return self.visit_own(victim);
         } else if dirty && !self.may_drop_dirty(&victim) {
             self.to_write.add(victim.arc().clone());
             (Fate::Inactive, 0)
@@ -468,6 +466,25 @@ impl<P: Platform> Reclaim<P> {
         }
         self.put_back(victim.into_folio(), fate);
         freed
+    }
+
+    /// The same for a locked folio of anonymous memory.
+    fn visit_own(&self, victim: LockedFolio<'_>) -> usize {
+        let mut to_file = Vec::new();
+        let pages = match self.swap_out(victim, &mut to_file) {
+            Out::Gone(pages) => pages,
+            Out::ToFile(folio) => {
+                self.put_back(folio.clone(), Fate::Inactive);
+                to_file.push(folio);
+                0
+            }
+            Out::NoRoom(folio) => {
+                self.put_back(folio, Fate::Active);
+                0
+            }
+        };
+        to_file.into_iter().for_each(|folio| self.to_write.add(folio));
+        pages
     }
 
     /// Whether a dirty folio may be given up: its write-back failed, and faults have waited for memory too

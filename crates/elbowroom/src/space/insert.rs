@@ -210,7 +210,7 @@ impl Insertion<'_> {
             Err(Stop::Again)
         } else if old.order > 0 {
             let first = AnonPages::first_of(&old, page);
-            core.split_own(&self.space.mm, first, old);
+            core.split_own(&self.space.mm, first, 0, old);
             Err(Stop::Again)
         } else if self.is_in_the_way(&mut old, at) {
             Err(Stop::Wait(Reason::Pinned))

@@ -2,6 +2,7 @@
 
 use super::Spaces;
 use super::change::VmaPart;
+use crate::config::RUN_ORDER;
 use crate::page::{AnonPages, LockedFolio};
 use crate::platform::Platform;
 use crate::reclaim::Out;
@@ -18,21 +19,28 @@ impl<P: Platform> Spaces<P> {
         let pages = part.page_numbers();
         self.split_ends(mm, &pages);
         let mut to_file = Vec::new();
-        for page in mm.anon.owned_in(pages).into_iter().flatten() {
-            let Some(mut folio) = self.own_to_page_out(mm, page) else { continue };
-            if self.mmu.unmap(folio.body_mut().extent()).is_err() {
-                continue;
-            }
-            match self.swap_out(&mut folio) {
-                Out::Gone => self.note_dead(),
-                Out::ToFile => to_file.push(folio.arc().clone()),
-                Out::NoRoom => break,
+        'all: for own in mm.anon.owned_in(pages) {
+            let mut page = own.start;
+            while page < own.end {
+                let Some(mut folio) = self.own_to_page_out(mm, page) else {
+                    page += 1;
+                    continue;
+                };
+                page = AnonPages::first_of(&folio, page) + folio.pages();
+                if self.mmu.unmap(folio.body_mut().extent()).is_err() {
+                    continue;
+                }
+                match self.swap_out(folio, &mut to_file) {
+                    Out::Gone(_) => self.note_dead(),
+                    Out::ToFile(folio) => to_file.push(folio),
+                    Out::NoRoom(_) => break 'all,
+                }
             }
         }
         self.write_to_swap(to_file);
     }
 
-    /// The folio of one page that the space has at a page, locked. It is a hint: what somebody has locked, or
+    /// The folio that the space has at a page, locked, and not larger than what goes out at a time. It is a hint: what somebody has locked, or
     /// is about to use, is passed by.
     fn own_to_page_out(&self, mm: &Mm, page: u64) -> Option<LockedFolio<'_>> {
         loop {
@@ -40,11 +48,11 @@ impl<P: Platform> Spaces<P> {
             if !mm.anon.has(page, folio.arc()) || folio.state.is_held() {
                 return None;
             }
-            if folio.order == 0 {
+            if folio.order <= RUN_ORDER {
                 return Some(folio);
             }
             let first = AnonPages::first_of(&folio, page);
-            self.split_own(mm, first, folio);
+            self.split_own(mm, first, RUN_ORDER, folio);
         }
     }
 }

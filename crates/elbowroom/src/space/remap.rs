@@ -4,7 +4,7 @@
 use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart, each_own};
 use super::map::Place;
 use super::{Space, TASK_SIZE, page_align};
-use crate::page::{AnonPages, HUGE_ORDER, HUGE_PAGES};
+use crate::page::AnonPages;
 use crate::platform::Platform;
 use crate::trace::Verb;
 use crate::vma::{Vma, VmaFlags};
@@ -219,21 +219,19 @@ impl<P: Platform> Space<P> {
         Ok(to.start)
     }
 
-    /// Moves what the space has at the pages by a distance, which may be negative. Huge folios that would not
-    /// be aligned are split.
+    /// Moves what the space has at the pages by a distance, which may be negative. Larger folios that would
+    /// not be aligned are split.
     fn move_own(&self, pages: Range<u64>, distance: u64) {
         // The distance in pages of addresses, which have no more bits than these.
         let moved = |page: u64| page.wrapping_add(distance) & (u64::MAX >> PAGE_SHIFT);
         let _: Result<(), Errno> = each_own(&self.mm, &pages, |page| {
-            // What was listed as huge may be split by now, so each folio is looked at when it is locked.
-            let first = page >> HUGE_ORDER << HUGE_ORDER;
-            let block = first..first + HUGE_PAGES;
-            let whole = pages.start <= block.start
-                && block.end <= pages.end
-                && moved(block.start).is_multiple_of(HUGE_PAGES);
-            let within = if whole { block } else { page..page + 1 };
+            // What was listed as large may be split by now, so each folio is looked at when it is locked.
+            let whole = |own: Range<u64>| {
+                let inside = pages.start <= own.start && own.end <= pages.end;
+                inside && moved(own.start).is_multiple_of(own.end - own.start)
+            };
             // A truncation may take a copy away meanwhile.
-            let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &within) else {
+            let Some(mut folio) = self.core.lock_own_if(&self.mm, page, whole) else {
                 return Ok(match self.mm.anon.take_out(page) {
                     Slot::Word(slot) => {
                         self.mm.anon.put_out(moved(page), slot);

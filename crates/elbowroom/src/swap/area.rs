@@ -43,6 +43,16 @@ pub enum Source {
     File(u64),
 }
 
+impl Source {
+    /// That of page `other`, if this is that of `page` and those of neighbours follow each other.
+    pub fn of_page(self, page: u64, other: u64) -> Source {
+        match self {
+            Source::Memory => Source::Memory,
+            Source::File(position) => Source::File(position.wrapping_add(other.wrapping_sub(page))),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct SwapSlot {
     tier: Tier,
