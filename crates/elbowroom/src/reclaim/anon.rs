@@ -10,7 +10,7 @@ use crate::group::Frames;
 use crate::page::{Flag, Folio, HUGE_ORDER, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::{Compressor, Placement, Short};
+use crate::swap::{Compressor, Placement, Room, Short};
 use crate::vma::Mm;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
@@ -105,9 +105,10 @@ impl<P: Platform> Reclaim<P> {
         }
         let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom(folio.into_folio()) };
         let spaces = folio.body().spaces() as u32;
-        match self.keep(own, spaces, &mut Compressor::new()) {
-            Ok(slot) => {
+        match self.keep(own, spaces, self.swap.room(1), &mut Compressor::new()) {
+            Ok((slot, own)) => {
                 self.leave_spaces(&mut folio, slot);
+                self.give_frames(own.into_iter().collect());
                 Out::Gone(1)
             }
             Err((own, why)) => {
@@ -123,15 +124,20 @@ impl<P: Platform> Reclaim<P> {
         let mut compressor = Compressor::new();
         let first = large.body().rmap.pages()[0];
         let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
+        // The same for all: they come in together if their bytes are in the same place.
+        let room = self.swap.room(large.pages() as usize);
         let begins = &large.body_mut().extent().bytes()[..PAGE_SIZE];
-        if self.swap.place(&mut compressor, begins) == Placement::Full {
+        if compressor.place(begins, room) == Placement::Full {
             return Out::NoRoom(large.into_folio());
         }
         let Some(own) = large.body_mut().extent.take() else { return Out::NoRoom(large.into_folio()) };
-        let (mut parts, mut stay) = (Vec::with_capacity(own.pages()), Vec::new());
+        let (mut parts, mut stay, mut freed) = (Vec::with_capacity(own.pages()), Vec::new(), Vec::new());
         for (page, own) in (first..).zip(own.split(0)) {
-            parts.push(match self.keep(own, 1, &mut compressor) {
-                Ok(slot) => Slot::Word(slot),
+            parts.push(match self.keep(own, 1, room, &mut compressor) {
+                Ok((slot, own)) => {
+                    freed.extend(own);
+                    Slot::Word(slot)
+                }
                 Err((own, why)) => {
                     let small = self.anon_folio(page, own, self.handlers());
                     let part = Slot::Full(small.arc().clone());
@@ -152,58 +158,77 @@ impl<P: Platform> Reclaim<P> {
             }
             self.list_own(small.into_folio());
         }
+        // Together, so that they are a run again.
+        self.give_frames(freed);
         Out::Gone(gone)
     }
 
-    /// Keeps the bytes of a page that so many spaces have, and gives its frame up; tells the slot.
-    fn keep(&self, own: Frames, spaces: u32, compressor: &mut Compressor) -> Result<u64, (Frames, Stays)> {
+    /// Keeps the bytes of a page that so many spaces have; tells the slot, and gives the page's frame back if
+    /// the pool did not need it.
+    fn keep(
+        &self,
+        own: Frames,
+        spaces: u32,
+        room: Room,
+        compressor: &mut Compressor,
+    ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
         let sum = checksum(own.bytes());
-        let placement = self.swap.place(compressor, own.bytes());
+        let placement = compressor.place(own.bytes(), room);
         if placement == Placement::File {
             return Err((own, Stays::ForFile));
         }
-        // The page's own frame is the last that is given: its bytes are nowhere else until they are kept.
         let (mut own, mut frames, mut wanted) = (Some(own), Vec::new(), 0);
         let kept = loop {
-            if wanted > 0 {
-                if !self.gather(wanted - 1, &mut frames) {
-                    break Err(Stays::NoRoom);
-                }
-                frames.extend(own.take());
+            while frames.len() < wanted
+                && let Some(frame) = self.pool_frame()
+            {
+                frames.push(frame);
             }
-            let kept = self.swap.keep(&placement, sum, spaces, &mut frames);
-            if let Err(short) = &kept {
-                own = own.or_else(|| frames.pop());
-                if let Short::Frames(missing) = short {
-                    wanted = frames.len() + usize::from(wanted > 0) + missing;
-                    continue;
-                }
+            // The page's own frame is the last that is given.
+            let gives = frames.len() < wanted;
+            if gives && frames.len() + 1 < wanted {
+                break Err(Stays::NoRoom);
             }
-            break kept.map_err(|_| Stays::NoRoom);
+            frames.extend(own.take_if(|_| gives).inspect(|own| self.swap.adopt(own)));
+            let short = match self.swap.keep(&placement, sum, spaces, &mut frames) {
+                Ok(slot) => break Ok(slot),
+                Err(short) => short,
+            };
+            let had = frames.len();
+            if gives {
+                own = frames.pop().inspect(|own| self.swap.disown(own));
+            }
+            match short {
+                Short::Frames(missing) => wanted = had + missing,
+                Short::Slots => break Err(Stays::NoRoom),
+            }
         };
+        self.swap.put_back(frames).into_iter().for_each(|frame| self.free(frame));
         match kept {
-            Ok(slot) => {
-                frames.extend(own);
-                self.save_frames(frames);
-                Ok(slot)
-            }
-            Err(why) => {
-                self.save_frames(frames);
-                Err((own.expect("nothing has taken it"), why))
-            }
+            Ok(slot) => Ok((slot, own)),
+            Err(why) => Err((own.expect("it was taken back"), why)),
         }
     }
 
-    /// Adds frames of one page each, until there are so many; `false`: there are none.
-    fn gather(&self, wanted: usize, frames: &mut Vec<Frames>) -> bool {
-        if frames.len() < wanted {
-            frames.extend(self.swap.take_reserve(wanted - frames.len()));
+    /// A frame for the pool, which has it from now on.
+    fn pool_frame(&self) -> Option<Frames> {
+        if let Some(frame) = self.swap.take_frame() {
+            return Some(frame);
         }
-        while frames.len() < wanted {
-            let Some(frame) = self.alloc(0) else { return false };
-            frames.push(frame);
+        if let Some(run) = self.alloc(RUN_ORDER) {
+            self.swap.add_frames(run.split(0));
+            return self.swap.take_frame();
         }
-        true
+        self.alloc(0).inspect(|frame| self.swap.adopt(frame))
+    }
+
+    /// Gives frames of one page each to the pool, if it has few, or else frees them.
+    fn give_frames(&self, frames: Vec<Frames>) {
+        if self.swap.has_few() {
+            self.swap.add_frames(frames);
+        } else {
+            frames.into_iter().for_each(|frame| self.free(frame));
+        }
     }
 
     /// Puts the number of its slot in the place of a locked folio, in all spaces that have it.
@@ -218,18 +243,11 @@ impl<P: Platform> Reclaim<P> {
         self.counters.add(Event::SwapOuts, 1);
     }
 
-    /// Puts frames into the reserve of the pool, as far as there is room, and frees the rest.
-    fn save_frames(&self, frames: Vec<Frames>) {
-        if !frames.is_empty() {
-            self.swap.fill_reserve(frames).into_iter().for_each(|frames| self.free(frames));
-        }
-    }
-
-    /// Fills the reserve of the pool: when memory is short it is too late.
+    /// Sees to it that the pool has frames: when memory is short it is too late.
     pub(crate) fn prepare_swap(&self) {
-        if self.swap.is_on() {
-            let frames = (0..self.swap.reserve_lacks()).map_while(|_| self.whole_run(0)).collect();
-            self.save_frames(frames);
+        while self.swap.is_on() && self.swap.has_few() {
+            let Some(run) = self.whole_run(RUN_ORDER).or_else(|| self.whole_run(0)) else { return };
+            self.swap.add_frames(run.split(0));
         }
     }
 

@@ -10,8 +10,8 @@ mod anon;
 pub(crate) use self::anon::Out;
 
 use crate::config::{
-    CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, FREE_AHEAD_PAGES, RECLAIM_BATCH_FOLIOS, RECLAIM_ROUNDS,
-    RECLAIM_SCAN_FACTOR, RUN_ORDER, SUPPLY_LOOK,
+    CHANCE_SAMPLE_ONE_IN, DELAY, FAILED_DIRTY_KEEP, FREE_AHEAD_PAGES, PIECES_SHARE, RECLAIM_BATCH_FOLIOS,
+    RECLAIM_ROUNDS, RECLAIM_SCAN_FACTOR, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
 };
 use crate::core::Core;
 use crate::group::Frames;
@@ -112,7 +112,9 @@ impl<P: Platform> Reclaim<P> {
     /// freed now.
     pub(crate) fn frames(&self, order: u8, woken: &dyn Woken) -> Option<Frames> {
         let wanted: usize = 1 << order;
-        for _ in 0..RECLAIM_ROUNDS {
+        let mut rounds = 0;
+        while rounds < RECLAIM_ROUNDS || rounds < RUN_ROUNDS && self.should_find_run(order) {
+            rounds += 1;
             let extent = self.alloc(order);
             self.see_to_supply(order);
             if extent.is_some() {
@@ -134,6 +136,13 @@ impl<P: Platform> Reclaim<P> {
                 return smaller;
             }
         }
+    }
+
+    /// Whether to go on until a run is free, although single frames are: if those are used in its place, what
+    /// they are used for goes out and comes back in pieces from then on. What is free in pieces joins again
+    /// when enough of it is.
+    fn should_find_run(&self, order: u8) -> bool {
+        (1..=RUN_ORDER).contains(&order) && self.mmu.frames_at_hand() < self.mmu.frames() / PIECES_SHARE
     }
 
     /// A run of 2^`order` frames, if there is one free. Takes no time to speak of.

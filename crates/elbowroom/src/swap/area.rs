@@ -5,10 +5,11 @@
 //! Synchronization: slots are in stripes, with a lock of the class `swap` each. It is held while a compressed
 //! page is copied out of the pool, so that nobody moves or frees it meanwhile.
 
+use super::chunks::Chunks;
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
 use super::positions::Positions;
-use super::tier::{Compressor, Corrupt, Placement, Room, expand, fill};
+use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::checksum;
 use elbowroom_store::StoreFile;
@@ -19,8 +20,7 @@ use std::ops::Range;
 /// Slots are spread over so many locks.
 const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
 
-/// Frames that are kept so that a page can go out when none is free: those of several blocks, less what each
-/// page brings itself.
+/// Frames that are kept so that a page can go out when none is free: those of several blocks.
 const RESERVE: usize = if cfg!(shuttle) { BLOCK_PAGES } else { 4 * BLOCK_PAGES };
 
 /// Where the bytes of a slot are.
@@ -88,7 +88,8 @@ pub struct Swap {
     pool_limit: u64,
     used: AtomicU64,
     next: AtomicUsize,
-    reserve: Mutex<Vec<Frames>>,
+    /// What the pool may use next.
+    chunks: Mutex<Chunks>,
     /// `None`: there is none.
     file: Option<SwapFile>,
 }
@@ -115,7 +116,7 @@ impl Swap {
             pool_limit,
             used: AtomicU64::new(0),
             next: AtomicUsize::new(0),
-            reserve: locks.mutex(LockClass::Queue, Vec::new()),
+            chunks: locks.mutex(LockClass::Queue, Chunks::default()),
             file,
         }
     }
@@ -158,12 +159,12 @@ impl Swap {
         &self.pool
     }
 
-    /// Where a page would go now.
-    pub fn place<'c>(&self, compressor: &'c mut Compressor, page: &[u8]) -> Placement<'c> {
-        compressor.place(page, Room { pool: self.pool.pages() < self.pool_limit, file: self.file.is_some() })
+    /// What has room for so many pages, of which none may turn out to be smaller in the pool.
+    pub fn room(&self, pages: usize) -> Room {
+        Room { pool: self.pool.pages() + pages as u64 <= self.pool_limit, file: self.file.is_some() }
     }
 
-    /// Keeps a page as [`Swap::place`] has it, for so many spaces; gives the slot's number, and takes frames,
+    /// Keeps a page as [`super::Compressor::place`] has it, for so many spaces; gives the slot's number, and takes frames,
     /// one page each, if it must. `sum`: the checksum of the page.
     ///
     /// # Errors
@@ -285,7 +286,7 @@ impl Swap {
             self.used.fetch_sub(1, Ordering::Relaxed);
         }
         match last {
-            Some(Tier::Pool(handle)) => self.pool.free(handle),
+            Some(Tier::Pool(handle)) => self.put_back(self.pool.free(handle)),
             Some(Tier::File(page)) => {
                 self.free_positions(page..page + 1);
                 Vec::new()
@@ -294,36 +295,51 @@ impl Swap {
         }
     }
 
-    /// Frames of the reserve, at most so many.
-    pub fn take_reserve(&self, most: usize) -> Vec<Frames> {
-        let mut reserve = self.reserve.lock();
-        let keep = reserve.len().saturating_sub(most);
-        reserve.split_off(keep)
+    /// A frame of one page for the pool, if one is free.
+    pub fn take_frame(&self) -> Option<Frames> {
+        self.chunks.lock().take()
     }
 
-    /// Puts frames, one page each, into the reserve; gives back what it has no room for.
-    pub fn fill_reserve(&self, mut frames: Vec<Frames>) -> Vec<Frames> {
-        let mut reserve = self.reserve.lock();
-        let room = RESERVE.saturating_sub(reserve.len()).min(frames.len());
-        reserve.extend(frames.drain(..room));
-        frames
+    /// The pool has a frame of the arena's, which is in use already.
+    pub fn adopt(&self, frame: &Frames) {
+        self.chunks.lock().adopt(frame);
     }
 
-    /// How many frames the reserve lacks.
-    pub fn reserve_lacks(&self) -> usize {
-        RESERVE - self.reserve.lock().len()
+    /// It is the arena's again.
+    pub fn disown(&self, frame: &Frames) {
+        self.chunks.lock().disown(frame);
+    }
+
+    /// Frames of the pool's are free; gives back what is not needed any more.
+    pub fn put_back(&self, frames: Vec<Frames>) -> Vec<Frames> {
+        if frames.is_empty() {
+            return frames;
+        }
+        let mut chunks = self.chunks.lock();
+        frames.into_iter().flat_map(|frame| chunks.put_back(frame, RESERVE)).collect()
+    }
+
+    /// Gives the pool frames of one page each.
+    pub fn add_frames(&self, frames: Vec<Frames>) {
+        self.chunks.lock().add(frames);
+    }
+
+    /// Whether the pool has fewer frames than it should, for when memory is short.
+    pub fn has_few(&self) -> bool {
+        self.chunks.lock().free_frames() < RESERVE
     }
 
     /// Takes all frames out: the manager ends.
     pub fn take_frames(&self) -> Vec<Frames> {
         let mut frames = self.pool.take_all();
-        frames.append(&mut self.reserve.lock());
+        frames.append(&mut self.chunks.lock().take_all());
         frames
     }
 }
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
+    use super::super::Compressor;
     use super::*;
     use crate::group::{DirtyLimits, GroupId, Groups};
     use elbowroom_machine::PAGE_SIZE;
@@ -338,13 +354,14 @@ mod tests {
         let swap = Swap::new(&locks, 2, 8, None);
         let mut compressor = Compressor::new();
         let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
-        let placement = swap.place(&mut compressor, &text);
+        let placement = compressor.place(&text, swap.room(1));
         let mut frames = Vec::new();
         let Err(Short::Frames(missing)) = swap.keep(&placement, checksum(&text), 2, &mut frames) else {
             panic!("an empty pool has no frames")
         };
         assert_eq!(swap.used(), 0);
-        frames.extend((0..missing).filter_map(|_| groups.alloc(&mmu, GroupId::ROOT, 0)));
+        swap.add_frames((0..missing).filter_map(|_| groups.alloc(&mmu, GroupId::ROOT, 0)).collect());
+        frames.extend((0..missing).filter_map(|_| swap.take_frame()));
         let first = swap.keep(&placement, checksum(&text), 2, &mut frames).unwrap();
         let zeros = [0; PAGE_SIZE];
         let second = swap.keep(&Placement::Filled(0), checksum(&zeros), 1, &mut frames).unwrap();
@@ -359,9 +376,9 @@ mod tests {
         }
         assert_eq!(swap.load(second, &mut page), Ok(()));
         assert_eq!(page, zeros);
-        assert_eq!(swap.fill_reserve(swap.release(first)).len(), 0);
+        assert!(swap.release(first).is_empty());
         assert!(swap.release(second).is_empty());
-        assert_eq!((swap.used(), swap.pool().objects(), swap.reserve_lacks()), (0, 0, RESERVE - missing));
+        assert_eq!((swap.used(), swap.pool().objects(), swap.has_few()), (0, 0, true));
         // A sum that is not that of the page.
         let wrong = swap.keep(&Placement::Filled(7), 1, 1, &mut frames).unwrap();
         assert_eq!(swap.load(wrong, &mut page), Err(Corrupt));

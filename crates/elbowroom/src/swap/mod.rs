@@ -2,14 +2,15 @@
 //! mm/zswap.c, mm/zsmalloc.c.
 //!
 //! `area` has the slots, `tier` decides where a page goes (pure), `classes` how compressed pages of a size
-//! share frames (pure), and `pool` keeps them; `positions` has the free pages of the
+//! share frames (pure), `pool` keeps them, and `chunks` has its free frames (pure); `positions` has the free pages of the
 //! swap file (pure). The plan is docs/decisions/0023-anonymous-memory-and-swap.md.
 
 mod area;
+mod chunks;
 mod classes;
 mod pool;
 mod positions;
 mod tier;
 
 pub use area::{Short, Source, Swap};
-pub use tier::{Compressor, Placement};
+pub use tier::{Compressor, Placement, Room};

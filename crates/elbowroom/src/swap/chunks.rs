@@ -1,0 +1,110 @@
+//! The frames of the pool that no block has: they come from the arena in runs, and go back in runs.
+//!
+//! Compressed pages do not move. Where frames of theirs lay between those of folios, one by one, the arena
+//! would soon have no run of frames free, whatever else goes out. So frames are told apart by the chunk of the
+//! arena that they are in, frames of chunks that have few free are used first, and a chunk goes back when all
+//! of it is free. Linux: `MIGRATE_UNMOVABLE` page blocks.
+
+use crate::config::RUN_ORDER;
+use crate::group::Frames;
+use elbowroom_machine::PAGE_SHIFT;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free frames of one page each, by chunk. Plain data.
+#[derive(Default)]
+pub struct Chunks {
+    chunks: BTreeMap<usize, Chunk>,
+    /// How many frames are free in each chunk that has any, and its number.
+    by_free: BTreeSet<(usize, usize)>,
+    free: usize,
+}
+
+/// 2^[`RUN_ORDER`] frames of the arena, naturally aligned, or as many of them as the pool has.
+#[derive(Default)]
+struct Chunk {
+    has: usize,
+    free: Vec<Frames>,
+}
+
+fn chunk_of(frame: &Frames) -> usize {
+    frame.home_ptr() as usize >> (PAGE_SHIFT + u32::from(RUN_ORDER))
+}
+
+impl Chunks {
+    /// How many frames are free.
+    pub fn free_frames(&self) -> usize {
+        self.free
+    }
+
+    /// Adds frames of the arena's, which are free then.
+    pub fn add(&mut self, frames: impl IntoIterator<Item = Frames>) {
+        for frame in frames {
+            self.adopt(&frame);
+            self.free(frame);
+        }
+    }
+
+    /// Notes that a frame of the arena's is the pool's, and in use.
+    pub fn adopt(&mut self, frame: &Frames) {
+        self.chunks.entry(chunk_of(frame)).or_default().has += 1;
+    }
+
+    /// It is the arena's again, and was in use until then.
+    pub fn disown(&mut self, frame: &Frames) {
+        let number = chunk_of(frame);
+        let chunk = self.chunks.get_mut(&number).expect("the pool has the frame");
+        chunk.has -= 1;
+        if chunk.has == 0 {
+            self.chunks.remove(&number);
+        }
+    }
+
+    /// Takes one that is free.
+    pub fn take(&mut self) -> Option<Frames> {
+        let (_, number) = *self.by_free.first()?;
+        self.change(number, |chunk| chunk.free.pop())
+    }
+
+    /// A frame that was taken, or adopted, is free again. Gives its chunk up if all of it is, and so many
+    /// frames stay free.
+    ///
+    /// # Panics
+    /// If it is none of the pool's.
+    pub fn put_back(&mut self, frame: Frames, keep: usize) -> Vec<Frames> {
+        let number = chunk_of(&frame);
+        self.free(frame);
+        let chunk = &self.chunks[&number];
+        if chunk.free.len() < chunk.has || self.free < keep + chunk.has {
+            return Vec::new();
+        }
+        self.by_free.remove(&(chunk.has, number));
+        self.free -= chunk.has;
+        self.chunks.remove(&number).map_or(Vec::new(), |chunk| chunk.free)
+    }
+
+    fn free(&mut self, frame: Frames) {
+        self.change(chunk_of(&frame), |chunk| {
+            assert!(chunk.free.len() < chunk.has, "the pool has the frame");
+            chunk.free.push(frame);
+        });
+    }
+
+    /// Takes all that are free: the manager ends.
+    pub fn take_all(&mut self) -> Vec<Frames> {
+        let chunks = std::mem::take(self).chunks;
+        chunks.into_values().flat_map(|chunk| chunk.free).collect()
+    }
+
+    fn change<R>(&mut self, number: usize, change: impl FnOnce(&mut Chunk) -> R) -> R {
+        let chunk = self.chunks.get_mut(&number).expect("the pool has frames of the chunk");
+        let before = chunk.free.len();
+        let result = change(chunk);
+        let after = chunk.free.len();
+        self.by_free.remove(&(before, number));
+        if after > 0 {
+            self.by_free.insert((after, number));
+        }
+        self.free = self.free - before + after;
+        result
+    }
+}
