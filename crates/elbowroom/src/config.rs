@@ -230,8 +230,8 @@ pub const RATE_WINDOW: Duration = Duration::from_millis(100);
 /// log2 of the pages of the largest folio of anonymous memory, but for huge ones: 64 KiB come and go at once.
 pub const RUN_ORDER: u8 = 4;
 
-/// Reclaim goes on for a run of so many pages at most while less than one part in this many of the arena is free
-/// in pieces.
+/// Reclaim goes on for a run of so many pages at most while less than one part in this many of the arena is
+/// free in pieces.
 pub const PIECES_SHARE: usize = 8;
 
 /// It does so for so many rounds at most, if others take what it frees.

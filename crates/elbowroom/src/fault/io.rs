@@ -259,8 +259,8 @@ impl<P: Platform> Pass<'_, P> {
     }
 }
 
-/// Puts the numbers of swap slots back into the place of a locked folio that has no bytes, and gives the folio
-/// up.
+/// Puts the numbers of swap slots back into the place of a locked folio that has no bytes, and gives the
+/// folio up.
 pub(super) fn put_back(mm: &Mm, first: u64, folio: &Arc<Folio>, slots: &[u64]) {
     let back = match slots {
         [slot] => mm.anon.swap_out(first, folio, *slot),

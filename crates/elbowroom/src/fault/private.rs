@@ -191,8 +191,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// The pages around one that is out which may come in with it, at most 2^`order`: all out, and their bytes
-    /// where its own are, in the file one behind the other.
+    /// The pages around one that is out which may come in with it, at most 2^`order`: all out, and their
+    /// bytes where its own are, in the file one behind the other.
     fn run_out(
         &self,
         mm: &Mm,

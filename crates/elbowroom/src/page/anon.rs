@@ -4,10 +4,10 @@
 //! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork
 //! two spaces have the same folio until one of them stores to it: `Body::rmap` tells which have it.
 //!
-//! A folio is one page or, of anonymous memory, a power of two of them up to [`HUGE_PAGES`], naturally aligned
-//! in addresses. A page that is out has the number of its swap slot in the place of a folio. The two are
-//! exchanged for each other with the folio's lock, so a page is never in both places, and nobody who has the
-//! index's lock finds it in none; no cache of what is on its way in or out is needed beside the index.
+//! A folio is one page or, of anonymous memory, a power of two of them up to [`HUGE_PAGES`], naturally
+//! aligned in addresses. A page that is out has the number of its swap slot in the place of a folio. The two
+//! are exchanged for each other with the folio's lock, so a page is never in both places, and nobody who has
+//! the index's lock finds it in none; no cache of what is on its way in or out is needed beside the index.
 //! (Linux: the swap cache.) Whoever takes a number out has its count of the slot.
 //!
 //! A folio is taken out, moved, split or replaced only by who has its lock and has seen, since locking it,
@@ -31,8 +31,8 @@ pub const HUGE_PAGES: u64 = 1 << HUGE_ORDER;
 /// The index, by page number of the address. Looking a page up takes no lock; it may miss what is being
 /// collapsed into a larger folio just then, or comes in as one, so whoever finds nothing learns from
 /// [`AnonPages::insert`] whether there is something. (A split, and the exchange of a single page, are one
-/// change for who looks a page up.) Whoever lists a range takes the lock, and misses nothing. Whether there is
-/// anything is known without the lock, unless something is in between just then: unmapping asks that of
+/// change for who looks a page up.) Whoever lists a range takes the lock, and misses nothing. Whether there
+/// is anything is known without the lock, unless something is in between just then: unmapping asks that of
 /// untouched memory, while others fault pages in.
 pub struct AnonPages {
     pages: XArray<Folio>,
@@ -121,8 +121,8 @@ impl AnonPages {
         })
     }
 
-    /// Puts the larger folio `new` in the place of `old`, smaller ones from `first` on, whose locks the caller
-    /// has; `false` if one of them is not there.
+    /// Puts the larger folio `new` in the place of `old`, smaller ones from `first` on, whose locks the
+    /// caller has; `false` if one of them is not there.
     pub fn collapse(&self, first: u64, old: &[Arc<Folio>], new: &Arc<Folio>) -> bool {
         let _changing = self.lock();
         let mut page = first;
@@ -200,8 +200,8 @@ impl AnonPages {
         self.has(page, folio) && self.in_steps(|pages| pages.exchange(page, Slot::Word(slot)).is_ok())
     }
 
-    /// Puts `folio`, whose lock the caller has, in the place of the numbers of swap slots from `first` on, one
-    /// for each of its pages; `false` if one of them is not there.
+    /// Puts `folio`, whose lock the caller has, in the place of the numbers of swap slots from `first` on,
+    /// one for each of its pages; `false` if one of them is not there.
     pub fn swap_in(&self, first: u64, slots: &[u64], folio: &Arc<Folio>) -> bool {
         let _changing = self.lock();
         if !(first..).zip(slots).all(|(page, slot)| self.has_out(page, *slot)) {

@@ -40,8 +40,8 @@ impl<P: Platform> Spaces<P> {
         self.write_to_swap(to_file);
     }
 
-    /// The folio that the space has at a page, locked, and not larger than what goes out at a time. It is a hint: what somebody has locked, or
-    /// is about to use, is passed by.
+    /// The folio that the space has at a page, locked, and not larger than what goes out at a time. It is a
+    /// hint: what somebody has locked, or is about to use, is passed by.
     fn own_to_page_out(&self, mm: &Mm, page: u64) -> Option<LockedFolio<'_>> {
         loop {
             let folio = LockedFolio::try_lock(mm.anon.lookup(page)?, &self.waits, self.handlers()).ok()?;

@@ -164,8 +164,8 @@ impl Swap {
         Room { pool: self.pool.pages() + pages as u64 <= self.pool_limit, file: self.file.is_some() }
     }
 
-    /// Keeps a page as [`super::Compressor::place`] has it, for so many spaces; gives the slot's number, and takes frames,
-    /// one page each, if it must. `sum`: the checksum of the page.
+    /// Keeps a page as [`super::Compressor::place`] has it, for so many spaces; gives the slot's number, and
+    /// takes frames, one page each, if it must. `sum`: the checksum of the page.
     ///
     /// # Errors
     /// What is missing; nothing was taken.

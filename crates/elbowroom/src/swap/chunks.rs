@@ -1,9 +1,9 @@
 //! The frames of the pool that no block has: they come from the arena in runs, and go back in runs.
 //!
 //! Compressed pages do not move. Where frames of theirs lay between those of folios, one by one, the arena
-//! would soon have no run of frames free, whatever else goes out. So frames are told apart by the chunk of the
-//! arena that they are in, frames of chunks that have few free are used first, and a chunk goes back when all
-//! of it is free. Linux: `MIGRATE_UNMOVABLE` page blocks.
+//! would soon have no run of frames free, whatever else goes out. So frames are told apart by the chunk of
+//! the arena that they are in, frames of chunks that have few free are used first, and a chunk goes back when
+//! all of it is free. Linux: `MIGRATE_UNMOVABLE` page blocks.
 
 use crate::config::RUN_ORDER;
 use crate::group::Frames;
