@@ -4,7 +4,7 @@
 
 use elbowroom_index::xarray::{Entry, Mark, XArray};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use elbowroom_sync::epoch::{Guard, pin};
+use elbowroom_sync::epoch::{Guard, Slot, pin};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, Weak, thread};
 
@@ -154,6 +154,44 @@ fn a_value_of_several_indices_comes_and_goes_at_all_of_them_at_once() {
             assert!(found.is_none_or(|folio| folio.covers(index) && folio.version >= newest));
             newest = found.map_or(newest, |folio| folio.version);
         }
+    });
+}
+
+/// The writer stores a folio at the next place, announces it, and splits it into folios of one index and words.
+#[test]
+fn a_split_into_words_loses_no_index_for_any_reader() {
+    const PLACES: u64 = 32;
+    let array = Arc::new(XArray::new());
+    let round = Arc::new(AtomicU64::new(0));
+    let announce = round.clone();
+    let write = move |array: &XArray<Folio>, seed: u64| {
+        let writer = array.writer();
+        let now = announce.load(Ordering::Relaxed) + 1;
+        let first = now % PLACES * 512;
+        for index in first..first + 512 {
+            let _ = writer.exchange(index, Slot::Empty);
+        }
+        let order = 1 + (seed >> 4) % 9;
+        writer.store(first, order as u8, Folio::new(first, order as u8, now)).unwrap();
+        announce.store(now, Ordering::Release);
+        let part = |index: u64| match seed >> (index % 32) & 1 {
+            0 => Slot::Word(now),
+            _ => Slot::Full(Folio::new(index, 0, now)),
+        };
+        assert!(writer.split_to_slots(first, part).is_some());
+    };
+    race(&array, write, move |array, guard, seed| {
+        let before = round.load(Ordering::Acquire);
+        // The lower half of the smallest.
+        let index = before % PLACES * 512 + seed % 2;
+        let found = match array.slot(index, guard) {
+            Slot::Empty => false,
+            Slot::Word(version) => version >= before,
+            Slot::Full(folio) => folio.covers(index) && folio.version >= before,
+        };
+        // By the time that the writer is back at this place, there is nothing to find.
+        let overtaken = round.load(Ordering::Acquire) - before >= PLACES - 1;
+        assert!(overtaken || before == 0 || found, "{index}");
     });
 }
 

@@ -333,6 +333,35 @@ mod tests {
         assert!(pages < 15.0, "{pages} pages");
     }
 
+    /// Pages that a thread brings which touches those, one after the other, and finds some in memory.
+    fn runs_at(streams: &mut Streams, pages: impl Iterator<Item = u64>) -> Vec<u64> {
+        let mut have = 0..0;
+        let mut runs = Vec::new();
+        for page in pages {
+            if have.contains(&page) {
+                continue;
+            }
+            let count = streams.run(1, 7, page, 16);
+            assert_eq!(count, streams.run(1, 7, page, 16), "asked again");
+            let first = page & !(count - 1);
+            streams.note(1, 7, first, count);
+            have = first..first + count;
+            runs.push(count);
+        }
+        runs
+    }
+
+    #[test]
+    fn runs_of_memory_grow_in_either_direction_and_nowhere_else() {
+        let mut streams = Streams::new(Tuning::default());
+        let up = runs_at(&mut streams, 1024..1024 + 64);
+        assert!(up[0] == 1 && up.ends_with(&[16, 16]) && up.len() < 9, "{up:?}");
+        let down = runs_at(&mut streams, (4096..4096 + 64).rev());
+        assert!(down[0] == 1 && down.ends_with(&[16, 16]) && down.len() < 9, "{down:?}");
+        let random = runs_at(&mut streams, (0..200).map(|page| page * 7919 % 100_003));
+        assert!(random.iter().all(|count| *count == 1), "{random:?}");
+    }
+
     #[test]
     fn a_file_whose_streams_get_shorter_is_noticed() {
         let mut habit = Habit::default();

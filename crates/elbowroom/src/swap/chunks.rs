@@ -108,3 +108,48 @@ impl Chunks {
         result
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::group::{DirtyLimits, GroupId, Groups};
+    use elbowroom_machine::soft::{SoftConfig, SoftMmu};
+    use elbowroom_sync::LockStats;
+
+    const RUN: usize = 1 << RUN_ORDER;
+
+    #[test]
+    fn a_chunk_goes_back_when_all_of_it_is_free_and_enough_is_left() {
+        let mmu = SoftMmu::new(SoftConfig::new(1024), &LockStats::new()).unwrap();
+        while mmu.grow().unwrap() {}
+        let groups = Groups::new(DirtyLimits::NONE, &[]);
+        let run = |order| groups.alloc(&mmu, GroupId::ROOT, order).unwrap();
+        let mut chunks = Chunks::default();
+        chunks.add(run(RUN_ORDER).split(0));
+        chunks.add(run(RUN_ORDER).split(0));
+        // A frame whose neighbours are not the pool's.
+        let lonely = run(0);
+        chunks.adopt(&lonely);
+        assert!(chunks.put_back(lonely, 2 * RUN + 1).is_empty());
+        assert_eq!(chunks.free_frames(), 2 * RUN + 1);
+        // What has few free comes first, so one chunk stays whole.
+        let mut taken: Vec<_> = (0..RUN + 1).map_while(|_| chunks.take()).collect();
+        assert_eq!((taken.len(), chunks.free_frames()), (RUN + 1, RUN));
+        // The lonely one was taken first, and is given back at once if nothing must be kept.
+        let lonely = chunks.put_back(taken.remove(0), 0);
+        assert_eq!((lonely.len(), chunks.free_frames()), (1, RUN));
+        let mut last = taken.pop().unwrap();
+        taken.into_iter().for_each(|frame| assert!(chunks.put_back(frame, 0).is_empty()));
+        // Given to the arena and back again while it was in use.
+        chunks.disown(&last);
+        chunks.adopt(&last);
+        last.clear();
+        let whole = chunks.put_back(last, RUN);
+        assert_eq!((whole.len(), chunks.free_frames()), (RUN, RUN));
+        let rest = chunks.take_all();
+        assert_eq!((rest.len(), chunks.take().is_none()), (RUN, true));
+        lonely.into_iter().chain(whole).chain(rest).for_each(|frame| groups.free(&mmu, frame));
+        assert_eq!(groups.with_charges(), None);
+        assert!(groups.alloc(&mmu, GroupId::ROOT, 9).is_some(), "all is whole again");
+    }
+}

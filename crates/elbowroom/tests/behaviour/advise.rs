@@ -95,7 +95,10 @@ fn populating_brings_pages_in<M: Machine>() {
         m.space().advise(addr + 2 * PAGE, 3 * PAGE, Advice::PopulateRead).unwrap();
         m.space().advise(addr + 7 * PAGE, 3 * PAGE, Advice::PopulateWrite).unwrap();
         let expected: Vec<_> = (0..20).map(|p| (2..5).contains(&p) || (7..10).contains(&p)).collect();
-        assert_eq!(resident(&m, addr, 20), expected);
+        // With swap, private memory comes in runs: neighbours may come along.
+        let neighbours = sharing == Sharing::Private && std::env::var_os("ELBOWROOM_TEST_SWAP").is_some();
+        let found = resident(&m, addr, 20);
+        assert!(found == expected || neighbours && (0..20).all(|p| found[p] || !expected[p]), "{found:?}");
         m.check_zero(addr, 20);
     }
     // Writing makes copies, reading does not; the file is read for both.
