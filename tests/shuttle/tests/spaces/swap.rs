@@ -97,7 +97,8 @@ fn beside_writers(places: [usize; 2], world: &World, meanwhile: impl FnOnce(&Cpu
 
 fn moves() {
     let world = world();
-    let places = [world.at(0), world.at(1024)];
+    // Runs of pages are split where their parts would not be aligned.
+    let places = [world.at(0), world.at(if thread_rng().gen_ratio(1, 2) { 1024 } else { 1026 })];
     stamped(&world, places[0]);
     beside_writers(places, &world, |_| {
         for turn in 0..TURNS {
