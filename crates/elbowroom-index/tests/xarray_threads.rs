@@ -157,7 +157,8 @@ fn a_value_of_several_indices_comes_and_goes_at_all_of_them_at_once() {
     });
 }
 
-/// The writer stores a folio at the next place, announces it, and splits it into folios of one index and words.
+/// The writer stores a folio at the next place, announces it, and splits it into folios of one index and
+/// words.
 #[test]
 fn a_split_into_words_loses_no_index_for_any_reader() {
     const PLACES: u64 = 32;
