@@ -35,6 +35,15 @@ pub enum Mmu {
     Copy,
 }
 
+/// Which blocks of the program's heap are managed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Heap {
+    /// Blocks from --heap-min on
+    Large,
+    /// None: all that malloc gives stays with the kernel, but for what an allocator of the program's own maps
+    Off,
+}
+
 /// What to do where memory cannot be managed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Fallback {
@@ -73,6 +82,8 @@ pub struct Options {
     pub dirty_bytes: Option<u64>,
     /// How much anonymous memory may be out, in bytes; 0: it stays with the kernel.
     pub swap_bytes: u64,
+    /// Private memory of less than this stays with the kernel, in bytes.
+    pub memory_min_bytes: u64,
     /// Where the swap file is; absolute.
     pub swap_dir: PathBuf,
     /// No summary at the end.
@@ -115,7 +126,9 @@ impl Options {
             text.push(format!(";dirty={dirty}"));
         }
         if self.swap_bytes > 0 {
-            text.push(format!(";swap={};swap_dir={}", self.swap_bytes, percent_encode(&self.swap_dir)));
+            let Options { swap_bytes, memory_min_bytes, swap_dir, .. } = self;
+            let swap_dir = percent_encode(swap_dir);
+            text.push(format!(";swap={swap_bytes};memory_min={memory_min_bytes};swap_dir={swap_dir}"));
         }
         if self.contention {
             text.push(";contention=1");
@@ -193,6 +206,7 @@ mod tests {
             writeback_interval: Duration::from_secs(1),
             dirty_bytes: None,
             swap_bytes: 0,
+            memory_min_bytes: 256 << 10,
             swap_dir: PathBuf::from("/var/tmp"),
             quiet: false,
             contention: false,

@@ -1,4 +1,4 @@
-//! The library that is preloaded into the program: where it is, and how it is named to the loader.
+//! The libraries that are preloaded into the program: where they are, and how they are named to the loader.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,6 +14,9 @@ pub const LOADER_VARIABLE: &str = "LD_PRELOAD";
 pub const OVERRIDE_VARIABLE: &str = "ELBOWROOM_PRELOAD";
 
 const FILE_NAME: &str = "libelbowroom_preload.so";
+
+/// The one that stands before malloc; it comes after the other.
+const HEAP_FILE_NAME: &str = "libelbowroom_heap.so";
 
 /// A library that can be preloaded.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,11 +38,29 @@ pub fn find(chosen: Option<&OsStr>, exe: &Path) -> Result<Library, Failure> {
             std::path::absolute(path).map_err(|error| fail(format!("{OVERRIDE_VARIABLE}: {error}")))?
         }
         None => {
-            let places = places(exe);
+            let places = places(exe, FILE_NAME);
             let found = places.iter().find(|place| place.is_file());
-            found.cloned().ok_or_else(|| fail(not_found(&places)))?
+            found.cloned().ok_or_else(|| fail(not_found(FILE_NAME, &places, OVERRIDE_VARIABLE)))?
         }
     };
+    usable(path)
+}
+
+/// Finds the library that stands before malloc: beside the other one, or else with the command `exe`.
+///
+/// # Errors
+/// As for [`find`].
+pub fn find_heap(library: &Library, exe: &Path) -> Result<Library, Failure> {
+    let beside = library.path.with_file_name(HEAP_FILE_NAME);
+    let places: Vec<_> = [beside].into_iter().chain(places(exe, HEAP_FILE_NAME)).collect();
+    let found = places.iter().find(|place| place.is_file());
+    let missing = || Failure::new(CANNOT_WORK, not_found(HEAP_FILE_NAME, &places, "--heap off"));
+    usable(found.ok_or_else(missing)?.clone())
+}
+
+/// A library that was found, if it can be named to the loader and is one.
+fn usable(path: PathBuf) -> Result<Library, Failure> {
+    let fail = |message: String| Failure::new(CANNOT_WORK, message);
     let shown = path.display();
     if let Some(bad) = path.as_os_str().as_bytes().iter().find(|byte| b" :$".contains(byte)) {
         return Err(fail(format!(
@@ -59,48 +80,53 @@ pub fn find(chosen: Option<&OsStr>, exe: &Path) -> Result<Library, Failure> {
 
 /// Where the library may be: beside the command (a cargo target directory), in the lib directory of an
 /// installation, among cargo's intermediate files.
-fn places(exe: &Path) -> Vec<PathBuf> {
+fn places(exe: &Path, file_name: &str) -> Vec<PathBuf> {
     let beside = exe.parent().unwrap_or(Path::new("/"));
     let lib = beside.parent().unwrap_or(Path::new("/")).join("lib");
     [beside.to_owned(), lib.clone(), lib.join("elbowroom"), beside.join("deps")]
         .into_iter()
-        .map(|directory| directory.join(FILE_NAME))
+        .map(|directory| directory.join(file_name))
         .collect()
 }
 
-fn not_found(places: &[PathBuf]) -> String {
-    let mut message = format!("the library {FILE_NAME} was not found. It was looked for at");
+/// Says where a library was looked for, and what else can be done: a variable that names it, or an option.
+fn not_found(file_name: &str, places: &[PathBuf], otherwise: &str) -> String {
+    let mut message = format!("the library {file_name} was not found. It was looked for at");
     for place in places {
         message.push_str(&format!("\n  {}", place.display()));
     }
+    let otherwise = match otherwise.strip_prefix("--") {
+        Some(_) => format!("say {otherwise}"),
+        None => format!("name it in {otherwise}"),
+    };
     message.push_str(&format!(
-        "\nBuild it with `cargo build --release` in Elbowroom's sources, or name it in {OVERRIDE_VARIABLE}."
+        "\nBuild it with `cargo build --release` in Elbowroom's sources, or {otherwise}."
     ));
     message
 }
 
-/// The loader's variable with the library first and what was there after it.
-pub fn loader_value(library: &Path, before: Option<&OsStr>) -> OsString {
-    let library = library.as_os_str();
-    let mut value = library.as_bytes().to_vec();
-    let before = before.unwrap_or_default().as_bytes();
-    // The loader separates by both. A run inside a run finds the library there already.
-    for other in before.split(|byte| b" :".contains(byte)) {
-        if !other.is_empty() && other != library.as_bytes() {
-            value.push(b':');
-            value.extend_from_slice(other);
-        }
-    }
-    OsString::from_vec(value)
+/// The loader's variable with our libraries first and what was there after them.
+pub fn loader_value(ours: &[&Path], before: Option<&OsStr>) -> OsString {
+    let others = others(ours, before.unwrap_or_default());
+    let all: Vec<_> = ours.iter().map(|library| library.as_os_str().as_bytes()).chain(others).collect();
+    OsString::from_vec(all.join(&b':'))
 }
 
-/// The loader's variable without the installed library, for a program that runs unmanaged; `None` if nothing
-/// is left.
+/// What the loader's variable names beside our libraries: a run inside a run finds these there already.
+fn others<'a>(ours: &[&Path], before: &'a OsStr) -> impl Iterator<Item = &'a [u8]> {
+    let is_ours = |other: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(other));
+        ours.contains(&path) || path.file_name() == Some(OsStr::new(HEAP_FILE_NAME))
+    };
+    // The loader separates by both.
+    let all = before.as_bytes().split(|byte| b" :".contains(byte)).filter(|other| !other.is_empty());
+    all.filter(move |other| !is_ours(other)).collect::<Vec<_>>().into_iter()
+}
+
+/// The loader's variable without our libraries, for a program that runs unmanaged; `None` if nothing is left.
 pub fn loader_value_without(library: &Path, before: &OsStr) -> Option<OsString> {
-    let with = loader_value(library, Some(before)).into_vec();
-    with.strip_prefix(library.as_os_str().as_bytes())
-        .and_then(|rest| rest.strip_prefix(b":"))
-        .map(|rest| OsString::from_vec(rest.to_vec()))
+    let others: Vec<_> = others(&[library], before).collect();
+    (!others.is_empty()).then(|| OsString::from_vec(others.join(&b':')))
 }
 
 #[cfg(test)]
@@ -110,18 +136,23 @@ mod tests {
     #[test]
     fn what_was_preloaded_before_comes_after() {
         let library = Path::new("/l/e.so");
-        let value = |before: &str| loader_value(library, Some(OsStr::new(before))).into_string().unwrap();
-        assert_eq!(loader_value(library, None), "/l/e.so");
+        let value = |before: &str| loader_value(&[library], Some(OsStr::new(before))).into_string().unwrap();
+        assert_eq!(loader_value(&[library], None), "/l/e.so");
         assert_eq!(value(""), "/l/e.so");
         assert_eq!(value("a.so b.so:c.so"), "/l/e.so:a.so:b.so:c.so");
         assert_eq!(value("/l/e.so:a.so"), "/l/e.so:a.so");
         assert_eq!(loader_value_without(library, OsStr::new("/l/e.so a.so")), Some("a.so".into()));
         assert_eq!(loader_value_without(library, OsStr::new("/l/e.so")), None);
+        let heap = Path::new("/l").join(HEAP_FILE_NAME);
+        let before = OsStr::new("/l/e.so:/elsewhere/libelbowroom_heap.so:a.so");
+        assert_eq!(loader_value(&[library, &heap], Some(before)), "/l/e.so:/l/libelbowroom_heap.so:a.so");
+        assert_eq!(value("/l/libelbowroom_heap.so a.so"), "/l/e.so:a.so");
+        assert_eq!(loader_value_without(library, before), Some("a.so".into()));
     }
 
     #[test]
     fn places_are_beside_in_lib_and_in_deps() {
-        let places = places(Path::new("/opt/bin/elbowroom"));
+        let places = places(Path::new("/opt/bin/elbowroom"), FILE_NAME);
         let shown: Vec<_> = places.iter().map(|place| place.to_str().unwrap()).collect();
         assert_eq!(
             shown,

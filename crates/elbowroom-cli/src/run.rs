@@ -18,7 +18,7 @@ use elbowroom::Config;
 use elbowroom_machine::{PAGE_SIZE, probe};
 
 use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
-use crate::options::{self, Fallback, Io, Mmu, Options, Sharing};
+use crate::options::{self, Fallback, Heap, Io, Mmu, Options, Sharing};
 use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
 use crate::program::{self, Obstacle};
@@ -59,6 +59,12 @@ pub struct RunArgs {
     /// budget, compressed or in a file. Four times the budget is a good value; 0: it stays with the kernel
     #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none, default_value = "0")]
     swap: u64,
+    /// Which blocks of the program's heap are managed; only with --swap
+    #[arg(long, value_name = "WHICH", value_enum, default_value = "large")]
+    heap: Heap,
+    /// The smallest block that is large, and the smallest private mapping that is managed
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]
+    heap_min: u64,
     /// The directory of the swap file, on a disk; the file has no name
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap_dir: PathBuf,
@@ -161,6 +167,15 @@ pub fn run(args: RunArgs) -> ExitCode {
     }
 }
 
+/// The options of the library that stands before malloc: `SMALLEST;KEPT`, in bytes.
+const HEAP_VARIABLE: &str = "ELBOWROOM_HEAP";
+
+/// One part in so many of the budget is kept of freed blocks, at most.
+const KEPT_SHARE: u64 = 8;
+
+/// And no more than this, in bytes.
+const MOST_KEPT: u64 = 64 << 20;
+
 /// What [`start`] returns when it succeeds: nothing, because then this process is the program.
 enum Never {}
 
@@ -204,6 +219,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 writeback_interval: args.writeback_interval,
                 dirty_bytes: args.dirty,
                 swap_bytes: args.swap,
+                memory_min_bytes: if args.heap == Heap::Off { args.min_size } else { args.heap_min },
                 swap_dir: std::path::absolute(&args.swap_dir).unwrap_or_else(|_| args.swap_dir.clone()),
                 quiet: args.quiet,
                 contention: args.contention,
@@ -218,7 +234,17 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
             };
             let before = env::var_os(LOADER_VARIABLE);
             command.env(options::VARIABLE, options.encode());
-            command.env(LOADER_VARIABLE, preload::loader_value(&library.path, before.as_deref()));
+            let heap = args.swap > 0 && args.heap == Heap::Large;
+            let heap = if heap { Some(preload::find_heap(&library, &exe)?) } else { None };
+            let ours = [Some(&library), heap.as_ref()];
+            let ours: Vec<_> = ours.into_iter().flatten().map(|library| library.path.as_path()).collect();
+            if heap.is_some() {
+                let kept = (memory / KEPT_SHARE).min(MOST_KEPT);
+                command.env(HEAP_VARIABLE, format!("{};{kept}", args.heap_min));
+            } else {
+                command.env_remove(HEAP_VARIABLE);
+            }
+            command.env(LOADER_VARIABLE, preload::loader_value(&ours, before.as_deref()));
         }
         Some(failure) if args.fallback == Fallback::Kernel => {
             say(&format!("warning: running unmanaged: {failure}"));
@@ -259,6 +285,7 @@ fn budget(args: &RunArgs) -> u64 {
 /// Takes out of the environment what a run around this one has put there.
 fn unmanaged(command: &mut Command, library: &Library) {
     command.env_remove(options::VARIABLE);
+    command.env_remove(HEAP_VARIABLE);
     let Some(before) = env::var_os(LOADER_VARIABLE) else { return };
     match preload::loader_value_without(&library.path, &before) {
         Some(rest) => command.env(LOADER_VARIABLE, rest),

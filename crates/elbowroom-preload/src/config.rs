@@ -72,6 +72,8 @@ pub struct Options {
     pub dirty_bytes: Option<u64>,
     /// How much anonymous memory may be out, in bytes; 0: it stays with the kernel.
     pub swap_bytes: u64,
+    /// Private memory of less than this stays with the kernel, in bytes.
+    pub memory_min_bytes: u64,
     /// Where the swap file is, an absolute path.
     pub swap_dir: Option<PathBuf>,
     /// Where the statistics go at the end, an absolute path.
@@ -111,6 +113,7 @@ impl Options {
             writeback_ms: 1000,
             dirty_bytes: None,
             swap_bytes: 0,
+            memory_min_bytes: 1 << 20,
             swap_dir: None,
             stats: None,
             trace: None,
@@ -162,6 +165,7 @@ impl Options {
             "writeback_ms" => self.writeback_ms = number(key, value)?,
             "dirty" => self.dirty_bytes = Some(number(key, value)?),
             "swap" => self.swap_bytes = number(key, value)?,
+            "memory_min" => self.memory_min_bytes = number(key, value)?,
             "swap_dir" => self.swap_dir = Some(percent_decode(key, value)?),
             "quiet" => self.quiet = choice(key, value, &[("0", false), ("1", true)])?,
             "contention" => self.contention = choice(key, value, &[("0", false), ("1", true)])?,

@@ -47,8 +47,8 @@ impl MapArgs {
 pub struct Surroundings {
     /// The smallest mapping that is managed, in bytes.
     pub min_size_bytes: u64,
-    /// Whether private memory is managed, too.
-    pub private: bool,
+    /// The smallest private memory that is managed, in bytes; `None`: none is, and no private copies.
+    pub memory_min_bytes: Option<u64>,
     /// Whether any file is managed now.
     pub any_managed: bool,
     /// Whether all of the wanted range, if an address is wanted, is inside windows.
@@ -107,7 +107,7 @@ const FOLLOWED: c_int = libc::MAP_TYPE
 pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     let Some(shared) = args.shared() else { return First::Kernel(None) };
     let anonymous = args.flags & libc::MAP_ANONYMOUS != 0;
-    if anonymous && (shared || !around.private) {
+    if anonymous && (shared || !around.memory_min_bytes.is_some()) {
         return First::Kernel(Some(Reason::Anonymous));
     }
     let end = i64::try_from(args.rounded()).ok().and_then(|len| args.offset.checked_add(len));
@@ -119,7 +119,7 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     if args.prot & libc::PROT_EXEC != 0 {
         return First::Kernel(Some(Reason::Executable));
     }
-    if !shared && args.prot & libc::PROT_WRITE != 0 && !around.private {
+    if !shared && args.prot & libc::PROT_WRITE != 0 && !around.memory_min_bytes.is_some() {
         return First::Kernel(Some(Reason::PrivateWritable));
     }
     let known_prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -135,11 +135,12 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
         let reason = if args.fixed() { Reason::FixedOutsideWindow } else { Reason::HintOutsideWindow };
         return First::Kernel(Some(reason));
     }
+    if anonymous {
+        let large = around.memory_min_bytes.is_some_and(|min| args.len as u64 >= min);
+        return if large { First::Memory } else { First::Kernel(Some(Reason::TooSmall)) };
+    }
     if (args.len as u64) < around.min_size_bytes && !(shared && around.any_managed) {
         return First::Kernel(Some(Reason::TooSmall));
-    }
-    if anonymous {
-        return First::Memory;
     }
     First::LookAtFile
 }
@@ -192,8 +193,12 @@ mod tests {
 
     const BIG: MapArgs =
         MapArgs { addr: 0, len: 1 << 20, prot: PROT_READ, flags: MAP_SHARED, fd: 3, offset: 0 };
-    const AROUND: Surroundings =
-        Surroundings { min_size_bytes: 1 << 20, private: false, any_managed: false, inside_windows: false };
+    const AROUND: Surroundings = Surroundings {
+        min_size_bytes: 1 << 20,
+        memory_min_bytes: None,
+        any_managed: false,
+        inside_windows: false,
+    };
     const EXT4: FileFacts = FileFacts {
         mode: libc::S_IFREG | 0o644,
         filesystem: 0xef53,
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn private_memory_is_managed_where_there_is_swap() {
-        let around = Surroundings { private: true, ..AROUND };
+        let around = Surroundings { memory_min_bytes: Some(256 << 10), ..AROUND };
         let memory =
             MapArgs { fd: -1, flags: MAP_PRIVATE | MAP_ANONYMOUS, prot: PROT_READ | PROT_WRITE, ..BIG };
         let counted = |reason| First::Kernel(Some(reason));
@@ -265,7 +270,8 @@ mod tests {
         }
         let shared = MapArgs { flags: MAP_SHARED | MAP_ANONYMOUS, ..memory };
         assert_eq!(first(&shared, &around), counted(Reason::Anonymous));
-        assert_eq!(first(&MapArgs { len: 4096, ..memory }, &around), counted(Reason::TooSmall));
+        assert_eq!(first(&MapArgs { len: 256 << 10, ..memory }, &around), First::Memory);
+        assert_eq!(first(&MapArgs { len: 255 << 10, ..memory }, &around), counted(Reason::TooSmall));
         let file = MapArgs { flags: MAP_PRIVATE, prot: PROT_READ | PROT_WRITE, ..BIG };
         assert_eq!(first(&file, &around), First::LookAtFile);
     }

@@ -1,0 +1,201 @@
+//! Large blocks: mappings of their own, made by the names of mmap, munmap and mremap, behind which the other
+//! library stands.
+
+use crate::cache::Cache;
+use crate::next;
+use crate::table::{Block, Table};
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use libc::c_void;
+use std::ptr;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// The variable with the options: the smallest large block and the most that is kept of freed ones, in bytes,
+/// as `262144;67108864`.
+const VARIABLE: &std::ffi::CStr = c"ELBOWROOM_HEAP";
+
+/// Places of the table: twice as many as a process may have mappings.
+const BLOCKS: usize = 1 << 17;
+
+/// Freed blocks that are kept.
+const KEPT: usize = 32;
+
+struct Words<const N: usize>([AtomicU64; N]);
+
+impl<const N: usize> AsRef<[AtomicU64]> for Words<N> {
+    fn as_ref(&self) -> &[AtomicU64] {
+        &self.0
+    }
+}
+
+static TABLE: Table<Words<BLOCKS>> = Table::new(Words([const { AtomicU64::new(0) }; BLOCKS]));
+static FREED: Cache<Words<KEPT>> = Cache::new(Words([const { AtomicU64::new(0) }; KEPT]));
+
+/// Blocks from this size on are large.
+static SMALLEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Reads the options; without them no block is large, nor where another allocator than libc's comes next: it
+/// may be asked for more about a block than can be stood before, and its own mappings are managed.
+pub fn set_up() {
+    // SAFETY: the name is a string; no other thread exists.
+    let text = unsafe { libc::getenv(VARIABLE.as_ptr()) };
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: the environment holds strings.
+    let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_str().unwrap_or("");
+    let numbers = text.split_once(';').map(|(smallest, kept)| (smallest.parse(), kept.parse()));
+    if let Some((Ok(smallest), Ok(kept))) = numbers
+        && next::is_libc()
+    {
+        FREED.set_most(kept);
+        SMALLEST.store(std::cmp::max(smallest, PAGE), Ordering::Release);
+    }
+}
+
+/// Whether a block of so many bytes is to be ours.
+pub fn is_large(size: usize) -> bool {
+    // More than that is refused by whoever comes next.
+    size >= SMALLEST.load(Ordering::Relaxed) && size <= isize::MAX as usize - 2 * PAGE
+}
+
+fn pages_for(size: usize) -> usize {
+    size.next_multiple_of(PAGE)
+}
+
+fn map(len: usize) -> Option<usize> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, wherever it is put.
+    let at = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
+    (at != libc::MAP_FAILED).then_some(at as usize)
+}
+
+fn unmap(at: usize, len: usize) {
+    if len > 0 {
+        // SAFETY: a part of a mapping of ours, which nobody uses any more. If the kernel has no memory to
+        // split one, it stays.
+        unsafe { libc::munmap(at as *mut c_void, len) };
+    }
+}
+
+/// Enters a block that is mapped; unmaps it if there is no room in the table.
+fn enter(block: Block) -> Option<*mut c_void> {
+    if TABLE.insert(block) {
+        return Some(block.at as *mut c_void);
+    }
+    unmap(block.at, block.len);
+    None
+}
+
+/// A block; `None`: whoever comes next is to have a try.
+pub fn allocate(size: usize) -> Option<*mut c_void> {
+    if !is_large(size) {
+        return None;
+    }
+    let len = pages_for(size);
+    match FREED.take(len) {
+        Some(block) => enter(block),
+        None => make_room(len),
+    }
+}
+
+/// The same, of zeros. Touches none of them.
+pub fn allocate_zeros(size: usize) -> Option<*mut c_void> {
+    if !is_large(size) {
+        return None;
+    }
+    let len = pages_for(size);
+    if let Some(block) = FREED.take(len) {
+        // SAFETY: the block is nobody's.
+        let dropped = unsafe { libc::madvise(block.at as *mut c_void, block.len, libc::MADV_DONTNEED) };
+        if dropped == 0 {
+            return enter(block);
+        }
+        unmap(block.at, block.len);
+    }
+    make_room(len)
+}
+
+/// The same, at a multiple of `align`, a power of two.
+pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
+    if align <= PAGE {
+        return allocate(size);
+    }
+    if !is_large(size) {
+        return None;
+    }
+    let len = pages_for(size);
+    // What is before and behind it is unmapped again.
+    let room = len.checked_add(align - PAGE)?;
+    let at = map(room)?;
+    let start = at.next_multiple_of(align);
+    unmap(at, start - at);
+    unmap(start + len, at + room - (start + len));
+    enter(Block { at: start, len })
+}
+
+/// The bytes of a block, if it is ours.
+pub fn size_of(block: *mut c_void) -> Option<usize> {
+    let at = block as usize;
+    if at == 0 || !at.is_multiple_of(PAGE) { None } else { TABLE.size_of(at) }
+}
+
+/// Frees a block; `false`: it is not ours.
+///
+/// # Safety
+/// Nobody uses it any more.
+pub unsafe fn free(block: *mut c_void) -> bool {
+    let at = block as usize;
+    if at == 0 || !at.is_multiple_of(PAGE) {
+        return false;
+    }
+    // First this: as soon as it is unmapped, another thread's may be at the address.
+    let Some(block) = TABLE.remove(at) else { return false };
+    if !FREED.put(block) {
+        unmap(block.at, block.len);
+    }
+    true
+}
+
+/// Gives a block of ours another size, large as well; it may move. `None`: it is as it was.
+///
+/// # Safety
+/// The caller owns it.
+pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
+    let at = block as usize;
+    let has = TABLE.size_of(at)?;
+    let len = pages_for(size);
+    // A little smaller stays.
+    if len <= has && has - len <= has / 4 {
+        return Some(block);
+    }
+    // Nobody finds it meanwhile: as soon as it has moved, another thread's may be at the address.
+    let held = TABLE.hold(at)?;
+    // SAFETY: the caller owns the block, which is a mapping of ours.
+    let new = unsafe { libc::mremap(block, has, len, libc::MREMAP_MAYMOVE) };
+    if new == libc::MAP_FAILED || new == block {
+        held.put_back(if new == block { len } else { has });
+        return (new == block).then_some(block);
+    }
+    drop(held);
+    if !TABLE.insert(Block { at: new as usize, len }) {
+        // Its old entry has made room, so others were faster, and there are more blocks than a process can
+        // have mappings. It could not be freed, nor given back.
+        const WHY: &[u8] = b"elbowroom: too many large blocks\n";
+        // SAFETY: the bytes are a constant.
+        unsafe { libc::write(2, WHY.as_ptr().cast(), WHY.len()) };
+        std::process::abort();
+    }
+    Some(new)
+}
+
+/// A place for a block, in the table already.
+fn make_room(len: usize) -> Option<*mut c_void> {
+    enter(Block { at: map(len)?, len })
+}
+
+/// Gives back what is kept of freed blocks; tells whether there was any.
+pub fn trim() -> bool {
+    FREED.take_all().map(|block| unmap(block.at, block.len)).count() > 0
+}
