@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use elbowroom_tests::source::{Source, has_word};
 
 /// The crates, each of which may use only those before it, by directory.
-const CRATES: [(&str, &str); 10] = [
+const CRATES: [(&str, &str); 11] = [
     ("crates/elbowroom-sync", "elbowroom-sync"),
     ("crates/elbowroom-index", "elbowroom-index"),
     ("crates/elbowroom-machine", "elbowroom-machine"),
     ("crates/elbowroom-store", "elbowroom-store"),
     ("crates/elbowroom", "elbowroom"),
     ("crates/elbowroom-preload", "elbowroom-preload"),
+    ("crates/elbowroom-heap", "elbowroom-heap"),
     ("lab", "elbowroom-lab"),
     ("crates/elbowroom-cli", "elbowroom-cli"),
     ("tests", "elbowroom-tests"),
