@@ -217,9 +217,9 @@ static void again(void)
 {
     uint64_t *kept = malloc(MIB);
     for (int turn = 0; turn < 20000; turn++) {
-        uint64_t *at = malloc(4 * MIB);
+        uint64_t *at = malloc(MIB);
         CHECK(at, "malloc: %s", strerror(errno));
-        at[turn % 512 * 512] = turn;
+        at[turn % 256 * 512] = turn;
         free(at);
     }
     free(kept);

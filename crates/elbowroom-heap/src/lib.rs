@@ -1,14 +1,14 @@
-//! The library that `elbowroom run --heap large` preloads beside the other one: it stands before the functions
-//! of libc that allocate memory.
+//! The library that `elbowroom run --heap large` preloads beside the other one: it stands before the
+//! functions of libc that allocate memory.
 //!
 //! libc maps large blocks by calls inside itself, which nobody can stand before. So blocks from a size on
-//! (`--heap-min`) are mapped here, by the name of mmap, behind which the other library stands: they are managed
-//! as any private memory that the program maps. All other blocks are those of whichever allocator comes next:
-//! libc's, or one that the program was linked with.
+//! (`--heap-min`) are mapped here, by the name of mmap, behind which the other library stands: they are
+//! managed as any private memory that the program maps. All other blocks are those of whichever allocator
+//! comes next: libc's, or one that the program was linked with.
 //!
 //! Whose a block is, is known by its address: a large one begins with a page, and is in the table
-//! ([`table::Table`]). Freed ones are kept for a while ([`cache::Cache`]), as libc keeps them: who allocates and
-//! frees the same large block again and again must not pay for a mapping and its faults each time.
+//! ([`table::Table`]). Freed ones are kept for a while ([`cache::Cache`]), as libc keeps them: who allocates
+//! and frees the same large block again and again must not pay for a mapping and its faults each time.
 //!
 //! It has no locks, and so a forked child finds it complete: table and cache are arrays of words.
 

@@ -81,14 +81,20 @@ unsafe fn allocate_zeros(count: size_t, size: size_t) -> *mut c_void {
 }
 
 unsafe fn resize(block: *mut c_void, size: size_t) -> *mut c_void {
-    // SAFETY (all of them): the caller's promise.
+    if block.is_null() {
+        // SAFETY: the caller's promise.
+        return unsafe { allocate(size) };
+    }
     if let Some(has) = large::size_of(block) {
+        // SAFETY: the caller's promise; the block is ours.
         return unsafe { resize_large(block, has, size) };
     }
-    if block.is_null() || !large::is_large(size) {
-        return unsafe { if block.is_null() { allocate(size) } else { next::realloc(block, size) } };
-    }
-    let Some(new) = large::allocate(size) else { return unsafe { next::realloc(block, size) } };
+    let Some(new) = large::allocate(size) else {
+        // SAFETY: the caller's promise; the block is theirs.
+        return unsafe { next::realloc(block, size) };
+    };
+    // SAFETY: the block is the caller's, who gives it up, and theirs; the new one has `size` bytes and is
+    // apart.
     unsafe {
         ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), next::usable_size(block).min(size));
         next::free(block);
@@ -98,19 +104,23 @@ unsafe fn resize(block: *mut c_void, size: size_t) -> *mut c_void {
 
 /// A block of ours of `has` bytes gets another size.
 unsafe fn resize_large(block: *mut c_void, has: size_t, size: size_t) -> *mut c_void {
-    // SAFETY (all of them): the caller's promise.
     if size == 0 {
         // As libc: it is freed.
+        // SAFETY: the caller's promise.
         unsafe { give_up(block) };
         return ptr::null_mut();
     }
-    if large::is_large(size)
-        && let Some(new) = unsafe { large::resize(block, size) }
-    {
-        return new;
+    if large::is_large(size) {
+        // SAFETY: the caller's promise.
+        let resized = unsafe { large::resize(block, size) };
+        if let Some(new) = resized {
+            return new;
+        }
     }
+    // SAFETY: of libc's function there is no condition.
     let new = unsafe { allocate(size) };
     if !new.is_null() {
+        // SAFETY: the block is the caller's, who gives it up; the new one has `size` bytes and is apart.
         unsafe {
             ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), has.min(size));
             give_up(block);
@@ -130,8 +140,10 @@ unsafe fn resize_array(block: *mut c_void, count: size_t, size: size_t) -> *mut 
 unsafe fn give_up(block: *mut c_void) {
     // A program may look at errno after it has freed something.
     let before = errno();
-    // SAFETY (both): the caller's promise.
-    if !unsafe { large::free(block) } {
+    // SAFETY: the caller's promise.
+    let ours = unsafe { large::free(block) };
+    if !ours {
+        // SAFETY: the caller's promise.
         unsafe { next::free(block) };
     }
     set_errno(before);

@@ -1,9 +1,9 @@
 //! Which blocks are ours, and how large they are.
 //!
-//! An array of words, found by a hash of the address: open addressing. How far an entry has ever been from its
-//! place is kept, so that an address that is not there is known by a few words. A word has all of an entry, so that it comes and goes in one step. Nobody asks for the same
-//! address at once, but a program that frees a block twice, so what is found stays until its owner takes it
-//! out.
+//! An array of words, found by a hash of the address: open addressing. How far an entry has ever been from
+//! its place is kept, so that an address that is not there is known by a few words. A word has all of an
+//! entry, so that it comes and goes in one step. Nobody asks for the same address at once, but a program that
+//! frees a block twice, so what is found stays until its owner takes it out.
 //!
 //! Synchronization: lock-free. An entry that was put in is seen by whoever got the block from who put it in,
 //! by whatever passed the address on; so relaxed accesses would do for that, and acquire and release are for
@@ -212,7 +212,8 @@ mod models {
     use super::*;
     use elbowroom_sync::Arc;
 
-    /// Two threads put blocks in and take them out whose places are the same; each finds its own all the time.
+    /// Two threads put blocks in and take them out whose places are the same; each finds its own all the
+    /// time.
     #[test]
     fn entries_that_share_places_do_not_hide_each_other() {
         loom::model(|| {

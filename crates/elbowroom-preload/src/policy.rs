@@ -107,7 +107,7 @@ const FOLLOWED: c_int = libc::MAP_TYPE
 pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     let Some(shared) = args.shared() else { return First::Kernel(None) };
     let anonymous = args.flags & libc::MAP_ANONYMOUS != 0;
-    if anonymous && (shared || !around.memory_min_bytes.is_some()) {
+    if anonymous && (shared || around.memory_min_bytes.is_none()) {
         return First::Kernel(Some(Reason::Anonymous));
     }
     let end = i64::try_from(args.rounded()).ok().and_then(|len| args.offset.checked_add(len));
@@ -119,7 +119,7 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     if args.prot & libc::PROT_EXEC != 0 {
         return First::Kernel(Some(Reason::Executable));
     }
-    if !shared && args.prot & libc::PROT_WRITE != 0 && !around.memory_min_bytes.is_some() {
+    if !shared && args.prot & libc::PROT_WRITE != 0 && around.memory_min_bytes.is_none() {
         return First::Kernel(Some(Reason::PrivateWritable));
     }
     let known_prot = libc::PROT_READ | libc::PROT_WRITE;
