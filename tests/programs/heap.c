@@ -2,6 +2,7 @@
  *   heap blocks MIB     all functions that allocate, resize and free
  *   heap storm MIB      threads that resize and free each other's blocks
  *   heap forks MIB      children have their parents' blocks, resize and free them
+ *   heap small MIB      many small blocks of several threads
  *   heap again          the same large block, allocated and freed again and again
  * MIB: of blocks at a time. */
 #include "common.h"
@@ -38,9 +39,13 @@ static void check(const struct block *block)
           (long)block->seed);
 }
 
-/* From 16 bytes to 2 MiB, half of them around 256 KiB. */
+static int only_small;
+
+/* From 16 bytes to 2 MiB, half of them around 256 KiB; or up to half a kilobyte. */
 static size_t some_bytes(struct rng *rng)
 {
+    if (only_small)
+        return 16 + rng_next(rng) % 496;
     uint64_t kind = rng_next(rng) % 4;
     size_t bytes = kind == 0 ? rng_next(rng) % 4096
                    : kind == 1 ? rng_next(rng) % (2 * MIB)
@@ -51,7 +56,7 @@ static size_t some_bytes(struct rng *rng)
 static void allocate(struct block *block, struct rng *rng)
 {
     static atomic_ulong seeds = 1;
-    size_t bytes = some_bytes(rng), align = (size_t)1 << (4 + rng_next(rng) % 18);
+    size_t bytes = some_bytes(rng), align = (size_t)1 << (4 + rng_next(rng) % (only_small ? 5 : 18));
     void *at = NULL;
     errno = 77;
     switch (rng_next(rng) % 8) {
@@ -213,6 +218,54 @@ static void forks(size_t bytes)
     _exit(0);
 }
 
+/* Many small ones: a thread each has its share, and checks its neighbour's. */
+static struct block *many;
+static size_t many_count;
+
+static void *make_some(void *number)
+{
+    struct rng rng = rng_new(31, (uintptr_t)number);
+    for (size_t i = (uintptr_t)number; i < many_count; i += THREADS)
+        allocate(&many[i], &rng);
+    return NULL;
+}
+
+static void *change_some(void *number)
+{
+    struct rng rng = rng_new(32, (uintptr_t)number);
+    for (size_t i = ((uintptr_t)number + 1) % THREADS; i < many_count; i += THREADS) {
+        check(&many[i]);
+        uint64_t what = rng_next(&rng) % 8;
+        if (what == 0)
+            resize(&many[i], &rng);
+        else if (what == 1) {
+            give_up(&many[i]);
+            allocate(&many[i], &rng);
+        }
+    }
+    return NULL;
+}
+
+static void by_threads(void *(*body)(void *))
+{
+    pthread_t ids[THREADS];
+    for (uintptr_t i = 0; i < THREADS; i++)
+        SPAWN(&ids[i], body, (void *)i);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(ids[i], NULL);
+}
+
+static void small(size_t bytes)
+{
+    only_small = 1;
+    many_count = bytes / 264;
+    many = calloc(many_count, sizeof *many);
+    by_threads(make_some);
+    by_threads(change_some);
+    give_all_up(many, many_count);
+    free(many);
+}
+
 static void again(void)
 {
     uint64_t *kept = malloc(MIB);
@@ -235,6 +288,8 @@ int main(int argc, char **argv)
         storm(bytes);
     else if (strcmp(argv[1], "forks") == 0)
         forks(bytes);
+    else if (strcmp(argv[1], "small") == 0)
+        small(bytes);
     else if (strcmp(argv[1], "again") == 0)
         again();
     else

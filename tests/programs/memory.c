@@ -1,6 +1,7 @@
 /* Anonymous memory and private copies of a file's pages, more than the budget has.
  *   memory arrays MIB      threads fill an array and check it, twice
  *   memory allocator MIB   reserves, commits, purges and releases as allocators do
+ *   memory hints MIB       a heap at an address of the program's choice
  *   memory grow MIB        an array that grows by mremap
  *   memory forks MIB       children ten deep have what their parents had, and their own stores
  *   memory copies FILE     a private mapping that is stored to; the file stays as it is
@@ -198,6 +199,39 @@ static void copies(const char *path)
     CHECK(again == sum, "the file has changed");
 }
 
+/* Where a heap is wanted by its address, as a JVM's and mimalloc's are. */
+static void hints(size_t bytes)
+{
+    char *wanted = (char *)0x700000000;
+    uint64_t *at = mmap(wanted, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK((char *)at == wanted, "mmap gave %p: %s", (void *)at, strerror(errno));
+    for (size_t from = 0; from < bytes; from += 4 * MIB)
+        CHECK(mmap(wanted + from, 4 * MIB, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == wanted + from,
+              "mmap: %s", strerror(errno));
+    size_t words = bytes / sizeof *at;
+    fill(at, 0, words, 5);
+    /* The same again goes elsewhere, and may not be there. */
+    uint64_t *other = mmap(wanted, 32 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(other != MAP_FAILED && (other + 4 * MIB <= at || other >= at + words), "mmap gave %p", (void *)other);
+    SYS(munmap(other, 32 * MIB));
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    CHECK(mmap(wanted, 32 * MIB, PROT_READ, flags, -1, 0) == MAP_FAILED && errno == EEXIST, "not EEXIST");
+    char *beside = wanted + bytes + MIB, *end = beside + 32 * MIB;
+    CHECK(mmap(beside, 32 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == beside, "mmap: %s",
+          strerror(errno));
+    memset(beside, 7, 32 * MIB);
+    check(at, 0, words, 5);
+    SYS(munmap(at, bytes));
+    for (char *byte = beside; byte < end; byte += 4096)
+        CHECK(*byte == 7, "byte %zu is %d", byte - beside, *byte);
+    CHECK(mmap(wanted, bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == wanted, "mmap: %s", strerror(errno));
+    for (size_t word = 0; word < words; word += 512)
+        CHECK(at[word] == 0, "word %zu is %#lx", word, (long)at[word]);
+    SYS(munmap(at, bytes));
+    SYS(munmap(beside, 32 * MIB));
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 3, "memory arrays|allocator|grow|forks MIB, memory copies FILE");
@@ -206,6 +240,8 @@ int main(int argc, char **argv)
         arrays(bytes);
     else if (strcmp(argv[1], "allocator") == 0)
         allocator(bytes);
+    else if (strcmp(argv[1], "hints") == 0)
+        hints(bytes);
     else if (strcmp(argv[1], "grow") == 0)
         grow(bytes);
     else if (strcmp(argv[1], "forks") == 0)

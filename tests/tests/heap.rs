@@ -1,13 +1,22 @@
-//! `run --swap --heap large`: large blocks of the heap, more than the budget, beside small ones of libc's.
+//! `run --swap --heap large` and `all`: blocks of the heap, more than the budget.
 
-use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
+use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program, require_file};
+use std::path::Path;
 
-/// Runs a part of the program `heap`.
+/// Runs a part of the program `heap`, with large blocks managed.
 fn heap(variant: Variant, part: &str, mib: &str) -> Outcome {
+    run(variant, Command::new(program("heap")).args([part, mib]), "large")
+}
+
+/// The same, with all blocks managed.
+fn all(variant: Variant, part: &str, mib: &str) -> Outcome {
+    run(variant, Command::new(program("heap")).args([part, mib]), "all")
+}
+
+fn run(variant: Variant, command: Command, which: &str) -> Outcome {
     let scratch = Scratch::new();
     let dir = scratch.file("");
-    let options = ["--swap", "512M", "--swap-dir", &dir];
-    let command = Command::new(program("heap")).args([part, mib]);
+    let options = ["--swap", "512M", "--swap-dir", &dir, "--heap", which];
     let outcome = command.variant(variant).run_options(&options).run().success();
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
     outcome
@@ -41,3 +50,36 @@ fn again(variant: Variant) {
     assert!(outcome.stat("pgfault") < 10_000, "{}", outcome.report());
 }
 behaviour!(again: m16, m64);
+
+fn small_blocks(variant: Variant) {
+    let outcome = all(variant, "small", "96");
+    assert!(outcome.stat("pswpout") > 1000 && outcome.stat("pswpin") > 1000, "{}", outcome.report());
+}
+behaviour!(small_blocks: m16, m64, copy, threads);
+
+fn blocks_of_all_sizes(variant: Variant) {
+    all(variant, "blocks", "160");
+}
+behaviour!(blocks_of_all_sizes: m16, m64, copy);
+
+fn storm_of_all_sizes(variant: Variant) {
+    all(variant, "storm", "160");
+}
+behaviour!(storm_of_all_sizes: m16, m64, copy);
+
+fn forks_of_all_sizes(variant: Variant) {
+    all(variant, "forks", "64");
+}
+behaviour!(forks_of_all_sizes: m16, m64, copy);
+
+/// A program with an allocator of its own keeps it. What that maps is managed, but for what our own threads
+/// and the loader ask it for.
+fn allocator_of_the_program(variant: Variant) {
+    let jemalloc = Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2");
+    let Some(jemalloc) = require_file(jemalloc, "libjemalloc2") else { return };
+    for part in ["small", "storm"] {
+        let command = Command::new(program("heap")).args([part, "96"]);
+        run(variant, command.env("LD_PRELOAD", jemalloc.to_str().unwrap()), "all");
+    }
+}
+behaviour!(allocator_of_the_program: m16, m64, copy, threads);

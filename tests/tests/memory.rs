@@ -29,6 +29,11 @@ fn allocators(variant: Variant) {
 }
 behaviour!(allocators: m16, m64, copy);
 
+fn hints(variant: Variant) {
+    was_out(&memory(&Scratch::new(), variant, "hints", "128"));
+}
+behaviour!(hints: m16, m64, copy);
+
 fn growth(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "grow", "128"));
 }

@@ -38,7 +38,9 @@ pub enum Mmu {
 /// Which blocks of the program's heap are managed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Heap {
-    /// Blocks from --heap-min on
+    /// All blocks, once there are more than a few: mimalloc stands in for libc's allocator
+    All,
+    /// Blocks from --heap-min on; the others stay with libc
     Large,
     /// None: all that malloc gives stays with the kernel, but for what an allocator of the program's own maps
     Off,

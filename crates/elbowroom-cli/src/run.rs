@@ -234,13 +234,14 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
             };
             let before = env::var_os(LOADER_VARIABLE);
             command.env(options::VARIABLE, options.encode());
-            let heap = args.swap > 0 && args.heap == Heap::Large;
-            let heap = if heap { Some(preload::find_heap(&library, &exe)?) } else { None };
+            // It is needed also if it manages no block (elbowroom-heap, `apart`).
+            let heap = if args.swap > 0 { Some(preload::find_heap(&library, &exe)?) } else { None };
             let ours = [Some(&library), heap.as_ref()];
             let ours: Vec<_> = ours.into_iter().flatten().map(|library| library.path.as_path()).collect();
-            if heap.is_some() {
+            if heap.is_some() && args.heap != Heap::Off {
                 let kept = (memory / KEPT_SHARE).min(MOST_KEPT);
-                command.env(HEAP_VARIABLE, format!("{};{kept}", args.heap_min));
+                let arena = if args.heap == Heap::All { arena_bytes(memory, args.swap) } else { 0 };
+                command.env(HEAP_VARIABLE, format!("{};{kept};{arena}", args.heap_min));
             } else {
                 command.env_remove(HEAP_VARIABLE);
             }
@@ -253,6 +254,15 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
         Some(failure) => return Err(failure),
     }
     Err(execute(command, name))
+}
+
+/// Addresses for all small blocks of a program's heap, in bytes: several times what can be in memory or out,
+/// since an allocator has pages that are used in part, and returns others late.
+fn arena_bytes(memory: u64, swap: u64) -> u64 {
+    const TIMES: u64 = 4;
+    const SMALLEST: u64 = 4 << 30;
+    const LARGEST: u64 = 1 << 40;
+    memory.saturating_add(swap).saturating_mul(TIMES).clamp(SMALLEST, LARGEST).next_multiple_of(1 << 30)
 }
 
 /// Why the program's memory cannot be managed, if so.

@@ -2,7 +2,6 @@
 //! library stands.
 
 use crate::cache::Cache;
-use crate::next;
 use crate::table::{Block, Table};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::c_void;
@@ -10,10 +9,6 @@ use std::ptr;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-
-/// The variable with the options: the smallest large block and the most that is kept of freed ones, in bytes,
-/// as `262144;67108864`.
-const VARIABLE: &std::ffi::CStr = c"ELBOWROOM_HEAP";
 
 /// Places of the table: twice as many as a process may have mappings.
 const BLOCKS: usize = 1 << 17;
@@ -35,23 +30,10 @@ static FREED: Cache<Words<KEPT>> = Cache::new(Words([const { AtomicU64::new(0) }
 /// Blocks from this size on are large.
 static SMALLEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Reads the options; without them no block is large, nor where another allocator than libc's comes next: it
-/// may be asked for more about a block than can be stood before, and its own mappings are managed.
-pub fn set_up() {
-    // SAFETY: the name is a string; no other thread exists.
-    let text = unsafe { libc::getenv(VARIABLE.as_ptr()) };
-    if text.is_null() {
-        return;
-    }
-    // SAFETY: the environment holds strings.
-    let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_str().unwrap_or("");
-    let numbers = text.split_once(';').map(|(smallest, kept)| (smallest.parse(), kept.parse()));
-    if let Some((Ok(smallest), Ok(kept))) = numbers
-        && next::is_libc()
-    {
-        FREED.set_most(kept);
-        SMALLEST.store(std::cmp::max(smallest, PAGE), Ordering::Release);
-    }
+/// From now on blocks of so many bytes and more are large, and up to `kept` bytes of freed ones are kept.
+pub fn set_up(smallest: usize, kept: usize) {
+    FREED.set_most(kept);
+    SMALLEST.store(std::cmp::max(smallest, PAGE), Ordering::Release);
 }
 
 /// Whether a block of so many bytes is to be ours.

@@ -1,22 +1,27 @@
-//! The library that `elbowroom run --heap large` preloads beside the other one: it stands before the
-//! functions of libc that allocate memory.
+//! The library that `elbowroom run --swap` preloads beside the other one: it stands before the functions of
+//! libc that allocate memory.
 //!
-//! libc maps large blocks by calls inside itself, which nobody can stand before. So blocks from a size on
-//! (`--heap-min`) are mapped here, by the name of mmap, behind which the other library stands: they are
-//! managed as any private memory that the program maps. All other blocks are those of whichever allocator
-//! comes next: libc's, or one that the program was linked with.
+//! libc maps memory by calls inside itself, which nobody can stand before. So with `--heap large` blocks from a
+//! size on (`--heap-min`) are mapped here ([`large`]), by the name of mmap, behind which the other library
+//! stands: they are managed as any private memory that the program maps. With `--heap all` the other blocks
+//! are mimalloc's, in one such mapping ([`small`]). What remains is whichever allocator's that comes next
+//! ([`next`]): libc's, or one that the program was linked with, which is left alone. And what the other
+//! library's threads and the loader ask for is never managed ([`apart`]).
 //!
-//! Whose a block is, is known by its address: a large one begins with a page, and is in the table
-//! ([`table::Table`]). Freed ones are kept for a while ([`cache::Cache`]), as libc keeps them: who allocates
-//! and frees the same large block again and again must not pay for a mapping and its faults each time.
+//! Whose a block is, is known by its address: a small one is in mimalloc's range; a large one begins with a
+//! page, and is in the table ([`table::Table`]). Freed large ones are kept for a while ([`cache::Cache`]), as
+//! libc keeps them: who allocates and frees the same large block again and again must not pay for a mapping
+//! and its faults each time.
 //!
-//! It has no locks, and so a forked child finds it complete: table and cache are arrays of words.
+//! It has no locks of its own, and so a forked child finds it complete: table and cache are arrays of words.
 
 #![cfg_attr(loom, allow(dead_code))]
 
 mod table;
 
 // Loom's atomics cannot be made in constants; the model is of the table.
+#[cfg(not(loom))]
+mod apart;
 #[cfg(not(loom))]
 mod cache;
 #[cfg(not(loom))]
@@ -25,3 +30,5 @@ mod large;
 mod next;
 #[cfg(not(loom))]
 mod shims;
+#[cfg(not(loom))]
+mod small;

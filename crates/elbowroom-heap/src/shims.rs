@@ -1,6 +1,6 @@
 //! The functions that the program finds instead of libc's.
 
-use crate::{large, next};
+use crate::{apart, large, next, small};
 use libc::{c_int, c_void, size_t};
 use std::ptr;
 
@@ -22,10 +22,34 @@ macro_rules! export {
     };
 }
 
+/// Exports functions that are told where they were called from, in the argument behind their own.
+macro_rules! export_with_caller {
+    ($($name:ident = $body:ident, $x86:literal, $arm:literal;)*) => {
+        $(
+            /// libc's function of this name.
+            ///
+            /// # Safety
+            /// As libc's function.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            #[cfg_attr(test, allow(dead_code))]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() -> *mut c_void {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {body}", body = sym $body);
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!(concat!("mov ", $arm, ", x30"), "b {body}", body = sym $body);
+            }
+        )*
+    };
+}
+
+export_with_caller! {
+    malloc = malloc_for, "rsi", "x1";
+    calloc = calloc_for, "rdx", "x2";
+    realloc = realloc_for, "rdx", "x2";
+}
+
 export! {
-    malloc(size: size_t) -> *mut c_void = allocate;
-    calloc(count: size_t, size: size_t) -> *mut c_void = allocate_zeros;
-    realloc(block: *mut c_void, size: size_t) -> *mut c_void = resize;
     reallocarray(block: *mut c_void, count: size_t, size: size_t) -> *mut c_void = resize_array;
     free(block: *mut c_void) -> () = give_up;
     memalign(align: size_t, size: size_t) -> *mut c_void = allocate_aligned;
@@ -46,7 +70,43 @@ static CONSTRUCTOR: unsafe extern "C" fn() = construct;
 /// are the next allocator's.
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn construct() {
-    large::set_up();
+    apart::set_up();
+    if let Some(options) = Options::read()
+        && next::is_libc()
+    {
+        large::set_up(options.smallest, options.kept);
+        small::set_up(options.arena);
+    }
+}
+
+/// What the command asks for, all in bytes.
+struct Options {
+    /// The smallest large block.
+    smallest: usize,
+    /// The most that is kept of freed large blocks.
+    kept: usize,
+    /// The addresses for small blocks; 0: they are libc's.
+    arena: usize,
+}
+
+impl Options {
+    /// The variable: three numbers, as `262144;67108864;0`.
+    const VARIABLE: &std::ffi::CStr = c"ELBOWROOM_HEAP";
+
+    /// Without options no block is ours. Nor where another allocator than libc's comes next: it may be asked
+    /// for more about a block than can be stood before, and its own mappings are managed.
+    fn read() -> Option<Self> {
+        // SAFETY: the name is a string; no other thread exists.
+        let text = unsafe { libc::getenv(Self::VARIABLE.as_ptr()) };
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: the environment holds strings.
+        let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_str().ok()?;
+        let mut numbers = text.split(';').map_while(|number| number.parse().ok());
+        let (smallest, kept, arena) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        Some(Self { smallest, kept, arena })
+    }
 }
 
 fn no_memory() -> *mut c_void {
@@ -64,8 +124,50 @@ fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value }
 }
 
+unsafe extern "C" fn malloc_for(size: size_t, caller: usize) -> *mut c_void {
+    if apart::is_wanted(caller) {
+        let block = apart::allocate(size);
+        if !block.is_null() {
+            return block;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { allocate(size) }
+}
+
+unsafe extern "C" fn calloc_for(count: size_t, size: size_t, caller: usize) -> *mut c_void {
+    if apart::is_wanted(caller)
+        && let Some(bytes) = count.checked_mul(size)
+    {
+        let block = apart::allocate(bytes);
+        if !block.is_null() {
+            return block;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { allocate_zeros(count, size) }
+}
+
+unsafe extern "C" fn realloc_for(block: *mut c_void, size: size_t, caller: usize) -> *mut c_void {
+    if block.is_null() {
+        // SAFETY: the caller's promise.
+        return unsafe { malloc_for(size, caller) };
+    }
+    if apart::size_of(block).is_none() {
+        // SAFETY: the caller's promise.
+        return unsafe { resize(block, size) };
+    }
+    // What was apart stays so: the same threads use it.
+    let new = if size == 0 { ptr::null_mut() } else { apart::allocate(size) };
+    if !new.is_null() || size == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { move_to(new, size, block) };
+    }
+    new
+}
+
 unsafe fn allocate(size: size_t) -> *mut c_void {
-    match large::allocate(size) {
+    match large::allocate(size).or_else(|| small::allocate(size)) {
         Some(block) => block,
         // SAFETY: the caller's promise.
         None => unsafe { next::malloc(size) },
@@ -73,7 +175,8 @@ unsafe fn allocate(size: size_t) -> *mut c_void {
 }
 
 unsafe fn allocate_zeros(count: size_t, size: size_t) -> *mut c_void {
-    match count.checked_mul(size).and_then(large::allocate_zeros) {
+    let ours = |bytes| large::allocate_zeros(bytes).or_else(|| small::allocate_zeros(bytes));
+    match count.checked_mul(size).and_then(ours) {
         Some(block) => block,
         // SAFETY: the caller's promise. It refuses what is too much.
         None => unsafe { next::calloc(count, size) },
@@ -85,48 +188,43 @@ unsafe fn resize(block: *mut c_void, size: size_t) -> *mut c_void {
         // SAFETY: the caller's promise.
         return unsafe { allocate(size) };
     }
-    if let Some(has) = large::size_of(block) {
-        // SAFETY: the caller's promise; the block is ours.
-        return unsafe { resize_large(block, has, size) };
-    }
-    let Some(new) = large::allocate(size) else {
-        // SAFETY: the caller's promise; the block is theirs.
-        return unsafe { next::realloc(block, size) };
-    };
-    // SAFETY: the block is the caller's, who gives it up, and theirs; the new one has `size` bytes and is
-    // apart.
-    unsafe {
-        ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), next::usable_size(block).min(size));
-        next::free(block);
-    }
-    new
-}
-
-/// A block of ours of `has` bytes gets another size.
-unsafe fn resize_large(block: *mut c_void, has: size_t, size: size_t) -> *mut c_void {
-    if size == 0 {
+    let (is_small, is_large) = (small::has(block), large::size_of(block).is_some());
+    if size == 0 && (is_small || is_large) {
         // As libc: it is freed.
         // SAFETY: the caller's promise.
         unsafe { give_up(block) };
         return ptr::null_mut();
     }
-    if large::is_large(size) {
+    let stays = match large::is_large(size) {
         // SAFETY: the caller's promise.
-        let resized = unsafe { large::resize(block, size) };
-        if let Some(new) = resized {
-            return new;
+        true if is_large => unsafe { large::resize(block, size) },
+        // SAFETY: the caller's promise.
+        false if is_small => unsafe { small::resize(block, size) },
+        // SAFETY: the caller's promise; the block is theirs.
+        false if !is_large => return unsafe { next::realloc(block, size) },
+        _ => None,
+    };
+    stays.unwrap_or_else(|| {
+        // SAFETY: of libc's function there is no condition.
+        let new = unsafe { allocate(size) };
+        if !new.is_null() {
+            // SAFETY: the block is the caller's, who gives it up; the new one has `size` bytes.
+            unsafe { move_to(new, size, block) };
         }
+        new
+    })
+}
+
+/// Copies what a block has to a new one of `size` bytes, and frees it.
+///
+/// # Safety
+/// Both are the caller's, who gives the first up.
+unsafe fn move_to(new: *mut c_void, size: usize, block: *mut c_void) {
+    // SAFETY: the caller's promise; they are apart.
+    unsafe {
+        ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), usable_size(block).min(size));
+        give_up(block);
     }
-    // SAFETY: of libc's function there is no condition.
-    let new = unsafe { allocate(size) };
-    if !new.is_null() {
-        // SAFETY: the block is the caller's, who gives it up; the new one has `size` bytes and is apart.
-        unsafe {
-            ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast(), has.min(size));
-            give_up(block);
-        }
-    }
-    new
 }
 
 unsafe fn resize_array(block: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
@@ -140,11 +238,13 @@ unsafe fn resize_array(block: *mut c_void, count: size_t, size: size_t) -> *mut 
 unsafe fn give_up(block: *mut c_void) {
     // A program may look at errno after it has freed something.
     let before = errno();
-    // SAFETY: the caller's promise.
-    let ours = unsafe { large::free(block) };
-    if !ours {
-        // SAFETY: the caller's promise.
-        unsafe { next::free(block) };
+    // SAFETY: the caller's promise, for each.
+    unsafe {
+        if small::has(block) {
+            small::free(block);
+        } else if !large::free(block) {
+            if apart::size_of(block).is_some() { apart::free(block) } else { next::free(block) }
+        }
     }
     set_errno(before);
 }
@@ -152,7 +252,7 @@ unsafe fn give_up(block: *mut c_void) {
 unsafe fn allocate_aligned(align: size_t, size: size_t) -> *mut c_void {
     // libc rounds what is no power of two up.
     let rounded = align.checked_next_power_of_two().unwrap_or(usize::MAX);
-    match large::allocate_aligned(rounded, size) {
+    match large::allocate_aligned(rounded, size).or_else(|| small::allocate_aligned(rounded, size)) {
         Some(block) => block,
         // SAFETY: the caller's promise.
         None => unsafe { next::memalign(align, size) },
@@ -161,7 +261,8 @@ unsafe fn allocate_aligned(align: size_t, size: size_t) -> *mut c_void {
 
 unsafe fn allocate_aligned_to(to: *mut *mut c_void, align: size_t, size: size_t) -> c_int {
     let valid = align.is_power_of_two() && align.is_multiple_of(size_of::<*mut c_void>());
-    match if valid { large::allocate_aligned(align, size) } else { None } {
+    let ours = || large::allocate_aligned(align, size).or_else(|| small::allocate_aligned(align, size));
+    match valid.then(ours).flatten() {
         Some(block) => {
             // SAFETY: the caller's promise.
             unsafe { *to = block };
@@ -186,12 +287,18 @@ unsafe fn allocate_pages(size: size_t) -> *mut c_void {
 }
 
 unsafe fn usable_size(block: *mut c_void) -> size_t {
+    if small::has(block) {
+        // SAFETY: the caller's promise.
+        return unsafe { small::size_of(block) };
+    }
+    let ours = large::size_of(block).or_else(|| apart::size_of(block));
     // SAFETY: the caller's promise.
-    large::size_of(block).unwrap_or_else(|| unsafe { next::usable_size(block) })
+    ours.unwrap_or_else(|| unsafe { next::usable_size(block) })
 }
 
 unsafe fn trim(pad: size_t) -> c_int {
     let given = large::trim();
+    small::trim();
     // SAFETY: the caller's promise.
     unsafe { next::trim(pad) | c_int::from(given) }
 }

@@ -368,10 +368,19 @@ impl Drop for Arena {
 /// Reserves `len` bytes of private anonymous address space that is inherited by no child and in no core dump,
 /// and whose pages stay 4 KiB pages (a part of a huge page cannot be moved without splitting it).
 pub(crate) fn reserve(len: usize) -> Result<usize, Errno> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nobody.
-    let base =
-        unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+    reserve_by(len, 0, MapFlags::empty())
+}
+
+/// The same, exactly at `start`, where nothing may be mapped.
+pub(crate) fn reserve_at(start: usize, len: usize) -> Result<(), Errno> {
+    reserve_by(len, start, MapFlags::FIXED_NOREPLACE).map(drop)
+}
+
+fn reserve_by(len: usize, start: usize, place: MapFlags) -> Result<usize, Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | place;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping that replaces none disturbs nobody.
+    let base = unsafe { mm::mmap_anonymous(start as *mut _, len, prot, flags)? };
     for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
         // SAFETY: the advice concerns only the mapping made above. A kernel without huge pages refuses the
         // last.

@@ -294,6 +294,15 @@ impl HostMmu {
         self.layout.add_window(&self.uffd, min_len)
     }
 
+    /// Reserves and registers a window exactly there.
+    ///
+    /// # Errors
+    /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is mapped there. ENOMEM: there are
+    /// too many windows, or a limit of the process does not leave twice as much.
+    pub fn add_window_at(&self, window: Range<usize>) -> Result<(), Errno> {
+        self.layout.add_window_at(&self.uffd, window)
+    }
+
     /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes whoever waits there;
     /// unless `wanted`, asked once all who would map the page can see the denial, says no. Tells what it
     /// said.

@@ -8,7 +8,7 @@
 //! Synchronization: the record of denials is under the `window` lock; its size is also in an atomic, so that
 //! the common case (none) takes no lock.
 
-use crate::arena::reserve;
+use crate::arena::{reserve, reserve_at};
 use crate::limits::{WINDOW_GRAIN, room_by_limits, window_sizes};
 use crate::poke::poke;
 use crate::uffd::{Protection, Uffd};
@@ -84,7 +84,10 @@ impl Layout {
         let mut last = Errno::NOMEM;
         for len in window_sizes(min_len, room_by_limits()) {
             match self.reserve_apart(len + table_room(len)) {
-                Ok(start) => return self.enter_window(uffd, start, len),
+                Ok(start) => {
+                    let window = start..start + len;
+                    return self.enter_window(uffd, window.clone(), window.end).map(|()| window);
+                }
                 Err(e) => last = e,
             }
         }
@@ -111,23 +114,51 @@ impl Layout {
         found
     }
 
-    /// Enters what was reserved at `start`, with room for the table behind it, as a window of `len` bytes; or
-    /// unmaps it.
-    fn enter_window(&self, uffd: &Uffd, start: usize, len: usize) -> Result<Range<usize>, Errno> {
-        let window = start..start + len;
-        let result = self.try_to_enter(uffd, window.clone());
-        if result.is_err() {
-            // SAFETY: it was reserved for this, and nobody knows of it.
-            let _ = unsafe { mm::munmap(start as *mut _, len + table_room(len)) };
+    /// Reserves and registers a window exactly there, where nothing may be mapped.
+    ///
+    /// # Errors
+    /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is there. ENOMEM: there are too many
+    /// windows, of which half are for [`Layout::add_window`], or a limit of the process does not leave twice
+    /// as much.
+    pub(crate) fn add_window_at(&self, uffd: &Uffd, window: Range<usize>) -> Result<(), Errno> {
+        if window.is_empty() || !(window.start | window.end).is_multiple_of(WINDOW_GRAIN) {
+            return Err(Errno::INVAL);
         }
-        result.map(|()| window)
+        if self.windows.windows().any(|other| other.start < window.end && window.start < other.end) {
+            return Err(Errno::EXIST);
+        }
+        let enough = room_by_limits().is_none_or(|room| window.len() <= room / 2);
+        if !enough || !self.windows.is_half_free() {
+            return Err(Errno::NOMEM);
+        }
+        reserve_at(window.start, window.len())?;
+        match reserve(table_room(window.len())) {
+            Ok(table) => self.enter_window(uffd, window, table),
+            Err(e) => {
+                // SAFETY: it was reserved above, and nobody knows of it.
+                let _ = unsafe { mm::munmap(window.start as *mut _, window.len()) };
+                Err(e)
+            }
+        }
     }
 
-    fn try_to_enter(&self, uffd: &Uffd, window: Range<usize>) -> Result<(), Errno> {
-        let table = (window.end + PAGE_SIZE) as *mut std::ffi::c_void;
+    /// Enters what was reserved for a window, and for its table, with a page before it; or unmaps both.
+    fn enter_window(&self, uffd: &Uffd, window: Range<usize>, table: usize) -> Result<(), Errno> {
+        let result = self.try_to_enter(uffd, window.clone(), table);
+        if result.is_err() {
+            for (start, len) in [(window.start, window.len()), (table, table_room(window.len()))] {
+                // SAFETY: it was reserved for this, and nobody knows of it.
+                let _ = unsafe { mm::munmap(start as *mut _, len) };
+            }
+        }
+        result
+    }
+
+    fn try_to_enter(&self, uffd: &Uffd, window: Range<usize>, guard: usize) -> Result<(), Errno> {
+        let table = (guard + PAGE_SIZE) as *mut std::ffi::c_void;
         let table_len = table_room(window.len()) - PAGE_SIZE;
-        // SAFETY: the page between window and table, which nobody uses: a guard.
-        unsafe { mm::mprotect(window.end as *mut _, PAGE_SIZE, MprotectFlags::empty())? };
+        // SAFETY: the page before the table, which nobody uses: a guard.
+        unsafe { mm::mprotect(guard as *mut _, PAGE_SIZE, MprotectFlags::empty())? };
         // A forked child asks which addresses are windows.
         // SAFETY: the advice concerns only the room for the table.
         unsafe { mm::madvise(table, table_len, Advice::LinuxDoFork)? };
@@ -136,8 +167,8 @@ impl Layout {
             return Err(Errno::NOMEM);
         }
         uffd.register(window.clone(), Protection::WriteProtected)?;
-        // SAFETY: fresh anonymous memory behind the window, as long as the table needs, which nobody else
-        // knows of, and which is unmapped only if this fails.
+        // SAFETY: fresh anonymous memory, as long as the table needs, which nobody else knows of, and which is
+        // unmapped only if this fails.
         unsafe { self.windows.add_window(window, table.cast()) }
     }
 
@@ -345,7 +376,7 @@ impl Layout {
     }
 }
 
-/// Room for the table behind a window of `len` bytes, with a page between that nobody can touch.
+/// Room for the table of a window of `len` bytes, with a page before it that nobody can touch.
 fn table_room(len: usize) -> usize {
     PAGE_SIZE + WindowTable::bytes_for(len)
 }

@@ -122,6 +122,12 @@ pub trait Mmu: Send + Sync + 'static {
     /// ENOMEM: there is no room.
     fn add_window(&self, min_len: usize) -> Result<Range<usize>, Errno>;
 
+    /// The same, exactly there.
+    ///
+    /// # Errors
+    /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is there. ENOMEM: there is no room.
+    fn add_window_at(&self, window: Range<usize>) -> Result<(), Errno>;
+
     /// Gives up addresses that [`Mmu::add_window`], or the making of a space, gave, with nothing mapped in
     /// them.
     fn remove_window(&self, start: usize);
@@ -260,6 +266,10 @@ impl Mmu for HostMmu {
         self.add_window(min_len)
     }
 
+    fn add_window_at(&self, window: Range<usize>) -> Result<(), Errno> {
+        self.add_window_at(window)
+    }
+
     fn remove_window(&self, _start: usize) {
         // Windows last as long as the process.
     }
@@ -322,6 +332,10 @@ impl Mmu for SoftMmu {
     fn add_window(&self, _min_len: usize) -> Result<Range<usize>, Errno> {
         // A space has all its addresses from the beginning.
         Err(Errno::NOMEM)
+    }
+
+    fn add_window_at(&self, _window: Range<usize>) -> Result<(), Errno> {
+        Err(Errno::EXIST)
     }
 
     fn remove_window(&self, start: usize) {

@@ -144,6 +144,11 @@ impl WindowTable {
         self.windows[MAX_WINDOWS - 1].get().is_none()
     }
 
+    /// Whether half of all windows can still be added.
+    pub(crate) fn is_half_free(&self) -> bool {
+        self.windows[MAX_WINDOWS / 2].get().is_none()
+    }
+
     /// Adds a window, whose pages' marks are kept in `memory`.
     ///
     /// # Errors

@@ -76,6 +76,8 @@ pub enum First {
     Kernel(Option<Reason>),
     /// The manager's: memory without a file.
     Memory,
+    /// The same, where it is wanted, if the manager can have the addresses; else the kernel's.
+    MemoryThere,
     /// It depends on the file.
     LookAtFile,
 }
@@ -102,6 +104,10 @@ const FOLLOWED: c_int = libc::MAP_TYPE
     | libc::MAP_STACK
     | libc::MAP_DENYWRITE
     | libc::MAP_EXECUTABLE;
+
+/// The manager takes addresses of which a program wants so many bytes at once: a heap's, and not one of many
+/// small mappings, since each such range costs a little for ever.
+const LARGE_ENOUGH: usize = 16 << 20;
 
 /// Decides from the arguments alone, as far as possible.
 pub fn first(args: &MapArgs, around: &Surroundings) -> First {
@@ -132,6 +138,9 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     }
     if args.addr != 0 && !around.inside_windows {
         // A hint is followed by the kernel where there is room.
+        if anonymous && args.flags & libc::MAP_FIXED == 0 && args.len >= LARGE_ENOUGH {
+            return First::MemoryThere;
+        }
         let reason = if args.fixed() { Reason::FixedOutsideWindow } else { Reason::HintOutsideWindow };
         return First::Kernel(Some(reason));
     }
@@ -274,6 +283,16 @@ mod tests {
         assert_eq!(first(&MapArgs { len: 255 << 10, ..memory }, &around), counted(Reason::TooSmall));
         let file = MapArgs { flags: MAP_PRIVATE, prot: PROT_READ | PROT_WRITE, ..BIG };
         assert_eq!(first(&file, &around), First::LookAtFile);
+        let hinted = MapArgs { addr: 1 << 32, len: LARGE_ENOUGH, ..memory };
+        assert_eq!(first(&hinted, &around), First::MemoryThere);
+        assert_eq!(
+            first(&MapArgs { len: LARGE_ENOUGH - 1, ..hinted }, &around),
+            counted(Reason::HintOutsideWindow)
+        );
+        let flagged = |flag| first(&MapArgs { flags: memory.flags | flag, ..hinted }, &around);
+        assert_eq!(flagged(libc::MAP_FIXED_NOREPLACE), First::MemoryThere);
+        assert_eq!(flagged(MAP_FIXED), counted(Reason::FixedOutsideWindow));
+        assert_eq!(first(&hinted, &Surroundings { inside_windows: true, ..around }), First::Memory);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum Op {
     },
     /// mmap of private memory without a file: gives the address.
     MapMemory(MapArgs),
+    /// The same, where addresses are wanted that are nobody's yet.
+    MapMemoryThere(MapArgs),
     /// munmap.
     Unmap(Range<usize>),
     /// mprotect: gives 1, or 0 if it must be handed back.

@@ -27,6 +27,9 @@ pub const NOT_ALONE: i32 = -3;
 /// [`Op::Unmap`]'s answer when a part of the range is the kernel's by now; nothing was changed.
 pub const NOT_OURS: i32 = libc::EXDEV;
 
+/// [`Op::MapMemoryThere`]'s answer when the manager cannot have the addresses.
+pub const NO_ADDRESSES: i32 = -4;
+
 /// How often a file is opened anew that was closed before it was mapped.
 const MAP_ROUNDS: usize = 100;
 
@@ -55,6 +58,12 @@ fn perform(
             return map(process, manager, space, &Wanted { args, id, tid, writable });
         }
         Op::MapMemory(args) => return map_object(space, &args, false, None).map_err(number),
+        Op::MapMemoryThere(args) => {
+            if space.add_addresses(args.addr, args.rounded()).is_err() {
+                return Err(NO_ADDRESSES);
+            }
+            return map_object(space, &args, false, None).map_err(number);
+        }
         Op::Unmap(range) => space.unmap_ours(range.start, range.len()),
         Op::Protect(range, prot) => {
             return match space.protect(range.start, range.len(), prot) {

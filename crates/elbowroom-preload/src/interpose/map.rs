@@ -64,7 +64,8 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     };
     match policy::first(args, &around) {
         First::Kernel(reason) => return map_by_kernel(process, args, reason),
-        First::Memory => return map_memory(process, args),
+        First::Memory => return map_memory(process, args, Op::MapMemory(*args)),
+        First::MemoryThere => return map_memory(process, args, Op::MapMemoryThere(*args)),
         First::LookAtFile => {}
     }
     let (Some(stat), Some(open_flags), Some(filesystem)) =
@@ -116,12 +117,12 @@ fn start_manager(process: &'static Process) -> Result<(), Option<Reason>> {
     service::manager(process).map(drop).ok_or(None)
 }
 
-/// Private memory without a file.
-fn map_memory(process: &'static Process, args: &MapArgs) -> *mut c_void {
+/// Private memory without a file, by the operation.
+fn map_memory(process: &'static Process, args: &MapArgs, op: Op) -> *mut c_void {
     if let Err(reason) = start_manager(process) {
         return map_by_kernel(process, args, reason);
     }
-    match request::submit(process, Op::MapMemory(*args)) {
+    match request::submit(process, op) {
         Ok(at) => {
             signals::arm();
             limits::settle();
@@ -130,6 +131,11 @@ fn map_memory(process: &'static Process, args: &MapArgs) -> *mut c_void {
         Err(libc::EEXIST) if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => {
             sys::set_errno(libc::EEXIST);
             libc::MAP_FAILED
+        }
+        Err(serve::NO_ADDRESSES) => {
+            let fixed = args.flags & libc::MAP_FIXED_NOREPLACE != 0;
+            let reason = if fixed { Reason::FixedOutsideWindow } else { Reason::HintOutsideWindow };
+            map_by_kernel(process, args, Some(reason))
         }
         Err(_) => map_by_kernel(process, args, Some(Reason::ManagerRefused)),
     }

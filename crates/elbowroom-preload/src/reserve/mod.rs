@@ -20,6 +20,7 @@
 
 mod buffers;
 mod heap;
+mod lent;
 mod stacks;
 
 pub use buffers::Buffer;

@@ -164,6 +164,29 @@ impl<P: Platform> Space<P> {
         Ok(range.start)
     }
 
+    /// Makes addresses the space's that were nobody's, so that [`Place::Hint`] and [`Place::FixedNoReplace`] can
+    /// be there: the whole blocks of 2 MiB around them.
+    ///
+    /// # Errors
+    /// EEXIST: something is mapped among them. ENOMEM: there is no room for more addresses, or they are none
+    /// of a program's.
+    ///
+    /// Locks: `layout`.
+    pub fn add_addresses(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(HUGE));
+        let range = addr & !(HUGE - 1)..end.ok_or(Errno::NOMEM)?;
+        let all = self.addresses();
+        if range.start < all.start || range.end > all.end {
+            return Err(Errno::NOMEM);
+        }
+        let mut layout = self.mm.write();
+        if !self.core.mmu.covers(range.start, range.len()) {
+            self.core.mmu.add_window_at(range.clone())?;
+            self.mm.release(&mut layout, &range);
+        }
+        Ok(())
+    }
+
     /// What [`Space::map`] would say of the place alone.
     ///
     /// # Errors

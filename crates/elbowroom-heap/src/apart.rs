@@ -1,0 +1,140 @@
+//! Blocks that must never be paged: those of the other library's own threads, and those of the loader.
+//!
+//! The threads that serve faults cannot wait for one. libc and the loader allocate for every thread (its table
+//! of thread-local variables, what `opendir` reads into), and all threads read what the loader keeps about
+//! libraries whenever a thread-local variable is used after one was loaded. So what they ask for comes from
+//! the other library's own heap, which the kernel maps. That is so whatever allocator the program has: one of
+//! its own maps its memory by name, so that it is managed.
+//!
+//! Synchronization: the pointers are written once, before the program has threads. Signals are blocked while
+//! the other heap's lock is held: a handler of the program's may wait for a thread that needs the lock.
+
+use elbowroom_sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use libc::{c_int, c_long, c_void};
+use std::ptr;
+
+/// The functions of the other library.
+static IS_OWN_THREAD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static ALLOCATE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static FREE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static SIZE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Where the loader's code is.
+static LOADER_START: AtomicUsize = AtomicUsize::new(0);
+static LOADER_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Finds the other library and the loader. Without the first, nothing is apart.
+pub fn set_up() {
+    let find = |name: &std::ffi::CStr| {
+        // SAFETY: the name is a string.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    };
+    let allocate = find(c"elbowroom_own_allocate");
+    let (free, size) = (find(c"elbowroom_own_free"), find(c"elbowroom_own_size"));
+    let is_own_thread = find(c"elbowroom_is_own_thread");
+    if [allocate, free, size, is_own_thread].iter().any(|found| found.is_null()) {
+        return;
+    }
+    if let Some((start, len)) = loader(find(c"_r_debug")) {
+        LOADER_START.store(start, Ordering::Relaxed);
+        LOADER_LEN.store(len, Ordering::Relaxed);
+    }
+    FREE.store(free, Ordering::Release);
+    SIZE.store(size, Ordering::Release);
+    ALLOCATE.store(allocate, Ordering::Release);
+    IS_OWN_THREAD.store(is_own_thread, Ordering::Release);
+}
+
+/// Where the loader is mapped, by what it tells debuggers of itself and by its program headers: the start, and
+/// the bytes.
+fn loader(debug: *mut c_void) -> Option<(usize, usize)> {
+    /// The loader's struct r_debug (link.h).
+    #[repr(C)]
+    struct Debug {
+        version: c_int,
+        map: usize,
+        brk: usize,
+        state: c_int,
+        base: usize,
+    }
+    // SAFETY: null, or the loader's variable of this type.
+    let base = unsafe { debug.cast::<Debug>().as_ref() }?.base;
+    if base == 0 {
+        return None;
+    }
+    // SAFETY: an ELF file is mapped there with its headers, as all are.
+    let headers = unsafe {
+        let elf = &*(base as *const libc::Elf64_Ehdr);
+        std::slice::from_raw_parts(
+            (base + elf.e_phoff as usize) as *const libc::Elf64_Phdr,
+            elf.e_phnum.into(),
+        )
+    };
+    let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let len = loaded.map(|header| (header.p_vaddr + header.p_memsz) as usize).max()?;
+    Some((base, len))
+}
+
+/// Whether what is called from `caller` is to be apart.
+pub fn is_wanted(caller: usize) -> bool {
+    let function = IS_OWN_THREAD.load(Ordering::Acquire);
+    if function.is_null() {
+        return false;
+    }
+    let from_loader =
+        caller.wrapping_sub(LOADER_START.load(Ordering::Relaxed)) < LOADER_LEN.load(Ordering::Relaxed);
+    // SAFETY: the other library's function of this name has this type.
+    from_loader || unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> bool>(function)() }
+}
+
+/// Runs `call` without signals.
+fn without_signals<R>(call: impl FnOnce() -> R) -> R {
+    let change = |how: c_int, set: *const u64, before: *mut u64| {
+        // SAFETY: both sets are 8 bytes, as the kernel has them. By system call: the other library stands
+        // before the function.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how as c_long, set, before, 8 as c_long) }
+    };
+    let (all, mut before) = (!0_u64, 0_u64);
+    change(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    let result = call();
+    change(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+    result
+}
+
+/// A block of zeros; null: there is no memory.
+pub fn allocate(size: usize) -> *mut c_void {
+    let function = ALLOCATE.load(Ordering::Acquire);
+    if function.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: the other library's function of this name has this type.
+    let function =
+        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(function) };
+    without_signals(|| function(size))
+}
+
+/// The bytes of a block, if it is apart.
+pub fn size_of(block: *mut c_void) -> Option<usize> {
+    let function = SIZE.load(Ordering::Acquire);
+    if function.is_null() || block.is_null() {
+        return None;
+    }
+    // SAFETY: the other library's function of this name has this type.
+    let function =
+        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> usize>(function) };
+    // SAFETY: a block of somebody's.
+    let size = unsafe { function(block) };
+    (size > 0).then_some(size)
+}
+
+/// Frees a block.
+///
+/// # Safety
+/// It is apart, and nobody uses it any more.
+pub unsafe fn free(block: *mut c_void) {
+    let function = FREE.load(Ordering::Acquire);
+    // SAFETY: the other library's function of this name has this type; there is one, since there is a block.
+    let function = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(function) };
+    // SAFETY: the caller's promise.
+    without_signals(|| unsafe { function(block) });
+}

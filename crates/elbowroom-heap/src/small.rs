@@ -1,0 +1,150 @@
+//! All other blocks, for `--heap all`: mimalloc's, in one mapping of ours.
+//!
+//! The first blocks of a program are libc's as ever, so that a program with little memory pays for nothing. As
+//! soon as it has allocated [`LIBC_BYTES`], a range of addresses is mapped by the name of mmap, so that it is
+//! managed, and given to mimalloc, which gets no memory from elsewhere. Whose a block is is known by whether
+//! it lies in the range. If the range is full, libc is asked again.
+//!
+//! Synchronization: the range is written before `STATE` says so. mimalloc takes no locks where it allocates
+//! and frees (of its two kept versions that is the second), so a forked child can go on with what was copied.
+
+use elbowroom_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use libc::c_void;
+use libmimalloc_sys as mi;
+use std::ptr;
+
+/// What libc allocates first, in bytes, all together.
+const LIBC_BYTES: usize = 4 << 20;
+
+/// libc's blocks are multiples of that, and programs rely on it.
+const ALIGN: usize = 16;
+
+/// Larger alignments are left to libc.
+const MAX_ALIGN: usize = 64 << 10;
+
+/// mimalloc's option of this number (mimalloc.h): milliseconds after which what was freed is given back.
+const PURGE_DELAY: mi::mi_option_t = 15;
+const PURGE_DELAY_MS: libc::c_long = 1000;
+
+/// All blocks are libc's.
+const OFF: u32 = 0;
+/// As long as there are few.
+const FEW: u32 = 1;
+/// A thread maps the range; until then they are libc's.
+const MAPPING: u32 = 2;
+const ON: u32 = 3;
+
+static STATE: AtomicU32 = AtomicU32::new(OFF);
+/// Bytes that libc allocated so far.
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+static START: AtomicUsize = AtomicUsize::new(0);
+static LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on small blocks are ours, in a range of so many bytes, unless that is 0.
+pub fn set_up(bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
+    LEN.store(bytes, Ordering::Relaxed);
+    STATE.store(FEW, Ordering::Release);
+}
+
+/// Whether a block of so many bytes is to be ours.
+fn is_ours(size: usize) -> bool {
+    match STATE.load(Ordering::Acquire) {
+        ON => true,
+        FEW => {
+            let before = ALLOCATED.fetch_add(size, Ordering::Relaxed);
+            before >= LIBC_BYTES && start()
+        }
+        _ => false,
+    }
+}
+
+/// Maps the range. `false`: another thread does, or it cannot be had.
+fn start() -> bool {
+    if STATE.compare_exchange(FEW, MAPPING, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return STATE.load(Ordering::Acquire) == ON;
+    }
+    let len = LEN.load(Ordering::Relaxed);
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, wherever it is put.
+    let at = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags | libc::MAP_NORESERVE, -1, 0) };
+    let given = at != libc::MAP_FAILED && {
+        // SAFETY: options of mimalloc, and memory that was just mapped and is nobody else's.
+        unsafe {
+            mi::mi_option_set(mi::mi_option_limit_os_alloc, 1);
+            mi::mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
+            mi::mi_manage_os_memory_ex(at, len, true, false, true, -1, false, ptr::null_mut())
+        }
+    };
+    if given {
+        START.store(at as usize, Ordering::Release);
+    }
+    STATE.store(if given { ON } else { OFF }, Ordering::Release);
+    given
+}
+
+/// Whether the block is one of these.
+pub fn has(block: *mut c_void) -> bool {
+    let start = START.load(Ordering::Acquire);
+    start != 0 && (block as usize).wrapping_sub(start) < LEN.load(Ordering::Relaxed)
+}
+
+/// A block; `None`: whoever comes next is to have a try.
+pub fn allocate(size: usize) -> Option<*mut c_void> {
+    // SAFETY: of these functions there is no condition.
+    let block = is_ours(size).then(|| unsafe { mi::mi_malloc(size.max(ALIGN)) })?;
+    (!block.is_null()).then_some(block)
+}
+
+/// The same, of zeros. Touches none that are new.
+pub fn allocate_zeros(size: usize) -> Option<*mut c_void> {
+    // SAFETY: as above.
+    let block = is_ours(size).then(|| unsafe { mi::mi_zalloc(size.max(ALIGN)) })?;
+    (!block.is_null()).then_some(block)
+}
+
+/// The same as the first, at a multiple of `align`, a power of two.
+pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
+    let ours = align <= MAX_ALIGN && is_ours(size);
+    // SAFETY: as above.
+    let block = ours.then(|| unsafe { mi::mi_malloc_aligned(size.max(ALIGN), align) })?;
+    (!block.is_null()).then_some(block)
+}
+
+/// The bytes of a block.
+///
+/// # Safety
+/// It is one of these.
+pub unsafe fn size_of(block: *mut c_void) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { mi::mi_usable_size(block) }
+}
+
+/// Gives a block another size; it may move. `None`: it is as it was.
+///
+/// # Safety
+/// It is one of these, and the caller's.
+pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
+    // SAFETY: the caller's promise.
+    let block = unsafe { mi::mi_realloc(block, size.max(ALIGN)) };
+    (!block.is_null()).then_some(block)
+}
+
+/// Frees a block.
+///
+/// # Safety
+/// It is one of these, and nobody uses it any more.
+pub unsafe fn free(block: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { mi::mi_free(block) };
+}
+
+/// Gives back what is free.
+pub fn trim() {
+    if STATE.load(Ordering::Acquire) == ON {
+        // SAFETY: of this function there is no condition.
+        unsafe { mi::mi_collect(true) };
+    }
+}
