@@ -33,13 +33,21 @@ impl Cgroup {
     /// # Errors
     /// If this machine has no memory controller, or does not permit to make a group under it.
     pub fn create(limit: Size) -> Result<Self> {
+        Self::create_with(limit, false)
+    }
+
+    /// The same; with `swap`, they may use as much of the machine's swap as there is.
+    ///
+    /// # Errors
+    /// As for [`Cgroup::create`].
+    pub fn create_with(limit: Size, swap: bool) -> Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
         let own =
             fs::read_to_string("/proc/self/cgroup").context("cannot read this process's control group")?;
         let parents = candidates(&mounts, &own);
         let mut reasons = Vec::new();
         for (version, parent) in parents {
-            match Self::create_under(&parent, version, limit) {
+            match Self::create_under(&parent, version, limit, swap) {
                 Ok(group) => return Ok(group),
                 Err(error) => reasons.push(format!("{error:#}")),
             }
@@ -50,7 +58,7 @@ impl Cgroup {
         bail!("no memory control group can be made here (root may): {}", reasons.join("; "))
     }
 
-    fn create_under(parent: &Path, version: Version, limit: Size) -> Result<Self> {
+    fn create_under(parent: &Path, version: Version, limit: Size, swap: bool) -> Result<Self> {
         let enabled_in = match version {
             Version::V1 => None,
             Version::V2 => enable_memory(parent)?,
@@ -64,13 +72,13 @@ impl Cgroup {
                 group.set("memory.limit_in_bytes", limit)?;
                 // Exists only where swap is accounted; memory and swap together may then not exceed the
                 // limit.
-                if group.dir.join("memory.memsw.limit_in_bytes").exists() {
+                if !swap && group.dir.join("memory.memsw.limit_in_bytes").exists() {
                     group.set("memory.memsw.limit_in_bytes", limit)?;
                 }
             }
             Version::V2 => {
                 group.set("memory.max", limit)?;
-                if group.dir.join("memory.swap.max").exists() {
+                if !swap && group.dir.join("memory.swap.max").exists() {
                     group.set("memory.swap.max", Size::from_bytes(0))?;
                 }
             }

@@ -20,11 +20,14 @@ pub enum Kind {
     Soft,
     /// Real pointers, by userfaultfd, in the lab's own process.
     Host,
+    /// Linux, with all memory that there is.
+    Plain,
 }
 
 impl Kind {
     /// A name that begins with another one comes first.
-    const ALL: [Self; 5] = [Self::KernelRandom, Self::Kernel, Self::Elbowroom, Self::Soft, Self::Host];
+    const ALL: [Self; 6] =
+        [Self::KernelRandom, Self::Kernel, Self::Elbowroom, Self::Soft, Self::Host, Self::Plain];
 
     /// As the command line has it.
     pub fn name(self) -> &'static str {
@@ -34,11 +37,12 @@ impl Kind {
             Self::Elbowroom => "elbowroom",
             Self::Soft => "soft",
             Self::Host => "host",
+            Self::Plain => "plain",
         }
     }
 
     fn is_kernel(self) -> bool {
-        matches!(self, Self::Kernel | Self::KernelRandom)
+        matches!(self, Self::Kernel | Self::KernelRandom | Self::Plain)
     }
 }
 

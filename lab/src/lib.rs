@@ -34,6 +34,7 @@ mod engine;
 mod files;
 pub mod histogram;
 mod interrupt;
+mod kernel_swap;
 mod locks;
 mod origin;
 mod output;

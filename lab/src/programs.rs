@@ -67,15 +67,16 @@ impl Programs {
         off: &str,
         worker_args: &[OsString],
     ) -> Vec<OsString> {
-        self.program_under_elbowroom(memory, stats, off, &self.alone(worker_args))
+        self.program_under_elbowroom(memory, stats, off, &[], &self.alone(worker_args))
     }
 
-    /// The same with any program.
+    /// The same with any program, and with more options.
     pub fn program_under_elbowroom(
         &self,
         memory: Size,
         stats: &Path,
         off: &str,
+        options: &[OsString],
         program: &[OsString],
     ) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
@@ -84,6 +85,7 @@ impl Programs {
         if !off.is_empty() {
             line.extend(["--ablate", off].map(OsString::from));
         }
+        line.extend_from_slice(options);
         line.push("--".into());
         line.extend_from_slice(program);
         line

@@ -79,7 +79,7 @@ impl Ground {
         // Faults of single pages are measured.
         config.ablation = Ablation { huge_folios: false, ..engine.ablation };
         Ok(match engine.kind {
-            Kind::Kernel | Kind::KernelRandom => Self::Kernel,
+            Kind::Kernel | Kind::KernelRandom | Kind::Plain => Self::Kernel,
             Kind::Soft => {
                 let manager = Manager::<Soft>::start_on(config)?;
                 Self::Soft(manager.create_space().context("no soft space")?, manager)

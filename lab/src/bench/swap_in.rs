@@ -4,12 +4,11 @@
 //! The kernel swaps to a file of the lab's own, which is made in the directory for scratch files and given up
 //! at the end. A manager has the same directory for its swap file.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::Value;
@@ -22,6 +21,7 @@ use crate::PAGE_BYTES;
 use crate::cli::TurnArgs;
 use crate::engine::Kind;
 use crate::interrupt::Interrupt;
+use crate::kernel_swap::KernelSwap;
 use crate::size::Size;
 
 const PAGE: usize = PAGE_BYTES as usize;
@@ -85,7 +85,9 @@ pub fn measure(args: &SwapInArgs, stage: &mut Stage) -> Result<(String, Value)> 
     );
     let comparison = Comparison::new("swap-in", description, args, ROWS, HIGHLIGHTS)?;
     let with_kernel = turns.engines.iter().any(|engine| engine.kind == Kind::Kernel);
-    let _swap = with_kernel.then(|| KernelSwap::on(&args.dir, args.size)).transpose()?;
+    let _swap = with_kernel
+        .then(|| KernelSwap::on(&args.dir, Size::from_bytes(2 * args.size.bytes())))
+        .transpose()?;
     let len = args.size.bytes() as usize;
     let swap = Swapping { bytes: 4 * args.size.bytes(), dir: args.dir.clone() };
     Turns::with_swap(turns, swap).take(comparison, stage, |ground, stage| {
@@ -209,50 +211,6 @@ fn swapped_in(ground: &Ground) -> Result<u64> {
     let text = std::fs::read_to_string("/proc/vmstat").context("cannot read /proc/vmstat")?;
     let value = text.lines().find_map(|line| line.strip_prefix("pswpin "));
     value.and_then(|value| value.trim().parse().ok()).context("/proc/vmstat has no pswpin")
-}
-
-/// A swap file that the kernel uses for as long as this lives.
-struct KernelSwap(PathBuf);
-
-impl KernelSwap {
-    fn on(dir: &Path, size: Size) -> Result<Self> {
-        let path = dir.join(format!("elbowroom-lab-swap-{}", std::process::id()));
-        let swap = Self(path);
-        let bytes = 2 * size.bytes() + (16 << 20);
-        // Not a hole: swapon(2) refuses files with holes.
-        let file = std::fs::File::create_new(&swap.0)
-            .with_context(|| format!("cannot make {}", swap.0.display()))?;
-        rustix::fs::fchmod(&file, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-            .with_context(|| format!("no room for a swap file of {} MiB", bytes >> 20))?;
-        drop(file);
-        command("mkswap", &[], &swap.0)?;
-        command("swapon", &["-p", "32767"], &swap.0)
-            .context("the kernel's swap needs root; leave the kernel out by --engines host,soft")?;
-        Ok(swap)
-    }
-}
-
-impl Drop for KernelSwap {
-    fn drop(&mut self) {
-        if let Err(error) = command("swapoff", &[], &self.0) {
-            eprintln!("elbowroom: {error:#}; swapoff {} does it", self.0.display());
-        } else {
-            let _ = std::fs::remove_file(&self.0);
-        }
-    }
-}
-
-/// Runs a program of util-linux on a path.
-fn command(name: &str, options: &[&str], path: &Path) -> Result<()> {
-    let found =
-        ["/usr/sbin", "/sbin", "/usr/bin"].iter().map(|dir| Path::new(dir).join(name)).find(|p| p.exists());
-    let program = found.with_context(|| format!("{name} is missing; apt install mount util-linux"))?;
-    let output = Command::new(program).args(options).arg(path).output()?;
-    if !output.status.success() {
-        bail!("{name} {}: {}", path.display(), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
 }
 
 /// The budget must have room for what is in memory.

@@ -1,7 +1,7 @@
 //! The programs: what they need, how their data is made, and how they are run.
 
 /// The scripts and sources, which are written beside the data.
-pub const SOURCES: [(&str, &str); 9] = [
+pub const SOURCES: [(&str, &str); 12] = [
     ("common.py", include_str!("../../programs/common.py")),
     ("arrays.py", include_str!("../../programs/arrays.py")),
     ("sqlite.py", include_str!("../../programs/sqlite.py")),
@@ -11,6 +11,9 @@ pub const SOURCES: [(&str, &str); 9] = [
     ("vectors.py", include_str!("../../programs/vectors.py")),
     ("repository.py", include_str!("../../programs/repository.py")),
     ("hash.c", include_str!("../../programs/hash.c")),
+    ("memory.py", include_str!("../../programs/memory.py")),
+    ("maps.cc", include_str!("../../programs/maps.cc")),
+    ("Heap.java", include_str!("../../programs/Heap.java")),
 ];
 
 /// Something that must be on the machine.
@@ -20,9 +23,41 @@ pub enum Need {
     Module(&'static str, &'static str),
     /// A command, and the package that has it.
     Command(&'static str, &'static str),
-    /// The compiled form of hash.c.
-    Hash,
+    /// What a compiler makes of a source.
+    Compiled(&'static Source),
 }
+
+/// A program that is compiled beside the scripts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The compiler and its options; `{made}` and `{source}` stand for the files.
+    pub compile: &'static [&'static str],
+    /// Its file.
+    pub source: &'static str,
+    /// What is made of it.
+    pub made: &'static str,
+    /// Debian's packages with the compiler and the libraries.
+    pub packages: &'static [&'static str],
+}
+
+const HASH: Source = Source {
+    compile: &["gcc", "-O2", "-o", "{made}", "{source}", "-ltokyocabinet"],
+    source: "hash.c",
+    made: "hash",
+    packages: &["gcc", "libtokyocabinet-dev"],
+};
+const MAPS: Source = Source {
+    compile: &["g++", "-O2", "-o", "{made}", "{source}"],
+    source: "maps.cc",
+    made: "maps",
+    packages: &["g++"],
+};
+const HEAP: Source = Source {
+    compile: &["javac", "{source}"],
+    source: "Heap.java",
+    made: "Heap.class",
+    packages: &["default-jdk-headless"],
+};
 
 /// What a run leaves of its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,8 +70,8 @@ pub enum Data {
     Made,
 }
 
-/// A program. Its lines of words are commands in which `{python}`, `{scripts}`, `{data}`, `{percent}` and
-/// `{hash}` stand for what their names say.
+/// A program. Its lines of words are commands in which `{python}`, `{scripts}`, `{data}` and `{percent}`
+/// stand for what their names say.
 #[derive(Debug)]
 pub struct Program {
     /// As `--only` has it.
@@ -162,11 +197,11 @@ pub const FILES: [Program; 10] = [
     },
     Program {
         name: "tokyo",
-        needs: &[Need::Hash],
+        needs: &[Need::Compiled(&HASH)],
         data: "hash-1",
-        warm: &["{hash}"],
-        run: &["{hash}", "run", "{data}", "{percent}"],
-        check: &["{hash}", "check", "{data}", "{percent}"],
+        warm: &["{scripts}/hash"],
+        run: &["{scripts}/hash", "run", "{data}", "{percent}"],
+        check: &["{scripts}/hash", "check", "{data}", "{percent}"],
         leaves: Data::Made,
         memory_divisor: 4,
         ..NONE
@@ -193,17 +228,86 @@ pub const FILES: [Program; 10] = [
     },
 ];
 
+/// Programs that allocate more than they may have: at 100 % about four times 512M.
+pub const MEMORY: [Program; 8] = [
+    Program {
+        name: "arrays",
+        needs: &[NUMPY],
+        warm: script!("memory", "warm"),
+        run: script!("memory", "arrays"),
+        ..IN_MEMORY
+    },
+    Program {
+        name: "frames",
+        needs: &[Need::Module("polars", "polars")],
+        warm: script!("memory", "warm"),
+        run: script!("memory", "frames"),
+        ..IN_MEMORY
+    },
+    Program {
+        name: "sort",
+        needs: &[Need::Command("sort", "coreutils")],
+        warm: &["sort", "--version"],
+        run: &["env", "LC_ALL=C", "sort", "-S", "4G", "--parallel=1", "{data}/lines.txt"],
+        memory_divisor: 2,
+        ..IN_MEMORY
+    },
+    Program {
+        name: "zstd",
+        needs: &[Need::Command("zstd", "zstd")],
+        warm: &["zstd", "--version"],
+        run: &["zstd", "-q", "-T1", "-3", "--long=31", "-c", "{data}/lines.txt"],
+        memory_divisor: 4,
+        ..IN_MEMORY
+    },
+    Program {
+        name: "sqlite",
+        needs: &[Need::Module("sqlite3", "python3 of the distribution, by apt")],
+        warm: script!("memory", "warm"),
+        run: script!("memory", "sqlite"),
+        memory_divisor: 2,
+        ..IN_MEMORY
+    },
+    Program {
+        name: "redis",
+        needs: &[Need::Command("redis-server", "redis-server")],
+        warm: script!("memory", "warm"),
+        run: script!("memory", "redis"),
+        ..IN_MEMORY
+    },
+    Program {
+        name: "java",
+        needs: &[Need::Compiled(&HEAP)],
+        warm: &["java", "-version"],
+        run: &["java", "-Xmx3g", "-cp", "{scripts}", "Heap", "{percent}"],
+        ..IN_MEMORY
+    },
+    Program {
+        name: "maps",
+        needs: &[Need::Compiled(&MAPS)],
+        warm: &["true"],
+        run: &["{scripts}/maps", "{percent}"],
+        ..IN_MEMORY
+    },
+];
+
+/// What these have in common: two of them share a file of lines, and the others need a directory.
+const IN_MEMORY: Program = Program { data: "memory-1", make: script!("memory", "make"), ..NONE };
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names_are_different_and_lines_name_scripts_that_there_are() {
-        for (index, program) in FILES.iter().enumerate() {
-            assert!(FILES[..index].iter().all(|other| other.name != program.name), "{}", program.name);
+        for (index, program) in FILES.iter().chain(&MEMORY).enumerate() {
+            let same = |other: &&Program| other.name == program.name;
+            assert!(index < FILES.len() || MEMORY.iter().filter(same).count() == 1, "{}", program.name);
+            assert!(index >= FILES.len() || FILES.iter().filter(same).count() == 1, "{}", program.name);
             for line in [program.make, program.warm, program.run, program.check] {
                 for script in line.iter().filter_map(|word| word.strip_prefix("{scripts}/")) {
-                    assert!(SOURCES.iter().any(|(name, _)| *name == script), "{script}");
+                    let made = [&HASH, &MAPS, &HEAP].iter().any(|source| source.made == script);
+                    assert!(made || SOURCES.iter().any(|(name, _)| *name == script), "{script}");
                 }
             }
             // What is stored must be looked at.

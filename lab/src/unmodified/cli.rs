@@ -6,18 +6,19 @@ use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::catalog;
+use super::catalog::{self, Program};
 use crate::engine::{self, Engine, Kind};
 use crate::size::Size;
 
 /// Examples for the help.
 pub const EXAMPLES: &str = "Examples:
   elbowroom lab run programs --kind files
+  elbowroom lab run programs --kind memory --percent 25 --memory 128M
   elbowroom lab run programs --only lmdb,git --runs 5 --dir /data/lab --json programs.json
   elbowroom lab run programs --percent 2 --memory 32M --runs 1      with little data, to try it
   elbowroom lab run programs --install                              installs what is missing
 
-The programs, and what they need:
+The programs of --kind files, and what they need:
   numpy    12,000 rows at random of an array of 3 GiB        python: numpy
   sums     the sums of all columns of the same array         python: numpy
   sqlite   a scan of 2 GB, 8,000 lookups                     python (its own module sqlite3)
@@ -30,6 +31,16 @@ The programs, and what they need:
                                                              apt: libtokyocabinet-dev, gcc
   git      60,000 objects of a pack of 1 GB, through windows of 1 MiB
                                                              apt: git; python
+Those of --kind memory, which need four times the memory that they have:
+  arrays   sort, histogram and matrix product                python: numpy
+  frames   group-by and join of 24,000,000 rows              python: polars
+  sort     570 MB of lines in memory; half of the memory     apt: coreutils; python
+  zstd     the same lines, --long=31; a quarter of it        apt: zstd; python
+  sqlite   9,000,000 rows and an index in memory; half       python (its own module sqlite3)
+  redis    7,000,000 values, then reads and changes          apt: redis-server; python
+  java     a map of 12,000,000 strings                       apt: default-jdk-headless
+  maps     two maps of 6,000,000 strings in C++              apt: g++
+The kernel has a swap file in DIR then, and plain is the kernel with all memory that there is.
 Python is that of DIR/venv if there is one, else python3. The data is made once, about 12 GB, and kept.";
 
 /// What the programs have in common.
@@ -38,6 +49,8 @@ Python is that of DIR/venv if there is one, else python3. The data is made once,
 pub enum ProgramsKind {
     /// They map files that are larger than the memory
     Files,
+    /// They allocate more than the memory
+    Memory,
 }
 
 /// Options of programs.
@@ -52,10 +65,16 @@ pub struct ProgramsArgs {
     /// How often each engine runs each program; the engines take turns, and medians are reported
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
-    /// Elbowroom's --memory, and the limit of the kernel's control group (page cache included)
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    /// Elbowroom's --memory, and the limit of the kernel's control group (page cache included) [default: 256M
+    /// for files, 512M for memory]
+    #[arg(long, value_name = "SIZE")]
     #[serde(rename = "memory_bytes")]
-    pub memory: Size,
+    pub memory: Option<Size>,
+    /// Elbowroom's --swap, and the size of the kernel's swap file; only for --kind memory [default: eight times
+    /// the memory]
+    #[arg(long, value_name = "SIZE")]
+    #[serde(rename = "swap_bytes")]
+    pub swap: Option<Size>,
     /// The device's readahead during all runs; it is restored afterwards
     #[arg(long, value_name = "SIZE", default_value = "128K")]
     #[serde(rename = "kernel_readahead_bytes")]
@@ -63,12 +82,9 @@ pub struct ProgramsArgs {
     /// How much data is made and used, in percent of the usual
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub percent: u64,
-    /// The engines, in the order of their turns: kernel, elbowroom; elbowroom-vma_locks is elbowroom without
-    /// that improvement
-    #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_values_t = [
-        Engine::whole(Kind::Kernel),
-        Engine::whole(Kind::Elbowroom),
-    ])]
+    /// The engines, in the order of their turns: plain, kernel, elbowroom; elbowroom-vma_locks is elbowroom
+    /// without that improvement [default: kernel and elbowroom; for memory plain before them]
+    #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     pub engines: Vec<Engine>,
     /// Where the data is made, and found the next time, on a disk; by default elbowroom-lab-programs in
     /// $TMPDIR, the current directory or /var/tmp, the first that is on one
@@ -98,14 +114,47 @@ impl ProgramsArgs {
         ensure!((1..=1000).contains(&self.percent), "--percent must be from 1 to 1000");
         ensure!((1.0..=86_400.0).contains(&self.bound_seconds), "--bound-seconds must be from 1 to 86400");
         // A quarter of it must be enough for a manager.
-        ensure!(self.memory >= Size::from_bytes(32 << 20), "--memory must be at least 32M");
+        ensure!(self.memory() >= Size::from_bytes(32 << 20), "--memory must be at least 32M");
+        ensure!(self.swap.is_none() || self.kind == ProgramsKind::Memory, "--swap is for --kind memory");
         for name in &self.only {
-            if !catalog::FILES.iter().any(|program| program.name == name) {
-                let known: Vec<_> = catalog::FILES.iter().map(|program| program.name).collect();
+            if !self.all().iter().any(|program| program.name == name) {
+                let known: Vec<_> = self.all().iter().map(|program| program.name).collect();
                 bail!("--only: there is no program {name}; there are {}", known.join(", "));
             }
         }
-        engine::check_engines(&self.engines, "programs", &[Kind::Kernel, Kind::Elbowroom])
+        engine::check_engines(&self.engines(), "programs", &[Kind::Plain, Kind::Kernel, Kind::Elbowroom])
+    }
+
+    /// The programs of the kind.
+    pub fn all(&self) -> &'static [Program] {
+        match self.kind {
+            ProgramsKind::Files => &catalog::FILES,
+            ProgramsKind::Memory => &catalog::MEMORY,
+        }
+    }
+
+    /// How much they may have.
+    pub fn memory(&self) -> Size {
+        let by_kind = match self.kind {
+            ProgramsKind::Files => 256,
+            ProgramsKind::Memory => 512,
+        };
+        self.memory.unwrap_or(Size::from_bytes(by_kind << 20))
+    }
+
+    /// How much of their memory may be somewhere else; `None`: none.
+    pub fn swap(&self) -> Option<Size> {
+        let most = self.swap.unwrap_or(Size::from_bytes(8 * self.memory().bytes()));
+        (self.kind == ProgramsKind::Memory).then_some(most)
+    }
+
+    /// Who takes turns.
+    pub fn engines(&self) -> Vec<Engine> {
+        if !self.engines.is_empty() {
+            return self.engines.clone();
+        }
+        let plain = (self.kind == ProgramsKind::Memory).then_some(Kind::Plain);
+        plain.into_iter().chain([Kind::Kernel, Kind::Elbowroom]).map(Engine::whole).collect()
     }
 
     /// Whether a program is to be run.

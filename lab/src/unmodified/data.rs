@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::catalog::{Data, Need, Program, SOURCES};
+use super::catalog::{Data, Need, Program, SOURCES, Source};
 use super::child;
 use crate::device::check_on_disk;
 use crate::files;
@@ -58,10 +58,6 @@ impl Store {
         &self.dir
     }
 
-    fn hash(&self) -> PathBuf {
-        self.dir.join("scripts/hash")
-    }
-
     /// The directory of a program's data.
     fn data(&self, program: &Program) -> PathBuf {
         self.dir.join(format!("{}-{}", program.data, self.percent))
@@ -82,7 +78,6 @@ impl Store {
             ("{scripts}", self.dir.join("scripts").as_os_str()),
             ("{data}", data.as_os_str()),
             ("{percent}", OsStr::new(&percent)),
-            ("{hash}", self.hash().as_os_str()),
         ]
         .map(|(name, value)| (name, value.to_owned()));
         let expand = |word: &&str| {
@@ -120,23 +115,26 @@ impl Store {
                 let found = child::run(&line, Duration::from_secs(60), interrupt, |_| {}).is_ok();
                 (!found).then(|| format!("there is no {command}: apt-get install {package}"))
             }
-            Need::Hash => self.compile(interrupt).err().map(|error| {
-                format!(
-                    "apt-get install gcc libtokyocabinet-dev ({})",
-                    format!("{error:#}").replace('\n', " ")
-                )
+            Need::Compiled(source) => self.compile(source, interrupt).err().map(|error| {
+                let error = format!("{error:#}").replace('\n', " ");
+                format!("apt-get install {} ({error})", source.packages.join(" "))
             }),
         }
     }
 
-    fn compile(&self, interrupt: &Interrupt) -> Result<()> {
-        let (hash, source) = (self.hash(), self.dir.join("scripts/hash.c"));
+    fn compile(&self, source: &Source, interrupt: &Interrupt) -> Result<()> {
+        let scripts = self.dir.join("scripts");
+        let (made, from) = (scripts.join(source.made), scripts.join(source.source));
         let changed = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-        if changed(&hash).is_some_and(|made| Some(made) >= changed(&source)) {
+        if changed(&made).is_some_and(|made| Some(made) >= changed(&from)) {
             return Ok(());
         }
-        let mut line: Vec<OsString> = ["gcc", "-O2", "-o"].map(OsString::from).to_vec();
-        line.extend([hash.into(), source.into(), "-ltokyocabinet".into()]);
+        let word = |word: &&str| match *word {
+            "{made}" => made.clone().into(),
+            "{source}" => from.clone().into(),
+            word => OsString::from(word),
+        };
+        let line: Vec<_> = source.compile.iter().map(word).collect();
         child::run(&line, Duration::from_secs(60), interrupt, |_| {}).map(drop)
     }
 
@@ -154,7 +152,7 @@ impl Store {
             .flat_map(|need| match need {
                 Need::Module(..) => vec![],
                 Need::Command(_, package) => vec![*package],
-                Need::Hash => vec!["gcc", "libtokyocabinet-dev"],
+                Need::Compiled(source) => source.packages.to_vec(),
             })
             .collect();
         packages.dedup();

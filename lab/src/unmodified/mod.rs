@@ -24,8 +24,9 @@ use self::data::Store;
 use self::report::{LeftOut, Report, Run};
 use crate::cgroup::Cgroup;
 use crate::device::Device;
-use crate::engine::Engine;
+use crate::engine::{Engine, Kind};
 use crate::interrupt::Interrupt;
+use crate::kernel_swap::KernelSwap;
 use crate::output::OutputFile;
 use crate::procfs;
 use crate::programs::Programs;
@@ -72,7 +73,7 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
     let engines = usable_engines(args, |engine, reason| leave_out(engine, reason, &mut progress))?;
     let interrupt = Interrupt::install()?;
     let mut store = Store::open(args.dir.as_deref(), args.percent)?;
-    let wanted: Vec<_> = catalog::FILES.iter().filter(|program| args.wants(program.name)).collect();
+    let wanted: Vec<_> = args.all().iter().filter(|program| args.wants(program.name)).collect();
     if args.install {
         store.install(&wanted, &interrupt)?;
     }
@@ -103,6 +104,9 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
         }
         None => None,
     };
+    let limited = engines.iter().any(|engine| engine.kind == Kind::Kernel);
+    let swap = args.swap().filter(|_| limited);
+    let _swap = swap.map(|size| KernelSwap::on(session.store.dir(), size)).transpose()?;
     let mut runs = Vec::new();
     for program in found {
         session.run_program(program, &engines, &mut runs, &mut progress)?;
@@ -111,7 +115,7 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
     let machine = procfs::machine()?;
     let description = format!(
         "programs with {} of memory: {} runs, {} % of the data, readahead {}\nmachine: {}, {} CPUs, {} MiB",
-        args.memory,
+        args.memory(),
         args.runs,
         args.percent,
         readahead.map_or_else(|| "as the device has it".to_owned(), |_| args.kernel_readahead.to_string()),
@@ -125,13 +129,14 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
 
 /// Without a control group the kernel's column is left out.
 fn usable_engines(args: &ProgramsArgs, mut leave_out: impl FnMut(String, String)) -> Result<Vec<Engine>> {
-    let (kernels, others): (Vec<Engine>, Vec<Engine>) =
-        args.engines.iter().partition(|engine| engine.is_kernel());
+    let engines = args.engines();
+    let limited = |engine: &&Engine| engine.is_kernel() && engine.kind != Kind::Plain;
+    let (kernels, others): (Vec<Engine>, Vec<Engine>) = engines.iter().partition(limited);
     if kernels.is_empty() {
         return Ok(others);
     }
-    match Cgroup::create(args.memory) {
-        Ok(_) => Ok(args.engines.clone()),
+    match Cgroup::create(args.memory()) {
+        Ok(_) => Ok(engines),
         Err(error) if others.is_empty() => {
             Err(error.context("the kernel cannot be measured under the budget"))
         }
@@ -193,13 +198,19 @@ impl Session<'_> {
         self.store.prepare(program, &self.interrupt)?;
         self.interrupt.sleep_until(Instant::now() + REST)?;
         begins();
-        let memory = Size::from_bytes(self.args.memory.bytes() / program.memory_divisor);
+        let memory = Size::from_bytes(self.args.memory().bytes() / program.memory_divisor);
         let line = self.store.run_line(program);
         let stats = self.stats.path().join(format!("{}.json", program.name));
-        let group = if engine.is_kernel() { Some(Cgroup::create(memory)?) } else { None };
+        let swap = self.args.swap();
+        let limited = engine.is_kernel() && engine.kind != Kind::Plain;
+        let group = if limited { Some(Cgroup::create_with(memory, swap.is_some())?) } else { None };
         let line: Vec<OsString> = match &group {
             Some(group) => self.programs.program_in_cgroup(group, &line),
-            None => self.programs.program_under_elbowroom(memory, &stats, &engine.off(), &line),
+            None if engine.kind == Kind::Plain => line,
+            None => {
+                let options = swap.map(|swap| self.swap_options(swap)).unwrap_or_default();
+                self.programs.program_under_elbowroom(memory, &stats, &engine.off(), &options, &line)
+            }
         };
         let ended =
             child::run(&line, Duration::from_secs_f64(self.args.bound_seconds), &self.interrupt, |_| {});
@@ -220,6 +231,15 @@ impl Session<'_> {
             result: result(&ended.output, stored.as_ref()),
             engine_stats: if engine.is_kernel() { None } else { stats_if_any(&stats)? },
         })
+    }
+}
+
+impl Session<'_> {
+    /// Options of `elbowroom run` with which all that a program allocates is managed.
+    fn swap_options(&self, swap: Size) -> Vec<OsString> {
+        let dir = self.store.dir().as_os_str();
+        let words = ["--heap", "all", "--swap", &swap.to_string(), "--swap-dir"].map(OsString::from);
+        words.into_iter().chain([dir.to_owned()]).collect()
     }
 }
 

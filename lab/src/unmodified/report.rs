@@ -71,22 +71,24 @@ impl Report {
         programs
     }
 
-    /// The last engine's seconds over the first one's.
-    fn ratio(&self, program: &str) -> Option<f64> {
-        let (first, last) = (*self.engines.first()?, *self.engines.last()?);
-        let seconds = |engine| self.median(program, engine, |run| Some(run.seconds));
-        ratio(seconds(last)?, seconds(first)?)
+    /// The engines that the last one is compared with.
+    fn others(&self) -> &[Engine] {
+        self.engines.split_last().map_or(&[], |(_, others)| others)
     }
 
-    /// Of each program the seconds in each engine, the ratio, and beside them CPU time and what was read.
+    /// The last engine's seconds over another one's.
+    fn ratio(&self, program: &str, other: Engine) -> Option<f64> {
+        let last = *self.engines.last()?;
+        let seconds = |engine| self.median(program, engine, |run| Some(run.seconds));
+        ratio(seconds(last)?, seconds(other)?)
+    }
+
+    /// Of each program the seconds in each engine, the ratios, and beside them CPU time and what was read.
     pub fn table(&self) -> String {
-        let (first, last) = match self.engines.as_slice() {
-            [first, .., last] => (Some(first), Some(last)),
-            _ => (None, None),
-        };
+        let last = self.engines.last().map(Engine::to_string).unwrap_or_default();
         let mut header = vec!["seconds, median".to_owned()];
         header.extend(self.engines.iter().map(Engine::to_string));
-        header.extend(first.zip(last).map(|(first, last)| format!("{last}/{first}")));
+        header.extend(self.others().iter().map(|other| format!("{last}/{other}")));
         header.extend(self.engines.iter().map(|engine| format!("CPU, {engine}")));
         header.extend(self.engines.iter().map(|engine| format!("read, {engine}")));
         let show = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
@@ -100,9 +102,7 @@ impl Report {
                 self.engines.iter().map(|engine| self.median(program, *engine, of)).collect::<Vec<_>>()
             };
             row.extend(each(&|run| Some(run.seconds)).into_iter().map(show));
-            if first.is_some() {
-                row.push(show(self.ratio(program)));
-            }
+            row.extend(self.others().iter().map(|other| show(self.ratio(program, *other))));
             row.extend(each(&|run| Some(run.cpu_seconds)).into_iter().map(show));
             row.extend(
                 each(&|run| run.device_read_bytes.map(|bytes| bytes as f64)).into_iter().map(gigabytes),
@@ -130,7 +130,9 @@ impl Report {
                         (engine.to_string(), self.median(program, *engine, |run| Some(run.seconds)))
                     })
                     .collect();
-                (program, json!({ "seconds": seconds, "ratio": self.ratio(program) }))
+                let ratios =
+                    self.others().iter().map(|other| (other.to_string(), self.ratio(program, *other)));
+                (program, json!({ "seconds": seconds, "ratios": ratios.collect::<BTreeMap<_, _>>() }))
             })
             .collect();
         json!({
@@ -176,7 +178,7 @@ mod tests {
             left_out: vec![LeftOut { what: "faiss".into(), reason: "pip install faiss-cpu".into() }],
             runs,
         };
-        assert_eq!(report.json()["medians"]["git"]["ratio"], 0.5);
+        assert_eq!(report.json()["medians"]["git"]["ratios"]["kernel"], 0.5);
         let table = report.table();
         assert!(table.contains("0.50") && table.contains("faiss was left out: pip install"), "{table}");
     }

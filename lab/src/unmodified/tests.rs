@@ -21,14 +21,20 @@ fn what_makes_no_sense_is_refused_before_anything_is_made() {
     assert!(args.wants("lmdb") && args.wants("git") && !args.wants("lmdb-map") && !args.wants("numpy"));
     let all = parse("").unwrap();
     assert!(catalog::FILES.iter().all(|program| all.wants(program.name)));
-    assert_eq!((all.memory.to_string(), all.kernel_readahead.to_string()), ("256M".into(), "128K".into()));
+    assert_eq!((all.memory().to_string(), all.kernel_readahead.to_string()), ("256M".into(), "128K".into()));
+    assert_eq!((all.engines().len(), all.swap()), (2, None));
+    let memory = parse("--kind memory --only redis --memory 64M").unwrap();
+    assert!(catalog::MEMORY.iter().filter(|program| memory.wants(program.name)).count() == 1);
+    assert_eq!((memory.engines().len(), memory.swap()), (3, Some(Size::from_bytes(512 << 20))));
     for (wrong, said) in [
         ("--only mongodb", "there is no program mongodb; there are numpy"),
         ("--runs 0", "--runs must be"),
         ("--percent 0", "--percent must be"),
         ("--memory 8M", "at least 32M"),
         ("--engines soft", "no engine soft"),
-        ("--kind memory", "files"),
+        ("--kind mail", "files"),
+        ("--kind memory --only annoy", "there are arrays"),
+        ("--swap 1G", "--kind memory"),
     ] {
         let error = format!("{:#}", parse(wrong).unwrap_err());
         assert!(error.contains(said), "{wrong}: {error}");
@@ -42,7 +48,7 @@ fn every_program_that_is_here_runs_with_little_data() {
     let store = Store::open(Some(dir.path()), 1).unwrap();
     let mut progress = Progress::new();
     let bound = Duration::from_secs(120);
-    for program in &catalog::FILES {
+    for program in catalog::FILES.iter().chain(&catalog::MEMORY) {
         let missing = store.missing(program, &interrupt);
         if !missing.is_empty() {
             eprintln!("{} is skipped: {}", program.name, missing.join("; "));
