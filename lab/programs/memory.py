@@ -45,7 +45,8 @@ def frames(dir, percent):
     import polars
     count = scaled(FRAME_ROWS, percent)
     index = polars.int_range(0, count, eager=True)
-    table = polars.DataFrame({"key": index * 7919 % (count // 8 + 1), "value": index * 31 % 1009, "at": index})
+    keys = index * 7919 % (count // 8 + 1)
+    table = polars.DataFrame({"key": keys, "value": index * 31 % 1009, "at": index})
     sums = table.group_by("key").agg(polars.col("value").sum(), polars.col("at").max())
     joined = table.join(sums, on="key", suffix="_of_key")
     print(len(sums), len(joined), int(joined["value_of_key"].sum()), int(joined["at_of_key"].sum()))
@@ -56,8 +57,8 @@ def sqlite(dir, percent):
     import sqlite3
     base, count = sqlite3.connect(":memory:"), scaled(ROWS, percent)
     base.execute("create table rows(id integer primary key, name text, number integer, note text)")
-    base.execute("with recursive n(i) as (select 1 union all select i + 1 from n where i < ?) insert into rows"
-                 " select i, printf('name %d', i * 7919 % 1000003), i * 31 % 65537,"
+    base.execute("with recursive n(i) as (select 1 union all select i + 1 from n where i < ?)"
+                 " insert into rows select i, printf('name %d', i * 7919 % 1000003), i * 31 % 65537,"
                  " printf('%064d', i * 104729) || hex(i) from n", (count,))
     base.execute("create index by_name on rows(name)")
     print(*base.execute("select count(*), sum(number), sum(length(note)) from rows").fetchone())
@@ -103,8 +104,8 @@ class Redis:
 def redis(dir, percent):
     """A server with small values, and clients' load: all are stored, some are read, some are changed."""
     path = os.path.join(dir, f"redis-{os.getpid()}")
-    server = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", dir],
-                              stdout=subprocess.DEVNULL)
+    line = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", dir]
+    server = subprocess.Popen(line, stdout=subprocess.DEVNULL)
     try:
         client, count = Redis(path), scaled(VALUES, percent)
         value = "value of this key {} " * 6

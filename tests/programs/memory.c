@@ -213,7 +213,8 @@ static void hints(size_t bytes)
     fill(at, 0, words, 5);
     /* The same again goes elsewhere, and may not be there. */
     uint64_t *other = mmap(wanted, 32 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(other != MAP_FAILED && (other + 4 * MIB <= at || other >= at + words), "mmap gave %p", (void *)other);
+    CHECK(other != MAP_FAILED && (other + 4 * MIB <= at || other >= at + words), "mmap gave %p",
+          (void *)other);
     SYS(munmap(other, 32 * MIB));
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
     CHECK(mmap(wanted, 32 * MIB, PROT_READ, flags, -1, 0) == MAP_FAILED && errno == EEXIST, "not EEXIST");

@@ -1,6 +1,7 @@
 //! `run --swap --heap large` and `all`: blocks of the heap, more than the budget.
 
-use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program, require_file};
+use elbowroom_tests::program::{self, program};
+use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour};
 use std::path::Path;
 
 /// Runs a part of the program `heap`, with large blocks managed.
@@ -52,34 +53,34 @@ fn again(variant: Variant) {
 behaviour!(again: m16, m64);
 
 fn small_blocks(variant: Variant) {
-    let outcome = all(variant, "small", "96");
+    let outcome = all(variant, "small", "64");
     assert!(outcome.stat("pswpout") > 1000 && outcome.stat("pswpin") > 1000, "{}", outcome.report());
 }
-behaviour!(small_blocks: m16, m64, copy, threads);
+behaviour!(small_blocks: m16, copy, threads);
 
 fn blocks_of_all_sizes(variant: Variant) {
     all(variant, "blocks", "160");
 }
-behaviour!(blocks_of_all_sizes: m16, m64, copy);
+behaviour!(blocks_of_all_sizes: m16);
 
 fn storm_of_all_sizes(variant: Variant) {
     all(variant, "storm", "160");
 }
-behaviour!(storm_of_all_sizes: m16, m64, copy);
+behaviour!(storm_of_all_sizes: m16, m64);
 
 fn forks_of_all_sizes(variant: Variant) {
     all(variant, "forks", "64");
 }
-behaviour!(forks_of_all_sizes: m16, m64, copy);
+behaviour!(forks_of_all_sizes: m16);
 
 /// A program with an allocator of its own keeps it. What that maps is managed, but for what our own threads
 /// and the loader ask it for.
 fn allocator_of_the_program(variant: Variant) {
     let jemalloc = Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2");
-    let Some(jemalloc) = require_file(jemalloc, "libjemalloc2") else { return };
+    let Some(jemalloc) = program::require_file(jemalloc, "libjemalloc2") else { return };
     for part in ["small", "storm"] {
-        let command = Command::new(program("heap")).args([part, "96"]);
+        let command = Command::new(program("heap")).args([part, "64"]);
         run(variant, command.env("LD_PRELOAD", jemalloc.to_str().unwrap()), "all");
     }
 }
-behaviour!(allocator_of_the_program: m16, m64, copy, threads);
+behaviour!(allocator_of_the_program: m16, threads);

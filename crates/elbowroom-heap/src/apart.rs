@@ -1,10 +1,10 @@
 //! Blocks that must never be paged: those of the other library's own threads, and those of the loader.
 //!
-//! The threads that serve faults cannot wait for one. libc and the loader allocate for every thread (its table
-//! of thread-local variables, what `opendir` reads into), and all threads read what the loader keeps about
-//! libraries whenever a thread-local variable is used after one was loaded. So what they ask for comes from
-//! the other library's own heap, which the kernel maps. That is so whatever allocator the program has: one of
-//! its own maps its memory by name, so that it is managed.
+//! The threads that serve faults cannot wait for one. libc and the loader allocate for every thread (its
+//! table of thread-local variables, what `opendir` reads into), and all threads read what the loader keeps
+//! about libraries whenever a thread-local variable is used after one was loaded. So what they ask for comes
+//! from the other library's own heap, which the kernel maps. That is so whatever allocator the program has:
+//! one of its own maps its memory by name, so that it is managed.
 //!
 //! Synchronization: the pointers are written once, before the program has threads. Signals are blocked while
 //! the other heap's lock is held: a handler of the program's may wait for a thread that needs the lock.
@@ -45,8 +45,8 @@ pub fn set_up() {
     IS_OWN_THREAD.store(is_own_thread, Ordering::Release);
 }
 
-/// Where the loader is mapped, by what it tells debuggers of itself and by its program headers: the start, and
-/// the bytes.
+/// Where the loader is mapped, by what it tells debuggers of itself and by its program headers: the start,
+/// and the bytes.
 fn loader(debug: *mut c_void) -> Option<(usize, usize)> {
     /// The loader's struct r_debug (link.h).
     #[repr(C)]

@@ -1,8 +1,8 @@
 //! The library that `elbowroom run --swap` preloads beside the other one: it stands before the functions of
 //! libc that allocate memory.
 //!
-//! libc maps memory by calls inside itself, which nobody can stand before. So with `--heap large` blocks from a
-//! size on (`--heap-min`) are mapped here ([`large`]), by the name of mmap, behind which the other library
+//! libc maps memory by calls inside itself, which nobody can stand before. So with `--heap large` blocks from
+//! a size on (`--heap-min`) are mapped here ([`large`]), by the name of mmap, behind which the other library
 //! stands: they are managed as any private memory that the program maps. With `--heap all` the other blocks
 //! are mimalloc's, in one such mapping ([`small`]). What remains is whichever allocator's that comes next
 //! ([`next`]): libc's, or one that the program was linked with, which is left alone. And what the other

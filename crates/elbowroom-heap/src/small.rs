@@ -1,9 +1,9 @@
 //! All other blocks, for `--heap all`: mimalloc's, in one mapping of ours.
 //!
-//! The first blocks of a program are libc's as ever, so that a program with little memory pays for nothing. As
-//! soon as it has allocated [`LIBC_BYTES`], a range of addresses is mapped by the name of mmap, so that it is
-//! managed, and given to mimalloc, which gets no memory from elsewhere. Whose a block is is known by whether
-//! it lies in the range. If the range is full, libc is asked again.
+//! The first blocks of a program are libc's as ever, so that a program with little memory pays for nothing.
+//! As soon as it has allocated [`LIBC_BYTES`], a range of addresses is mapped by the name of mmap, so that it
+//! is managed, and given to mimalloc, which gets no memory from elsewhere. Whose a block is is known by
+//! whether it lies in the range. If the range is full, libc is asked again.
 //!
 //! Synchronization: the range is written before `STATE` says so. mimalloc takes no locks where it allocates
 //! and frees (of its two kept versions that is the second), so a forked child can go on with what was copied.

@@ -117,9 +117,9 @@ impl Layout {
     /// Reserves and registers a window exactly there, where nothing may be mapped.
     ///
     /// # Errors
-    /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is there. ENOMEM: there are too many
-    /// windows, of which half are for [`Layout::add_window`], or a limit of the process does not leave twice
-    /// as much.
+    /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is there. ENOMEM: there are too
+    /// many windows, of which half are for [`Layout::add_window`], or a limit of the process does not leave
+    /// twice as much.
     pub(crate) fn add_window_at(&self, uffd: &Uffd, window: Range<usize>) -> Result<(), Errno> {
         if window.is_empty() || !(window.start | window.end).is_multiple_of(WINDOW_GRAIN) {
             return Err(Errno::INVAL);
@@ -167,8 +167,8 @@ impl Layout {
             return Err(Errno::NOMEM);
         }
         uffd.register(window.clone(), Protection::WriteProtected)?;
-        // SAFETY: fresh anonymous memory, as long as the table needs, which nobody else knows of, and which is
-        // unmapped only if this fails.
+        // SAFETY: fresh anonymous memory, as long as the table needs, which nobody else knows of, and which
+        // is unmapped only if this fails.
         unsafe { self.windows.add_window(window, table.cast()) }
     }
 

@@ -70,8 +70,8 @@ pub struct ProgramsArgs {
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "memory_bytes")]
     pub memory: Option<Size>,
-    /// Elbowroom's --swap, and the size of the kernel's swap file; only for --kind memory [default: eight times
-    /// the memory]
+    /// Elbowroom's --swap, and the size of the kernel's swap file; only for --kind memory [default: eight
+    /// times the memory]
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "swap_bytes")]
     pub swap: Option<Size>,

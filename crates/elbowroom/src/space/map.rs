@@ -164,8 +164,8 @@ impl<P: Platform> Space<P> {
         Ok(range.start)
     }
 
-    /// Makes addresses the space's that were nobody's, so that [`Place::Hint`] and [`Place::FixedNoReplace`] can
-    /// be there: the whole blocks of 2 MiB around them.
+    /// Makes addresses the space's that were nobody's, so that [`Place::Hint`] and [`Place::FixedNoReplace`]
+    /// can be there: the whole blocks of 2 MiB around them.
     ///
     /// # Errors
     /// EEXIST: something is mapped among them. ENOMEM: there is no room for more addresses, or they are none

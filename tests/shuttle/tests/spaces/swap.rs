@@ -175,7 +175,7 @@ fn what_is_out_moves_with_the_rest() {
 
 #[test]
 fn parent_and_child_have_what_was_out() {
-    check("swap, fork", 4, forks);
+    check("swap, fork", 6, forks);
 }
 
 #[test]
