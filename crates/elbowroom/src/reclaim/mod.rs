@@ -250,7 +250,7 @@ impl<P: Platform> Reclaim<P> {
     fn shrink_inactive(&self, want: usize, woken: &dyn Woken) -> usize {
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
-        let keep_standby = self.mmu.populated_frames() / self.tuning().standby_share;
+        let keep_standby = self.listable_frames() / self.tuning().standby_share;
         // Whether the inactive list has only what cannot be taken now.
         let mut barren = false;
         while freed < want && looks > 0 {
@@ -312,7 +312,14 @@ impl<P: Platform> Reclaim<P> {
     }
 
     fn active_limit(&self) -> usize {
-        self.mmu.populated_frames() * self.tuning().active_percent / 100
+        self.listable_frames() * self.tuning().active_percent / 100
+    }
+
+    /// Frames that may be in the lists: not those of the pool. If the shares were of all frames, the active
+    /// list could keep all that the pool leaves: what comes in would go out at once for what comes in next,
+    /// and a thread that needs two pages at a time would never have both.
+    fn listable_frames(&self) -> usize {
+        self.mmu.populated_frames().saturating_sub(self.swap.frames())
     }
 
     /// Locks a folio that reclaim may touch.

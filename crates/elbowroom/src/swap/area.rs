@@ -154,6 +154,11 @@ impl Swap {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Frames that the pool has.
+    pub fn frames(&self) -> usize {
+        self.pool.pages() as usize
+    }
+
     /// The pool of compressed pages.
     pub fn pool(&self) -> &Pool {
         &self.pool
