@@ -96,7 +96,8 @@ impl<P: Platform> Reclaim<P> {
                 Ok(slot) => break slot,
                 Err(Short::Frames(missing)) if self.gather(missing, &mut frames, &mut own) => {}
                 Err(_) => {
-                    folio.body_mut().extent = own;
+                    // If it was given, it is the last: its bytes are nowhere else.
+                    folio.body_mut().extent = own.or_else(|| frames.pop());
                     self.save_frames(frames);
                     return Out::NoRoom;
                 }
