@@ -75,14 +75,16 @@ impl Ablation {
     }
 
     /// All on and as tuned, but for those that are named, switches or constants of [`Tuning`]; commas are
-    /// between the names.
+    /// between the names. A constant may be given another value: `pool_percent=50`.
     ///
     /// # Errors
-    /// A line that says which name there is not, and which there are.
+    /// A line that says which name there is not, and which there are; or which value is none.
     pub fn without(names: &str) -> Result<Self, String> {
         let mut ablation = Self::default();
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            if let Some((_, on)) = ablation.switches().into_iter().find(|(known, _)| *known == name) {
+            if let Some((constant, value)) = name.split_once('=') {
+                ablation.tuning.set(constant, value)?;
+            } else if let Some((_, on)) = ablation.switches().into_iter().find(|(known, _)| *known == name) {
                 *on = false;
             } else if !ablation.tuning.switch_off(name) {
                 let known = Self::names().join(", ");
@@ -137,6 +139,16 @@ macro_rules! tuning {
                 }
                 true
             }
+
+            /// Gives one another value.
+            fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+                let bad = || format!("\"{name}\" has no value \"{value}\"; it is a number");
+                match name {
+                    $(stringify!($name) => self.$name = value.parse().map_err(|_| bad())?,)*
+                    _ => return Err(format!("there is no constant \"{name}\"")),
+                }
+                Ok(())
+            }
         }
     };
 }
@@ -181,8 +193,10 @@ tuning! {
     /// From so many percent on the flusher works then, before the interval is over: pages that are stored to
     /// again and again, and fit, are best left alone.
     dirty_background_percent: usize = 66, off 16;
-    /// So many percent of the arena may have compressed pages.
-    pool_percent: usize = 75, off 0;
+    /// So many percent of the arena may have compressed pages, where there is a swap file.
+    pool_percent: usize = 40, off 0;
+    /// The same without a swap file.
+    lone_pool_percent: usize = 75, off 0;
     /// Slots of the table of access streams: threads that read at once, times the files each reads.
     stream_slots: usize = 4096, off 8;
     /// With more faults waiting than this, sequential streams are not read ahead of their readers.
@@ -220,6 +234,10 @@ mod tests {
             assert!(*off != Ablation::default() && !alone[..nth].contains(off), "{}", all[nth]);
             assert_eq!(off.off(), [all[nth]]);
         }
+        let other = Ablation::without("pool_percent=12, given_way").unwrap();
+        assert_eq!((other.tuning.pool_percent, other.given_way), (12, false));
+        assert!(Ablation::without("pool_percent=much").unwrap_err().contains("much"));
+        assert!(Ablation::without("given_way=1").unwrap_err().contains("given_way"));
         let error = Ablation::without("vma_locks,vma_lock").unwrap_err();
         assert!(error.contains("\"vma_lock\"") && error.contains("given_way"), "{error}");
         assert!(error.contains("standby_share"), "{error}");

@@ -35,8 +35,8 @@ pub struct Config {
     /// alone until the interval is over.
     pub dirty: Option<u64>,
     /// How much anonymous memory, and copies of files' pages that were stored to, may be out of the frames at
-    /// a time, in bytes. What compresses is kept in frames that belong to the budget: at most three quarters
-    /// of it. 0: what was stored to stays in memory until it is unmapped.
+    /// a time, in bytes. What compresses is kept in frames that belong to the budget: at most 40 %
+    /// of them where there is a swap file for the rest, else three quarters. 0: what was stored to stays in memory until it is unmapped.
     pub swap: u64,
     /// Where the swap file is made, for what does not compress, or for which there is no more room in the
     /// budget: a directory on a disk. The file has no name, so it is gone with the process. `None`: there is
@@ -135,7 +135,9 @@ impl Config {
 
     /// The room for pages that are out, with an arena of `frames`: for how many, and in how many frames.
     pub(crate) fn swap_pages(&self, frames: usize) -> (u64, u64) {
-        let pool = frames * self.ablation.tuning.pool_percent / 100;
+        let tuning = &self.ablation.tuning;
+        let percent = if self.swap_dir.is_some() { tuning.pool_percent } else { tuning.lone_pool_percent };
+        let pool = frames * percent / 100;
         (self.swap / elbowroom_machine::PAGE_SIZE as u64, pool as u64)
     }
 }

@@ -22,6 +22,7 @@ mod pause;
 mod platform;
 mod readahead;
 mod reclaim;
+mod runs;
 mod space;
 mod stats;
 mod swap;

@@ -193,16 +193,6 @@ impl Streams {
         }
     }
 
-    /// How many pages of anonymous memory to bring for a fault of `thread` at page `index`: twice as many as
-    /// last time, up to `most`, if it goes on where those ended or ends where they began; else 1. `object`
-    /// tells regions of memory apart. [`Streams::note`] is to be told what was brought.
-    pub(crate) fn run(&mut self, thread: u32, object: u64, index: u64, most: u64) -> u64 {
-        let stream = *self.slot(thread, object);
-        let known = stream.pages > 0 && (stream.thread, stream.object) == (thread, object);
-        let goes_on = known && (index == stream.next || index + 1 == stream.start);
-        if goes_on { (stream.pages * 2).min(most) } else { 1 }
-    }
-
     /// Notes that `thread` has reached pages that were in memory already: a stream goes on behind them.
     pub(crate) fn reached(&mut self, thread: u32, object: u64, pages: Range<u64>) {
         let stream = self.slot(thread, object);
@@ -331,35 +321,6 @@ mod tests {
         let mixed = [1, 1, 1, 1, 1, 60, 1, 1, 1, 1];
         let (_, pages) = runs_of(&mixed);
         assert!(pages < 15.0, "{pages} pages");
-    }
-
-    /// Pages that a thread brings which touches those, one after the other, and finds some in memory.
-    fn runs_at(streams: &mut Streams, pages: impl Iterator<Item = u64>) -> Vec<u64> {
-        let mut have = 0..0;
-        let mut runs = Vec::new();
-        for page in pages {
-            if have.contains(&page) {
-                continue;
-            }
-            let count = streams.run(1, 7, page, 16);
-            assert_eq!(count, streams.run(1, 7, page, 16), "asked again");
-            let first = page & !(count - 1);
-            streams.note(1, 7, first, count);
-            have = first..first + count;
-            runs.push(count);
-        }
-        runs
-    }
-
-    #[test]
-    fn runs_of_memory_grow_in_either_direction_and_nowhere_else() {
-        let mut streams = Streams::new(Tuning::default());
-        let up = runs_at(&mut streams, 1024..1024 + 64);
-        assert!(up[0] == 1 && up.ends_with(&[16, 16]) && up.len() < 9, "{up:?}");
-        let down = runs_at(&mut streams, (4096..4096 + 64).rev());
-        assert!(down[0] == 1 && down.ends_with(&[16, 16]) && down.len() < 9, "{down:?}");
-        let random = runs_at(&mut streams, (0..200).map(|page| page * 7919 % 100_003));
-        assert!(random.iter().all(|count| *count == 1), "{random:?}");
     }
 
     #[test]

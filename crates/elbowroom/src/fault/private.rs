@@ -63,12 +63,6 @@ impl OutRun {
     }
 }
 
-/// What tells streams of accesses to anonymous memory apart, beside their threads: 64 MiB of addresses, as a
-/// number that no file has.
-fn region(page: u64) -> u64 {
-    1 << 63 | page >> 14
-}
-
 /// The 2^`order` pages around one, if all of them are in the mapping.
 fn block_in(vma: &VmaGuard<'_>, page: u64, order: u8) -> Option<Range<u64>> {
     let first = page >> order << order;
@@ -97,6 +91,10 @@ impl<'a, P: Platform> Pass<'a, P> {
             } else if fault.event.write && folio.body().spaces() > 1 {
                 self.unshare(mm, vma, &mut folio, fault)
             } else {
+                if vma.spec.object.is_none() && self.core.swap.is_on() {
+                    let there = (AnonPages::first_of(&folio, page), folio.pages());
+                    self.core.runs.lock().reached(fault.event.thread, page, there);
+                }
                 match self.core.map_own(vma, &mut folio, fault) {
                     // Pinned in another space that has it: a copy will do.
                     Outcome::Wait(Reason::Pinned) if folio.body().spaces() > 1 => {
@@ -179,15 +177,14 @@ impl<'a, P: Platform> Pass<'a, P> {
         if !self.core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
             return 0;
         }
-        let mut streams = self.core.streams.lock();
-        streams.run(fault.event.thread, region(page), page, 1 << RUN_ORDER).ilog2() as u8
+        self.core.runs.lock().pages(fault.event.thread, page, 1 << RUN_ORDER).ilog2() as u8
     }
 
     /// Notes which pages were brought for a fault at `page`.
     fn note_run(&self, page: u64, pages: &Range<u64>, fault: &Parked) {
         if self.core.swap.is_on() {
-            let (start, count) = (pages.start, pages.end - pages.start);
-            self.core.streams.lock().note(fault.event.thread, region(page), start, count);
+            let brought = (pages.start, pages.end - pages.start);
+            self.core.runs.lock().note(fault.event.thread, page, brought);
         }
     }
 
