@@ -3,6 +3,8 @@
  *   memory allocator MIB   reserves, commits, purges and releases as allocators do
  *   memory hints MIB       a heap at an address of the program's choice
  *   memory grow MIB        an array that grows by mremap
+ *   memory top MIB         arrays near the end of the addresses grow beyond what is left there
+ *   memory churn MIB       children have what other threads had mapped, moved and filled before the fork
  *   memory forks MIB       children ten deep have what their parents had, and their own stores
  *   memory copies FILE     a private mapping that is stored to; the file stays as it is
  * MIB: of memory, a quarter of which nothing makes smaller. */
@@ -143,6 +145,97 @@ static void grow(size_t bytes)
     SYS(munmap(at, now));
 }
 
+/* Started without random addresses, so that mappings lie near the end of them. */
+static void top(size_t bytes)
+{
+    size_t words = bytes / 8, end = ((size_t)1 << 47) - PAGE;
+    uint64_t *at = map(bytes, PROT_READ | PROT_WRITE, 0);
+    fill(at, 0, words, 3);
+    size_t larger = end - (uintptr_t)at + 16 * MIB;
+    CHECK(larger < (size_t)1 << 36, "%p is not near the end", (void *)at);
+    errno = 0;
+    void *in_place = mremap(at, bytes, larger, 0);
+    CHECK(in_place == MAP_FAILED && errno != 0, "there is no room for %zu MiB at %p", larger / MIB, (void *)at);
+    check(at, 0, words, 3);
+    uint64_t *moved = mremap(at, bytes, larger, MREMAP_MAYMOVE);
+    CHECK(moved != MAP_FAILED || errno == ENOMEM, "mremap to %zu MiB: %s", larger / MIB, strerror(errno));
+    size_t has = moved == MAP_FAILED ? bytes : larger;
+    at = moved == MAP_FAILED ? at : moved;
+    check(at, 0, words, 3);
+    CHECK(has == bytes || at[words + 5] == 0, "the new end is not zero");
+    void *refused = mremap(at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, (void *)(end - PAGE));
+    CHECK(refused == MAP_FAILED && errno == EINVAL, "a hint that cannot be: %s", strerror(errno));
+    check(at, 0, words, 3);
+    SYS(munmap(at, has));
+}
+
+/* Blocks of all threads; null while they are changed. */
+static struct { _Atomic(uint64_t *) at; size_t words; uint64_t seed; } churned[8];
+static atomic_int churning;
+
+static void *churn_one(void *number)
+{
+    uintptr_t mine = (uintptr_t)number;
+    struct rng rng = rng_new(11, mine);
+    uint64_t *at = NULL;
+    size_t words = 0;
+    for (uint64_t turn = 1; atomic_load(&churning); turn++) {
+        size_t next = (1 + rng_next(&rng) % 8) * MIB / 16, kept = words < next ? words : next;
+        atomic_store(&churned[mine].at, NULL);
+        if (at && rng_next(&rng) % 2) {
+            at = mremap(at, words * 8, next * 8, MREMAP_MAYMOVE);
+            CHECK(at != MAP_FAILED, "mremap: %s", strerror(errno));
+            check(at, 0, kept, churned[mine].seed);
+            fill(at, kept, next, churned[mine].seed);
+        } else {
+            if (at)
+                SYS(munmap(at, words * 8));
+            churned[mine].seed = turn * 8 + mine;
+            at = map(next * 8, PROT_READ | PROT_WRITE, 0);
+            fill(at, 0, next, churned[mine].seed);
+        }
+        words = churned[mine].words = next;
+        atomic_store(&churned[mine].at, at);
+    }
+    atomic_store(&churned[mine].at, NULL);
+    if (at)
+        SYS(munmap(at, words * 8));
+    return NULL;
+}
+
+static void churn(size_t bytes)
+{
+    pthread_t threads[8];
+    uint64_t *more = map(bytes, PROT_READ | PROT_WRITE, 0);
+    atomic_store(&churning, 1);
+    for (uintptr_t i = 0; i < 8; i++)
+        CHECK(pthread_create(&threads[i], NULL, churn_one, (void *)i) == 0, "a thread");
+    fflush(stdout);
+    for (int turn = 0; turn < 60; turn++) {
+        fill(more, 0, bytes / 8, turn);
+        pid_t child = SYS(fork());
+        if (child == 0) {
+            check(more, 0, bytes / 8, turn);
+            for (int i = 0; i < 8; i++) {
+                uint64_t *at = atomic_load(&churned[i].at);
+                if (at) {
+                    check(at, 0, churned[i].words, churned[i].seed);
+                    fill(at, 0, churned[i].words, 1);
+                }
+            }
+            _exit(0);
+        }
+        int status;
+        SYS(waitpid(child, &status, 0));
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %#x", status);
+        SYS(munmap(more, bytes));
+        more = map(bytes, PROT_READ | PROT_WRITE, 0);
+    }
+    atomic_store(&churning, 0);
+    for (int i = 0; i < 8; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static void forks(size_t bytes)
 {
     size_t words = bytes / 8;
@@ -245,6 +338,10 @@ int main(int argc, char **argv)
         hints(bytes);
     else if (strcmp(argv[1], "grow") == 0)
         grow(bytes);
+    else if (strcmp(argv[1], "top") == 0)
+        top(bytes);
+    else if (strcmp(argv[1], "churn") == 0)
+        churn(bytes);
     else if (strcmp(argv[1], "forks") == 0)
         forks(bytes);
     else if (strcmp(argv[1], "copies") == 0)

@@ -39,6 +39,23 @@ fn growth(variant: Variant) {
 }
 behaviour!(growth: m16, m64, copy);
 
+/// As many programs are started under debuggers: at the end of the addresses there is no room to grow.
+fn end_of_the_addresses(variant: Variant) {
+    let scratch = Scratch::new();
+    let dir = scratch.file("");
+    let program = program("memory");
+    let command = Command::new("setarch").args(["-R", program.to_str().unwrap(), "top", "64"]);
+    let options = ["--swap", "512M", "--swap-dir", &dir];
+    let outcome = command.variant(variant).run_options(&options).run().success();
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+}
+behaviour!(end_of_the_addresses: m16, m64, copy);
+
+fn other_threads_map_while_one_forks(variant: Variant) {
+    memory(&Scratch::new(), variant, "churn", "4");
+}
+behaviour!(other_threads_map_while_one_forks: m16, m64, copy, threads);
+
 /// Around a fork all memory goes to the kernel, so little of it is out for long.
 fn forks(variant: Variant) {
     memory(&Scratch::new(), variant, "forks", "96");

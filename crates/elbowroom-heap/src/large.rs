@@ -148,6 +148,8 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
     let at = block as usize;
     let has = TABLE.size_of(at)?;
     let len = pages_for(size);
+    // More than the table can say is for whoever comes next.
+    Block { at, len }.word()?;
     // A little smaller stays.
     if len <= has && has - len <= has / 4 {
         return Some(block);

@@ -229,8 +229,9 @@ unsafe fn move_to(new: *mut c_void, size: usize, block: *mut c_void) {
 
 unsafe fn resize_array(block: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
     match count.checked_mul(size) {
+        // By its name, as libc does: a program with a realloc of its own has its own blocks.
         // SAFETY: the caller's promise.
-        Some(size) => unsafe { resize(block, size) },
+        Some(size) => unsafe { libc::realloc(block, size) },
         None => no_memory(),
     }
 }

@@ -43,11 +43,14 @@ pub fn set_up() {
     unsafe extern "C" fn prepare() {
         before_fork();
     }
+    unsafe extern "C" fn parent() {
+        after_fork();
+    }
     unsafe extern "C" fn child() {
         in_child();
     }
     // SAFETY: the handlers stay valid: this library is never unloaded.
-    unsafe { __register_atfork(Some(prepare), None, Some(child), std::ptr::null_mut()) };
+    unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), std::ptr::null_mut()) };
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, wherever the kernel puts it.
     let page = unsafe { sys::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0) };
@@ -57,17 +60,29 @@ pub fn set_up() {
 }
 
 /// What comes before a child that gets a copy of this process: it must read the files as its parent left
-/// them, and the two must see each other's stores where the kernel lets them.
+/// them, and the two must see each other's stores where the kernel lets them. [`after_fork`] follows, in the
+/// parent, whether there is a child or not.
 pub fn before_fork() {
+    if let Some(process) = state::process() {
+        process.fork_begins();
+    }
     interpose::hand_back_shared();
     end::flush();
 }
 
+/// In the parent, after the fork.
+pub fn after_fork() {
+    if let Some(process) = state::process() {
+        process.fork_ends();
+    }
+}
+
 /// In the child, before it does anything else.
 pub fn in_child() {
+    // First, since the others may allocate.
+    reserve::in_child();
     // SAFETY: this is the child's only thread, before it does anything else.
     unsafe { elbowroom_sync::epoch::after_fork() };
-    reserve::in_child();
     // The child of a thread of ours would be a bug, but its mark is not for a child's only thread.
     state::set_service_thread(false);
     let Some(process) = state::process() else { return };

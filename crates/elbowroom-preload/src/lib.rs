@@ -79,9 +79,6 @@ unsafe extern "C" fn construct() {
     if text.is_null() {
         return;
     }
-    // Registered before our own fork handlers, so that the heap is locked after they have run, and usable
-    // again in the child before they do.
-    reserve::set_up();
     // SAFETY: the environment holds strings.
     let text = unsafe { CStr::from_ptr(text) };
     match config::Options::parse(OsStr::from_bytes(text.to_bytes())) {

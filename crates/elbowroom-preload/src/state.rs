@@ -67,6 +67,8 @@ pub struct Process {
     pub left: Counts,
     /// Threads that change the program's mappings in the kernel right now, or wait there to.
     changes: AtomicU32,
+    /// Forks that are under way: what they hand back stays so.
+    forks: AtomicU32,
     our_threads: [AtomicU32; MAX_OUR_THREADS],
     our_thread_count: AtomicU32,
 }
@@ -185,6 +187,24 @@ pub fn changes_wait() -> bool {
 }
 
 impl Process {
+    /// A fork begins. What is mapped from now on, the child does not get, until [`Process::fork_ends`].
+    pub fn fork_begins(&self) {
+        self.forks.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// It has ended. In the parent only: the child's number is wiped.
+    pub fn fork_ends(&self) {
+        self.forks.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a fork is under way. Asked after something was mapped: who hands all back asks the manager
+    /// after it has said so, so either that was handed back, or this is true.
+    pub fn is_forking(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.forks.load(Ordering::SeqCst) > 0
+    }
+
     /// The manager, if alive.
     pub fn manager(&self) -> Option<&'static Manager> {
         // SAFETY: null, or leaked by `set_manager`.

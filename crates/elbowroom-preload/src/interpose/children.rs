@@ -45,11 +45,13 @@ unsafe fn fork_without_handlers() -> c_int {
     let pid = unsafe { real::_Fork() };
     if pid == 0 {
         in_child_without_handlers();
+    } else {
+        fork::after_fork();
     }
     pid
 }
 
-/// libc's hooks do not run around this fork: another thread of the parent may have held the lock of our heap.
+/// libc's hooks do not run around this fork: another thread of the parent may have held one of libc's locks.
 /// So the child gets no manager.
 fn in_child_without_handlers() {
     fork::in_child();
@@ -94,7 +96,9 @@ unsafe fn make_clone(
         let what = (&raw mut what).cast();
         let start = cloned as *mut c_void;
         // SAFETY: the caller's promise; the child has a copy of `what`.
-        return unsafe { real::clone(start, stack, flags, what, parent_tid, tls, child_tid) };
+        let pid = unsafe { real::clone(start, stack, flags, what, parent_tid, tls, child_tid) };
+        fork::after_fork();
+        return pid;
     }
     if flags & libc::CLONE_THREAD == 0 {
         before_child();

@@ -126,6 +126,7 @@ fn map_memory(process: &'static Process, args: &MapArgs, op: Op) -> *mut c_void 
         Ok(at) => {
             signals::arm();
             limits::settle();
+            give_to_fork(process, at, args.rounded());
             at as *mut c_void
         }
         Err(libc::EEXIST) if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => {
@@ -138,6 +139,13 @@ fn map_memory(process: &'static Process, args: &MapArgs, op: Op) -> *mut c_void 
             map_by_kernel(process, args, Some(reason))
         }
         Err(_) => map_by_kernel(process, args, Some(Reason::ManagerRefused)),
+    }
+}
+
+/// What was mapped, or has moved, while another thread forks goes back to the kernel, too: the child has it.
+fn give_to_fork(process: &Process, at: usize, len: usize) {
+    if process.is_forking() && hand_back(process, at..at + len).is_err() {
+        process.count(Reason::NotGiven);
     }
 }
 
@@ -156,6 +164,7 @@ fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writabl
                     process.count(Reason::NotGiven);
                 }
             }
+            give_to_fork(process, at, args.rounded());
             at as *mut c_void
         }
         Err(libc::EEXIST) if args.flags & libc::MAP_FIXED_NOREPLACE != 0 => {
@@ -361,11 +370,12 @@ fn remap_managed(
     }
     let fixed = flags & libc::MREMAP_FIXED != 0;
     // A length of 0 asks for a second mapping of the same pages. What grows may grow in place.
-    let source = old..old.checked_add(from_len.max(to_len).max(PAGE))?;
+    let source = old..old.checked_add(from_len.max(to_len).max(PAGE))?.min(ADDRESS_END);
     // Without MREMAP_FIXED the address of MREMAP_DONTUNMAP is a hint.
     let hinted = !fixed && flags & libc::MREMAP_DONTUNMAP != 0 && new != 0;
     let target = if fixed || hinted { new..new.checked_add(to_len)? } else { 0..0 };
-    if source.end > ADDRESS_END || target.end > ADDRESS_END {
+    // The kernel refuses these, and changes nothing.
+    if old.checked_add(from_len)? > ADDRESS_END || target.end > ADDRESS_END {
         return None;
     }
     let concerns = |range: &Range<usize>| !range.is_empty() && windows.intersects(range.start, range.len());
@@ -396,6 +406,9 @@ fn remap_managed(
         } else {
             request::submit(process, Op::Remap { old: old..old + from_len, new_len: to_len, how })
         };
+        if let Ok(at) = done {
+            give_to_fork(process, at, to_len);
+        }
         let still_managed = covered();
         if done.is_ok() || (still_managed && done != Err(serve::NOT_OURS)) {
             return Some(done);

@@ -81,7 +81,8 @@ fn by_side(
 ) -> c_int {
     let Some((process, manager, range)) = managed_range(addr, len) else { return kernel() as c_int };
     if range.end > ADDRESS_END {
-        return kernel() as c_int;
+        // The kernel says no, but some calls have done what they could before.
+        return kernel_instead(process, Reason::MixedRange, range.start..ADDRESS_END, kernel);
     }
     let covered = || manager.windows().covers(range.start, range.len());
     let done =

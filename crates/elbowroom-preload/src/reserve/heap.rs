@@ -2,9 +2,10 @@
 //!
 //! Its threads must not allocate from the program's heap, whose lock a faulting thread may hold.
 //!
-//! Synchronization: one lock around everything, a futex that is taken before a fork and given back on both
-//! sides of it, so that a child finds the heap complete. It is taken after all other fork handlers of ours
-//! have run, and given back before them.
+//! Synchronization: one lock around everything, a futex. A fork does not wait for it: a handler of the
+//! program's that runs before the fork, and after ours, may need the manager, which allocates. A child that
+//! finds it held by a thread which it does not have leaves the heap as it is, with all its blocks, and begins
+//! another one.
 
 use super::{HEAP_BYTES, INITIAL_HEAP_BYTES, commit, drop_memory, reserve};
 use crate::sys::{self, PAGE};
@@ -12,7 +13,7 @@ use dlmalloc::{Allocator, Dlmalloc};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Rights are given to so many bytes at a time.
 const COMMIT_BYTES: usize = 1 << 20;
@@ -48,6 +49,15 @@ fn unlock() {
 /// The library's allocator.
 pub struct Heap;
 
+/// So many of the reserve's regions are of heaps that were left as they were; most often none.
+static LEFT_REGIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a block is of such a heap: nothing is done to it any more.
+fn is_left(block: *mut u8) -> bool {
+    let left = LEFT_REGIONS.load(Ordering::Relaxed);
+    left > 0 && super::touches_first(left, &(block as usize..block as usize + 1))
+}
+
 struct Shared(UnsafeCell<Dlmalloc<Source>>);
 
 // SAFETY: used under the lock only.
@@ -74,6 +84,9 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        if is_left(at) {
+            return;
+        }
         // SAFETY: the caller's promise.
         STATE.with(|heap| unsafe { heap.free(at, layout.size(), layout.align()) });
     }
@@ -84,6 +97,16 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if is_left(at) {
+            // SAFETY: the caller's promise for the size; the old block stays as it is.
+            unsafe {
+                let new = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
+                if !new.is_null() {
+                    std::ptr::copy_nonoverlapping(at, new, layout.size().min(new_size));
+                }
+                return new;
+            }
+        }
         // SAFETY: the caller's promise.
         STATE.with(|heap| unsafe { heap.realloc(at, layout.size(), layout.align(), new_size) })
     }
@@ -208,19 +231,19 @@ pub(super) fn prepare(len: usize) {
     unlock();
 }
 
-/// Keeps the heap usable in forked children.
-pub(super) fn set_up() {
-    unsafe extern "C" fn before() {
-        lock();
+/// In a forked child, before it does anything else.
+pub(super) fn in_child() {
+    if LOCK.swap(FREE, Ordering::AcqRel) == FREE {
+        return;
     }
-    unsafe extern "C" fn after() {
-        unlock();
-    }
-    unsafe extern "C" fn in_child() {
-        LOCK.store(FREE, Ordering::Release);
-    }
-    // SAFETY: the handlers stay valid: this library is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
+    // A thread that the child does not have was in the middle of something.
+    LEFT_REGIONS.store(super::region_count(), Ordering::Release);
+    GROWING.used.set(0);
+    GROWING.committed.set(0);
+    GROWING.end.set(0);
+    GROWING.next_len.set(INITIAL_HEAP_BYTES);
+    // SAFETY: the child's only thread, which is not in the heap; what is overwritten has nothing to drop.
+    unsafe { STATE.0.get().write(Dlmalloc::new_with_allocator(Source)) };
 }
 
 #[cfg(test)]
@@ -259,25 +282,47 @@ mod tests {
                 std::thread::spawn(move || (0..20_000).map(|i| vec![n as u8; i % 700].len()).sum::<usize>())
             })
             .collect();
-        set_up();
         for _ in 0..20 {
-            // SAFETY: the child allocates, which this is about, and ends.
-            unsafe {
-                let child = libc::fork();
-                if child == 0 {
-                    let text = format!("{child}");
-                    libc::_exit(c_int_of(text.len() == 1));
-                }
-                let mut status = 0;
-                assert_eq!(libc::waitpid(child, &mut status, 0), child);
-                assert_eq!(libc::WEXITSTATUS(status), 1);
-            }
+            in_a_child(|| format!("{}", 3).len() == 1);
         }
         let sums: Vec<_> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
         assert!(sums.iter().all(|sum| *sum == sums[0]));
     }
 
-    fn c_int_of(value: bool) -> libc::c_int {
-        libc::c_int::from(value)
+    #[test]
+    fn a_child_that_finds_it_torn_begins_another() {
+        let kept = vec![7_u8; 100_000];
+        let dropped = vec![8_u8; 100];
+        lock();
+        let check = move || {
+            let other = vec![9_u8; 100_000];
+            drop(dropped);
+            let mut kept = kept;
+            kept.reserve_exact(200_000);
+            kept.resize(200_000, 6);
+            let apart = LEFT_REGIONS.load(Ordering::Relaxed) > 0;
+            let whole = |vec: &[u8], value| vec.iter().all(|byte| *byte == value);
+            apart && whole(&kept[..100_000], 7) && whole(&kept[100_000..], 6) && whole(&other, 9)
+        };
+        // Dropped after the lock.
+        let mut check = Some(check);
+        in_a_child(|| check.take().is_some_and(|check| check()));
+        unlock();
+    }
+
+    /// Runs it in a forked child, which must say yes.
+    fn in_a_child(call: impl FnOnce() -> bool) {
+        // SAFETY: the child allocates, which this is about, and ends.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                in_child();
+                libc::_exit(libc::c_int::from(call()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert!(libc::WIFEXITED(status), "{status}");
+            assert_eq!(libc::WEXITSTATUS(status), 1);
+        }
     }
 }

@@ -12,7 +12,7 @@
 //! [`INITIAL_HEAP_BYTES`] in every program, the rest once the manager starts. Without room for it, the
 //! library asks the kernel for each thing, as any program does.
 //!
-//! A forked child has a copy of the heap, which it goes on using; it has none of the threads, so their stacks
+//! A forked child has a copy of the heap, which it goes on using if it is complete; it has none of the threads, so their stacks
 //! are free there.
 //!
 //! Synchronization: the table of regions is append-only and read without a lock. Calls of the program that
@@ -116,11 +116,6 @@ fn drop_memory(range: &Range<usize>) {
     };
 }
 
-/// Registers what the heap needs around fork, before any other handler of ours. Called by the constructor.
-pub fn set_up() {
-    heap::set_up();
-}
-
 /// Reserves what a manager with such a budget needs. Called before it starts; what there is already stays.
 pub fn prepare(budget_bytes: u64) {
     stacks::prepare();
@@ -140,14 +135,23 @@ fn addresses_are_limited() -> bool {
 
 /// In a forked child, before it does anything else: it has none of the parent's threads.
 pub fn in_child() {
+    heap::in_child();
     stacks::in_child();
     buffers::in_child();
 }
 
 /// Whether any of the range is in the reserve.
 pub fn touches(range: &Range<usize>) -> bool {
-    let used = REGION_COUNT.load(Ordering::Acquire).min(MAX_REGIONS);
-    REGIONS[..used].iter().any(|region| {
+    touches_first(region_count(), range)
+}
+
+fn region_count() -> usize {
+    REGION_COUNT.load(Ordering::Acquire).min(MAX_REGIONS)
+}
+
+/// Whether any of the range is in one of the first regions.
+fn touches_first(count: usize, range: &Range<usize>) -> bool {
+    REGIONS[..count].iter().any(|region| {
         let end = region.end.load(Ordering::Acquire);
         range.start < end && region.start.load(Ordering::Acquire) < range.end
     })
