@@ -1,7 +1,7 @@
 //! `run --swap --heap large` and `all`: blocks of the heap, more than the budget.
 
 use elbowroom_tests::program::{self, program};
-use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour};
+use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour};
 use std::path::Path;
 
 /// Runs a part of the program `heap`, with large blocks managed.
@@ -72,6 +72,18 @@ fn forks_of_all_sizes(variant: Variant) {
     all(variant, "forks", "64");
 }
 behaviour!(forks_of_all_sizes: m16);
+
+/// If that is linked into the executable, so that nothing can stand before it, all memory is the kernel's.
+fn allocator_in_the_executable(variant: Variant) {
+    let scratch = Scratch::new();
+    let file = scratch.file("data");
+    Pattern::create(&file, 48 << 20, 7);
+    for which in ["off", "large", "all"] {
+        let outcome = run(variant, Command::new(program("own_malloc")).args(["64", &file]), which);
+        assert!(outcome.left_to_kernel("own_allocator") > 0, "{}", outcome.report());
+    }
+}
+behaviour!(allocator_in_the_executable: m16, m64);
 
 /// A program with an allocator of its own keeps it. What that maps is managed, but for what our own threads
 /// and the loader ask it for.

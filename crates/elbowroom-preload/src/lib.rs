@@ -37,6 +37,7 @@
 //! functions go straight to the kernel. State that a forked child must not inherit is wiped by the kernel
 //! (state.rs).
 
+mod allocator;
 mod coherence;
 mod config;
 mod contention;
@@ -61,6 +62,7 @@ mod sys;
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
 
 #[global_allocator]
 static HEAP: reserve::Heap = reserve::Heap;
@@ -84,6 +86,8 @@ unsafe extern "C" fn construct() {
     match config::Options::parse(OsStr::from_bytes(text.to_bytes())) {
         Ok(options) => {
             end::remember_stderr();
+            let own = options.swap_bytes > 0 && allocator::is_in_the_executable();
+            state::OWN_ALLOCATOR.store(own, Ordering::Release);
             state::set_up(options);
             fork::set_up();
             register_ends();

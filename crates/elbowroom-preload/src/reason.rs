@@ -70,6 +70,8 @@ reasons! {
     MlockRefused = "mlock_refused",
     /// A call on addresses where the library has its own memory, refused.
     LibraryMemory = "library_memory",
+    /// Private memory of a program whose executable defines malloc: our threads would need its locks.
+    OwnAllocator = "own_allocator",
 }
 
 /// One counter per reason. All zero is the start.

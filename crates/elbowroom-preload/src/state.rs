@@ -82,6 +82,8 @@ pub static KERNEL_MAPPED: KernelMapped = KernelMapped::new();
 static LAST_MANAGER: AtomicPtr<Manager> = AtomicPtr::new(std::ptr::null_mut());
 /// Set by mlockall(MCL_FUTURE): windows must not be locked in memory.
 pub static LOCKS_FUTURE_MEMORY: AtomicBool = AtomicBool::new(false);
+/// The program has an allocator that nothing can stand before: see [`crate::allocator`].
+pub static OWN_ALLOCATOR: AtomicBool = AtomicBool::new(false);
 static OPTIONS: OnceLock<Options> = OnceLock::new();
 
 thread_local! {

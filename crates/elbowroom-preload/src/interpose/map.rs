@@ -59,6 +59,7 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     let around = Surroundings {
         min_size_bytes: options.min_size_bytes,
         memory_min_bytes: (options.swap_bytes > 0).then_some(options.memory_min_bytes),
+        own_allocator: state::OWN_ALLOCATOR.load(Ordering::Acquire),
         any_managed: manager.is_some_and(|manager| manager.managed_files() > 0),
         inside_windows: manager.is_some_and(|manager| inside_windows(manager, args)),
     };
