@@ -155,7 +155,7 @@ static void top(size_t bytes)
     CHECK(larger < (size_t)1 << 36, "%p is not near the end", (void *)at);
     errno = 0;
     void *in_place = mremap(at, bytes, larger, 0);
-    CHECK(in_place == MAP_FAILED && errno != 0, "there is no room for %zu MiB at %p", larger / MIB, (void *)at);
+    CHECK(in_place == MAP_FAILED && errno != 0, "%zu MiB have no room at %p", larger / MIB, (void *)at);
     check(at, 0, words, 3);
     uint64_t *moved = mremap(at, bytes, larger, MREMAP_MAYMOVE);
     CHECK(moved != MAP_FAILED || errno == ENOMEM, "mremap to %zu MiB: %s", larger / MIB, strerror(errno));

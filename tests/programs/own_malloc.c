@@ -1,6 +1,6 @@
 /* A program with a malloc of its own in the executable, as those have that are linked with jemalloc: threads
- * allocate and fill blocks of chunks that it maps while it holds its lock, and copies of a mapped file's pages;
- * a child is started.
+ * allocate and fill blocks of chunks that it maps while it holds its lock, and copies of a mapped file's
+ * pages; a child is started.
  *   own_malloc MIB FILE */
 #include "common.h"
 

@@ -27,7 +27,7 @@ const MODULES: [&[&str]; 12] = [
     &["pause", "group"],
     // A folio and the object that owns it know each other.
     &["page", "object", "swap"],
-    &["vma", "readahead", "lru"],
+    &["vma", "readahead", "runs", "lru"],
     &["platform"],
     &["core"],
     &["reclaim"],

@@ -1,9 +1,9 @@
 //! Whether the executable itself defines malloc: an allocator that was linked into it.
 //!
-//! All objects use such a malloc, the loader included, and no library can stand before it. So a thread of ours
-//! that starts, for which the loader allocates, may need the allocator's lock. The thread that holds the lock
-//! may wait for ours: for the mapping that it wants to allocate from, or for a page of it. So the kernel keeps
-//! all private memory of such a program.
+//! All objects use such a malloc, the loader included, and no library can stand before it. So a thread of
+//! ours that starts, for which the loader allocates, may need the allocator's lock. The thread that holds the
+//! lock may wait for ours: for the mapping that it wants to allocate from, or for a page of it. So the kernel
+//! keeps all private memory of such a program.
 
 use libc::{c_int, c_ulong, c_void};
 

@@ -35,8 +35,9 @@ pub struct Config {
     /// alone until the interval is over.
     pub dirty: Option<u64>,
     /// How much anonymous memory, and copies of files' pages that were stored to, may be out of the frames at
-    /// a time, in bytes. What compresses is kept in frames that belong to the budget: at most 40 %
-    /// of them where there is a swap file for the rest, else three quarters. 0: what was stored to stays in memory until it is unmapped.
+    /// a time, in bytes. What compresses is kept in frames that belong to the budget: at most 40 % of them
+    /// where there is a swap file for the rest, else three quarters. 0: what was stored to stays in memory
+    /// until it is unmapped.
     pub swap: u64,
     /// Where the swap file is made, for what does not compress, or for which there is no more room in the
     /// budget: a directory on a disk. The file has no name, so it is gone with the process. `None`: there is

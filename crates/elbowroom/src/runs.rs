@@ -1,9 +1,9 @@
 //! How much anonymous memory to bring at a fault: single pages to who touches memory at random, growing runs
 //! to who goes through it in order. Plain data.
 //!
-//! Streams are told apart by thread and by where they are, not by mapping: a sort goes through one array from
-//! both ends, a sum through two arrays, both with places at random between. Linux: `swap_vma_readahead`, which
-//! has one window for each mapping.
+//! Streams are told apart by thread and by where they are, not by mapping: a sort goes through one array
+//! from both ends, a sum through two arrays, both with places at random between. Linux: `swap_vma_readahead`,
+//! which has one window for each mapping.
 
 /// Streams that a set holds.
 const WAYS: usize = 8;
@@ -79,8 +79,8 @@ impl Runs {
         &mut self.sets[(hash >> 40) as usize % SETS]
     }
 
-    /// How many pages to bring for a fault of `thread` at `page`: twice as many as last time, up to `most`, if
-    /// a stream goes on there; else 1. [`Runs::note`] is to be told what was brought.
+    /// How many pages to bring for a fault of `thread` at `page`: twice as many as last time, up to `most`,
+    /// if a stream goes on there; else 1. [`Runs::note`] is to be told what was brought.
     pub(crate) fn pages(&mut self, thread: u32, page: u64, most: u64) -> u64 {
         match self.set(thread, page).find(thread, page) {
             Some((stream, true)) => (stream.pages * 2).min(most),

@@ -12,8 +12,8 @@
 //! [`INITIAL_HEAP_BYTES`] in every program, the rest once the manager starts. Without room for it, the
 //! library asks the kernel for each thing, as any program does.
 //!
-//! A forked child has a copy of the heap, which it goes on using if it is complete; it has none of the threads, so their stacks
-//! are free there.
+//! A forked child has a copy of the heap, which it goes on using if it is complete; it has none of the
+//! threads, so their stacks are free there.
 //!
 //! Synchronization: the table of regions is append-only and read without a lock. Calls of the program that
 //! name addresses in it are refused ([`refuses`]) before they do harm.

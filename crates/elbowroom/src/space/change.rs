@@ -91,6 +91,8 @@ pub(super) struct BeginOptions {
     pub(super) adds: usize,
     /// Its owner has begun another change, for which others may be waiting: it must not wait for them.
     pub(super) beside_another: bool,
+    /// Its range grows to the ends of the VMAs that reach out of it.
+    pub(super) whole: bool,
 }
 
 impl Change {
@@ -161,7 +163,16 @@ impl<P: Platform> Space<P> {
         plan: impl FnOnce(&[VmaPart]) -> Result<Pages, Errno>,
     ) -> Result<Change, Errno> {
         let (change, pages) = {
-            let mut layout = self.layout_to_change(&range, options.beside_another);
+            let mut range = range;
+            let mut layout = loop {
+                let layout = self.layout_to_change(&range, options.beside_another);
+                let wanted = if options.whole { self.mm.whole(&range, &layout) } else { range.clone() };
+                if wanted == range {
+                    break layout;
+                }
+                drop(layout);
+                range = wanted;
+            };
             let parts = self.parts_held(&range, &layout);
             let pages = plan(&parts)?;
             let promised = self.mm.promise(&mut layout, &range, options.adds)?;

@@ -51,7 +51,7 @@ impl Space<Host> {
         let mut objects: Vec<Arc<FileObject>> = Vec::new();
         for part in self.parts(&range) {
             let Some(object) = part.spec.object.as_deref() else {
-                self.give_memory(part.range)?;
+                self.give_memory(part.range, BeginOptions::default())?;
                 continue;
             };
             if !objects.iter().any(|known| Arc::ptr_eq(known, object)) {
@@ -63,8 +63,8 @@ impl Space<Host> {
     }
 
     /// Gives anonymous memory back: the kernel's own is there then, with the same bytes.
-    fn give_memory(&self, range: Range<usize>) -> Result<(), Errno> {
-        let change = self.begin(range, |parts| {
+    fn give_memory(&self, range: Range<usize>, options: BeginOptions) -> Result<(), Errno> {
+        let change = self.begin_on(options, range, |parts| {
             // Perhaps it was unmapped meanwhile, and something else mapped.
             let same = parts.iter().all(|part| part.spec.object.is_none());
             if same { Ok(Pages::Leave) } else { Err(Errno::BUSY) }
@@ -93,13 +93,32 @@ impl Space<Host> {
                 continue;
             }
             let given = match part.spec.object.as_deref() {
-                None => self.give_memory(part.range),
+                None => self.give_memory_in(&part.range),
                 Some(object) if self.mm.anon.has_any(part.page_numbers()) => self.give_object(object),
                 Some(_) => Ok(()),
             };
             first = first.and(given);
         }
         first
+    }
+
+    /// Gives the anonymous memory back that is in the range by now.
+    ///
+    /// Other threads may map and unmap there since it was looked. What they have now goes back whole: the
+    /// kernel does not merge two mappings of which both have pages, and would not move what a thread mapped
+    /// at once, and we gave in two parts (mremap says EFAULT).
+    fn give_memory_in(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let deadline = Instant::now() + PINNED_BOUND;
+        loop {
+            let anonymous = |part: &VmaPart| part.spec.is_private() && part.spec.object.is_none();
+            let whole = || BeginOptions { whole: true, ..BeginOptions::default() };
+            let mut parts = self.parts(range).into_iter().filter(anonymous);
+            match parts.try_for_each(|part| self.give_memory(part.range, whole())) {
+                // Something else is mapped there just now, beside what is to go back, perhaps.
+                Err(Errno::BUSY) if Instant::now() < deadline => pause(Cause::Contended, DELAY),
+                given => return given,
+            }
+        }
     }
 
     /// Gives a file back: all its mappings become the kernel's own, of the same pages, with the same rights,

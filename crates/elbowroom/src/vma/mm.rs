@@ -206,6 +206,13 @@ impl Mm {
         entries.filter_map(|(_, entry)| entry.key()).collect::<Vec<_>>().into_iter()
     }
 
+    /// The range up to the ends of the VMAs that reach out of it, for whoever holds the layout lock.
+    pub(crate) fn whole(&self, range: &Range<usize>, held: &impl LayoutHeld) -> Range<usize> {
+        let vmas = self.overlapping(range, held);
+        let start = vmas.first().map_or(range.start, |vma| vma.range.start.min(range.start));
+        start..vmas.last().map_or(range.end, |vma| vma.range.end.max(range.end))
+    }
+
     /// What is mapped in `range`, cut to it, as ranges of addresses, the object's first page and the spec,
     /// for whoever holds the layout lock.
     pub(crate) fn parts_held(
