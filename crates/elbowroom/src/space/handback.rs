@@ -419,3 +419,42 @@ fn advice_of(part: &VmaPart) -> Vec<GivenAdvice> {
         flags.into_iter().filter(|(flag, _)| part.spec.flags.contains(*flag)).map(|(_, advice)| advice);
     pattern.into_iter().chain(said).collect()
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{Config, Manager, MapRequest, Place, Sharing};
+
+    /// Another thread unmaps, maps and grows between the look at what there is and the change: what it has
+    /// by then goes back as one mapping, which the kernel's mremap moves as a whole.
+    #[test]
+    fn what_is_found_by_an_older_range_goes_back_whole() {
+        const LEN: usize = 8 * PAGE_SIZE;
+        let config = Config { swap: 16 << 20, ..Config::with_memory(16 << 20) };
+        let (manager, space) = match Manager::start(config) {
+            Ok(started) => started,
+            Err(error) => return eprintln!("SKIPPED: real pointers: {error}"),
+        };
+        let map = |place| {
+            let request = MapRequest {
+                place,
+                len: LEN,
+                prot: Prot::READ | Prot::WRITE,
+                may_write: true,
+                sharing: Sharing::Private,
+                object: None,
+                offset: 0,
+                populate: false,
+                locked: false,
+            };
+            space.map(request).unwrap()
+        };
+        for (before, after) in [(2, 6), (0, 4), (4, 8), (3, 4)] {
+            let start = map(Place::Anywhere);
+            let old = start + before * PAGE_SIZE..start + after * PAGE_SIZE;
+            space.give_memory_in(&old).unwrap();
+            let owned = manager.windows().intersects(start, LEN);
+            assert!(!owned, "pages {before}..{after}: a part stays ours");
+        }
+    }
+}
