@@ -241,6 +241,16 @@ static struct remap_call some_remap(struct worker *w, const struct range *from, 
     }
 }
 
+/* Whether nothing is mapped at the pages. */
+static bool all_free(const uint8_t *at, size_t pages)
+{
+    unsigned char resident;
+    for (size_t i = 0; i < pages; i++)
+        if (mincore((uint8_t *)at + i * PAGE, PAGE, &resident) == 0 || errno != ENOMEM)
+            return false;
+    return true;
+}
+
 static void step_remap(struct worker *w)
 {
     struct range from = any_range(w, 800), to = region_range(w, 1);
@@ -266,7 +276,13 @@ static void step_remap(struct worker *w)
     go(w);
     size_t old = (call.old + PAGE - 1) / PAGE, new = (call.new + PAGE - 1) / PAGE;
     uint8_t *target = call.fixed || call.hint ? to.at + (call.fixed && misaligned ? 8 : 0) : NULL;
+    bool may_grow = !island && call.flags == MREMAP_MAYMOVE && new > old && old > 0;
+    bool room_behind = may_grow && all_free(from.at + old * PAGE, new - old);
     uint8_t *at = mremap(from.at, call.old, call.new, call.flags, target);
+    /* Whether what may move grows where it is is not promised: Elbowroom moves it if the kernel has got pages
+       behind it, as after an access to what is not mapped. */
+    if (room_behind && at != MAP_FAILED && at != from.at)
+        at = mremap(at, new * PAGE, new * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, from.at);
     int8_t files[ISLAND_PAGES];
     set_files(files, sizeof files, from.files[0]);
     memcpy(files, from.files, old < from.pages ? old : from.pages);
