@@ -25,6 +25,9 @@ pub struct Ablation {
     /// Reclaim drops single pages where they are while hardly any is touched on standby. Off: each gets its
     /// second chance.
     pub skipped_chances: bool,
+    /// The pool of compressed pages is made larger and smaller by how late pages come back, and its oldest
+    /// pages go to the swap file. Off: it is filled, and what it has no room for goes to the file.
+    pub pool_sizing: bool,
     /// Threads of the manager let the program's own changes of its mappings go first. Off: they do not look.
     /// For spaces of the host only.
     pub given_way: bool,
@@ -45,6 +48,7 @@ impl Default for Ablation {
             narrow_file_lock: true,
             huge_folios: true,
             skipped_chances: true,
+            pool_sizing: true,
             given_way: true,
             shared_faults: true,
             tuning: Tuning::default(),
@@ -53,7 +57,7 @@ impl Default for Ablation {
 }
 
 impl Ablation {
-    fn switches(&mut self) -> [(&'static str, &mut bool); 9] {
+    fn switches(&mut self) -> [(&'static str, &mut bool); 10] {
         [
             ("vma_locks", &mut self.vma_locks),
             ("retry_under_vma_lock", &mut self.retry_under_vma_lock),
@@ -62,6 +66,7 @@ impl Ablation {
             ("narrow_file_lock", &mut self.narrow_file_lock),
             ("huge_folios", &mut self.huge_folios),
             ("skipped_chances", &mut self.skipped_chances),
+            ("pool_sizing", &mut self.pool_sizing),
             ("given_way", &mut self.given_way),
             ("shared_faults", &mut self.shared_faults),
         ]

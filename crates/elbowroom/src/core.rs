@@ -241,6 +241,7 @@ impl<P: Platform> Core<P> {
         }
         let dirty = DirtyLimits::for_arena(&config, mmu.frames());
         let (swap, pool) = config.swap_pages(mmu.frames());
+        let (frames, sizing) = (mmu.frames() as u64, config.ablation.pool_sizing);
         Self {
             config,
             mmu,
@@ -252,7 +253,7 @@ impl<P: Platform> Core<P> {
             guards,
             spaces: SpaceTable::new(locks),
             groups: Groups::new(dirty, &[]),
-            swap: Swap::new(locks, swap, pool, swap_file),
+            swap: Swap::new(locks, swap, [frames, pool], swap_file, sizing),
             inboxes,
             turn: AtomicUsize::new(0),
             to_write: ToWrite::new(locks),

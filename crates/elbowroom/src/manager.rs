@@ -297,6 +297,7 @@ impl<P: Platform> Manager<P> {
             huge_collapses: c.get(Event::HugeCollapses),
             pswpout: c.get(Event::SwapOuts),
             pswpin: c.get(Event::SwapIns),
+            zswpwb: c.get(Event::SwapWritebacks),
             swap_errors: c.get(Event::SwapErrors),
             swap_used_bytes: core.swap.used() << PAGE_SHIFT,
             swap_file_bytes: core.swap.file_pages() << PAGE_SHIFT,

@@ -14,6 +14,9 @@ const SETS: usize = 64;
 /// log2 of the pages whose streams are in one set: those of 64 MiB.
 const REGION: u32 = 14;
 
+/// log2 of the pages of a region of [`Runs::around`]: 4 MiB.
+const REGION_PAGES: u32 = 10;
+
 /// A stream that went on is kept for so many uses of its set, before ones that never did.
 const KEPT: u32 = 256;
 
@@ -29,13 +32,26 @@ struct Stream {
     pages: u64,
 }
 
+/// What a fault is to a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The page right behind, or before, what was brought last. No other page will do: of a table of some
+    /// hundred pages that is used at random, most are near the end of one stream or another.
+    On,
+    /// A page of what was brought last, which is gone again: it came for nothing, or too early.
+    Back,
+}
+
 impl Stream {
-    /// Whether a fault of `thread` at `page` is its next one, and if so, whether it goes on.
-    fn has(&self, thread: u32, page: u64) -> Option<bool> {
-        let goes_on = (self.next..self.next + self.pages).contains(&page)
-            || (self.start.saturating_sub(self.pages)..self.start).contains(&page);
-        let again = (self.start..self.next).contains(&page);
-        (self.pages > 0 && self.thread == thread && (goes_on || again)).then_some(goes_on)
+    /// Whether a fault of `thread` at `page` is its next one.
+    fn has(&self, thread: u32, page: u64) -> Option<Step> {
+        if self.pages == 0 || self.thread != thread {
+            None
+        } else if page == self.next || page + 1 == self.start {
+            Some(Step::On)
+        } else {
+            (self.start..self.next).contains(&page).then_some(Step::Back)
+        }
     }
 }
 
@@ -46,9 +62,9 @@ struct Set {
 }
 
 impl Set {
-    fn find(&mut self, thread: u32, page: u64) -> Option<(&mut Stream, bool)> {
+    fn find(&mut self, thread: u32, page: u64) -> Option<(&mut Stream, Step)> {
         self.uses = self.uses.wrapping_add(1);
-        self.streams.iter_mut().find_map(|stream| stream.has(thread, page).map(|goes_on| (stream, goes_on)))
+        self.streams.iter_mut().find_map(|stream| stream.has(thread, page).map(|step| (stream, step)))
     }
 
     /// The one that makes room: the oldest of those that never went on, or not for long; else the oldest.
@@ -64,14 +80,80 @@ impl Set {
     }
 }
 
+/// How densely a region is used, where no stream goes through it.
+#[derive(Clone, Copy, Default)]
+struct Region {
+    /// Which one; others have had the entry before.
+    number: u64,
+    /// Of the pages that came with one that was wanted, those that were touched, in 256ths.
+    touched: u32,
+    /// Pages that were wanted.
+    asked: u32,
+}
+
+/// Entries of the table of regions: a power of two.
+const REGIONS: usize = 512;
+
+/// From so many 256ths on so many pages come together, as log2.
+const DENSE: [(u32, u8); 3] = [(160, 4), (96, 3), (48, 2)];
+
+/// One in so many looks is made with pages that are mapped one by one, to count those that are touched.
+const PROBE_ONE_IN: u32 = 8;
+
+/// log2 of the pages of such a look where hardly any is touched.
+const PROBE_ORDER: u8 = 2;
+
+/// What comes with a page that is out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Around {
+    /// log2 of how many pages, with that one.
+    pub(crate) order: u8,
+    /// They are to be mapped as they are touched, and [`Runs::touched`] is to be told how many were.
+    pub(crate) counted: bool,
+}
+
 /// The streams of accesses to anonymous memory seen last.
 pub(crate) struct Runs {
     sets: Vec<Set>,
+    regions: Vec<Region>,
 }
 
 impl Runs {
     pub(crate) fn new() -> Self {
-        Self { sets: vec![Set::default(); SETS] }
+        Self { sets: vec![Set::default(); SETS], regions: vec![Region::default(); REGIONS] }
+    }
+
+    fn region(&mut self, page: u64) -> &mut Region {
+        let number = page >> REGION_PAGES;
+        let region = &mut self.regions[number as usize % REGIONS];
+        if region.number != number {
+            *region = Region { number, touched: DENSE[2].0, asked: 0 };
+        }
+        region
+    }
+
+    /// What should come with a page that is out, where no stream goes on: its neighbours, if those are used,
+    /// too. Reading a few pages takes hardly longer than reading one. Linux: `swap_vma_readahead`, which
+    /// counts the pages that were touched, too, but sees them only while they are not mapped.
+    pub(crate) fn around(&mut self, page: u64) -> Around {
+        let region = self.region(page);
+        region.asked = region.asked.wrapping_add(1);
+        let order = DENSE.iter().find(|(touched, _)| region.touched >= *touched).map(|dense| dense.1);
+        let turn = region.asked % PROBE_ONE_IN == 0;
+        match order {
+            Some(order) => Around { order, counted: turn },
+            // Seldom: they take the place of others.
+            None if region.asked % (4 * PROBE_ONE_IN) == 0 => Around { order: PROBE_ORDER, counted: true },
+            None => Around { order: 0, counted: false },
+        }
+    }
+
+    /// Of 2^`order` pages around one that was wanted, `touched` were touched, with that one.
+    pub(crate) fn touched(&mut self, page: u64, order: u8, touched: usize) {
+        let others = (1 << order) - 1;
+        let region = self.region(page);
+        let part = (touched as u32).saturating_sub(1).min(others) * 256 / others.max(1);
+        region.touched = (region.touched * 3 + part) / 4;
     }
 
     fn set(&mut self, thread: u32, page: u64) -> &mut Set {
@@ -80,11 +162,12 @@ impl Runs {
     }
 
     /// How many pages to bring for a fault of `thread` at `page`: twice as many as last time, up to `most`,
-    /// if a stream goes on there; else 1. [`Runs::note`] is to be told what was brought.
+    /// if a stream goes on there; half as many where what it brought is gone; else 1. [`Runs::note`] is to be
+    /// told what was brought.
     pub(crate) fn pages(&mut self, thread: u32, page: u64, most: u64) -> u64 {
         match self.set(thread, page).find(thread, page) {
-            Some((stream, true)) => (stream.pages * 2).min(most),
-            Some((stream, false)) => stream.pages,
+            Some((stream, Step::On)) => (stream.pages * 2).min(most),
+            Some((stream, Step::Back)) => (stream.pages / 2).max(1),
             None => 1,
         }
     }
@@ -102,7 +185,7 @@ impl Runs {
     pub(crate) fn reached(&mut self, thread: u32, page: u64, (start, pages): (u64, u64)) {
         let set = self.set(thread, page);
         let used = set.uses;
-        if let Some((stream, true)) = set.find(thread, page) {
+        if let Some((stream, Step::On)) = set.find(thread, page) {
             (stream.start, stream.next, stream.used) = (start, start + pages, used);
         }
     }
@@ -125,7 +208,7 @@ mod tests {
             assert_eq!(count, runs.pages(1, page, 16), "asked again");
             let first = page & !(count - 1);
             runs.note(1, page, (first, count));
-            assert!(count <= runs.pages(1, page, 16), "asked again, since it was gone at once");
+            assert_eq!(runs.pages(1, page, 16), (count / 2).max(1), "it was gone at once");
             have[nth % streams] = first..first + count;
             counts.push(count);
         }
@@ -153,6 +236,48 @@ mod tests {
         assert!((2 * 20..).contains(&large), "{large} of {counts:?}");
         let random = counts.iter().filter(|count| **count == 1).count();
         assert!(random > 480, "{random} of {}", counts.len());
+    }
+
+    /// Brings what is told for pages at random, of which each brings `used` of its 15 neighbours into use.
+    fn pages_around(used: u32) -> (u64, u64) {
+        let mut runs = Runs::new();
+        let (mut pages, mut counted) = (0, 0);
+        for turn in 0..1000_u64 {
+            let page = turn * 7919 % 1000;
+            let around = runs.around(page);
+            pages += 1 << around.order;
+            if around.counted {
+                counted += 1;
+                let others = (1 << around.order) - 1;
+                runs.touched(page, around.order, 1 + (others * used as usize).div_ceil(15));
+            }
+        }
+        (pages, counted)
+    }
+
+    #[test]
+    fn neighbours_come_where_they_are_used() {
+        let (none, few) = pages_around(0);
+        assert!(none < 1200 && (20..60).contains(&few), "{none} pages, {few} looks");
+        let (some, _) = pages_around(5);
+        assert!((3000..5000).contains(&some), "{some}");
+        let (all, looks) = pages_around(15);
+        assert!(all > 15_000 && looks > 100, "{all} pages, {looks} looks");
+    }
+
+    /// A table that is used at random, so small that most pages are near the end of a stream, of which
+    /// hardly anything stays in memory.
+    #[test]
+    fn what_is_used_at_random_comes_by_single_pages() {
+        let mut runs = Runs::new();
+        let mut number = 1_u64;
+        let random = (0..20_000).map(|_| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (number >> 33) % 300
+        });
+        let counts = brought(&mut runs, 1, random);
+        let pages: u64 = counts.iter().sum();
+        assert!(pages * 10 < counts.len() as u64 * 12, "{pages} for {}", counts.len());
     }
 
     #[test]

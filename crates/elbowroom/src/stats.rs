@@ -96,6 +96,8 @@ pub enum Event {
     SwapOuts,
     /// Pages of anonymous memory that came back. Linux: `pswpin`.
     SwapIns,
+    /// Compressed pages that were written to the swap file. Linux: `zswpwb`.
+    SwapWritebacks,
     /// Pages of anonymous memory whose bytes were not those that went out.
     SwapErrors,
     /// Faults that found no frame to be had, and waited for one.
@@ -299,6 +301,8 @@ pub struct Stats {
     pub pswpout: u64,
     /// Pages of anonymous memory that came back.
     pub pswpin: u64,
+    /// Compressed pages that were written to the swap file.
+    pub zswpwb: u64,
     /// Pages of anonymous memory that came back with other bytes than they went out with: accesses to them
     /// fail.
     pub swap_errors: u64,

@@ -108,11 +108,21 @@ impl<P: Platform> Pass<'_, P> {
 
     /// Puts a folio in the place of pages that are out, and has it read from the swap file at the end of the
     /// step; `None`: they are not there any more.
-    pub(super) fn start_swap_in(&mut self, mm: &Mm, run: OutRun, frames: Frames) -> Option<Arc<Folio>> {
+    /// `sparse`: it is to be mapped page by page.
+    pub(super) fn start_swap_in(
+        &mut self,
+        mm: &Mm,
+        run: OutRun,
+        frames: Frames,
+        sparse: bool,
+    ) -> Option<Arc<Folio>> {
         let core = self.core;
         let order = frames.order();
         let locked = LockedFolio::new(Folio::new(Owner::Anon, run.first, order), &core.waits, self.ready);
         let folio = locked.arc().clone();
+        if sparse {
+            folio.state.set(Flag::Sparse);
+        }
         // Before anybody can find it: who does must not wait for a device without knowing.
         let reading = locked.begin_read();
         // With the numbers this read has the counts of the slots, so their bytes stay where they are.
@@ -152,6 +162,7 @@ impl<P: Platform> Pass<'_, P> {
             folio.body_mut().extent = Some(frames);
             folio.state.set(Flag::Uptodate);
             core.counters.add(Event::SwapIns, slots.len() as u64);
+            core.swap.note_in(slots[0], slots.len() as u64);
             slots.into_iter().for_each(|slot| core.release_slot(slot));
             return core.list_own(folio.into_folio());
         }

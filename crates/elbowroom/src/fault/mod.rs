@@ -42,7 +42,6 @@ use crate::page::{Delayed, Parked, Ready};
 use crate::pause::{Bell, Cause, pause};
 use crate::platform::Platform;
 use crate::readahead::Streams;
-use crate::runs::Runs;
 use crate::stats::Event;
 use crate::trace::{Happened, Trace};
 use crate::writeback::Writeback;
@@ -60,7 +59,6 @@ pub(crate) const NO_THREAD: u32 = 0;
 pub(crate) struct Faults<P: Platform> {
     writeback: Writeback<P>,
     streams: Mutex<Streams>,
-    runs: Mutex<Runs>,
     /// What the watchdog sleeps at.
     watch: Bell,
     /// When somebody last looked at the clock for a bound, and when the process last went on after it had
@@ -83,7 +81,6 @@ impl<P: Platform> Faults<P> {
     pub(crate) fn new(writeback: Writeback<P>) -> Self {
         Self {
             streams: writeback.locks.mutex(LockClass::Streams, Streams::new(*writeback.tuning())),
-            runs: writeback.locks.mutex(LockClass::Streams, Runs::new()),
             watch: Bell::new(&writeback.locks),
             alive: AtomicU64::new(0),
             resumed: AtomicU64::new(0),

@@ -14,8 +14,9 @@ use crate::config::RUN_ORDER;
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
+use crate::runs::Around;
 use crate::stats::Event;
-use crate::swap::{Source, Swap};
+use crate::swap::{NotLoaded, Source, Swap};
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
@@ -125,16 +126,24 @@ impl<'a, P: Platform> Pass<'a, P> {
             Some(_) => {}
         }
         let Some(source) = source else { return Outcome::Again };
-        let run = self.run_out(mm, vma, (page, slot, source), self.run_order(vma, page, fault));
+        let order = self.run_order(vma, page, fault);
+        let alone = order == 0 && !fault.alone && vma.spec.object.is_none();
+        let around = if alone { core.runs.lock().around(page) } else { Around { order, counted: false } };
+        let run = self.run_out(mm, vma, (page, slot, source), around.order);
         let frames = match self.take_frames(run.slots.len().ilog2() as u8) {
             Ok(frames) => frames,
             Err(step) => return step,
         };
         core.see_to_runs();
         let run = run.around(page, frames.order());
-        self.note_run(page, &run.pages(), fault);
+        if alone {
+            self.note_run(page, &(page..page + 1), fault);
+        } else {
+            self.note_run(page, &run.pages(), fault);
+        }
+        let sparse = around.counted && frames.order() > 0;
         if let Source::File(_) = source {
-            return match self.start_swap_in(mm, run, frames) {
+            return match self.start_swap_in(mm, run, frames, sparse) {
                 Some(folio) => Outcome::Wait(Reason::Folio(folio)),
                 None => Outcome::Again,
             };
@@ -151,11 +160,17 @@ impl<'a, P: Platform> Pass<'a, P> {
             core.free_folio(folio);
             return Outcome::Again;
         }
+        if sparse {
+            folio.state.set(Flag::Sparse);
+        }
         let parts = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE).zip(&run.slots);
         let loaded = parts.into_iter().try_for_each(|(part, slot)| core.swap.load(*slot, part));
-        if loaded.is_err() {
+        if let Err(why) = loaded {
             put_back(mm, run.first, folio.arc(), &run.slots);
             core.free_folio(folio);
+            if why == NotLoaded::InFile {
+                return Outcome::Again;
+            }
             if run.slots.len() > 1 {
                 // Perhaps only one is bad: each fault loads its own alone, and fails with it.
                 fault.alone = true;
@@ -165,6 +180,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             return self.refuse_out(mm, vma, page, fault);
         }
         core.counters.add(Event::SwapIns, run.slots.len() as u64);
+        core.swap.note_in(run.slots[0], run.slots.len() as u64);
         run.slots.into_iter().for_each(|slot| core.release_slot(slot));
         let step = core.map_own(vma, &mut folio, fault);
         core.list_own(folio.into_folio());
@@ -375,6 +391,7 @@ impl<P: Platform> Faults<P> {
         let inside =
             vma.range.start.max(base) - base..vma.range.end.min(base + (PAGE_SIZE << folio.order)) - base;
         let alone = folio.body().spaces() == 1;
+        let sparse = folio.state.test(Flag::Sparse);
         let extent = folio.body_mut().extent();
         if self.has_no_place_for(extent, base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
             return Outcome::Wait(Reason::Pinned);
@@ -383,7 +400,12 @@ impl<P: Platform> Faults<P> {
         let was_home = extent.is_home();
         let mapped = if !present {
             let writable = alone && vma.spec.prot.contains(Prot::WRITE);
-            let pages = inside.start >> PAGE_SHIFT..inside.end >> PAGE_SHIFT;
+            let pages = if sparse {
+                let page = (addr - base) >> PAGE_SHIFT;
+                page..page + 1
+            } else {
+                inside.start >> PAGE_SHIFT..inside.end >> PAGE_SHIFT
+            };
             // Garbage collectors take the right to store away to see each store, from the first one on.
             let (pages, access) = if writable {
                 (pages, Access::Write)

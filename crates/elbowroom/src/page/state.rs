@@ -34,6 +34,8 @@ pub enum Flag {
     Mapped = 1 << 13,
     /// Who has its lock writes its bytes to a device; none of its pages is mapped. Linux: `PG_writeback`.
     Writeback = 1 << 12,
+    /// Only those of its pages are mapped that are touched, to see how many are.
+    Sparse = 1 << 15,
     /// Its lock was never let go: the thread that had it has panicked.
     Abandoned = 1 << 14,
 }

@@ -204,6 +204,9 @@ impl<P: Platform> Reclaim<P> {
             }
         };
         self.swap.put_back(frames).into_iter().for_each(|frame| self.free(frame));
+        if self.swap.pool_is_over() {
+            self.to_write.bell.ring();
+        }
         match kept {
             Ok(slot) => Ok((slot, own)),
             Err(why) => Err((own.expect("it was taken back"), why)),

@@ -20,6 +20,7 @@ use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
 use crate::pause::Bell;
 use crate::platform::Platform;
+use crate::runs::Runs;
 use crate::stats::Event;
 use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, UnmapError};
@@ -48,6 +49,8 @@ pub(crate) struct Reclaim<P: Platform> {
     lru: Mutex<Lru>,
     shadows: Shadows,
     chances: Chances,
+    /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
+    pub(crate) runs: Mutex<Runs>,
     /// How many refaults came too late to be activated for that.
     late_refaults: AtomicU64,
     /// Folios that left their caches without reclaim since the lists were last purged.
@@ -101,6 +104,7 @@ impl<P: Platform> Reclaim<P> {
             lru: core.locks.mutex(LockClass::Lru, Lru::default()),
             shadows: Shadows::new(core.mmu.frames()),
             chances: Chances::default(),
+            runs: core.locks.mutex(LockClass::Streams, Runs::new()),
             late_refaults: AtomicU64::new(0),
             dead: AtomicUsize::new(0),
             supply: Bell::new(&core.locks),
@@ -438,6 +442,9 @@ impl<P: Platform> Reclaim<P> {
     /// Takes a locked inactive folio out of its window, unlocks it and lists it for its second chance as so
     /// many pages, if that can be.
     fn age_one(&self, mut victim: LockedFolio<'_>, counts_as: usize) -> bool {
+        if victim.state.clear(Flag::Sparse) {
+            self.note_touched(&mut victim);
+        }
         let unmapped = self.mmu.unmap(victim.body_mut().extent());
         let lost = unmapped == Err(UnmapError::Lost);
         let gone = lost && victim.is_cached() && self.evict_lost(&mut victim);
@@ -449,6 +456,15 @@ impl<P: Platform> Reclaim<P> {
             self.put_back(folio, Fate::Inactive);
         }
         unmapped.is_ok()
+    }
+
+    /// Notes how many pages of a folio were touched that were mapped one by one.
+    fn note_touched(&self, folio: &mut LockedFolio<'_>) {
+        let order = folio.order;
+        let touched = folio.body_mut().extent().places().iter().map(|place| place.pages().count()).sum();
+        if let Some(&first) = folio.body().rmap.pages().first() {
+            self.runs.lock().touched(first, order, touched);
+        }
     }
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.

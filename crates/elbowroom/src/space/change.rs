@@ -6,7 +6,7 @@ use crate::config::CHANGE_LOOK;
 use crate::object::{MappedRange, Standing};
 use crate::page::{AnonPages, Flag, Folio, LockedFolio};
 use crate::platform::Platform;
-use crate::swap::Source;
+use crate::swap::{NotLoaded, Source};
 use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
 use crate::writeback::{Home, Leave, Patience};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, PutBytes, UnmapError};
@@ -374,12 +374,20 @@ impl<P: Platform> Spaces<P> {
         // With a count of its own, so that the bytes stay while they are read.
         let there = mm.anon.share_out(page, |slot| self.swap.share(slot));
         let Slot::Word(slot) = there else { return Ok(there) };
-        let copied = match (self.swap.seems(slot), self.swap.file()) {
-            (Some(Source::Memory), _) => self.swap.load(slot, to).map_err(|_| Errno::IO),
-            (Some(Source::File(position)), Some(file)) => file
-                .read_buffered(to, position << PAGE_SHIFT)
-                .and_then(|_| self.swap.check(slot, to).map_err(|_| Errno::IO)),
-            _ => Err(Errno::IO),
+        let copied = loop {
+            match (self.swap.seems(slot), self.swap.file()) {
+                (Some(Source::Memory), _) => match self.swap.load(slot, to) {
+                    // It was written there just now, and stays there.
+                    Err(NotLoaded::InFile) => {}
+                    loaded => break loaded.map_err(|_| Errno::IO),
+                },
+                (Some(Source::File(position)), Some(file)) => {
+                    break file
+                        .read_buffered(to, position << PAGE_SHIFT)
+                        .and_then(|_| self.swap.check(slot, to).map_err(|_| Errno::IO));
+                }
+                _ => break Err(Errno::IO),
+            }
         };
         self.release_slot(slot);
         copied.map(|()| there)

@@ -9,13 +9,18 @@ use super::chunks::Chunks;
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
 use super::positions::Positions;
+use super::sizing::{Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::checksum;
 use elbowroom_store::StoreFile;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
+
+/// In tests of the tests: a slot that was given up and is in use again is taken for the one that left.
+const MUTANT_FORGET_LEAVING: bool = cfg!(elbowroom_mutant = "forget_leaving");
 
 /// Slots are spread over so many locks.
 const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
@@ -23,13 +28,20 @@ const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// Frames that are kept so that a page can go out when none is free: those of several blocks.
 const RESERVE: usize = if cfg!(shuttle) { BLOCK_PAGES } else { 4 * BLOCK_PAGES };
 
+/// Entries of the queue, beside twice as many as there are compressed pages.
+const QUEUE_SLACK: u64 = 64;
+
+/// Pages of the area's clock in which as many pages go out as the arena has. It comes round after 256 times
+/// as many; who was out for longer seems to have been out for less.
+const CLOCK_TURNS: u64 = 256;
+
 /// Where the bytes of a slot are.
 #[derive(Debug, Clone, Copy)]
 enum Tier {
     /// Nowhere: they are one word, repeated.
     Filled(u64),
-    /// In the pool.
-    Pool(Handle),
+    /// In the pool; `leaving`: and they are being written to the file.
+    Pool { handle: Handle, leaving: bool },
     /// In the file, in this page of it.
     File(u64),
 }
@@ -59,7 +71,9 @@ struct SwapSlot {
     /// The low half of the checksum of the page.
     sum: u32,
     /// How many spaces have its number at one of their pages.
-    count: u32,
+    count: u16,
+    /// When it went out: a page of the area's clock, modulo 2^16.
+    out: u16,
 }
 
 #[derive(Default)]
@@ -67,6 +81,15 @@ struct Stripe {
     /// By number; a slot without a count is free.
     slots: Vec<SwapSlot>,
     free: Vec<u32>,
+}
+
+/// Why the bytes of a slot are not to be had from memory.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotLoaded {
+    /// They are not those that went out.
+    Corrupt,
+    /// They are in the file by now.
+    InFile,
 }
 
 /// Why a page cannot go out now.
@@ -78,6 +101,10 @@ pub enum Short {
     Slots,
 }
 
+/// A slot whose bytes leave the pool for the file.
+#[derive(Debug)]
+pub struct Leaving(u64);
+
 /// Where pages go that are out.
 pub struct Swap {
     pool: Pool,
@@ -86,6 +113,18 @@ pub struct Swap {
     limit: u64,
     /// Pages of frames that the pool may have.
     pool_limit: u64,
+    /// How many it should have; `None`: as many as it may.
+    sizing: Option<Mutex<Sizing>>,
+    /// What `sizing` says.
+    pool_target: AtomicU64,
+    /// Pages that went out, but for those of one word.
+    outs: AtomicU64,
+    /// So many of them are a page of the clock that slots are stamped with.
+    clock_pages: u64,
+    /// The slots in the pool, as they came there. Some are not any more.
+    queue: Mutex<VecDeque<u32>>,
+    /// Where compressed pages are expanded on their way to the file.
+    staging: Mutex<Option<Frames>>,
     used: AtomicU64,
     next: AtomicUsize,
     /// What the pool may use next.
@@ -101,9 +140,17 @@ struct SwapFile {
 }
 
 impl Swap {
-    /// An empty one, for so many pages, of which so many pages of frames may be compressed ones; the rest
-    /// goes to the file, if there is one.
-    pub fn new(locks: &LockStats, limit: u64, pool_limit: u64, file: Option<Arc<StoreFile>>) -> Self {
+    /// An empty one, for `limit` pages. Of an arena of so many `frames`, so many may be of compressed pages;
+    /// the rest goes to the file, if there is one. `sizing`: how many the pool should have is seen to.
+    pub fn new(
+        locks: &LockStats,
+        limit: u64,
+        [frames, pool_limit]: [u64; 2],
+        file: Option<Arc<StoreFile>>,
+        sizing: bool,
+    ) -> Self {
+        let sizing = (sizing && file.is_some()).then(|| Sizing::new(pool_limit, frames));
+        let pool_target = AtomicU64::new(sizing.as_ref().map_or(pool_limit, Sizing::target));
         let file = file.map(|file| {
             let positions = locks.mutex(LockClass::Queue, Positions::new(limit));
             SwapFile { file, positions }
@@ -114,6 +161,12 @@ impl Swap {
             stripes: (0..STRIPES).map(stripe).collect(),
             limit,
             pool_limit,
+            sizing: sizing.map(|sizing| locks.mutex(LockClass::Queue, sizing)),
+            pool_target,
+            outs: AtomicU64::new(0),
+            clock_pages: (frames / CLOCK_TURNS).max(1),
+            queue: locks.mutex(LockClass::Queue, VecDeque::new()),
+            staging: locks.mutex(LockClass::Queue, None),
             used: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             chunks: locks.mutex(LockClass::Queue, Chunks::default()),
@@ -166,7 +219,77 @@ impl Swap {
 
     /// What has room for so many pages, of which none may turn out to be smaller in the pool.
     pub fn room(&self, pages: usize) -> Room {
-        Room { pool: self.pool.pages() + pages as u64 <= self.pool_limit, file: self.file.is_some() }
+        let may_have = match (&self.sizing, self.pool_target.load(Ordering::Relaxed)) {
+            (None, _) => self.pool_limit,
+            (Some(_), 0) => 0,
+            // What comes pushes the oldest out, which takes a moment.
+            (Some(_), target) => self.pool_limit.min(target + target / 8 + BLOCK_PAGES as u64),
+        };
+        Room { pool: self.pool.pages() + pages as u64 <= may_have, file: self.file.is_some() }
+    }
+
+    /// Whether the pool has more frames than it should, and something that could go to the file.
+    pub fn pool_is_over(&self) -> bool {
+        self.sizing.is_some()
+            && self.pool.pages() > self.pool_target.load(Ordering::Relaxed)
+            && !self.queue.lock().is_empty()
+    }
+
+    /// Notes that pages come back for a fault, the first of which is that of a slot: the pool's size depends
+    /// on when they went out. The caller has a count of the slot.
+    pub fn note_in(&self, number: u64, pages: u64) {
+        let Some(sizing) = &self.sizing else { return };
+        let (out, filled) = self.with(number, |stripe, at| {
+            let slot = &stripe.slots[at];
+            (slot.out, matches!(slot.tier, Tier::Filled(_)))
+        });
+        if filled {
+            return;
+        }
+        let distance = u64::from(self.clock().wrapping_sub(out)) * self.clock_pages;
+        let mut sizing = sizing.lock();
+        if sizing.note(distance, pages) {
+            drop(sizing);
+            let reach = self.reach();
+            self.resize_pool(reach);
+        }
+    }
+
+    fn resize_pool(&self, reach: Reach) {
+        if let Some(sizing) = &self.sizing {
+            let mut sizing = sizing.lock();
+            sizing.look(reach);
+            self.pool_target.store(sizing.target(), Ordering::Relaxed);
+        }
+    }
+
+    /// What the pool has, by its oldest slot.
+    fn reach(&self) -> Reach {
+        let oldest = {
+            let mut queue = self.queue.lock();
+            loop {
+                match queue.front() {
+                    None => break None,
+                    Some(&number) => match self.pool_slot(u64::from(number)) {
+                        Some(out) => break Some(out),
+                        None => _ = queue.pop_front(),
+                    },
+                }
+            }
+        };
+        let pages = oldest.map_or(0, |out| u64::from(self.clock().wrapping_sub(out)) * self.clock_pages);
+        Reach { frames: self.pool.pages(), pages }
+    }
+
+    /// When the page of a slot in the pool went out; `None`: it is not there.
+    fn pool_slot(&self, number: u64) -> Option<u16> {
+        let stripe = self.stripes[number as usize % STRIPES].lock();
+        let slot = stripe.slots.get(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
+        matches!(slot.tier, Tier::Pool { .. }).then_some(slot.out)
+    }
+
+    fn clock(&self) -> u16 {
+        (self.outs.load(Ordering::Relaxed) / self.clock_pages) as u16
     }
 
     /// Keeps a page as [`super::Compressor::place`] has it, for so many spaces; gives the slot's number, and
@@ -184,17 +307,35 @@ impl Swap {
         self.count_one_more()?;
         let tier = match placement {
             Placement::Filled(word) => Ok(Tier::Filled(*word)),
-            Placement::Pool(object) => self.pool.store(object, frames).map(Tier::Pool).map_err(Short::Frames),
+            Placement::Pool(object) => {
+                let stored = self.pool.store(object, frames);
+                stored.map(|handle| Tier::Pool { handle, leaving: false }).map_err(Short::Frames)
+            }
             Placement::File | Placement::Full => Err(Short::Slots),
         };
         let tier = tier.inspect_err(|_| _ = self.used.fetch_sub(1, Ordering::Relaxed))?;
-        Ok(self.add(SwapSlot { tier, sum: sum as u32, count: spaces }))
+        let number = self.add(tier, sum, spaces);
+        if let (Tier::Pool { .. }, Some(_)) = (tier, &self.sizing) {
+            self.queue_up(number);
+        }
+        Ok(number)
+    }
+
+    /// Adds a slot in the pool to the queue of those that may leave it.
+    fn queue_up(&self, number: u64) {
+        let mut queue = self.queue.lock();
+        // Half of them may be of slots that are not in the pool any more.
+        if queue.len() as u64 > 2 * self.pool.objects() + QUEUE_SLACK {
+            let mut kept = HashSet::new();
+            queue.retain(|&other| self.pool_slot(u64::from(other)).is_some() && kept.insert(other));
+        }
+        queue.push_back(number as u32);
     }
 
     /// The same for a page that has been written to a page of the file, which is the slot's from now on.
     pub fn keep_in_file(&self, position: u64, sum: u64, spaces: u32) -> Result<u64, Short> {
         self.count_one_more()?;
-        Ok(self.add(SwapSlot { tier: Tier::File(position), sum: sum as u32, count: spaces }))
+        Ok(self.add(Tier::File(position), sum, spaces))
     }
 
     fn count_one_more(&self) -> Result<(), Short> {
@@ -218,7 +359,12 @@ impl Swap {
         if checksum(page) as u32 == sum { Ok(()) } else { Err(Corrupt) }
     }
 
-    fn add(&self, slot: SwapSlot) -> u64 {
+    fn add(&self, tier: Tier, sum: u64, spaces: u32) -> u64 {
+        if !matches!(tier, Tier::Filled(_)) {
+            self.outs.fetch_add(1, Ordering::Relaxed);
+        }
+        // There are at most 1024 spaces.
+        let slot = SwapSlot { tier, sum: sum as u32, count: spaces as u16, out: self.clock() };
         let stripe = self.next.fetch_add(1, Ordering::Relaxed) % STRIPES;
         let mut slots = self.stripes[stripe].lock();
         let at = match slots.free.pop() {
@@ -256,23 +402,96 @@ impl Swap {
     ///
     /// # Errors
     /// They are not those that went out. The page must be shown to nobody.
-    pub fn load(&self, number: u64, page: &mut [u8]) -> Result<(), Corrupt> {
+    pub fn load(&self, number: u64, page: &mut [u8]) -> Result<(), NotLoaded> {
         let mut compressed = [0; LARGEST];
         let (len, sum) = self.with(number, |stripe, at| {
             let SwapSlot { tier, sum, .. } = stripe.slots[at];
             match tier {
                 Tier::Filled(word) => {
                     fill(page, word);
-                    (None, sum)
+                    Ok((None, sum))
                 }
-                Tier::Pool(handle) => (Some(self.pool.load(handle, &mut compressed)), sum),
-                Tier::File(_) => unreachable!("who loads has looked where the bytes are"),
+                Tier::Pool { handle, .. } => Ok((Some(self.pool.load(handle, &mut compressed)), sum)),
+                Tier::File(_) => Err(NotLoaded::InFile),
             }
-        });
-        if let Some(len) = len {
-            expand(&compressed[..len], page)?;
+        })?;
+        let expanded = len.map_or(Ok(()), |len| expand(&compressed[..len], page));
+        let same = expanded.is_ok() && checksum(page) as u32 == sum;
+        if same { Ok(()) } else { Err(NotLoaded::Corrupt) }
+    }
+
+    /// Takes the slots that have been in the pool for longest, at most so many: they are to be written to the
+    /// file. Their bytes stay in the pool until [`Swap::arrived`]. For one thread at a time.
+    pub fn oldest(&self, most: usize) -> Vec<Leaving> {
+        let mut leaving = Vec::with_capacity(most);
+        while leaving.len() < most
+            && let Some(number) = self.pop_oldest()
+        {
+            let mut stripe = self.stripes[number as usize % STRIPES].lock();
+            // A slot that was given up and used again may be in the queue twice.
+            if let Some(SwapSlot {
+                tier: Tier::Pool { leaving: is_leaving @ false, .. }, count: 1.., ..
+            }) = stripe.slots.get_mut(number as usize / STRIPES)
+            {
+                *is_leaving = true;
+                leaving.push(Leaving(u64::from(number)));
+            }
         }
-        if checksum(page) as u32 == sum { Ok(()) } else { Err(Corrupt) }
+        leaving
+    }
+
+    fn pop_oldest(&self) -> Option<u32> {
+        self.queue.lock().pop_front()
+    }
+
+    /// Fills a page with the bytes of a slot that leaves the pool; `false`: nobody needs them any more, or
+    /// they are not those that went out. Whoever needs them finds that out himself.
+    pub fn expand_leaving(&self, Leaving(number): &Leaving, page: &mut [u8]) -> bool {
+        let mut compressed = [0; LARGEST];
+        let found =
+            self.if_leaving(*number, |slot, handle| (self.pool.load(handle, &mut compressed), slot.sum));
+        let Some((len, sum)) = found else { return false };
+        expand(&compressed[..len], page).is_ok() && checksum(page) as u32 == sum
+    }
+
+    /// The bytes of a slot are in a page of the file, too: that is where they are from now on. Gives back
+    /// frames that are not needed any more; an error: the slot was given up, and does not need the page.
+    pub fn arrived(&self, Leaving(number): Leaving, position: u64) -> Result<Vec<Frames>, ()> {
+        let handle = self.if_leaving(number, |slot, handle| {
+            slot.tier = Tier::File(position);
+            handle
+        });
+        Ok(self.put_back(self.pool.free(handle.ok_or(())?)))
+    }
+
+    /// The slot stays in the pool, and may leave it later.
+    pub fn stays(&self, Leaving(number): Leaving) {
+        let stays = self.if_leaving(number, |slot, handle| slot.tier = Tier::Pool { handle, leaving: false });
+        if stays.is_some() {
+            self.queue_up(number);
+        }
+    }
+
+    /// Does something to a slot that leaves the pool, unless it was given up. If it is in use again it is not
+    /// marked as leaving, since one thread marks.
+    fn if_leaving<R>(&self, number: u64, f: impl FnOnce(&mut SwapSlot, Handle) -> R) -> Option<R> {
+        let mut stripe = self.stripes[number as usize % STRIPES].lock();
+        let slot = stripe.slots.get_mut(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
+        match slot.tier {
+            Tier::Pool { handle, leaving } if leaving || MUTANT_FORGET_LEAVING => Some(f(slot, handle)),
+            _ => None,
+        }
+    }
+
+    /// What [`Swap::give_staging`] has left.
+    pub fn take_staging(&self) -> Option<Frames> {
+        self.staging.lock().take()
+    }
+
+    /// Frames in which pages are expanded on their way to the file, kept for the next time.
+    pub fn give_staging(&self, frames: Frames) {
+        let other = self.staging.lock().replace(frames);
+        debug_assert!(other.is_none(), "one thread writes");
     }
 
     /// Gives a count of a slot up; with the last one, its bytes are gone. Gives back frames that are not
@@ -291,7 +510,7 @@ impl Swap {
             self.used.fetch_sub(1, Ordering::Relaxed);
         }
         match last {
-            Some(Tier::Pool(handle)) => self.put_back(self.pool.free(handle)),
+            Some(Tier::Pool { handle, .. }) => self.put_back(self.pool.free(handle)),
             Some(Tier::File(page)) => {
                 self.free_positions(page..page + 1);
                 Vec::new()
@@ -338,6 +557,7 @@ impl Swap {
     pub fn take_frames(&self) -> Vec<Frames> {
         let mut frames = self.pool.take_all();
         frames.append(&mut self.chunks.lock().take_all());
+        frames.extend(self.take_staging());
         frames
     }
 }
@@ -356,7 +576,7 @@ mod tests {
         let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
         while mmu.grow().unwrap() {}
         let groups = Groups::new(DirtyLimits::NONE, &[]);
-        let swap = Swap::new(&locks, 2, 8, None);
+        let swap = Swap::new(&locks, 2, [64, 8], None, true);
         let mut compressor = Compressor::new();
         let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
         let placement = compressor.place(&text, swap.room(1));
@@ -386,7 +606,7 @@ mod tests {
         assert_eq!((swap.used(), swap.pool().objects(), swap.has_few()), (0, 0, true));
         // A sum that is not that of the page.
         let wrong = swap.keep(&Placement::Filled(7), 1, 1, &mut frames).unwrap();
-        assert_eq!(swap.load(wrong, &mut page), Err(Corrupt));
+        assert_eq!(swap.load(wrong, &mut page), Err(NotLoaded::Corrupt));
         swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
         assert_eq!(groups.with_charges(), None);
     }

@@ -94,7 +94,6 @@ impl Pool {
     }
 
     /// Objects that it has.
-    #[cfg(test)]
     pub fn objects(&self) -> u64 {
         self.objects.load(Ordering::Relaxed)
     }

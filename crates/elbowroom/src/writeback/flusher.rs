@@ -1,5 +1,6 @@
 //! The flusher: the thread that writes dirty folios back. Linux: `wb_workfn`.
 
+use super::swap_file::PoolWritten;
 use super::{Obstacle, Writeback};
 use crate::config::{FLUSH_AGAIN, IDLE_FILE_KEEP};
 use crate::object::{ALL_PAGES, FileObject};
@@ -27,6 +28,7 @@ impl<P: Platform> Writeback<P> {
         let mut due = Instant::now() + interval;
         let mut cursor = Cursor::default();
         let (mut background, mut again) = (false, None);
+        let (mut pool, mut pool_again) = (PoolWritten::Enough, None::<Instant>);
         while !self.stop.load(Ordering::Acquire) {
             let folios = self.to_write.take();
             let all = {
@@ -35,11 +37,16 @@ impl<P: Platform> Writeback<P> {
                 std::mem::take(&mut state.all)
             };
             let ready = background && again.is_none_or(|again| Instant::now() >= again);
-            if folios.is_empty() && !all && !ready {
-                let until = again.filter(|_| background).map_or(due, |again| due.min(again));
+            if folios.is_empty() && !all && !ready && pool != PoolWritten::More {
+                let retries = [again.filter(|_| background), pool_again];
+                let until = retries.into_iter().flatten().fold(due, Instant::min);
                 self.to_write.bell.wait(&self.stop, until.saturating_duration_since(Instant::now()));
             }
             self.write_asked(folios);
+            if pool_again.is_none_or(|again| Instant::now() >= again) {
+                pool = self.write_pool_down();
+                pool_again = (pool == PoolWritten::NotNow).then(|| Instant::now() + FLUSH_AGAIN);
+            }
             if ready {
                 // Before it looks: who dirties more afterwards asks again.
                 self.flushing.store(false, Ordering::SeqCst);

@@ -1,17 +1,33 @@
-//! Writing anonymous memory to the swap file: what neither is one word nor compresses. Linux:
-//! `swap_writepage`, with the clusters of `scan_swap_map_slots`.
+//! Writing anonymous memory to the swap file: what neither is one word nor compresses, and what was in the
+//! pool for longest. Linux: `swap_writepage`, with the clusters of `scan_swap_map_slots`;
+//! `zswap_writeback_entry`.
 //!
 //! What goes out together lies together, in the order of its addresses, so that it is written at once. The
 //! folios stay where they are, locked, until their bytes are in the file; who wants one waits for its lock.
 
 use super::Writeback;
-use crate::config::CLUSTER_PAGES;
+use crate::config::{CLUSTER_PAGES, RUN_ORDER};
+use crate::group::Frames;
 use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use std::ops::Range;
+
+/// What came of writing pages of the pool to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PoolWritten {
+    /// The pool is as large as it should be.
+    Enough,
+    /// It is not yet, and others are to get their turn first.
+    More,
+    /// The file takes nothing now, or no frame is to be had for it.
+    NotNow,
+}
+
+/// Writes of pages of the pool, after which others get their turn.
+const POOL_WRITES: usize = 16;
 
 impl<P: Platform> Writeback<P> {
     /// Writes folios of anonymous memory that are to go out, as far as they were not touched since, and
@@ -47,6 +63,72 @@ impl<P: Platform> Writeback<P> {
         let home = folio.body().extent.as_ref().is_some_and(|frames| frames.is_home());
         let wanted = home && folio.order == 0 && !folio.state.test(Flag::Dead) && !folio.state.is_held();
         wanted.then_some(folio)
+    }
+
+    /// Writes the oldest pages of the pool to the file, until the pool is as large as it should be, but not
+    /// for long.
+    pub(crate) fn write_pool_down(&self) -> PoolWritten {
+        for _ in 0..POOL_WRITES {
+            if !self.swap.pool_is_over() {
+                return PoolWritten::Enough;
+            }
+            let staging =
+                self.swap.take_staging().or_else(|| self.alloc(RUN_ORDER)).or_else(|| self.alloc(0));
+            let Some(mut staging) = staging else { return PoolWritten::NotNow };
+            let written = self.write_oldest(&mut staging);
+            self.swap.give_staging(staging);
+            if !written {
+                return PoolWritten::NotNow;
+            }
+        }
+        PoolWritten::More
+    }
+
+    /// Writes as many of the oldest pages of the pool to the file as are to be had and `staging` has room for.
+    /// `false`: it could not.
+    fn write_oldest(&self, staging: &mut Frames) -> bool {
+        let (Some(file), Some(positions)) =
+            (self.swap.file(), self.swap.take_positions(staging.pages() as u64))
+        else {
+            return false;
+        };
+        let mut leaving = Vec::with_capacity(staging.pages());
+        while leaving.len() < (positions.end - positions.start) as usize
+            && let Some(next) = self.swap.oldest(1).pop()
+        {
+            let room = leaving.len() * PAGE_SIZE;
+            if self.swap.expand_leaving(&next, &mut staging.bytes_mut()[room..][..PAGE_SIZE]) {
+                leaving.push(next);
+            }
+        }
+        let (bytes, offset) = (leaving.len() * PAGE_SIZE, positions.start << PAGE_SHIFT);
+        let begun_ns = self.begin_transfer();
+        let written = if bytes == 0 { Ok(()) } else { file.write(staging, 0..bytes, offset) };
+        if bytes > 0 {
+            self.note_transfer(file.id(), written.is_ok(), begun_ns, [offset, bytes as u64]);
+        }
+        let rest = positions.start + leaving.len() as u64..positions.end;
+        self.swap.free_positions(rest);
+        for (slot, position) in leaving.into_iter().zip(positions) {
+            match written {
+                Ok(()) => match self.swap.arrived(slot, position) {
+                    Ok(frames) => {
+                        self.counters.add(Event::SwapWritebacks, 1);
+                        frames.into_iter().for_each(|frame| self.free(frame));
+                    }
+                    Err(()) => self.swap.free_positions(position..position + 1),
+                },
+                Err(_) => {
+                    self.swap.stays(slot);
+                    self.swap.free_positions(position..position + 1);
+                }
+            }
+        }
+        if written.is_err() {
+            // A full disk, perhaps. The pages stay in the pool.
+            self.counters.add(Event::SwapErrors, 1);
+        }
+        written.is_ok() && bytes > 0
     }
 
     /// Writes folios of a page each to neighbouring pages of the file, as many.

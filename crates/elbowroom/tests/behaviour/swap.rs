@@ -12,6 +12,7 @@ on_every_machine! {
     threads_that_share_more_than_the_budget_see_their_own_stores
     without_room_nothing_is_lost
     what_does_not_compress_goes_to_the_file
+    the_oldest_of_the_pool_go_to_the_file
     a_page_that_cannot_be_read_again_is_an_error_for_that_page
     a_full_disk_loses_nothing
 }
@@ -214,6 +215,65 @@ fn what_does_not_compress_goes_to_the_file<M: Machine>() {
 
 /// Each tenth read of the swap file fails. Of several pages that were to come in together each is read alone
 /// then. The access to a page that was read alone fails, and succeeds when it is made again.
+/// What compresses a little: the pool is full of it before all is out.
+fn half_noise(page: usize) -> [u8; PAGE] {
+    let mut bytes = noise(page);
+    bytes[PAGE / 2..].fill(0);
+    bytes
+}
+
+/// The pool does not keep what is old: it goes to the file while threads read and change all of it, and comes
+/// back from there. What is unmapped meanwhile, or replaced, leaves nothing.
+fn the_oldest_of_the_pool_go_to_the_file<M: Machine>() {
+    const THREADS: usize = 3;
+    let dir = scratch();
+    let config =
+        Config { swap: 8 * BUDGET, swap_dir: Some(dir.path().into()), ..Config::with_memory(BUDGET) };
+    let Some(m) = M::start(config) else { return };
+    let pages = budgets(3) / THREADS * THREADS;
+    let addr = m.map_anon(pages, Sharing::Private);
+    std::thread::scope(|scope| {
+        for own in 0..THREADS {
+            let m = &m;
+            scope.spawn(move || {
+                let port = m.port();
+                let mine = own * pages / THREADS..(own + 1) * pages / THREADS;
+                mine.clone().for_each(|page| port.store(addr + page * PAGE, &half_noise(page)));
+                // In order, and then some at random, of which every other one is changed.
+                for turn in 0..2 * mine.len() {
+                    let step = if turn < mine.len() { turn } else { turn * 7919 % mine.len() };
+                    let (page, mut found) = (mine.start + step, [0; PAGE]);
+                    port.load(addr + page * PAGE, &mut found);
+                    assert!(found == half_noise(page), "page {page}");
+                    if turn % 2 == 0 {
+                        port.store(addr + page * PAGE, &half_noise(page));
+                    }
+                    if turn % 1000 == 999 {
+                        let again = mine.start + step..mine.end.min(mine.start + step + 40);
+                        let (at, len) = (addr + again.start * PAGE, again.len() * PAGE);
+                        m.space().advise(at, len, Advice::DontNeed).unwrap();
+                        again.for_each(|page| port.store(addr + page * PAGE, &half_noise(page)));
+                    }
+                }
+            });
+        }
+    });
+    let stats = m.manager().stats();
+    assert!(stats.zswpwb > 1000 && stats.pswpin > 1000, "{stats:?}");
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    // The flusher may have some of them in its hands.
+    let since = Instant::now();
+    let left = || {
+        let stats = m.manager().stats();
+        stats.swap_file_bytes + stats.swap_pool_bytes
+    };
+    while left() > 0 {
+        assert!(since.elapsed() < Duration::from_secs(20), "{} bytes are left", left());
+        thread::sleep(Duration::from_millis(1));
+    }
+    nothing_is_out(&m);
+}
+
 fn a_page_that_cannot_be_read_again_is_an_error_for_that_page<M: Machine>() {
     let dir = scratch();
     let Some(m) = M::start(with_file(dir.path(), Some("read:eio:every=10"))) else { return };

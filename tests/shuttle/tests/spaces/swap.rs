@@ -17,14 +17,15 @@ const TURNS: usize = 3;
 const STAMP: usize = 8;
 const COUNTS: usize = 16;
 
-/// Pages go to the pool or, as if nothing compressed, to the swap file.
+/// Pages go to the pool; or, as if nothing compressed, to the swap file; or first to a pool that is too small,
+/// and then to the file.
 fn world() -> World {
-    let to_file = thread_rng().gen_ratio(1, 2);
+    let [to_file, by_pool] = [(); 2].map(|()| thread_rng().gen_ratio(1, 2));
     World::configured(FRAMES, |config| {
         config.swap = 1 << 20;
         if to_file {
             config.swap_dir = Some(std::env::temp_dir());
-            config.ablation.tuning.pool_percent = 0;
+            config.ablation.tuning.pool_percent = if by_pool { 20 } else { 0 };
         }
     })
 }
