@@ -233,6 +233,9 @@ pub const RATE_WINDOW: Duration = Duration::from_millis(100);
 /// log2 of the pages of the largest folio of anonymous memory, but for huge ones: 64 KiB come and go at once.
 pub const RUN_ORDER: u8 = 4;
 
+/// log2 of the compressed pages that are written to the swap file at a time. A model has hardly any frames.
+pub const STAGING_ORDER: u8 = if cfg!(shuttle) { 0 } else { RUN_ORDER };
+
 /// Reclaim goes on for a run of so many pages at most while less than one part in this many of the arena is
 /// free in pieces.
 pub const PIECES_SHARE: usize = 8;

@@ -139,11 +139,13 @@ impl Runs {
         let region = self.region(page);
         region.asked = region.asked.wrapping_add(1);
         let order = DENSE.iter().find(|(touched, _)| region.touched >= *touched).map(|dense| dense.1);
-        let turn = region.asked % PROBE_ONE_IN == 0;
+        let turn = region.asked.is_multiple_of(PROBE_ONE_IN);
         match order {
             Some(order) => Around { order, counted: turn },
             // Seldom: they take the place of others.
-            None if region.asked % (4 * PROBE_ONE_IN) == 0 => Around { order: PROBE_ORDER, counted: true },
+            None if region.asked.is_multiple_of(4 * PROBE_ONE_IN) => {
+                Around { order: PROBE_ORDER, counted: true }
+            }
             None => Around { order: 0, counted: false },
         }
     }

@@ -5,7 +5,7 @@
 //! the slot's number, and they are there until the last space has taken its own number out.
 
 use super::Reclaim;
-use crate::config::RUN_ORDER;
+use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::Frames;
 use crate::page::{Flag, Folio, HUGE_ORDER, LockedFolio, checksum};
 use crate::platform::Platform;
@@ -246,8 +246,15 @@ impl<P: Platform> Reclaim<P> {
         self.counters.add(Event::SwapOuts, 1);
     }
 
-    /// Sees to it that the pool has frames: when memory is short it is too late.
+    /// Sees to it that the pool has frames, and the way from it to the file: when memory is short it is too
+    /// late.
     pub(crate) fn prepare_swap(&self) {
+        if self.swap.file().is_some()
+            && self.config.ablation.pool_sizing
+            && let Some(frames) = self.whole_run(STAGING_ORDER)
+        {
+            self.swap.give_staging(frames);
+        }
         while self.swap.is_on() && self.swap.has_few() {
             let Some(run) = self.whole_run(RUN_ORDER).or_else(|| self.whole_run(0)) else { return };
             self.swap.add_frames(run.split(0));

@@ -423,7 +423,7 @@ impl Swap {
     /// Takes the slots that have been in the pool for longest, at most so many: they are to be written to the
     /// file. Their bytes stay in the pool until [`Swap::arrived`]. For one thread at a time.
     pub fn oldest(&self, most: usize) -> Vec<Leaving> {
-        let mut leaving = Vec::with_capacity(most);
+        let mut leaving = Vec::new();
         while leaving.len() < most
             && let Some(number) = self.pop_oldest()
         {
@@ -607,6 +607,78 @@ mod tests {
         // A sum that is not that of the page.
         let wrong = swap.keep(&Placement::Filled(7), 1, 1, &mut frames).unwrap();
         assert_eq!(swap.load(wrong, &mut page), Err(NotLoaded::Corrupt));
+        swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
+        assert_eq!(groups.with_charges(), None);
+    }
+
+    /// A page and what the pool makes of it, with all frames that it wants.
+    fn keep(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8]) -> u64 {
+        let (mut compressor, mut frames) = (Compressor::new(), Vec::new());
+        let placement = compressor.place(page, Room { pool: true, file: true });
+        loop {
+            match swap.keep(&placement, checksum(page), 1, &mut frames) {
+                Ok(number) => return number,
+                Err(Short::Frames(missing)) => {
+                    swap.add_frames(
+                        (0..missing).filter_map(|_| groups.alloc(mmu, GroupId::ROOT, 0)).collect(),
+                    );
+                    frames.extend((0..missing).filter_map(|_| swap.take_frame()));
+                }
+                Err(Short::Slots) => panic!("there are slots"),
+            }
+        }
+    }
+
+    fn text(word: &str) -> Vec<u8> {
+        word.bytes().cycle().take(PAGE_SIZE).collect()
+    }
+
+    /// The oldest go first. What is given up while it is written, and whose number is in use again, is not
+    /// taken for what was written.
+    #[test]
+    fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
+        let locks = LockStats::new();
+        let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
+        while mmu.grow().unwrap() {}
+        let groups = Groups::new(DirtyLimits::NONE, &[]);
+        let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
+        let swap = Swap::new(&locks, 1000, [64, 8], Some(file), true);
+        let words: Vec<String> = (0..2 * STRIPES).map(|nth| format!("page number {nth} of some ")).collect();
+        let numbers: Vec<u64> = words.iter().map(|word| keep(&swap, &groups, &mmu, &text(word))).collect();
+        let mut page = vec![0; PAGE_SIZE];
+        let leaving = swap.oldest(2);
+        assert_eq!(leaving.iter().map(|leaving| leaving.0).collect::<Vec<_>>(), numbers[..2]);
+        let [first, second] = <[Leaving; 2]>::try_from(leaving).unwrap();
+        assert!(swap.expand_leaving(&first, &mut page) && page == text(&words[0]));
+        assert!(swap.expand_leaving(&second, &mut page) && page == text(&words[1]));
+        // They can be loaded meanwhile.
+        assert_eq!(swap.load(numbers[1], &mut page), Ok(()));
+        // The first is given up, and other pages go out until its number is in use again.
+        let mut others = Vec::new();
+        let free = |swap: &Swap, number| swap.release(number).into_iter().for_each(|f| groups.free(&mmu, f));
+        free(&swap, numbers[0]);
+        while !others.contains(&numbers[0]) {
+            assert!(others.len() < 2 * STRIPES, "the number is not used again");
+            others.push(keep(&swap, &groups, &mmu, &text("another one ")));
+        }
+        let positions = swap.take_positions(2).unwrap();
+        assert!(swap.arrived(first, positions.start).is_err());
+        assert_eq!(swap.load(numbers[0], &mut page), Ok(()));
+        assert_eq!(page, text("another one "));
+        let frames = swap.arrived(second, positions.start + 1).unwrap();
+        frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
+        assert_eq!(swap.seems(numbers[1]), Some(Source::File(positions.start + 1)));
+        assert_eq!(swap.load(numbers[1], &mut page), Err(NotLoaded::InFile));
+        // What could not be written stays, and is the last in the queue.
+        let third = swap.oldest(1).pop().unwrap();
+        assert_eq!(third.0, numbers[2]);
+        swap.stays(third);
+        assert_eq!(swap.load(numbers[2], &mut page), Ok(()));
+        let rest = swap.oldest(usize::MAX >> 32);
+        assert_eq!(rest.last().map(|leaving| leaving.0), Some(numbers[2]));
+        assert_eq!(rest.len(), numbers.len() - 2 + others.len());
+        numbers[1..].iter().chain(&others).for_each(|&number| free(&swap, number));
+        assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 1));
         swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
         assert_eq!(groups.with_charges(), None);
     }

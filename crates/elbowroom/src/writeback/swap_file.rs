@@ -6,7 +6,7 @@
 //! folios stay where they are, locked, until their bytes are in the file; who wants one waits for its lock.
 
 use super::Writeback;
-use crate::config::{CLUSTER_PAGES, RUN_ORDER};
+use crate::config::{CLUSTER_PAGES, STAGING_ORDER};
 use crate::group::Frames;
 use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
@@ -73,7 +73,7 @@ impl<P: Platform> Writeback<P> {
                 return PoolWritten::Enough;
             }
             let staging =
-                self.swap.take_staging().or_else(|| self.alloc(RUN_ORDER)).or_else(|| self.alloc(0));
+                self.swap.take_staging().or_else(|| self.alloc(STAGING_ORDER)).or_else(|| self.alloc(0));
             let Some(mut staging) = staging else { return PoolWritten::NotNow };
             let written = self.write_oldest(&mut staging);
             self.swap.give_staging(staging);
