@@ -1,5 +1,7 @@
 //! `run --swap`: anonymous memory and private copies of files' pages, more than the budget.
 
+use std::os::unix::process::ExitStatusExt;
+
 use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour, program};
 
 /// Runs a part of the program `memory`.
@@ -23,6 +25,20 @@ fn arrays(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "arrays", "128"));
 }
 behaviour!(arrays: m16, m64, copy, threads);
+
+/// When budget and swap are full, an access that cannot be served fails, and what was used up is said. Nothing
+/// hangs.
+fn full(variant: Variant) {
+    let scratch = Scratch::new();
+    let dir = scratch.file("");
+    let command = Command::new(program("memory")).args(["arrays", "128"]);
+    let options = ["--swap", "16M", "--swap-dir", &dir];
+    let outcome = command.variant(variant).run_options(&options).run();
+    assert_eq!(outcome.status.signal(), Some(libc::SIGBUS), "{}", outcome.report());
+    let said = ["memory is full", "budget of 16 MiB", "16 of 16 MiB of swap", "more swap"];
+    assert!(said.iter().all(|part| outcome.stderr.contains(part)), "{}", outcome.report());
+}
+behaviour!(full: m16);
 
 fn allocators(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "allocator", "128"));

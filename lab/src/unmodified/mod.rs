@@ -60,7 +60,13 @@ pub fn run(args: &ProgramsArgs) -> Result<()> {
     let json = args.json.as_deref().map(OutputFile::prepare).transpose()?;
     let report = measure(args)?;
     print!("{}", report.table());
-    json.map_or(Ok(()), |json| json.write_json(&report.json()))
+    if let Some(json) = json {
+        json.write_json(&report.json())?;
+    }
+    if report.ours_failed {
+        bail!("not all programs ran under Elbowroom; what is left out says why");
+    }
+    Ok(())
 }
 
 fn measure(args: &ProgramsArgs) -> Result<Report> {
@@ -108,9 +114,12 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
     let swap = args.swap().filter(|_| limited);
     let _swap = swap.map(|size| KernelSwap::on(session.store.dir(), size)).transpose()?;
     let mut runs = Vec::new();
+    let mut failed = Vec::new();
     for program in found {
-        session.run_program(program, &engines, &mut runs, &mut progress)?;
+        session.run_program(program, &engines, &mut runs, &mut failed, &mut progress)?;
     }
+    let ours_failed = failed.iter().any(|(engine, _)| !engine.is_kernel());
+    left_out.extend(failed.into_iter().map(|(_, left_out)| left_out));
     drop(progress);
     let machine = procfs::machine()?;
     let description = format!(
@@ -124,7 +133,7 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
         machine.memory_bytes >> 20
     );
     let parameters = serde_json::to_value(args)?;
-    Ok(Report { parameters, machine, description, engines, left_out, runs })
+    Ok(Report { parameters, machine, description, engines, left_out, runs, ours_failed })
 }
 
 /// Without a control group the kernel's column is left out.
@@ -153,16 +162,29 @@ impl Session<'_> {
         program: &Program,
         engines: &[Engine],
         runs: &mut Vec<Run>,
+        failed: &mut Vec<(Engine, LeftOut)>,
         progress: &mut Progress,
     ) -> Result<()> {
         self.store.make(program, &self.interrupt, progress)?;
         let mut first: Option<Run> = None;
+        let mut engines = engines.to_vec();
         for turn in 1..=self.args.runs {
-            for engine in engines {
+            for engine in &engines.clone() {
                 let label = format!("{} run {turn}/{} {engine}", program.name, self.args.runs);
                 progress.update(|| format!("{label}: making the data cold"));
                 let run = self.run_one(program, *engine, turn, || progress.update(|| label.clone()));
-                let run = run.with_context(|| label.clone())?;
+                self.interrupt.check()?;
+                let run = match run {
+                    Ok(run) => run,
+                    // That it does not run in so little memory, or not in time, is a figure, too.
+                    Err(error) => {
+                        progress.keep(&format!("{label}: {error:#}"));
+                        let what = format!("{} under {engine}", program.name);
+                        failed.push((*engine, LeftOut { what, reason: format!("{error:#}") }));
+                        engines.retain(|other| other != engine);
+                        continue;
+                    }
+                };
                 let mebibytes = |bytes: Option<u64>| bytes.map_or(0, |bytes| bytes >> 20);
                 let (read, written) = (mebibytes(run.device_read_bytes), mebibytes(run.device_written_bytes));
                 let (seconds, cpu, result) = (run.seconds, run.cpu_seconds, &run.result);

@@ -55,6 +55,8 @@ pub struct Report {
     pub engines: Vec<Engine>,
     /// What could not be run.
     pub left_out: Vec<LeftOut>,
+    /// A program did not run to its end under an engine of ours.
+    pub ours_failed: bool,
     /// What was.
     pub runs: Vec<Run>,
 }
@@ -176,6 +178,7 @@ mod tests {
             description: "here".to_owned(),
             engines,
             left_out: vec![LeftOut { what: "faiss".into(), reason: "pip install faiss-cpu".into() }],
+            ours_failed: false,
             runs,
         };
         assert_eq!(report.json()["medians"]["git"]["ratios"]["kernel"], 0.5);

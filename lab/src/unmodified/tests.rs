@@ -88,9 +88,17 @@ fn a_program_with_another_result_ends_the_session() {
     let same = Program { name: "same", data: "x-1", warm: &["true"], run: &["echo", "1"], ..catalog::NONE };
     let other = Program { run: &["date", "+%N"], ..same };
     std::fs::create_dir(dir.path().join("x-1-1")).unwrap();
-    let (mut runs, mut progress) = (Vec::new(), Progress::new());
-    session.run_program(&same, &args.engines, &mut runs, &mut progress).unwrap();
-    assert_eq!(runs.len(), 2);
-    let error = session.run_program(&other, &args.engines, &mut runs, &mut progress).unwrap_err();
+    let (mut runs, mut failed, mut progress) = (Vec::new(), Vec::new(), Progress::new());
+    let mut run = |program: &Program| {
+        session.run_program(program, &args.engines, &mut runs, &mut failed, &mut progress)
+    };
+    run(&same).unwrap();
+    // One that fails is left out, and those after it still run.
+    run(&Program { name: "fails", run: &["false"], ..same }).unwrap();
+    run(&same).unwrap();
+    let error = run(&other).unwrap_err();
     assert!(error.to_string().contains("another result"), "{error:#}");
+    assert_eq!(runs.iter().filter(|run| run.program == "same").count(), 4 + 1, "the last has its name");
+    let [(engine, left_out)] = &failed[..] else { panic!("{} failed", failed.len()) };
+    assert!(!engine.is_kernel() && left_out.what.starts_with("fails under"), "{}", left_out.what);
 }

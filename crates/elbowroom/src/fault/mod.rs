@@ -47,7 +47,7 @@ use crate::trace::{Happened, Trace};
 use crate::writeback::Writeback;
 use elbowroom_machine::{FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
-use elbowroom_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, Mutex};
 use std::ops::{Deref, Range};
@@ -67,6 +67,8 @@ pub(crate) struct Faults<P: Platform> {
     resumed: AtomicU64,
     /// Counts the looks of whoever settles aliases.
     alias_looks: AtomicU32,
+    /// It was said that memory is full.
+    said_full: AtomicBool,
 }
 
 impl<P: Platform> Deref for Faults<P> {
@@ -85,6 +87,7 @@ impl<P: Platform> Faults<P> {
             alive: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             alias_looks: AtomicU32::new(0),
+            said_full: AtomicBool::new(false),
             writeback,
         }
     }
@@ -292,6 +295,7 @@ impl<'a, P: Platform> Handler<'a, P> {
         while left > 0 {
             let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { return };
             if self.core.waited(fault.since) > MEMORY_WAIT_BOUND {
+                self.core.report_full(fault.event.addr);
                 self.core.end_overdue(fault);
                 if self.inbox().waiting.lock().starved.is_empty() {
                     self.core.note_fed();

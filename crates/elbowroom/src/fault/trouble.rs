@@ -1,9 +1,10 @@
 //! What is done when something inside is broken: it is said, and the process ends if it cannot go on.
 
 use super::Faults;
-use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
+use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, MEMORY_WAIT_BOUND, STOPPED};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
+use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 
@@ -30,6 +31,23 @@ impl<P: Platform> Faults<P> {
             Some(report) => report(line),
             None => eprintln!("elbowroom: {line}"),
         }
+    }
+
+    /// Says, once, that there is no memory for a fault, which ends by SIGBUS therefore.
+    pub(crate) fn report_full(&self, addr: usize) {
+        if self.said_full.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mebibytes = |bytes: u64| bytes >> 20;
+        let (budget, swap) = (mebibytes(self.config.memory), mebibytes(self.config.swap));
+        let (used, in_file) = (self.swap.used() << PAGE_SHIFT, self.swap.file_pages() << PAGE_SHIFT);
+        let (used, in_file) = (mebibytes(used), mebibytes(in_file));
+        let with_more = if self.swap.is_on() { "a larger budget or more swap" } else { "a larger budget" };
+        self.report(&format!(
+            "memory is full: an access at {addr:#x} has waited {MEMORY_WAIT_BOUND:.0?} for a page, and fails. \
+             All of the budget of {budget} MiB is in use, and {used} of {swap} MiB of swap, {in_file} of it in \
+             the swap file. It needs {with_more}"
+        ));
     }
 
     /// A thread of the manager has panicked, which is the end: what it had locked stays locked, and what
