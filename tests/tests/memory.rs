@@ -26,8 +26,8 @@ fn arrays(variant: Variant) {
 }
 behaviour!(arrays: m16, m64, copy, threads);
 
-/// When budget and swap are full, an access that cannot be served fails, and what was used up is said. Nothing
-/// hangs.
+/// When budget and swap are full, an access that cannot be served fails, and what was used up is said.
+/// Nothing hangs.
 fn full(variant: Variant) {
     let scratch = Scratch::new();
     let dir = scratch.file("");

@@ -94,7 +94,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             } else {
                 if vma.spec.object.is_none() && self.core.swap.is_on() {
                     let there = (AnonPages::first_of(&folio, page), folio.pages());
-                    self.core.runs.lock().reached(fault.event.thread, page, there);
+                    self.core.runs().reached(fault.event.thread, page, there);
                 }
                 match self.core.map_own(vma, &mut folio, fault) {
                     // Pinned in another space that has it: a copy will do.
@@ -128,7 +128,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let Some(source) = source else { return Outcome::Again };
         let order = self.run_order(vma, page, fault);
         let alone = order == 0 && !fault.alone && vma.spec.object.is_none();
-        let around = if alone { core.runs.lock().around(page) } else { Around { order, counted: false } };
+        let around = if alone { core.runs().around(page) } else { Around { order, counted: false } };
         let run = self.run_out(mm, vma, (page, slot, source), around.order);
         let frames = match self.take_frames(run.slots.len().ilog2() as u8) {
             Ok(frames) => frames,
@@ -193,14 +193,14 @@ impl<'a, P: Platform> Pass<'a, P> {
         if !self.core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
             return 0;
         }
-        self.core.runs.lock().pages(fault.event.thread, page, 1 << RUN_ORDER).ilog2() as u8
+        self.core.runs().pages(fault.event.thread, page, 1 << RUN_ORDER).ilog2() as u8
     }
 
     /// Notes which pages were brought for a fault at `page`.
     fn note_run(&self, page: u64, pages: &Range<u64>, fault: &Parked) {
         if self.core.swap.is_on() {
             let brought = (pages.start, pages.end - pages.start);
-            self.core.runs.lock().note(fault.event.thread, page, brought);
+            self.core.runs().note(fault.event.thread, page, brought);
         }
     }
 

@@ -44,9 +44,9 @@ impl<P: Platform> Faults<P> {
         let (used, in_file) = (mebibytes(used), mebibytes(in_file));
         let with_more = if self.swap.is_on() { "a larger budget or more swap" } else { "a larger budget" };
         self.report(&format!(
-            "memory is full: an access at {addr:#x} has waited {MEMORY_WAIT_BOUND:.0?} for a page, and fails. \
-             All of the budget of {budget} MiB is in use, and {used} of {swap} MiB of swap, {in_file} of it in \
-             the swap file. It needs {with_more}"
+            "memory is full: an access at {addr:#x} has waited {MEMORY_WAIT_BOUND:.0?} for a page, and \
+             fails. All of the budget of {budget} MiB is in use, and {used} of {swap} MiB of swap, {in_file} \
+             of it in the swap file. It needs {with_more}"
         ));
     }
 

@@ -26,7 +26,7 @@ use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, UnmapError};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, LockClass, Mutex, thread};
+use elbowroom_sync::{Arc, LockClass, Mutex, MutexGuard, thread};
 use std::ops::Deref;
 
 /// Where a folio that reclaim met goes.
@@ -50,7 +50,7 @@ pub(crate) struct Reclaim<P: Platform> {
     shadows: Shadows,
     chances: Chances,
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
-    pub(crate) runs: Mutex<Runs>,
+    runs: Mutex<Runs>,
     /// How many refaults came too late to be activated for that.
     late_refaults: AtomicU64,
     /// Folios that left their caches without reclaim since the lists were last purged.
@@ -110,6 +110,12 @@ impl<P: Platform> Reclaim<P> {
             supply: Bell::new(&core.locks),
             core,
         }
+    }
+
+    /// How anonymous memory is used, under its lock.
+    #[track_caller]
+    pub(crate) fn runs(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock()
     }
 
     /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be
@@ -463,7 +469,7 @@ impl<P: Platform> Reclaim<P> {
         let order = folio.order;
         let touched = folio.body_mut().extent().places().iter().map(|place| place.pages().count()).sum();
         if let Some(&first) = folio.body().rmap.pages().first() {
-            self.runs.lock().touched(first, order, touched);
+            self.runs().touched(first, order, touched);
         }
     }
 

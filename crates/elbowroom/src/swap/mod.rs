@@ -3,7 +3,8 @@
 //!
 //! `area` has the slots, `tier` decides where a page goes (pure), `classes` how compressed pages of a size
 //! share frames (pure), `pool` keeps them, and `chunks` has its free frames (pure); `positions` has the free
-//! pages of the swap file (pure); `sizing` says how large the pool should be (pure). The plan is docs/decisions/0023-anonymous-memory-and-swap.md.
+//! pages of the swap file (pure); `sizing` says how large the pool should be (pure). The plan is
+//! docs/decisions/0023-anonymous-memory-and-swap.md.
 
 mod area;
 mod chunks;

@@ -84,7 +84,7 @@ impl<P: Platform> Writeback<P> {
         PoolWritten::More
     }
 
-    /// Writes as many of the oldest pages of the pool to the file as are to be had and `staging` has room for.
+    /// Writes the oldest pages of the pool to the file, as many as are to be had and `staging` has room for.
     /// `false`: it could not.
     fn write_oldest(&self, staging: &mut Frames) -> bool {
         let (Some(file), Some(positions)) =

@@ -17,8 +17,8 @@ const TURNS: usize = 3;
 const STAMP: usize = 8;
 const COUNTS: usize = 16;
 
-/// Pages go to the pool; or, as if nothing compressed, to the swap file; or first to a pool that is too small,
-/// and then to the file.
+/// Pages go to the pool; or, as if nothing compressed, to the swap file; or first to a pool that is too
+/// small, and then to the file.
 fn world() -> World {
     let [to_file, by_pool] = [(); 2].map(|()| thread_rng().gen_ratio(1, 2));
     World::configured(FRAMES, |config| {
