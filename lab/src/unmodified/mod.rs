@@ -223,7 +223,8 @@ impl Session<'_> {
         let memory = Size::from_bytes(self.args.memory().bytes() / program.memory_divisor);
         let line = self.store.run_line(program);
         let stats = self.stats.path().join(format!("{}.json", program.name));
-        let swap = self.args.swap();
+        // In proportion: what describes it is a part of the memory.
+        let swap = self.args.swap().map(|swap| Size::from_bytes(swap.bytes() / program.memory_divisor));
         let limited = engine.is_kernel() && engine.kind != Kind::Plain;
         let group = if limited { Some(Cgroup::create_with(memory, swap.is_some())?) } else { None };
         let line: Vec<OsString> = match &group {
