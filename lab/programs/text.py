@@ -1,4 +1,4 @@
-"""Lines of text for ripgrep."""
+"""Lines of text for ripgrep, and in every block some that it finds: chance alone gives none in a short file."""
 import os
 import numpy
 from common import main, progress, scaled
@@ -6,6 +6,8 @@ from common import main, progress, scaled
 BLOCK_BYTES = 16 << 20
 BLOCKS = 96
 LINE_BYTES = 128
+FOUND = numpy.frombuffer(b" thread  hay needle ", dtype="u1")
+EVERY = 4096
 
 
 def make(dir, percent):
@@ -15,6 +17,7 @@ def make(dir, percent):
         for block in range(blocks):
             numbers = numpy.random.Generator(numpy.random.PCG64(block))
             text = letters[numbers.integers(0, 32, size=(BLOCK_BYTES // LINE_BYTES, LINE_BYTES), dtype="u1")]
+            text[block % EVERY :: EVERY, : len(FOUND)] = FOUND
             text[:, -1] = 10
             text.tofile(file)
             progress(block + 1, blocks)

@@ -149,7 +149,7 @@ pub const FILES: [Program; 10] = [
     Program {
         name: "ripgrep",
         needs: &[NUMPY, Need::Command("rg", "ripgrep")],
-        data: "text-1",
+        data: "text-2",
         make: script!("text", "make"),
         warm: &["rg", "--version"],
         run: &["rg", "--no-config", "--mmap", "--threads=1", "-c", "needle|thread +hay", "{data}/lines.txt"],
