@@ -19,6 +19,9 @@ pub trait Mmu: Send + Sync + 'static {
     /// what each page of it costs, the more.
     const AROUND: usize;
 
+    /// Whether the thread of a fault may have gone on before its event is served.
+    const LATE_EVENTS: bool;
+
     /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free in
     /// what the arena has so far.
     fn alloc(&self, order: u8) -> Option<Extent>;
@@ -229,6 +232,8 @@ impl Mmu for HostMmu {
     /// A request to the kernel costs some 10 us, and moving 512 pages not twice that.
     const AROUND: usize = 512;
 
+    const LATE_EVENTS: bool = true;
+
     same_in_both!();
 
     fn give_way(&self) {
@@ -296,6 +301,9 @@ impl Mmu for SoftMmu {
 
     /// A fault costs as much as 100 entries of a table, which must be taken out one by one later.
     const AROUND: usize = 32;
+
+    /// The thread serves its fault itself.
+    const LATE_EVENTS: bool = false;
 
     same_in_both!();
 

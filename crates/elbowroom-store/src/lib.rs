@@ -46,6 +46,8 @@ mod limits;
 #[cfg(shuttle)]
 #[path = "limits_model.rs"]
 mod limits;
+#[cfg(not(shuttle))]
+mod looks;
 mod mapped;
 mod origin;
 mod reactor;

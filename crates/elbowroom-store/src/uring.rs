@@ -28,12 +28,13 @@ use crate::bell::Bell;
 use crate::calls::{is_transient, whole_pages};
 use crate::held::HeldReads;
 use crate::inject::Inject;
+use crate::looks::Looks;
 use crate::reactor::{Kicker, Reactor, Read, ReadDone, Woken};
 use crate::request::{Request, Step};
 use crate::slots::{Slot, Slots};
 use elbowroom_machine::Errno;
-use elbowroom_sync::Arc;
 use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, thread};
 use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::PollFlags;
 use std::collections::VecDeque;
@@ -48,6 +49,12 @@ const COMPLETION_ENTRIES: u32 = 1024;
 
 /// How often io_uring_enter is repeated if it is interrupted or has no resources.
 const ENTERS_MAX: u32 = 1000;
+
+/// For how long to look for something to come before going to sleep.
+const LOOK_BOUND: Duration = Duration::from_micros(50);
+
+/// A processor that was let go for longer than this was used by others.
+const OTHERS_RAN: Duration = Duration::from_micros(10);
 
 /// The kernel's names for the two polls; slots are named by their index.
 const WATCH: u64 = u64::MAX;
@@ -82,6 +89,7 @@ pub(crate) struct Uring {
     /// Scratch: completions as they came.
     reaped: Vec<Completion>,
     in_flight: usize,
+    looks: Looks,
 }
 
 /// A multishot poll.
@@ -129,6 +137,7 @@ impl Uring {
             ready: Vec::new(),
             reaped: Vec::new(),
             in_flight: 0,
+            looks: Looks::new(),
         })
     }
 
@@ -186,6 +195,33 @@ impl Uring {
             Ok(_) | Err(Errno::TIME) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Submits what there is, and looks for a moment whether something comes, while nobody else wants the
+    /// processor; `false`: nothing did, or it was not tried, since it has been in vain lately.
+    ///
+    /// Where processors are virtual, to wake one that sleeps takes longer than to serve a fault.
+    fn something_comes_soon(&mut self) -> bool {
+        if self.mode != RingMode::Deferred || !self.looks.are_worth_it() || self.enter(Wait::No).is_err() {
+            return false;
+        }
+        let begun = Instant::now();
+        let mut last = begun;
+        let came = loop {
+            // The kernel says in memory that it has completions to post, or posts them.
+            if self.ring.submission().taskrun() || !self.ring.completion().is_empty() {
+                break true;
+            }
+            thread::yield_now();
+            let now = Instant::now();
+            // If it took long, somebody else had something to do here.
+            if now - last > OTHERS_RAN || now - begun > LOOK_BOUND {
+                break false;
+            }
+            last = now;
+        };
+        self.looks.note(came);
+        came
     }
 
     /// Takes completions off the ring and acts on them.
@@ -306,7 +342,10 @@ impl Reactor for Uring {
         loop {
             self.fill();
             let nothing = done.len() == before && woken == Woken::default();
-            let wait = if nothing { self.bound(deadline) } else { Wait::No };
+            let mut wait = if nothing { self.bound(deadline) } else { Wait::No };
+            if matches!(wait, Wait::Forever) && self.something_comes_soon() {
+                wait = Wait::No;
+            }
             let entered = self.enter(wait);
             // What came is taken in even if entering failed: a full completion queue is why it can (EBUSY).
             let reaped = self.reap(&mut woken);

@@ -153,10 +153,10 @@ impl<P: Platform> Faults<P> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use crate::fault::Pass;
-    use crate::fault::outcome::{Outcome, Verdict};
+    use crate::fault::outcome::{Outcome, Verdict, Wakeup};
     use crate::page::{Parked, Ready};
-    use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
-    use elbowroom_machine::{FaultEvent, PAGE_SIZE};
+    use crate::{Config, Host, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use elbowroom_machine::{Denial, FaultEvent, PAGE_SIZE};
 
     /// A fault whose read failed looks whether the page has come since: it must not be denied then, which
     /// would take the page and what was stored to it away.
@@ -190,5 +190,43 @@ mod tests {
         assert!(!fault.failed);
         assert!(!core.give_up(&event) || core.refused() == 1);
         assert_eq!(cpu.read_u64(start), Ok(7));
+    }
+
+    /// The mapping went after the page was there, and before the event of a second thread was served.
+    #[test]
+    fn the_address_of_a_late_event_stays_ours() {
+        let (manager, space) = match Manager::<Host>::start(Config::with_memory(16 << 20)) {
+            Ok(started) => started,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let request = |place| MapRequest {
+            place,
+            len: PAGE_SIZE,
+            prot: Prot::READ,
+            may_write: true,
+            sharing: Sharing::Private,
+            object: None,
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let addr = space.map(request(Place::Anywhere)).unwrap();
+        let event = FaultEvent { addr, thread: 1, write: false, present: false };
+        let look = |fault: &Parked| space.core.look_with_layout(fault);
+        let ours = || manager.windows().covers(addr, PAGE_SIZE);
+        let woken = Outcome::served(Wakeup::Now);
+        let (late, again) = (Parked::new(event), Parked::new(event));
+        space.unmap(addr, PAGE_SIZE).unwrap();
+        for fault in [&late, &again] {
+            assert!(matches!(look(fault), Outcome::Ended(ended) if Outcome::Ended(ended).on() == woken.on()));
+            assert!(ours(), "both were read before anything was missed");
+        }
+        space.map(request(Place::Fixed(addr))).unwrap();
+        space.unmap(addr, PAGE_SIZE).unwrap();
+        assert!(matches!(look(&Parked::new(event)), Outcome::Ended(ended) if ended.denial().is_none()));
+        assert!(ours(), "it may have been served meanwhile");
+        let wrong = look(&Parked::new(event));
+        assert!(matches!(wrong, Outcome::Ended(ended) if ended.denial() == Some(Denial::NotMapped)));
+        assert!(!ours(), "the kernel says SIGSEGV");
     }
 }

@@ -218,11 +218,12 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// that are done: the device works on what these need while those are mapped. It completes reads in
     /// batches, and what is served batch by batch only would have device and processors wait for each other.
     fn serve_new(&mut self, events: &mut Vec<FaultEvent>) {
+        let read = Instant::now();
         P::take_faults(&self.core.mmu, events);
         if self.core.config.ablation.shared_faults && self.io.load.is_high() {
-            self.share(events);
+            self.share(events, read);
         }
-        events.drain(..).for_each(|event| self.serve(Parked::new(event)));
+        events.drain(..).for_each(|event| self.serve(Parked::read(event, read)));
         self.io.reactor.submit();
     }
 
@@ -247,11 +248,12 @@ impl<'a, P: Platform> Handler<'a, P> {
 
     /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is
     /// cheaper, and leaves the other processors to the program.
-    fn share(&self, events: &mut Vec<FaultEvent>) {
+    fn share(&self, events: &mut Vec<FaultEvent>, read: Instant) {
         let handlers = self.core.inboxes.len();
         while events.len() > HAND_OVER_FAULTS && handlers > 1 {
             let share = (events.len() / handlers).max(1);
-            let given = events.split_off(events.len() - share).into_iter().map(Parked::new).collect();
+            let given = events.split_off(events.len() - share).into_iter();
+            let given = given.map(|event| Parked::read(event, read)).collect();
             let other = (self.number + events.len() % (handlers - 1) + 1) % handlers;
             self.core.post_to(other, Job::Retry(given));
             if events.len() <= share {

@@ -306,7 +306,7 @@ impl<P: Platform> Faults<P> {
         step.unwrap_or_else(|| match fault.event.thread {
             // Nobody waits there: a verb only asked.
             NO_THREAD => Outcome::denied(Denial::NotMapped),
-            _ => self.not_mapped(&mm, addr),
+            _ => self.not_mapped(&mm, fault),
         })
     }
 
@@ -330,11 +330,16 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Nothing is mapped there: the kernel says so itself, where the access is the kernel's.
-    fn not_mapped(&self, mm: &Mm, addr: usize) -> Outcome {
+    /// Nothing is mapped there: the kernel says so itself, where the access is the kernel's; at the second
+    /// time, since the thread of the first event may have gone on long ago.
+    fn not_mapped(&self, mm: &Mm, fault: &Parked) -> Outcome {
+        let (addr, thread) = (fault.event.addr, fault.event.thread);
         let mut layout = mm.write();
         if let Some(step) = self.look_closely(mm, addr, &layout) {
             return step;
+        }
+        if P::Mmu::LATE_EVENTS && !layout.misses.confirm(thread, addr, fault.since) {
+            return Outcome::served(Wakeup::Now);
         }
         let page = addr..addr + PAGE_SIZE;
         let punched = self.mmu.punch(page.clone());

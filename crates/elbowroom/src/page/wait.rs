@@ -21,7 +21,7 @@ const THREAD_WAIT: Duration = Duration::from_millis(200);
 pub struct Parked {
     /// The fault.
     pub event: FaultEvent,
-    /// When its event was read.
+    /// When it began, or its event was about to be read.
     pub since: Instant,
     /// The folio that it has waited for last.
     pub waited_for: Option<Arc<Folio>>,
@@ -90,9 +90,13 @@ impl Waiter {
 }
 
 impl Parked {
-    /// A fault whose event has just been read.
+    /// A fault that happens now.
     pub fn new(event: FaultEvent) -> Self {
-        let since = Instant::now();
+        Self::read(event, Instant::now())
+    }
+
+    /// A fault whose event was read at `since` or later.
+    pub fn read(event: FaultEvent, since: Instant) -> Self {
         Self {
             event,
             since,

@@ -2,6 +2,7 @@
 //!
 //! Linux: `mm_struct` with its maple tree, per-VMA locks and `mmap_lock`.
 
+use super::misses::Misses;
 use super::plan::{SplitPart, gaps, merge};
 use super::{Vma, VmaSpec, carve};
 use crate::object::{FileObject, MappedRange, Standing};
@@ -62,11 +63,21 @@ pub(crate) struct LayoutState {
     pub(crate) still_wanted: usize,
     /// Where threads wait for a change to end, or for changes to be permitted again.
     gate: Option<Arc<Gate>>,
+    /// Accesses where nothing was mapped.
+    pub(crate) misses: Misses,
 }
 
 impl LayoutState {
     fn new(index: Writer<Entry>) -> Self {
-        Self { index, changing: Vec::new(), stalled: Vec::new(), promised: 0, still_wanted: 0, gate: None }
+        Self {
+            index,
+            changing: Vec::new(),
+            stalled: Vec::new(),
+            promised: 0,
+            still_wanted: 0,
+            gate: None,
+            misses: Misses::default(),
+        }
     }
 
     /// Where to wait, without the lock, until a change ends or changes are permitted again.
@@ -361,6 +372,7 @@ impl Mm {
     /// Puts a VMA in that is merged with nothing.
     fn put(&self, layout: &mut Layout<'_>, vma: Vma, guard: &Guard) {
         let pages = pages_of(&vma.range);
+        layout.misses.mapped(&vma.range);
         let key = self.vmas.insert(layout, vma).expect("the caller has asked for room");
         layout.index.store(pages, Some(Entry::of(key)), guard);
     }

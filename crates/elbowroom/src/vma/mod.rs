@@ -5,6 +5,7 @@
 //! layout has its lock for writing. Linux: `lock_vma_under_rcu`, `mm_struct`. What becomes of VMAs that are
 //! cut or meet their like is decided by `plan`, plain data.
 
+mod misses;
 mod mm;
 mod plan;
 

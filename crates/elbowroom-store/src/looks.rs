@@ -1,0 +1,68 @@
+//! Whether it is worth to look for something to come before going to sleep. Plain data.
+
+/// The balance of looks that were worth it, and those that were not, is at most so much.
+const MOST: u32 = 16;
+
+/// What a look in vain takes from the balance.
+const PRICE: u32 = 2;
+
+/// Without any balance, one in so many is tried.
+const TRY_ONE_IN: u32 = 64;
+
+/// What looks have come to lately.
+pub(crate) struct Looks {
+    balance: u32,
+    skipped: u32,
+}
+
+impl Looks {
+    pub(crate) fn new() -> Self {
+        Self { balance: MOST / 2, skipped: 0 }
+    }
+
+    /// Whether to look now.
+    pub(crate) fn are_worth_it(&mut self) -> bool {
+        self.skipped += 1;
+        let try_it = self.balance >= PRICE || self.skipped >= TRY_ONE_IN;
+        if try_it {
+            self.skipped = 0;
+        }
+        try_it
+    }
+
+    /// Notes whether something came.
+    pub(crate) fn note(&mut self, came: bool) {
+        self.balance = if came { (self.balance + 1).min(MOST) } else { self.balance.saturating_sub(PRICE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of 1000 waits look, if something comes soon in one of `one_in`.
+    fn looked(one_in: u32) -> usize {
+        let mut looks = Looks::new();
+        let mut looked = 0;
+        for wait in 0..1000 {
+            if looks.are_worth_it() {
+                looked += 1;
+                looks.note(wait % one_in == 0);
+            }
+        }
+        looked
+    }
+
+    #[test]
+    fn it_looks_where_something_comes() {
+        assert_eq!(looked(1), 1000, "each time");
+        assert!(looked(1000) < 30, "hardly ever: {}", looked(1000));
+        assert!(looked(8) < 200, "seldom: {}", looked(8));
+        let mut looks = Looks::new();
+        (0..20).for_each(|_| looks.note(false));
+        let waits = (0..2 * TRY_ONE_IN).filter(|_| looks.are_worth_it()).count();
+        assert_eq!(waits, 2, "it is tried again");
+        (0..4).for_each(|_| looks.note(true));
+        assert!(looks.are_worth_it() && looks.are_worth_it());
+    }
+}
