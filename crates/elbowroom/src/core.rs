@@ -338,7 +338,13 @@ impl<P: Platform> Core<P> {
         if let Some(extent) = folio.body_mut().extent.take() {
             self.free(extent);
         }
+        self.forget_kept(&mut folio);
         self.groups.root().remove_folio();
+    }
+
+    /// Gives back what the swap file has of a locked folio.
+    pub(crate) fn forget_kept(&self, folio: &mut LockedFolio<'_>) {
+        folio.body_mut().kept.take_all().for_each(|home| self.swap.free_position(home.position));
     }
 
     /// Where faults go that a folio's lock has kept waiting: to the handlers. For threads that are none.

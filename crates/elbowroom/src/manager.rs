@@ -297,6 +297,7 @@ impl<P: Platform> Manager<P> {
             huge_collapses: c.get(Event::HugeCollapses),
             pswpout: c.get(Event::SwapOuts),
             pswpin: c.get(Event::SwapIns),
+            swap_clean_outs: c.get(Event::SwapCleanOuts),
             zswpwb: c.get(Event::SwapWritebacks),
             swap_errors: c.get(Event::SwapErrors),
             swap_used_bytes: core.swap.used() << PAGE_SHIFT,

@@ -96,8 +96,10 @@ pub enum Event {
     SwapOuts,
     /// Pages of anonymous memory that came back. Linux: `pswpin`.
     SwapIns,
-    /// Compressed pages that were written to the swap file. Linux: `zswpwb`.
+    /// Compressed pages that went to the swap file. Linux: `zswpwb`.
     SwapWritebacks,
+    /// Pages of anonymous memory that went out and that the swap file had still.
+    SwapCleanOuts,
     /// Pages of anonymous memory whose bytes were not those that went out.
     SwapErrors,
     /// Faults that found no frame to be had, and waited for one.
@@ -301,7 +303,10 @@ pub struct Stats {
     pub pswpout: u64,
     /// Pages of anonymous memory that came back.
     pub pswpin: u64,
-    /// Compressed pages that were written to the swap file.
+    /// Pages of anonymous memory that went out and that the swap file had still: nobody had stored to them
+    /// since they came in from it.
+    pub swap_clean_outs: u64,
+    /// Compressed pages that went to the swap file.
     pub zswpwb: u64,
     /// Pages of anonymous memory that came back with other bytes than they went out with: accesses to them
     /// fail.

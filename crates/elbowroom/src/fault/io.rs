@@ -155,15 +155,16 @@ impl<P: Platform> Pass<'_, P> {
         result: Result<usize, Errno>,
     ) {
         let core = self.core;
-        let mut parts = frames.bytes().chunks(PAGE_SIZE).zip(&slots);
-        let whole = result == Ok(frames.len_bytes())
-            && parts.all(|(part, slot)| core.swap.check(*slot, part).is_ok());
-        if whole {
+        let parts = frames.bytes().chunks(PAGE_SIZE).zip(&slots);
+        let sums: Option<Vec<u64>> = (result == Ok(frames.len_bytes()))
+            .then(|| parts.map(|(part, slot)| core.swap.check(*slot, part).ok()).collect())
+            .flatten();
+        if let Some(sums) = sums {
             folio.body_mut().extent = Some(frames);
             folio.state.set(Flag::Uptodate);
             core.counters.add(Event::SwapIns, slots.len() as u64);
             core.swap.note_in(slots[0], slots.len() as u64);
-            slots.into_iter().for_each(|slot| core.release_slot(slot));
+            core.slots_came_in(&slots, &sums, &mut folio);
             return core.list_own(folio.into_folio());
         }
         core.counters.add(Event::SwapErrors, 1);

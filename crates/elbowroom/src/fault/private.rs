@@ -164,24 +164,27 @@ impl<'a, P: Platform> Pass<'a, P> {
             folio.state.set(Flag::Sparse);
         }
         let parts = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE).zip(&run.slots);
-        let loaded = parts.into_iter().try_for_each(|(part, slot)| core.swap.load(*slot, part));
-        if let Err(why) = loaded {
-            put_back(mm, run.first, folio.arc(), &run.slots);
-            core.free_folio(folio);
-            if why == NotLoaded::InFile {
-                return Outcome::Again;
+        let loaded: Result<Vec<_>, _> = parts.map(|(part, slot)| core.swap.load(*slot, part)).collect();
+        let sums = match loaded {
+            Ok(sums) => sums,
+            Err(why) => {
+                put_back(mm, run.first, folio.arc(), &run.slots);
+                core.free_folio(folio);
+                if why == NotLoaded::InFile {
+                    return Outcome::Again;
+                }
+                if run.slots.len() > 1 {
+                    // Perhaps only one is bad: each fault loads its own alone, and fails with it.
+                    fault.alone = true;
+                    return Outcome::Again;
+                }
+                core.counters.add(Event::SwapErrors, 1);
+                return self.refuse_out(mm, vma, page, fault);
             }
-            if run.slots.len() > 1 {
-                // Perhaps only one is bad: each fault loads its own alone, and fails with it.
-                fault.alone = true;
-                return Outcome::Again;
-            }
-            core.counters.add(Event::SwapErrors, 1);
-            return self.refuse_out(mm, vma, page, fault);
-        }
+        };
         core.counters.add(Event::SwapIns, run.slots.len() as u64);
         core.swap.note_in(run.slots[0], run.slots.len() as u64);
-        run.slots.into_iter().for_each(|slot| core.release_slot(slot));
+        core.slots_came_in(&run.slots, &sums, &mut folio);
         let step = core.map_own(vma, &mut folio, fault);
         core.list_own(folio.into_folio());
         step

@@ -8,6 +8,7 @@
 mod anon;
 mod anon_rmap;
 mod dirty;
+mod kept;
 mod locked;
 mod state;
 mod wait;
@@ -16,6 +17,7 @@ mod waiting;
 pub use anon::{AnonPages, HUGE_ORDER, HUGE_PAGES};
 pub use anon_rmap::AnonRmap;
 pub use dirty::{Dirty, checksum};
+pub use kept::{Home, Kept};
 pub use locked::{LockedFolio, Reading, Ready, Woken};
 pub use state::{Flag, StateWord};
 pub use wait::{Answer, Parked, WaitTable, Waiter};
@@ -61,19 +63,21 @@ pub struct Body {
     pub dirty: Dirty,
     /// Where the spaces have it, if it is anonymous.
     pub rmap: AnonRmap,
+    /// Where the swap file has pages of it, if it is anonymous.
+    pub kept: Kept,
 }
 
 impl Folio {
     /// A folio whose frames are to be filled.
     pub fn new(owner: Owner, index: u64, order: u8) -> Self {
-        let body = Body { extent: None, dirty: Dirty::new(order), rmap: AnonRmap::new(index) };
+        let body = Body::with(None, order, index);
         Self::with(owner, index, order, StateWord::new(body))
     }
 
     /// A folio that has its bytes.
     pub fn filled(owner: Owner, index: u64, extent: Frames) -> Self {
         let (order, mapped) = (extent.order(), !extent.is_home());
-        let body = Body { extent: Some(extent), dirty: Dirty::new(order), rmap: AnonRmap::new(index) };
+        let body = Body::with(Some(extent), order, index);
         let folio = Self::with(owner, index, order, StateWord::uptodate(body));
         if mapped {
             // Before anybody can find it: who unmaps passes by what is not mapped, without its lock.
@@ -128,6 +132,10 @@ impl Owner {
 }
 
 impl Body {
+    fn with(extent: Option<Frames>, order: u8, index: u64) -> Self {
+        Self { extent, dirty: Dirty::new(order), rmap: AnonRmap::new(index), kept: Kept::default() }
+    }
+
     /// The group that pays for the frames.
     pub fn group(&self) -> GroupId {
         self.extent.as_ref().map_or(GroupId::ROOT, Frames::group)

@@ -7,7 +7,7 @@
 use super::Reclaim;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::Frames;
-use crate::page::{Flag, Folio, HUGE_ORDER, LockedFolio, checksum};
+use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::swap::{Compressor, Placement, Room, Short};
@@ -62,6 +62,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn split_own(&self, mm: &Mm, first: u64, order: u8, mut large: LockedFolio<'_>) {
         debug_assert_eq!(large.body().spaces(), 1, "only single pages are shared");
         let Some(frames) = large.body_mut().extent.take() else { return };
+        self.forget_kept(&mut large);
         let small: Vec<_> = (first..)
             .step_by(1 << order)
             .zip(frames.split(order))
@@ -104,8 +105,8 @@ impl<P: Platform> Reclaim<P> {
             return Out::ToFile(folio.into_folio());
         }
         let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom(folio.into_folio()) };
-        let spaces = folio.body().spaces() as u32;
-        match self.keep(own, spaces, self.swap.room(1), &mut Compressor::new()) {
+        let (spaces, home) = (folio.body().spaces() as u32, folio.body_mut().kept.take(0));
+        match self.keep(own, home, spaces, self.swap.room(1), &mut Compressor::new()) {
             Ok((slot, own)) => {
                 self.leave_spaces(&mut folio, slot);
                 self.give_frames(own.into_iter().collect());
@@ -133,7 +134,8 @@ impl<P: Platform> Reclaim<P> {
         let Some(own) = large.body_mut().extent.take() else { return Out::NoRoom(large.into_folio()) };
         let (mut parts, mut stay, mut freed) = (Vec::with_capacity(own.pages()), Vec::new(), Vec::new());
         for (page, own) in (first..).zip(own.split(0)) {
-            parts.push(match self.keep(own, 1, room, &mut compressor) {
+            let home = large.body_mut().kept.take((page - first) as usize);
+            parts.push(match self.keep(own, home, 1, room, &mut compressor) {
                 Ok((slot, own)) => {
                     freed.extend(own);
                     Slot::Word(slot)
@@ -164,16 +166,24 @@ impl<P: Platform> Reclaim<P> {
     }
 
     /// Keeps the bytes of a page that so many spaces have; tells the slot, and gives the page's frame back if
-    /// the pool did not need it.
+    /// the pool did not need it. `home`: the page of the file that may have them.
     fn keep(
         &self,
         own: Frames,
+        home: Option<Home>,
         spaces: u32,
         room: Room,
         compressor: &mut Compressor,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
         let sum = checksum(own.bytes());
+        let home = home.and_then(|home| self.swap.settle(home, sum));
         let placement = compressor.place(own.bytes(), room);
+        if let Some(home) = home {
+            self.counters.add(Event::SwapCleanOuts, 1);
+            if matches!(placement, Placement::File | Placement::Full) {
+                return self.stay_in_file(own, home, sum, spaces);
+            }
+        }
         if placement == Placement::File {
             return Err((own, Stays::ForFile));
         }
@@ -190,7 +200,7 @@ impl<P: Platform> Reclaim<P> {
                 break Err(Stays::NoRoom);
             }
             frames.extend(own.take_if(|_| gives).inspect(|own| self.swap.adopt(own)));
-            let short = match self.swap.keep(&placement, sum, spaces, &mut frames) {
+            let short = match self.swap.keep(&placement, home, sum, spaces, &mut frames) {
                 Ok(slot) => break Ok(slot),
                 Err(short) => short,
             };
@@ -209,7 +219,30 @@ impl<P: Platform> Reclaim<P> {
         }
         match kept {
             Ok(slot) => Ok((slot, own)),
-            Err(why) => Err((own.expect("it was taken back"), why)),
+            Err(why) => {
+                let own = own.expect("it was taken back");
+                match home {
+                    Some(home) => self.stay_in_file(own, home, sum, spaces),
+                    None => Err((own, why)),
+                }
+            }
+        }
+    }
+
+    /// The same for a page whose bytes are in a page of the file already.
+    fn stay_in_file(
+        &self,
+        own: Frames,
+        home: u64,
+        sum: u64,
+        spaces: u32,
+    ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
+        match self.swap.keep_in_file(home, sum, spaces) {
+            Ok(slot) => Ok((slot, Some(own))),
+            Err(_) => {
+                self.swap.free_position(home);
+                Err((own, Stays::NoRoom))
+            }
         }
     }
 
@@ -258,6 +291,18 @@ impl<P: Platform> Reclaim<P> {
         while self.swap.is_on() && self.swap.has_few() {
             let Some(run) = self.whole_run(RUN_ORDER).or_else(|| self.whole_run(0)) else { return };
             self.swap.add_frames(run.split(0));
+        }
+    }
+
+    /// Gives up a space's counts of swap slots whose bytes, with these checksums, have come in as the pages
+    /// of a locked folio; what the file has of them may stay there for the next time.
+    pub(crate) fn slots_came_in(&self, slots: &[u64], sums: &[u64], folio: &mut LockedFolio<'_>) {
+        for (page, (slot, sum)) in slots.iter().zip(sums).enumerate() {
+            let (frames, position) = self.swap.release_keeping(*slot);
+            frames.into_iter().for_each(|frames| self.free(frames));
+            if let Some(position) = position {
+                folio.body_mut().kept.add(page, Home { position, sum: *sum });
+            }
         }
     }
 

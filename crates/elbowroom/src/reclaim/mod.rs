@@ -83,6 +83,7 @@ impl<P: Platform> Drop for Reclaim<P> {
         for folio in cached.chain(own).chain(queued) {
             // Nobody is left who could have locked it.
             let Ok(mut folio) = LockedFolio::try_lock(folio, &self.waits, &nobody) else { continue };
+            self.forget_kept(&mut folio);
             if let Some(mut frames) = folio.body_mut().extent.take() {
                 match self.mmu.unmap(&mut frames) {
                     Ok(()) => self.free(frames),

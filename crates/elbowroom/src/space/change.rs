@@ -390,7 +390,7 @@ impl<P: Platform> Spaces<P> {
             }
         };
         self.release_slot(slot);
-        copied.map(|()| there)
+        copied.map(|_| there)
     }
 
     /// Frees the pages that belong to the space in a part that has been taken out.

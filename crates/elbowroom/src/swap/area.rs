@@ -5,6 +5,11 @@
 //! Synchronization: slots are in stripes, with a lock of the class `swap` each. It is held while a compressed
 //! page is copied out of the pool, so that nobody moves or frees it meanwhile.
 
+mod leaving;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
+pub use self::leaving::Oldest;
 use super::chunks::Chunks;
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
@@ -12,15 +17,16 @@ use super::positions::Positions;
 use super::sizing::{Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
-use crate::page::checksum;
+use crate::page::{Home, checksum};
 use elbowroom_store::StoreFile;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::collections::{HashSet, VecDeque};
+use std::num::NonZeroU32;
 use std::ops::Range;
 
-/// In tests of the tests: a slot that was given up and is in use again is taken for the one that left.
-const MUTANT_FORGET_LEAVING: bool = cfg!(elbowroom_mutant = "forget_leaving");
+/// In tests of the tests: the file is taken to have the bytes of a page that was stored to.
+const MUTANT_STALE_HOME: bool = cfg!(elbowroom_mutant = "stale_home");
 
 /// Slots are spread over so many locks.
 const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
@@ -40,10 +46,25 @@ const CLOCK_TURNS: u64 = 256;
 enum Tier {
     /// Nowhere: they are one word, repeated.
     Filled(u64),
-    /// In the pool; `leaving`: and they are being written to the file.
-    Pool { handle: Handle, leaving: bool },
+    /// In the pool; `leaving`: and they are being written to the file; `home`: and the file has them.
+    Pool { handle: Handle, leaving: bool, home: Option<Homed> },
     /// In the file, in this page of it.
     File(u64),
+}
+
+/// A page of the file, in as few bytes as can be: slots are many.
+#[derive(Debug, Clone, Copy)]
+struct Homed(NonZeroU32);
+
+impl Homed {
+    /// `None`: its number is too large, so it is not kept.
+    fn new(position: u64) -> Option<Self> {
+        u32::try_from(position + 1).ok().and_then(NonZeroU32::new).map(Self)
+    }
+
+    fn position(self) -> u64 {
+        u64::from(self.0.get()) - 1
+    }
 }
 
 /// What a fault has to do for the bytes of a slot.
@@ -100,10 +121,6 @@ pub enum Short {
     /// All slots are taken.
     Slots,
 }
-
-/// A slot whose bytes leave the pool for the file.
-#[derive(Debug)]
-pub struct Leaving(u64);
 
 /// Where pages go that are out.
 pub struct Swap {
@@ -187,6 +204,21 @@ impl Swap {
     /// Takes up to so many free pages of the file that follow each other.
     pub fn take_positions(&self, most: u64) -> Option<Range<u64>> {
         self.file.as_ref()?.positions.lock().take(most)
+    }
+
+    /// Gives a page of the file back.
+    pub fn free_position(&self, page: u64) {
+        self.free_positions(page..page + 1);
+    }
+
+    /// The page of the file that still has the bytes of a page with checksum `sum`; `None`: they are not
+    /// those that it came in with, and the page of the file is free.
+    pub fn settle(&self, home: Home, sum: u64) -> Option<u64> {
+        if home.sum == sum || MUTANT_STALE_HOME {
+            return Some(home.position);
+        }
+        self.free_position(home.position);
+        None
     }
 
     /// Gives pages of the file back.
@@ -293,13 +325,15 @@ impl Swap {
     }
 
     /// Keeps a page as [`super::Compressor::place`] has it, for so many spaces; gives the slot's number, and
-    /// takes frames, one page each, if it must. `sum`: the checksum of the page.
+    /// takes frames, one page each, if it must. `sum`: the checksum of the page; `home`: the page of the file
+    /// that has the bytes, too, which is the slot's from now on.
     ///
     /// # Errors
     /// What is missing; nothing was taken.
     pub fn keep(
         &self,
         placement: &Placement<'_>,
+        home: Option<u64>,
         sum: u64,
         spaces: u32,
         frames: &mut Vec<Frames>,
@@ -309,11 +343,15 @@ impl Swap {
             Placement::Filled(word) => Ok(Tier::Filled(*word)),
             Placement::Pool(object) => {
                 let stored = self.pool.store(object, frames);
-                stored.map(|handle| Tier::Pool { handle, leaving: false }).map_err(Short::Frames)
+                let tier = |handle| Tier::Pool { handle, leaving: false, home: home.and_then(Homed::new) };
+                stored.map(tier).map_err(Short::Frames)
             }
             Placement::File | Placement::Full => Err(Short::Slots),
         };
         let tier = tier.inspect_err(|_| _ = self.used.fetch_sub(1, Ordering::Relaxed))?;
+        if let (Some(position), false) = (home, matches!(tier, Tier::Pool { home: Some(_), .. })) {
+            self.free_position(position);
+        }
         let number = self.add(tier, sum, spaces);
         if let (Tier::Pool { .. }, Some(_)) = (tier, &self.sizing) {
             self.queue_up(number);
@@ -353,10 +391,13 @@ impl Swap {
         Some(if let Tier::File(page) = slot.tier { Source::File(page) } else { Source::Memory })
     }
 
-    /// Whether these are the bytes of a slot, of which the caller has a count.
-    pub fn check(&self, number: u64, page: &[u8]) -> Result<(), Corrupt> {
-        let sum = self.with(number, |stripe, at| stripe.slots[at].sum);
-        if checksum(page) as u32 == sum { Ok(()) } else { Err(Corrupt) }
+    /// The checksum of these bytes, if they are those of a slot, of which the caller has a count.
+    ///
+    /// # Errors
+    /// They are others.
+    pub fn check(&self, number: u64, page: &[u8]) -> Result<u64, Corrupt> {
+        let (sum, expected) = (checksum(page), self.with(number, |stripe, at| stripe.slots[at].sum));
+        if sum as u32 == expected { Ok(sum) } else { Err(Corrupt) }
     }
 
     fn add(&self, tier: Tier, sum: u64, spaces: u32) -> u64 {
@@ -398,13 +439,14 @@ impl Swap {
         self.with(number, |stripe, at| stripe.slots[at].count += 1);
     }
 
-    /// Fills a page with the bytes of a slot, which are in memory, and of which the caller has a count.
+    /// Fills a page with the bytes of a slot, which are in memory, and of which the caller has a count; tells
+    /// their checksum.
     ///
     /// # Errors
     /// They are not those that went out. The page must be shown to nobody.
-    pub fn load(&self, number: u64, page: &mut [u8]) -> Result<(), NotLoaded> {
+    pub fn load(&self, number: u64, page: &mut [u8]) -> Result<u64, NotLoaded> {
         let mut compressed = [0; LARGEST];
-        let (len, sum) = self.with(number, |stripe, at| {
+        let (len, expected) = self.with(number, |stripe, at| {
             let SwapSlot { tier, sum, .. } = stripe.slots[at];
             match tier {
                 Tier::Filled(word) => {
@@ -416,87 +458,35 @@ impl Swap {
             }
         })?;
         let expanded = len.map_or(Ok(()), |len| expand(&compressed[..len], page));
-        let same = expanded.is_ok() && checksum(page) as u32 == sum;
-        if same { Ok(()) } else { Err(NotLoaded::Corrupt) }
-    }
-
-    /// Takes the slots that have been in the pool for longest, at most so many: they are to be written to the
-    /// file. Their bytes stay in the pool until [`Swap::arrived`]. For one thread at a time.
-    pub fn oldest(&self, most: usize) -> Vec<Leaving> {
-        let mut leaving = Vec::new();
-        while leaving.len() < most
-            && let Some(number) = self.pop_oldest()
-        {
-            let mut stripe = self.stripes[number as usize % STRIPES].lock();
-            // A slot that was given up and used again may be in the queue twice.
-            if let Some(SwapSlot {
-                tier: Tier::Pool { leaving: is_leaving @ false, .. }, count: 1.., ..
-            }) = stripe.slots.get_mut(number as usize / STRIPES)
-            {
-                *is_leaving = true;
-                leaving.push(Leaving(u64::from(number)));
-            }
-        }
-        leaving
-    }
-
-    fn pop_oldest(&self) -> Option<u32> {
-        self.queue.lock().pop_front()
-    }
-
-    /// Fills a page with the bytes of a slot that leaves the pool; `false`: nobody needs them any more, or
-    /// they are not those that went out. Whoever needs them finds that out himself.
-    pub fn expand_leaving(&self, Leaving(number): &Leaving, page: &mut [u8]) -> bool {
-        let mut compressed = [0; LARGEST];
-        let found =
-            self.if_leaving(*number, |slot, handle| (self.pool.load(handle, &mut compressed), slot.sum));
-        let Some((len, sum)) = found else { return false };
-        expand(&compressed[..len], page).is_ok() && checksum(page) as u32 == sum
-    }
-
-    /// The bytes of a slot are in a page of the file, too: that is where they are from now on. Gives back
-    /// frames that are not needed any more; an error: the slot was given up, and does not need the page.
-    pub fn arrived(&self, Leaving(number): Leaving, position: u64) -> Result<Vec<Frames>, ()> {
-        let handle = self.if_leaving(number, |slot, handle| {
-            slot.tier = Tier::File(position);
-            handle
-        });
-        Ok(self.put_back(self.pool.free(handle.ok_or(())?)))
-    }
-
-    /// The slot stays in the pool, and may leave it later.
-    pub fn stays(&self, Leaving(number): Leaving) {
-        let stays = self.if_leaving(number, |slot, handle| slot.tier = Tier::Pool { handle, leaving: false });
-        if stays.is_some() {
-            self.queue_up(number);
-        }
-    }
-
-    /// Does something to a slot that leaves the pool, unless it was given up. If it is in use again it is not
-    /// marked as leaving, since one thread marks.
-    fn if_leaving<R>(&self, number: u64, f: impl FnOnce(&mut SwapSlot, Handle) -> R) -> Option<R> {
-        let mut stripe = self.stripes[number as usize % STRIPES].lock();
-        let slot = stripe.slots.get_mut(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
-        match slot.tier {
-            Tier::Pool { handle, leaving } if leaving || MUTANT_FORGET_LEAVING => Some(f(slot, handle)),
-            _ => None,
-        }
-    }
-
-    /// What [`Swap::give_staging`] has left.
-    pub fn take_staging(&self) -> Option<Frames> {
-        self.staging.lock().take()
-    }
-
-    /// Frames in which pages are expanded on their way to the file, kept for the next time.
-    pub fn give_staging(&self, frames: Frames) {
-        let other = self.staging.lock().replace(frames);
-        debug_assert!(other.is_none(), "one thread writes");
+        let sum = checksum(page);
+        let same = expanded.is_ok() && sum as u32 == expected;
+        if same { Ok(sum) } else { Err(NotLoaded::Corrupt) }
     }
 
     /// Gives a count of a slot up; with the last one, its bytes are gone. Gives back frames that are not
     /// needed any more.
     pub fn release(&self, number: u64) -> Vec<Frames> {
+        let (frames, position) = self.release_but_file(number);
+        position.into_iter().for_each(|position| self.free_position(position));
+        frames
+    }
+
+    /// The same, but that page of the file that has the bytes is the caller's; `None`: no page has them, or
+    /// others have a count of the slot, or so much of the file is taken that its pages are better used for
+    /// what goes out next. Linux: `swap_vm_full`.
+    pub fn release_keeping(&self, number: u64) -> (Vec<Frames>, Option<u64>) {
+        let (frames, position) = self.release_but_file(number);
+        let Some((position, own)) = position.zip(self.file.as_ref()) else { return (frames, None) };
+        let mut positions = own.positions.lock();
+        if 2 * positions.taken() <= self.limit {
+            return (frames, Some(position));
+        }
+        positions.free(position);
+        (frames, None)
+    }
+
+    /// The page of the file that has the bytes is the caller's.
+    fn release_but_file(&self, number: u64) -> (Vec<Frames>, Option<u64>) {
         let last = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
             slot.count -= 1;
@@ -510,12 +500,11 @@ impl Swap {
             self.used.fetch_sub(1, Ordering::Relaxed);
         }
         match last {
-            Some(Tier::Pool { handle, .. }) => self.put_back(self.pool.free(handle)),
-            Some(Tier::File(page)) => {
-                self.free_positions(page..page + 1);
-                Vec::new()
+            Some(Tier::Pool { handle, home, .. }) => {
+                (self.put_back(self.pool.free(handle)), home.map(Homed::position))
             }
-            _ => Vec::new(),
+            Some(Tier::File(position)) => (Vec::new(), Some(position)),
+            _ => (Vec::new(), None),
         }
     }
 
@@ -559,127 +548,5 @@ impl Swap {
         frames.append(&mut self.chunks.lock().take_all());
         frames.extend(self.take_staging());
         frames
-    }
-}
-
-#[cfg(all(test, not(shuttle)))]
-mod tests {
-    use super::super::Compressor;
-    use super::*;
-    use crate::group::{DirtyLimits, GroupId, Groups};
-    use elbowroom_machine::PAGE_SIZE;
-    use elbowroom_machine::soft::{SoftConfig, SoftMmu};
-
-    #[test]
-    fn a_slot_lives_as_long_as_anybody_counts_it() {
-        let locks = LockStats::new();
-        let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
-        while mmu.grow().unwrap() {}
-        let groups = Groups::new(DirtyLimits::NONE, &[]);
-        let swap = Swap::new(&locks, 2, [64, 8], None, true);
-        let mut compressor = Compressor::new();
-        let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
-        let placement = compressor.place(&text, swap.room(1));
-        let mut frames = Vec::new();
-        let Err(Short::Frames(missing)) = swap.keep(&placement, checksum(&text), 2, &mut frames) else {
-            panic!("an empty pool has no frames")
-        };
-        assert_eq!(swap.used(), 0);
-        swap.add_frames((0..missing).filter_map(|_| groups.alloc(&mmu, GroupId::ROOT, 0)).collect());
-        frames.extend((0..missing).filter_map(|_| swap.take_frame()));
-        let first = swap.keep(&placement, checksum(&text), 2, &mut frames).unwrap();
-        let zeros = [0; PAGE_SIZE];
-        let second = swap.keep(&Placement::Filled(0), checksum(&zeros), 1, &mut frames).unwrap();
-        assert_eq!(swap.keep(&Placement::Filled(0), 0, 1, &mut frames), Err(Short::Slots));
-        assert_eq!((swap.used(), swap.pool().objects()), (2, 1));
-        let mut page = [1; PAGE_SIZE];
-        swap.share(first);
-        for _ in 0..2 {
-            assert!(swap.release(first).is_empty());
-            assert_eq!(swap.load(first, &mut page), Ok(()));
-            assert_eq!(page[..], text[..]);
-        }
-        assert_eq!(swap.load(second, &mut page), Ok(()));
-        assert_eq!(page, zeros);
-        assert!(swap.release(first).is_empty());
-        assert!(swap.release(second).is_empty());
-        assert_eq!((swap.used(), swap.pool().objects(), swap.has_few()), (0, 0, true));
-        // A sum that is not that of the page.
-        let wrong = swap.keep(&Placement::Filled(7), 1, 1, &mut frames).unwrap();
-        assert_eq!(swap.load(wrong, &mut page), Err(NotLoaded::Corrupt));
-        swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
-        assert_eq!(groups.with_charges(), None);
-    }
-
-    /// A page and what the pool makes of it, with all frames that it wants.
-    fn keep(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8]) -> u64 {
-        let (mut compressor, mut frames) = (Compressor::new(), Vec::new());
-        let placement = compressor.place(page, Room { pool: true, file: true });
-        loop {
-            match swap.keep(&placement, checksum(page), 1, &mut frames) {
-                Ok(number) => return number,
-                Err(Short::Frames(missing)) => {
-                    swap.add_frames(
-                        (0..missing).filter_map(|_| groups.alloc(mmu, GroupId::ROOT, 0)).collect(),
-                    );
-                    frames.extend((0..missing).filter_map(|_| swap.take_frame()));
-                }
-                Err(Short::Slots) => panic!("there are slots"),
-            }
-        }
-    }
-
-    fn text(word: &str) -> Vec<u8> {
-        word.bytes().cycle().take(PAGE_SIZE).collect()
-    }
-
-    /// The oldest go first. What is given up while it is written, and whose number is in use again, is not
-    /// taken for what was written.
-    #[test]
-    fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
-        let locks = LockStats::new();
-        let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
-        while mmu.grow().unwrap() {}
-        let groups = Groups::new(DirtyLimits::NONE, &[]);
-        let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
-        let swap = Swap::new(&locks, 1000, [64, 8], Some(file), true);
-        let words: Vec<String> = (0..2 * STRIPES).map(|nth| format!("page number {nth} of some ")).collect();
-        let numbers: Vec<u64> = words.iter().map(|word| keep(&swap, &groups, &mmu, &text(word))).collect();
-        let mut page = vec![0; PAGE_SIZE];
-        let leaving = swap.oldest(2);
-        assert_eq!(leaving.iter().map(|leaving| leaving.0).collect::<Vec<_>>(), numbers[..2]);
-        let [first, second] = <[Leaving; 2]>::try_from(leaving).unwrap();
-        assert!(swap.expand_leaving(&first, &mut page) && page == text(&words[0]));
-        assert!(swap.expand_leaving(&second, &mut page) && page == text(&words[1]));
-        // They can be loaded meanwhile.
-        assert_eq!(swap.load(numbers[1], &mut page), Ok(()));
-        // The first is given up, and other pages go out until its number is in use again.
-        let mut others = Vec::new();
-        let free = |swap: &Swap, number| swap.release(number).into_iter().for_each(|f| groups.free(&mmu, f));
-        free(&swap, numbers[0]);
-        while !others.contains(&numbers[0]) {
-            assert!(others.len() < 2 * STRIPES, "the number is not used again");
-            others.push(keep(&swap, &groups, &mmu, &text("another one ")));
-        }
-        let positions = swap.take_positions(2).unwrap();
-        assert!(swap.arrived(first, positions.start).is_err());
-        assert_eq!(swap.load(numbers[0], &mut page), Ok(()));
-        assert_eq!(page, text("another one "));
-        let frames = swap.arrived(second, positions.start + 1).unwrap();
-        frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
-        assert_eq!(swap.seems(numbers[1]), Some(Source::File(positions.start + 1)));
-        assert_eq!(swap.load(numbers[1], &mut page), Err(NotLoaded::InFile));
-        // What could not be written stays, and is the last in the queue.
-        let third = swap.oldest(1).pop().unwrap();
-        assert_eq!(third.0, numbers[2]);
-        swap.stays(third);
-        assert_eq!(swap.load(numbers[2], &mut page), Ok(()));
-        let rest = swap.oldest(usize::MAX >> 32);
-        assert_eq!(rest.last().map(|leaving| leaving.0), Some(numbers[2]));
-        assert_eq!(rest.len(), numbers.len() - 2 + others.len());
-        numbers[1..].iter().chain(&others).for_each(|&number| free(&swap, number));
-        assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 1));
-        swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
-        assert_eq!(groups.with_charges(), None);
     }
 }

@@ -14,5 +14,5 @@ mod positions;
 mod sizing;
 mod tier;
 
-pub use area::{NotLoaded, Short, Source, Swap};
+pub use area::{NotLoaded, Oldest, Short, Source, Swap};
 pub use tier::{Compressor, Placement, Room};

@@ -11,6 +11,7 @@ use crate::group::Frames;
 use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
+use crate::swap::Oldest;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use std::ops::Range;
@@ -93,14 +94,25 @@ impl<P: Platform> Writeback<P> {
             return false;
         };
         let mut leaving = Vec::with_capacity(staging.pages());
+        let mut left = 0;
         while leaving.len() < (positions.end - positions.start) as usize
-            && let Some(next) = self.swap.oldest(1).pop()
+            && self.swap.pool_is_over()
+            && let Some(next) = self.swap.oldest()
         {
             let room = leaving.len() * PAGE_SIZE;
-            if self.swap.expand_leaving(&next, &mut staging.bytes_mut()[room..][..PAGE_SIZE]) {
-                leaving.push(next);
+            match next {
+                Oldest::Left(frames) => {
+                    left += 1;
+                    frames.into_iter().for_each(|frame| self.free(frame));
+                }
+                Oldest::Leaves(slot) => {
+                    if self.swap.expand_leaving(&slot, &mut staging.bytes_mut()[room..][..PAGE_SIZE]) {
+                        leaving.push(slot);
+                    }
+                }
             }
         }
+        self.counters.add(Event::SwapWritebacks, left);
         let (bytes, offset) = (leaving.len() * PAGE_SIZE, positions.start << PAGE_SHIFT);
         let begun_ns = self.begin_transfer();
         let written = if bytes == 0 { Ok(()) } else { file.write(staging, 0..bytes, offset) };
@@ -128,7 +140,7 @@ impl<P: Platform> Writeback<P> {
             // A full disk, perhaps. The pages stay in the pool.
             self.counters.add(Event::SwapErrors, 1);
         }
-        written.is_ok() && bytes > 0
+        written.is_ok() && (bytes > 0 || left > 0)
     }
 
     /// Writes folios of a page each to neighbouring pages of the file, as many.

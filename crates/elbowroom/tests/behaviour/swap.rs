@@ -12,6 +12,7 @@ on_every_machine! {
     threads_that_share_more_than_the_budget_see_their_own_stores
     without_room_nothing_is_lost
     what_does_not_compress_goes_to_the_file
+    what_was_only_read_is_not_written_again
     the_oldest_of_the_pool_go_to_the_file
     a_page_that_cannot_be_read_again_is_an_error_for_that_page
     a_full_disk_loses_nothing
@@ -213,8 +214,45 @@ fn what_does_not_compress_goes_to_the_file<M: Machine>() {
     assert_eq!(m.manager().stats().swap_file_bytes, 0);
 }
 
-/// Each tenth read of the swap file fails. Of several pages that were to come in together each is read alone
-/// then. The access to a page that was read alone fails, and succeeds when it is made again.
+/// Pages that come in from the file and are only read go out without being written; one word that is stored
+/// anywhere in a page is there when it comes in again.
+fn what_was_only_read_is_not_written_again<M: Machine>() {
+    let dir = scratch();
+    let Some(m) = M::start(with_file(dir.path(), None)) else { return };
+    let (pages, port) = (budgets(2), m.port());
+    let addr = m.map_anon(pages, Sharing::Private);
+    (0..pages).for_each(|page| port.store(addr + page * PAGE, &noise(page)));
+    let check = |changed: &dyn Fn(usize) -> Option<usize>| {
+        for turn in 0..2 * pages {
+            // In order, and then here and there.
+            let page = if turn < pages { turn } else { turn * 4099 % pages };
+            let (mut found, mut expected) = ([0; PAGE], noise(page));
+            port.load(addr + page * PAGE, &mut found);
+            if let Some(at) = changed(page) {
+                expected[at..at + 8].copy_from_slice(&(page as u64).to_le_bytes());
+            }
+            assert!(found == expected, "page {page}");
+        }
+    };
+    check(&|_| None);
+    let before = m.manager().stats();
+    check(&|_| None);
+    let after = m.manager().stats();
+    let (clean, out) = (after.swap_clean_outs - before.swap_clean_outs, after.pswpout - before.pswpout);
+    assert!(out > pages as u64 / 2 && clean > out / 4 * 3, "{clean} of {out} were clean");
+    // Each third has a word stored to it, at its start, its end or between.
+    let changed = |page: usize| (page % 3 == 0).then_some(page * 8 % PAGE);
+    for page in (0..pages).rev() {
+        if let Some(at) = changed(page) {
+            port.store(addr + page * PAGE + at, &(page as u64).to_le_bytes());
+        }
+    }
+    check(&changed);
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    nothing_is_out(&m);
+    assert_eq!(m.manager().stats().swap_file_bytes, 0);
+}
+
 /// What compresses a little: the pool is full of it before all is out.
 fn half_noise(page: usize) -> [u8; PAGE] {
     let mut bytes = noise(page);
@@ -274,6 +312,8 @@ fn the_oldest_of_the_pool_go_to_the_file<M: Machine>() {
     nothing_is_out(&m);
 }
 
+/// Each tenth read of the swap file fails. Of several pages that were to come in together each is read alone
+/// then. The access to a page that was read alone fails, and succeeds when it is made again.
 fn a_page_that_cannot_be_read_again_is_an_error_for_that_page<M: Machine>() {
     let dir = scratch();
     let Some(m) = M::start(with_file(dir.path(), Some("read:eio:every=10"))) else { return };

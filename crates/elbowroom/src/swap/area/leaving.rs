@@ -1,0 +1,111 @@
+//! The way from the pool to the file. Linux: `zswap_writeback_entry`.
+//!
+//! The bytes of a slot that leaves stay in the pool until they have arrived. Meanwhile it may be given up, and
+//! its number used again: it is not marked then, since one thread marks.
+
+use super::{STRIPES, Swap, SwapSlot, Tier};
+use crate::group::Frames;
+use crate::page::checksum;
+use crate::swap::classes::LARGEST;
+use crate::swap::pool::Handle;
+use crate::swap::tier::expand;
+
+/// In tests of the tests: a slot that was given up and is in use again is taken for the one that left.
+const MUTANT_FORGET_LEAVING: bool = cfg!(elbowroom_mutant = "forget_leaving");
+
+/// A slot whose bytes leave the pool for the file.
+#[derive(Debug)]
+pub struct Leaving(pub(super) u64);
+
+/// What was in the pool for longest.
+#[derive(Debug)]
+pub enum Oldest {
+    /// A slot that is to be written to the file.
+    Leaves(Leaving),
+    /// The file had its bytes already, and they are there from now on; frames that are not needed any more.
+    Left(Vec<Frames>),
+}
+
+impl Swap {
+    /// Takes the slot that has been in the pool for longest: its bytes stay there until [`Swap::arrived`].
+    /// `None`: there is none. For one thread at a time.
+    pub fn oldest(&self) -> Option<Oldest> {
+        while let Some(number) = self.pop_oldest() {
+            let mut stripe = self.stripes[number as usize % STRIPES].lock();
+            // A slot that was given up and used again may be in the queue twice.
+            let Some(slot) = stripe.slots.get_mut(number as usize / STRIPES).filter(|slot| slot.count > 0)
+            else {
+                continue;
+            };
+            match &mut slot.tier {
+                Tier::Pool { handle, leaving: false, home: Some(home) } => {
+                    let (handle, home) = (*handle, *home);
+                    slot.tier = Tier::File(home.position());
+                    drop(stripe);
+                    return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
+                }
+                Tier::Pool { leaving: leaving @ false, home: None, .. } => {
+                    *leaving = true;
+                    return Some(Oldest::Leaves(Leaving(u64::from(number))));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn pop_oldest(&self) -> Option<u32> {
+        self.queue.lock().pop_front()
+    }
+
+    /// Fills a page with the bytes of a slot that leaves the pool; `false`: nobody needs them any more, or
+    /// they are not those that went out. Whoever needs them finds that out himself.
+    pub fn expand_leaving(&self, Leaving(number): &Leaving, page: &mut [u8]) -> bool {
+        let mut compressed = [0; LARGEST];
+        let found =
+            self.if_leaving(*number, |slot, handle| (self.pool.load(handle, &mut compressed), slot.sum));
+        let Some((len, sum)) = found else { return false };
+        expand(&compressed[..len], page).is_ok() && checksum(page) as u32 == sum
+    }
+
+    /// The bytes of a slot are in a page of the file, too: that is where they are from now on. Gives back
+    /// frames that are not needed any more; an error: the slot was given up, and does not need the page.
+    pub fn arrived(&self, Leaving(number): Leaving, position: u64) -> Result<Vec<Frames>, ()> {
+        let handle = self.if_leaving(number, |slot, handle| {
+            slot.tier = Tier::File(position);
+            handle
+        });
+        Ok(self.put_back(self.pool.free(handle.ok_or(())?)))
+    }
+
+    /// The slot stays in the pool, and may leave it later.
+    pub fn stays(&self, Leaving(number): Leaving) {
+        let stays = |slot: &mut SwapSlot, handle| {
+            slot.tier = Tier::Pool { handle, leaving: false, home: None };
+        };
+        if self.if_leaving(number, stays).is_some() {
+            self.queue_up(number);
+        }
+    }
+
+    /// Does something to a slot that leaves the pool, unless it was given up.
+    fn if_leaving<R>(&self, number: u64, f: impl FnOnce(&mut SwapSlot, Handle) -> R) -> Option<R> {
+        let mut stripe = self.stripes[number as usize % STRIPES].lock();
+        let slot = stripe.slots.get_mut(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
+        match slot.tier {
+            Tier::Pool { handle, leaving, .. } if leaving || MUTANT_FORGET_LEAVING => Some(f(slot, handle)),
+            _ => None,
+        }
+    }
+
+    /// What [`Swap::give_staging`] has left.
+    pub fn take_staging(&self) -> Option<Frames> {
+        self.staging.lock().take()
+    }
+
+    /// Frames in which pages are expanded on their way to the file, kept for the next time.
+    pub fn give_staging(&self, frames: Frames) {
+        let other = self.staging.lock().replace(frames);
+        debug_assert!(other.is_none(), "one thread writes");
+    }
+}

@@ -1,0 +1,173 @@
+//! Slots, and their way from the pool to the file.
+
+use super::leaving::Leaving;
+use super::*;
+use crate::group::{DirtyLimits, GroupId, Groups};
+use crate::swap::Compressor;
+use elbowroom_machine::PAGE_SIZE;
+use elbowroom_machine::soft::{SoftConfig, SoftMmu};
+
+#[test]
+fn a_slot_lives_as_long_as_anybody_counts_it() {
+    let locks = LockStats::new();
+    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
+    while mmu.grow().unwrap() {}
+    let groups = Groups::new(DirtyLimits::NONE, &[]);
+    let swap = Swap::new(&locks, 2, [64, 8], None, true);
+    let mut compressor = Compressor::new();
+    let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
+    let placement = compressor.place(&text, swap.room(1));
+    let mut frames = Vec::new();
+    let Err(Short::Frames(missing)) = swap.keep(&placement, None, checksum(&text), 2, &mut frames) else {
+        panic!("an empty pool has no frames")
+    };
+    assert_eq!(swap.used(), 0);
+    swap.add_frames((0..missing).filter_map(|_| groups.alloc(&mmu, GroupId::ROOT, 0)).collect());
+    frames.extend((0..missing).filter_map(|_| swap.take_frame()));
+    let first = swap.keep(&placement, None, checksum(&text), 2, &mut frames).unwrap();
+    let zeros = [0; PAGE_SIZE];
+    let second = swap.keep(&Placement::Filled(0), None, checksum(&zeros), 1, &mut frames).unwrap();
+    assert_eq!(swap.keep(&Placement::Filled(0), None, 0, 1, &mut frames), Err(Short::Slots));
+    assert_eq!((swap.used(), swap.pool().objects()), (2, 1));
+    let mut page = [1; PAGE_SIZE];
+    swap.share(first);
+    for _ in 0..2 {
+        assert!(swap.release(first).is_empty());
+        assert_eq!(swap.load(first, &mut page), Ok(checksum(&text)));
+        assert_eq!(page[..], text[..]);
+    }
+    assert_eq!(swap.load(second, &mut page), Ok(checksum(&zeros)));
+    assert_eq!(page, zeros);
+    assert!(swap.release(first).is_empty());
+    assert!(swap.release(second).is_empty());
+    assert_eq!((swap.used(), swap.pool().objects(), swap.has_few()), (0, 0, true));
+    // A sum that is not that of the page.
+    let wrong = swap.keep(&Placement::Filled(7), None, 1, 1, &mut frames).unwrap();
+    assert_eq!(swap.load(wrong, &mut page), Err(NotLoaded::Corrupt));
+    swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
+    assert_eq!(groups.with_charges(), None);
+}
+
+/// A page and what the pool makes of it, with all frames that it wants.
+fn keep(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8]) -> u64 {
+    keep_with(swap, groups, mmu, page, None)
+}
+
+fn keep_with(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8], home: Option<u64>) -> u64 {
+    let (mut compressor, mut frames) = (Compressor::new(), Vec::new());
+    let placement = compressor.place(page, Room { pool: true, file: true });
+    loop {
+        match swap.keep(&placement, home, checksum(page), 1, &mut frames) {
+            Ok(number) => return number,
+            Err(Short::Frames(missing)) => {
+                swap.add_frames((0..missing).filter_map(|_| groups.alloc(mmu, GroupId::ROOT, 0)).collect());
+                frames.extend((0..missing).filter_map(|_| swap.take_frame()));
+            }
+            Err(Short::Slots) => panic!("there are slots"),
+        }
+    }
+}
+
+fn text(word: &str) -> Vec<u8> {
+    word.bytes().cycle().take(PAGE_SIZE).collect()
+}
+
+/// What leaves the pool next.
+fn oldest(swap: &Swap) -> Option<Leaving> {
+    match swap.oldest()? {
+        Oldest::Leaves(slot) => Some(slot),
+        Oldest::Left(_) => panic!("the file has none of them"),
+    }
+}
+
+/// The oldest go first. What is given up while it is written, and whose number is in use again, is not
+/// taken for what was written.
+#[test]
+fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
+    let locks = LockStats::new();
+    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
+    while mmu.grow().unwrap() {}
+    let groups = Groups::new(DirtyLimits::NONE, &[]);
+    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
+    let swap = Swap::new(&locks, 1000, [64, 8], Some(file), true);
+    let words: Vec<String> = (0..2 * STRIPES).map(|nth| format!("page number {nth} of some ")).collect();
+    let numbers: Vec<u64> = words.iter().map(|word| keep(&swap, &groups, &mmu, &text(word))).collect();
+    let mut page = vec![0; PAGE_SIZE];
+    let [first, second] = [oldest(&swap).unwrap(), oldest(&swap).unwrap()];
+    assert_eq!([first.0, second.0], numbers[..2]);
+    assert!(swap.expand_leaving(&first, &mut page) && page == text(&words[0]));
+    assert!(swap.expand_leaving(&second, &mut page) && page == text(&words[1]));
+    // They can be loaded meanwhile.
+    assert!(swap.load(numbers[1], &mut page).is_ok());
+    // The first is given up, and other pages go out until its number is in use again.
+    let mut others = Vec::new();
+    let free = |swap: &Swap, number| swap.release(number).into_iter().for_each(|f| groups.free(&mmu, f));
+    free(&swap, numbers[0]);
+    while !others.contains(&numbers[0]) {
+        assert!(others.len() < 2 * STRIPES, "the number is not used again");
+        others.push(keep(&swap, &groups, &mmu, &text("another one ")));
+    }
+    let positions = swap.take_positions(2).unwrap();
+    assert!(swap.arrived(first, positions.start).is_err());
+    assert!(swap.load(numbers[0], &mut page).is_ok());
+    assert_eq!(page, text("another one "));
+    let frames = swap.arrived(second, positions.start + 1).unwrap();
+    frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
+    assert_eq!(swap.seems(numbers[1]), Some(Source::File(positions.start + 1)));
+    assert_eq!(swap.load(numbers[1], &mut page), Err(NotLoaded::InFile));
+    // What could not be written stays, and is the last in the queue.
+    let third = oldest(&swap).unwrap();
+    assert_eq!(third.0, numbers[2]);
+    swap.stays(third);
+    assert!(swap.load(numbers[2], &mut page).is_ok());
+    let rest: Vec<_> = std::iter::from_fn(|| oldest(&swap)).collect();
+    assert_eq!(rest.last().map(|leaving| leaving.0), Some(numbers[2]));
+    assert_eq!(rest.len(), numbers.len() - 2 + others.len());
+    numbers[1..].iter().chain(&others).for_each(|&number| free(&swap, number));
+    assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 1));
+    swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
+    assert_eq!(groups.with_charges(), None);
+}
+
+/// What came in from the file and was not stored to goes out without being written: at once, or when it
+/// leaves the pool. What was stored to gives its page of the file back.
+#[test]
+fn what_the_file_has_still_is_not_written_again() {
+    let locks = LockStats::new();
+    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
+    while mmu.grow().unwrap() {}
+    let groups = Groups::new(DirtyLimits::NONE, &[]);
+    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
+    let swap = Swap::new(&locks, 4, [64, 8], Some(file), true);
+    let page = text("some words ");
+    let sum = checksum(&page);
+    let position = swap.take_positions(1).unwrap().start;
+    let number = swap.keep_in_file(position, sum, 2).unwrap();
+    assert_eq!(swap.release_keeping(number).1, None, "another space has it");
+    assert_eq!(swap.release_keeping(number).1, Some(position));
+    assert_eq!((swap.used(), swap.file_pages()), (0, 1));
+    // It goes to the pool, and leaves it.
+    assert_eq!(swap.settle(Home { position, sum }, sum), Some(position));
+    let number = keep_with(&swap, &groups, &mmu, &page, Some(position));
+    assert_eq!((swap.seems(number), swap.file_pages()), (Some(Source::Memory), 1));
+    let Some(Oldest::Left(frames)) = swap.oldest() else { panic!("the file has it") };
+    frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
+    assert_eq!((swap.seems(number), swap.pool().objects()), (Some(Source::File(position)), 0));
+    assert!(swap.oldest().is_none());
+    // It comes in, and goes to the pool and back.
+    assert_eq!(swap.release_keeping(number).1, Some(position));
+    let number = keep_with(&swap, &groups, &mmu, &page, Some(position));
+    let (frames, home) = swap.release_keeping(number);
+    frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
+    assert_eq!((home, swap.file_pages()), (Some(position), 1));
+    // Somebody has stored to it.
+    assert_eq!(swap.settle(Home { position, sum }, sum ^ 1 << 40), None);
+    assert_eq!(swap.file_pages(), 0);
+    // Half of the file is taken: it is for what is out.
+    let positions = swap.take_positions(3).unwrap();
+    let numbers = positions.map(|position| swap.keep_in_file(position, sum, 1).unwrap());
+    let kept = numbers.map(|number| swap.release_keeping(number).1.is_some()).collect::<Vec<_>>();
+    assert_eq!((kept, swap.file_pages()), (vec![false, true, true], 2));
+    swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
+    assert_eq!(groups.with_charges(), None);
+}
