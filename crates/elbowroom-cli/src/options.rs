@@ -88,6 +88,8 @@ pub struct Options {
     pub memory_min_bytes: u64,
     /// Where the swap file is; absolute.
     pub swap_dir: PathBuf,
+    /// The swap file is encrypted.
+    pub swap_encrypt: bool,
     /// No summary at the end.
     pub quiet: bool,
     /// The lock statistics at the end.
@@ -131,6 +133,9 @@ impl Options {
             let Options { swap_bytes, memory_min_bytes, swap_dir, .. } = self;
             let swap_dir = percent_encode(swap_dir);
             text.push(format!(";swap={swap_bytes};memory_min={memory_min_bytes};swap_dir={swap_dir}"));
+            if self.swap_encrypt {
+                text.push(";swap_encrypt=1");
+            }
         }
         if self.contention {
             text.push(";contention=1");
@@ -210,6 +215,7 @@ mod tests {
             swap_bytes: 0,
             memory_min_bytes: 256 << 10,
             swap_dir: PathBuf::from("/var/tmp"),
+            swap_encrypt: false,
             quiet: false,
             contention: false,
             fallback: Fallback::None,
@@ -221,6 +227,15 @@ mod tests {
             trace_bytes: 4 << 20,
             stats: None,
         }
+    }
+
+    #[test]
+    fn swap_has_options_of_its_own() {
+        let encode = |swap_bytes, swap_encrypt| {
+            Options { swap_bytes, swap_encrypt, ..sample() }.encode().into_string().unwrap()
+        };
+        assert!(encode(1 << 30, false).ends_with(";swap=1073741824;memory_min=262144;swap_dir=/var/tmp"));
+        assert!(encode(1 << 30, true).ends_with(";swap_dir=/var/tmp;swap_encrypt=1"));
     }
 
     #[test]

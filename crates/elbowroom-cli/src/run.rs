@@ -68,6 +68,9 @@ pub struct RunArgs {
     /// The directory of the swap file, on a disk; the file has no name
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap_dir: PathBuf,
+    /// Encrypt the swap file, with a key that is nowhere but in the process's memory
+    #[arg(long)]
+    swap_encrypt: bool,
     /// Write statistics to this file at the end, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<OsString>,
@@ -198,6 +201,9 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
         );
         return Err(Failure::new(USAGE, why));
     }
+    if args.swap_encrypt && args.swap == 0 {
+        return Err(Failure::new(USAGE, "--swap-encrypt is for a swap file: say --swap SIZE, too"));
+    }
     let (name, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;
     let program = program::find(name, env::var_os("PATH").as_deref())?;
@@ -221,6 +227,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 swap_bytes: args.swap,
                 memory_min_bytes: if args.heap == Heap::Off { args.min_size } else { args.heap_min },
                 swap_dir: std::path::absolute(&args.swap_dir).unwrap_or_else(|_| args.swap_dir.clone()),
+                swap_encrypt: args.swap_encrypt,
                 quiet: args.quiet,
                 contention: args.contention,
                 fallback: args.fallback,

@@ -76,6 +76,8 @@ pub struct Options {
     pub memory_min_bytes: u64,
     /// Where the swap file is, an absolute path.
     pub swap_dir: Option<PathBuf>,
+    /// The swap file is encrypted.
+    pub swap_encrypt: bool,
     /// Where the statistics go at the end, an absolute path.
     pub stats: Option<PathBuf>,
     /// Where the trace goes at the end, an absolute path.
@@ -115,6 +117,7 @@ impl Options {
             swap_bytes: 0,
             memory_min_bytes: 1 << 20,
             swap_dir: None,
+            swap_encrypt: false,
             stats: None,
             trace: None,
             trace_bytes: 4 << 20,
@@ -167,6 +170,7 @@ impl Options {
             "swap" => self.swap_bytes = number(key, value)?,
             "memory_min" => self.memory_min_bytes = number(key, value)?,
             "swap_dir" => self.swap_dir = Some(percent_decode(key, value)?),
+            "swap_encrypt" => self.swap_encrypt = choice(key, value, &[("0", false), ("1", true)])?,
             "quiet" => self.quiet = choice(key, value, &[("0", false), ("1", true)])?,
             "contention" => self.contention = choice(key, value, &[("0", false), ("1", true)])?,
             "fallback" => {

@@ -194,6 +194,7 @@ fn config(options: &Options) -> Config {
         dirty: options.dirty_bytes,
         swap: options.swap_bytes,
         swap_dir: options.swap_dir.clone(),
+        swap_encrypt: options.swap_encrypt,
         inject: options.inject.clone(),
         private_writes: options.swap_bytes > 0,
         on_thread_start: Some(state::enter_service_thread),

@@ -43,6 +43,9 @@ pub struct Config {
     /// budget: a directory on a disk. The file has no name, so it is gone with the process. `None`: there is
     /// none, and what does not compress stays in memory.
     pub swap_dir: Option<PathBuf>,
+    /// The swap file is encrypted: AES-256 in XTS mode, with a key that is made at the start and is only in the
+    /// process's memory.
+    pub swap_encrypt: bool,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,
     /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a
@@ -100,6 +103,7 @@ impl Config {
             dirty: None,
             swap: 0,
             swap_dir: None,
+            swap_encrypt: false,
             inject: None,
             private_writes: true,
             on_thread_start: None,

@@ -23,7 +23,7 @@ use crate::pause::{Bell, Cause, Gate, pause};
 use crate::platform::Platform;
 use crate::readahead::ReadRoom;
 use crate::stats::Counters;
-use crate::swap::Swap;
+use crate::swap::{Cipher, Swap};
 use crate::trace::{Happened, Trace, Verb};
 use crate::vma::{Layout, LayoutState, Mm};
 use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
@@ -231,7 +231,7 @@ impl<P: Platform> Core<P> {
         objects: ObjectTable,
         guards: Option<Arc<Guards>>,
         inboxes: Vec<Inbox>,
-        swap_file: Option<Arc<StoreFile>>,
+        swap_file: Option<(Arc<StoreFile>, Option<Cipher>)>,
         locks: &LockStats,
     ) -> Self {
         let born = Instant::now();

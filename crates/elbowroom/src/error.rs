@@ -28,6 +28,9 @@ pub enum StartError {
     /// No swap file.
     #[error("cannot make a swap file in {0}: {1}; name a directory on a disk that you may write to")]
     SwapFile(PathBuf, Errno),
+    /// No key for the swap file.
+    #[error("cannot encrypt the swap file: {0}")]
+    SwapKey(String),
     /// The fault-injection text.
     #[error("--inject: {0}")]
     Inject(String),

@@ -9,6 +9,7 @@ use crate::platform::{Host, Platform, Soft};
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
 use crate::stats::{Event, LatencySnapshot, LatencyUse, LockUse, Stats};
+use crate::swap::Cipher;
 use crate::trace::TraceSnapshot;
 use crate::vma::Mm;
 use crate::writeback::{Obstacle, Writeback};
@@ -74,7 +75,9 @@ impl<P: Platform> Manager<P> {
         let swap_file = match &config.swap_dir {
             Some(dir) if config.swap > 0 => {
                 let made = StoreFile::temporary(dir, inject.clone());
-                Some(Arc::new(made.map_err(|error| StartError::SwapFile(dir.clone(), error))?))
+                let file = made.map_err(|error| StartError::SwapFile(dir.clone(), error))?;
+                let cipher = config.swap_encrypt.then(Cipher::new).transpose();
+                Some((Arc::new(file), cipher.map_err(|error| StartError::SwapKey(error.to_string()))?))
             }
             _ => None,
         };

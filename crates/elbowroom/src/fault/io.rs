@@ -150,15 +150,20 @@ impl<P: Platform> Pass<'_, P> {
     fn swapped_in(
         &mut self,
         mut folio: LockedFolio<'_>,
-        frames: Frames,
+        mut frames: Frames,
         slots: Vec<u64>,
         result: Result<usize, Errno>,
     ) {
         let core = self.core;
-        let parts = frames.bytes().chunks(PAGE_SIZE).zip(&slots);
-        let sums: Option<Vec<u64>> = (result == Ok(frames.len_bytes()))
-            .then(|| parts.map(|(part, slot)| core.swap.check(*slot, part).ok()).collect())
-            .flatten();
+        let whole = result == Ok(frames.len_bytes());
+        let mut parts = frames.bytes_mut().chunks_mut(PAGE_SIZE).zip(&slots);
+        let mut arrive = || {
+            parts.try_fold(Vec::with_capacity(slots.len()), |mut sums, (part, slot)| {
+                sums.push(core.swap.arrive(*slot, part).ok()?);
+                Some(sums)
+            })
+        };
+        let sums = if whole { arrive() } else { None };
         if let Some(sums) = sums {
             folio.body_mut().extent = Some(frames);
             folio.state.set(Flag::Uptodate);

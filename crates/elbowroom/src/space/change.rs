@@ -384,7 +384,7 @@ impl<P: Platform> Spaces<P> {
                 (Some(Source::File(position)), Some(file)) => {
                     break file
                         .read_buffered(to, position << PAGE_SHIFT)
-                        .and_then(|_| self.swap.check(slot, to).map_err(|_| Errno::IO));
+                        .and_then(|_| self.swap.arrive(slot, to).map_err(|_| Errno::IO));
                 }
                 _ => break Err(Errno::IO),
             }

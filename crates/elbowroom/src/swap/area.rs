@@ -11,6 +11,7 @@ mod tests;
 
 pub use self::leaving::Oldest;
 use super::chunks::Chunks;
+use super::cipher::Cipher;
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
 use super::positions::Positions;
@@ -72,7 +73,7 @@ impl Homed {
 pub enum Source {
     /// [`Swap::load`] has them.
     Memory,
-    /// They are read from this page of the file, and looked at with [`Swap::check`].
+    /// They are read from this page of the file, for [`Swap::arrive`].
     File(u64),
 }
 
@@ -153,6 +154,8 @@ pub struct Swap {
 /// The file, and which of its pages are free.
 struct SwapFile {
     file: Arc<StoreFile>,
+    /// What its pages are sealed with, if they are.
+    cipher: Option<Cipher>,
     positions: Mutex<Positions>,
 }
 
@@ -163,14 +166,14 @@ impl Swap {
         locks: &LockStats,
         limit: u64,
         [frames, pool_limit]: [u64; 2],
-        file: Option<Arc<StoreFile>>,
+        file: Option<(Arc<StoreFile>, Option<Cipher>)>,
         sizing: bool,
     ) -> Self {
         let sizing = (sizing && file.is_some()).then(|| Sizing::new(pool_limit, frames));
         let pool_target = AtomicU64::new(sizing.as_ref().map_or(pool_limit, Sizing::target));
-        let file = file.map(|file| {
+        let file = file.map(|(file, cipher)| {
             let positions = locks.mutex(LockClass::Queue, Positions::new(limit));
-            SwapFile { file, positions }
+            SwapFile { file, positions, cipher }
         });
         let stripe = |_| Lines(locks.mutex(LockClass::Swap, Stripe::default()));
         Self {
@@ -194,6 +197,24 @@ impl Swap {
     /// The file.
     pub fn file(&self) -> Option<&Arc<StoreFile>> {
         self.file.as_ref().map(|own| &own.file)
+    }
+
+    fn cipher(&self) -> Option<&Cipher> {
+        self.file.as_ref()?.cipher.as_ref()
+    }
+
+    /// Makes of a page what is to be written to a page of the file.
+    pub fn seal(&self, page: &mut [u8], position: u64) {
+        if let Some(cipher) = self.cipher() {
+            cipher.seal(page, position);
+        }
+    }
+
+    /// Undoes [`Swap::seal`].
+    pub fn unseal(&self, page: &mut [u8], position: u64) {
+        if let Some(cipher) = self.cipher() {
+            cipher.open(page, position);
+        }
     }
 
     /// Pages of the file that are taken.
@@ -391,12 +412,16 @@ impl Swap {
         Some(if let Tier::File(page) = slot.tier { Source::File(page) } else { Source::Memory })
     }
 
-    /// The checksum of these bytes, if they are those of a slot, of which the caller has a count.
+    /// Makes of what was read from the file for a slot, of which the caller has a count, the page that it was;
+    /// tells its checksum.
     ///
     /// # Errors
-    /// They are others.
-    pub fn check(&self, number: u64, page: &[u8]) -> Result<u64, Corrupt> {
-        let (sum, expected) = (checksum(page), self.with(number, |stripe, at| stripe.slots[at].sum));
+    /// The bytes are not those that went out. The page must be shown to nobody.
+    pub fn arrive(&self, number: u64, page: &mut [u8]) -> Result<u64, Corrupt> {
+        let SwapSlot { tier, sum: expected, .. } = self.with(number, |stripe, at| stripe.slots[at]);
+        let Tier::File(position) = tier else { return Err(Corrupt) };
+        self.unseal(page, position);
+        let sum = checksum(page);
         if sum as u32 == expected { Ok(sum) } else { Err(Corrupt) }
     }
 

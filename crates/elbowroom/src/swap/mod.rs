@@ -8,6 +8,7 @@
 
 mod area;
 mod chunks;
+mod cipher;
 mod classes;
 mod pool;
 mod positions;
@@ -15,4 +16,5 @@ mod sizing;
 mod tier;
 
 pub use area::{NotLoaded, Oldest, Short, Source, Swap};
+pub use cipher::Cipher;
 pub use tier::{Compressor, Placement, Room};

@@ -106,7 +106,9 @@ impl<P: Platform> Writeback<P> {
                     frames.into_iter().for_each(|frame| self.free(frame));
                 }
                 Oldest::Leaves(slot) => {
-                    if self.swap.expand_leaving(&slot, &mut staging.bytes_mut()[room..][..PAGE_SIZE]) {
+                    let page = &mut staging.bytes_mut()[room..][..PAGE_SIZE];
+                    if self.swap.expand_leaving(&slot, page) {
+                        self.swap.seal(page, positions.start + leaving.len() as u64);
                         leaving.push(slot);
                     }
                 }
@@ -144,9 +146,20 @@ impl<P: Platform> Writeback<P> {
     }
 
     /// Writes folios of a page each to neighbouring pages of the file, as many.
-    fn write_run_to_swap(&self, folios: Vec<LockedFolio<'_>>, positions: Range<u64>) {
+    fn write_run_to_swap(&self, mut folios: Vec<LockedFolio<'_>>, positions: Range<u64>) {
         let Some(file) = self.swap.file() else { return };
         folios.iter().for_each(|folio| folio.begin_io(Flag::Writeback));
+        // Nobody sees them before they are written, or are what they were again.
+        let sums: Vec<_> = folios
+            .iter_mut()
+            .zip(positions.clone())
+            .map(|(folio, position)| {
+                let page = folio.body_mut().extent().bytes_mut();
+                let sum = checksum(page);
+                self.swap.seal(page, position);
+                sum
+            })
+            .collect();
         let frames = folios.iter().filter_map(|folio| folio.body().extent.as_deref());
         let parts: Vec<_> = frames.map(|extent| (extent, 0..PAGE_SIZE)).collect();
         let begun_ns = self.begin_transfer();
@@ -157,20 +170,18 @@ impl<P: Platform> Writeback<P> {
         if written.is_err() {
             // A full disk, perhaps. The pages stay in memory.
             self.counters.add(Event::SwapErrors, 1);
-            return self.swap.free_positions(positions);
         }
-        for (mut folio, position) in folios.into_iter().zip(positions) {
-            let Some(own) = folio.body_mut().extent.take() else { continue };
-            match self.swap.keep_in_file(position, checksum(own.bytes()), folio.body().spaces() as u32) {
-                Ok(slot) => {
-                    self.leave_spaces(&mut folio, slot);
-                    self.note_dead();
-                    self.free(own);
-                }
-                Err(_) => {
-                    folio.body_mut().extent = Some(own);
-                    self.swap.free_positions(position..position + 1);
-                }
+        for ((mut folio, position), sum) in folios.into_iter().zip(positions).zip(sums) {
+            let spaces = folio.body().spaces() as u32;
+            let kept = written.is_ok().then(|| self.swap.keep_in_file(position, sum, spaces));
+            if let Some(Ok(slot)) = kept {
+                let own = folio.body_mut().extent.take();
+                self.leave_spaces(&mut folio, slot);
+                self.note_dead();
+                own.into_iter().for_each(|own| self.free(own));
+            } else {
+                self.swap.unseal(folio.body_mut().extent().bytes_mut(), position);
+                self.swap.free_position(position);
             }
         }
     }

@@ -13,6 +13,7 @@ on_every_machine! {
     without_room_nothing_is_lost
     what_does_not_compress_goes_to_the_file
     what_was_only_read_is_not_written_again
+    an_encrypted_file_says_nothing
     the_oldest_of_the_pool_go_to_the_file
     a_page_that_cannot_be_read_again_is_an_error_for_that_page
     a_full_disk_loses_nothing
@@ -251,6 +252,42 @@ fn what_was_only_read_is_not_written_again<M: Machine>() {
     m.space().unmap(addr, pages * PAGE).unwrap();
     nothing_is_out(&m);
     assert_eq!(m.manager().stats().swap_file_bytes, 0);
+}
+
+/// Whether the swap file in the directory, which has no name, has these bytes anywhere.
+fn file_has(dir: &std::path::Path, bytes: &[u8]) -> bool {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        let path = entry.ok()?.path();
+        std::fs::read_link(&path).ok().filter(|link| link.starts_with(dir)).map(|_| path)
+    });
+    let files: Vec<_> = links.map(|path| std::fs::read(path).unwrap()).collect();
+    assert!(!files.is_empty() && files.iter().any(|file| !file.is_empty()), "there is a file");
+    files.iter().any(|file| file.windows(bytes.len()).any(|found| found == bytes))
+}
+
+/// What is in the file cannot be read there, and comes back; what could not be written is as it was.
+fn an_encrypted_file_says_nothing<M: Machine>() {
+    const SECRET: &[u8; 16] = b"nobody reads it.";
+    let secret = |page: usize| {
+        let mut bytes = noise(page);
+        bytes[page * 16 % PAGE..][..16].copy_from_slice(SECRET);
+        bytes
+    };
+    for (swap_encrypt, inject) in [(false, None), (true, None), (true, Some("write:eio:every=3"))] {
+        let dir = scratch();
+        let config = Config { swap_encrypt, ..with_file(dir.path(), inject) };
+        let Some(m) = M::start(config) else { return };
+        let (pages, port) = (budgets(2), m.port());
+        let addr = m.map_anon(pages, Sharing::Private);
+        (0..pages).for_each(|page| port.store(addr + page * PAGE, &secret(page)));
+        for page in (0..pages).chain((0..pages).map(|page| page * 4099 % pages)) {
+            let mut found = [0; PAGE];
+            port.load(addr + page * PAGE, &mut found);
+            assert!(found == secret(page), "page {page}");
+        }
+        assert!(m.manager().stats().swap_file_bytes > BUDGET / 2);
+        assert_eq!(file_has(dir.path(), SECRET), !swap_encrypt);
+    }
 }
 
 /// What compresses a little: the pool is full of it before all is out.

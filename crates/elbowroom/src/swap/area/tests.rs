@@ -89,7 +89,7 @@ fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
     while mmu.grow().unwrap() {}
     let groups = Groups::new(DirtyLimits::NONE, &[]);
     let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
-    let swap = Swap::new(&locks, 1000, [64, 8], Some(file), true);
+    let swap = Swap::new(&locks, 1000, [64, 8], Some((file, None)), true);
     let words: Vec<String> = (0..2 * STRIPES).map(|nth| format!("page number {nth} of some ")).collect();
     let numbers: Vec<u64> = words.iter().map(|word| keep(&swap, &groups, &mmu, &text(word))).collect();
     let mut page = vec![0; PAGE_SIZE];
@@ -138,7 +138,7 @@ fn what_the_file_has_still_is_not_written_again() {
     while mmu.grow().unwrap() {}
     let groups = Groups::new(DirtyLimits::NONE, &[]);
     let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
-    let swap = Swap::new(&locks, 4, [64, 8], Some(file), true);
+    let swap = Swap::new(&locks, 4, [64, 8], Some((file, None)), true);
     let page = text("some words ");
     let sum = checksum(&page);
     let position = swap.take_positions(1).unwrap().start;
