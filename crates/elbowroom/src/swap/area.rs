@@ -13,7 +13,7 @@ use super::sizing::{Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::checksum;
-use elbowroom_store::StoreFile;
+use elbowroom_store::{Inject, StoreFile};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::collections::{HashSet, VecDeque};
@@ -131,6 +131,8 @@ pub struct Swap {
     chunks: Mutex<Chunks>,
     /// `None`: there is none.
     file: Option<SwapFile>,
+    /// Pages that are to be wrong, for tests.
+    inject: Option<Arc<Inject>>,
 }
 
 /// The file, and which of its pages are free.
@@ -171,7 +173,13 @@ impl Swap {
             next: AtomicUsize::new(0),
             chunks: locks.mutex(LockClass::Queue, Chunks::default()),
             file,
+            inject: None,
         }
+    }
+
+    /// Keeps pages wrong from now on, as these faults say.
+    pub fn inject(&mut self, faults: Option<Arc<Inject>>) {
+        self.inject = faults;
     }
 
     /// The file.
@@ -308,7 +316,9 @@ impl Swap {
         let tier = match placement {
             Placement::Filled(word) => Ok(Tier::Filled(*word)),
             Placement::Pool(object) => {
-                let stored = self.pool.store(object, frames);
+                let wrong =
+                    self.inject.as_ref().filter(|inject| inject.corrupts_page()).map(|_| wrong(object));
+                let stored = self.pool.store(wrong.as_deref().unwrap_or(object), frames);
                 stored.map(|handle| Tier::Pool { handle, leaving: false }).map_err(Short::Frames)
             }
             Placement::File | Placement::Full => Err(Short::Slots),
@@ -562,6 +572,13 @@ impl Swap {
     }
 }
 
+/// An object with one bit that is not as it was.
+fn wrong(object: &[u8]) -> Vec<u8> {
+    let mut other = object.to_vec();
+    other[object.len() / 2] ^= 1;
+    other
+}
+
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::super::Compressor;
@@ -607,6 +624,44 @@ mod tests {
         // A sum that is not that of the page.
         let wrong = swap.keep(&Placement::Filled(7), 1, 1, &mut frames).unwrap();
         assert_eq!(swap.load(wrong, &mut page), Err(NotLoaded::Corrupt));
+        swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
+        assert_eq!(groups.with_charges(), None);
+    }
+
+    /// What is wrong in the pool is not written, and is not given to anybody; it ends as any other.
+    #[test]
+    fn a_corrupt_page_does_not_leave_the_pool() {
+        let locks = LockStats::new();
+        let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
+        while mmu.grow().unwrap() {}
+        let groups = Groups::new(DirtyLimits::NONE, &[]);
+        let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
+        let mut swap = Swap::new(&locks, 1000, [64, 8], Some(file), true);
+        // Of a page of one word after some other bytes, nearly all that is compressed is a copy; of the other
+        // there are bytes as they are, too.
+        let copies: Vec<u8> = [1].into_iter().chain([7; PAGE_SIZE - 1]).collect();
+        let words = (0..PAGE_SIZE as u32 / 8).flat_map(|at| [at * at, 0]);
+        let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+        swap.inject(Some(Arc::new(Inject::parse("keep:corrupt").unwrap())));
+        let numbers = [&copies, &bytes].map(|page| keep(&swap, &groups, &mmu, page));
+        swap.inject(None);
+        let good = keep(&swap, &groups, &mmu, &bytes);
+        let mut page = vec![0; PAGE_SIZE];
+        for leaving in swap.oldest(2) {
+            assert!(!swap.expand_leaving(&leaving, &mut page));
+        }
+        // Neither now nor later: they are not in the queue any more.
+        let rest = swap.oldest(10);
+        assert_eq!(rest.iter().map(|leaving| leaving.0).collect::<Vec<_>>(), [good]);
+        assert!(swap.expand_leaving(&rest[0], &mut page) && page == bytes);
+        for number in numbers {
+            assert_eq!(swap.load(number, &mut page), Err(NotLoaded::Corrupt));
+            assert_eq!(swap.seems(number), Some(Source::Memory));
+        }
+        for number in numbers.into_iter().chain([good]) {
+            swap.release(number).into_iter().for_each(|frames| groups.free(&mmu, frames));
+        }
+        assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 0));
         swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
         assert_eq!(groups.with_charges(), None);
     }
