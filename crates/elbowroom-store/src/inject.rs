@@ -9,13 +9,14 @@ use elbowroom_machine::Errno;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::time::Duration;
 
-/// What is being done to a file.
+/// What is being done to a file, or, `Keep`, to a page of anonymous memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Open,
     Read,
     Write,
     Sync,
+    Keep,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +25,7 @@ enum Fault {
     Short,
     Slow(Duration),
     NoDirect,
+    Corrupt,
 }
 
 /// What the rules say about one operation. The default is to leave it alone.
@@ -35,6 +37,8 @@ pub(crate) struct Verdict {
     pub(crate) short: bool,
     /// Refuse O_DIRECT.
     pub(crate) no_direct: bool,
+    /// Keep something else.
+    pub(crate) corrupt: bool,
     /// End this much later.
     pub(crate) delay: Duration,
 }
@@ -59,8 +63,8 @@ struct Rule {
 /// ```text
 /// faults    := [ rule { "," rule } ]
 /// rule      := operation ":" fault { ":" condition }
-/// operation := "open" | "read" | "write" | "sync"
-/// fault     := "eio" | "enospc" | "short" | "slow=" DURATION | "nodirect"
+/// operation := "open" | "read" | "write" | "sync" | "keep"
+/// fault     := "eio" | "enospc" | "short" | "slow=" DURATION | "nodirect" | "corrupt"
 /// condition := "file=" TEXT | "from=" BYTES | "to=" BYTES | "after=" N | "every=" N | "times=" N
 /// DURATION  := digits ( "us" | "ms" | "s" )
 /// ```
@@ -74,6 +78,8 @@ struct Rule {
 ///   but for the 16th at a time on blocking threads.
 /// * `nodirect` (open): the file system refuses O_DIRECT when the file is opened.
 /// * `nodirect` (read, write): the file system refuses O_DIRECT (EINVAL) when it is used.
+/// * `corrupt` (keep): a page of anonymous memory is kept, compressed, with one bit that is wrong. There is no
+///   file to it, and no bytes of one.
 ///
 /// A rule holds for an operation if all its conditions do: `file` is a part of the path that the opened
 /// descriptor resolves to; the operation's bytes overlap `from..to` (`from` included, `to` not; `open` and
@@ -97,6 +103,11 @@ impl Inject {
         Ok(Inject { rules: rules.map(Rule::parse).collect::<Result<_, _>>()? })
     }
 
+    /// Whether a page that is being kept, compressed, is to be another one. Counts it.
+    pub fn corrupts_page(&self) -> bool {
+        self.judge(Operation::Keep, "", 0, 0).corrupt
+    }
+
     /// What to do to `operation` on the bytes `offset..offset + len` of the file at `path`, and counts it.
     pub(crate) fn judge(&self, operation: Operation, path: &str, offset: u64, len: u64) -> Verdict {
         let mut verdict = Verdict::default();
@@ -108,6 +119,7 @@ impl Inject {
                 Fault::Fail(error) => verdict.error = verdict.error.or(Some(error)),
                 Fault::Short => verdict.short = true,
                 Fault::NoDirect => verdict.no_direct = true,
+                Fault::Corrupt => verdict.corrupt = true,
                 Fault::Slow(delay) => verdict.delay = verdict.delay.max(delay),
             }
         }
@@ -117,7 +129,7 @@ impl Inject {
 
 impl Rule {
     fn holds(&self, operation: Operation, path: &str, from: u64, to: u64) -> bool {
-        let whole_file = matches!(operation, Operation::Open | Operation::Sync);
+        let whole_file = matches!(operation, Operation::Open | Operation::Sync | Operation::Keep);
         let overlaps = whole_file || (from < self.to && self.from < to);
         if operation != self.operation || !overlaps || !path.contains(&self.file) {
             return false;
@@ -137,7 +149,10 @@ impl Rule {
             "read" => Operation::Read,
             "write" => Operation::Write,
             "sync" => Operation::Sync,
-            other => return Err(wrong(format!("`{other}` is no operation; use open, read, write or sync"))),
+            "keep" => Operation::Keep,
+            other => {
+                return Err(wrong(format!("`{other}` is no operation; use open, read, write, sync or keep")));
+            }
         };
         let fault = match words.next() {
             Some(word) => parse_fault(operation, word).map_err(wrong)?,
@@ -199,21 +214,17 @@ fn parse_fault(operation: Operation, word: &str) -> Result<Fault, String> {
             "enospc" => Fault::Fail(Errno::NOSPC),
             "short" => Fault::Short,
             "nodirect" => Fault::NoDirect,
-            _ => {
-                return Err(format!(
-                    "`{word}` is no fault; use eio, enospc, short, slow=DURATION or nodirect"
-                ));
-            }
+            "corrupt" => Fault::Corrupt,
+            _ => return Err(no_fault(word)),
         },
         Some(("slow", value)) => Fault::Slow(parse_duration(value)?),
-        Some(_) => {
-            return Err(format!("`{word}` is no fault; use eio, enospc, short, slow=DURATION or nodirect"));
-        }
+        Some(_) => return Err(no_fault(word)),
     };
     let possible = match fault {
-        Fault::NoDirect => operation != Operation::Sync,
+        Fault::NoDirect => !matches!(operation, Operation::Sync | Operation::Keep),
         Fault::Short => matches!(operation, Operation::Read | Operation::Write),
-        Fault::Fail(_) | Fault::Slow(_) => operation != Operation::Open,
+        Fault::Fail(_) | Fault::Slow(_) => !matches!(operation, Operation::Open | Operation::Keep),
+        Fault::Corrupt => operation == Operation::Keep,
     };
     if !possible {
         return Err(format!(
@@ -221,6 +232,10 @@ fn parse_fault(operation: Operation, word: &str) -> Result<Fault, String> {
         ));
     }
     Ok(fault)
+}
+
+fn no_fault(word: &str) -> String {
+    format!("`{word}` is no fault; use eio, enospc, short, slow=DURATION, nodirect or corrupt")
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -279,6 +294,14 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_are_kept_are_counted_like_operations() {
+        let inject = parse("keep:corrupt:after=1:every=2:times=2,read:eio");
+        let corrupted: Vec<_> = (0..7).map(|_| inject.corrupts_page()).collect();
+        assert_eq!(corrupted, [false, false, true, false, true, false, false]);
+        assert!(!parse("keep:corrupt:file=a").corrupts_page(), "no file has it");
+    }
+
+    #[test]
     fn durations_and_the_longest_delay() {
         let inject = parse("write:slow=500us,write:slow=2s,write:slow=3ms");
         assert_eq!(inject.judge(Operation::Write, "", 0, 1).delay, Duration::from_secs(2));
@@ -299,6 +322,8 @@ mod tests {
             ("read:eio:file=", "part of a path"),
             ("sync:short", "no meaning"),
             ("open:eio", "no meaning"),
+            ("keep:eio", "no meaning"),
+            ("write:corrupt", "no meaning"),
         ] {
             let said = Inject::parse(text).unwrap_err();
             assert!(said.contains(part) && said.contains(text), "{text}: {said}");

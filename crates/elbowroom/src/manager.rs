@@ -81,9 +81,10 @@ impl<P: Platform> Manager<P> {
             }
             _ => None,
         };
-        let objects = ObjectTable::new(inject, when_unmapped, &locks).locked(locking);
+        let objects = ObjectTable::new(inject.clone(), when_unmapped, &locks).locked(locking);
         let guards = if config.alone { Guards::new(&locks).ok() } else { None };
-        let core = Core::new(config, mmu, objects, guards, inboxes, swap_file, &locks);
+        let mut core = Core::new(config, mmu, objects, guards, inboxes, swap_file, &locks);
+        core.swap.inject(inject);
         let core = Arc::new(Spaces::new(Faults::new(Writeback::new(Reclaim::new(core)))));
         core.prepare_swap();
         let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Vec::new()) };

@@ -19,7 +19,7 @@ use super::sizing::{Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::{Home, checksum};
-use elbowroom_store::StoreFile;
+use elbowroom_store::{Inject, StoreFile};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::collections::{HashSet, VecDeque};
@@ -149,6 +149,8 @@ pub struct Swap {
     chunks: Mutex<Chunks>,
     /// `None`: there is none.
     file: Option<SwapFile>,
+    /// Pages that are to be wrong, for tests.
+    inject: Option<Arc<Inject>>,
 }
 
 /// The file, and which of its pages are free.
@@ -191,7 +193,13 @@ impl Swap {
             next: AtomicUsize::new(0),
             chunks: locks.mutex(LockClass::Queue, Chunks::default()),
             file,
+            inject: None,
         }
+    }
+
+    /// Keeps pages wrong from now on, as these faults say.
+    pub fn inject(&mut self, faults: Option<Arc<Inject>>) {
+        self.inject = faults;
     }
 
     /// The file.
@@ -363,7 +371,9 @@ impl Swap {
         let tier = match placement {
             Placement::Filled(word) => Ok(Tier::Filled(*word)),
             Placement::Pool(object) => {
-                let stored = self.pool.store(object, frames);
+                let wrong =
+                    self.inject.as_ref().filter(|inject| inject.corrupts_page()).map(|_| wrong(object));
+                let stored = self.pool.store(wrong.as_deref().unwrap_or(object), frames);
                 let tier = |handle| Tier::Pool { handle, leaving: false, home: home.and_then(Homed::new) };
                 stored.map(tier).map_err(Short::Frames)
             }
@@ -574,4 +584,11 @@ impl Swap {
         frames.extend(self.take_staging());
         frames
     }
+}
+
+/// An object with one bit that is not as it was.
+fn wrong(object: &[u8]) -> Vec<u8> {
+    let mut other = object.to_vec();
+    other[object.len() / 2] ^= 1;
+    other
 }

@@ -17,6 +17,9 @@ on_every_machine! {
     the_oldest_of_the_pool_go_to_the_file
     a_page_that_cannot_be_read_again_is_an_error_for_that_page
     a_full_disk_loses_nothing
+    a_page_that_is_wrong_in_the_pool_is_an_error_for_that_page
+    a_page_that_is_wrong_in_the_file_is_an_error_for_that_page
+    a_disk_that_fails_now_and_then_keeps_what_leaves_the_pool
 }
 
 /// A budget of which all that [`Machine::mark`] makes can be out: pages with two words compress well.
@@ -31,9 +34,14 @@ const fn budgets(times: usize) -> usize {
 
 /// What was unmapped has no slot and no frame of the pool.
 fn nothing_is_out<M: Machine>(m: &M) {
+    nothing_is_left(m);
+    assert_eq!(m.manager().stats().swap_errors, 0);
+}
+
+/// The same, though something may have failed.
+fn nothing_is_left<M: Machine>(m: &M) {
     let stats = m.manager().stats();
     assert_eq!((stats.swap_used_bytes, stats.swap_pool_bytes, stats.swap_compressed_bytes), (0, 0, 0));
-    assert_eq!(stats.swap_errors, 0);
     assert!(stats.peak_bytes <= BUDGET, "{} bytes", stats.peak_bytes);
 }
 
@@ -336,7 +344,12 @@ fn the_oldest_of_the_pool_go_to_the_file<M: Machine>() {
     let stats = m.manager().stats();
     assert!(stats.zswpwb > 1000 && stats.pswpin > 1000, "{stats:?}");
     m.space().unmap(addr, pages * PAGE).unwrap();
-    // The flusher may have some of them in its hands.
+    soon_nothing_is_left(&m);
+    nothing_is_out(&m);
+}
+
+/// The flusher may have some of what was unmapped in its hands.
+fn soon_nothing_is_left<M: Machine>(m: &M) {
     let since = Instant::now();
     let left = || {
         let stats = m.manager().stats();
@@ -346,7 +359,7 @@ fn the_oldest_of_the_pool_go_to_the_file<M: Machine>() {
         assert!(since.elapsed() < Duration::from_secs(20), "{} bytes are left", left());
         thread::sleep(Duration::from_millis(1));
     }
-    nothing_is_out(&m);
+    nothing_is_left(m);
 }
 
 /// Each tenth read of the swap file fails. Of several pages that were to come in together each is read alone
@@ -403,4 +416,128 @@ fn without_room_nothing_is_lost<M: Machine>() {
         port.load(addr + page * PAGE, &mut found);
         assert!(found == noise(page), "page {page}");
     }
+}
+
+fn store_half_noise<M: Machine>(m: &M, addr: usize, pages: usize) {
+    let port = m.port();
+    (0..pages).for_each(|page| port.store(addr + page * PAGE, &half_noise(page)));
+}
+
+fn is_half_noise<M: Machine>(m: &M, addr: usize, page: usize) -> bool {
+    let mut found = [0; PAGE];
+    m.port().load(addr + page * PAGE, &mut found);
+    found == half_noise(page)
+}
+
+/// Those pages that cannot be had; all others are right.
+fn those_that_fail<M: Machine>(m: &M, addr: usize, pages: usize) -> Vec<usize> {
+    let fails = |&page: &usize| {
+        let fails = !m.port().can_load(addr + page * PAGE);
+        assert!(fails || is_half_noise(m, addr, page), "page {page}");
+        fails
+    };
+    (0..pages).filter(fails).collect()
+}
+
+/// Some of the first pages are wrong in the pool, which they leave before all others: they would go to the
+/// file. They stay errors, however often one asks; those that went to the file with them are right.
+fn a_page_that_is_wrong_in_the_pool_is_an_error_for_that_page<M: Machine>() {
+    const WRONG: usize = 60;
+    let dir = scratch();
+    let faults = format!("keep:corrupt:every=20:times={WRONG}");
+    let Some(m) = M::start(with_file(dir.path(), Some(&faults))) else { return };
+    let pages = budgets(3);
+    let addr = m.map_anon(pages, Sharing::Private);
+    store_half_noise(&m, addr, pages);
+    let stats = m.manager().stats();
+    assert!(stats.zswpwb > 1000 && stats.swap_errors == 0, "{stats:?}");
+    let failed = those_that_fail(&m, addr, pages);
+    assert!((1..=WRONG).contains(&failed.len()), "{failed:?}");
+    assert_eq!(those_that_fail(&m, addr, pages), failed, "what was wrong stays so, and nothing else is");
+    assert!(m.manager().stats().swap_errors >= 2 * failed.len() as u64);
+    // Stores to a part of them fail, too. Who wants none of their bytes can have zeros.
+    let (given_up, kept) = failed.split_at(failed.len() / 2);
+    for page in &failed {
+        assert!(!m.port().try_set_word(addr + page * PAGE, 1), "page {page}");
+    }
+    for page in given_up {
+        m.space().advise(addr + page * PAGE, PAGE, Advice::DontNeed).unwrap();
+        m.check_zero(addr + page * PAGE, 1);
+        m.port().store(addr + page * PAGE, &half_noise(*page));
+    }
+    // They are errors where they move to.
+    let moved = m.space().remap(addr, pages * PAGE, 2 * pages * PAGE, Remap::MayMove).unwrap();
+    assert_eq!(those_that_fail(&m, moved, pages), kept);
+    m.space().unmap(moved, 2 * pages * PAGE).unwrap();
+    soon_nothing_is_left(&m);
+}
+
+/// The swap file's descriptor in this process: it is the only file of its directory.
+fn swap_file_in(dir: &std::path::Path) -> std::fs::File {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let own = |path: &std::path::PathBuf| std::fs::read_link(path).is_ok_and(|at| at.starts_with(dir));
+    let path = descriptors.map(|entry| entry.path()).find(own).expect("the swap file is open");
+    std::fs::File::options().read(true).write(true).open(path).unwrap()
+}
+
+/// Something writes to the swap file. What it has changed is an error, also if the page is one of several that
+/// are read at once; a new page can take its place.
+fn a_page_that_is_wrong_in_the_file_is_an_error_for_that_page<M: Machine>() {
+    use std::os::unix::fs::FileExt;
+    let dir = scratch();
+    let Some(m) = M::start(with_file(dir.path(), None)) else { return };
+    let pages = budgets(2);
+    let addr = m.map_anon(pages, Sharing::Private);
+    store_all(&m, addr, pages);
+    let file = swap_file_in(dir.path());
+    let in_file = file.metadata().unwrap().len() as usize / PAGE;
+    assert!(in_file > 1000, "{in_file} pages");
+    // Each 40th page has one bit that is another one.
+    for page in (0..in_file).step_by(40) {
+        let (at, mut byte) = ((page * PAGE + page % PAGE) as u64, [0]);
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    }
+    file.sync_all().unwrap();
+    let check = || {
+        let fails = |&page: &usize| {
+            let fails = !m.port().can_load(addr + page * PAGE);
+            assert!(fails || is_right(&m, addr, page), "page {page}");
+            fails
+        };
+        (0..pages).filter(fails).collect::<Vec<_>>()
+    };
+    let failed = check();
+    assert!((1..=in_file.div_ceil(40)).contains(&failed.len()), "{} of {in_file}", failed.len());
+    assert_eq!(check(), failed, "what was wrong stays so, and nothing else is");
+    for page in failed {
+        m.space().advise(addr + page * PAGE, PAGE, Advice::DontNeed).unwrap();
+        m.check_zero(addr + page * PAGE, 1);
+    }
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    soon_nothing_is_left(&m);
+}
+
+/// Writes of what leaves the pool fail again and again, by errors of two kinds: it stays where it is, leaves
+/// later, and is right all the time.
+fn a_disk_that_fails_now_and_then_keeps_what_leaves_the_pool<M: Machine>() {
+    let dir = scratch();
+    let faults = "write:eio:every=3,write:enospc:after=20:times=20";
+    let Some(m) = M::start(with_file(dir.path(), Some(faults))) else { return };
+    let pages = budgets(3);
+    let addr = m.map_anon(pages, Sharing::Private);
+    store_half_noise(&m, addr, pages);
+    for turn in 0..2 * pages {
+        let page = if turn < pages { turn } else { turn * 4099 % pages };
+        assert!(is_half_noise(&m, addr, page), "page {page}");
+        if turn % 2 == 0 {
+            m.port().store(addr + page * PAGE, &half_noise(page));
+        }
+    }
+    let stats = m.manager().stats();
+    // The flusher pauses after each that fails.
+    assert!(stats.zswpwb > 0 && stats.swap_errors > 20, "{stats:?}");
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    soon_nothing_is_left(&m);
+    assert_eq!(m.manager().stats().swap_file_bytes, 0);
 }

@@ -48,6 +48,45 @@ fn a_slot_lives_as_long_as_anybody_counts_it() {
     assert_eq!(groups.with_charges(), None);
 }
 
+/// What is wrong in the pool is not written, and is not given to anybody; it ends as any other.
+#[test]
+fn a_corrupt_page_does_not_leave_the_pool() {
+    let locks = LockStats::new();
+    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
+    while mmu.grow().unwrap() {}
+    let groups = Groups::new(DirtyLimits::NONE, &[]);
+    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
+    let mut swap = Swap::new(&locks, 1000, [64, 8], Some((file, None)), true);
+    // Of a page of one word after some other bytes, nearly all that is compressed is a copy; of the other
+    // there are bytes as they are, too.
+    let copies: Vec<u8> = [1].into_iter().chain([7; PAGE_SIZE - 1]).collect();
+    let words = (0..PAGE_SIZE as u32 / 8).flat_map(|at| [at * at, 0]);
+    let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    swap.inject(Some(Arc::new(Inject::parse("keep:corrupt").unwrap())));
+    let numbers = [&copies, &bytes].map(|page| keep(&swap, &groups, &mmu, page));
+    swap.inject(None);
+    let good = keep(&swap, &groups, &mmu, &bytes);
+    let mut page = vec![0; PAGE_SIZE];
+    for _ in 0..2 {
+        let leaving = oldest(&swap).unwrap();
+        assert!(!swap.expand_leaving(&leaving, &mut page));
+    }
+    // Neither now nor later: they are not in the queue any more.
+    let last = oldest(&swap).unwrap();
+    assert_eq!(last.0, good);
+    assert!(swap.expand_leaving(&last, &mut page) && page == bytes && oldest(&swap).is_none());
+    for number in numbers {
+        assert_eq!(swap.load(number, &mut page), Err(NotLoaded::Corrupt));
+        assert_eq!(swap.seems(number), Some(Source::Memory));
+    }
+    for number in numbers.into_iter().chain([good]) {
+        swap.release(number).into_iter().for_each(|frames| groups.free(&mmu, frames));
+    }
+    assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 0));
+    swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
+    assert_eq!(groups.with_charges(), None);
+}
+
 /// A page and what the pool makes of it, with all frames that it wants.
 fn keep(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8]) -> u64 {
     keep_with(swap, groups, mmu, page, None)
