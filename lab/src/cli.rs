@@ -34,10 +34,13 @@ uptodate-wait      many threads read the same cold pages of one file at the same
 lock-wait          threads fault with reads outstanding, while others map, protect and unmap
 
 Of the library alone, in the lab's own process:
+anonymous-touch    first touches of anonymous memory that fits, in order and at random, and further ones
 core               what single operations cost, in nanoseconds, beside their targets
 in-memory          accesses at random to memory that fits, beside a plain pointer
 map-unmap          map + unmap of 64 KiB, and map + touch + unmap, per second
+swap-in            threads page memory out while others read it, beside the kernel's swap
 thread-storm       many threads start at once: each maps a few areas and faults its working set in
+usemem             workers touch more memory than the budget at random, beside the kernel's swap
 zero-copy-receive  threads insert received pages while another changes the rights of other mappings
 
 Unmodified programs:

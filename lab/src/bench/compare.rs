@@ -87,6 +87,13 @@ impl Comparison {
         self.runs.push((engine, run, record));
     }
 
+    /// Leaves an engine out, with what it has measured so far.
+    pub fn leave_out(&mut self, engine: Engine, reason: String) {
+        self.engines.retain(|other| *other != engine);
+        self.runs.retain(|(other, ..)| *other != engine);
+        self.skipped.push((engine, reason));
+    }
+
     /// One line about a record.
     pub fn line(&self, record: &Record) -> String {
         let shown =

@@ -86,6 +86,16 @@ const ALL: &[About] = &[
         before: "",
     },
     About {
+        name: "anonymous-touch",
+        what: "The first store to each page of anonymous memory that fits, and one more.",
+        before: "Without huge_folios memory comes page by page, or by short runs of pages.",
+    },
+    About {
+        name: "usemem",
+        what: "Workers with more anonymous memory than the budget touch it at random.",
+        before: "",
+    },
+    About {
         name: "map-unmap",
         what: "Mappings of 64 KiB made and unmapped, untouched and touched.",
         before: "Without vma_locks each fault takes the layout lock for reading.",
