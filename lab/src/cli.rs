@@ -36,6 +36,7 @@ lock-wait          threads fault with reads outstanding, while others map, prote
 Of the library alone, in the lab's own process:
 anonymous-touch    first touches of anonymous memory that fits, in order and at random, and further ones
 core               what single operations cost, in nanoseconds, beside their targets
+heap               blocks of the heap at random, more than the budget, of a whole process
 in-memory          accesses at random to memory that fits, beside a plain pointer
 map-unmap          map + unmap of 64 KiB, and map + touch + unmap, per second
 swap-in            threads page memory out while others read it, beside the kernel's swap

@@ -159,3 +159,35 @@ fn a_signal_takes_the_kernels_swap_file_away() {
     assert!(stderr.contains("interrupted: the threads are stopped"), "{stderr}");
     assert!(!swaps().contains(&ours) && names(dir.path()).is_empty(), "{:?}", names(dir.path()));
 }
+
+#[test]
+fn a_heap_larger_than_the_budget_is_the_same_in_every_engine() {
+    let beside = |name: &str| Path::new(ELBOWROOM).with_file_name(name);
+    let needed = ["elbowroom-lab-worker", "libelbowroom_preload.so", "libelbowroom_heap.so"];
+    if let Some(missing) = needed.into_iter().find(|name| !beside(name).is_file()) {
+        eprintln!("SKIPPED: {missing} is not built");
+        return;
+    }
+    let dir = on_disk();
+    let arguments =
+        "run heap --threads 2 --size 96M --memory 64M --seconds 0.5 --runs 1 --dir=. --json heap.json";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let output = lab(dir.path(), &arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("userfaultfd") {
+        eprintln!("SKIPPED: {stderr}");
+        return;
+    }
+    assert!(output.status.success(), "{stderr}");
+    let figures = json(&dir.path().join("heap.json"));
+    let of = |engine: &str, key: &str| figures["medians"][engine][key].as_f64();
+    for engine in ["plain", "elbowroom-large", "elbowroom"] {
+        assert!(of(engine, "operations_per_second") > Some(0.0), "{engine}: {figures}");
+        // The blocks are the same.
+        assert_eq!(of(engine, "live_bytes"), of("plain", "live_bytes"), "{engine}");
+    }
+    // What the budget is for; the rest is the program and what describes the frames.
+    let (peak, all) = (of("elbowroom", "peak_rss_bytes").unwrap(), of("plain", "peak_rss_bytes").unwrap());
+    assert!(peak < f64::from(84 << 20) && all > peak, "{peak} {all}");
+    assert_eq!(names(dir.path()), [dir.path().join("heap.json")]);
+}

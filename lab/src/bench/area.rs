@@ -23,7 +23,7 @@ use crate::size::Size;
 pub enum Ground {
     Kernel(KernelMemory),
     /// A process of its own.
-    Apart(Apart),
+    Apart(Box<Apart>),
     Soft(Space<Soft>, Manager<Soft>),
     Host(Space<Host>, Manager<Host>),
 }
@@ -90,7 +90,7 @@ impl Ground {
         config.ablation = Ablation { huge_folios, ..engine.ablation };
         Ok(match engine.kind {
             Kind::Plain => Self::Kernel(KernelMemory { advice: None, _swap: None }),
-            Kind::Kernel if terms.limited => Self::Apart(Apart::on(engine, terms)?),
+            Kind::Kernel if terms.limited => Self::Apart(Box::new(Apart::on(engine, terms)?)),
             Kind::Kernel | Kind::KernelRandom | Kind::KernelHuge => {
                 let swap = terms.swap.as_ref().map(|swap| KernelSwap::on(&swap.dir, swap.size()));
                 Self::Kernel(KernelMemory { advice: terms.advice(engine.kind), _swap: swap.transpose()? })
@@ -99,7 +99,7 @@ impl Ground {
                 let manager = Manager::<Soft>::start_on(config)?;
                 Self::Soft(manager.create_space().context("no soft space")?, manager)
             }
-            Kind::Elbowroom | Kind::ElbowroomLarge => Self::Apart(Apart::on(engine, terms)?),
+            Kind::Elbowroom | Kind::ElbowroomLarge => Self::Apart(Box::new(Apart::on(engine, terms)?)),
             Kind::Host => {
                 let (manager, space) = Manager::<Host>::start(config)?;
                 Self::Host(space, manager)

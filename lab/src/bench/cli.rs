@@ -6,6 +6,7 @@ use elbowroom::Ablation;
 use serde::Serialize;
 
 use super::anonymous_touch::AnonymousTouchArgs;
+use super::heap::HeapArgs;
 use super::paging::check_pages;
 use super::swap_in::SwapInArgs;
 use super::usemem::UsememArgs;
@@ -17,7 +18,9 @@ use crate::size::Size;
 const IN_PROCESS: [Kind; 3] = [Kind::Kernel, Kind::Soft, Kind::Host];
 /// The same, and the kernel without a limit.
 const WITH_PLAIN: [Kind; 4] = [Kind::Kernel, Kind::Plain, Kind::Soft, Kind::Host];
-/// The same, and the kernel with pages of 2 MiB.
+/// Those that have whole processes.
+const WHOLE_PROCESSES: [Kind; 4] = [Kind::Plain, Kind::Kernel, Kind::ElbowroomLarge, Kind::Elbowroom];
+/// Those in the lab's process, and the kernel with pages of 2 MiB.
 const WITH_HUGE: [Kind; 4] = [Kind::Kernel, Kind::KernelHuge, Kind::Soft, Kind::Host];
 /// The most threads of one engine.
 const MAX_THREADS: usize = 1000;
@@ -27,6 +30,10 @@ const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
 const TOUCH_EXAMPLES: &str = "Examples:
   elbowroom lab run anonymous-touch
   elbowroom lab run anonymous-touch --size 256M --memory 320M --engines kernel,host-huge_folios,host";
+
+const HEAP_EXAMPLES: &str = "Examples:
+  elbowroom lab run heap
+  elbowroom lab run heap --threads 2 --size 512M --engines kernel,elbowroom --json heap.json";
 
 const USEMEM_EXAMPLES: &str = "Examples:
   elbowroom lab run usemem
@@ -78,6 +85,15 @@ pub enum LibraryBench {
         mut_arg("runs", default("5")),
     )]
     Core(RepeatArgs),
+    /// Blocks of the heap at random, more than the budget: whole processes, beside the kernel's swap
+    #[command(
+        after_help = HEAP_EXAMPLES,
+        mut_arg("threads", threads("4", "How many threads, each with blocks of its own")),
+        mut_arg("seconds", seconds("5", "How long a run takes, in seconds, without allocating at first")),
+        mut_arg("memory", default("128M")),
+        mut_arg("engines", |arg| default("plain,kernel,elbowroom-large,elbowroom")(arg).help(HEAP_ENGINES)),
+    )]
+    Heap(HeapArgs),
     /// Accesses to memory that fits, beside a plain pointer
     #[command(
         after_help = IN_MEMORY_EXAMPLES,
@@ -134,6 +150,10 @@ pub enum LibraryBench {
     ZeroCopyReceive(ReceiveArgs),
 }
 
+const HEAP_ENGINES: &str = "The engines, in the order of their turns: plain (the kernel, with all memory \
+                            that there is); kernel (in a control group, with a swap file); elbowroom (by \
+                            elbowroom run --heap all); elbowroom-large (with --heap large: small blocks \
+                            stay with the kernel)";
 const STORM_THREADS: &str = "How many threads start together; the faults of one are measured while the \
                              others map and unmap";
 const RECEIVE_THREADS: &str =
@@ -170,6 +190,7 @@ impl LibraryBench {
         match self {
             Self::AnonymousTouch(_) => "anonymous-touch",
             Self::Core(_) => "core",
+            Self::Heap(_) => "heap",
             Self::InMemory(_) => "in-memory",
             Self::MapUnmap(_) => "map-unmap",
             Self::SwapIn(_) => "swap-in",
@@ -192,6 +213,7 @@ impl LibraryBench {
         match self {
             Self::Core(_) => None,
             Self::AnonymousTouch(AnonymousTouchArgs { turns, .. })
+            | Self::Heap(HeapArgs { turns, .. })
             | Self::InMemory(InMemoryArgs { turns, .. })
             | Self::Usemem(UsememArgs { turns, .. })
             | Self::SwapIn(SwapInArgs { turns, .. })
@@ -219,6 +241,7 @@ impl LibraryBench {
             Self::AnonymousTouch(_) => engine::check_engines(engines, self.name(), &WITH_HUGE),
             // Pages are inserted into soft spaces.
             Self::ZeroCopyReceive(_) => check_engines(engines, self.name(), &[Kind::Soft]),
+            Self::Heap(_) => engine::check_engines(engines, self.name(), &WHOLE_PROCESSES),
             Self::Usemem(_) => check_engines(engines, self.name(), &WITH_PLAIN),
             _ => check_engines(engines, self.name(), &IN_PROCESS),
         }
@@ -235,6 +258,10 @@ impl LibraryBench {
             }
             Self::AnonymousTouch(args) => super::anonymous_touch::least_memory(args)?,
             Self::SwapIn(args) => super::swap_in::least_memory(args)?,
+            Self::Heap(args) => {
+                super::heap::check(args)?;
+                MIN_MEMORY
+            }
             Self::Usemem(args) => {
                 super::usemem::check(args)?;
                 MIN_MEMORY

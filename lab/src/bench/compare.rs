@@ -21,6 +21,8 @@ pub enum Unit {
     Count,
     Ratio,
     Percent,
+    /// In MiB.
+    Bytes,
 }
 
 impl Unit {
@@ -31,6 +33,7 @@ impl Unit {
             Self::Time => format!("{:.1} ms", value / 1e6),
             Self::Count => format!("{value:.0}"),
             Self::Ratio => format!("{value:.2}"),
+            Self::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
             Self::Percent => format!("{value:.2} %"),
         }
     }

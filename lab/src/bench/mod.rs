@@ -5,12 +5,13 @@
 //! * `receive`: pages are inserted in batches (workload zero-copy-receive).
 //! * `swap_in`: paging out and in at once.
 //! * `usemem`: more memory than the budget, touched at random. `anonymous_touch`: first touches of what fits.
+//! * `heap`: blocks of the program's own heap, in engines that have whole processes.
 //! * `in_memory`: accesses to memory that fits. `map_unmap`: mappings made and unmapped.
 //!
 //! Below them: `turns` lets engines take turns; `area` is memory of any engine, behind one safe interface, on
-//! the `terms` that a workload asks for; `paging` is what workloads with swap share; `threads` runs them; `apart`
-//! runs one in a process of its own; `compare` has the records of several engines, their medians and ratios; [`cli`] says what can be asked
-//! for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
+//! the `terms` that a workload asks for; `paging` is what workloads with swap share; `threads` starts and joins
+//! those that all do the same; `apart` runs a workload in a process of its own; `compare` has the records of
+//! several engines, their medians and ratios; [`cli`] says what can be asked for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
 
 mod anonymous_touch;
 mod apart;
@@ -18,6 +19,7 @@ mod area;
 pub mod cli;
 mod compare;
 mod core;
+mod heap;
 mod in_memory;
 mod map_unmap;
 mod paging;
@@ -73,6 +75,7 @@ fn measure(bench: &LibraryBench, stage: &mut Stage) -> Result<(String, serde_jso
     match bench {
         LibraryBench::AnonymousTouch(args) => anonymous_touch::measure(args, stage),
         LibraryBench::Core(args) => core::measure(args, stage),
+        LibraryBench::Heap(args) => heap::measure(args, stage),
         LibraryBench::InMemory(args) => in_memory::measure(args, stage),
         LibraryBench::MapUnmap(args) => map_unmap::measure(args, stage),
         LibraryBench::SwapIn(args) => swap_in::measure(args, stage),

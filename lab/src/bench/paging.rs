@@ -38,7 +38,7 @@ impl Content {
         match self {
             Self::Zero => 0,
             // One word of four is noise, the others are alike.
-            Self::Compressible if word % 4 > 0 => 0x2020_2020_2020_2020,
+            Self::Compressible if !word.is_multiple_of(4) => 0x2020_2020_2020_2020,
             Self::Compressible | Self::Noise => noise(page * (PAGE / 8) + word),
         }
     }

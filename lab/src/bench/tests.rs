@@ -223,6 +223,21 @@ fn usemem_pages_what_does_not_fit_and_finds_it_as_it_was() {
 }
 
 #[test]
+fn blocks_of_the_heap_keep_what_they_have() {
+    let line = "heap --threads 2 --size 16M --seconds SECONDS --runs 1 --engines plain";
+    let (table, json) = measured(line, 0.1, |json| {
+        json["medians"]["plain"]["large_operations_per_second"].as_f64() > Some(0.0)
+    });
+    let of = |key: &str| json["medians"]["plain"][key].as_f64().unwrap();
+    let (all, large) = (of("operations_per_second"), of("large_operations_per_second"));
+    assert!(large < all / 16.0 && of("reallocated_per_second") < all / 4.0, "{json}");
+    assert!(of("replaced_per_second") > 0.0, "{json}");
+    // Half of it are few blocks, whose sizes are random.
+    assert!((f64::from(8 << 20)..f64::from(24 << 20)).contains(&of("live_bytes")), "{json}");
+    assert!(of("peak_rss_bytes") > of("live_bytes") / 4.0 && table.contains(" MiB"), "{table}");
+}
+
+#[test]
 fn what_cannot_work_is_refused_before_it_starts() {
     for wrong in [
         "core --seconds 0",
@@ -250,6 +265,12 @@ fn what_cannot_work_is_refused_before_it_starts() {
         "anonymous-touch --engines kernel-random",
         "anonymous-touch --engines kernel-huge-huge_folios",
         "anonymous-touch --engines elbowroom",
+        "heap --size 15M --threads 4",
+        "heap --size 2T",
+        "heap --threads 0",
+        "heap --memory 1M",
+        "heap --engines soft",
+        "heap --engines plain,plain",
         "usemem --size 0",
         "usemem --threads 0",
         "usemem --size 1T --threads 2",

@@ -137,13 +137,11 @@ impl Workers<'_> {
         let (after, lru_after) = (Counts::read(self.ground)?, lru());
         threads::all(threads, |worker| self.verify(worker, &touched[worker]))?;
 
+        let fewest = touched.iter().map(|touched| touched.count).min().unwrap_or(0);
         let rate = |count: u64| count as f64 / took.as_secs_f64();
         let mut record = Record::from([
             ("touches_per_second", rate(touched.iter().map(|touched| touched.count).sum())),
-            (
-                "fewest_touches_per_second",
-                rate(touched.iter().map(|touched| touched.count).min().unwrap_or(0)),
-            ),
+            ("fewest_touches_per_second", rate(fewest)),
             ("swapped_in_per_second", rate(after.swapped_in - before.swapped_in)),
             ("swapped_out_per_second", rate(after.swapped_out - before.swapped_out)),
         ]);

@@ -91,6 +91,12 @@ const ALL: &[About] = &[
         before: "Without huge_folios memory comes page by page, or by short runs of pages.",
     },
     About {
+        name: "heap",
+        what: "A process with more blocks of its heap than the budget allocates, reads, writes, reallocates \
+               and frees them at random.",
+        before: "",
+    },
+    About {
         name: "usemem",
         what: "Workers with more anonymous memory than the budget touch it at random.",
         before: "",
