@@ -97,6 +97,12 @@ const ALL: &[About] = &[
         before: "",
     },
     About {
+        name: "swap-in",
+        what: "Threads page all of an anonymous mapping out, while as many others read it.",
+        before: "Without retry_under_vma_lock a fault takes the layout lock again after I/O, and the page \
+                 may be gone by then.",
+    },
+    About {
         name: "usemem",
         what: "Workers with more anonymous memory than the budget touch it at random.",
         before: "",
