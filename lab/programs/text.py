@@ -1,4 +1,4 @@
-"""Lines of text for ripgrep, and in every block some that it finds: chance alone gives none in a short file."""
+"""Lines of text for ripgrep, and in every block some that it finds; chance alone may give a file none."""
 import os
 import numpy
 from common import main, progress, scaled

@@ -112,8 +112,21 @@ impl Cgroup {
             Version::V2 => "memory.events",
         };
         let text = fs::read_to_string(self.dir.join(file)).unwrap_or_default();
-        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+        counted(&text, "oom_kill").unwrap_or(0)
     }
+}
+
+/// What the kernel has counted of the group of this process: its memory.stat. `None` if there is none.
+pub fn stats_of_own() -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let (_, dir) = candidates(&mounts, &own).into_iter().next()?;
+    fs::read_to_string(dir.join("memory.stat")).ok()
+}
+
+/// The number behind a key, in a text of one such pair a line.
+pub fn counted(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 impl Drop for Cgroup {

@@ -34,10 +34,14 @@ uptodate-wait      many threads read the same cold pages of one file at the same
 lock-wait          threads fault with reads outstanding, while others map, protect and unmap
 
 Of the library alone, in the lab's own process:
+anonymous-touch    first touches of anonymous memory that fits, in order and at random, and further ones
 core               what single operations cost, in nanoseconds, beside their targets
+heap               blocks of the heap at random, more than the budget, of a whole process
 in-memory          accesses at random to memory that fits, beside a plain pointer
 map-unmap          map + unmap of 64 KiB, and map + touch + unmap, per second
+swap-in            threads page memory out while others read it, beside the kernel's swap
 thread-storm       many threads start at once: each maps a few areas and faults its working set in
+usemem             workers touch more memory than the budget at random, beside the kernel's swap
 zero-copy-receive  threads insert received pages while another changes the rights of other mappings
 
 Unmodified programs:
@@ -83,7 +87,7 @@ const SEEDS_EXAMPLES: &str = "Examples:
   elbowroom lab seeds --json seeds.json -o report.html
   elbowroom lab seeds --only lock-wait,file-map-churn --runs 5 -o locks.html
 
-It takes about 7 minutes on 2 processors. After Ctrl-C, what was measured is still written. The exit status
+It takes about 8 minutes on 2 processors. After Ctrl-C, what was measured is still written. The exit status
 is 1 if a workload failed, and 130 after a signal.";
 
 const REPORT_EXAMPLES: &str = "Examples:

@@ -14,8 +14,12 @@ pub enum Kind {
     Kernel,
     /// Linux, told by MADV_RANDOM that access is random.
     KernelRandom,
+    /// Linux, told by MADV_HUGEPAGE to use pages of 2 MiB.
+    KernelHuge,
     /// The worker under `elbowroom run`.
     Elbowroom,
+    /// The same, with only the large blocks of its heap managed.
+    ElbowroomLarge,
     /// A soft space: of the worker, or of the lab.
     Soft,
     /// Real pointers, by userfaultfd, in the lab's own process.
@@ -26,15 +30,25 @@ pub enum Kind {
 
 impl Kind {
     /// A name that begins with another one comes first.
-    const ALL: [Self; 6] =
-        [Self::KernelRandom, Self::Kernel, Self::Elbowroom, Self::Soft, Self::Host, Self::Plain];
+    const ALL: [Self; 8] = [
+        Self::KernelRandom,
+        Self::KernelHuge,
+        Self::Kernel,
+        Self::ElbowroomLarge,
+        Self::Elbowroom,
+        Self::Soft,
+        Self::Host,
+        Self::Plain,
+    ];
 
     /// As the command line has it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
             Self::KernelRandom => "kernel-random",
+            Self::KernelHuge => "kernel-huge",
             Self::Elbowroom => "elbowroom",
+            Self::ElbowroomLarge => "elbowroom-large",
             Self::Soft => "soft",
             Self::Host => "host",
             Self::Plain => "plain",
@@ -42,7 +56,7 @@ impl Kind {
     }
 
     fn is_kernel(self) -> bool {
-        matches!(self, Self::Kernel | Self::KernelRandom | Self::Plain)
+        matches!(self, Self::Kernel | Self::KernelRandom | Self::KernelHuge | Self::Plain)
     }
 }
 
@@ -161,7 +175,16 @@ mod tests {
 
     #[test]
     fn an_engine_is_named_after_what_is_off() {
-        for name in ["kernel", "kernel-random", "elbowroom", "soft", "host", "soft-vma_locks"] {
+        for name in [
+            "kernel",
+            "kernel-random",
+            "kernel-huge",
+            "elbowroom-large",
+            "elbowroom",
+            "soft",
+            "host",
+            "soft-vma_locks",
+        ] {
             assert_eq!(name.parse::<Engine>().unwrap().to_string(), name);
         }
         let two: Engine = "elbowroom-vma_locks-given_way".parse().unwrap();
@@ -199,6 +222,7 @@ mod tests {
             ("soft-locks", "vma_locks"),
             ("kernel-vma_locks", "none can be off"),
             ("kernel-random-vma_locks", "none can be off"),
+            ("kernel-huge-vma_locks", "none can be off"),
         ] {
             let error = format!("{:#}", wrong.parse::<Engine>().unwrap_err());
             assert!(error.contains(said), "{wrong}: {error}");

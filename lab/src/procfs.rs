@@ -22,11 +22,19 @@ pub fn resident(pid: u64) -> Option<Resident> {
     parse_resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
+/// The most that was resident of this process at any time.
+pub fn peak_resident_bytes() -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
+}
+
+/// A field of /proc/self/status, in bytes.
+fn kibibytes(status: &str, name: &str) -> Option<u64> {
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
 fn parse_resident(status: &str) -> Option<Resident> {
-    let field = |name: &str| {
-        let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        Some(value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
-    };
+    let field = |name: &str| kibibytes(status, name);
     Some(Resident {
         total_bytes: field("VmRSS")?,
         anon_bytes: field("RssAnon")?,

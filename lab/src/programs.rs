@@ -34,6 +34,11 @@ impl Programs {
         Ok(Self { worker, elbowroom: elbowroom.unwrap_or(this) })
     }
 
+    /// This program, or what stands for it.
+    pub fn elbowroom(&self) -> &Path {
+        &self.elbowroom
+    }
+
     /// Where Elbowroom is something else, and there is no worker.
     #[cfg(test)]
     pub fn standing_in(elbowroom: &Path) -> Self {

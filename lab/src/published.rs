@@ -139,6 +139,10 @@ const PUBLISHED: &[Published] = &[
     row("zero-copy-receive", "layout_share_percent", "share of the layout lock", Unit::Percent, 0.5, 0.1),
     row("shared-dirty", "pass_ns", "whole pass", Unit::Nanoseconds, 650_980_200.0, 569_396_400.0),
     row("shared-dirty", "faults_per_page", "faults per page", Unit::Ratio, 2.0, 1.0),
+    row("usemem", "scanned_per_second", "pages scanned/s", Unit::PerSecond, 172_662.0, 171_817.0),
+    row("usemem", "stolen_per_second", "pages stolen/s", Unit::PerSecond, 67_162.0, 66_306.0),
+    row("usemem", "refaults_per_second", "refaults/s", Unit::PerSecond, 40_696.0, 39_830.0),
+    row("usemem", "lru_wait_ns", "waits for the LRU lock, in 30 s", Unit::Nanoseconds, 4.23e9, 1.66e9),
     percent(
         "file-map-churn",
         "maps_per_second",

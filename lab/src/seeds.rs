@@ -38,7 +38,7 @@ const fn seed(line: &'static str, seconds: f64, phases: u32) -> Seed {
 
 /// All of them. Files are so large that they are made in seconds, and still several times the budget where
 /// pages are to be evicted.
-const SEEDS: [Seed; 13] = [
+const SEEDS: [Seed; 17] = [
     seed(
         "io-retry --threads 100 --file-size 4M --memory 64M \
          --engines kernel,elbowroom-retry_under_vma_lock,elbowroom,soft-retry_under_vma_lock,soft",
@@ -87,6 +87,14 @@ const SEEDS: [Seed; 13] = [
     seed("cyclic --memory 24M --engines kernel,elbowroom-read_growth,elbowroom,soft", 3.0, 1),
     seed("in-memory --size 32M --memory 128M --engines kernel,soft,host", 0.2, 4),
     seed("map-unmap --threads 2 --engines kernel,soft-vma_locks,soft,host-vma_locks,host", 0.4, 2),
+    seed(
+        "anonymous-touch --size 128M --memory 384M --engines kernel,kernel-huge,soft,host-huge_folios,host",
+        0.3,
+        1,
+    ),
+    seed("swap-in --size 32M --memory 64M --engines kernel,soft-retry_under_vma_lock,soft,host", 1.0, 1),
+    seed("usemem --size 32M --memory 64M --engines kernel,soft,host", 1.5, 1),
+    seed("heap --size 96M --memory 64M --engines plain,kernel,elbowroom-large,elbowroom", 1.0, 1),
 ];
 
 /// What a run takes beside its time: the cold cache, starting and ending a worker.

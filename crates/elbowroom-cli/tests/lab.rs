@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -98,4 +99,95 @@ fn after_a_signal_what_was_measured_is_written_and_all_else_is_gone() {
     // What had not begun.
     assert_eq!(figures["failed"][0]["workload"], "in-memory");
     assert_eq!(names(dir.path()), [dir.path().join("seeds.json")]);
+}
+
+/// Options of a short usemem of the kernel and of soft spaces, with its swap files in this directory.
+const USEMEM: [&str; 13] = [
+    "run",
+    "usemem",
+    "--threads",
+    "2",
+    "--size",
+    "80M",
+    "--memory",
+    "64M",
+    "--engines",
+    "kernel,soft",
+    "--runs",
+    "1",
+    "--dir=.",
+];
+
+#[test]
+fn the_kernel_has_its_limit_in_a_process_of_its_own() {
+    let dir = on_disk();
+    let more = ["--seconds", "0.5", "--json", "usemem.json"];
+    let output = lab(dir.path(), &[&USEMEM as &[_], &more].concat()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let figures = json(&dir.path().join("usemem.json"));
+    let of = |engine: &str, key: &str| figures["medians"][engine][key].as_f64();
+    assert!(of("soft", "swapped_in_per_second") > Some(0.0), "{figures}");
+    assert_eq!(names(dir.path()), [dir.path().join("usemem.json")]);
+    if of("kernel", "touches_per_second").is_none() {
+        eprintln!("SKIPPED: {}", figures["skipped"][0]["reason"]);
+        return;
+    }
+    // No worker has all its pages in memory.
+    let share = of("kernel", "refaults_per_second").unwrap() / of("kernel", "touches_per_second").unwrap();
+    assert!(share > 0.1 && share < 3.0, "{share}: {figures}");
+}
+
+#[test]
+fn a_signal_takes_the_kernels_swap_file_away() {
+    let dir = on_disk();
+    let arguments = [&USEMEM as &[_], &["--seconds", "60"]].concat();
+    let mut command = lab(dir.path(), &arguments);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let swaps = || std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let ours = format!("elbowroom-lab-swap-{}", child.id());
+    // It has none where it may not have one.
+    let until = Instant::now() + Duration::from_secs(10);
+    while !swaps().contains(&ours) && child.try_wait().unwrap().is_none() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("interrupted: the threads are stopped"), "{stderr}");
+    assert!(!swaps().contains(&ours) && names(dir.path()).is_empty(), "{:?}", names(dir.path()));
+}
+
+#[test]
+fn a_heap_larger_than_the_budget_is_the_same_in_every_engine() {
+    let beside = |name: &str| Path::new(ELBOWROOM).with_file_name(name);
+    let needed = ["elbowroom-lab-worker", "libelbowroom_preload.so", "libelbowroom_heap.so"];
+    if let Some(missing) = needed.into_iter().find(|name| !beside(name).is_file()) {
+        eprintln!("SKIPPED: {missing} is not built");
+        return;
+    }
+    let dir = on_disk();
+    let arguments =
+        "run heap --threads 2 --size 96M --memory 64M --seconds 0.5 --runs 1 --dir=. --json heap.json";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let output = lab(dir.path(), &arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("userfaultfd") {
+        eprintln!("SKIPPED: {stderr}");
+        return;
+    }
+    assert!(output.status.success(), "{stderr}");
+    let figures = json(&dir.path().join("heap.json"));
+    let of = |engine: &str, key: &str| figures["medians"][engine][key].as_f64();
+    for engine in ["plain", "elbowroom-large", "elbowroom"] {
+        assert!(of(engine, "operations_per_second") > Some(0.0), "{engine}: {figures}");
+        // The blocks are the same.
+        assert_eq!(of(engine, "live_bytes"), of("plain", "live_bytes"), "{engine}");
+    }
+    // What the budget is for; the rest is the program and what describes the frames.
+    let (peak, all) = (of("elbowroom", "peak_rss_bytes").unwrap(), of("plain", "peak_rss_bytes").unwrap());
+    assert!(peak < f64::from(84 << 20) && all > peak, "{peak} {all}");
+    assert_eq!(names(dir.path()), [dir.path().join("heap.json")]);
 }

@@ -12,16 +12,26 @@ use elbowroom::{
 use elbowroom_sync::{ClassStats, LockClass};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-use super::swap_in::Swapping;
+use super::apart::Apart;
+use super::terms::{Pages, Terms};
 use crate::PAGE_BYTES;
 use crate::engine::{Engine, Kind};
+use crate::kernel_swap::KernelSwap;
 use crate::size::Size;
 
 /// Where areas are mapped.
 pub enum Ground {
-    Kernel,
+    Kernel(KernelMemory),
+    /// A process of its own.
+    Apart(Box<Apart>),
     Soft(Space<Soft>, Manager<Soft>),
     Host(Space<Host>, Manager<Host>),
+}
+
+/// What the kernel is told about each mapping, and its swap for as long as it is needed.
+pub struct KernelMemory {
+    advice: Option<rustix::mm::Advice>,
+    _swap: Option<KernelSwap>,
 }
 
 /// A thread's way to the memory of a ground.
@@ -64,27 +74,32 @@ impl Ground {
     /// # Errors
     /// What is missing here for the engine.
     pub fn new(engine: Engine, memory: Size) -> Result<Self> {
-        Self::with_swap(engine, memory, None)
+        Self::on(engine, &Terms::of(memory))
     }
 
-    /// The same, whose manager may put anonymous memory somewhere else.
+    /// The same, on other terms.
     ///
     /// # Errors
     /// What is missing here for the engine.
-    pub fn with_swap(engine: Engine, memory: Size, swap: Option<&Swapping>) -> Result<Self> {
-        let mut config = Config::with_memory(memory.bytes());
-        if let Some(swap) = swap {
+    pub fn on(engine: Engine, terms: &Terms) -> Result<Self> {
+        let mut config = Config::with_memory(terms.memory.bytes());
+        if let Some(swap) = &terms.swap {
             (config.swap, config.swap_dir) = (swap.bytes, Some(swap.dir.clone()));
         }
-        // Faults of single pages are measured.
-        config.ablation = Ablation { huge_folios: false, ..engine.ablation };
+        let huge_folios = terms.pages == Pages::AsNamed && engine.ablation.huge_folios;
+        config.ablation = Ablation { huge_folios, ..engine.ablation };
         Ok(match engine.kind {
-            Kind::Kernel | Kind::KernelRandom | Kind::Plain => Self::Kernel,
+            Kind::Plain => Self::Kernel(KernelMemory { advice: None, _swap: None }),
+            Kind::Kernel if terms.limited => Self::Apart(Box::new(Apart::on(engine, terms)?)),
+            Kind::Kernel | Kind::KernelRandom | Kind::KernelHuge => {
+                let swap = terms.swap.as_ref().map(|swap| KernelSwap::on(&swap.dir, swap.size()));
+                Self::Kernel(KernelMemory { advice: terms.advice(engine.kind), _swap: swap.transpose()? })
+            }
             Kind::Soft => {
                 let manager = Manager::<Soft>::start_on(config)?;
                 Self::Soft(manager.create_space().context("no soft space")?, manager)
             }
-            Kind::Elbowroom => bail!("whole programs are not run in this process"),
+            Kind::Elbowroom | Kind::ElbowroomLarge => Self::Apart(Box::new(Apart::on(engine, terms)?)),
             Kind::Host => {
                 let (manager, space) = Manager::<Host>::start(config)?;
                 Self::Host(space, manager)
@@ -96,14 +111,14 @@ impl Ground {
     pub fn hand(&self) -> Hand {
         match self {
             Self::Soft(space, _) => Hand::Calls(space.cpu()),
-            Self::Kernel | Self::Host(..) => Hand::Pointers,
+            Self::Kernel(_) | Self::Apart(_) | Self::Host(..) => Hand::Pointers,
         }
     }
 
     /// What its manager has counted so far.
     pub fn stats(&self) -> Option<Stats> {
         match self {
-            Self::Kernel => None,
+            Self::Kernel(_) | Self::Apart(_) => None,
             Self::Soft(_, manager) => Some(manager.stats()),
             Self::Host(_, manager) => Some(manager.stats()),
         }
@@ -111,10 +126,15 @@ impl Ground {
 
     /// What its layout lock has counted so far.
     pub fn layout_lock(&self) -> Option<ClassStats> {
+        self.locks(LockClass::Layout)
+    }
+
+    /// What its locks of a class have counted so far.
+    pub fn locks(&self, class: LockClass) -> Option<ClassStats> {
         match self {
-            Self::Kernel => None,
-            Self::Soft(_, manager) => Some(manager.locks().class(LockClass::Layout)),
-            Self::Host(_, manager) => Some(manager.locks().class(LockClass::Layout)),
+            Self::Kernel(_) | Self::Apart(_) => None,
+            Self::Soft(_, manager) => Some(manager.locks().class(class)),
+            Self::Host(_, manager) => Some(manager.locks().class(class)),
         }
     }
 
@@ -127,10 +147,18 @@ impl Ground {
         let start = match self {
             Self::Soft(space, _) => space.map(anonymous(Place::Anywhere, len))?,
             Self::Host(space, _) => space.map(anonymous(Place::Anywhere, len))?,
-            Self::Kernel => {
+            Self::Apart(_) => bail!("another process maps its memory itself"),
+            Self::Kernel(kernel) => {
                 let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
                 // SAFETY: without MAP_FIXED a new mapping replaces no other.
-                unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags)? as usize }
+                let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags)? };
+                let area = Area { ground: self, start: start as usize, len, open: 0..len };
+                if let Some(advice) = kernel.advice {
+                    // SAFETY: the range is the area's own; the advice changes no byte of it.
+                    unsafe { rustix::mm::madvise(start, len, advice) }
+                        .context("the kernel takes no advice about huge pages")?;
+                }
+                return Ok(area);
             }
         };
         Ok(Area { ground: self, start, len, open: 0..len })
@@ -173,7 +201,7 @@ impl Area<'_> {
             Ground::Soft(space, _) => space.protect(start, closed.len(), Prot::empty())?,
             Ground::Host(space, _) => space.protect(start, closed.len(), Prot::empty())?,
             // SAFETY: the range is the area's own, and not in `open`, so nobody reaches it any more.
-            Ground::Kernel => unsafe {
+            Ground::Kernel(_) | Ground::Apart(_) => unsafe {
                 rustix::mm::mprotect(start as *mut _, closed.len(), MprotectFlags::empty())?;
             },
         }
@@ -234,7 +262,7 @@ impl Area<'_> {
             Ground::Host(space, _) => space.advise(start, len, Advice::DontNeed)?,
             // SAFETY: the range is the area's own, its words are plain numbers, and any value of them is
             // valid.
-            Ground::Kernel => unsafe {
+            Ground::Kernel(_) | Ground::Apart(_) => unsafe {
                 rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::LinuxDontNeed)?;
             },
         }
@@ -251,7 +279,7 @@ impl Area<'_> {
             Ground::Soft(space, _) => space.advise(start, len, Advice::PageOut)?,
             Ground::Host(space, _) => space.advise(start, len, Advice::PageOut)?,
             // SAFETY: the range is the area's own; the advice changes no byte of it.
-            Ground::Kernel => unsafe {
+            Ground::Kernel(_) | Ground::Apart(_) => unsafe {
                 rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::LinuxPageOut)?;
             },
         }
@@ -274,7 +302,9 @@ impl Area<'_> {
             Ground::Soft(space, _) => space.unmap(self.start, self.len)?,
             Ground::Host(space, _) => space.unmap(self.start, self.len)?,
             // SAFETY: the range is the area's own, and only `unmap` and the drop call this, once.
-            Ground::Kernel => unsafe { rustix::mm::munmap(self.start as *mut _, self.len)? },
+            Ground::Kernel(_) | Ground::Apart(_) => unsafe {
+                rustix::mm::munmap(self.start as *mut _, self.len)?
+            },
         }
         Ok(())
     }

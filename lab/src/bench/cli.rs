@@ -5,18 +5,39 @@ use clap::{Args, Subcommand};
 use elbowroom::Ablation;
 use serde::Serialize;
 
+use super::anonymous_touch::AnonymousTouchArgs;
+use super::heap::HeapArgs;
+use super::paging::check_pages;
 use super::swap_in::SwapInArgs;
-use crate::PAGE_BYTES;
+use super::usemem::UsememArgs;
 use crate::cli::{RepeatArgs, TurnArgs, default, seconds, threads};
 use crate::engine::{self, Engine, Kind};
 use crate::size::Size;
 
 /// The engines in the lab's own process.
 const IN_PROCESS: [Kind; 3] = [Kind::Kernel, Kind::Soft, Kind::Host];
+/// The same, and the kernel without a limit.
+const WITH_PLAIN: [Kind; 4] = [Kind::Kernel, Kind::Plain, Kind::Soft, Kind::Host];
+/// Those that have whole processes.
+const WHOLE_PROCESSES: [Kind; 4] = [Kind::Plain, Kind::Kernel, Kind::ElbowroomLarge, Kind::Elbowroom];
+/// Those in the lab's process, and the kernel with pages of 2 MiB.
+const WITH_HUGE: [Kind; 4] = [Kind::Kernel, Kind::KernelHuge, Kind::Soft, Kind::Host];
 /// The most threads of one engine.
 const MAX_THREADS: usize = 1000;
 /// The smallest budget in which a thread-storm of the most threads has its working sets.
 const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
+
+const TOUCH_EXAMPLES: &str = "Examples:
+  elbowroom lab run anonymous-touch
+  elbowroom lab run anonymous-touch --size 256M --memory 320M --engines kernel,host-huge_folios,host";
+
+const HEAP_EXAMPLES: &str = "Examples:
+  elbowroom lab run heap
+  elbowroom lab run heap --threads 2 --size 512M --engines kernel,elbowroom --json heap.json";
+
+const USEMEM_EXAMPLES: &str = "Examples:
+  elbowroom lab run usemem
+  elbowroom lab run usemem --threads 16 --size 32M --memory 64M --content noise --json usemem.json";
 
 const CORE_EXAMPLES: &str = "Examples:
   elbowroom lab run core --json core.json
@@ -48,6 +69,15 @@ const EACH_PHASE: &str = "How long each phase of a run takes, in seconds";
 /// A measurement of the library alone.
 #[derive(Debug, Subcommand)]
 pub enum LibraryBench {
+    /// First touches of anonymous memory that fits, in order and at random, and further ones
+    #[command(
+        after_help = TOUCH_EXAMPLES,
+        mut_arg("threads", threads("1", "How many threads touch it, each its own part")),
+        mut_arg("seconds", seconds("1", "For how long, at least, memory is mapped and touched in a run")),
+        mut_arg("memory", default("1280M")),
+        mut_arg("engines", default("kernel,kernel-huge,soft,host")),
+    )]
+    AnonymousTouch(AnonymousTouchArgs),
     /// What single operations cost, in nanoseconds, beside their targets
     #[command(
         after_help = CORE_EXAMPLES,
@@ -55,6 +85,15 @@ pub enum LibraryBench {
         mut_arg("runs", default("5")),
     )]
     Core(RepeatArgs),
+    /// Blocks of the heap at random, more than the budget: whole processes, beside the kernel's swap
+    #[command(
+        after_help = HEAP_EXAMPLES,
+        mut_arg("threads", threads("4", "How many threads, each with blocks of its own")),
+        mut_arg("seconds", seconds("5", "How long a run takes, in seconds, without allocating at first")),
+        mut_arg("memory", default("128M")),
+        mut_arg("engines", |arg| default("plain,kernel,elbowroom-large,elbowroom")(arg).help(HEAP_ENGINES)),
+    )]
+    Heap(HeapArgs),
     /// Accesses to memory that fits, beside a plain pointer
     #[command(
         after_help = IN_MEMORY_EXAMPLES,
@@ -91,6 +130,15 @@ pub enum LibraryBench {
         mut_arg("engines", default("kernel,soft-vma_locks,soft,host")),
     )]
     ThreadStorm(TurnArgs),
+    /// Workers touch more memory than the budget at random, beside the kernel's swap
+    #[command(
+        after_help = USEMEM_EXAMPLES,
+        mut_arg("threads", threads("4", "How many workers, each with memory of its own")),
+        mut_arg("seconds", seconds("10", "How long a run takes, in seconds, without filling the memory")),
+        mut_arg("memory", default("128M")),
+        mut_arg("engines", default("kernel,soft,host")),
+    )]
+    Usemem(UsememArgs),
     /// Threads insert received pages while another changes the rights of other mappings
     #[command(
         after_help = RECEIVE_EXAMPLES,
@@ -102,6 +150,10 @@ pub enum LibraryBench {
     ZeroCopyReceive(ReceiveArgs),
 }
 
+const HEAP_ENGINES: &str = "The engines, in the order of their turns: plain (the kernel, with all memory \
+                            that there is); kernel (in a control group, with a swap file); elbowroom (by \
+                            elbowroom run --heap all); elbowroom-large (with --heap large: small blocks \
+                            stay with the kernel)";
 const STORM_THREADS: &str = "How many threads start together; the faults of one are measured while the \
                              others map and unmap";
 const RECEIVE_THREADS: &str =
@@ -136,11 +188,14 @@ impl LibraryBench {
     /// The name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
+            Self::AnonymousTouch(_) => "anonymous-touch",
             Self::Core(_) => "core",
+            Self::Heap(_) => "heap",
             Self::InMemory(_) => "in-memory",
             Self::MapUnmap(_) => "map-unmap",
             Self::SwapIn(_) => "swap-in",
             Self::ThreadStorm(_) => "thread-storm",
+            Self::Usemem(_) => "usemem",
             Self::ZeroCopyReceive(_) => "zero-copy-receive",
         }
     }
@@ -157,7 +212,10 @@ impl LibraryBench {
     pub fn turns(&self) -> Option<&TurnArgs> {
         match self {
             Self::Core(_) => None,
-            Self::InMemory(InMemoryArgs { turns, .. })
+            Self::AnonymousTouch(AnonymousTouchArgs { turns, .. })
+            | Self::Heap(HeapArgs { turns, .. })
+            | Self::InMemory(InMemoryArgs { turns, .. })
+            | Self::Usemem(UsememArgs { turns, .. })
             | Self::SwapIn(SwapInArgs { turns, .. })
             | Self::MapUnmap(turns)
             | Self::ThreadStorm(turns)
@@ -178,9 +236,15 @@ impl LibraryBench {
         ensure!((fewest..=MAX_THREADS).contains(threads), "--threads must be from {fewest} to {MAX_THREADS}");
         let least = self.least_memory(*threads)?;
         ensure!(*memory >= least, "--memory must be at least {least}, so that everything fits");
-        // Pages are inserted into soft spaces.
-        let soft_only = matches!(self, Self::ZeroCopyReceive(_));
-        check_engines(engines, self.name(), if soft_only { &[Kind::Soft] } else { &IN_PROCESS })
+        match self {
+            // How large pages are is a part of an engine's name here.
+            Self::AnonymousTouch(_) => engine::check_engines(engines, self.name(), &WITH_HUGE),
+            // Pages are inserted into soft spaces.
+            Self::ZeroCopyReceive(_) => check_engines(engines, self.name(), &[Kind::Soft]),
+            Self::Heap(_) => engine::check_engines(engines, self.name(), &WHOLE_PROCESSES),
+            Self::Usemem(_) => check_engines(engines, self.name(), &WITH_PLAIN),
+            _ => check_engines(engines, self.name(), &IN_PROCESS),
+        }
     }
 
     /// The least budget in which so many threads have what they use.
@@ -188,14 +252,20 @@ impl LibraryBench {
         let least = match self {
             Self::Core(_) => MIN_MEMORY,
             Self::InMemory(args) => {
-                ensure!(
-                    args.size.bytes() > 0 && args.size.bytes().is_multiple_of(PAGE_BYTES),
-                    "--size must be whole pages of 4 KiB"
-                );
+                check_pages(args.size)?;
                 // Frames, and what describes them.
                 Size::from_bytes(args.size.bytes().saturating_mul(5) / 4)
             }
+            Self::AnonymousTouch(args) => super::anonymous_touch::least_memory(args)?,
             Self::SwapIn(args) => super::swap_in::least_memory(args)?,
+            Self::Heap(args) => {
+                super::heap::check(args)?;
+                MIN_MEMORY
+            }
+            Self::Usemem(args) => {
+                super::usemem::check(args)?;
+                MIN_MEMORY
+            }
             Self::MapUnmap(_) | Self::ThreadStorm(_) => super::storm::least_memory(threads),
             Self::ZeroCopyReceive(args) => {
                 ensure!((1..=256).contains(&args.batch), "--batch must be from 1 to 256");

@@ -21,6 +21,8 @@ pub enum Unit {
     Count,
     Ratio,
     Percent,
+    /// In MiB.
+    Bytes,
 }
 
 impl Unit {
@@ -31,6 +33,7 @@ impl Unit {
             Self::Time => format!("{:.1} ms", value / 1e6),
             Self::Count => format!("{value:.0}"),
             Self::Ratio => format!("{value:.2}"),
+            Self::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
             Self::Percent => format!("{value:.2} %"),
         }
     }
@@ -85,6 +88,13 @@ impl Comparison {
     /// Adds a record.
     pub fn push(&mut self, engine: Engine, run: usize, record: Record) {
         self.runs.push((engine, run, record));
+    }
+
+    /// Leaves an engine out, with what it has measured so far.
+    pub fn leave_out(&mut self, engine: Engine, reason: String) {
+        self.engines.retain(|other| *other != engine);
+        self.runs.retain(|(other, ..)| *other != engine);
+        self.skipped.push((engine, reason));
     }
 
     /// One line about a record.

@@ -1,15 +1,16 @@
 //! map-unmap: how many mappings of 64 KiB can be made and unmapped per second, untouched, and with every page
 //! stored to.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 
 use super::Stage;
 use super::area::{Ground, Hand};
 use super::compare::{Comparison, Record, Row, Unit};
+use super::threads;
 use super::turns::Turns;
 use crate::cli::TurnArgs;
 use crate::interrupt::Interrupt;
@@ -74,29 +75,14 @@ fn per_second(
     interrupt: &Interrupt,
     round: &(dyn Fn(&Hand, u64) -> Result<()> + Sync),
 ) -> Result<f64> {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let stop = &stop;
-        let work = move || -> Result<u64> {
-            let hand = ground.hand();
-            let mut done = 0;
-            while done == 0 || !stop.load(Ordering::Relaxed) {
-                round(&hand, done)?;
-                done += 1;
-            }
-            Ok(done)
-        };
-        let begin = Instant::now();
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut result = interrupt.sleep_until(begin + time);
-        stop.store(true, Ordering::Relaxed);
-        let mut rounds = 0;
-        for thread in threads {
-            match thread.join().ok().context("a thread has panicked").flatten() {
-                Ok(done) => rounds += done,
-                Err(error) => result = result.and(Err(error)),
-            }
+    let (rounds, took) = threads::for_a_while(threads, time, interrupt, |_, stop| {
+        let hand = ground.hand();
+        let mut done = 0;
+        while done == 0 || !stop.load(Ordering::Relaxed) {
+            round(&hand, done)?;
+            done += 1;
         }
-        result.map(|()| rounds as f64 / begin.elapsed().as_secs_f64())
-    })
+        Ok(done)
+    })?;
+    Ok(rounds.iter().sum::<u64>() as f64 / took.as_secs_f64())
 }

@@ -4,22 +4,33 @@
 //! * `storm`: many threads start at once (workload thread-storm).
 //! * `receive`: pages are inserted in batches (workload zero-copy-receive).
 //! * `swap_in`: paging out and in at once.
+//! * `usemem`: more memory than the budget, touched at random. `anonymous_touch`: first touches of what fits.
+//! * `heap`: blocks of the program's own heap, in engines that have whole processes.
 //! * `in_memory`: accesses to memory that fits. `map_unmap`: mappings made and unmapped.
 //!
-//! Below them: `turns` lets engines take turns; `area` is memory of any engine, behind one safe interface;
-//! `compare` has the records of several engines, their medians and ratios; [`cli`] says what can be asked
-//! for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
+//! Below them: `turns` lets engines take turns; `area` is memory of any engine, behind one safe interface, on
+//! the `terms` that a workload asks for; `paging` is what workloads with swap share; `threads` starts and
+//! joins those that all do the same; `apart` runs a workload in a process of its own; `compare` has the
+//! records of several engines, their medians and ratios; [`cli`] says what can be asked for. Time is bounded
+//! everywhere, and all loops look at the flag that a signal raises.
 
+mod anonymous_touch;
+mod apart;
 mod area;
 pub mod cli;
 mod compare;
 mod core;
+mod heap;
 mod in_memory;
 mod map_unmap;
+mod paging;
 mod receive;
 mod storm;
 mod swap_in;
+mod terms;
+mod threads;
 mod turns;
+mod usemem;
 
 use std::time::{Duration, Instant};
 
@@ -63,11 +74,14 @@ pub fn figures(bench: &LibraryBench, progress: Progress) -> Result<serde_json::V
 /// The table and the JSON object of a measurement.
 fn measure(bench: &LibraryBench, stage: &mut Stage) -> Result<(String, serde_json::Value)> {
     match bench {
+        LibraryBench::AnonymousTouch(args) => anonymous_touch::measure(args, stage),
         LibraryBench::Core(args) => core::measure(args, stage),
+        LibraryBench::Heap(args) => heap::measure(args, stage),
         LibraryBench::InMemory(args) => in_memory::measure(args, stage),
         LibraryBench::MapUnmap(args) => map_unmap::measure(args, stage),
         LibraryBench::SwapIn(args) => swap_in::measure(args, stage),
         LibraryBench::ThreadStorm(args) => storm::measure(args, stage),
+        LibraryBench::Usemem(args) => usemem::measure(args, stage),
         LibraryBench::ZeroCopyReceive(args) => receive::measure(args, stage),
     }
 }

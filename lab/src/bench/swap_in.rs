@@ -6,22 +6,23 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use clap::{Args, ValueEnum};
+use anyhow::Result;
+use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Stage;
-use super::area::{Area, Ground, Hand};
+use super::area::{Area, Ground};
 use super::compare::{Comparison, Record, Row, Unit};
+use super::paging::{Content, Counts, check_pages};
+use super::terms::{Swapping, Terms};
+use super::threads;
 use super::turns::Turns;
 use crate::PAGE_BYTES;
 use crate::cli::TurnArgs;
-use crate::engine::Kind;
 use crate::interrupt::Interrupt;
-use crate::kernel_swap::KernelSwap;
 use crate::size::Size;
 
 const PAGE: usize = PAGE_BYTES as usize;
@@ -35,18 +36,6 @@ const ROWS: &[Row] = &[
 
 /// What a line about one run shows.
 const HIGHLIGHTS: &[&str] = &["reader_passes_per_second", "pageout_rounds_per_second"];
-
-/// What the pages have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Content {
-    /// Zeros
-    Zero,
-    /// What compresses about 3:1
-    Compressible,
-    /// What nothing makes smaller
-    Noise,
-}
 
 /// Options of swap-in.
 #[derive(Debug, Clone, Args, Serialize)]
@@ -84,60 +73,22 @@ pub fn measure(args: &SwapInArgs, stage: &mut Stage) -> Result<(String, Value)> 
         turns.memory
     );
     let comparison = Comparison::new("swap-in", description, args, ROWS, HIGHLIGHTS)?;
-    let with_kernel = turns.engines.iter().any(|engine| engine.kind == Kind::Kernel);
-    let _swap = with_kernel
-        .then(|| KernelSwap::on(&args.dir, Size::from_bytes(2 * args.size.bytes())))
-        .transpose()?;
     let len = args.size.bytes() as usize;
     let swap = Swapping { bytes: 4 * args.size.bytes(), dir: args.dir.clone() };
-    Turns::with_swap(turns, swap).take(comparison, stage, |ground, stage| {
+    let terms = Terms { swap: Some(swap), ..Terms::of(turns.memory) };
+    Turns::on(turns, terms).take(comparison, stage, |ground, stage| {
         let area = ground.map(len)?;
         let hand = ground.hand();
         for page in 0..len / PAGE {
-            fill(&area, &hand, page, args.content)?;
+            args.content.fill(&area, &hand, page * PAGE, page)?;
         }
         let measured = race(ground, &area, len, args, &stage.interrupt)?;
         for page in 0..len / PAGE {
-            area.verify(&hand, page * PAGE, first_word(page, args.content))?;
+            area.verify(&hand, page * PAGE, args.content.word(page, 0))?;
         }
         area.unmap()?;
         Ok(measured)
     })
-}
-
-/// A manager's swap.
-#[derive(Debug, Clone)]
-pub struct Swapping {
-    /// How much may be out.
-    pub bytes: u64,
-    /// Where the file is.
-    pub dir: PathBuf,
-}
-
-/// A word of noise that belongs to a place.
-fn noise(place: usize) -> u64 {
-    let mut word = (place as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    word ^= word >> 29;
-    word = word.wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    word ^ word >> 32
-}
-
-fn first_word(page: usize, content: Content) -> u64 {
-    if content == Content::Zero { 0 } else { noise(page * 512) }
-}
-
-/// Stores to every word of a page.
-fn fill(area: &Area<'_>, hand: &Hand, page: usize, content: Content) -> Result<()> {
-    for word in 0..PAGE / 8 {
-        let value = match content {
-            Content::Zero => 0,
-            // One word of four is noise, the others are alike.
-            Content::Compressible if word % 4 > 0 => 0x2020_2020_2020_2020,
-            Content::Compressible | Content::Noise => noise(page * 512 + word),
-        };
-        area.store(hand, page * PAGE + word * 8, value)?;
-    }
-    Ok(())
 }
 
 /// Lets the threads run against each other.
@@ -148,54 +99,41 @@ fn race(
     args: &SwapInArgs,
     interrupt: &Interrupt,
 ) -> Result<Record> {
-    let stop = AtomicBool::new(false);
     let (read, rounds) = (AtomicU64::new(0), AtomicU64::new(0));
-    let before = swapped_in(ground)?;
-    let begin = Instant::now();
-    let result = std::thread::scope(|scope| {
-        let (stop, read, rounds) = (&stop, &read, &rounds);
-        let reader = move || -> Result<()> {
-            let hand = ground.hand();
-            while !stop.load(Ordering::Relaxed) {
-                for page in 0..len / PAGE {
-                    area.verify(&hand, page * PAGE, first_word(page, args.content))?;
-                    if page % 64 == 63 {
-                        read.fetch_add(64, Ordering::Relaxed);
-                        if stop.load(Ordering::Relaxed) {
-                            break;
-                        }
+    let before = Counts::read(ground)?;
+    let reader = |stop: &AtomicBool| -> Result<()> {
+        let hand = ground.hand();
+        while !stop.load(Ordering::Relaxed) {
+            for page in 0..len / PAGE {
+                area.verify(&hand, page * PAGE, args.content.word(page, 0))?;
+                if page % 64 == 63 {
+                    read.fetch_add(64, Ordering::Relaxed);
+                    if stop.load(Ordering::Relaxed) {
+                        break;
                     }
                 }
             }
-            Ok(())
-        };
-        let pager = move || -> Result<()> {
-            while !stop.load(Ordering::Relaxed) {
-                area.page_out()?;
-                rounds.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
-        };
-        let mut threads = Vec::new();
-        for _ in 0..args.turns.threads {
-            threads.push(scope.spawn(reader));
-            threads.push(scope.spawn(pager));
         }
-        let mut result = interrupt.sleep_until(begin + Duration::from_secs_f64(args.turns.repeat.seconds));
-        stop.store(true, Ordering::Relaxed);
-        for thread in threads {
-            result = result.and(thread.join().ok().context("a thread has panicked").flatten());
+        Ok(())
+    };
+    let pager = |stop: &AtomicBool| -> Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            area.page_out()?;
+            rounds.fetch_add(1, Ordering::Relaxed);
         }
-        result
-    });
-    result?;
-    let seconds = begin.elapsed().as_secs_f64();
-    let after = swapped_in(ground)?;
+        Ok(())
+    };
+    let time = Duration::from_secs_f64(args.turns.repeat.seconds);
+    let (_, took) = threads::for_a_while(2 * args.turns.threads, time, interrupt, |number, stop| {
+        if number % 2 == 0 { reader(stop) } else { pager(stop) }
+    })?;
+    let seconds = took.as_secs_f64();
+    let after = Counts::read(ground)?;
     let rate = |count: u64| count as f64 / seconds;
     let mut record = Record::from([
         ("reader_passes_per_second", rate(read.load(Ordering::Relaxed)) / (len / PAGE) as f64),
         ("pageout_rounds_per_second", rate(rounds.load(Ordering::Relaxed))),
-        ("swapped_in_per_second", rate(after - before)),
+        ("swapped_in_per_second", rate(after.swapped_in - before.swapped_in)),
     ]);
     if let Some(stats) = ground.stats() {
         record.insert("retry_io_miss", stats.retry_io_miss as f64);
@@ -203,24 +141,11 @@ fn race(
     Ok(record)
 }
 
-/// Pages that came in so far, of the machine or of the manager.
-fn swapped_in(ground: &Ground) -> Result<u64> {
-    if let Some(stats) = ground.stats() {
-        return Ok(stats.pswpin);
-    }
-    let text = std::fs::read_to_string("/proc/vmstat").context("cannot read /proc/vmstat")?;
-    let value = text.lines().find_map(|line| line.strip_prefix("pswpin "));
-    value.and_then(|value| value.trim().parse().ok()).context("/proc/vmstat has no pswpin")
-}
-
 /// The budget must have room for what is in memory.
 ///
 /// # Errors
 /// If the memory is not whole pages.
 pub fn least_memory(args: &SwapInArgs) -> Result<Size> {
-    ensure!(
-        args.size.bytes() > 0 && args.size.bytes().is_multiple_of(PAGE_BYTES),
-        "--size must be whole pages of 4 KiB"
-    );
+    check_pages(args.size)?;
     Ok(Size::from_bytes(args.size.bytes().saturating_mul(5) / 4))
 }

@@ -170,6 +170,74 @@ fn map_unmap_counts_both_kinds_of_rounds() {
 }
 
 #[test]
+fn first_touches_fault_and_further_ones_do_not() {
+    let line = "anonymous-touch --threads 2 --size 4M --memory 16M --seconds SECONDS --runs 1 \
+                --engines kernel,kernel-huge,soft-huge_folios,soft,host";
+    let (_, json) = measured(line, 0.05, |_| true);
+    for engine in json["engines"].as_array().unwrap().iter().filter_map(|engine| engine.as_str()) {
+        let of = |key: &str| json["medians"][engine][key].as_f64().unwrap();
+        for order in ["", "random_"] {
+            let (first, again) =
+                (of(&format!("{order}first_touch_ns")), of(&format!("{order}touch_again_ns")));
+            assert!(first > 0.0 && again > 0.0, "{engine}: {first} {again}");
+            let rate = of(&format!("{order}first_touch_gigabytes_per_second"));
+            assert!((rate * first / f64::from(4 << 20) - 1.0).abs() < 0.01, "{engine}: {rate}");
+        }
+        // A handler may come late to count a fault.
+        let (pages, random) = (of("pages_per_fault"), of("random_pages_per_fault"));
+        match engine {
+            "kernel" => assert!(pages > 0.9 && pages < 1.1 && random < 1.1, "{pages} {random}"),
+            "soft-huge_folios" => assert!((pages, random) == (1.0, 1.0), "{pages} {random}"),
+            "soft" => assert!(pages > 1.0, "{pages}"),
+            _ => assert!(pages > 0.9 && random > 0.9, "{engine}: {pages} {random}"),
+        }
+    }
+}
+
+#[test]
+fn usemem_pages_what_does_not_fit_and_finds_it_as_it_was() {
+    for content in ["compressible", "zero", "noise"] {
+        let line = format!(
+            "usemem --threads 3 --size 16M --memory 16M --content {content} --seconds SECONDS --runs 1 \
+             --engines plain,soft,host"
+        );
+        let (table, json) = measured(&line, 0.2, |_| true);
+        for engine in json["engines"].as_array().unwrap().iter().filter_map(|engine| engine.as_str()) {
+            let of = |key: &str| json["medians"][engine][key].as_f64();
+            assert!(of("touches_per_second") > Some(1.0), "{engine}");
+            if engine == "plain" {
+                assert!(of("lru_acquisitions_per_second").is_none() && of("scanned_per_second").is_some());
+                continue;
+            }
+            // Two pages of three are out.
+            let in_per_touch = of("swapped_in_per_second").unwrap() / of("touches_per_second").unwrap();
+            assert!(in_per_touch > 0.3, "{engine} {content}: {in_per_touch}");
+            assert!(
+                of("swapped_out_per_second") > Some(0.0) && of("lru_acquisitions_per_second") > Some(0.0)
+            );
+            assert!(of("lru_wait_percent").unwrap() < 100.0);
+            assert_eq!(of("retry_io_miss"), Some(0.0), "{engine}");
+        }
+        assert!(table.contains("waits for the LRU lock, in 30 s"), "{table}");
+    }
+}
+
+#[test]
+fn blocks_of_the_heap_keep_what_they_have() {
+    let line = "heap --threads 2 --size 16M --seconds SECONDS --runs 1 --engines plain";
+    let (table, json) = measured(line, 0.1, |json| {
+        json["medians"]["plain"]["large_operations_per_second"].as_f64() > Some(0.0)
+    });
+    let of = |key: &str| json["medians"]["plain"][key].as_f64().unwrap();
+    let (all, large) = (of("operations_per_second"), of("large_operations_per_second"));
+    assert!(large < all / 16.0 && of("reallocated_per_second") < all / 4.0, "{json}");
+    assert!(of("replaced_per_second") > 0.0, "{json}");
+    // Half of it are few blocks, whose sizes are random.
+    assert!((f64::from(8 << 20)..f64::from(24 << 20)).contains(&of("live_bytes")), "{json}");
+    assert!(of("peak_rss_bytes") > of("live_bytes") / 4.0 && table.contains(" MiB"), "{table}");
+}
+
+#[test]
 fn what_cannot_work_is_refused_before_it_starts() {
     for wrong in [
         "core --seconds 0",
@@ -191,6 +259,26 @@ fn what_cannot_work_is_refused_before_it_starts() {
         "map-unmap --threads 0",
         "map-unmap --threads 100 --memory 16M",
         "map-unmap --engines kernel-random",
+        "anonymous-touch --size 5000",
+        "anonymous-touch --size 1G --memory 1G",
+        "anonymous-touch --size 4K --threads 2",
+        "anonymous-touch --engines kernel-random",
+        "anonymous-touch --engines kernel-huge-huge_folios",
+        "anonymous-touch --engines elbowroom",
+        "heap --size 15M --threads 4",
+        "heap --size 2T",
+        "heap --threads 0",
+        "heap --memory 1M",
+        "heap --engines soft",
+        "heap --engines plain,plain",
+        "usemem --size 0",
+        "usemem --threads 0",
+        "usemem --size 1T --threads 2",
+        "usemem --memory 1M",
+        "usemem --content much",
+        "usemem --engines kernel-huge",
+        "usemem --engines soft-huge_folios",
+        "swap-in --engines plain",
         "zero-copy-receive --threads 1",
         "zero-copy-receive --batch 0",
         "zero-copy-receive --batch 257",

@@ -4,32 +4,30 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Stage;
+use super::apart::Killed;
 use super::area::Ground;
 use super::compare::{Comparison, Record};
-use super::swap_in::Swapping;
+use super::terms::Terms;
 use crate::cli::TurnArgs;
 use crate::engine::Engine;
-use crate::size::Size;
 
 /// Who takes turns, and how often.
 pub struct Turns<'a> {
     pub engines: &'a [Engine],
-    /// The budget of a manager.
-    pub memory: Size,
     pub runs: usize,
-    /// Where a manager may put anonymous memory; `None`: nowhere.
-    pub swap: Option<Swapping>,
+    /// What each of them has.
+    pub terms: Terms,
 }
 
 impl<'a> Turns<'a> {
     /// As the command line says.
     pub fn of(args: &'a TurnArgs) -> Self {
-        Self { engines: &args.engines, memory: args.memory, runs: args.repeat.runs, swap: None }
+        Self::on(args, Terms::of(args.memory))
     }
 
-    /// The same, with swap.
-    pub fn with_swap(args: &'a TurnArgs, swap: Swapping) -> Self {
-        Self { swap: Some(swap), ..Self::of(args) }
+    /// The same, on other terms.
+    pub fn on(args: &'a TurnArgs, terms: Terms) -> Self {
+        Self { engines: &args.engines, runs: args.repeat.runs, terms }
     }
 
     /// Measures by `one`; the table and the JSON object.
@@ -44,7 +42,7 @@ impl<'a> Turns<'a> {
     ) -> Result<(String, Value)> {
         let mut grounds = Vec::new();
         for engine in self.engines {
-            match Ground::with_swap(*engine, self.memory, self.swap.as_ref()) {
+            match Ground::on(*engine, &self.terms) {
                 Ok(ground) => grounds.push((*engine, ground)),
                 Err(error) => {
                     stage.progress.keep(&format!("{engine} is left out: {error:#}"));
@@ -56,9 +54,20 @@ impl<'a> Turns<'a> {
         comparison.engines = grounds.iter().map(|(engine, _)| *engine).collect();
         for run in 1..=self.runs {
             for (engine, ground) in &grounds {
+                if !comparison.engines.contains(engine) {
+                    continue;
+                }
                 let label = format!("run {run}/{} {engine}", self.runs);
                 stage.progress.update(|| label.clone());
-                let record = one(ground, stage).with_context(|| label.clone())?;
+                let record = match one(ground, stage) {
+                    // That there is not enough memory for it is a figure, too.
+                    Err(error) if error.is::<Killed>() && comparison.engines.len() > 1 => {
+                        stage.progress.keep(&format!("{label}: {error:#}"));
+                        comparison.leave_out(*engine, format!("{error:#}"));
+                        continue;
+                    }
+                    record => record.with_context(|| label.clone())?,
+                };
                 stage.progress.keep(&format!("{label}: {}", comparison.line(&record)));
                 comparison.push(*engine, run, record);
             }

@@ -52,7 +52,8 @@ pub struct TurnArgs {
     pub memory: Size,
     /// The engines, in the order of their turns: kernel; elbowroom (by elbowroom run); soft (a soft space of
     /// the library); of the library alone also host (real pointers, by userfaultfd); of random accesses
-    /// also kernel-random (with MADV_RANDOM). elbowroom-vma_locks is elbowroom without that improvement
+    /// also kernel-random (with MADV_RANDOM); of first touches kernel-huge. elbowroom-vma_locks is
+    /// elbowroom without that improvement
     #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_value = "kernel,elbowroom")]
     pub engines: Vec<Engine>,
     /// What everything takes.

@@ -86,6 +86,28 @@ const ALL: &[About] = &[
         before: "",
     },
     About {
+        name: "anonymous-touch",
+        what: "The first store to each page of anonymous memory that fits, and one more.",
+        before: "Without huge_folios memory comes page by page, or by short runs of pages.",
+    },
+    About {
+        name: "heap",
+        what: "A process with more blocks of its heap than the budget allocates, reads, writes, reallocates \
+               and frees them at random.",
+        before: "",
+    },
+    About {
+        name: "swap-in",
+        what: "Threads page all of an anonymous mapping out, while as many others read it.",
+        before: "Without retry_under_vma_lock a fault takes the layout lock again after I/O, and the page \
+                 may be gone by then.",
+    },
+    About {
+        name: "usemem",
+        what: "Workers with more anonymous memory than the budget touch it at random.",
+        before: "",
+    },
+    About {
         name: "map-unmap",
         what: "Mappings of 64 KiB made and unmapped, untouched and touched.",
         before: "Without vma_locks each fault takes the layout lock for reading.",

@@ -5,7 +5,7 @@
 //! program must print the same in all engines, and what it has stored must be the same, or the session fails.
 
 mod catalog;
-mod child;
+pub mod child;
 pub mod cli;
 mod data;
 mod report;

@@ -1,0 +1,221 @@
+//! usemem: workers have more anonymous memory together than the budget, and each touches pages of its own at
+//! random: what reclaim does when nothing can be foreseen, and what its locks cost.
+//!
+//! Managers are in the lab's process. The kernel has a process of its own, in a control group with the budget
+//! as its limit, and a swap file.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use elbowroom_sync::LockClass;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Stage;
+use super::apart::Line;
+use super::area::{Area, Ground};
+use super::compare::{Comparison, Record, Row, Unit};
+use super::paging::{Content, Counts, check_pages};
+use super::terms::{Swapping, Terms};
+use super::threads;
+use super::turns::Turns;
+use crate::PAGE_BYTES;
+use crate::cli::TurnArgs;
+use crate::content::PageDice;
+use crate::interrupt::Interrupt;
+use crate::size::Size;
+
+const PAGE: usize = PAGE_BYTES as usize;
+/// All workers together; more than any disk is to be filled with.
+const MAX_TOTAL_BYTES: u64 = 1 << 40;
+
+const ROWS: &[Row] = &[
+    Row::new("touches_per_second", "touches per second", Unit::Count),
+    Row::new("fewest_touches_per_second", "  of the worker with the fewest", Unit::Count),
+    Row::new("swapped_in_per_second", "pages swapped in per second", Unit::Count),
+    Row::new("swapped_out_per_second", "pages swapped out per second", Unit::Count),
+    Row::new("refaults_per_second", "refaults per second", Unit::Count),
+    Row::new("scanned_per_second", "pages scanned per second", Unit::Count),
+    Row::new("stolen_per_second", "pages stolen per second", Unit::Count),
+    Row::new("lru_acquisitions_per_second", "LRU lock taken per second", Unit::Count),
+    Row::new("lru_waits", "  found taken", Unit::Count),
+    Row::new("lru_wait_ns", "  all waits for it", Unit::Time),
+    Row::new("lru_wait_percent", "  of all workers' time", Unit::Percent),
+    Row::new("retry_io_miss", "retries that found the page gone (0)", Unit::Count),
+];
+
+/// What a line about one run shows.
+const HIGHLIGHTS: &[&str] = &["touches_per_second", "swapped_in_per_second"];
+
+/// Options of usemem.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct UsememArgs {
+    /// How much memory each worker has
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    #[serde(rename = "size_bytes")]
+    pub size: Size,
+    /// What its pages have
+    #[arg(long, value_name = "CONTENT", default_value = "compressible")]
+    pub content: Content,
+    /// A directory on a disk, for the swap files
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
+    /// What is taken where engines are compared.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub turns: TurnArgs,
+}
+
+impl UsememArgs {
+    fn total_bytes(&self) -> u64 {
+        self.size.bytes().saturating_mul(self.turns.threads as u64)
+    }
+
+    fn pages(&self) -> usize {
+        self.size.bytes() as usize / PAGE
+    }
+}
+
+/// Fails unless the workers' memory is whole pages, and can be had.
+///
+/// # Errors
+/// What is possible.
+pub fn check(args: &UsememArgs) -> Result<()> {
+    check_pages(args.size)?;
+    ensure!(args.total_bytes() <= MAX_TOTAL_BYTES, "--size times --threads must be at most 1T");
+    Ok(())
+}
+
+/// Runs the engines in turn; the table and the JSON object.
+///
+/// # Errors
+/// If no engine can run here, a wrong word was read, or a signal came.
+pub fn measure(args: &UsememArgs, stage: &mut Stage) -> Result<(String, Value)> {
+    let turns = &args.turns;
+    let description = format!(
+        "usemem: {} workers, each with {} of {:?} pages, {} runs of {} s, budget {}",
+        turns.threads, args.size, args.content, turns.repeat.runs, turns.repeat.seconds, turns.memory
+    );
+    let comparison = Comparison::new("usemem", description, args, ROWS, HIGHLIGHTS)?;
+    let swap = Swapping { bytes: 2 * args.total_bytes(), dir: args.dir.clone() };
+    let terms = Terms { swap: Some(swap), limited: true, ..Terms::of(turns.memory) };
+    Turns::on(turns, terms).take(comparison, stage, |ground, stage| {
+        if let Ground::Apart(apart) = ground {
+            let line =
+                Line::of("usemem", turns).option("--size", args.size).choice("--content", args.content);
+            let time = Duration::from_secs_f64(turns.repeat.seconds);
+            return apart.run(line, ROWS, time, &stage.interrupt);
+        }
+        let areas = (0..turns.threads).map(|_| ground.map(args.size.bytes() as usize));
+        let areas = areas.collect::<Result<Vec<_>>>()?;
+        let workers = Workers { ground, areas: &areas, args, interrupt: &stage.interrupt };
+        let record = workers.record()?;
+        areas.into_iter().try_for_each(Area::unmap)?;
+        Ok(record)
+    })
+}
+
+struct Workers<'a> {
+    ground: &'a Ground,
+    areas: &'a [Area<'a>],
+    args: &'a UsememArgs,
+    interrupt: &'a Interrupt,
+}
+
+impl Workers<'_> {
+    fn record(&self) -> Result<Record> {
+        let threads = self.areas.len();
+        threads::all(threads, |worker| self.fill(worker))?;
+        let lru = || self.ground.locks(LockClass::Lru).zip(self.ground.stats());
+        let (before, lru_before) = (Counts::read(self.ground)?, lru());
+        let time = Duration::from_secs_f64(self.args.turns.repeat.seconds);
+        let touch = |worker: usize, stop: &AtomicBool| self.touch(worker, stop);
+        let (touched, took) = threads::for_a_while(threads, time, self.interrupt, touch)?;
+        let (after, lru_after) = (Counts::read(self.ground)?, lru());
+        threads::all(threads, |worker| self.verify(worker, &touched[worker]))?;
+
+        let fewest = touched.iter().map(|touched| touched.count).min().unwrap_or(0);
+        let rate = |count: u64| count as f64 / took.as_secs_f64();
+        let mut record = Record::from([
+            ("touches_per_second", rate(touched.iter().map(|touched| touched.count).sum())),
+            ("fewest_touches_per_second", rate(fewest)),
+            ("swapped_in_per_second", rate(after.swapped_in - before.swapped_in)),
+            ("swapped_out_per_second", rate(after.swapped_out - before.swapped_out)),
+        ]);
+        if let Some((before, after)) = before.reclaim.zip(after.reclaim) {
+            record.extend([
+                ("refaults_per_second", rate(after.refaults - before.refaults)),
+                ("scanned_per_second", rate(after.scanned - before.scanned)),
+                ("stolen_per_second", rate(after.stolen - before.stolen)),
+            ]);
+        }
+        if let Some(((lru, stats), (lru_after, stats_after))) = lru_before.zip(lru_after) {
+            let wait_ns = (lru_after.wait_ns - lru.wait_ns) as f64;
+            let all_time_ns = took.as_nanos() as f64 * threads as f64;
+            record.extend([
+                ("lru_acquisitions_per_second", rate(lru_after.acquisitions - lru.acquisitions)),
+                ("lru_waits", (lru_after.contended - lru.contended) as f64),
+                ("lru_wait_ns", wait_ns),
+                ("lru_wait_percent", wait_ns / all_time_ns * 100.0),
+                ("retry_io_miss", (stats_after.retry_io_miss - stats.retry_io_miss) as f64),
+            ]);
+        }
+        Ok(record)
+    }
+
+    /// The number of a page of a worker among those of all of them.
+    fn number(&self, worker: usize, page: usize) -> usize {
+        worker * self.args.pages() + page
+    }
+
+    fn fill(&self, worker: usize) -> Result<()> {
+        let hand = self.ground.hand();
+        (0..self.args.pages()).try_for_each(|page| {
+            self.interrupt.check()?;
+            self.args.content.fill(&self.areas[worker], &hand, page * PAGE, self.number(worker, page))
+        })
+    }
+
+    /// Reads the first word of a page at random, and stores to the second, until it is time to stop.
+    fn touch(&self, worker: usize, stop: &AtomicBool) -> Result<Touched> {
+        let (hand, content, area) = (self.ground.hand(), self.args.content, &self.areas[worker]);
+        let mut dice = PageDice::new(worker as u64);
+        let mut touched = Touched { count: 0, last: vec![0; self.args.pages()] };
+        while touched.count == 0 || !stop.load(Ordering::Relaxed) {
+            let page = dice.next_below(self.args.pages() as u64) as usize;
+            area.verify(&hand, page * PAGE, content.word(self.number(worker, page), 0))?;
+            touched.count += 1;
+            touched.last[page] = touched.count;
+            // Pages of zeros stay that.
+            let value = if content == Content::Zero { 0 } else { touched.count };
+            area.store(&hand, page * PAGE + 8, value)?;
+        }
+        Ok(touched)
+    }
+
+    /// Fails unless each page has its content, and what was stored to it last.
+    fn verify(&self, worker: usize, touched: &Touched) -> Result<()> {
+        let (hand, content, area) = (self.ground.hand(), self.args.content, &self.areas[worker]);
+        touched.last.iter().enumerate().try_for_each(|(page, last)| {
+            self.interrupt.check()?;
+            let number = self.number(worker, page);
+            let second = match (content, last) {
+                (Content::Zero, _) | (_, 0) => content.word(number, 1),
+                _ => *last,
+            };
+            area.verify(&hand, page * PAGE, content.word(number, 0))?;
+            area.verify(&hand, page * PAGE + 8, second)?;
+            area.verify(&hand, page * PAGE + PAGE - 8, content.word(number, PAGE / 8 - 1))
+        })
+    }
+}
+
+/// What a worker has done.
+struct Touched {
+    count: u64,
+    /// The count at which each page was touched last; 0: never.
+    last: Vec<u64>,
+}
