@@ -96,3 +96,26 @@ fn allocator_of_the_program(variant: Variant) {
     }
 }
 behaviour!(allocator_of_the_program: m16, threads);
+
+/// What cannot be allocated is refused as the allocator that serves it does that: libc, or the program's own.
+/// What libc's functions take, ours take.
+fn refused(variant: Variant) {
+    let jemalloc = Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2");
+    let jemalloc = program::require_file(jemalloc, "libjemalloc2");
+    for allocator in [None, jemalloc.as_ref().and_then(|path| path.to_str())] {
+        let command = || {
+            let command = Command::new(program("heap")).args(["refused"]).maybe_unmanaged();
+            if let Some(path) = allocator { command.env("LD_PRELOAD", path) } else { command }
+        };
+        let plain = command().run().success();
+        for which in ["off", "large", "all"] {
+            let managed = command().variant(variant).run_options(&["--swap", "64M", "--heap", which]).run();
+            let differs = |(seen, plain): &(&str, &str)| seen != plain;
+            let lines = managed.stdout.lines().zip(plain.stdout.lines());
+            let differences: Vec<_> = lines.filter(differs).take(20).collect();
+            assert!(differences.is_empty(), "{allocator:?}, {which}, and plainly: {differences:#?}");
+            managed.same_as(&plain);
+        }
+    }
+}
+behaviour!(refused: m16);
