@@ -42,7 +42,8 @@ program! {
         script: "
 t=numpy.core.tests.test_
 run /usr/bin/python3 -m pytest -p no:cacheprovider -o console_output_style=classic -v --pyargs \
-    -k 'not fuzz' ${t}memmap ${t}mem_overlap ${t}item_selection ${t}indexing > out 2>&1 || { cat out; exit 1; }
+    -k 'not fuzz' ${t}memmap ${t}mem_overlap ${t}item_selection ${t}indexing \
+    > out 2>&1 || { cat out; exit 1; }
 grep -E '::.* (PASSED|SKIPPED|XFAIL|XPASS)|^FAILED|^ERROR' out | sed 's/ *\\[.*%\\]$//' | sort",
         under: Under::Memory,
     }
