@@ -3,6 +3,7 @@
  *   heap storm MIB      threads that resize and free each other's blocks
  *   heap forks MIB      children have their parents' blocks, resize and free them
  *   heap small MIB      many small blocks of several threads
+ *   heap refused        what is no alignment, or too much: whether there is a block, and errno
  *   heap again          the same large block, allocated and freed again and again
  * MIB: of blocks at a time. */
 #include "common.h"
@@ -283,6 +284,42 @@ static void again(void)
     free(kept);
 }
 
+static void say(const char *name, size_t align, size_t size, void *block)
+{
+    printf("%s %#zx %#zx: %s, errno %d\n", name, align, size, block ? "a block" : "none", errno);
+    free(block);
+    errno = 0;
+}
+
+/* Small blocks and large ones; before some have been allocated, and after. */
+static void refused(void)
+{
+    static const size_t aligns[] = { 0, 1, 3, 8, 9, 24, 64, 4096, 4097, 1 << 20, (1 << 20) + 1, SIZE_MAX };
+    static const size_t sizes[] = { 0, 8, 5000, 3 << 20, PTRDIFF_MAX, SIZE_MAX - 4095, SIZE_MAX };
+    for (int turn = 0; turn < 2; turn++) {
+        errno = 0;
+        for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
+            volatile size_t size = sizes[s];
+            say("malloc", 0, size, malloc(size));
+            say("calloc", 3, size, calloc(3, size));
+            for (size_t a = 0; a < sizeof(aligns) / sizeof(*aligns); a++) {
+                volatile size_t align = aligns[a];
+                say("aligned_alloc", align, size, aligned_alloc(align, size));
+                say("memalign", align, size, memalign(align, size));
+                void *block = NULL;
+                int error = posix_memalign(&block, align, size);
+                printf("%d ", error);
+                say("posix_memalign", align, size, error ? NULL : block);
+            }
+        }
+        void *kept[1000];
+        for (size_t i = 0; i < 1000; i++)
+            CHECK((kept[i] = malloc(8000)) != NULL, "malloc: %s", strerror(errno));
+        for (size_t i = 0; i < 1000; i++)
+            free(kept[i]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc >= 2, "usage: heap PART [MIB]");
@@ -295,6 +332,8 @@ int main(int argc, char **argv)
         forks(bytes);
     else if (strcmp(argv[1], "small") == 0)
         small(bytes);
+    else if (strcmp(argv[1], "refused") == 0)
+        refused();
     else if (strcmp(argv[1], "again") == 0)
         again();
     else

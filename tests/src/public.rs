@@ -33,6 +33,8 @@ pub enum Under {
     Small,
     /// The second alone.
     Usual,
+    /// `--memory 64M --swap 256M` with `--heap all` and `--heap large`: anonymous memory is managed.
+    Memory,
 }
 
 /// What the function `other` of a script does.
@@ -97,6 +99,7 @@ impl Program {
             Under::Both => &[Variant::small(), Variant::m64()],
             Under::Small => &[Variant::small()],
             Under::Usual => &[Variant::m64()],
+            Under::Memory => &[Variant::heap_all(), Variant::heap_large()],
         };
         let mut problems = String::new();
         for &variant in variants {

@@ -39,6 +39,10 @@ variants! {
     copy: 16 Some(&["--memory", "16M", "--mmu", "copy"]);
     /// Blocking threads instead of io_uring.
     threads: 16 Some(&["--memory", "16M", "--io", "threads"]);
+    /// Anonymous memory is managed, too, and all blocks of the heap.
+    heap_all: 64 Some(&["--memory", "64M", "--swap", "256M", "--heap", "all"]);
+    /// The same, but of the heap only large blocks.
+    heap_large: 64 Some(&["--memory", "64M", "--swap", "256M", "--heap", "large"]);
     /// One handler thread.
     handlers1: 16 Some(&["--memory", "16M", "--handlers", "1"]);
     /// Four handler threads.

@@ -87,12 +87,60 @@ behaviour!(allocator_in_the_executable: m16, m64);
 
 /// A program with an allocator of its own keeps it. What that maps is managed, but for what our own threads
 /// and the loader ask it for.
-fn allocator_of_the_program(variant: Variant) {
-    let jemalloc = Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2");
-    let Some(jemalloc) = program::require_file(jemalloc, "libjemalloc2") else { return };
-    for part in ["small", "storm"] {
+fn allocator_of_the_program(variant: Variant, library: &str, package: &str, parts: &[&str]) {
+    let library = format!("/usr/lib/x86_64-linux-gnu/{library}");
+    let Some(library) = program::require_file(Path::new(&library), package) else { return };
+    for part in parts {
         let command = Command::new(program("heap")).args([part, "64"]);
-        run(variant, command.env("LD_PRELOAD", jemalloc.to_str().unwrap()), "all");
+        run(variant, command.env("LD_PRELOAD", library.to_str().unwrap()), "all");
     }
 }
-behaviour!(allocator_of_the_program: m16, threads);
+
+fn jemalloc(variant: Variant) {
+    allocator_of_the_program(variant, "libjemalloc.so.2", "libjemalloc2", &["small", "storm"]);
+}
+behaviour!(jemalloc: m16, threads);
+
+/// It aligns some blocks less than they should be, so that the other parts fail plainly, too.
+fn mimalloc(variant: Variant) {
+    allocator_of_the_program(variant, "libmimalloc.so.2.0", "libmimalloc2.0", &["storm"]);
+}
+behaviour!(mimalloc: m16, copy);
+
+fn tcmalloc(variant: Variant) {
+    allocator_of_the_program(
+        variant,
+        "libtcmalloc_minimal.so.4",
+        "libtcmalloc-minimal4",
+        &["small", "storm"],
+    );
+}
+behaviour!(tcmalloc: m16, copy);
+
+fn tbbmalloc(variant: Variant) {
+    allocator_of_the_program(variant, "libtbbmalloc_proxy.so.2", "libtbbmalloc2", &["small", "storm"]);
+}
+behaviour!(tbbmalloc: m16, copy);
+
+/// What cannot be allocated is refused as the allocator that serves it does that: libc, or the program's own.
+/// What libc's functions take, ours take.
+fn refused(variant: Variant) {
+    let jemalloc = Path::new("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2");
+    let jemalloc = program::require_file(jemalloc, "libjemalloc2");
+    for allocator in [None, jemalloc.as_ref().and_then(|path| path.to_str())] {
+        let command = || {
+            let command = Command::new(program("heap")).args(["refused"]).maybe_unmanaged();
+            if let Some(path) = allocator { command.env("LD_PRELOAD", path) } else { command }
+        };
+        let plain = command().run().success();
+        for which in ["off", "large", "all"] {
+            let managed = command().variant(variant).run_options(&["--swap", "64M", "--heap", which]).run();
+            let differs = |(seen, plain): &(&str, &str)| seen != plain;
+            let lines = managed.stdout.lines().zip(plain.stdout.lines());
+            let differences: Vec<_> = lines.filter(differs).take(20).collect();
+            assert!(differences.is_empty(), "{allocator:?}, {which}, and plainly: {differences:#?}");
+            managed.same_as(&plain);
+        }
+    }
+}
+behaviour!(refused: m16);

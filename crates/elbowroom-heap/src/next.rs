@@ -97,6 +97,7 @@ next! {
     realloc = c"realloc"(block: *mut c_void, size: size_t) -> *mut c_void;
     free = c"free"(block: *mut c_void) -> ();
     memalign = c"memalign"(align: size_t, size: size_t) -> *mut c_void;
+    aligned_alloc = c"aligned_alloc"(align: size_t, size: size_t) -> *mut c_void;
     posix_memalign = c"posix_memalign"(to: *mut *mut c_void, align: size_t, size: size_t) -> c_int;
     usable_size = c"malloc_usable_size"(block: *mut c_void) -> size_t;
     trim = c"malloc_trim"(pad: size_t) -> c_int;
@@ -170,6 +171,13 @@ pub unsafe fn free(block: *mut c_void) {
 pub unsafe fn memalign(align: size_t, size: size_t) -> *mut c_void {
     // SAFETY: the caller's promise.
     if is_known() { unsafe { call::memalign(align, size) } } else { ptr::null_mut() }
+}
+
+/// # Safety
+/// As libc's.
+pub unsafe fn aligned_alloc(align: size_t, size: size_t) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    if is_known() { unsafe { call::aligned_alloc(align, size) } } else { ptr::null_mut() }
 }
 
 /// # Safety

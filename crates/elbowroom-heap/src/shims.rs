@@ -53,7 +53,7 @@ export! {
     reallocarray(block: *mut c_void, count: size_t, size: size_t) -> *mut c_void = resize_array;
     free(block: *mut c_void) -> () = give_up;
     memalign(align: size_t, size: size_t) -> *mut c_void = allocate_aligned;
-    aligned_alloc(align: size_t, size: size_t) -> *mut c_void = allocate_aligned;
+    aligned_alloc(align: size_t, size: size_t) -> *mut c_void = allocate_aligned_strictly;
     posix_memalign(to: *mut *mut c_void, align: size_t, size: size_t) -> c_int = allocate_aligned_to;
     valloc(size: size_t) -> *mut c_void = allocate_page;
     pvalloc(size: size_t) -> *mut c_void = allocate_pages;
@@ -251,13 +251,21 @@ unsafe fn give_up(block: *mut c_void) {
 }
 
 unsafe fn allocate_aligned(align: size_t, size: size_t) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    ours_aligned(align, size).unwrap_or_else(|| unsafe { next::memalign(align, size) })
+}
+
+/// Not as above: other allocators than libc's refuse here, with an errno, what memalign takes or refuses
+/// without one.
+unsafe fn allocate_aligned_strictly(align: size_t, size: size_t) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    ours_aligned(align, size).unwrap_or_else(|| unsafe { next::aligned_alloc(align, size) })
+}
+
+fn ours_aligned(align: size_t, size: size_t) -> Option<*mut c_void> {
     // libc rounds what is no power of two up.
     let rounded = align.checked_next_power_of_two().unwrap_or(usize::MAX);
-    match large::allocate_aligned(rounded, size).or_else(|| small::allocate_aligned(rounded, size)) {
-        Some(block) => block,
-        // SAFETY: the caller's promise.
-        None => unsafe { next::memalign(align, size) },
-    }
+    large::allocate_aligned(rounded, size).or_else(|| small::allocate_aligned(rounded, size))
 }
 
 unsafe fn allocate_aligned_to(to: *mut *mut c_void, align: size_t, size: size_t) -> c_int {

@@ -78,8 +78,8 @@ struct Rule {
 ///   but for the 16th at a time on blocking threads.
 /// * `nodirect` (open): the file system refuses O_DIRECT when the file is opened.
 /// * `nodirect` (read, write): the file system refuses O_DIRECT (EINVAL) when it is used.
-/// * `corrupt` (keep): a page of anonymous memory is kept, compressed, with one bit that is wrong. There is no
-///   file to it, and no bytes of one.
+/// * `corrupt` (keep): a page of anonymous memory is kept, compressed, with one bit that is wrong. There is
+///   no file to it, and no bytes of one.
 ///
 /// A rule holds for an operation if all its conditions do: `file` is a part of the path that the opened
 /// descriptor resolves to; the operation's bytes overlap `from..to` (`from` included, `to` not; `open` and

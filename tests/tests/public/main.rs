@@ -9,6 +9,7 @@
 //! * [`mod@binaries`]: compilers, linkers, debuggers
 //! * [`mod@databases`]: databases of one process
 //! * [`mod@languages`]: interpreters and compilers whose programs map files
+//! * [`mod@memory`]: suites of what uses anonymous memory, under `--swap`
 //! * [`mod@search`]: what looks something up in files
 //! * [`mod@servers`]: servers, most of which fork
 //! * [`mod@shared`]: databases of two processes at once, one of them plain or both managed
@@ -17,6 +18,7 @@ mod archives;
 mod binaries;
 mod databases;
 mod languages;
+mod memory;
 mod search;
 mod servers;
 mod shared;

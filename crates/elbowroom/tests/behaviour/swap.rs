@@ -480,8 +480,8 @@ fn swap_file_in(dir: &std::path::Path) -> std::fs::File {
     std::fs::File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Something writes to the swap file. What it has changed is an error, also if the page is one of several that
-/// are read at once; a new page can take its place.
+/// Something writes to the swap file. What it has changed is an error, also if the page is one of several
+/// that are read at once; a new page can take its place.
 fn a_page_that_is_wrong_in_the_file_is_an_error_for_that_page<M: Machine>() {
     use std::os::unix::fs::FileExt;
     let dir = scratch();
