@@ -62,6 +62,9 @@ pub struct LockedFolio<'a> {
     guard: Option<FlagGuard<Folio, Body>>,
     waits: &'a WaitTable,
     woken: &'a dyn Woken,
+    /// The thread was unwinding already when it locked the folio: what it does with it is done to its end. As
+    /// the standard library's locks have it.
+    unwinding: bool,
 }
 
 impl<'a> LockedFolio<'a> {
@@ -74,13 +77,13 @@ impl<'a> LockedFolio<'a> {
     ) -> Result<Self, Arc<Folio>> {
         let guard = FlagGuard::try_lock(folio, |folio| folio.state.flag_lock())?;
         waits.took();
-        Ok(Self { guard: Some(guard), waits, woken })
+        Ok(Self { guard: Some(guard), waits, woken, unwinding: thread::panicking() })
     }
 
     /// A new folio, which nobody else knows yet.
     pub fn new(folio: Folio, waits: &'a WaitTable, woken: &'a dyn Woken) -> Self {
         let guard = FlagGuard::locked(folio, |folio| folio.state.flag_lock());
-        Self { guard: Some(guard), waits, woken }
+        Self { guard: Some(guard), waits, woken, unwinding: thread::panicking() }
     }
 
     fn guard(&self) -> &FlagGuard<Folio, Body> {
@@ -171,7 +174,7 @@ impl Drop for LockedFolio<'_> {
         // A thread that panics may have done only half of its work on the folio, so nobody may use it: it
         // stays locked, and who waits for it panics, too. If the thread is the manager's, the process is
         // about to end.
-        if thread::panicking() {
+        if thread::panicking() && !self.unwinding {
             self.state.set(Flag::Abandoned);
         } else {
             self.end();
@@ -186,7 +189,7 @@ pub struct Reading(FlagGuard<Folio, Body>);
 impl Reading {
     /// The read is done.
     pub fn end<'a>(self, waits: &'a WaitTable, woken: &'a dyn Woken) -> LockedFolio<'a> {
-        let folio = LockedFolio { guard: Some(self.0), waits, woken };
+        let folio = LockedFolio { guard: Some(self.0), waits, woken, unwinding: thread::panicking() };
         folio.state.clear(Flag::Reading);
         folio
     }

@@ -20,7 +20,7 @@ use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::{Home, checksum};
 use elbowroom_store::{Inject, StoreFile};
-use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU32;
@@ -159,6 +159,8 @@ struct SwapFile {
     /// What its pages are sealed with, if they are.
     cipher: Option<Cipher>,
     positions: Mutex<Positions>,
+    /// The last write has failed.
+    refuses: AtomicBool,
 }
 
 impl Swap {
@@ -175,7 +177,7 @@ impl Swap {
         let pool_target = AtomicU64::new(sizing.as_ref().map_or(pool_limit, Sizing::target));
         let file = file.map(|(file, cipher)| {
             let positions = locks.mutex(LockClass::Queue, Positions::new(limit));
-            SwapFile { file, positions, cipher }
+            SwapFile { file, positions, cipher, refuses: AtomicBool::new(false) }
         });
         let stripe = |_| Lines(locks.mutex(LockClass::Swap, Stripe::default()));
         Self {
@@ -230,6 +232,17 @@ impl Swap {
         self.file.as_ref().map_or(0, |own| own.positions.lock().taken())
     }
 
+    /// Notes whether a write to the file has succeeded.
+    pub fn note_written(&self, succeeded: bool) {
+        if let Some(own) = &self.file {
+            own.refuses.store(!succeeded, Ordering::Relaxed);
+        }
+    }
+
+    fn file_refuses(&self) -> bool {
+        self.file.as_ref().is_some_and(|own| own.refuses.load(Ordering::Relaxed))
+    }
+
     /// Takes up to so many free pages of the file that follow each other.
     pub fn take_positions(&self, most: u64) -> Option<Range<u64>> {
         self.file.as_ref()?.positions.lock().take(most)
@@ -282,6 +295,8 @@ impl Swap {
     pub fn room(&self, pages: usize) -> Room {
         let may_have = match (&self.sizing, self.pool_target.load(Ordering::Relaxed)) {
             (None, _) => self.pool_limit,
+            // Nothing goes anywhere else. The pool may have what it may have at most, worth it or not.
+            (Some(_), _) if self.file_refuses() => self.pool_limit,
             (Some(_), 0) => 0,
             // What comes pushes the oldest out, which takes a moment.
             (Some(_), target) => self.pool_limit.min(target + target / 8 + BLOCK_PAGES as u64),

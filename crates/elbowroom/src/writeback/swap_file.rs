@@ -120,6 +120,7 @@ impl<P: Platform> Writeback<P> {
         let written = if bytes == 0 { Ok(()) } else { file.write(staging, 0..bytes, offset) };
         if bytes > 0 {
             self.note_transfer(file.id(), written.is_ok(), begun_ns, [offset, bytes as u64]);
+            self.swap.note_written(written.is_ok());
         }
         let rest = positions.start + leaving.len() as u64..positions.end;
         self.swap.free_positions(rest);
@@ -166,6 +167,7 @@ impl<P: Platform> Writeback<P> {
         let written = file.write_vectored(&parts, positions.start << PAGE_SHIFT);
         let place = [positions.start << PAGE_SHIFT, (parts.len() * PAGE_SIZE) as u64];
         self.note_transfer(file.id(), written.is_ok(), begun_ns, place);
+        self.swap.note_written(written.is_ok());
         folios.iter().for_each(|folio| folio.end_io(Flag::Writeback));
         if written.is_err() {
             // A full disk, perhaps. The pages stay in memory.
