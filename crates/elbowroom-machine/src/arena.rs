@@ -139,10 +139,10 @@ impl Arena {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Whether half of its size is free. A guess: nothing is locked.
-    pub(crate) fn is_roomy(&self) -> bool {
+    /// Whether one part in `one_in` of its size is free. A guess: nothing is locked.
+    pub(crate) fn has_free(&self, one_in: usize) -> bool {
         let rest = self.frames - self.claimed.load(Ordering::Relaxed).min(self.frames);
-        (self.free.load(Ordering::Relaxed) + rest) * 2 >= self.frames
+        (self.free.load(Ordering::Relaxed) + rest) * one_in >= self.frames
     }
 
     /// Populates one more block, or waits while somebody else does; `false` if the arena has reached its

@@ -240,8 +240,8 @@ impl HostMmu {
     }
 
     /// Whether half of the arena is free. A guess.
-    pub fn is_roomy(&self) -> bool {
-        self.arena.is_roomy()
+    pub fn has_free(&self, one_in: usize) -> bool {
+        self.arena.has_free(one_in)
     }
 
     /// Gives the arena 2 MiB more of its size, which takes up to several milliseconds, or waits while another

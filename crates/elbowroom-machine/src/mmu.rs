@@ -51,8 +51,8 @@ pub trait Mmu: Send + Sync + 'static {
     /// Frames that can be allocated without growing the arena. A guess.
     fn frames_at_hand(&self) -> usize;
 
-    /// Whether half of the arena is free. A guess.
-    fn is_roomy(&self) -> bool;
+    /// Whether one part in `one_in` of the arena is free. A guess.
+    fn has_free(&self, one_in: usize) -> bool;
 
     /// Lets others go first whom the next requests would keep waiting. Called where nothing is locked.
     fn give_way(&self);
@@ -192,8 +192,8 @@ macro_rules! same_in_both {
             self.frames_at_hand()
         }
 
-        fn is_roomy(&self) -> bool {
-            self.is_roomy()
+        fn has_free(&self, one_in: usize) -> bool {
+            self.has_free(one_in)
         }
 
         fn map(

@@ -3,6 +3,7 @@
 //! Each thread stores to each page of its own part of a new mapping once, in order, and then once more; and
 //! so in another new mapping, in a random order.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -14,7 +15,7 @@ use super::Stage;
 use super::area::{Area, Ground, Hand};
 use super::compare::{Comparison, Record, Row, Unit};
 use super::paging::check_pages;
-use super::terms::{Pages, Terms};
+use super::terms::{Pages, Swapping, Terms};
 use super::threads;
 use super::turns::Turns;
 use crate::PAGE_BYTES;
@@ -51,6 +52,9 @@ pub struct AnonymousTouchArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     #[serde(rename = "size_bytes")]
     pub size: Size,
+    /// A directory on a disk, for the swap file of a manager, which has as much as the memory, and uses none
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub dir: PathBuf,
     /// What is taken where engines are compared.
     #[command(flatten)]
     #[serde(flatten)]
@@ -80,7 +84,9 @@ pub fn measure(args: &AnonymousTouchArgs, stage: &mut Stage) -> Result<(String, 
         turns.threads, args.size, turns.repeat.runs, turns.repeat.seconds, turns.memory
     );
     let comparison = Comparison::new("anonymous-touch", description, args, ROWS, HIGHLIGHTS)?;
-    let terms = Terms { pages: Pages::AsNamed, ..Terms::of(turns.memory) };
+    // As under `elbowroom run --swap`: without it memory is given out less freely.
+    let swap = Swapping { bytes: args.size.bytes(), dir: args.dir.clone(), kernel: false };
+    let terms = Terms { pages: Pages::AsNamed, swap: Some(swap), ..Terms::of(turns.memory) };
     let (in_order, at_random) = (parts(args), shuffled(parts(args)));
     Turns::on(turns, terms).take(comparison, stage, |ground, stage| {
         let time = Duration::from_secs_f64(turns.repeat.seconds);

@@ -88,7 +88,7 @@ pub fn measure(args: &HeapArgs, stage: &mut Stage) -> Result<(String, Value)> {
         turns.threads, args.size, turns.repeat.runs, turns.repeat.seconds, turns.memory
     );
     let comparison = Comparison::new("heap", description, args, ROWS, HIGHLIGHTS)?;
-    let swap = Swapping { bytes: 4 * args.size.bytes(), dir: args.dir.clone() };
+    let swap = Swapping { bytes: 4 * args.size.bytes(), dir: args.dir.clone(), kernel: true };
     let terms = Terms { swap: Some(swap), limited: true, ..Terms::of(turns.memory) };
     Turns::on(turns, terms).take(comparison, stage, |ground, stage| {
         let time = Duration::from_secs_f64(turns.repeat.seconds);

@@ -74,7 +74,7 @@ pub fn measure(args: &SwapInArgs, stage: &mut Stage) -> Result<(String, Value)> 
     );
     let comparison = Comparison::new("swap-in", description, args, ROWS, HIGHLIGHTS)?;
     let len = args.size.bytes() as usize;
-    let swap = Swapping { bytes: 4 * args.size.bytes(), dir: args.dir.clone() };
+    let swap = Swapping { bytes: 4 * args.size.bytes(), dir: args.dir.clone(), kernel: true };
     let terms = Terms { swap: Some(swap), ..Terms::of(turns.memory) };
     Turns::on(turns, terms).take(comparison, stage, |ground, stage| {
         let area = ground.map(len)?;

@@ -26,6 +26,8 @@ pub struct Swapping {
     pub bytes: u64,
     /// Where the file is.
     pub dir: PathBuf,
+    /// Whether the kernel gets such a file.
+    pub kernel: bool,
 }
 
 /// How large pages are.

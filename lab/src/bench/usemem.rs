@@ -100,7 +100,7 @@ pub fn measure(args: &UsememArgs, stage: &mut Stage) -> Result<(String, Value)> 
         turns.threads, args.size, args.content, turns.repeat.runs, turns.repeat.seconds, turns.memory
     );
     let comparison = Comparison::new("usemem", description, args, ROWS, HIGHLIGHTS)?;
-    let swap = Swapping { bytes: 2 * args.total_bytes(), dir: args.dir.clone() };
+    let swap = Swapping { bytes: 2 * args.total_bytes(), dir: args.dir.clone(), kernel: true };
     let terms = Terms { swap: Some(swap), limited: true, ..Terms::of(turns.memory) };
     Turns::on(turns, terms).take(comparison, stage, |ground, stage| {
         if let Ground::Apart(apart) = ground {

@@ -194,8 +194,8 @@ impl SoftMmu {
     }
 
     /// Whether half of the arena is free. A guess.
-    pub fn is_roomy(&self) -> bool {
-        self.shared.frames.arena().is_roomy()
+    pub fn has_free(&self, one_in: usize) -> bool {
+        self.shared.frames.arena().has_free(one_in)
     }
 
     /// Gives the arena 2 MiB more of its size, or waits while another thread does; `false` if it has all of

@@ -17,6 +17,12 @@ use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::{Mmu, PAGE_SHIFT};
 use std::ops::Range;
 
+/// Half of the arena.
+const HALF: usize = 2;
+
+/// A sixteenth of the arena is left for what wants single pages.
+const LEFT_FREE: usize = 16;
+
 impl<P: Platform> Pass<'_, P> {
     /// Serves a fault on untouched memory by a huge folio, if one fits into the mapping, nothing is there,
     /// and memory is plenty.
@@ -32,7 +38,9 @@ impl<P: Platform> Pass<'_, P> {
         let block = first..first + HUGE_PAGES;
         let mapped = (vma.range.start >> PAGE_SHIFT) as u64..(vma.range.end >> PAGE_SHIFT) as u64;
         let fits = mapped.start <= block.start && block.end <= mapped.end;
-        if !(fits && core.config.ablation.huge_folios && core.mmu.is_roomy() && mm.anon.seems_empty(block)) {
+        // What turns out not to be used can go out, where anything can: for nothing, since it is zeros.
+        let roomy = core.mmu.has_free(if core.swap.is_on() { LEFT_FREE } else { HALF });
+        if !(fits && core.config.ablation.huge_folios && roomy && mm.anon.seems_empty(block)) {
             return None;
         }
         let mut extent = match self.take_run(HUGE_ORDER) {
@@ -88,7 +96,7 @@ impl<P: Platform> Faults<P> {
                 continue;
             }
             for first in mm.blocks_to_collapse(COLLAPSE_LOOKS) {
-                if left == 0 || !self.mmu.is_roomy() {
+                if left == 0 || !self.mmu.has_free(HALF) {
                     return;
                 }
                 left -= usize::from(self.collapse(&mm, first));
