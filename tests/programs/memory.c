@@ -6,6 +6,7 @@
  *   memory top MIB         arrays near the end of the addresses grow beyond what is left there
  *   memory churn MIB       children have what other threads had mapped, moved and filled before the fork
  *   memory forks MIB       children ten deep have what their parents had, and their own stores
+ *   memory promised MIB    whether so much, which nobody has, can be mapped, and how
  *   memory copies FILE     a private mapping that is stored to; the file stays as it is
  * MIB: of memory, a quarter of which nothing makes smaller. */
 #include "common.h"
@@ -326,6 +327,30 @@ static void hints(size_t bytes)
     SYS(munmap(beside, 32 * MIB));
 }
 
+/* One line for each way to ask: the errno, or 0. */
+static void promised(size_t bytes)
+{
+    int more[] = { 0, MAP_NORESERVE, MAP_POPULATE };
+    /* There is memory. */
+    char *own = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(own != MAP_FAILED, "mmap: %m");
+    memset(own, 1, 4 * MIB);
+    int rights[] = { PROT_READ | PROT_WRITE, PROT_READ, PROT_NONE };
+    for (size_t way = 0; way < 9; way++) {
+        /* What can be had is not to be touched. */
+        if (more[way / 3] == MAP_POPULATE && bytes < (size_t)1 << 46)
+            continue;
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | more[way / 3];
+        void *at = mmap(NULL, bytes, rights[way % 3], flags, -1, 0);
+        printf("%zu: %d\n", way, at == MAP_FAILED ? errno : 0);
+        if (at != MAP_FAILED)
+            CHECK(munmap(at, bytes) == 0, "munmap: %m");
+    }
+    void *block = malloc(bytes);
+    printf("malloc: %d\n", block == NULL ? errno : 0);
+    free(block);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 3, "memory arrays|allocator|grow|forks MIB, memory copies FILE");
@@ -342,6 +367,8 @@ int main(int argc, char **argv)
         top(bytes);
     else if (strcmp(argv[1], "churn") == 0)
         churn(bytes);
+    else if (strcmp(argv[1], "promised") == 0)
+        promised(bytes);
     else if (strcmp(argv[1], "forks") == 0)
         forks(bytes);
     else if (strcmp(argv[1], "copies") == 0)

@@ -40,6 +40,18 @@ fn full(variant: Variant) {
 }
 behaviour!(full: m16);
 
+/// What the kernel would refuse is refused: a program that gets a terabyte may count on it. 256 GiB, and more
+/// than there are addresses.
+fn promised(variant: Variant) {
+    for mib in ["262144", "1000000000"] {
+        let command = || Command::new(program("memory")).args(["promised", mib]);
+        let plain = command().run().success();
+        let managed = command().variant(variant).run_options(&["--swap", "512M"]).run().success();
+        managed.same_as(&plain);
+    }
+}
+behaviour!(promised: m16, copy);
+
 fn allocators(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "allocator", "128"));
 }

@@ -43,8 +43,8 @@ pub struct Config {
     /// budget: a directory on a disk. The file has no name, so it is gone with the process. `None`: there is
     /// none, and what does not compress stays in memory.
     pub swap_dir: Option<PathBuf>,
-    /// The swap file is encrypted: AES-256 in XTS mode, with a key that is made at the start and is only in the
-    /// process's memory.
+    /// The swap file is encrypted: AES-256 in XTS mode, with a key that is made at the start and is only in
+    /// the process's memory.
     pub swap_encrypt: bool,
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,

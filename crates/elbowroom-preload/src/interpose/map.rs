@@ -5,6 +5,7 @@
 //! addresses of both sides, all that it concerns is made the kernel's first, and the kernel then does the
 //! call.
 
+use crate::config::Options;
 use crate::limits;
 use crate::policy::{self, FileFacts, First, Last, MapArgs, Surroundings};
 use crate::reason::Reason;
@@ -65,6 +66,10 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     };
     match policy::first(args, &around) {
         First::Kernel(reason) => return map_by_kernel(process, args, reason),
+        First::Memory if !kernel_promises(options, args) => {
+            sys::set_errno(libc::ENOMEM);
+            return libc::MAP_FAILED;
+        }
         First::Memory => return map_memory(process, args, Op::MapMemory(*args)),
         First::MemoryThere => return map_memory(process, args, Op::MapMemoryThere(*args)),
         First::LookAtFile => {}
@@ -88,6 +93,25 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
         }
         Last::Manage { writable } => map_by_manager(process, args, id, writable),
     }
+}
+
+/// Whether the kernel would give so much memory, of which there may be more than budget and swap: programs
+/// that are refused a terabyte do with less, and those that get it may count on it. Asked by mapping it.
+/// Linux: `__vm_enough_memory`.
+fn kernel_promises(options: &Options, args: &MapArgs) -> bool {
+    if (args.len as u64) <= options.memory_bytes.saturating_add(options.swap_bytes) {
+        return true;
+    }
+    // Anywhere: what is wanted is how much, not where.
+    let flags = args.flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE);
+    // SAFETY: it replaces nothing.
+    let tried = unsafe { sys::mmap(std::ptr::null_mut(), args.len, args.prot, flags, -1, 0) };
+    if tried == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: it was just mapped, and nobody knows it.
+    unsafe { sys::munmap(tried, args.len) };
+    true
 }
 
 /// Whether the manager can map at the wanted place. What was given to the kernel inside a window can be taken

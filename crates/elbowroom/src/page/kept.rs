@@ -4,6 +4,8 @@
 //! checksum that it came in with: if it has the same when it goes out, its bytes are in the file. Linux: a
 //! clean folio of the swap cache, whose slot is kept.
 
+use elbowroom_sync::thread;
+
 /// A page of the swap file that is a folio's, and the checksum of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
@@ -40,7 +42,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        debug_assert!(self.0.is_empty() || std::thread::panicking(), "pages of the swap file are lost");
+        debug_assert!(self.0.is_empty() || thread::panicking(), "pages of the swap file are lost");
     }
 }
 

@@ -251,7 +251,7 @@ fn what_was_only_read_is_not_written_again<M: Machine>() {
     let (clean, out) = (after.swap_clean_outs - before.swap_clean_outs, after.pswpout - before.pswpout);
     assert!(out > pages as u64 / 2 && clean > out / 4 * 3, "{clean} of {out} were clean");
     // Each third has a word stored to it, at its start, its end or between.
-    let changed = |page: usize| (page % 3 == 0).then_some(page * 8 % PAGE);
+    let changed = |page: usize| page.is_multiple_of(3).then_some(page * 8 % PAGE);
     for page in (0..pages).rev() {
         if let Some(at) = changed(page) {
             port.store(addr + page * PAGE + at, &(page as u64).to_le_bytes());
