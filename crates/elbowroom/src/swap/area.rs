@@ -437,8 +437,8 @@ impl Swap {
         Some(if let Tier::File(page) = slot.tier { Source::File(page) } else { Source::Memory })
     }
 
-    /// Makes of what was read from the file for a slot, of which the caller has a count, the page that it was;
-    /// tells its checksum.
+    /// Makes of what was read from the file for a slot, of which the caller has a count, the page that it
+    /// was; tells its checksum.
     ///
     /// # Errors
     /// The bytes are not those that went out. The page must be shown to nobody.

@@ -1,5 +1,5 @@
-//! Pages of the swap file that only this process can read: AES-256 in XTS mode, each page a sector by its number
-//! in the file, with a key that is made anew and is nowhere but in the process's memory. (dm-crypt's
+//! Pages of the swap file that only this process can read: AES-256 in XTS mode, each page a sector by its
+//! number in the file, with a key that is made anew and is nowhere but in the process's memory. (dm-crypt's
 //! `aes-xts-plain64` with a random key, as it is used for swap.)
 //!
 //! Whether the bytes that come back are those that went out is told by the slot's checksum, as without it.

@@ -1,7 +1,7 @@
 //! The way from the pool to the file. Linux: `zswap_writeback_entry`.
 //!
-//! The bytes of a slot that leaves stay in the pool until they have arrived. Meanwhile it may be given up, and
-//! its number used again: it is not marked then, since one thread marks.
+//! The bytes of a slot that leaves stay in the pool until they have arrived. Meanwhile it may be given up,
+//! and its number used again: it is not marked then, since one thread marks.
 
 use super::{STRIPES, Swap, SwapSlot, Tier};
 use crate::group::Frames;
