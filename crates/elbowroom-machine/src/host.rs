@@ -239,7 +239,7 @@ impl HostMmu {
         self.arena.frames_at_hand()
     }
 
-    /// Whether half of the arena is free. A guess.
+    /// Whether one part in `one_in` of the arena is free. A guess.
     pub fn has_free(&self, one_in: usize) -> bool {
         self.arena.has_free(one_in)
     }

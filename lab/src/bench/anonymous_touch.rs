@@ -52,7 +52,7 @@ pub struct AnonymousTouchArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     #[serde(rename = "size_bytes")]
     pub size: Size,
-    /// A directory on a disk, for the swap file of a manager, which has as much as the memory, and uses none
+    /// A directory on a disk, for the swap file of a manager, which uses none of it
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub dir: PathBuf,
     /// What is taken where engines are compared.
@@ -85,7 +85,7 @@ pub fn measure(args: &AnonymousTouchArgs, stage: &mut Stage) -> Result<(String, 
     );
     let comparison = Comparison::new("anonymous-touch", description, args, ROWS, HIGHLIGHTS)?;
     // As under `elbowroom run --swap`: without it memory is given out less freely.
-    let swap = Swapping { bytes: args.size.bytes(), dir: args.dir.clone(), kernel: false };
+    let swap = Swapping { bytes: 4 * turns.memory.bytes(), dir: args.dir.clone(), kernel: false };
     let terms = Terms { pages: Pages::AsNamed, swap: Some(swap), ..Terms::of(turns.memory) };
     let (in_order, at_random) = (parts(args), shuffled(parts(args)));
     Turns::on(turns, terms).take(comparison, stage, |ground, stage| {

@@ -187,7 +187,8 @@ fn first_touches_fault_and_further_ones_do_not() {
         let (pages, random) = (of("pages_per_fault"), of("random_pages_per_fault"));
         match engine {
             "kernel" => assert!(pages > 0.9 && pages < 1.1 && random < 1.1, "{pages} {random}"),
-            "soft-huge_folios" => assert!((pages, random) == (1.0, 1.0), "{pages} {random}"),
+            // In order they come by 64 KiB.
+            "soft-huge_folios" => assert!(pages <= 16.0 && random < 1.5, "{pages} {random}"),
             "soft" => assert!(pages > 1.0, "{pages}"),
             _ => assert!(pages > 0.9 && random > 0.9, "{engine}: {pages} {random}"),
         }

@@ -36,6 +36,8 @@ pub fn for_a_while<T: Send>(
         done
     };
     std::thread::scope(|scope| {
+        // Also if a thread cannot be started: the others are waited for.
+        let _stops = Stops(&stop);
         let begin = Instant::now();
         let threads = spawned(scope, threads, &work);
         let slept = interrupt.sleep_until(begin + time);
@@ -44,6 +46,15 @@ pub fn for_a_while<T: Send>(
         slept?;
         Ok((done?, begin.elapsed()))
     })
+}
+
+/// Tells threads to stop when it is dropped.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn spawned<'scope, T: Send + 'scope>(

@@ -193,7 +193,7 @@ impl SoftMmu {
         self.shared.frames.arena().frames_at_hand()
     }
 
-    /// Whether half of the arena is free. A guess.
+    /// Whether one part in `one_in` of the arena is free. A guess.
     pub fn has_free(&self, one_in: usize) -> bool {
         self.shared.frames.arena().has_free(one_in)
     }

@@ -66,12 +66,15 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     };
     match policy::first(args, &around) {
         First::Kernel(reason) => return map_by_kernel(process, args, reason),
-        First::Memory if !kernel_promises(options, args) => {
-            sys::set_errno(libc::ENOMEM);
-            return libc::MAP_FAILED;
+        which @ (First::Memory | First::MemoryThere) => {
+            if let Some(errno) = refused_by_kernel(options, args) {
+                sys::set_errno(errno);
+                return libc::MAP_FAILED;
+            }
+            let there = matches!(which, First::MemoryThere);
+            let op = if there { Op::MapMemoryThere(*args) } else { Op::MapMemory(*args) };
+            return map_memory(process, args, op);
         }
-        First::Memory => return map_memory(process, args, Op::MapMemory(*args)),
-        First::MemoryThere => return map_memory(process, args, Op::MapMemoryThere(*args)),
         First::LookAtFile => {}
     }
     let (Some(stat), Some(open_flags), Some(filesystem)) =
@@ -95,23 +98,24 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     }
 }
 
-/// Whether the kernel would give so much memory, of which there may be more than budget and swap: programs
-/// that are refused a terabyte do with less, and those that get it may count on it. Asked by mapping it.
-/// Linux: `__vm_enough_memory`.
-fn kernel_promises(options: &Options, args: &MapArgs) -> bool {
-    if (args.len as u64) <= options.memory_bytes.saturating_add(options.swap_bytes) {
-        return true;
+/// The errno with which the kernel refuses so much memory, of which there may be more than budget and swap,
+/// if it does: programs that are refused a terabyte do with less, and those that get it may count on it. Asked
+/// by mapping it, for a moment, wherever there is room. Linux: `__vm_enough_memory`.
+fn refused_by_kernel(options: &Options, args: &MapArgs) -> Option<c_int> {
+    let moderate = (args.len as u64) <= options.memory_bytes.saturating_add(options.swap_bytes);
+    // What is locked comes at once, all of it.
+    if moderate || state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
+        return None;
     }
-    // Anywhere: what is wanted is how much, not where.
     let flags = args.flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE);
     // SAFETY: it replaces nothing.
     let tried = unsafe { sys::mmap(std::ptr::null_mut(), args.len, args.prot, flags, -1, 0) };
     if tried == libc::MAP_FAILED {
-        return false;
+        return Some(sys::errno());
     }
     // SAFETY: it was just mapped, and nobody knows it.
     unsafe { sys::munmap(tried, args.len) };
-    true
+    None
 }
 
 /// Whether the manager can map at the wanted place. What was given to the kernel inside a window can be taken

@@ -38,8 +38,10 @@ impl<P: Platform> Pass<'_, P> {
         let block = first..first + HUGE_PAGES;
         let mapped = (vma.range.start >> PAGE_SHIFT) as u64..(vma.range.end >> PAGE_SHIFT) as u64;
         let fits = mapped.start <= block.start && block.end <= mapped.end;
-        // What turns out not to be used can go out, where anything can: for nothing, since it is zeros.
-        let roomy = core.mmu.has_free(if core.swap.is_on() { LEFT_FREE } else { HALF });
+        // What turns out not to be used can go out, if all that the arena has can. It is zeros, so it takes
+        // slots alone.
+        let can_go = core.swap.free_slots() >= core.mmu.frames() as u64;
+        let roomy = core.mmu.has_free(if can_go { LEFT_FREE } else { HALF });
         if !(fits && core.config.ablation.huge_folios && roomy && mm.anon.seems_empty(block)) {
             return None;
         }

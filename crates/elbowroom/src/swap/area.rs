@@ -276,6 +276,11 @@ impl Swap {
         self.limit > 0
     }
 
+    /// Pages that may go out still.
+    pub fn free_slots(&self) -> u64 {
+        self.limit.saturating_sub(self.used())
+    }
+
     /// Pages that are out.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)

@@ -10,7 +10,7 @@ use elbowroom_sync::time::Instant;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// How many threads are remembered; with more, wrong accesses are only found later.
+/// How many threads are remembered, so that there is a bound.
 const MOST: usize = 1024;
 
 /// What each thread missed last, and when nothing was found there.
@@ -28,8 +28,11 @@ impl Misses {
             self.0.remove(&thread);
             return true;
         }
-        if self.0.len() >= MOST {
-            self.0.clear();
+        // Any: with more threads at once it is found out later, at one of the next times.
+        if self.0.len() >= MOST
+            && let Some(other) = self.0.keys().next().copied()
+        {
+            self.0.remove(&other);
         }
         self.0.insert(thread, (addr, Instant::now()));
         false

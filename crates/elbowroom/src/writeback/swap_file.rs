@@ -124,20 +124,14 @@ impl<P: Platform> Writeback<P> {
         }
         let rest = positions.start + leaving.len() as u64..positions.end;
         self.swap.free_positions(rest);
-        for (slot, position) in leaving.into_iter().zip(positions) {
-            match written {
-                Ok(()) => match self.swap.arrived(slot, position) {
-                    Ok(frames) => {
-                        self.counters.add(Event::SwapWritebacks, 1);
-                        frames.into_iter().for_each(|frame| self.free(frame));
-                    }
-                    Err(()) => self.swap.free_positions(position..position + 1),
-                },
-                Err(_) => {
-                    self.swap.stays(slot);
-                    self.swap.free_positions(position..position + 1);
-                }
-            }
+        let positions = positions.start..positions.start + leaving.len() as u64;
+        if written.is_ok() {
+            let (arrived, frames) = self.swap.arrived(leaving, positions);
+            self.counters.add(Event::SwapWritebacks, arrived);
+            frames.into_iter().for_each(|frame| self.free(frame));
+        } else {
+            leaving.into_iter().for_each(|slot| self.swap.stays(slot));
+            self.swap.free_positions(positions);
         }
         if written.is_err() {
             // A full disk, perhaps. The pages stay in the pool.

@@ -1,7 +1,8 @@
 //! The way from the pool to the file. Linux: `zswap_writeback_entry`.
 //!
 //! The bytes of a slot that leaves stay in the pool until they have arrived. Meanwhile it may be given up,
-//! and its number used again: it is not marked then, since one thread marks.
+//! and its number used again: it is not marked then, since one thread marks. Unless that thread meets it once
+//! more, for the same batch: of two with the same number, the later one has the slot.
 
 use super::{STRIPES, Swap, SwapSlot, Tier};
 use crate::group::Frames;
@@ -9,6 +10,7 @@ use crate::page::checksum;
 use crate::swap::classes::LARGEST;
 use crate::swap::pool::Handle;
 use crate::swap::tier::expand;
+use std::ops::Range;
 
 /// In tests of the tests: a slot that was given up and is in use again is taken for the one that left.
 const MUTANT_FORGET_LEAVING: bool = cfg!(elbowroom_mutant = "forget_leaving");
@@ -68,9 +70,27 @@ impl Swap {
         expand(&compressed[..len], page).is_ok() && checksum(page) as u32 == sum
     }
 
-    /// The bytes of a slot are in a page of the file, too: that is where they are from now on. Gives back
-    /// frames that are not needed any more; an error: the slot was given up, and does not need the page.
-    pub fn arrived(&self, Leaving(number): Leaving, position: u64) -> Result<Vec<Frames>, ()> {
+    /// The bytes of slots, in the order in which [`Swap::oldest`] gave them, are in these pages of the file,
+    /// too: that is where they are from now on. Tells of how many that is so, and gives back frames that are
+    /// not needed any more. The page of one that was given up is free.
+    pub fn arrived(&self, leaving: Vec<Leaving>, positions: Range<u64>) -> (u64, Vec<Frames>) {
+        let (mut arrived, mut freed) = (0, Vec::new());
+        // The last first: see above.
+        for (nth, slot) in leaving.into_iter().enumerate().rev() {
+            let position = positions.start + nth as u64;
+            match self.arrived_at(slot, position) {
+                Ok(frames) => {
+                    arrived += 1;
+                    freed.extend(frames);
+                }
+                Err(()) => self.free_position(position),
+            }
+        }
+        (arrived, freed)
+    }
+
+    /// An error: the slot was given up, and does not need the page.
+    pub(super) fn arrived_at(&self, Leaving(number): Leaving, position: u64) -> Result<Vec<Frames>, ()> {
         let handle = self.if_leaving(number, |slot, handle| {
             slot.tier = Tier::File(position);
             handle

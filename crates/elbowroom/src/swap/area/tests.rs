@@ -147,10 +147,10 @@ fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
         others.push(keep(&swap, &groups, &mmu, &text("another one ")));
     }
     let positions = swap.take_positions(2).unwrap();
-    assert!(swap.arrived(first, positions.start).is_err());
+    assert!(swap.arrived_at(first, positions.start).is_err());
     assert!(swap.load(numbers[0], &mut page).is_ok());
     assert_eq!(page, text("another one "));
-    let frames = swap.arrived(second, positions.start + 1).unwrap();
+    let frames = swap.arrived_at(second, positions.start + 1).unwrap();
     frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
     assert_eq!(swap.seems(numbers[1]), Some(Source::File(positions.start + 1)));
     assert_eq!(swap.load(numbers[1], &mut page), Err(NotLoaded::InFile));
@@ -208,5 +208,40 @@ fn what_the_file_has_still_is_not_written_again() {
     let kept = numbers.map(|number| swap.release_keeping(number).1.is_some()).collect::<Vec<_>>();
     assert_eq!((kept, swap.file_pages()), (vec![false, true, true], 2));
     swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
+    assert_eq!(groups.with_charges(), None);
+}
+
+/// A slot that was given up and is in use again is met a second time for the same batch: it has the bytes
+/// that were taken from it last.
+#[test]
+fn a_number_that_is_twice_in_a_batch_has_its_later_bytes() {
+    let locks = LockStats::new();
+    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
+    while mmu.grow().unwrap() {}
+    let groups = Groups::new(DirtyLimits::NONE, &[]);
+    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
+    let swap = Swap::new(&locks, 1000, [64, 8], Some((file, None)), true);
+    let free = |frames: Vec<Frames>| frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
+    let number = keep(&swap, &groups, &mmu, &text("the first "));
+    let mut batch = vec![oldest(&swap).unwrap()];
+    free(swap.release(number));
+    let mut others = Vec::new();
+    while !others.contains(&number) {
+        assert!(others.len() < 2 * STRIPES, "the number is not used again");
+        others.push(keep(&swap, &groups, &mmu, &text("the second ")));
+    }
+    batch.extend(std::iter::from_fn(|| oldest(&swap)));
+    let at = batch.iter().rposition(|leaving| leaving.0 == number).unwrap();
+    assert!(at > 0);
+    let positions = swap.take_positions(batch.len() as u64).unwrap();
+    let written = positions.start + at as u64;
+    let (arrived, frames) = swap.arrived(batch, positions);
+    free(frames);
+    assert_eq!(arrived, others.len() as u64);
+    assert_eq!(swap.seems(number), Some(Source::File(written)));
+    assert_eq!(swap.file_pages(), arrived);
+    others.into_iter().for_each(|number| free(swap.release(number)));
+    assert_eq!((swap.used(), swap.file_pages()), (0, 0));
+    free(swap.take_frames());
     assert_eq!(groups.with_charges(), None);
 }
