@@ -99,8 +99,8 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
 }
 
 /// The errno with which the kernel refuses so much memory, of which there may be more than budget and swap,
-/// if it does: programs that are refused a terabyte do with less, and those that get it may count on it. Asked
-/// by mapping it, for a moment, wherever there is room. Linux: `__vm_enough_memory`.
+/// if it does: programs that are refused a terabyte do with less, and those that get it may count on it.
+/// Asked by mapping it, for a moment, wherever there is room. Linux: `__vm_enough_memory`.
 fn refused_by_kernel(options: &Options, args: &MapArgs) -> Option<c_int> {
     let moderate = (args.len as u64) <= options.memory_bytes.saturating_add(options.swap_bytes);
     // What is locked comes at once, all of it.
