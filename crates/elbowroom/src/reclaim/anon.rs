@@ -178,11 +178,10 @@ impl<P: Platform> Reclaim<P> {
         let sum = checksum(own.bytes());
         let home = home.and_then(|home| self.swap.settle(home, sum));
         let placement = compressor.place(own.bytes(), room);
-        if let Some(home) = home {
-            self.counters.add(Event::SwapCleanOuts, 1);
-            if matches!(placement, Placement::File | Placement::Full) {
-                return self.stay_in_file(own, home, sum, spaces);
-            }
+        if let Some(home) = home
+            && matches!(placement, Placement::File | Placement::Full)
+        {
+            return self.stay_in_file(own, home, sum, spaces);
         }
         if placement == Placement::File {
             return Err((own, Stays::ForFile));
@@ -218,7 +217,10 @@ impl<P: Platform> Reclaim<P> {
             self.to_write.bell.ring();
         }
         match kept {
-            Ok(slot) => Ok((slot, own)),
+            Ok(slot) => {
+                self.counters.add(Event::SwapCleanOuts, u64::from(home.is_some()));
+                Ok((slot, own))
+            }
             Err(why) => {
                 let own = own.expect("it was taken back");
                 match home {
@@ -238,7 +240,10 @@ impl<P: Platform> Reclaim<P> {
         spaces: u32,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
         match self.swap.keep_in_file(home, sum, spaces) {
-            Ok(slot) => Ok((slot, Some(own))),
+            Ok(slot) => {
+                self.counters.add(Event::SwapCleanOuts, 1);
+                Ok((slot, Some(own)))
+            }
             Err(_) => {
                 self.swap.free_position(home);
                 Err((own, Stays::NoRoom))

@@ -7,13 +7,29 @@ use crate::swap::Compressor;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 
+/// An arena of 64 frames, and who pays for them.
+fn arena() -> (SoftMmu, Groups) {
+    let mmu = SoftMmu::new(SoftConfig::new(64), &LockStats::new()).unwrap();
+    while mmu.grow().unwrap() {}
+    (mmu, Groups::new(DirtyLimits::NONE, &[]))
+}
+
+/// An area for so many pages, with a file.
+fn with_file(limit: u64) -> Swap {
+    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
+    Swap::new(&LockStats::new(), limit, [64, 8], Some((file, None)), true)
+}
+
+/// The area gives all its frames back, and nobody has others.
+fn all_is_free(swap: &Swap, groups: &Groups, mmu: &SoftMmu) {
+    swap.take_frames().into_iter().for_each(|frames| groups.free(mmu, frames));
+    assert_eq!(groups.with_charges(), None);
+}
+
 #[test]
 fn a_slot_lives_as_long_as_anybody_counts_it() {
-    let locks = LockStats::new();
-    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
-    while mmu.grow().unwrap() {}
-    let groups = Groups::new(DirtyLimits::NONE, &[]);
-    let swap = Swap::new(&locks, 2, [64, 8], None, true);
+    let (mmu, groups) = arena();
+    let swap = Swap::new(&LockStats::new(), 2, [64, 8], None, true);
     let mut compressor = Compressor::new();
     let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
     let placement = compressor.place(&text, swap.room(1));
@@ -44,19 +60,14 @@ fn a_slot_lives_as_long_as_anybody_counts_it() {
     // A sum that is not that of the page.
     let wrong = swap.keep(&Placement::Filled(7), None, 1, 1, &mut frames).unwrap();
     assert_eq!(swap.load(wrong, &mut page), Err(NotLoaded::Corrupt));
-    swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
-    assert_eq!(groups.with_charges(), None);
+    all_is_free(&swap, &groups, &mmu);
 }
 
 /// What is wrong in the pool is not written, and is not given to anybody; it ends as any other.
 #[test]
 fn a_corrupt_page_does_not_leave_the_pool() {
-    let locks = LockStats::new();
-    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
-    while mmu.grow().unwrap() {}
-    let groups = Groups::new(DirtyLimits::NONE, &[]);
-    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
-    let mut swap = Swap::new(&locks, 1000, [64, 8], Some((file, None)), true);
+    let (mmu, groups) = arena();
+    let mut swap = with_file(1000);
     // Of a page of one word after some other bytes, nearly all that is compressed is a copy; of the other
     // there are bytes as they are, too.
     let copies: Vec<u8> = [1].into_iter().chain([7; PAGE_SIZE - 1]).collect();
@@ -83,8 +94,7 @@ fn a_corrupt_page_does_not_leave_the_pool() {
         swap.release(number).into_iter().for_each(|frames| groups.free(&mmu, frames));
     }
     assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 0));
-    swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
-    assert_eq!(groups.with_charges(), None);
+    all_is_free(&swap, &groups, &mmu);
 }
 
 /// A page and what the pool makes of it, with all frames that it wants.
@@ -123,12 +133,8 @@ fn oldest(swap: &Swap) -> Option<Leaving> {
 /// taken for what was written.
 #[test]
 fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
-    let locks = LockStats::new();
-    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
-    while mmu.grow().unwrap() {}
-    let groups = Groups::new(DirtyLimits::NONE, &[]);
-    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
-    let swap = Swap::new(&locks, 1000, [64, 8], Some((file, None)), true);
+    let (mmu, groups) = arena();
+    let swap = with_file(1000);
     let words: Vec<String> = (0..2 * STRIPES).map(|nth| format!("page number {nth} of some ")).collect();
     let numbers: Vec<u64> = words.iter().map(|word| keep(&swap, &groups, &mmu, &text(word))).collect();
     let mut page = vec![0; PAGE_SIZE];
@@ -164,20 +170,15 @@ fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
     assert_eq!(rest.len(), numbers.len() - 2 + others.len());
     numbers[1..].iter().chain(&others).for_each(|&number| free(&swap, number));
     assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 1));
-    swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
-    assert_eq!(groups.with_charges(), None);
+    all_is_free(&swap, &groups, &mmu);
 }
 
 /// What came in from the file and was not stored to goes out without being written: at once, or when it
 /// leaves the pool. What was stored to gives its page of the file back.
 #[test]
 fn what_the_file_has_still_is_not_written_again() {
-    let locks = LockStats::new();
-    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
-    while mmu.grow().unwrap() {}
-    let groups = Groups::new(DirtyLimits::NONE, &[]);
-    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
-    let swap = Swap::new(&locks, 4, [64, 8], Some((file, None)), true);
+    let (mmu, groups) = arena();
+    let swap = with_file(4);
     let page = text("some words ");
     let sum = checksum(&page);
     let position = swap.take_positions(1).unwrap().start;
@@ -207,20 +208,15 @@ fn what_the_file_has_still_is_not_written_again() {
     let numbers = positions.map(|position| swap.keep_in_file(position, sum, 1).unwrap());
     let kept = numbers.map(|number| swap.release_keeping(number).1.is_some()).collect::<Vec<_>>();
     assert_eq!((kept, swap.file_pages()), (vec![false, true, true], 2));
-    swap.take_frames().into_iter().for_each(|frames| groups.free(&mmu, frames));
-    assert_eq!(groups.with_charges(), None);
+    all_is_free(&swap, &groups, &mmu);
 }
 
 /// A slot that was given up and is in use again is met a second time for the same batch: it has the bytes
 /// that were taken from it last.
 #[test]
 fn a_number_that_is_twice_in_a_batch_has_its_later_bytes() {
-    let locks = LockStats::new();
-    let mmu = SoftMmu::new(SoftConfig::new(64), &locks).unwrap();
-    while mmu.grow().unwrap() {}
-    let groups = Groups::new(DirtyLimits::NONE, &[]);
-    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
-    let swap = Swap::new(&locks, 1000, [64, 8], Some((file, None)), true);
+    let (mmu, groups) = arena();
+    let swap = with_file(1000);
     let free = |frames: Vec<Frames>| frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
     let number = keep(&swap, &groups, &mmu, &text("the first "));
     let mut batch = vec![oldest(&swap).unwrap()];
@@ -242,6 +238,5 @@ fn a_number_that_is_twice_in_a_batch_has_its_later_bytes() {
     assert_eq!(swap.file_pages(), arrived);
     others.into_iter().for_each(|number| free(swap.release(number)));
     assert_eq!((swap.used(), swap.file_pages()), (0, 0));
-    free(swap.take_frames());
-    assert_eq!(groups.with_charges(), None);
+    all_is_free(&swap, &groups, &mmu);
 }
