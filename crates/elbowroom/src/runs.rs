@@ -5,6 +5,8 @@
 //! from both ends, a sum through two arrays, both with places at random between. Linux: `swap_vma_readahead`,
 //! which has one window for each mapping.
 
+use std::collections::VecDeque;
+
 /// Streams that a set holds.
 const WAYS: usize = 8;
 
@@ -85,7 +87,7 @@ impl Set {
 struct Region {
     /// Which one; others have had the entry before.
     number: u64,
-    /// Of the pages that came with one that was wanted, those that were touched, in 256ths.
+    /// Of the pages that came with one that was wanted, those that were touched soon after, in 256ths.
     touched: u32,
     /// Pages that were wanted.
     asked: u32,
@@ -103,12 +105,30 @@ const PROBE_ONE_IN: u32 = 8;
 /// log2 of the pages of such a look where hardly any is touched.
 const PROBE_ORDER: u8 = 2;
 
+/// So many looks are under way at most.
+const PROBES: usize = 128;
+
+/// A look is over after so many faults, or as many as one part in [`WINDOW_SHARE`] of memory has pages, if
+/// those are fewer. Pages that are used at random are all touched sooner or later, but each of them as late
+/// as any other, so it is of no use that one of them is there already.
+const WINDOW: usize = 1024;
+const WINDOW_SHARE: usize = 32;
+
+/// Pages that were brought around one that was wanted, and are mapped as they are touched.
+struct Probe {
+    first: u64,
+    order: u8,
+    touched: u8,
+    /// The fault, by number, with which the look is over.
+    until: u64,
+}
+
 /// What comes with a page that is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Around {
     /// log2 of how many pages, with that one.
     pub(crate) order: u8,
-    /// They are to be mapped as they are touched, and [`Runs::touched`] is to be told how many were.
+    /// They are to be mapped as they are touched: [`Runs::probe`], and then [`Runs::touched`] for each.
     pub(crate) counted: bool,
 }
 
@@ -116,46 +136,82 @@ pub(crate) struct Around {
 pub(crate) struct Runs {
     sets: Vec<Set>,
     regions: Vec<Region>,
+    /// How densely regions are used on average: what is assumed of one that nothing is known of.
+    usual: u32,
+    /// The looks under way, in the order in which they are over.
+    probes: VecDeque<Probe>,
+    /// Faults where no stream goes on.
+    faults: u64,
+    window: u64,
 }
 
 impl Runs {
-    pub(crate) fn new() -> Self {
-        Self { sets: vec![Set::default(); SETS], regions: vec![Region::default(); REGIONS] }
+    /// For a memory of so many frames.
+    pub(crate) fn new(frames: usize) -> Self {
+        Self {
+            sets: vec![Set::default(); SETS],
+            regions: vec![Region::default(); REGIONS],
+            usual: DENSE[2].0,
+            probes: VecDeque::new(),
+            faults: 0,
+            window: (frames / WINDOW_SHARE).min(WINDOW) as u64,
+        }
     }
 
     fn region(&mut self, page: u64) -> &mut Region {
         let number = page >> REGION_PAGES;
         let region = &mut self.regions[number as usize % REGIONS];
         if region.number != number {
-            *region = Region { number, touched: DENSE[2].0, asked: 0 };
+            *region = Region { number, touched: self.usual, asked: 0 };
         }
         region
+    }
+
+    /// The looks that are over count.
+    fn end_probes(&mut self) {
+        while let Some(probe) = self.probes.pop_front_if(|probe| probe.until <= self.faults) {
+            let others = (1 << probe.order) - 1;
+            let part = u32::from(probe.touched).saturating_sub(1).min(others) * 256 / others.max(1);
+            let region = self.region(probe.first);
+            region.touched = (region.touched * 3 + part) / 4;
+            self.usual = (self.usual * 15 + part) / 16;
+        }
     }
 
     /// What should come with a page that is out, where no stream goes on: its neighbours, if those are used,
     /// too. Reading a few pages takes hardly longer than reading one. Linux: `swap_vma_readahead`, which
     /// counts the pages that were touched, too, but sees them only while they are not mapped.
     pub(crate) fn around(&mut self, page: u64) -> Around {
+        self.faults += 1;
+        self.end_probes();
+        let room = self.probes.len() < PROBES;
         let region = self.region(page);
         region.asked = region.asked.wrapping_add(1);
         let order = DENSE.iter().find(|(touched, _)| region.touched >= *touched).map(|dense| dense.1);
-        let turn = region.asked.is_multiple_of(PROBE_ONE_IN);
+        let turn = room && region.asked.is_multiple_of(PROBE_ONE_IN);
         match order {
             Some(order) => Around { order, counted: turn },
             // Seldom: they take the place of others.
-            None if region.asked.is_multiple_of(4 * PROBE_ONE_IN) => {
+            None if turn && region.asked.is_multiple_of(4 * PROBE_ONE_IN) => {
                 Around { order: PROBE_ORDER, counted: true }
             }
             None => Around { order: 0, counted: false },
         }
     }
 
-    /// Of 2^`order` pages around one that was wanted, `touched` were touched, with that one.
-    pub(crate) fn touched(&mut self, page: u64, order: u8, touched: usize) {
-        let others = (1 << order) - 1;
-        let region = self.region(page);
-        let part = (touched as u32).saturating_sub(1).min(others) * 256 / others.max(1);
-        region.touched = (region.touched * 3 + part) / 4;
+    /// A look begins at 2^`order` pages from `first` on, with one that was wanted.
+    pub(crate) fn probe(&mut self, first: u64, order: u8) {
+        let until = self.faults + self.window;
+        self.probes.push_back(Probe { first, order, touched: 0, until });
+    }
+
+    /// One of the pages from `first` on is touched for the first time, the one that was wanted, too; `false`:
+    /// the look at them is over.
+    pub(crate) fn touched(&mut self, first: u64) -> bool {
+        // Of two looks at the same pages the later one is meant.
+        let probe = self.probes.iter_mut().rev().find(|probe| probe.first == first);
+        let open = probe.filter(|probe| probe.until > self.faults);
+        open.map(|probe| probe.touched += 1).is_some()
     }
 
     fn set(&mut self, thread: u32, page: u64) -> &mut Set {
@@ -219,7 +275,7 @@ mod tests {
 
     #[test]
     fn runs_grow_in_either_direction_and_nowhere_else() {
-        let mut runs = Runs::new();
+        let mut runs = Runs::new(1 << 20);
         let up = brought(&mut runs, 1, 1024..1024 + 64);
         assert!(up[0] == 1 && up.ends_with(&[16, 16]) && up.len() < 9, "{up:?}");
         let down = brought(&mut runs, 1, (4096..4096 + 64).rev());
@@ -230,7 +286,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_region_do_not_forget_each_other() {
-        let mut runs = Runs::new();
+        let mut runs = Runs::new(1 << 20);
         // From both ends of an array, and somewhere in it.
         let three = |turn: u64| [turn, 4095 - turn, 1000 + turn * 7919 % 2000];
         let counts = brought(&mut runs, 3, (0..512).flat_map(three));
@@ -240,18 +296,27 @@ mod tests {
         assert!(random > 480, "{random} of {}", counts.len());
     }
 
-    /// Brings what is told for pages at random, of which each brings `used` of its 15 neighbours into use.
-    fn pages_around(used: u32) -> (u64, u64) {
-        let mut runs = Runs::new();
+    /// Brings what is told for pages at random, each of which brings `used` of its 15 neighbours into use
+    /// after so many faults. Tells how many pages came, and how many looks there were.
+    fn pages_around(used: u32, later: usize) -> (u64, u64) {
+        let mut runs = Runs::new(1 << 20);
         let (mut pages, mut counted) = (0, 0);
-        for turn in 0..1000_u64 {
+        let mut touches = VecDeque::new();
+        for turn in 0..10_000_u64 {
+            while let Some((_, first, touched)) =
+                touches.pop_front_if(|touch: &mut (u64, u64, u32)| touch.0 <= turn)
+            {
+                (0..touched).for_each(|_| _ = runs.touched(first));
+            }
             let page = turn * 7919 % 1000;
             let around = runs.around(page);
             pages += 1 << around.order;
             if around.counted {
                 counted += 1;
-                let others = (1 << around.order) - 1;
-                runs.touched(page, around.order, 1 + (others * used as usize).div_ceil(15));
+                let (first, others) = (page >> around.order << around.order, (1 << around.order) - 1);
+                runs.probe(first, around.order);
+                assert!(runs.touched(first), "the one that was wanted");
+                touches.push_back((turn + later as u64, first, (others * used).div_ceil(15)));
             }
         }
         (pages, counted)
@@ -259,19 +324,25 @@ mod tests {
 
     #[test]
     fn neighbours_come_where_they_are_used() {
-        let (none, few) = pages_around(0);
-        assert!(none < 1200 && (20..60).contains(&few), "{none} pages, {few} looks");
-        let (some, _) = pages_around(5);
-        assert!((3000..5000).contains(&some), "{some}");
-        let (all, looks) = pages_around(15);
-        assert!(all > 15_000 && looks > 100, "{all} pages, {looks} looks");
+        let (none, few) = pages_around(0, 100);
+        assert!(none < 15_000 && (200..600).contains(&few), "{none} pages, {few} looks");
+        let (some, _) = pages_around(5, 100);
+        assert!((30_000..50_000).contains(&some), "{some}");
+        let (all, looks) = pages_around(15, 100);
+        assert!(all > 120_000 && looks > 1000, "{all} pages, {looks} looks");
+    }
+
+    #[test]
+    fn neighbours_that_are_used_much_later_do_not_come() {
+        let (late, looks) = pages_around(15, 2 * WINDOW);
+        assert!(late < 15_000 && looks > 200, "{late} pages, {looks} looks");
     }
 
     /// A table that is used at random, so small that most pages are near the end of a stream, of which
     /// hardly anything stays in memory.
     #[test]
     fn what_is_used_at_random_comes_by_single_pages() {
-        let mut runs = Runs::new();
+        let mut runs = Runs::new(1 << 20);
         let mut number = 1_u64;
         let random = (0..20_000).map(|_| {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -284,7 +355,7 @@ mod tests {
 
     #[test]
     fn streams_that_ended_make_room() {
-        let mut runs = Runs::new();
+        let mut runs = Runs::new(1 << 20);
         for stream in 0..100 {
             let counts = brought(&mut runs, 1, stream * 160..stream * 160 + 64);
             assert!(counts.ends_with(&[16, 16]), "stream {stream}: {counts:?}");
@@ -293,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_stream_goes_on_behind_what_was_in_memory() {
-        let mut runs = Runs::new();
+        let mut runs = Runs::new(1 << 20);
         brought(&mut runs, 1, 1024..1024 + 64);
         runs.reached(1, 1088, (1088, 16));
         runs.reached(1, 1104, (1104, 1));

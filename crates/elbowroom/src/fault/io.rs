@@ -167,8 +167,6 @@ impl<P: Platform> Pass<'_, P> {
         if let Some(sums) = sums {
             folio.body_mut().extent = Some(frames);
             folio.state.set(Flag::Uptodate);
-            core.counters.add(Event::SwapIns, slots.len() as u64);
-            core.swap.note_in(slots[0], slots.len() as u64);
             core.slots_came_in(&slots, &sums, &mut folio);
             return core.list_own(folio.into_folio());
         }

@@ -92,11 +92,8 @@ impl<'a, P: Platform> Pass<'a, P> {
             } else if fault.event.write && folio.body().spaces() > 1 {
                 self.unshare(mm, vma, &mut folio, fault)
             } else {
-                if vma.spec.object.is_none() && self.core.swap.is_on() {
-                    let there = (AnonPages::first_of(&folio, page), folio.pages());
-                    self.core.runs().reached(fault.event.thread, page, there);
-                }
-                match self.core.map_own(vma, &mut folio, fault) {
+                let wanted = self.core.wanted_again(vma, &folio, page, fault);
+                match self.core.map_own(vma, &mut folio, wanted, fault) {
                     // Pinned in another space that has it: a copy will do.
                     Outcome::Wait(Reason::Pinned) if folio.body().spaces() > 1 => {
                         self.unshare(mm, vma, &mut folio, fault)
@@ -142,6 +139,9 @@ impl<'a, P: Platform> Pass<'a, P> {
             self.note_run(page, &run.pages(), fault);
         }
         let sparse = around.counted && frames.order() > 0;
+        if sparse {
+            core.runs().probe(run.first, frames.order());
+        }
         if let Source::File(_) = source {
             return match self.start_swap_in(mm, run, frames, sparse) {
                 Some(folio) => Outcome::Wait(Reason::Folio(folio)),
@@ -182,10 +182,8 @@ impl<'a, P: Platform> Pass<'a, P> {
                 return self.refuse_out(mm, vma, page, fault);
             }
         };
-        core.counters.add(Event::SwapIns, run.slots.len() as u64);
-        core.swap.note_in(run.slots[0], run.slots.len() as u64);
         core.slots_came_in(&run.slots, &sums, &mut folio);
-        let step = core.map_own(vma, &mut folio, fault);
+        let step = core.map_whole(vma, &mut folio, fault);
         core.list_own(folio.into_folio());
         step
     }
@@ -344,7 +342,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let replaced = mm.anon.replace((fault.event.addr >> PAGE_SHIFT) as u64, shared.arc(), own.arc());
         assert!(replaced, "what is at a page changes only under its folio's lock");
         shared.body_mut().rmap.remove(own.index);
-        let step = core.map_own(vma, &mut own, fault);
+        let step = core.map_whole(vma, &mut own, fault);
         core.list_own(own.into_folio());
         step
     }
@@ -376,7 +374,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             return Outcome::Again;
         }
         if wanted() {
-            let step = core.map_own(vma, &mut folio, fault);
+            let step = core.map_whole(vma, &mut folio, fault);
             core.list_own(folio.into_folio());
             return step;
         }
@@ -386,34 +384,65 @@ impl<'a, P: Platform> Pass<'a, P> {
 }
 
 impl<P: Platform> Faults<P> {
+    /// log2 of how many pages of a locked folio that has been in memory are to be mapped for a fault at
+    /// `page`: those that will be used. A larger folio of which only some are is split by reclaim.
+    fn wanted_again(&self, vma: &VmaGuard<'_>, folio: &LockedFolio<'_>, page: u64, fault: &Parked) -> u8 {
+        if vma.spec.object.is_some() || !self.swap.is_on() {
+            return folio.order;
+        }
+        let (first, thread, mut runs) = (AnonPages::first_of(folio, page), fault.event.thread, self.runs());
+        let known = folio.order == 0 || folio.order > RUN_ORDER || !folio.state.test(Flag::Used);
+        let order = if known || folio.state.test(Flag::Sparse) {
+            folio.order
+        } else {
+            let around = runs.around(page);
+            if around.counted {
+                folio.state.set(Flag::Sparse);
+                runs.probe(first, folio.order);
+            }
+            around.order.max(runs.pages(thread, page, folio.pages()).ilog2() as u8).min(folio.order)
+        };
+        let block = page >> order << order;
+        runs.reached(
+            thread,
+            page,
+            if order == folio.order { (first, folio.pages()) } else { (block, 1 << order) },
+        );
+        order
+    }
+
     /// Maps a locked folio of the space's own, as far as the mapping has it.
-    fn map_own(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, fault: &Parked) -> Outcome {
+    fn map_whole(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, fault: &Parked) -> Outcome {
+        self.map_own(vma, folio, folio.order, fault)
+    }
+
+    /// The same for 2^`order` pages of it, around the one of the fault.
+    fn map_own(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, order: u8, fault: &Parked) -> Outcome {
         let (addr, write) = (fault.event.addr, fault.event.write);
         let first = AnonPages::first_of(folio, (addr >> PAGE_SHIFT) as u64);
         let base = (first as usize) << PAGE_SHIFT;
         let inside =
             vma.range.start.max(base) - base..vma.range.end.min(base + (PAGE_SIZE << folio.order)) - base;
         let alone = folio.body().spaces() == 1;
-        let sparse = folio.state.test(Flag::Sparse);
+        let at = (addr - base) >> PAGE_SHIFT;
+        let present = folio.body_mut().extent().is_mapped(base, at);
+        let sparse = !present && folio.state.test(Flag::Sparse) && self.runs().touched(first);
+        let order = if sparse { 0 } else { order };
         let extent = folio.body_mut().extent();
         if self.has_no_place_for(extent, base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
             return Outcome::Wait(Reason::Pinned);
         }
-        let present = extent.is_mapped(base, (addr - base) >> PAGE_SHIFT);
         let was_home = extent.is_home();
         let mapped = if !present {
             let writable = alone && vma.spec.prot.contains(Prot::WRITE);
-            let pages = if sparse {
-                let page = (addr - base) >> PAGE_SHIFT;
-                page..page + 1
-            } else {
-                inside.start >> PAGE_SHIFT..inside.end >> PAGE_SHIFT
-            };
+            let block = at >> order << order;
+            let pages =
+                block.max(inside.start >> PAGE_SHIFT)..(block + (1 << order)).min(inside.end >> PAGE_SHIFT);
             // Garbage collectors take the right to store away to see each store, from the first one on.
             let (pages, access) = if writable {
                 (pages, Access::Write)
             } else {
-                (self.tracked_around((addr - base) >> PAGE_SHIFT, &pages), Access::ReadTracked)
+                (self.tracked_around(at, &pages), Access::ReadTracked)
             };
             self.mmu.map(extent, base, pages, access, Wake::Now)
         } else if write {

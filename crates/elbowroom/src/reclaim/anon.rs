@@ -10,7 +10,7 @@ use crate::group::Frames;
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::{Compressor, Placement, Room, Short};
+use crate::swap::{Back, Compressor, Placement, Room, Short};
 use crate::vma::Mm;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
@@ -40,7 +40,9 @@ impl<P: Platform> Reclaim<P> {
     /// Lists a folio of anonymous memory that is new, or has just come in, so that it may go out.
     pub(crate) fn list_own(&self, folio: Arc<Folio>) {
         if self.swap.is_on() {
-            self.lru.lock().inactive.push(folio);
+            let mut lru = self.lru.lock();
+            let list = if folio.state.test(Flag::Active) { &mut lru.active } else { &mut lru.inactive };
+            list.push(folio);
         }
     }
 
@@ -59,20 +61,59 @@ impl<P: Platform> Reclaim<P> {
 
     /// Splits a locked folio, which the space has from `first` on, into smaller ones of 2^`order` pages; its
     /// pages stay where they are.
-    pub(crate) fn split_own(&self, mm: &Mm, first: u64, order: u8, mut large: LockedFolio<'_>) {
+    pub(crate) fn split_own(&self, mm: &Mm, first: u64, order: u8, large: LockedFolio<'_>) {
+        let small = self.split_into(mm, first, order, large);
+        small.into_iter().for_each(|folio| self.list_own(folio.into_folio()));
+    }
+
+    /// The same, and gives them locked, and in no list.
+    fn split_into(&self, mm: &Mm, first: u64, order: u8, mut large: LockedFolio<'_>) -> Vec<LockedFolio<'_>> {
         debug_assert_eq!(large.body().spaces(), 1, "only single pages are shared");
-        let Some(frames) = large.body_mut().extent.take() else { return };
-        self.forget_kept(&mut large);
-        let small: Vec<_> = (first..)
+        let Some(frames) = large.body_mut().extent.take() else { return Vec::new() };
+        if order > 0 {
+            self.forget_kept(&mut large);
+        }
+        let mut small: Vec<_> = (first..)
             .step_by(1 << order)
             .zip(frames.split(order))
             .map(|(page, frames)| self.anon_folio(page, frames, self.handlers()))
             .collect();
+        let used = large.state.test(Flag::Used);
+        for (page, folio) in small.iter_mut().enumerate() {
+            if used {
+                folio.state.set(Flag::Used);
+            }
+            // None has any if they are larger.
+            if let Some(home) = large.body_mut().kept.take(page) {
+                folio.body_mut().kept.add(0, home);
+            }
+        }
         let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
         let split = mm.anon.split(first, large.arc(), &folios);
         assert!(split, "what is at a page changes only under its folio's lock");
         self.note_split(&large);
-        small.into_iter().for_each(|folio| self.list_own(folio.into_folio()));
+        small
+    }
+
+    /// Whether less than half of a locked folio that reclaim has met was used since its second chance.
+    pub(super) fn is_thin(&self, folio: &mut LockedFolio<'_>) -> bool {
+        let (pages, order) = (folio.pages() as usize, folio.order);
+        let mapped: usize =
+            folio.body_mut().extent().places().iter().map(|place| place.pages().count()).sum();
+        (1..=RUN_ORDER).contains(&order) && (1..pages / 2).contains(&mapped)
+    }
+
+    /// Splits it into single pages. Those that were used are as they were; the others have had their chance.
+    pub(super) fn split_thin(&self, thin: LockedFolio<'_>) {
+        let first = thin.body().rmap.pages()[0];
+        let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) else { return };
+        for mut folio in self.split_into(&mm, first, 0, thin) {
+            if folio.body_mut().extent().is_home() {
+                self.lru.lock().standby.push(folio.into_folio());
+            } else {
+                self.list_own(folio.into_folio());
+            }
+        }
     }
 
     /// A locked folio has been replaced by what it was split into.
@@ -302,6 +343,17 @@ impl<P: Platform> Reclaim<P> {
     /// Gives up a space's counts of swap slots whose bytes, with these checksums, have come in as the pages
     /// of a locked folio; what the file has of them may stay there for the next time.
     pub(crate) fn slots_came_in(&self, slots: &[u64], sums: &[u64], folio: &mut LockedFolio<'_>) {
+        self.counters.add(Event::SwapIns, slots.len() as u64);
+        if let Some((distance, from_pool)) = self.swap.distance(slots[0]) {
+            self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
+            // It would not have gone out if it had been in the active list: it is worth as much as what is
+            // there. Without that, pages that are used often, but not while they are on standby, come and go,
+            // and the more of them do, the shorter anything is on standby. Linux: `workingset_refault`.
+            if distance <= self.lru.lock().active.pages() as u64 {
+                folio.state.set(Flag::Active);
+                folio.state.set(Flag::Workingset);
+            }
+        }
         for (page, (slot, sum)) in slots.iter().zip(sums).enumerate() {
             let (frames, position) = self.swap.release_keeping(*slot);
             frames.into_iter().for_each(|frames| self.free(frames));

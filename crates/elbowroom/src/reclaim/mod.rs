@@ -105,7 +105,7 @@ impl<P: Platform> Reclaim<P> {
             lru: core.locks.mutex(LockClass::Lru, Lru::default()),
             shadows: Shadows::new(core.mmu.frames()),
             chances: Chances::default(),
-            runs: core.locks.mutex(LockClass::Streams, Runs::new()),
+            runs: core.locks.mutex(LockClass::Streams, Runs::new(core.mmu.frames())),
             late_refaults: AtomicU64::new(0),
             dead: AtomicUsize::new(0),
             supply: Bell::new(&core.locks),
@@ -391,6 +391,11 @@ impl<P: Platform> Reclaim<P> {
                 aged += 1;
                 continue;
             }
+            if !victim.is_cached() && self.is_thin(&mut victim) {
+                self.split_thin(victim);
+                aged += 1;
+                continue;
+            }
             // The bytes of what is anonymous are nowhere else.
             let clean = victim.is_cached() && victim.body().dirty.is_empty();
             let (order, body) = (victim.order, victim.body_mut());
@@ -449,9 +454,7 @@ impl<P: Platform> Reclaim<P> {
     /// Takes a locked inactive folio out of its window, unlocks it and lists it for its second chance as so
     /// many pages, if that can be.
     fn age_one(&self, mut victim: LockedFolio<'_>, counts_as: usize) -> bool {
-        if victim.state.clear(Flag::Sparse) {
-            self.note_touched(&mut victim);
-        }
+        victim.state.clear(Flag::Sparse);
         let unmapped = self.mmu.unmap(victim.body_mut().extent());
         let lost = unmapped == Err(UnmapError::Lost);
         let gone = lost && victim.is_cached() && self.evict_lost(&mut victim);
@@ -463,15 +466,6 @@ impl<P: Platform> Reclaim<P> {
             self.put_back(folio, Fate::Inactive);
         }
         unmapped.is_ok()
-    }
-
-    /// Notes how many pages of a folio were touched that were mapped one by one.
-    fn note_touched(&self, folio: &mut LockedFolio<'_>) {
-        let order = folio.order;
-        let touched = folio.body_mut().extent().places().iter().map(|place| place.pages().count()).sum();
-        if let Some(&first) = folio.body().rmap.pages().first() {
-            self.runs().touched(first, order, touched);
-        }
     }
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.

@@ -15,7 +15,7 @@ use super::cipher::Cipher;
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
 use super::positions::Positions;
-use super::sizing::{Reach, Sizing};
+use super::sizing::{Back, Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::{Home, checksum};
@@ -139,6 +139,8 @@ pub struct Swap {
     outs: AtomicU64,
     /// So many of them are a page of the clock that slots are stamped with.
     clock_pages: u64,
+    /// Pages that have left the pool for the file.
+    left_pool: AtomicU64,
     /// The slots in the pool, as they came there. Some are not any more.
     queue: Mutex<VecDeque<u32>>,
     /// Where compressed pages are expanded on their way to the file.
@@ -188,6 +190,7 @@ impl Swap {
             sizing: sizing.map(|sizing| locks.mutex(LockClass::Queue, sizing)),
             pool_target,
             outs: AtomicU64::new(0),
+            left_pool: AtomicU64::new(0),
             clock_pages: (frames / CLOCK_TURNS).max(1),
             queue: locks.mutex(LockClass::Queue, VecDeque::new()),
             staging: locks.mutex(LockClass::Queue, None),
@@ -316,30 +319,27 @@ impl Swap {
             && !self.queue.lock().is_empty()
     }
 
-    /// Notes that pages come back for a fault, the first of which is that of a slot: the pool's size depends
-    /// on when they went out. The caller has a count of the slot.
-    pub fn note_in(&self, number: u64, pages: u64) {
-        let Some(sizing) = &self.sizing else { return };
-        let (out, filled) = self.with(number, |stripe, at| {
-            let slot = &stripe.slots[at];
-            (slot.out, matches!(slot.tier, Tier::Filled(_)))
-        });
-        if filled {
-            return;
-        }
-        let distance = u64::from(self.clock().wrapping_sub(out)) * self.clock_pages;
-        let mut sizing = sizing.lock();
-        if sizing.note(distance, pages) {
-            drop(sizing);
-            let reach = self.reach();
-            self.resize_pool(reach);
+    /// How many pages went out since that of a slot did, of which the caller has a count, and whether its
+    /// bytes are in the pool; `None`: it is one word, repeated. The number is exact to a 256th of the arena.
+    /// Linux: the refault distance of `workingset_test_recent`.
+    pub fn distance(&self, number: u64) -> Option<(u64, bool)> {
+        let slot = self.with(number, |stripe, at| stripe.slots[at]);
+        let pages = u64::from(self.clock().wrapping_sub(slot.out)) * self.clock_pages;
+        match slot.tier {
+            Tier::Filled(_) => None,
+            Tier::Pool { .. } => Some((pages, true)),
+            Tier::File(_) => Some((pages, false)),
         }
     }
 
-    fn resize_pool(&self, reach: Reach) {
-        if let Some(sizing) = &self.sizing {
+    /// Notes what comes back for a fault: the pool's size depends on it.
+    pub fn note_in(&self, back: Back) {
+        let Some(sizing) = &self.sizing else { return };
+        if sizing.lock().note(back) {
+            let reach = self.reach();
+            let (left, outs) = (self.left_pool.load(Ordering::Relaxed), self.outs.load(Ordering::Relaxed));
             let mut sizing = sizing.lock();
-            sizing.look(reach);
+            sizing.look(reach, left, outs);
             self.pool_target.store(sizing.target(), Ordering::Relaxed);
         }
     }

@@ -17,4 +17,5 @@ mod tier;
 
 pub use area::{NotLoaded, Oldest, Short, Source, Swap};
 pub use cipher::Cipher;
+pub use sizing::Back;
 pub use tier::{Compressor, Placement, Room};

@@ -7,6 +7,10 @@
 //! costs of the two kinds are added up, and the pool grows or shrinks by a step. Distances are counted in
 //! pages that went out meanwhile, as refault distances are (Linux: mm/workingset.c); comparing what is lost
 //! at the two ends is how ARC balances its lists (Megiddo, Modha, FAST 2003).
+//!
+//! A pool has a cost of its own: what only passes through it on its way to the file is compressed, and
+//! expanded again. A pool that does not earn that is given up, and is tried again where one of half its size
+//! would.
 
 /// What a fault on a compressed page costs, in microseconds: the fault itself, and for each page that comes,
 /// expanding it and compressing another one.
@@ -15,6 +19,9 @@ const PAGE_COST_US: u64 = 5;
 
 /// How much more it costs to read from the file.
 const FILE_COST_US: u64 = 50;
+
+/// What it costs that a page goes to the file through the pool: compressing and expanding it.
+const PASS_COST_US: u64 = 15;
 
 /// Faults between two looks.
 const LOOK_EVERY: u32 = 256;
@@ -29,6 +36,9 @@ const WINDOWS: u64 = 8;
 /// What is assumed of pages, in pages to a frame, while there is no pool to see it by.
 const ASSUMED_PAGES: u64 = 3;
 
+/// With more pages to a frame than this a pool is not worth more.
+const MOST_PAGES: u64 = 64;
+
 /// What the pool has now.
 #[derive(Debug, Clone, Copy)]
 pub struct Reach {
@@ -36,6 +46,17 @@ pub struct Reach {
     pub frames: u64,
     /// How many pages have gone out since its oldest did.
     pub pages: u64,
+}
+
+/// A fault on a page that was out.
+#[derive(Debug, Clone, Copy)]
+pub struct Back {
+    /// How many pages went out since it did.
+    pub distance: u64,
+    /// How many pages come.
+    pub pages: u64,
+    /// Its bytes were in the pool.
+    pub from_pool: bool,
 }
 
 /// How large the pool should be. Numbers are pages, or frames of a page.
@@ -46,19 +67,28 @@ pub struct Sizing {
     reach: Reach,
     near_us: u64,
     far_us: u64,
+    /// What the pool has saved, or one of half the most would have.
+    saved_us: u64,
+    /// How many pages had gone to the file through the pool at the last look, or had gone out without one.
+    passed: u64,
+    /// What that has cost, or would have.
+    passed_us: u64,
     faults: u32,
 }
 
 impl Sizing {
-    /// For a pool that may have `most` of `frames`. It begins with half of them.
+    /// For a pool that may have `most` of `frames`. It begins with none.
     pub fn new(most: u64, frames: u64) -> Self {
         Self {
             most,
-            target: most / 2,
+            target: 0,
             window: (frames / WINDOWS).max(1),
             reach: Reach { frames: 0, pages: 0 },
             near_us: 0,
             far_us: 0,
+            saved_us: 0,
+            passed: 0,
+            passed_us: 0,
             faults: 0,
         }
     }
@@ -68,38 +98,66 @@ impl Sizing {
         self.target
     }
 
-    /// Notes a fault that brought so many pages, which went out `distance` pages ago. Tells whether it is
-    /// time for [`Sizing::look`].
-    pub fn note(&mut self, distance: u64, pages: u64) -> bool {
+    /// Notes a fault. Tells whether it is time for [`Sizing::look`].
+    pub fn note(&mut self, back: Back) -> bool {
+        let Back { distance, pages, from_pool } = back;
         if distance < self.window {
             self.near_us += FAULT_COST_US + PAGE_COST_US * pages;
         }
         if (self.reach.pages..self.reach.pages + self.window).contains(&distance) {
             self.far_us += FILE_COST_US;
         }
+        // One of half the most would take as many frames from the lists.
+        let would = self.target == 0 && distance < (ASSUMED_PAGES - 1) * self.most / 2;
+        if from_pool || would {
+            self.saved_us += FILE_COST_US;
+        }
         self.faults += 1;
         self.faults >= LOOK_EVERY
     }
 
-    /// Makes the pool's size, as it should be, larger or smaller by a step, or leaves it.
-    pub fn look(&mut self, reach: Reach) {
+    /// Makes the pool's size, as it should be, larger or smaller, or leaves it. `left`: so many pages went from
+    /// the pool to the file so far; `outs`: so many went out.
+    pub fn look(&mut self, reach: Reach, left: u64, outs: u64) {
         let step = (self.most / STEPS).max(1);
-        // A frame that leaves the pool takes so many pages out of memory, and brings one back.
-        let pages_to_frame = if reach.frames < step {
-            ASSUMED_PAGES
+        let passed = if self.target == 0 { outs } else { left };
+        self.passed_us += passed.saturating_sub(self.passed) * PASS_COST_US;
+        let earns = self.saved_us > self.passed_us;
+        let before = self.target;
+        if self.target == 0 {
+            // What such a pool would take from the lists.
+            let lists = self.near_us * (self.most / 2) / self.window;
+            // Clearly more, so that it does not come and go.
+            if self.saved_us * 2 > (self.passed_us + lists) * 3 {
+                self.target = self.most / 2;
+            }
+        } else if !earns {
+            self.target = if self.target > 2 * step { self.target / 2 } else { 0 };
         } else {
-            (reach.pages / reach.frames).clamp(1, 2 * ASSUMED_PAGES)
-        };
-        let (lists, pool) = (self.near_us, self.far_us * (pages_to_frame - 1));
-        if lists > pool {
-            self.target = self.target.saturating_sub(step);
-        } else if lists * 4 < pool * 3 {
-            self.target = (self.target + step).min(self.most);
+            // A frame that leaves the pool takes so many pages out of memory, and brings one back.
+            let pages_to_frame = if reach.frames < step {
+                ASSUMED_PAGES
+            } else {
+                (reach.pages / reach.frames).clamp(1, MOST_PAGES)
+            };
+            let (lists, pool) = (self.near_us, self.far_us * (pages_to_frame - 1));
+            if lists > pool {
+                self.target = self.target.saturating_sub(step);
+            } else if lists * 4 < pool * 3 {
+                self.target = (self.target + step).min(self.most);
+            }
         }
         self.reach = reach;
         self.faults = 0;
-        // What was seen before counts, but less and less.
-        (self.near_us, self.far_us) = (self.near_us / 2, self.far_us / 2);
+        self.passed = if self.target == 0 { outs } else { left };
+        // What was seen before counts, but less and less; not at all where it is about something else.
+        let seen = if (before == 0) == (self.target == 0) { 2 } else { u64::MAX };
+        for us in [&mut self.near_us, &mut self.far_us] {
+            *us /= 2;
+        }
+        for us in [&mut self.saved_us, &mut self.passed_us] {
+            *us /= seen;
+        }
     }
 }
 
@@ -109,56 +167,85 @@ mod tests {
 
     const FRAMES: u64 = 8000;
     const MOST: u64 = 3200;
-    /// Without a pool, what comes back at once comes from the file: it goes to and fro by one step.
-    const SMALLEST: u64 = MOST / STEPS;
 
-    /// The size after many faults, each of so many pages at a distance that `distance` tells from the
-    /// number of the fault and what the pool reaches. Three pages are in a frame.
-    fn settled(pages: u64, distance: impl Fn(u64, u64) -> u64) -> u64 {
-        let mut sizing = Sizing::new(MOST, FRAMES);
-        for fault in 0..100_000 {
-            let reach = 3 * sizing.target();
-            if sizing.note(distance(fault, reach), pages) {
-                let frames = sizing.target();
-                sizing.look(Reach { frames, pages: reach });
-            }
+    /// A pool whose frames have three pages each, and what has happened so far.
+    struct Model {
+        sizing: Sizing,
+        left: u64,
+        outs: u64,
+    }
+
+    impl Model {
+        fn new() -> Self {
+            Self { sizing: Sizing::new(MOST, FRAMES), left: 0, outs: 0 }
         }
-        sizing.target()
+
+        /// So many faults, each of so many pages at a distance that `distance` tells from the number of the
+        /// fault and what the pool reaches.
+        fn faults(&mut self, faults: u64, pages: u64, distance: impl Fn(u64, u64) -> u64) -> u64 {
+            for fault in 0..faults {
+                let reach = 3 * self.sizing.target();
+                let distance = distance(fault, reach);
+                let from_pool = distance < reach;
+                self.outs += pages;
+                // What comes in from the file has left the pool, if there was one.
+                self.left += if from_pool || reach == 0 { 0 } else { pages };
+                if self.sizing.note(Back { distance, pages, from_pool }) {
+                    let frames = self.sizing.target();
+                    self.sizing.look(Reach { frames, pages: reach }, self.left, self.outs);
+                }
+            }
+            self.sizing.target()
+        }
+    }
+
+    #[test]
+    fn there_is_no_pool_at_first_nor_one_for_pages_that_come_back_late() {
+        let mut model = Model::new();
+        assert_eq!(model.sizing.target(), 0);
+        assert_eq!(model.faults(50_000, 1, |fault, _| 20_000 + fault % 20_000), 0);
+        assert_eq!(model.faults(50_000, 16, |fault, _| fault * 7919 % 40_000), 0);
+    }
+
+    #[test]
+    fn pages_that_come_back_a_little_too_late_want_a_pool() {
+        let mut model = Model::new();
+        assert!(model.faults(50_000, 1, |fault, _| 1500 + fault % 1500) > 0);
+        assert_eq!(model.faults(50_000, 1, |fault, reach| reach.saturating_sub(500) + fault % 1000), MOST);
     }
 
     #[test]
     fn pages_that_come_back_at_once_want_the_frames_for_themselves() {
-        assert!(settled(1, |fault, _| fault % 500) <= SMALLEST);
-        assert!(settled(16, |fault, _| fault % 500) <= SMALLEST);
+        let mut model = Model::new();
+        assert!(model.faults(50_000, 1, |fault, _| 1500 + fault % 1500) > 0);
+        assert!(model.faults(100_000, 1, |fault, _| fault % 500) < MOST / 2);
     }
 
     #[test]
-    fn pages_that_come_back_a_little_too_late_want_a_larger_pool() {
-        assert_eq!(settled(1, |fault, reach| reach + fault % 500), MOST);
+    fn a_pool_that_pages_only_pass_through_is_given_up_and_comes_back_when_it_is_of_use() {
+        let mut model = Model::new();
+        assert!(model.faults(50_000, 1, |fault, _| 1500 + fault % 1500) > 0);
+        assert_eq!(model.faults(20_000, 16, |fault, _| 30_000 + fault % 300), 0);
+        assert!(model.faults(50_000, 1, |fault, _| 1500 + fault % 1500) > 0);
     }
 
     #[test]
-    fn what_is_used_evenly_is_compressed_if_it_comes_page_by_page() {
-        // Accesses at random to 40,000 pages: as many come back from any distance as from any other.
-        let evenly = |fault: u64, _| fault * 7919 % 40_000;
-        assert_eq!(settled(1, evenly), MOST);
-        // Expanding 16 pages takes as long as reading them.
-        assert!(settled(16, evenly) < MOST);
-    }
-
-    #[test]
-    fn a_pool_that_is_of_no_use_stays_small_and_comes_back_when_it_is() {
+    fn what_compresses_very_well_is_kept_compressed() {
+        // Thirty pages to a frame: a small pool reaches far.
         let mut sizing = Sizing::new(MOST, FRAMES);
-        let faults = |sizing: &mut Sizing, distance: &dyn Fn(u64) -> u64| {
-            for fault in 0..50_000 {
-                if sizing.note(distance(fault), 1) {
-                    sizing.look(Reach { frames: sizing.target(), pages: 3 * sizing.target() });
-                }
+        sizing.target = MOST / 2;
+        for fault in 0..50_000_u64 {
+            let reach = Reach { frames: sizing.target(), pages: 30 * sizing.target() };
+            // Most come back from the pool, some at once, and a few from just behind it.
+            let distance = match fault % 20 {
+                0 => sizing.reach.pages + fault % 500,
+                1..4 => fault % 500,
+                _ => reach.pages / 2,
+            };
+            if sizing.note(Back { distance, pages: 1, from_pool: distance < reach.pages }) {
+                sizing.look(reach, fault / 20, fault);
             }
-        };
-        faults(&mut sizing, &|fault| fault % 300);
-        assert!(sizing.target() <= SMALLEST);
-        faults(&mut sizing, &|fault| 100 * (fault % 400));
+        }
         assert_eq!(sizing.target(), MOST);
     }
 }

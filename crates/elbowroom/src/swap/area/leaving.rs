@@ -10,6 +10,7 @@ use crate::page::checksum;
 use crate::swap::classes::LARGEST;
 use crate::swap::pool::Handle;
 use crate::swap::tier::expand;
+use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
 /// In tests of the tests: a slot that was given up and is in use again is taken for the one that left.
@@ -44,6 +45,7 @@ impl Swap {
                     let (handle, home) = (*handle, *home);
                     slot.tier = Tier::File(home.position());
                     drop(stripe);
+                    self.left_pool.fetch_add(1, Ordering::Relaxed);
                     return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
                 }
                 Tier::Pool { leaving: leaving @ false, home: None, .. } => {
@@ -86,6 +88,7 @@ impl Swap {
                 Err(()) => self.free_position(position),
             }
         }
+        self.left_pool.fetch_add(arrived, Ordering::Relaxed);
         (arrived, freed)
     }
 
