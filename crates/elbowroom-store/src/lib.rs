@@ -48,6 +48,8 @@ mod limits;
 mod limits;
 #[cfg(not(shuttle))]
 mod looks;
+#[cfg(not(shuttle))]
+mod lifeline;
 mod mapped;
 mod origin;
 mod reactor;
@@ -68,9 +70,13 @@ pub use elbowroom_machine::{Errno, Extent};
 pub use file::{FileId, FileStat, StoreFile, Write};
 pub use guard::{Comer, Guard, Guards, Trials};
 pub use inject::Inject;
+#[cfg(not(shuttle))]
+pub use lifeline::{Handed, Lifeline};
 pub use limits::{open_briefly, with_own_limit};
 pub use origin::Origin;
 pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
+#[cfg(not(shuttle))]
+pub use reactor::reactor_of_child;
 pub use scatter::{SCATTERED_WRITES, WriteRing};
 
 #[cfg(all(test, not(shuttle)))]
