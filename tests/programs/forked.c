@@ -1,10 +1,11 @@
 /* Forked children that go on with the memory of their parent.
- *   forked MODE MIB     MODE:
+ *   forked MODE MIB [RESIDENT_MIB]    so much a process may have in memory at most, if given. MODE:
  *     both       parent and child check all pages, change them in their own ways, and check them again
  *     deep       a child forks in turn, ten deep; all check what they have
  *     exec       fork + exec, many times
  *     threads    other threads change memory all the time while one forks
  *     rights     what may only be read cannot be stored to in the child either
+ *     streams    libc's streams, and small blocks, go on in the child (--heap all: they are managed)
  *     killed     children end by SIGKILL with pages of their own out; the parent needs all its swap again */
 #include "common.h"
 
@@ -41,6 +42,18 @@ static void check(uint64_t seed, size_t from, size_t to, const char *who)
         }
 }
 
+/* What this process has in memory; 0: as much as it likes. */
+static size_t most_resident;
+
+static void check_resident(const char *who)
+{
+    size_t pages, resident;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file != NULL && fscanf(file, "%zu %zu", &pages, &resident) == 2, "statm");
+    fclose(file);
+    CHECK(most_resident == 0 || resident * 4096 <= most_resident, "%s: %zu pages are in memory", who, resident);
+}
+
 static void succeeded(pid_t child, const char *what)
 {
     int status;
@@ -64,6 +77,7 @@ static void both(void)
             memset(own, 9, len / 4);
             SYS(munmap(base + len / 2, len / 2));
             check(2, 0, pages / 2, "child, at last");
+            check_resident("child");
             exit(42);
         }
         check(1, 0, pages, "parent");
@@ -73,6 +87,7 @@ static void both(void)
         succeeded(child, "child");
         fill(1, pages / 4, pages / 2);
         check(1, 0, pages, "parent, at last");
+        check_resident("parent");
     }
 }
 
@@ -184,6 +199,43 @@ static void rights(void)
     check(1, 0, pages, "parent");
 }
 
+static void streams(void)
+{
+    enum { STREAMS = 300, BLOCKS = 200000 };
+    static FILE *stream[STREAMS];
+    static size_t *block[BLOCKS];
+    size_t pages = len / 4096;
+    for (size_t i = 0; i < BLOCKS; i++) {
+        block[i] = malloc(64);
+        *block[i] = i;
+        if (i % (BLOCKS / STREAMS) == 0 && i / (BLOCKS / STREAMS) < STREAMS) {
+            stream[i / (BLOCKS / STREAMS)] = fopen("/dev/null", "w");
+            CHECK(stream[i / (BLOCKS / STREAMS)] != NULL, "fopen");
+        }
+    }
+    for (int round = 0; round < 3; round++) {
+        fill(1, 0, pages);
+        pid_t child = (pid_t)SYS(fork());
+        if (child == 0) {
+            for (size_t i = 0; i < STREAMS; i++)
+                CHECK(fprintf(stream[i], "%zu\n", i) > 0 && fclose(stream[i]) == 0, "stream %zu", i);
+            for (size_t i = 0; i < BLOCKS; i++)
+                CHECK(*block[i] == i, "block %zu: %zu", i, *block[i]);
+            check(1, 0, pages, "child");
+            for (size_t i = 0; i < BLOCKS; i++)
+                free(block[i]);
+            exit(42);
+        }
+        succeeded(child, "child");
+    }
+    for (size_t i = 0; i < STREAMS; i++)
+        CHECK(fprintf(stream[i], "%zu\n", i) > 0 && fclose(stream[i]) == 0, "stream %zu", i);
+    for (size_t i = 0; i < BLOCKS; i++) {
+        CHECK(*block[i] == i, "block %zu: %zu", i, *block[i]);
+        free(block[i]);
+    }
+}
+
 static void killed(void)
 {
     size_t pages = len / 4096;
@@ -205,7 +257,8 @@ static void killed(void)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc == 3, "usage: forked MODE MIB");
+    CHECK(argc == 3 || argc == 4, "usage: forked MODE MIB [RESIDENT_MIB]");
+    most_resident = argc == 4 ? strtoul(argv[3], NULL, 10) << 20 : 0;
     len = strtoul(argv[2], NULL, 10) << 20;
     base = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(base != MAP_FAILED, "mmap");
@@ -220,6 +273,8 @@ int main(int argc, char **argv)
         threads();
     else if (strcmp(mode, "rights") == 0)
         rights();
+    else if (strcmp(mode, "streams") == 0)
+        streams();
     else if (strcmp(mode, "killed") == 0)
         killed();
     else

@@ -11,6 +11,7 @@
 //!
 //! Synchronization: atomics only.
 
+use crate::config::Fork;
 use crate::end;
 use crate::inherit::{self, Child};
 use crate::interpose;
@@ -40,8 +41,7 @@ pub fn register() {
         }
     }
     unsafe extern "C" fn parent() {
-        let copied = state::process().is_some_and(inherit::end);
-        if !copied {
+        if !inherit::end() {
             after_fork();
         }
     }
@@ -129,11 +129,10 @@ pub fn in_child() {
         IS_ONLY_FORKED.store(true, Ordering::Release);
     }
     signals::after_fork();
-    match copy {
-        Child::GoesOn => {}
-        Child::HasNone => keep_windows_closed(libc::MAP_FIXED_NOREPLACE),
-        // They are there, and not registered.
-        Child::Failed => keep_windows_closed(libc::MAP_FIXED),
+    if copy != Child::GoesOn {
+        // With copies they may be there, and not registered: another thread may be making one.
+        let copies = state::options().is_some_and(|options| options.fork == Fork::Copy);
+        keep_windows_closed(if copies { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE });
     }
 }
 

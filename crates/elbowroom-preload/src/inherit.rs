@@ -6,8 +6,13 @@
 //! thread gives itself a file table with the old numbers in it and takes the manager over
 //! ([`service::take_over`]); the forking thread waits for that.
 //!
+//! libc itself stores to its streams in a child before any hook runs. Where those lie in managed memory (an
+//! allocator of the program's own), they must be there: see [`streams`].
+//!
 //! Synchronization: a futex tells the service thread that the fork was made. Forks are one at a time: the
 //! manager rests for one.
+
+mod streams;
 
 use crate::config::Fork;
 use crate::fork;
@@ -20,10 +25,14 @@ use elbowroom::{Host, Inheritance, Manager, Space};
 use libc::{c_int, c_long};
 use std::cell::Cell;
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Numbers that a child needs beyond those that the parent's threads have.
 const MORE_NUMBERS: u64 = 64;
+/// So near to managed memory no thread's stack may be that forks, in bytes.
+const STACK_BYTES: usize = 256 << 10;
+/// How often it is tried to find all of libc's streams in memory.
+const STREAM_ROUNDS: usize = 16;
 
 /// What a service thread has begun.
 pub struct Begun {
@@ -32,10 +41,13 @@ pub struct Begun {
     tid: u32,
     /// The highest number in that table.
     top: RawFd,
+    /// A futex: 1 once the fork was made, or is not to be.
+    over: AtomicU32,
 }
 
 /// What the child's threads need.
 pub struct Copying {
+    begun: *const Begun,
     /// Descriptors in the program's file table, and the numbers that they are to have in that of the child's
     /// threads.
     pub opened: Vec<(RawFd, RawFd)>,
@@ -54,7 +66,7 @@ thread_local! {
 /// for [`until_made`].
 pub fn begin_quiet(manager: &Manager, space: &Space<Host>) -> Result<usize, i32> {
     let inheritance = manager.fork_begins(space).map_err(|error| error.raw_os_error())?;
-    let begun = Begun { inheritance, tid: sys::gettid(), top: highest_number() };
+    let begun = Begun { inheritance, tid: sys::gettid(), top: highest_number(), over: AtomicU32::new(0) };
     Ok(Box::into_raw(Box::new(begun)) as usize)
 }
 
@@ -64,31 +76,54 @@ fn highest_number() -> RawFd {
 }
 
 /// Waits until the fork was made, and lets the manager go on.
-pub fn until_made(process: &Process, manager: &Manager, begun: usize) {
-    while process.fork_over.load(Ordering::Acquire) == 0 {
-        sys::futex_wait(&process.fork_over, 0, None);
+pub fn until_made(manager: &Manager, begun: usize) {
+    // SAFETY: `begin_quiet` made it for this call; the forking thread does not use it once it has stored.
+    let begun = unsafe { Box::from_raw(begun as *mut Begun) };
+    while begun.over.load(Ordering::Acquire) == 0 {
+        sys::futex_wait(&begun.over, 0, None);
     }
-    // SAFETY: `begin_quiet` made it for this call; the forking thread does not use it any more.
-    drop(unsafe { Box::from_raw(begun as *mut Begun) });
+    drop(begun);
     manager.fork_ends();
 }
 
 /// Before a fork: prepares for a child that goes on with a copy of the manager, if that is wanted and can be;
 /// `false`: it is to be made in another way.
 pub fn begin(process: &Process) -> bool {
-    let late = fork::late_forks();
     let wanted = state::options().is_some_and(|options| options.fork == Fork::Copy && options.swap_bytes > 0);
-    if !wanted || late != 0 || state::alive().is_none() {
-        return false;
-    }
-    process.fork_over.store(0, Ordering::Release);
-    let Ok(begun) = request::submit(process, Op::ForkBegins) else {
-        process.count(Reason::NotGiven);
+    let Some((_, manager)) = state::alive().filter(|_| wanted && fork::late_forks() == 0) else {
         return false;
     };
-    // SAFETY: made by `begin_quiet`, and there until `fork_over` is stored.
-    let Begun { inheritance, tid, top } = unsafe { &*(begun as *const Begun) };
-    let mut copying = Copying { opened: Vec::new(), top: *top, late };
+    let here = &raw const wanted as usize;
+    if manager.windows().intersects(here.saturating_sub(STACK_BYTES), 2 * STACK_BYTES) {
+        // The child's stack would grow before its windows are registered.
+        process.count(Reason::NotGiven);
+        return false;
+    }
+    streams::lock();
+    let begun = (0..STREAM_ROUNDS).any(|_| {
+        let Some(away) = rest(process, manager) else { return false };
+        if away.is_empty() {
+            return true;
+        }
+        end_rest();
+        streams::touch(&away);
+        false
+    });
+    if !begun {
+        streams::unlock();
+        process.count(Reason::NotGiven);
+    }
+    begun
+}
+
+/// Has the manager rest, and opens what the child needs. Gives the pages of libc's streams that are not in
+/// memory; `None`: it cannot be.
+fn rest(process: &Process, manager: &Manager) -> Option<Vec<usize>> {
+    let late = fork::late_forks();
+    let begun = request::submit(process, Op::ForkBegins).ok()? as *const Begun;
+    // SAFETY: made by `begin_quiet`, and there until `over` is stored.
+    let Begun { inheritance, tid, top, .. } = unsafe { &*begun };
+    let mut copying = Copying { begun, opened: Vec::new(), top: *top, late };
     let all = inheritance.files.iter().chain(&inheritance.lifeline);
     let opened = is_room_above(*top)
         && all.into_iter().all(|handed| {
@@ -97,10 +132,28 @@ pub fn begin(process: &Process) -> bool {
             fd.is_some()
         });
     COPYING.set(Box::into_raw(Box::new(copying)));
-    if !opened {
-        end(process);
+    if opened {
+        return Some(streams::away(manager.windows()));
     }
-    opened
+    end_rest();
+    None
+}
+
+/// Has the manager go on; nothing if it does not rest for this thread. Tells whether it did.
+fn end_rest() -> bool {
+    let copying = COPYING.replace(std::ptr::null_mut());
+    if copying.is_null() {
+        return false;
+    }
+    // SAFETY: made by `rest`, on this thread, which has taken it.
+    let copying = unsafe { Box::from_raw(copying) };
+    copying.close();
+    // SAFETY: it is there until this is stored.
+    let over = unsafe { &raw const (*copying.begun).over };
+    // SAFETY: as above; this store is the last access.
+    unsafe { &*over }.store(1, Ordering::Release);
+    sys::futex_wake(over.cast(), 1);
+    true
 }
 
 fn is_room_above(top: RawFd) -> bool {
@@ -119,17 +172,12 @@ fn open_again(tid: u32, number: RawFd, flags: c_int) -> Option<RawFd> {
 }
 
 /// In the parent, after the fork; nothing if [`begin`] did nothing. Tells whether it did.
-pub fn end(process: &Process) -> bool {
-    let copying = COPYING.replace(std::ptr::null_mut());
-    if copying.is_null() {
-        return false;
+pub fn end() -> bool {
+    let ended = end_rest();
+    if ended {
+        streams::unlock();
     }
-    // SAFETY: made by `begin`, on this thread, which has taken it.
-    let copying = unsafe { Box::from_raw(copying) };
-    copying.close();
-    process.fork_over.store(1, Ordering::Release);
-    sys::futex_wake(process.fork_over.as_ptr(), 1);
-    true
+    ended
 }
 
 /// What came of the copy of the manager, in a child.
@@ -149,7 +197,7 @@ pub fn in_child(process: &'static Process) -> Child {
     if copying.is_null() {
         return Child::HasNone;
     }
-    // SAFETY: as in `end`; the memory is the child's copy.
+    // SAFETY: as in `end_rest`; the memory is the child's copy.
     let copying = unsafe { Box::from_raw(copying) };
     let goes_on = copying.late == fork::late_forks()
         && state::last_manager().is_some_and(|manager| service::take_over(process, manager, &copying));

@@ -349,7 +349,7 @@ impl Pool {
             // SAFETY: as above; `asked` is not used any more.
             unsafe { Request::complete(request) };
             if let Some(begun) = begun {
-                inherit::until_made(self.process, self.manager, begun);
+                inherit::until_made(self.manager, begun);
             }
         }
     }

@@ -69,8 +69,6 @@ pub struct Process {
     changes: AtomicU32,
     /// Forks that are under way: what they hand back stays so.
     forks: AtomicU32,
-    /// A futex: 1 once the fork was made for which the manager rests.
-    pub fork_over: AtomicU32,
     our_threads: [AtomicU32; MAX_OUR_THREADS],
     our_thread_count: AtomicU32,
 }

@@ -158,3 +158,73 @@ impl Drop for Working<'_> {
         }
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use elbowroom_sync::atomic::{AtomicBool, AtomicUsize};
+    use elbowroom_sync::time::Duration;
+    use std::sync::Arc;
+
+    /// Nobody is in the middle of anything while somebody forks; verbs, helpers and handlers go on afterwards.
+    #[test]
+    fn all_rest_while_somebody_forks() {
+        let quiet = Arc::new(Quiet::new(&LockStats::new(), None));
+        let (busy, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let turns = Arc::new(AtomicUsize::new(0));
+        let thread = |body: fn(&Quiet, &dyn Fn())| {
+            let (quiet, busy, stop, turns) = (quiet.clone(), busy.clone(), stop.clone(), turns.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Acquire) {
+                    body(&quiet, &|| {
+                        busy.fetch_add(1, Ordering::AcqRel);
+                        std::thread::sleep(Duration::from_micros(50));
+                        turns.fetch_add(1, Ordering::Relaxed);
+                        busy.fetch_sub(1, Ordering::AcqRel);
+                    });
+                }
+            })
+        };
+        fn by_itself(quiet: &Quiet, who: Rester, turn: &dyn Fn()) {
+            if quiet.is_wanted(who) {
+                quiet.rest(who);
+            }
+            turn();
+        }
+        let threads = [
+            thread(|quiet, turn| {
+                let _working = quiet.work();
+                turn();
+            }),
+            thread(|quiet, turn| by_itself(quiet, Rester::Helper, turn)),
+            thread(|quiet, turn| by_itself(quiet, Rester::Helper, turn)),
+            thread(|quiet, turn| by_itself(quiet, Rester::Handler, turn)),
+        ];
+        for _ in 0..200 {
+            let before = turns.load(Ordering::Relaxed);
+            assert!(quiet.begin(2, 1, || ()));
+            assert_eq!(busy.load(Ordering::Acquire), 0);
+            let still = turns.load(Ordering::Relaxed);
+            std::thread::sleep(Duration::from_micros(200));
+            assert_eq!(turns.load(Ordering::Relaxed), still);
+            quiet.end();
+            while turns.load(Ordering::Relaxed) < before + 4 {
+                std::thread::yield_now();
+            }
+        }
+        stop.store(true, Ordering::Release);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    /// The child has none of the threads that rest in the parent.
+    #[test]
+    fn a_child_begins_anew() {
+        let quiet = Quiet::new(&LockStats::new(), None);
+        quiet.state.lock().rest = [3, 2];
+        quiet.state.lock().wanted = ALL;
+        quiet.renew();
+        drop(quiet.work());
+        assert!(!quiet.is_wanted(Rester::Helper));
+        assert_eq!(quiet.state.lock().rest, [0, 0]);
+    }
+}
