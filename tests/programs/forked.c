@@ -6,8 +6,10 @@
  *     threads    other threads change memory all the time while one forks
  *     rights     what may only be read cannot be stored to in the child either
  *     streams    libc's streams, and small blocks, go on in the child (--heap all: they are managed)
+ *     orphan     a child ends before its own child, which needs the swap file of the first
  *     killed     children end by SIGKILL with pages of their own out; the parent needs all its swap again */
 #include "common.h"
+#include <sys/prctl.h>
 
 static size_t len;
 static uint8_t *base;
@@ -91,10 +93,18 @@ static void both(void)
     }
 }
 
+/* A tenth of the memory is of each generation so far, the rest of the first. */
+static void check_generations(int depth)
+{
+    size_t pages = len / 4096;
+    for (size_t part = 0; part < 10; part++)
+        check(part <= (size_t)depth ? part : 0, part * pages / 10, (part + 1) * pages / 10, "a generation");
+}
+
 static void deep(int depth)
 {
     size_t pages = len / 4096;
-    fill((uint64_t)depth, (size_t)depth * pages / 10, (size_t)(depth + 1) * pages / 10);
+    fill((uint64_t)depth, (size_t)depth * pages / 10, depth == 0 ? pages : (size_t)(depth + 1) * pages / 10);
     if (depth < 9) {
         pid_t child = (pid_t)SYS(fork());
         if (child == 0) {
@@ -103,13 +113,11 @@ static void deep(int depth)
         }
         if (depth % 2 == 0)
             succeeded(child, "child");
-        for (int other = 0; other <= depth; other++)
-            check((uint64_t)other, (size_t)other * pages / 10, (size_t)(other + 1) * pages / 10, "depth");
+        check_generations(depth);
         if (depth % 2 == 1)
             succeeded(child, "child");
     }
-    for (int other = 0; other <= depth; other++)
-        check((uint64_t)other, (size_t)other * pages / 10, (size_t)(other + 1) * pages / 10, "depth");
+    check_generations(depth);
 }
 
 static void exec(void)
@@ -165,6 +173,41 @@ static void threads(void)
     stop = true;
     for (size_t i = 0; i < 3; i++)
         pthread_join(thread[i], NULL);
+}
+
+/* A child's child outlives the child, and reads what is in the first one's swap file while that goes on. */
+static void orphan(void)
+{
+    size_t pages = len / 4096;
+    int go[2];
+    SYS(pipe(go));
+    /* Children of children that have ended become ours. */
+    SYS(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0));
+    fill(1, 0, pages);
+    pid_t child = (pid_t)SYS(fork());
+    if (child == 0) {
+        pid_t orphan = (pid_t)SYS(fork());
+        if (orphan == 0) {
+            char byte;
+            SYS(close(go[1]));
+            CHECK(read(go[0], &byte, 1) == 1, "read");
+            check(1, 0, pages, "orphan");
+            fill(2, 0, pages);
+            check(2, 0, pages, "orphan");
+            exit(42);
+        }
+        exit(42);
+    }
+    succeeded(child, "child");
+    sleep(3);
+    for (uint64_t round = 3; round < 6; round++) {
+        fill(round, 0, pages);
+        check(round, 0, pages, "parent");
+    }
+    SYS((int)write(go[1], "x", 1));
+    int status;
+    pid_t orphan = waitpid(-1, &status, 0);
+    CHECK(orphan > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 42, "orphan: %#x", status);
 }
 
 static sigjmp_buf back;
@@ -273,6 +316,8 @@ int main(int argc, char **argv)
         threads();
     else if (strcmp(mode, "rights") == 0)
         rights();
+    else if (strcmp(mode, "orphan") == 0)
+        orphan();
     else if (strcmp(mode, "streams") == 0)
         streams();
     else if (strcmp(mode, "killed") == 0)

@@ -47,6 +47,12 @@ fn streams_of_a_managed_heap(variant: Variant) {
 }
 behaviour!(streams_of_a_managed_heap: m16, copy);
 
+/// A child's child needs pages of the first process's file after the child has gone.
+fn orphans(variant: Variant) {
+    forked(variant, "orphan", "256M", &[]);
+}
+behaviour!(orphans: m16, copy);
+
 /// What a child read of the parent's file is free again once it is gone, however it went: the swap has room for
 /// the memory twice, and six children leave theirs behind.
 fn children_are_killed(variant: Variant) {

@@ -104,7 +104,8 @@ pub(crate) fn unshare(range: Range<usize>) {
     let process = rustix::process::getpid().as_raw_nonzero().get() as c_long;
     let pages: Vec<_> = range.step_by(PAGE_SIZE).filter(|page| is_resident(*page)).collect();
     for some in pages.chunks(UNSHARED_AT_ONCE) {
-        let mut remote: Vec<_> = some.iter().map(|page| Vector { base: *page as *mut c_void, len: 1 }).collect();
+        let mut remote: Vec<_> =
+            some.iter().map(|page| Vector { base: *page as *mut c_void, len: 1 }).collect();
         let mut rest = &mut remote[..];
         // A page that cannot be read ends the call; those behind it are read by another.
         while !rest.is_empty() {
@@ -113,7 +114,15 @@ pub(crate) fn unshare(range: Range<usize>) {
             // SAFETY: the arguments are those of process_vm_readv(2): one vector of as many bytes as there
             // are remote ones; the kernel writes to `bytes` only.
             let read = unsafe {
-                syscall(SYS_PROCESS_VM_READV, process, &raw const local, 1 as c_long, rest.as_ptr(), rest.len(), none)
+                syscall(
+                    SYS_PROCESS_VM_READV,
+                    process,
+                    &raw const local,
+                    1 as c_long,
+                    rest.as_ptr(),
+                    rest.len(),
+                    none,
+                )
             };
             let read = usize::try_from(read).unwrap_or(0);
             rest = &mut rest[(read.max(1))..];

@@ -82,8 +82,8 @@ fn shared() -> Option<&'static Shared> {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
-/// How many forks of this tree took too long while a manager rested for them. Their children have no copy that
-/// is whole, and find the number changed.
+/// How many forks of this tree took too long while a manager rested for them. Their children have no copy
+/// that is whole, and find the number changed.
 pub fn late_forks() -> i64 {
     shared().map_or(1, |shared| shared.late_forks.load(Ordering::SeqCst))
 }

@@ -1,7 +1,7 @@
 //! A fork whose child goes on with a copy of the manager. docs/decisions/0025-fork.md
 //!
-//! Before it, a service thread has the manager rest ([`Op::ForkBegins`]) and waits, in [`until_made`], for the
-//! end of the fork. The forking thread meanwhile opens, in the program's file table, what the child's threads
+//! Before it, a service thread has the manager rest ([`Op::ForkBegins`]) and waits, in [`until_made`], for
+//! the end of the fork. The forking thread meanwhile opens, in the program's file table, what the child's threads
 //! need of the parent's: a fork copies only that table. In the child, before any other hook runs, a first
 //! thread gives itself a file table with the old numbers in it and takes the manager over
 //! ([`service::take_over`]); the forking thread waits for that.
@@ -16,7 +16,6 @@ mod streams;
 
 use crate::config::Fork;
 use crate::fork;
-use crate::reason::Reason;
 use crate::request::{self, Op};
 use crate::service;
 use crate::state::{self, Process};
@@ -47,6 +46,7 @@ pub struct Begun {
 
 /// What the child's threads need.
 pub struct Copying {
+    /// There until it is told that the fork was made; in the child for ever.
     begun: *const Begun,
     /// Descriptors in the program's file table, and the numbers that they are to have in that of the child's
     /// threads.
@@ -56,6 +56,9 @@ pub struct Copying {
     /// What [`fork::late_forks`] said before.
     late: i64,
 }
+
+// SAFETY: what it points to is only read, but for an atomic.
+unsafe impl Sync for Copying {}
 
 thread_local! {
     /// The fork that this thread makes.
@@ -96,7 +99,6 @@ pub fn begin(process: &Process) -> bool {
     let here = &raw const wanted as usize;
     if manager.windows().intersects(here.saturating_sub(STACK_BYTES), 2 * STACK_BYTES) {
         // The child's stack would grow before its windows are registered.
-        process.count(Reason::NotGiven);
         return false;
     }
     streams::lock();
@@ -111,7 +113,6 @@ pub fn begin(process: &Process) -> bool {
     });
     if !begun {
         streams::unlock();
-        process.count(Reason::NotGiven);
     }
     begun
 }
@@ -124,7 +125,7 @@ fn rest(process: &Process, manager: &Manager) -> Option<Vec<usize>> {
     // SAFETY: made by `begin_quiet`, and there until `over` is stored.
     let Begun { inheritance, tid, top, .. } = unsafe { &*begun };
     let mut copying = Copying { begun, opened: Vec::new(), top: *top, late };
-    let all = inheritance.files.iter().chain(&inheritance.lifeline);
+    let all = inheritance.files.iter().chain(&inheritance.lifelines);
     let opened = is_room_above(*top)
         && all.into_iter().all(|handed| {
             let fd = open_again(*tid, handed.number, handed.flags.bits() as c_int);
@@ -197,15 +198,21 @@ pub fn in_child(process: &'static Process) -> Child {
     if copying.is_null() {
         return Child::HasNone;
     }
-    // SAFETY: as in `end_rest`; the memory is the child's copy.
-    let copying = unsafe { Box::from_raw(copying) };
+    // SAFETY: as in `end_rest`; the memory is the child's copy, and leaked: a thread of ours reads it.
+    let copying: &'static Copying = unsafe { &*copying };
     let goes_on = copying.late == fork::late_forks()
-        && state::last_manager().is_some_and(|manager| service::take_over(process, manager, &copying));
+        && state::last_manager().is_some_and(|manager| service::take_over(process, manager, copying));
     copying.close();
     if goes_on { Child::GoesOn } else { Child::Failed }
 }
 
 impl Copying {
+    /// In the child: what it inherits.
+    pub fn inheritance(&self) -> &Inheritance {
+        // SAFETY: made by `begin_quiet`; what frees it, does so in the parent.
+        unsafe { &(*self.begun).inheritance }
+    }
+
     /// Closes what the program's file table has of it.
     fn close(&self) {
         for (fd, _) in &self.opened {

@@ -63,8 +63,8 @@ fn start(process: &'static Process) {
     start_threads(process, reserve, move || first_thread(process));
 }
 
-/// Starts, after `prepare`, the watcher, and a thread that does `first`, after which the manager serves or has
-/// failed.
+/// Starts, after `prepare`, the watcher, and a thread that does `first`, after which the manager serves or
+/// has failed.
 fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl FnOnce() + Send + 'static) {
     let kept = sys::errno();
     // What libc and std call on this thread while it makes threads goes straight to the kernel.
@@ -162,14 +162,17 @@ fn serve_with(process: &'static Process, manager: &'static Manager, space: Space
 
 /// In a forked child, on its only thread: has the copy of its parent's manager go on. `false`: it cannot, and
 /// that was said.
-pub fn take_over(process: &'static Process, manager: &'static Manager, copying: &Copying) -> bool {
-    let (opened, top) = (copying.opened.clone(), copying.top);
+pub fn take_over(process: &'static Process, manager: &'static Manager, copying: &'static Copying) -> bool {
     let first = move || {
-        let renewed = inherit::own_file_table(&opened, top)
-            .and_then(|()| manager.renew().map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error())));
+        let renewed = inherit::own_file_table(&copying.opened, copying.top).and_then(|()| {
+            let renewed = manager.renew(copying.inheritance());
+            renewed.map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
+        });
         match renewed {
             Ok(space) => serve_with(process, manager, space),
-            Err(error) => fail(process, format!("a forked child cannot go on with the memory it has: {error}")),
+            Err(error) => {
+                fail(process, format!("a forked child cannot go on with the memory it has: {error}"));
+            }
         }
     };
     process.phase.store(STARTING, Ordering::Release);

@@ -42,14 +42,14 @@ mod inject;
 #[cfg(shuttle)]
 mod inline;
 #[cfg(not(shuttle))]
+mod lifeline;
+#[cfg(not(shuttle))]
 mod limits;
 #[cfg(shuttle)]
 #[path = "limits_model.rs"]
 mod limits;
 #[cfg(not(shuttle))]
 mod looks;
-#[cfg(not(shuttle))]
-mod lifeline;
 mod mapped;
 mod origin;
 mod reactor;
@@ -74,9 +74,9 @@ pub use inject::Inject;
 pub use lifeline::{Handed, Lifeline};
 pub use limits::{open_briefly, with_own_limit};
 pub use origin::Origin;
-pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
 #[cfg(not(shuttle))]
 pub use reactor::reactor_of_child;
+pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
 pub use scatter::{SCATTERED_WRITES, WriteRing};
 
 #[cfg(all(test, not(shuttle)))]

@@ -21,6 +21,11 @@ pub struct Handed {
 }
 
 impl Handed {
+    /// One that the calling thread's table has for good: another process's end of a [`Lifeline`].
+    pub fn lifeline(number: RawFd) -> Self {
+        Self { number, flags: OFlags::WRONLY, _own: None }
+    }
+
     pub(crate) fn of(fd: &impl AsFd, flags: OFlags) -> Self {
         Self { number: fd.as_fd().as_raw_fd(), flags, _own: None }
     }

@@ -152,9 +152,7 @@ fn engine(
 ) -> Result<Box<dyn Reactor>, Errno> {
     let uring = || -> Result<Box<dyn Reactor>, Errno> {
         Ok(match Uring::new(RingMode::Deferred, watch, bell.clone(), inject.clone()) {
-            Err(Errno::INVAL) => {
-                Box::new(Uring::new(RingMode::Plain, watch, bell.clone(), inject.clone())?)
-            }
+            Err(Errno::INVAL) => Box::new(Uring::new(RingMode::Plain, watch, bell.clone(), inject.clone())?),
             ring => Box::new(ring?),
         })
     };

@@ -430,7 +430,8 @@ mod tests {
         temp.write_all(&[7; 5000]).unwrap();
         let file = Arc::new(StoreFile::open(temp.path(), false, None).unwrap());
         let (watched, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        let mut ring = Uring::new(RingMode::Plain, Some(watched.as_raw_fd()), Bell::new().unwrap(), None).unwrap();
+        let mut ring =
+            Uring::new(RingMode::Plain, Some(watched.as_raw_fd()), Bell::new().unwrap(), None).unwrap();
         let long = Some(Duration::from_secs(20));
         ring.read(Read { file, offset: 0, len: 8192, buf: crate::test_extent::extent(1), token: 3 });
         let mut done = Vec::new();

@@ -66,8 +66,8 @@ pub struct Config {
     pub alone: bool,
     /// Called before the kernel maps a file that was managed, with the file.
     pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
-    /// Called before the manager goes on although a fork was not made within the bound: what its child gets is
-    /// not whole.
+    /// Called before the manager goes on although a fork was not made within the bound: what its child gets
+    /// is not whole.
     pub on_late_fork: Option<fn()>,
     /// A fault that was not served for so long is reported, and ended by SIGBUS.
     pub fault_bound: Duration,

@@ -15,18 +15,19 @@ use elbowroom_sync::atomic::Ordering;
 /// Threads of a manager that work by themselves: flusher, watchdog, supplier.
 const HELPERS: usize = 3;
 
-/// What a child of fork needs beside its copy of the memory: descriptors, of the file table of the thread that
-/// began the fork.
+/// What a child of fork needs beside its copy of the memory: descriptors, of the file table of the thread
+/// that began the fork.
 pub struct Inheritance {
     /// The parent's, to be opened anew by the forking thread.
     pub files: Vec<Handed>,
-    /// As long as the child, or a child of its, has this open, the parent keeps what they read.
-    pub lifeline: Option<Handed>,
+    /// The same: as long as the child, or a child of its, has these open, its ancestors keep what they read.
+    pub lifelines: Vec<Handed>,
 }
 
 impl Manager<Host> {
     /// A fork begins: everything that is a file's goes back to the kernel, and from then on until
-    /// [`Manager::fork_ends`] the manager is quiet. Not within [`Manager::work`]. `Space` is the process's own.
+    /// [`Manager::fork_ends`] the manager is quiet. Not within [`Manager::work`]. The space is the process's
+    /// own.
     ///
     /// # Errors
     /// EBUSY: it does not become quiet within the bound, or something is a file's still. The kernel's. Then
@@ -57,15 +58,15 @@ impl Manager<Host> {
             // Mapped by another thread just now.
             return Err(Errno::BUSY);
         }
-        let mut lifeline = None;
+        let mut lifelines = core.swap.lifelines();
         if core.swap.has_file() {
             let (ours, theirs) = Lifeline::new()?;
             core.swap.watch(ours);
-            lifeline = Some(theirs);
+            lifelines.push(theirs);
         }
         core.mmu.fork_begins()?;
         let files = core.swap.lend().iter().flat_map(|file| file.handed()).collect();
-        Ok(Inheritance { files, lifeline })
+        Ok(Inheritance { files, lifelines })
     }
 
     /// It was made, or was not: the parent goes on. Its own end of the lifeline was closed.
@@ -81,13 +82,14 @@ impl Manager<Host> {
         working
     }
 
-    /// In the child, by a thread in whose file table the inherited files have the numbers that they had, and
+    /// In the child, by a thread in whose file table what was inherited has the numbers that it had, and
     /// nothing else has one that the parent's had: takes the manager over. Files are not managed in a child.
     ///
     /// # Errors
     /// What is missing. The windows must not be touched then.
-    pub fn renew(&self) -> Result<Space<Host>, Errno> {
+    pub fn renew(&self, inherited: &Inheritance) -> Result<Space<Host>, Errno> {
         let core = self.core();
+        core.swap.keep_lifelines(inherited.lifelines.iter().map(|lifeline| lifeline.number).collect());
         if !core.swap.has_what_it_had() {
             return Err(Errno::BADF);
         }
@@ -112,7 +114,8 @@ impl Manager<Host> {
             let watch = Host::watch(&core.mmu, number);
             reactors.push(reactor_of_child(core.config.engine, watch, &inbox.kicker, core.swap.faults())?);
         }
-        self.start_in_child(reactors).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        self.start_in_child(reactors)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         Ok(space)
     }
 }

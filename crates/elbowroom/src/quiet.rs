@@ -1,8 +1,9 @@
 //! A moment in which a manager does nothing: a fork copies it as it is then.
 //!
-//! First the verbs of other threads end, and the threads that work by themselves (flusher, supplier, watchdog)
-//! rest where they have nothing in hand; the handlers serve faults meanwhile, for which a verb may wait. Then
-//! the handlers finish what is being read, take no new faults, and rest. Nobody who rests has a lock.
+//! First the verbs of other threads end, and the threads that work by themselves (flusher, supplier,
+//! watchdog) rest where they have nothing in hand; the handlers serve faults meanwhile, for which a verb may
+//! wait. Then the handlers finish what is being read, take no new faults, and rest. Nobody who rests has a
+//! lock.
 //!
 //! Synchronization: one lock of the class `queue`; `wanted` is also in an atomic, so that a thread's turn
 //! costs one load where nobody wants to fork.
@@ -76,7 +77,8 @@ impl Quiet {
         }
     }
 
-    /// Rests until the fork was made. For a thread with nothing in hand, if it [`is_wanted`](Self::is_wanted).
+    /// Rests until the fork was made. For a thread with nothing in hand, if it
+    /// [`is_wanted`](Self::is_wanted).
     pub(crate) fn rest(&self, who: Rester) {
         let deadline = Instant::now() + FORK_BOUND;
         let mut state = self.state.lock();

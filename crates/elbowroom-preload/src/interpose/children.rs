@@ -19,7 +19,8 @@ export! {
     system(command: *const c_char) -> c_int = run_shell;
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE = open_shell;
     _Fork() -> c_int = fork_without_handlers;
-    __register_atfork(prepare: Start, parent: Start, child: Start, dso: *mut c_void) -> c_int = register_hooks;
+    __register_atfork(prepare: Start, parent: Start, child: Start, dso: *mut c_void) -> c_int
+        = register_hooks;
     clone(start: Start, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,
         tls: *mut c_void, child_tid: *mut c_int) -> c_int = make_clone;
     __clone(start: Start, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,

@@ -109,7 +109,10 @@ impl<P: Platform> Space<P> {
     #[cfg(not(shuttle))]
     pub(crate) fn without_stores(&self) -> Vec<Range<usize>> {
         let parts = self.parts(&self.everything()).into_iter();
-        parts.filter(|part| !part.spec.prot.contains(crate::vma::Prot::WRITE)).map(|part| part.range).collect()
+        parts
+            .filter(|part| !part.spec.prot.contains(crate::vma::Prot::WRITE))
+            .map(|part| part.range)
+            .collect()
     }
 
     fn everything(&self) -> Range<usize> {

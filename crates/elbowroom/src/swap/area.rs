@@ -19,16 +19,18 @@ use super::sizing::{Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::{Home, checksum};
-#[cfg(not(shuttle))]
-use elbowroom_store::Lifeline;
-use elbowroom_store::{Inject, StoreFile};
-use elbowroom_sync::epoch::{ArcCell, pin};
 use elbowroom_machine::PAGE_SHIFT;
+#[cfg(not(shuttle))]
+use elbowroom_store::{Handed, Lifeline};
+use elbowroom_store::{Inject, StoreFile};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::epoch::{ArcCell, pin};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU32;
 use std::ops::Range;
+#[cfg(not(shuttle))]
+use std::os::fd::RawFd;
 
 /// In tests of the tests: the file is taken to have the bytes of a page that was stored to.
 const MUTANT_STALE_HOME: bool = cfg!(elbowroom_mutant = "stale_home");
@@ -158,6 +160,9 @@ pub struct Swap {
     /// Children that may read the file.
     #[cfg(not(shuttle))]
     children: Mutex<Vec<Lifeline>>,
+    /// The other ends of the lifelines of this process's ancestors, which it has open.
+    #[cfg(not(shuttle))]
+    held: Mutex<Vec<RawFd>>,
 }
 
 /// The file, and which of its pages are free.
@@ -215,6 +220,8 @@ impl Swap {
             inject: None,
             #[cfg(not(shuttle))]
             children: locks.mutex(LockClass::Queue, Vec::new()),
+            #[cfg(not(shuttle))]
+            held: locks.mutex(LockClass::Queue, Vec::new()),
         }
     }
 
@@ -249,16 +256,28 @@ impl Swap {
         self.children.lock().push(child);
     }
 
+    /// What this process has open so that its ancestors keep what it reads: for its children, too.
+    #[cfg(not(shuttle))]
+    pub fn lifelines(&self) -> Vec<Handed> {
+        self.held.lock().iter().map(|number| Handed::lifeline(*number)).collect()
+    }
+
+    /// In the child of a fork: has these open, to its end.
+    #[cfg(not(shuttle))]
+    pub fn keep_lifelines(&self, numbers: Vec<RawFd>) {
+        *self.held.lock() = numbers;
+    }
+
     /// Takes back what was lent, if no child is left that reads the file.
     #[cfg(not(shuttle))]
     pub fn look_after_children(&self) {
-        let mut children = self.children.lock();
-        let before = children.len();
-        children.retain(|child| !child.is_over());
-        if before > 0
-            && children.is_empty()
-            && let Some(own) = &self.file
-        {
+        let last_is_gone = {
+            let mut children = self.children.lock();
+            let before = children.len();
+            children.retain(|child| !child.is_over());
+            before > 0 && children.is_empty()
+        };
+        if last_is_gone && let Some(own) = &self.file {
             own.positions.lock().take_back();
         }
     }

@@ -18,7 +18,14 @@ pub struct Positions {
 impl Positions {
     /// All of so many pages are free.
     pub fn new(pages: u64) -> Self {
-        Self { words: vec![0; pages.div_ceil(64) as usize], pages, taken: 0, lent: Vec::new(), due: Vec::new(), next: 0 }
+        Self {
+            words: vec![0; pages.div_ceil(64) as usize],
+            pages,
+            taken: 0,
+            lent: Vec::new(),
+            due: Vec::new(),
+            next: 0,
+        }
     }
 
     /// How many are taken.
