@@ -53,7 +53,7 @@ static void check_resident(const char *who)
     FILE *file = fopen("/proc/self/statm", "r");
     CHECK(file != NULL && fscanf(file, "%zu %zu", &pages, &resident) == 2, "statm");
     fclose(file);
-    CHECK(most_resident == 0 || resident * 4096 <= most_resident, "%s: %zu pages are in memory", who, resident);
+    CHECK(most_resident == 0 || resident * 4096 <= most_resident, "%s: %zu pages", who, resident);
 }
 
 static void succeeded(pid_t child, const char *what)

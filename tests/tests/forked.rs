@@ -1,5 +1,5 @@
-//! `run --swap --fork copy`: forked children go on with their parent's memory, four times the budget, and have
-//! a manager of their own.
+//! `run --swap --fork copy`: forked children go on with their parent's memory, four times the budget, and
+//! have a manager of their own.
 
 use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
 
@@ -53,8 +53,8 @@ fn orphans(variant: Variant) {
 }
 behaviour!(orphans: m16, copy);
 
-/// What a child read of the parent's file is free again once it is gone, however it went: the swap has room for
-/// the memory twice, and six children leave theirs behind.
+/// What a child read of the parent's file is free again once it is gone, however it went: the swap has room
+/// for the memory twice, and six children leave theirs behind.
 fn children_are_killed(variant: Variant) {
     forked(variant, "killed", "150M", &["--swap-encrypt"]);
 }

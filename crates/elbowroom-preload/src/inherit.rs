@@ -1,9 +1,9 @@
 //! A fork whose child goes on with a copy of the manager. docs/decisions/0025-fork.md
 //!
-//! Before it, a service thread has the manager rest ([`Op::ForkBegins`]) and waits, in [`until_made`], for
-//! the end of the fork. The forking thread meanwhile opens, in the program's file table, what the child's threads
-//! need of the parent's: a fork copies only that table. In the child, before any other hook runs, a first
-//! thread gives itself a file table with the old numbers in it and takes the manager over
+//! Before it, a service thread has the manager rest ([`Op::ForkBegins`]), and waits for the end of the fork
+//! in [`until_made`]. The forking thread meanwhile opens, in the program's file table, what the child's
+//! threads need of the parent's: a fork copies only that table. In the child, before any other hook runs, a
+//! first thread gives itself a file table with the old numbers in it and takes the manager over
 //! ([`service::take_over`]); the forking thread waits for that.
 //!
 //! libc itself stores to its streams in a child before any hook runs. Where those lie in managed memory (an

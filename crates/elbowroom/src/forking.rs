@@ -75,8 +75,8 @@ impl Manager<Host> {
         self.core().quiet.end();
     }
 
-    /// Announces that a thread which is none of the manager's uses it until the value is dropped: a fork waits
-    /// for that.
+    /// Announces that a thread which is none of the manager's uses it until the value is dropped: a fork
+    /// waits for that.
     pub fn work(&self) -> impl Drop + '_ {
         let working: Working<'_> = self.core().quiet.work();
         working

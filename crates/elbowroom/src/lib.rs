@@ -22,6 +22,7 @@ mod object;
 mod page;
 mod pause;
 mod platform;
+#[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
 mod quiet;
 mod readahead;
 mod reclaim;

@@ -168,7 +168,7 @@ mod tests {
     use elbowroom_sync::time::Duration;
     use std::sync::Arc;
 
-    /// Nobody is in the middle of anything while somebody forks; verbs, helpers and handlers go on afterwards.
+    /// Nobody is in the middle of anything while somebody forks; all go on afterwards.
     #[test]
     fn all_rest_while_somebody_forks() {
         let quiet = Arc::new(Quiet::new(&LockStats::new(), None));

@@ -244,6 +244,7 @@ impl Swap {
     }
 
     /// The files of the ancestors and this process's own, which a child reads from now on.
+    #[cfg(not(shuttle))]
     pub fn lend(&self) -> Vec<Arc<StoreFile>> {
         let Some(own) = &self.file else { return Vec::new() };
         own.positions.lock().lend();

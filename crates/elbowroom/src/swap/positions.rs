@@ -68,6 +68,7 @@ impl Positions {
     }
 
     /// A child reads all that are taken, from now on.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
     pub fn lend(&mut self) {
         self.lent.resize(self.words.len(), 0);
         self.due.resize(self.words.len(), 0);
@@ -75,6 +76,7 @@ impl Positions {
     }
 
     /// All children are gone: what was given back meanwhile is free.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
     pub fn take_back(&mut self) {
         self.lent.clear();
         for (word, due) in self.words.iter_mut().zip(std::mem::take(&mut self.due)) {
@@ -84,6 +86,7 @@ impl Positions {
     }
 
     /// In the child of a fork: all of its own file is free.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
     pub fn renew(&mut self) {
         *self = Self::new(self.pages);
     }
