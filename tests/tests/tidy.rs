@@ -24,7 +24,7 @@ const CRATES: [(&str, &str); 11] = [
 /// layer.
 const MODULES: [&[&str]; 12] = [
     &["ablation", "config", "error", "stats", "trace"],
-    &["pause", "group"],
+    &["pause", "group", "quiet"],
     // A folio and the object that owns it know each other.
     &["page", "object", "swap"],
     &["vma", "readahead", "runs", "lru"],
@@ -34,7 +34,8 @@ const MODULES: [&[&str]; 12] = [
     &["writeback"],
     &["fault"],
     &["space"],
-    &["manager"],
+    // What a fork does is a part of the manager.
+    &["manager", "forking"],
     &["lib"],
 ];
 

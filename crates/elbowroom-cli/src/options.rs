@@ -65,6 +65,15 @@ pub enum Sharing {
     Trust,
 }
 
+/// What a forked child gets of managed private memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Fork {
+    /// All of it goes to the kernel before, in the parent, too
+    Kernel,
+    /// The parent keeps it managed, and the child gets a manager of its own, with a budget of its own
+    Copy,
+}
+
 /// All options of the preloaded library.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -90,6 +99,8 @@ pub struct Options {
     pub swap_dir: PathBuf,
     /// The swap file is encrypted.
     pub swap_encrypt: bool,
+    /// What a forked child gets.
+    pub fork: Fork,
     /// No summary at the end.
     pub quiet: bool,
     /// The lock statistics at the end.
@@ -136,6 +147,7 @@ impl Options {
             if self.swap_encrypt {
                 text.push(";swap_encrypt=1");
             }
+            text.push(format!(";fork={}", name(self.fork)));
         }
         if self.contention {
             text.push(";contention=1");
@@ -216,6 +228,7 @@ mod tests {
             memory_min_bytes: 256 << 10,
             swap_dir: PathBuf::from("/var/tmp"),
             swap_encrypt: false,
+            fork: Fork::Kernel,
             quiet: false,
             contention: false,
             fallback: Fallback::None,

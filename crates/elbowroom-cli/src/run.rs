@@ -18,7 +18,7 @@ use elbowroom::Config;
 use elbowroom_machine::{PAGE_SIZE, probe};
 
 use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
-use crate::options::{self, Fallback, Heap, Io, Mmu, Options, Sharing};
+use crate::options::{self, Fallback, Fork, Heap, Io, Mmu, Options, Sharing};
 use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
 use crate::program::{self, Obstacle};
@@ -71,6 +71,9 @@ pub struct RunArgs {
     /// Encrypt the swap file, with a key that is nowhere but in the process's memory
     #[arg(long)]
     swap_encrypt: bool,
+    /// What a forked child gets of the private memory that is managed; only with --swap
+    #[arg(long, value_name = "HOW", value_enum, default_value = "kernel")]
+    fork: Fork,
     /// Write statistics to this file at the end, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<OsString>,
@@ -228,6 +231,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 memory_min_bytes: if args.heap == Heap::Off { args.min_size } else { args.heap_min },
                 swap_dir: std::path::absolute(&args.swap_dir).unwrap_or_else(|_| args.swap_dir.clone()),
                 swap_encrypt: args.swap_encrypt,
+                fork: args.fork,
                 quiet: args.quiet,
                 contention: args.contention,
                 fallback: args.fallback,

@@ -234,6 +234,27 @@ impl Arena {
         Some(empty)
     }
 
+    /// Has children get, or not get, the arena.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn inherit(&self, how: Advice) -> Result<(), Errno> {
+        // SAFETY: the reservation is the arena's; the advice does not change what is in it.
+        unsafe { mm::madvise(self.reserved.start as *mut _, self.reserved.len(), how) }
+    }
+
+    /// In the child of a fork that has inherited the arena: registers what is populated.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn renew(&self, uffd: &Uffd) -> Result<(), Errno> {
+        let claimed = self.state.lock().claimed;
+        if claimed == 0 {
+            return Ok(());
+        }
+        uffd.register(self.base..self.base + (claimed << PAGE_SHIFT), Protection::Writable)
+    }
+
     /// Frames that can be allocated now or after growing.
     pub(crate) fn free_frames(&self) -> usize {
         let state = self.state.lock();

@@ -18,10 +18,11 @@ use crate::peek::Peek;
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Uffd};
 use crate::way::Way;
 use crate::{Extent, PAGE_SIZE, WindowTable};
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
-use rustix::mm;
+use rustix::mm::{self, Advice};
 use std::ops::Range;
 
 pub use crate::layout::{Denial, PutBytes, RearmError, Replaced};
@@ -136,6 +137,8 @@ pub struct HostMmu {
     /// How bytes are read from windows.
     peek: Peek,
     way: Way,
+    /// Pages may be shared with a child or a parent: [`HostMmu::fork_begins`].
+    has_forked: AtomicBool,
 }
 
 /// The most messages taken in one read.
@@ -166,6 +169,7 @@ impl HostMmu {
             batch: Batch::new(),
             peek: Peek::new(),
             way: Way::new(config.changes_wait),
+            has_forked: AtomicBool::new(false),
         })
     }
 
@@ -174,6 +178,55 @@ impl HostMmu {
     #[inline]
     pub fn give_way(&self) {
         self.way.give();
+    }
+
+    /// A fork comes: the child gets arena and windows as they are now. [`HostMmu::fork_ends`] follows. Nobody
+    /// uses the MMU in between.
+    ///
+    /// # Errors
+    /// The kernel's; then the child gets nothing.
+    pub fn fork_begins(&self) -> Result<(), Errno> {
+        self.has_forked.store(true, Ordering::Relaxed);
+        let inherited =
+            self.arena.inherit(Advice::LinuxDoFork).and_then(|()| self.layout.inherit(Advice::LinuxDoFork));
+        if inherited.is_err() {
+            self.fork_ends();
+        }
+        inherited
+    }
+
+    /// It was made, or was not: later children get nothing again.
+    pub fn fork_ends(&self) {
+        // What the kernel refuses is a split of a mapping, and there is none to be split.
+        let _ = self.layout.inherit(Advice::LinuxDontFork);
+        let _ = self.arena.inherit(Advice::LinuxDontFork);
+    }
+
+    /// In the child of such a fork, by its only thread: makes anew what a fork does not copy, under the same
+    /// numbers, in a file table in which nothing else has them. Before it has succeeded nobody may touch a
+    /// window: what is missing there would read as zeros.
+    ///
+    /// Pages that were write-protected are so no more: see [`HostMmu::protect_again`].
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn renew(&self) -> Result<(), Errno> {
+        self.uffd.renew()?;
+        self.peek.renew()?;
+        self.layout.renew(&self.uffd)?;
+        if self.mover == Mover::Move {
+            self.arena.renew(&self.uffd)?;
+        }
+        self.fork_ends();
+        Ok(())
+    }
+
+    /// Write-protects what is present of a range of a window whose mapping has no right to store.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn protect_again(&self, range: Range<usize>) -> Result<(), Errno> {
+        self.uffd.write_protect(range)
     }
 
     /// Which mover is used.

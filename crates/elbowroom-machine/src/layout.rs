@@ -11,11 +11,11 @@
 use crate::arena::{reserve, reserve_at};
 use crate::limits::{WINDOW_GRAIN, room_by_limits, window_sizes};
 use crate::poke::poke;
-use crate::uffd::{Protection, Uffd};
-use crate::{PAGE_SIZE, WindowTable};
+use crate::uffd::{Protection, Uffd, put_in_place};
+use crate::{PAGE_SIZE, Side, WindowTable};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
 use elbowroom_sync::{LockClass, LockStats, Mutex};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::collections::BTreeMap;
@@ -72,8 +72,39 @@ impl Layout {
             windows: WindowTable::default(),
             denials: locks.mutex(LockClass::Window, BTreeMap::new()),
             denied: AtomicUsize::new(0),
-            empty: rustix::fs::memfd_create("elbowroom-empty", rustix::fs::MemfdFlags::CLOEXEC)?,
+            empty: empty_file()?,
         })
+    }
+
+    /// Has children get, or not get, the windows.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn inherit(&self, how: Advice) -> Result<(), Errno> {
+        let _denials = self.denials.lock();
+        self.each_part(|range| {
+            // SAFETY: the range is a window's; the advice does not change what is in it.
+            unsafe { mm::madvise(range.start as *mut _, range.len(), how) }
+        })
+    }
+
+    /// In the child of a fork that has inherited the windows: registers them.
+    ///
+    /// # Errors
+    /// The kernel's. What is not registered must not be touched.
+    pub(crate) fn renew(&self, uffd: &Uffd) -> Result<(), Errno> {
+        let _denials = self.denials.lock();
+        put_in_place(empty_file()?, self.empty.as_fd())?;
+        self.each_part(|range| uffd.register(range, Protection::WriteProtected))
+    }
+
+    /// The parts of all windows that are ours.
+    fn each_part(&self, mut f: impl FnMut(Range<usize>) -> Result<(), Errno>) -> Result<(), Errno> {
+        for window in self.windows.windows() {
+            let parts = self.windows.parts(window).filter(|(side, _)| *side == Side::Managed);
+            parts.map(|(_, range)| range).try_for_each(&mut f)?;
+        }
+        Ok(())
     }
 
     /// Reserves and registers a window of at least `min_len` bytes: a terabyte, or less where the system
@@ -374,6 +405,11 @@ impl Layout {
         self.give_away_held(&range, &mut denials);
         Ok(())
     }
+}
+
+/// A file of no bytes.
+fn empty_file() -> Result<OwnedFd, Errno> {
+    rustix::fs::memfd_create("elbowroom-empty", rustix::fs::MemfdFlags::CLOEXEC)
 }
 
 /// Room for the table of a window of `len` bytes, with a page before it that nobody can touch.

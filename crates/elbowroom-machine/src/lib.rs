@@ -42,6 +42,7 @@ pub use host::{
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};
 pub use rustix::io::Errno;
+pub use uffd::put_in_place;
 pub use window::{Side, WindowTable, surrounding_pages};
 
 /// Bytes in a page.

@@ -7,15 +7,32 @@
 //! one of a registered range is EIO.
 
 use crate::PAGE_SIZE;
-use rustix::fd::OwnedFd;
+use crate::uffd::put_in_place;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread, retry_on_intr};
-use std::ffi::c_long;
+use std::ffi::{c_long, c_void};
+use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 const SYS_MINCORE: c_long = 27;
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_MINCORE: c_long = 232;
+#[cfg(target_arch = "x86_64")]
+const SYS_PROCESS_VM_READV: c_long = 310;
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_PROCESS_VM_READV: c_long = 270;
+
+/// Pages that one call unshares.
+const UNSHARED_AT_ONCE: usize = 256;
+
+/// struct iovec.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Vector {
+    base: *mut c_void,
+    len: usize,
+}
 
 unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
@@ -30,6 +47,16 @@ impl Peek {
     /// in between hangs its reader.
     pub(crate) fn new() -> Self {
         Self(open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok())
+    }
+
+    /// In the child of a fork: opens its own memory, under the same number.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn renew(&self) -> Result<(), Errno> {
+        let Some(mem) = &self.0 else { return Ok(()) };
+        let own = open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        put_in_place(own, mem.as_fd())
     }
 
     /// Copies bytes of one page.
@@ -64,4 +91,41 @@ pub(crate) fn is_resident(page: usize) -> bool {
     // SAFETY: the arguments are those of mincore(2); the kernel writes one byte, for one page.
     let result = unsafe { syscall(SYS_MINCORE, page, PAGE_SIZE, &raw mut resident) };
     result == 0 && resident & 1 != 0
+}
+
+/// Makes pages that a fork has left shared with another process this one's own, by a copy where the other
+/// still has them: MOVE takes only such. What is not in memory stays so.
+///
+/// process_vm_readv(2) pins what it reads, and what the kernel pins it makes the process's own first
+/// (`gup_must_unshare`), write-protected or not. A page that is dropped by a system call that nobody saw,
+/// after it was seen to be there, would be waited for: see [`Peek`].
+pub(crate) fn unshare(range: Range<usize>) {
+    let mut bytes = [0_u8; UNSHARED_AT_ONCE];
+    let process = rustix::process::getpid().as_raw_nonzero().get() as c_long;
+    let pages: Vec<_> = range.step_by(PAGE_SIZE).filter(|page| is_resident(*page)).collect();
+    for some in pages.chunks(UNSHARED_AT_ONCE) {
+        let mut remote: Vec<_> =
+            some.iter().map(|page| Vector { base: *page as *mut c_void, len: 1 }).collect();
+        let mut rest = &mut remote[..];
+        // A page that cannot be read ends the call; those behind it are read by another.
+        while !rest.is_empty() {
+            let local = Vector { base: bytes.as_mut_ptr().cast(), len: rest.len() };
+            let none = 0 as c_long;
+            // SAFETY: the arguments are those of process_vm_readv(2): one vector of as many bytes as there
+            // are remote ones; the kernel writes to `bytes` only.
+            let read = unsafe {
+                syscall(
+                    SYS_PROCESS_VM_READV,
+                    process,
+                    &raw const local,
+                    1 as c_long,
+                    rest.as_ptr(),
+                    rest.len(),
+                    none,
+                )
+            };
+            let read = usize::try_from(read).unwrap_or(0);
+            rest = &mut rest[(read.max(1))..];
+        }
+    }
 }

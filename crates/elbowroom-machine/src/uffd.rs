@@ -4,9 +4,10 @@
 //! UFFDIO_MOVE(2const).
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::io::{DupFlags, Errno};
 use rustix::ioctl::{self, Updater};
 use rustix::mm::UserfaultfdFlags;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 pub(crate) const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
@@ -96,6 +97,18 @@ impl Uffd {
         }
     }
 
+    /// In the child of a fork: opens one of the child's own, under the same number.
+    ///
+    /// # Errors
+    /// As for [`Uffd::open`]. EINVAL: it has other features.
+    pub(crate) fn renew(&self) -> Result<(), Errno> {
+        let new = Self::open()?;
+        if new.has_move != self.has_move {
+            return Err(Errno::INVAL);
+        }
+        put_in_place(new.fd, self.fd.as_fd())
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -176,6 +189,19 @@ impl Uffd {
             Err(e) => Err(e),
         }
     }
+}
+
+/// Puts a descriptor under the number of another, in the child of a fork, whose table has no such thing.
+pub fn put_in_place(new: OwnedFd, place: BorrowedFd<'_>) -> Result<(), Errno> {
+    use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd};
+    if new.as_raw_fd() == place.as_raw_fd() {
+        // It has got the number by itself, and who has the number owns it.
+        let _ = new.into_raw_fd();
+        return Ok(());
+    }
+    // SAFETY: never dropped, so the number stays its owner's; what it was before in this table is closed.
+    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(place.as_raw_fd()) });
+    rustix::io::dup3(&new, &mut place, DupFlags::CLOEXEC)
 }
 
 fn dontwake(wake: Wake) -> u64 {

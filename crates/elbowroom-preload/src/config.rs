@@ -44,6 +44,15 @@ pub enum Sharing {
     Trust,
 }
 
+/// What a forked child gets of managed private memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fork {
+    /// It is the kernel's before, in the parent, too.
+    Kernel,
+    /// A copy, with a manager of its own.
+    Copy,
+}
+
 /// What to do when the manager cannot start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallback {
@@ -78,6 +87,8 @@ pub struct Options {
     pub swap_dir: Option<PathBuf>,
     /// The swap file is encrypted.
     pub swap_encrypt: bool,
+    /// What a forked child gets of managed private memory.
+    pub fork: Fork,
     /// Where the statistics go at the end, an absolute path.
     pub stats: Option<PathBuf>,
     /// Where the trace goes at the end, an absolute path.
@@ -118,6 +129,7 @@ impl Options {
             memory_min_bytes: 1 << 20,
             swap_dir: None,
             swap_encrypt: false,
+            fork: Fork::Kernel,
             stats: None,
             trace: None,
             trace_bytes: 4 << 20,
@@ -171,6 +183,7 @@ impl Options {
             "memory_min" => self.memory_min_bytes = number(key, value)?,
             "swap_dir" => self.swap_dir = Some(percent_decode(key, value)?),
             "swap_encrypt" => self.swap_encrypt = choice(key, value, &[("0", false), ("1", true)])?,
+            "fork" => self.fork = choice(key, value, &[("kernel", Fork::Kernel), ("copy", Fork::Copy)])?,
             "quiet" => self.quiet = choice(key, value, &[("0", false), ("1", true)])?,
             "contention" => self.contention = choice(key, value, &[("0", false), ("1", true)])?,
             "fallback" => {

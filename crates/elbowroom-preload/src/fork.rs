@@ -11,8 +11,11 @@
 //!
 //! Synchronization: atomics only.
 
+use crate::config::Fork;
 use crate::end;
+use crate::inherit::{self, Child};
 use crate::interpose;
+use crate::real;
 use crate::reserve;
 use crate::signals;
 use crate::state;
@@ -24,38 +27,71 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
 /// No address of a program is above this.
 const ADDRESS_END: usize = 1 << 47;
 
-/// In a page that all processes of the tree share: those that were forked and neither executed a program nor
-/// got a manager.
-static ONLY_FORKED: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 /// This process is one of them.
 static IS_ONLY_FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Registers the handlers. Called by the constructor.
-pub fn set_up() {
-    unsafe extern "C" {
-        fn __register_atfork(
-            prepare: Option<unsafe extern "C" fn()>,
-            parent: Option<unsafe extern "C" fn()>,
-            child: Option<unsafe extern "C" fn()>,
-            dso: *mut libc::c_void,
-        ) -> c_int;
-    }
+/// Registers the handlers, once.
+pub fn register() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn prepare() {
-        before_fork();
+        let copies = state::process().is_some_and(inherit::begin);
+        if !copies {
+            before_fork();
+        }
     }
     unsafe extern "C" fn parent() {
-        after_fork();
+        if !inherit::end() {
+            after_fork();
+        }
     }
     unsafe extern "C" fn child() {
         in_child();
     }
+    if REGISTERED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let [prepare, parent, child]: [unsafe extern "C" fn(); 3] = [prepare, parent, child];
+    let none = std::ptr::null_mut();
     // SAFETY: the handlers stay valid: this library is never unloaded.
-    unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), std::ptr::null_mut()) };
+    unsafe { real::__register_atfork(prepare as *mut _, parent as *mut _, child as *mut _, none) };
+}
+
+/// Registers the handlers, and makes what processes share. Called by the constructor.
+pub fn set_up() {
+    register();
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, wherever the kernel puts it.
     let page = unsafe { sys::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0) };
     if page != libc::MAP_FAILED {
-        ONLY_FORKED.store(page.cast(), Ordering::Release);
+        SHARED.store(page.cast(), Ordering::Release);
+    }
+}
+
+/// In memory that all processes of the tree share. All zero is the start.
+#[repr(C)]
+struct Shared {
+    /// Those that were forked and neither executed a program nor got a manager.
+    only_forked: AtomicI64,
+    /// Forks that took too long to be made while a manager rested.
+    late_forks: AtomicI64,
+}
+
+fn shared() -> Option<&'static Shared> {
+    // SAFETY: null, or the page of `set_up`, which is never unmapped; all of it is atomics.
+    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+}
+
+/// How many forks of this tree took too long while a manager rested for them. Their children have no copy
+/// that is whole, and find the number changed.
+pub fn late_forks() -> i64 {
+    shared().map_or(1, |shared| shared.late_forks.load(Ordering::SeqCst))
+}
+
+/// A fork takes too long.
+pub fn note_late() {
+    if let Some(shared) = shared() {
+        shared.late_forks.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -87,27 +123,29 @@ pub fn in_child() {
     state::set_service_thread(false);
     let Some(process) = state::process() else { return };
     process.is_home();
-    count(1);
-    IS_ONLY_FORKED.store(true, Ordering::Release);
+    let copy = inherit::in_child(process);
+    if copy != Child::GoesOn {
+        count(1);
+        IS_ONLY_FORKED.store(true, Ordering::Release);
+    }
     signals::after_fork();
-    if state::last_manager().is_some() {
-        keep_windows_closed();
+    if copy != Child::GoesOn {
+        // With copies they may be there, and not registered: another thread may be making one.
+        let copies = state::options().is_some_and(|options| options.fork == Fork::Copy);
+        keep_windows_closed(if copies { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE });
     }
 }
 
 fn count(change: i64) {
-    // SAFETY: null, or the page of `set_up`, which is never unmapped.
-    if let Some(counter) = unsafe { ONLY_FORKED.load(Ordering::Acquire).as_ref() } {
-        counter.fetch_add(change, Ordering::AcqRel);
+    if let Some(shared) = shared() {
+        shared.only_forked.fetch_add(change, Ordering::AcqRel);
     }
 }
 
 /// How many processes of this tree were forked, and then neither executed a program nor got a manager. A
 /// child that is about to do so counts until it has.
 pub fn unmanaged_children() -> u64 {
-    // SAFETY: as in `count`.
-    let counter = unsafe { ONLY_FORKED.load(Ordering::Acquire).as_ref() };
-    counter.map_or(0, |counter| counter.load(Ordering::Acquire).try_into().unwrap_or(0))
+    shared().map_or(0, |shared| shared.only_forked.load(Ordering::Acquire).try_into().unwrap_or(0))
 }
 
 /// This process has a manager: it is not among those that only forked.
@@ -141,13 +179,18 @@ fn leave() -> bool {
 
 /// Reserves the addresses of the parent's windows without access, so that nothing the child maps can lie
 /// where a stale pointer of the parent's points: such an access must fail, not read something else.
-fn keep_windows_closed() {
+fn keep_windows_closed(place: c_int) {
     let Some(windows) = state::last_manager().map(|manager| manager.windows()) else { return };
     for (_, range) in windows.parts(PAGE..ADDRESS_END).filter(|(side, _)| *side == Side::Managed) {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | place;
         let at = range.start as *mut libc::c_void;
-        // SAFETY: NOREPLACE: nothing that is mapped is changed. If it fails, the addresses are in use
-        // already.
-        unsafe { sys::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) };
+        // SAFETY: nothing that is mapped is changed, but for the windows' own pages if `place` is MAP_FIXED.
+        // If it fails, the addresses are in use already.
+        let closed = unsafe { sys::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) };
+        if closed == libc::MAP_FAILED && place == libc::MAP_FIXED {
+            // Nothing may be read there.
+            sys::write_stderr(b"elbowroom: a forked child cannot give its parent's memory up\n");
+            sys::exit_group(128 + libc::SIGABRT);
+        }
     }
 }

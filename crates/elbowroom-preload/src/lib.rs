@@ -44,6 +44,7 @@ mod contention;
 mod end;
 mod fork;
 mod ids;
+mod inherit;
 mod interpose;
 mod limits;
 mod policy;

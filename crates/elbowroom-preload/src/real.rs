@@ -183,6 +183,13 @@ real! {
     __longjmp_chk(env: *mut c_void, value: c_int) -> c_int;
     abort() -> c_int;
     _Fork() -> c_int;
+    _IO_list_lock() -> ();
+    _IO_list_unlock() -> ();
+    _IO_iter_begin() -> *mut c_void;
+    _IO_iter_end() -> *mut c_void;
+    _IO_iter_next(iterator: *mut c_void) -> *mut c_void;
+    __register_atfork(prepare: *mut c_void, parent: *mut c_void, child: *mut c_void, dso: *mut c_void)
+        -> c_int;
     clone(start: *mut c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,
         tls: *mut c_void, child_tid: *mut c_int) -> c_int;
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;

@@ -67,6 +67,8 @@ pub enum Op {
     /// What a child of fork could store to, or see stored to, goes back to the kernel, and so what others are
     /// kept from.
     HandBackShared,
+    /// Has the manager rest for a fork: gives what `inherit` goes on with.
+    ForkBegins,
     /// A stdio stream of the file is being opened: gives it to the kernel if they exclude each other.
     StreamOpens(FileId, Kind),
     /// A write to the file begins: gives a ticket, or 0 if the file is not managed.

@@ -1,6 +1,7 @@
 //! What a service thread does for a request: the manager's verbs, and the answers as plain numbers.
 
 use crate::end;
+use crate::inherit;
 use crate::policy::MapArgs;
 use crate::reason::Reason;
 use crate::request::{Change, Durable, Flush, Op, RESIDENT_PAGES, Reply, Request};
@@ -93,6 +94,7 @@ fn perform(
             // A child has the kernel's copy of what is private.
             shared.and(space.give_private())
         }
+        Op::ForkBegins => return inherit::begin_quiet(manager, space),
         Op::StreamOpens(id, kind) => give_to_stream(process, manager, space, id, kind),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
         Op::WriteEnd { ticket, written } => {

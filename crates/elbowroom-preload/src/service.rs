@@ -12,9 +12,11 @@
 //! under a mutex that only service threads take.
 
 use crate::config::{Io, Mmu, Options, Sharing};
+use crate::fork;
+use crate::inherit::{self, Copying};
 use crate::real;
 use crate::reason::Reason;
-use crate::request::Request;
+use crate::request::{Op, Request};
 use crate::reserve;
 use crate::serve;
 use crate::state::{self, ALIVE, FAILED, LaneKind, NONE, Process, STARTING};
@@ -57,13 +59,20 @@ pub fn manager(process: &'static Process) -> Option<&'static Manager> {
 }
 
 fn start(process: &'static Process) {
+    let reserve = || reserve::prepare(state::options().map_or(0, |options| options.memory_bytes));
+    start_threads(process, reserve, move || first_thread(process));
+}
+
+/// Starts, after `prepare`, the watcher, and a thread that does `first`, after which the manager serves or
+/// has failed.
+fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl FnOnce() + Send + 'static) {
     let kept = sys::errno();
     // What libc and std call on this thread while it makes threads goes straight to the kernel.
     state::set_service_thread(true);
     let blocked = SignalsBlocked::new(Except::LibcInternal);
-    reserve::prepare(state::options().map_or(0, |options| options.memory_bytes));
-    let spawned = spawn("elbowroom-watch", move || watch(process))
-        .and_then(|()| spawn("elbowroom-svc", move || first_thread(process)));
+    prepare();
+    let spawned =
+        spawn("elbowroom-watch", move || watch(process)).and_then(|()| spawn("elbowroom-svc", first));
     if let Err(error) = spawned {
         fail(process, format!("cannot start a thread: {error}"));
     }
@@ -126,7 +135,11 @@ fn first_thread(process: &'static Process) {
         manager.locks().count_in_detail();
     }
     // It lives as long as the process: pointers to it are read without locks, by forked children too.
-    let manager: &'static Manager = Box::leak(Box::new(manager));
+    serve_with(process, Box::leak(Box::new(manager)), space);
+}
+
+/// Starts the threads that serve requests.
+fn serve_with(process: &'static Process, manager: &'static Manager, space: Space<Host>) {
     let pool = Arc::new(Pool {
         process,
         manager,
@@ -145,6 +158,26 @@ fn first_thread(process: &'static Process) {
     }
     process.set_manager(manager);
     set_phase(process, ALIVE);
+}
+
+/// In a forked child, on its only thread: has the copy of its parent's manager go on. `false`: it cannot, and
+/// that was said.
+pub fn take_over(process: &'static Process, manager: &'static Manager, copying: &'static Copying) -> bool {
+    let first = move || {
+        let renewed = inherit::own_file_table(&copying.opened, copying.top).and_then(|()| {
+            let renewed = manager.renew(copying.inheritance());
+            renewed.map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
+        });
+        match renewed {
+            Ok(space) => serve_with(process, manager, space),
+            Err(error) => {
+                fail(process, format!("a forked child cannot go on with the memory it has: {error}"));
+            }
+        }
+    };
+    process.phase.store(STARTING, Ordering::Release);
+    start_threads(process, || (), first);
+    process.phase.load(Ordering::Acquire) == ALIVE
 }
 
 /// An empty file table for this thread and the threads it starts. The standard descriptors are taken by
@@ -201,6 +234,7 @@ fn config(options: &Options) -> Config {
         changes_wait: Some(state::changes_wait),
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
+        on_late_fork: Some(fork::note_late),
         on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
         fault_bound: elbowroom::FAULT_BOUND,
         report: Some(say),
@@ -310,9 +344,16 @@ impl Pool {
             }
             // SAFETY: taken off the lane by this thread.
             let asked = unsafe { &mut *request };
+            let forks = matches!(asked.op, Op::ForkBegins);
+            let working = (!forks).then(|| self.manager.work());
             serve::serve(self.process, self.manager, &self.space, asked);
+            let begun = asked.reply.ok().filter(|_| forks);
+            drop(working);
             // SAFETY: as above; `asked` is not used any more.
             unsafe { Request::complete(request) };
+            if let Some(begun) = begun {
+                inherit::until_made(self.manager, begun);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What other threads end a reactor's wait with.
 
 use crate::calls::{Descriptor, retry};
-use elbowroom_machine::Errno;
+use elbowroom_machine::{Errno, put_in_place};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,6 +19,13 @@ impl Bell {
     pub(crate) fn new() -> Result<Arc<Self>, Errno> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Arc::new(Self { fd: fd.into(), kicked: AtomicBool::new(false) }))
+    }
+
+    /// In the child of a fork: one of its own, under the same number.
+    pub(crate) fn renew(&self) -> Result<(), Errno> {
+        let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        self.kicked.store(false, Ordering::Release);
+        put_in_place(fd, self.fd.as_fd())
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -17,6 +17,8 @@
 
 use crate::calls::{Descriptor, check_span, first_end, refuses_direct, retry, whole_pages};
 use crate::inject::{Inject, Operation, Verdict};
+#[cfg(not(shuttle))]
+use crate::lifeline::Handed;
 use crate::limits;
 use crate::mapped;
 use crate::scatter::WriteRing;
@@ -157,6 +159,22 @@ impl StoreFile {
         };
         let file = Descriptor::from(file);
         StoreFile::open(Path::new(&file.proc_path()), true, inject)
+    }
+
+    /// Its descriptors, for the child of a fork.
+    #[cfg(not(shuttle))]
+    pub fn handed(&self) -> Vec<Handed> {
+        let direct = self.direct.as_ref().map(|direct| Handed::of(&direct.fd, OFlags::RDWR | OFlags::DIRECT));
+        std::iter::once(Handed::of(&self.buffered, OFlags::RDWR)).chain(direct).collect()
+    }
+
+    /// In the child of a fork: whether its descriptors are those of the same file.
+    #[cfg(not(shuttle))]
+    pub fn is_there(&self) -> bool {
+        let is = |fd: &Descriptor| {
+            fs::fstat(fd).is_ok_and(|stat| self.id == FileId { device: stat.st_dev, inode: stat.st_ino })
+        };
+        is(&self.buffered) && self.direct.as_ref().is_none_or(|direct| is(&direct.fd))
     }
 
     /// Device and inode.

@@ -22,8 +22,8 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    pub(crate) fn new(inject: Option<Arc<Inject>>) -> Self {
-        Self { queue: VecDeque::new(), bell: Arc::new(Bell::new()), inject }
+    pub(crate) fn new(bell: Arc<Bell>, inject: Option<Arc<Inject>>) -> Self {
+        Self { queue: VecDeque::new(), bell, inject }
     }
 }
 
@@ -70,8 +70,9 @@ impl std::fmt::Debug for Bell {
 }
 
 impl Bell {
-    fn new() -> Self {
-        Self { kicked: LockStats::new().mutex(LockClass::Io, false), rung: Condvar::new() }
+    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
+        let kicked = LockStats::new().mutex(LockClass::Io, false);
+        Ok(Arc::new(Self { kicked, rung: Condvar::new() }))
     }
 
     pub(crate) fn kick(&self) {

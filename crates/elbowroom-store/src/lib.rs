@@ -42,6 +42,8 @@ mod inject;
 #[cfg(shuttle)]
 mod inline;
 #[cfg(not(shuttle))]
+mod lifeline;
+#[cfg(not(shuttle))]
 mod limits;
 #[cfg(shuttle)]
 #[path = "limits_model.rs"]
@@ -68,8 +70,12 @@ pub use elbowroom_machine::{Errno, Extent};
 pub use file::{FileId, FileStat, StoreFile, Write};
 pub use guard::{Comer, Guard, Guards, Trials};
 pub use inject::Inject;
+#[cfg(not(shuttle))]
+pub use lifeline::{Handed, Lifeline};
 pub use limits::{open_briefly, with_own_limit};
 pub use origin::Origin;
+#[cfg(not(shuttle))]
+pub use reactor::reactor_of_child;
 pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
 pub use scatter::{SCATTERED_WRITES, WriteRing};
 

@@ -112,7 +112,24 @@ pub fn reactor(
     if watch.is_some_and(|fd| fd < 0) {
         return Err(Errno::BADF);
     }
-    engine(kind, watch, inject)
+    engine(kind, watch, Bell::new()?, inject)
+}
+
+/// The same in the child of a fork, whose threads have a file table of their own in which nothing has the
+/// numbers that the parent's descriptors have: the kicks of `kicker`, that of the parent's reactor, end the
+/// waits of this one.
+///
+/// # Errors
+/// The same.
+#[cfg(not(shuttle))]
+pub fn reactor_of_child(
+    kind: EngineKind,
+    watch: Option<RawFd>,
+    kicker: &Kicker,
+    inject: Option<Arc<Inject>>,
+) -> Result<Box<dyn Reactor>, Errno> {
+    kicker.bell.renew()?;
+    engine(kind, watch, kicker.bell.clone(), inject)
 }
 
 /// Under shuttle there is one engine, and descriptors cannot be watched.
@@ -120,31 +137,34 @@ pub fn reactor(
 fn engine(
     _kind: EngineKind,
     _watch: Option<RawFd>,
+    bell: Arc<Bell>,
     inject: Option<Arc<Inject>>,
 ) -> Result<Box<dyn Reactor>, Errno> {
-    Ok(Box::new(Inline::new(inject)))
+    Ok(Box::new(Inline::new(bell, inject)))
 }
 
 #[cfg(not(shuttle))]
 fn engine(
     kind: EngineKind,
     watch: Option<RawFd>,
+    bell: Arc<Bell>,
     inject: Option<Arc<Inject>>,
 ) -> Result<Box<dyn Reactor>, Errno> {
-    let uring = |inject| -> Result<Box<dyn Reactor>, Errno> {
-        Ok(match Uring::new(RingMode::Deferred, watch, Clone::clone(&inject)) {
-            Err(Errno::INVAL) => Box::new(Uring::new(RingMode::Plain, watch, inject)?),
+    let uring = || -> Result<Box<dyn Reactor>, Errno> {
+        Ok(match Uring::new(RingMode::Deferred, watch, bell.clone(), inject.clone()) {
+            Err(Errno::INVAL) => Box::new(Uring::new(RingMode::Plain, watch, bell.clone(), inject.clone())?),
             ring => Box::new(ring?),
         })
     };
-    match kind {
-        EngineKind::Uring => uring(inject),
-        EngineKind::Threads => Ok(Box::new(Threads::new(watch, inject)?)),
-        EngineKind::Auto => match uring(inject.clone()) {
-            Ok(ring) => Ok(ring),
-            Err(_) => Ok(Box::new(Threads::new(watch, inject)?)),
+    let threads = || Box::new(Threads::new(watch, bell.clone(), inject.clone()));
+    Ok(match kind {
+        EngineKind::Uring => uring()?,
+        EngineKind::Threads => threads(),
+        EngineKind::Auto => match uring() {
+            Ok(ring) => ring,
+            Err(_) => threads(),
         },
-    }
+    })
 }
 
 /// Ends a reactor's wait, now or the next one. Cloneable, for any thread of the same file table.

@@ -45,17 +45,17 @@ struct Shared {
 }
 
 impl Threads {
-    pub(crate) fn new(watch: Option<RawFd>, inject: Option<Arc<Inject>>) -> Result<Self, Errno> {
+    pub(crate) fn new(watch: Option<RawFd>, bell: Arc<Bell>, inject: Option<Arc<Inject>>) -> Self {
         let locks = LockStats::new();
         let shared = Arc::new(Shared {
             requests: locks.mutex(LockClass::Io, VecDeque::new()),
             finished: locks.mutex(LockClass::Io, Vec::new()),
-            bell: Bell::new()?,
+            bell,
             queued: AtomicU32::new(0),
             sleeping: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         });
-        Ok(Self { shared, workers: Vec::new(), watch, inject, in_flight: 0 })
+        Self { shared, workers: Vec::new(), watch, inject, in_flight: 0 }
     }
 
     /// Starts a thread if the requests could use one more. If not even the first can be started, the handler

@@ -110,6 +110,7 @@ impl Uring {
     pub(crate) fn new(
         mode: RingMode,
         watch: Option<RawFd>,
+        bell: Arc<Bell>,
         inject: Option<Arc<Inject>>,
     ) -> Result<Self, Errno> {
         let mut builder = IoUring::builder();
@@ -120,7 +121,6 @@ impl Uring {
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_r_disabled();
         }
         let ring = builder.build(RING_ENTRIES).map_err(errno)?;
-        let bell = Bell::new()?;
         let poll = |fd, name| Poll { fd, name, armed: false };
         Ok(Self {
             ring,
@@ -430,7 +430,8 @@ mod tests {
         temp.write_all(&[7; 5000]).unwrap();
         let file = Arc::new(StoreFile::open(temp.path(), false, None).unwrap());
         let (watched, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        let mut ring = Uring::new(RingMode::Plain, Some(watched.as_raw_fd()), None).unwrap();
+        let mut ring =
+            Uring::new(RingMode::Plain, Some(watched.as_raw_fd()), Bell::new().unwrap(), None).unwrap();
         let long = Some(Duration::from_secs(20));
         ring.read(Read { file, offset: 0, len: 8192, buf: crate::test_extent::extent(1), token: 3 });
         let mut done = Vec::new();

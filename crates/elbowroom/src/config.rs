@@ -66,6 +66,9 @@ pub struct Config {
     pub alone: bool,
     /// Called before the kernel maps a file that was managed, with the file.
     pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
+    /// Called before the manager goes on although a fork was not made within the bound: what its child gets
+    /// is not whole.
+    pub on_late_fork: Option<fn()>,
     /// A fault that was not served for so long is reported, and ended by SIGBUS.
     pub fault_bound: Duration,
     /// Told, in a line without its end, what went wrong that nobody else is told of. `None`: it is written to
@@ -111,6 +114,7 @@ impl Config {
             close_unmapped: false,
             alone: false,
             on_hand_back: None,
+            on_late_fork: None,
             fault_bound: FAULT_BOUND,
             report: None,
             end_process: None,
@@ -186,6 +190,12 @@ pub const RECLAIM_BATCH_FOLIOS: usize = 64;
 
 /// Pages that the thread that keeps frames at hand frees at a time, before it lets others have the processor.
 pub const FREE_AHEAD_PAGES: usize = 16;
+
+/// How long a fork waits for all to rest, and for other forks.
+pub const QUIET_BOUND: Duration = Duration::from_secs(10);
+
+/// How long all rest for a fork at most. Copying page tables takes the kernel some ms for each GiB.
+pub const FORK_BOUND: Duration = Duration::from_secs(20);
 
 /// How long the thread that keeps frames at hand sleeps at most before it looks by itself.
 pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);

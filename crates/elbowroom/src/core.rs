@@ -21,6 +21,7 @@ use crate::object::{FileObject, ObjectTable};
 use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Waiting, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
 use crate::platform::Platform;
+use crate::quiet::{Quiet, Rester};
 use crate::readahead::ReadRoom;
 use crate::stats::Counters;
 use crate::swap::{Cipher, Swap};
@@ -61,6 +62,10 @@ pub(crate) struct Core<P: Platform> {
     /// waits.
     starving_since: AtomicU64,
     pub(crate) stop: AtomicBool,
+    /// What a fork waits for.
+    pub(crate) quiet: Quiet,
+    /// This process came from a fork, and goes on with its parent's manager.
+    pub(crate) is_child: AtomicBool,
 }
 
 /// The spaces, by the top 16 bits of their addresses. The process's own, with real pointers, is number 0.
@@ -239,6 +244,7 @@ impl<P: Platform> Core<P> {
         if let Some(trace) = trace.clone() {
             locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }
+        let quiet = Quiet::new(locks, config.on_late_fork);
         let dirty = DirtyLimits::for_arena(&config, mmu.frames());
         let (swap, pool) = config.swap_pages(mmu.frames());
         let (frames, sizing) = (mmu.frames() as u64, config.ablation.pool_sizing);
@@ -260,6 +266,8 @@ impl<P: Platform> Core<P> {
             born,
             starving_since: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            quiet,
+            is_child: AtomicBool::new(false),
         }
     }
 
@@ -418,6 +426,13 @@ impl<P: Platform> Core<P> {
     pub(crate) fn dispatch(&self, ready: Vec<Parked>) {
         if !ready.is_empty() {
             self.post(Job::Retry(ready));
+        }
+    }
+
+    /// For a thread that works by itself, with nothing in hand: lets a fork be made.
+    pub(crate) fn rest_if_wanted(&self) {
+        if self.quiet.is_wanted(Rester::Helper) {
+            self.quiet.rest(Rester::Helper);
         }
     }
 

@@ -13,6 +13,8 @@ mod config;
 mod core;
 mod error;
 mod fault;
+#[cfg(not(shuttle))]
+mod forking;
 mod group;
 mod lru;
 mod manager;
@@ -20,6 +22,8 @@ mod object;
 mod page;
 mod pause;
 mod platform;
+#[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
+mod quiet;
 mod readahead;
 mod reclaim;
 mod runs;
@@ -36,6 +40,8 @@ pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
 pub use elbowroom_machine::{Errno, Side, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};
 pub use error::{OpenError, StartError};
+#[cfg(not(shuttle))]
+pub use forking::Inheritance;
 pub use manager::Manager;
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};

@@ -107,6 +107,7 @@ impl<P: Platform> Manager<P> {
             let core = self.core.clone();
             start("elbowroom-fault", Box::new(move || Handler::new(&core, number, reactor).run()))?;
         }
+        // Those from here on are `HELPERS` in number (forking.rs).
         let core = self.core.clone();
         start("elbowroom-flush", Box::new(move || core.run_flusher()))?;
         // In a model time does not pass, and nothing is ever late.
@@ -122,6 +123,11 @@ impl<P: Platform> Manager<P> {
         };
         let core = self.core.clone();
         start("elbowroom-supply", Box::new(move || core.run_supplier(chores)))
+    }
+
+    #[cfg(not(shuttle))]
+    pub(crate) fn core(&self) -> &Arc<Spaces<P>> {
+        &self.core
     }
 
     /// How many files are open. Any thread.
@@ -163,6 +169,9 @@ impl<P: Platform> Manager<P> {
         fd: i32,
         writable: bool,
     ) -> Result<(Arc<FileObject>, Arc<Origin>), OpenError> {
+        if self.core.is_child.load(Ordering::Acquire) {
+            return Err(OpenError::NotAlone);
+        }
         let objects = &self.core.objects;
         let origin = Origin::take(tid, fd, objects.next_serial()).map_err(OpenError::Failed)?;
         let access = match (&self.core.guards, self.core.config.alone) {
@@ -328,23 +337,36 @@ fn run_to_the_end<P: Platform>(core: &Arc<Spaces<P>>, name: &str, body: Box<dyn 
     }
 }
 
+/// What a thread that has time does once a second where pointers are real.
+fn host_chores(core: &Arc<Spaces<Host>>) {
+    if let Some(mm) = core.spaces.of(0) {
+        Space { core: core.clone(), mm, base: 0 }.settle_aliases();
+    }
+    #[cfg(not(shuttle))]
+    core.swap.look_after_children();
+}
+
 impl Manager<Host> {
     /// Starts a manager of real pointers, with the process's own space.
     ///
     /// # Errors
     /// What is missing here, and what to do about it.
     pub fn start(config: Config) -> Result<(Self, Space<Host>), StartError> {
-        let manager = Self::start_with(config, |core| {
-            if let Some(mm) = core.spaces.of(0) {
-                Space { core: core.clone(), mm, base: 0 }.settle_aliases();
-            }
-        })?;
+        let manager = Self::start_with(config, host_chores)?;
         let mm = manager.core.spaces.add(0, &manager.core.locks);
         let space = Space { core: manager.core.clone(), mm: mm.clone(), base: 0 };
         if let Some(guards) = manager.core.guards.clone() {
             manager.start_guards(&guards, mm).map_err(StartError::Thread)?;
         }
         Ok((manager, space))
+    }
+
+    /// In the child of a fork: starts all threads again, but for the guards'.
+    #[cfg(not(shuttle))]
+    pub(crate) fn start_in_child(&self, reactors: Vec<Box<dyn Reactor>>) -> std::io::Result<()> {
+        // The parent's, which cannot be joined.
+        std::mem::forget(std::mem::take(&mut *self.threads.lock()));
+        self.start_threads(reactors, host_chores)
     }
 
     /// Starts the threads that notice who else wants a managed file, and give it back.
@@ -361,6 +383,7 @@ impl Manager<Host> {
         let give = move || {
             let space = Space { core, mm, base: 0 };
             while let Some(comer) = comers.next() {
+                let _working = space.core.quiet.work();
                 space.core.counters.add(Event::ContestedFiles, 1);
                 if space.give_file(comer.id).is_err() {
                     space.core.counters.add(Event::NotGivenFiles, 1);

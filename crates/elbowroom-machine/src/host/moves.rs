@@ -2,9 +2,10 @@
 
 use super::{Access, HostMmu, Mover, UnmapError, Wake};
 use crate::pageset::Membership;
-use crate::peek::is_resident;
+use crate::peek::{is_resident, unshare};
 use crate::uffd::Protection;
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::thread;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
@@ -96,6 +97,7 @@ impl HostMmu {
     ) -> (usize, Result<(), Errno>) {
         let mut at = run.start;
         let mut tries = 0;
+        let mut own = 0;
         let mut most = run.len();
         while at < run.end {
             let (dst, src) = (base + (at << PAGE_SHIFT), extent.home + (at << PAGE_SHIFT));
@@ -105,6 +107,9 @@ impl HostMmu {
             let (moved, result) = unsafe { self.uffd.move_pages(dst, src, len, Wake::Later) };
             extent.note_mapped(base, at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
+            if moved == 0 && result == Err(Errno::BUSY) && self.unshare_once(&mut own, src..src + len) {
+                continue;
+            }
             if moved == 0
                 && let Err(e) = result
                 && let Err(e) = fewer(e, &mut most, len).or_else(|e| again(e, &mut tries))
@@ -298,6 +303,7 @@ impl HostMmu {
     fn move_out(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), UnmapError> {
         let mut at = run.start;
         let mut tries = 0;
+        let mut own = 0;
         let mut most = run.len();
         while at < run.end {
             let (dst, src) = (extent.home + (at << PAGE_SHIFT), base + (at << PAGE_SHIFT));
@@ -308,6 +314,7 @@ impl HostMmu {
             extent.note_home(base, at..at + (moved >> PAGE_SHIFT));
             at += moved >> PAGE_SHIFT;
             match result {
+                Err(Errno::BUSY) if moved == 0 && self.unshare_once(&mut own, src..src + len) => {}
                 Err(e) if moved == 0 && fewer(e, &mut most, len).is_ok() => {}
                 Err(Errno::NOENT | Errno::INVAL) if moved == 0 => {
                     if !self.refill(dst) {
@@ -322,6 +329,17 @@ impl HostMmu {
             }
         }
         Ok(())
+    }
+
+    /// Makes pages this process's own that a fork may have left shared, unless that was done: all below `own`
+    /// are. Tells whether it did.
+    fn unshare_once(&self, own: &mut usize, pages: Range<usize>) -> bool {
+        if !self.has_forked.load(Ordering::Relaxed) || pages.start < *own {
+            return false;
+        }
+        *own = pages.end;
+        unshare(pages);
+        true
     }
 
     /// Gives an empty home a page of zeros; tells whether it has memory now.

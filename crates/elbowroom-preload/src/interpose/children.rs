@@ -19,6 +19,8 @@ export! {
     system(command: *const c_char) -> c_int = run_shell;
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE = open_shell;
     _Fork() -> c_int = fork_without_handlers;
+    __register_atfork(prepare: Start, parent: Start, child: Start, dso: *mut c_void) -> c_int
+        = register_hooks;
     clone(start: Start, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,
         tls: *mut c_void, child_tid: *mut c_int) -> c_int = make_clone;
     __clone(start: Start, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut c_int,
@@ -33,6 +35,14 @@ export_jumps! {
 unsafe extern "C" fn before_vfork() -> *mut c_void {
     before_child();
     next(c"vfork")
+}
+
+/// pthread_atfork(3). Ours are registered before all others, so that they run first in a child, and last
+/// before a fork.
+unsafe fn register_hooks(prepare: Start, parent: Start, child: Start, dso: *mut c_void) -> c_int {
+    fork::register();
+    // SAFETY: the caller's promise.
+    unsafe { real::__register_atfork(prepare, parent, child, dso) }
 }
 
 unsafe fn fork_without_handlers() -> c_int {

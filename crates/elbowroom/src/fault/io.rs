@@ -128,7 +128,11 @@ impl<P: Platform> Pass<'_, P> {
         // With the numbers this read has the counts of the slots, so their bytes stay where they are.
         let ours = mm.anon.swap_in(run.first, &run.slots, &folio);
         let there = ours && run.is_where_it_was(&core.swap);
-        let (Source::File(position), Some(file), true) = (run.source, core.swap.file(), there) else {
+        let place = match run.source {
+            Source::File(position) if there => core.swap.place(position),
+            _ => None,
+        };
+        let Some((file, offset)) = place else {
             if ours {
                 put_back(mm, run.first, &folio, &run.slots);
             }
@@ -141,7 +145,7 @@ impl<P: Platform> Pass<'_, P> {
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
         let token = io.token(UnderWay { folio: reading, charge, begun_ns, slots: run.slots });
-        let (file, offset, len) = (file.clone(), position << PAGE_SHIFT, extent.len_bytes());
+        let len = extent.len_bytes();
         io.begun.push(Read { file, offset, len, buf: extent, token });
         Some(folio)
     }

@@ -41,6 +41,7 @@ use crate::object::FileObject;
 use crate::page::{Delayed, Parked, Ready};
 use crate::pause::{Bell, Cause, pause};
 use crate::platform::Platform;
+use crate::quiet::Rester;
 use crate::readahead::Streams;
 use crate::stats::Event;
 use crate::trace::{Happened, Trace};
@@ -178,15 +179,19 @@ impl<'a, P: Platform> Handler<'a, P> {
                 self.take_jobs();
             }
             self.run_ready();
-            if woken.readable || woken.kicked {
+            let rests = self.core.quiet.is_wanted(Rester::Handler);
+            if (woken.readable || woken.kicked) && !rests {
                 self.serve_new(&mut events);
             }
             for (nth, read) in (1..).zip(done.drain(..)) {
                 self.pass().complete(read);
                 self.run_ready();
-                if nth % self.core.tuning().reads_between_looks == 0 {
+                if nth % self.core.tuning().reads_between_looks == 0 && !rests {
                     self.serve_new(&mut events);
                 }
+            }
+            if rests {
+                self.rest(&mut events);
             }
             self.read_ahead();
             if self.pending {
@@ -212,6 +217,26 @@ impl<'a, P: Platform> Handler<'a, P> {
         let pending = self.pending.then_some(DELAY);
         // Writers whose pause ends: the flusher may be busy with a disk then.
         pending.into_iter().chain(self.core.throttle_due()).min()
+    }
+
+    /// Lets a fork be made, once nothing is being read.
+    fn rest(&mut self, events: &mut Vec<FaultEvent>) {
+        let mut done = Vec::new();
+        self.io.reactor.submit();
+        while self.io.reactor.in_flight() > 0 {
+            // A disk must answer, so this ends.
+            if self.io.reactor.wait(None, &mut done).is_err() {
+                pause(Cause::Kernel, DELAY);
+            }
+            done.drain(..).for_each(|read| self.pass().complete(read));
+            self.run_ready();
+            self.io.reactor.submit();
+        }
+        self.core.quiet.rest(Rester::Handler);
+        // What has come meanwhile is not announced again.
+        self.take_jobs();
+        self.run_ready();
+        self.serve_new(events);
     }
 
     /// Serves the faults that have come, and submits the reads that they need. Before and among the reads

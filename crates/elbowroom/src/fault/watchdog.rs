@@ -31,6 +31,7 @@ impl<P: Platform> Faults<P> {
         let pulse = |_| Pulse { beat: 0, since: begin, reported: false };
         let mut pulses: Vec<_> = (0..self.inboxes.len()).map(pulse).collect();
         while !self.stop.load(Ordering::Acquire) {
+            self.rest_if_wanted();
             self.watch.wait(&self.stop, WATCH_LOOK);
             // The flusher may be busy with a disk.
             self.wake_throttled();

@@ -328,7 +328,7 @@ impl<P: Platform> Reclaim<P> {
     /// Sees to it that the pool has frames, and the way from it to the file: when memory is short it is too
     /// late.
     pub(crate) fn prepare_swap(&self) {
-        if self.swap.file().is_some()
+        if self.swap.has_file()
             && self.config.ablation.pool_sizing
             && let Some(frames) = self.whole_run(STAGING_ORDER)
         {

@@ -20,6 +20,7 @@ use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
 use crate::pause::Bell;
 use crate::platform::Platform;
+use crate::quiet::Rester;
 use crate::runs::Runs;
 use crate::stats::Event;
 use crate::trace::Happened;
@@ -205,6 +206,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn run_supplier(&self, chores: impl Fn()) {
         let mut due = Instant::now() + SUPPLY_LOOK;
         while !self.stop.load(Ordering::Acquire) {
+            self.rest_if_wanted();
             if !(self.mmu.wants_to_grow() && self.grow_arena()) {
                 self.supply.wait(&self.stop, SUPPLY_LOOK);
                 self.free_ahead();
@@ -229,7 +231,8 @@ impl<P: Platform> Reclaim<P> {
             return;
         }
         for _ in 0..(2 * low).div_ceil(FREE_AHEAD_PAGES) {
-            if self.mmu.frames_at_hand() >= 2 * low || self.stop.load(Ordering::Acquire) {
+            let leave = self.stop.load(Ordering::Acquire) || self.quiet.is_wanted(Rester::Helper);
+            if self.mmu.frames_at_hand() >= 2 * low || leave {
                 return;
             }
             // Handed over at the end of a batch, so that a handler is kicked once.

@@ -375,18 +375,19 @@ impl<P: Platform> Spaces<P> {
         let there = mm.anon.share_out(page, |slot| self.swap.share(slot));
         let Slot::Word(slot) = there else { return Ok(there) };
         let copied = loop {
-            match (self.swap.seems(slot), self.swap.file()) {
-                (Some(Source::Memory), _) => match self.swap.load(slot, to) {
+            match self.swap.seems(slot) {
+                Some(Source::Memory) => match self.swap.load(slot, to) {
                     // It was written there just now, and stays there.
                     Err(NotLoaded::InFile) => {}
                     loaded => break loaded.map_err(|_| Errno::IO),
                 },
-                (Some(Source::File(position)), Some(file)) => {
+                Some(Source::File(position)) => {
+                    let Some((file, offset)) = self.swap.place(position) else { break Err(Errno::IO) };
                     break file
-                        .read_buffered(to, position << PAGE_SHIFT)
+                        .read_buffered(to, offset)
                         .and_then(|_| self.swap.arrive(slot, to).map_err(|_| Errno::IO));
                 }
-                _ => break Err(Errno::IO),
+                None => break Err(Errno::IO),
             }
         };
         self.release_slot(slot);

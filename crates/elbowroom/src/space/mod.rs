@@ -105,6 +105,16 @@ impl<P: Platform> Space<P> {
     }
 
     /// All its addresses: mappings at fixed ones may be below the others.
+    /// The mappings that nobody may store to, by their addresses.
+    #[cfg(not(shuttle))]
+    pub(crate) fn without_stores(&self) -> Vec<Range<usize>> {
+        let parts = self.parts(&self.everything()).into_iter();
+        parts
+            .filter(|part| !part.spec.prot.contains(crate::vma::Prot::WRITE))
+            .map(|part| part.range)
+            .collect()
+    }
+
     fn everything(&self) -> Range<usize> {
         self.base..self.base + TASK_SIZE
     }

@@ -19,12 +19,18 @@ use super::sizing::{Back, Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::{Home, checksum};
+use elbowroom_machine::PAGE_SHIFT;
+#[cfg(not(shuttle))]
+use elbowroom_store::{Handed, Lifeline};
 use elbowroom_store::{Inject, StoreFile};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::epoch::{ArcCell, pin};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU32;
 use std::ops::Range;
+#[cfg(not(shuttle))]
+use std::os::fd::RawFd;
 
 /// In tests of the tests: the file is taken to have the bytes of a page that was stored to.
 const MUTANT_STALE_HOME: bool = cfg!(elbowroom_mutant = "stale_home");
@@ -153,11 +159,24 @@ pub struct Swap {
     file: Option<SwapFile>,
     /// Pages that are to be wrong, for tests.
     inject: Option<Arc<Inject>>,
+    /// Children that may read the file.
+    #[cfg(not(shuttle))]
+    children: Mutex<Vec<Lifeline>>,
+    /// The other ends of the lifelines of this process's ancestors, which it has open.
+    #[cfg(not(shuttle))]
+    held: Mutex<Vec<RawFd>>,
 }
 
 /// The file, and which of its pages are free.
+///
+/// The child of a fork has one of its own, behind those of its ancestors, of which it only reads: pages are
+/// numbered through all of them, [`SwapFile::stride`] numbers to a file.
 struct SwapFile {
-    file: Arc<StoreFile>,
+    /// Its own is the last.
+    files: ArcCell<Vec<Arc<StoreFile>>>,
+    /// The number of the first page of its own.
+    base: AtomicU64,
+    stride: u64,
     /// What its pages are sealed with, if they are.
     cipher: Option<Cipher>,
     positions: Mutex<Positions>,
@@ -179,7 +198,10 @@ impl Swap {
         let pool_target = AtomicU64::new(sizing.as_ref().map_or(pool_limit, Sizing::target));
         let file = file.map(|(file, cipher)| {
             let positions = locks.mutex(LockClass::Queue, Positions::new(limit));
-            SwapFile { file, positions, cipher, refuses: AtomicBool::new(false) }
+            let files = ArcCell::new(Arc::new(vec![file]));
+            let (base, refuses) = (AtomicU64::new(0), AtomicBool::new(false));
+            // A gap: pages of two files are never neighbours.
+            SwapFile { files, base, stride: limit + 1, positions, cipher, refuses }
         });
         let stripe = |_| Lines(locks.mutex(LockClass::Swap, Stripe::default()));
         Self {
@@ -199,6 +221,10 @@ impl Swap {
             chunks: locks.mutex(LockClass::Queue, Chunks::default()),
             file,
             inject: None,
+            #[cfg(not(shuttle))]
+            children: locks.mutex(LockClass::Queue, Vec::new()),
+            #[cfg(not(shuttle))]
+            held: locks.mutex(LockClass::Queue, Vec::new()),
         }
     }
 
@@ -207,9 +233,87 @@ impl Swap {
         self.inject = faults;
     }
 
-    /// The file.
-    pub fn file(&self) -> Option<&Arc<StoreFile>> {
-        self.file.as_ref().map(|own| &own.file)
+    /// Whether there is a file.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// The file that has a page, and where, in bytes.
+    pub fn place(&self, position: u64) -> Option<(Arc<StoreFile>, u64)> {
+        let own = self.file.as_ref()?;
+        let guard = pin();
+        let file = own.files.load(&guard)?.get((position / own.stride) as usize)?.clone();
+        Some((file, (position % own.stride) << PAGE_SHIFT))
+    }
+
+    /// The files of the ancestors and this process's own, which a child reads from now on.
+    #[cfg(not(shuttle))]
+    pub fn lend(&self) -> Vec<Arc<StoreFile>> {
+        let Some(own) = &self.file else { return Vec::new() };
+        own.positions.lock().lend();
+        own.files.load(&pin()).cloned().unwrap_or_default()
+    }
+
+    /// A child is made that may read the file as long as this is not over.
+    #[cfg(not(shuttle))]
+    pub fn watch(&self, child: Lifeline) {
+        self.children.lock().push(child);
+    }
+
+    /// What this process has open so that its ancestors keep what it reads: for its children, too.
+    #[cfg(not(shuttle))]
+    pub fn lifelines(&self) -> Vec<Handed> {
+        self.held.lock().iter().map(|number| Handed::lifeline(*number)).collect()
+    }
+
+    /// In the child of a fork: has these open, to its end.
+    #[cfg(not(shuttle))]
+    pub fn keep_lifelines(&self, numbers: Vec<RawFd>) {
+        *self.held.lock() = numbers;
+    }
+
+    /// Takes back what was lent, if no child is left that reads the file.
+    #[cfg(not(shuttle))]
+    pub fn look_after_children(&self) {
+        let last_is_gone = {
+            let mut children = self.children.lock();
+            let before = children.len();
+            children.retain(|child| !child.is_over());
+            before > 0 && children.is_empty()
+        };
+        if last_is_gone && let Some(own) = &self.file {
+            own.positions.lock().take_back();
+        }
+    }
+
+    /// In the child of a fork: whether it has its ancestors' files.
+    #[cfg(not(shuttle))]
+    pub fn has_what_it_had(&self) -> bool {
+        let guard = pin();
+        let files = self.file.as_ref().and_then(|own| own.files.load(&guard));
+        files.into_iter().flatten().all(|file| file.is_there())
+    }
+
+    /// In the child of a fork: what goes out from now on goes to `file`, if it had one before.
+    #[cfg(not(shuttle))]
+    pub fn renew(&self, file: Option<StoreFile>) {
+        // The descriptors are those of the parent.
+        std::mem::forget(std::mem::take(&mut *self.children.lock()));
+        let (Some(own), Some(file)) = (&self.file, file) else { return };
+        let guard = pin();
+        let mut files = own.files.load(&guard).cloned().unwrap_or_default();
+        own.base.store(files.len() as u64 * own.stride, Ordering::Relaxed);
+        files.push(Arc::new(file));
+        // The old list is not dropped with open files: the new one has them, too.
+        own.files.store(Some(Arc::new(files)), &guard);
+        own.positions.lock().renew();
+        own.refuses.store(false, Ordering::Relaxed);
+    }
+
+    /// The faults that are injected.
+    #[cfg(not(shuttle))]
+    pub fn faults(&self) -> Option<Arc<Inject>> {
+        self.inject.clone()
     }
 
     fn cipher(&self) -> Option<&Cipher> {
@@ -248,7 +352,10 @@ impl Swap {
 
     /// Takes up to so many free pages of the file that follow each other.
     pub fn take_positions(&self, most: u64) -> Option<Range<u64>> {
-        self.file.as_ref()?.positions.lock().take(most)
+        let own = self.file.as_ref()?;
+        let base = own.base.load(Ordering::Relaxed);
+        let taken = own.positions.lock().take(most)?;
+        Some(base + taken.start..base + taken.end)
     }
 
     /// Gives a page of the file back.
@@ -269,8 +376,10 @@ impl Swap {
     /// Gives pages of the file back.
     pub fn free_positions(&self, pages: Range<u64>) {
         if let Some(own) = &self.file {
+            let base = own.base.load(Ordering::Relaxed);
             let mut positions = own.positions.lock();
-            pages.for_each(|page| positions.free(page));
+            // Those of an ancestor's file are its business.
+            pages.filter(|page| *page >= base).for_each(|page| positions.free(page - base));
         }
     }
 

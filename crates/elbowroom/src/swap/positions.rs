@@ -7,6 +7,10 @@ pub struct Positions {
     words: Vec<u64>,
     pages: u64,
     taken: u64,
+    /// Those that a child of fork reads, too: they stay taken until it is gone. Empty: there is none.
+    lent: Vec<u64>,
+    /// Those of them that were given back meanwhile.
+    due: Vec<u64>,
     /// Where the last run ended: what goes out together lies together, and so does what goes out next.
     next: u64,
 }
@@ -14,7 +18,14 @@ pub struct Positions {
 impl Positions {
     /// All of so many pages are free.
     pub fn new(pages: u64) -> Self {
-        Self { words: vec![0; pages.div_ceil(64) as usize], pages, taken: 0, next: 0 }
+        Self {
+            words: vec![0; pages.div_ceil(64) as usize],
+            pages,
+            taken: 0,
+            lent: Vec::new(),
+            due: Vec::new(),
+            next: 0,
+        }
     }
 
     /// How many are taken.
@@ -45,9 +56,39 @@ impl Positions {
     /// # Panics
     /// If it is free.
     pub fn free(&mut self, page: u64) {
-        assert!(self.is_taken(page), "a page of the swap file is freed once");
-        self.words[(page / 64) as usize] &= !(1 << (page % 64));
+        let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
+        let is_due = self.due.get(word).is_some_and(|due| due & bit != 0);
+        assert!(self.is_taken(page) && !is_due, "a page of the swap file is freed once");
+        if self.lent.get(word).is_some_and(|lent| lent & bit != 0) {
+            self.due[word] |= bit;
+            return;
+        }
+        self.words[word] &= !bit;
         self.taken -= 1;
+    }
+
+    /// A child reads all that are taken, from now on.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
+    pub fn lend(&mut self) {
+        self.lent.resize(self.words.len(), 0);
+        self.due.resize(self.words.len(), 0);
+        self.lent.iter_mut().zip(&self.words).for_each(|(lent, taken)| *lent |= taken);
+    }
+
+    /// All children are gone: what was given back meanwhile is free.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
+    pub fn take_back(&mut self) {
+        self.lent.clear();
+        for (word, due) in self.words.iter_mut().zip(std::mem::take(&mut self.due)) {
+            *word &= !due;
+            self.taken -= u64::from(due.count_ones());
+        }
+    }
+
+    /// In the child of a fork: all of its own file is free.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
+    pub fn renew(&mut self) {
+        *self = Self::new(self.pages);
     }
 
     fn is_taken(&self, page: u64) -> bool {
@@ -72,6 +113,21 @@ impl Positions {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn what_was_lent_is_taken_until_it_is_back() {
+        let mut positions = Positions::new(100);
+        assert_eq!(positions.take(10), Some(0..10));
+        positions.lend();
+        assert_eq!(positions.take(90), Some(10..100));
+        (0..100).for_each(|page| positions.free(page));
+        assert_eq!((positions.taken(), positions.take(100)), (10, Some(10..100)));
+        positions.lend();
+        positions.take_back();
+        assert_eq!((positions.taken(), positions.take(100)), (90, Some(0..10)));
+        (0..100).for_each(|page| positions.free(page));
+        assert_eq!(positions.taken(), 0);
+    }
 
     /// Beside a set: no page is given twice, runs are whole, and all can be had.
     #[test]

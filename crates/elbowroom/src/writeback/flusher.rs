@@ -30,6 +30,7 @@ impl<P: Platform> Writeback<P> {
         let (mut background, mut again) = (false, None);
         let (mut pool, mut pool_again) = (PoolWritten::Enough, None::<Instant>);
         while !self.stop.load(Ordering::Acquire) {
+            self.rest_if_wanted();
             let folios = self.to_write.take();
             let all = {
                 let mut state = self.state.lock();

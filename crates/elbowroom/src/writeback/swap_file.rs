@@ -12,7 +12,7 @@ use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::swap::Oldest;
-use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::Arc;
 use std::ops::Range;
 
@@ -88,11 +88,8 @@ impl<P: Platform> Writeback<P> {
     /// Writes the oldest pages of the pool to the file, as many as are to be had and `staging` has room for.
     /// `false`: it could not.
     fn write_oldest(&self, staging: &mut Frames) -> bool {
-        let (Some(file), Some(positions)) =
-            (self.swap.file(), self.swap.take_positions(staging.pages() as u64))
-        else {
-            return false;
-        };
+        let Some(positions) = self.swap.take_positions(staging.pages() as u64) else { return false };
+        let Some((file, offset)) = self.swap.place(positions.start) else { return false };
         let mut leaving = Vec::with_capacity(staging.pages());
         let mut left = 0;
         while leaving.len() < (positions.end - positions.start) as usize
@@ -115,7 +112,7 @@ impl<P: Platform> Writeback<P> {
             }
         }
         self.counters.add(Event::SwapWritebacks, left);
-        let (bytes, offset) = (leaving.len() * PAGE_SIZE, positions.start << PAGE_SHIFT);
+        let bytes = leaving.len() * PAGE_SIZE;
         let begun_ns = self.begin_transfer();
         let written = if bytes == 0 { Ok(()) } else { file.write(staging, 0..bytes, offset) };
         if bytes > 0 {
@@ -142,7 +139,7 @@ impl<P: Platform> Writeback<P> {
 
     /// Writes folios of a page each to neighbouring pages of the file, as many.
     fn write_run_to_swap(&self, mut folios: Vec<LockedFolio<'_>>, positions: Range<u64>) {
-        let Some(file) = self.swap.file() else { return };
+        let Some((file, offset)) = self.swap.place(positions.start) else { return };
         folios.iter().for_each(|folio| folio.begin_io(Flag::Writeback));
         // Nobody sees them before they are written, or are what they were again.
         let sums: Vec<_> = folios
@@ -158,8 +155,8 @@ impl<P: Platform> Writeback<P> {
         let frames = folios.iter().filter_map(|folio| folio.body().extent.as_deref());
         let parts: Vec<_> = frames.map(|extent| (extent, 0..PAGE_SIZE)).collect();
         let begun_ns = self.begin_transfer();
-        let written = file.write_vectored(&parts, positions.start << PAGE_SHIFT);
-        let place = [positions.start << PAGE_SHIFT, (parts.len() * PAGE_SIZE) as u64];
+        let written = file.write_vectored(&parts, offset);
+        let place = [offset, (parts.len() * PAGE_SIZE) as u64];
         self.note_transfer(file.id(), written.is_ok(), begun_ns, place);
         self.swap.note_written(written.is_ok());
         folios.iter().for_each(|folio| folio.end_io(Flag::Writeback));

@@ -1,0 +1,121 @@
+//! A manager in the two processes of a fork. docs/decisions/0025-fork.md
+//!
+//! The parent's manager is quiet while the kernel copies it. The child goes on with the copy: what a fork
+//! does not copy (descriptors, registrations, threads, rings) is made anew under the old numbers.
+
+use crate::core::Job;
+use crate::manager::Manager;
+use crate::platform::{Host, Platform};
+use crate::quiet::Working;
+use crate::space::Space;
+use elbowroom_machine::Errno;
+use elbowroom_store::{Handed, Lifeline, StoreFile, reactor_of_child};
+use elbowroom_sync::atomic::Ordering;
+
+/// Threads of a manager that work by themselves: flusher, watchdog, supplier.
+const HELPERS: usize = 3;
+
+/// What a child of fork needs beside its copy of the memory: descriptors, of the file table of the thread
+/// that began the fork.
+pub struct Inheritance {
+    /// The parent's, to be opened anew by the forking thread.
+    pub files: Vec<Handed>,
+    /// The same: as long as the child, or a child of its, has these open, its ancestors keep what they read.
+    pub lifelines: Vec<Handed>,
+}
+
+impl Manager<Host> {
+    /// A fork begins: everything that is a file's goes back to the kernel, and from then on until
+    /// [`Manager::fork_ends`] the manager is quiet. Not within [`Manager::work`]. The space is the process's
+    /// own.
+    ///
+    /// # Errors
+    /// EBUSY: it does not become quiet within the bound, or something is a file's still. The kernel's. Then
+    /// there is nothing to end.
+    pub fn fork_begins(&self, space: &Space<Host>) -> Result<Inheritance, Errno> {
+        let core = self.core();
+        for object in core.objects.all() {
+            space.give_file(object.id())?;
+        }
+        let wake = || {
+            core.to_write.bell.ring_for_stop();
+            core.wake_supplier();
+            core.wake_threads();
+        };
+        if !core.quiet.begin(HELPERS, core.inboxes.len(), wake) {
+            return Err(Errno::BUSY);
+        }
+        let begun = self.hand_down();
+        if begun.is_err() {
+            core.quiet.end();
+        }
+        begun
+    }
+
+    fn hand_down(&self) -> Result<Inheritance, Errno> {
+        let core = self.core();
+        if core.objects.opened() > 0 {
+            // Mapped by another thread just now.
+            return Err(Errno::BUSY);
+        }
+        let mut lifelines = core.swap.lifelines();
+        if core.swap.has_file() {
+            let (ours, theirs) = Lifeline::new()?;
+            core.swap.watch(ours);
+            lifelines.push(theirs);
+        }
+        core.mmu.fork_begins()?;
+        let files = core.swap.lend().iter().flat_map(|file| file.handed()).collect();
+        Ok(Inheritance { files, lifelines })
+    }
+
+    /// It was made, or was not: the parent goes on. Its own end of the lifeline was closed.
+    pub fn fork_ends(&self) {
+        self.core().mmu.fork_ends();
+        self.core().quiet.end();
+    }
+
+    /// Announces that a thread which is none of the manager's uses it until the value is dropped: a fork
+    /// waits for that.
+    pub fn work(&self) -> impl Drop + '_ {
+        let working: Working<'_> = self.core().quiet.work();
+        working
+    }
+
+    /// In the child, by a thread in whose file table what was inherited has the numbers that it had, and
+    /// nothing else has one that the parent's had: takes the manager over. Files are not managed in a child.
+    ///
+    /// # Errors
+    /// What is missing. The windows must not be touched then.
+    pub fn renew(&self, inherited: &Inheritance) -> Result<Space<Host>, Errno> {
+        let core = self.core();
+        core.swap.keep_lifelines(inherited.lifelines.iter().map(|lifeline| lifeline.number).collect());
+        if !core.swap.has_what_it_had() {
+            return Err(Errno::BADF);
+        }
+        core.mmu.renew()?;
+        core.quiet.renew();
+        let dir = core.config.swap_dir.as_ref().filter(|_| core.swap.has_file());
+        core.swap.renew(dir.map(|dir| StoreFile::temporary(dir, core.swap.faults())).transpose()?);
+        core.is_child.store(true, Ordering::Release);
+        let mm = core.spaces.of(0).ok_or(Errno::INVAL)?;
+        let space = Space { core: core.clone(), mm, base: 0 };
+        space.without_stores().into_iter().try_for_each(|range| core.mmu.protect_again(range))?;
+        let mut reactors = Vec::new();
+        for (number, inbox) in core.inboxes.iter().enumerate() {
+            // Faults of threads that the child does not have.
+            let jobs = std::mem::take(&mut *inbox.jobs.lock());
+            let asked = jobs.into_iter().flat_map(|job| match job {
+                Job::Retry(faults) => faults,
+                Job::Prefetch(..) => Vec::new(),
+            });
+            let waiting = inbox.waiting.lock().take_all();
+            asked.chain(waiting).for_each(|mut fault| fault.let_go());
+            let watch = Host::watch(&core.mmu, number);
+            reactors.push(reactor_of_child(core.config.engine, watch, &inbox.kicker, core.swap.faults())?);
+        }
+        self.start_in_child(reactors)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        Ok(space)
+    }
+}

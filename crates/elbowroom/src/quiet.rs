@@ -1,0 +1,232 @@
+//! A moment in which a manager does nothing: a fork copies it as it is then.
+//!
+//! First the verbs of other threads end, and the threads that work by themselves (flusher, supplier,
+//! watchdog) rest where they have nothing in hand; the handlers serve faults meanwhile, for which a verb may
+//! wait. Then the handlers finish what is being read, take no new faults, and rest. Nobody who rests has a
+//! lock.
+//!
+//! Synchronization: one lock of the class `queue`; `wanted` is also in an atomic, so that a thread's turn
+//! costs one load where nobody wants to fork.
+
+use crate::config::{FORK_BOUND, QUIET_BOUND};
+use elbowroom_sync::atomic::{AtomicU8, Ordering};
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex};
+
+/// Nobody wants it.
+const NOT: u8 = 0;
+/// Verbs and the threads that work by themselves are to rest.
+const VERBS: u8 = 1;
+/// The handlers, too.
+const ALL: u8 = 2;
+
+pub(crate) struct Quiet {
+    wanted: AtomicU8,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Told, before anybody goes on, that the fork took too long: its child has no copy that is whole.
+    on_late: Option<fn()>,
+}
+
+#[derive(Default)]
+struct State {
+    wanted: u8,
+    /// Verbs under way.
+    verbs: usize,
+    /// Threads of either kind that rest.
+    rest: [usize; 2],
+}
+
+/// A verb under way.
+pub(crate) struct Working<'q>(&'q Quiet);
+
+/// Who rests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rester {
+    /// A thread that works by itself.
+    Helper,
+    Handler,
+}
+
+impl Quiet {
+    pub(crate) fn new(locks: &LockStats, on_late: Option<fn()>) -> Self {
+        Self {
+            wanted: AtomicU8::new(NOT),
+            state: locks.mutex(LockClass::Queue, State::default()),
+            changed: Condvar::new(),
+            on_late,
+        }
+    }
+
+    /// A verb begins, as soon as it may. Not for who has a lock.
+    pub(crate) fn work(&self) -> Working<'_> {
+        let mut state = self.state.lock();
+        while state.wanted != NOT {
+            self.changed.wait_timeout(&mut state, FORK_BOUND);
+        }
+        state.verbs += 1;
+        Working(self)
+    }
+
+    /// Whether a thread of this kind is to rest.
+    pub(crate) fn is_wanted(&self, who: Rester) -> bool {
+        let wanted = self.wanted.load(Ordering::Acquire);
+        match who {
+            Rester::Helper => wanted >= VERBS,
+            Rester::Handler => wanted == ALL,
+        }
+    }
+
+    /// Rests until the fork was made. For a thread with nothing in hand, if it
+    /// [`is_wanted`](Self::is_wanted).
+    pub(crate) fn rest(&self, who: Rester) {
+        let deadline = Instant::now() + FORK_BOUND;
+        let mut state = self.state.lock();
+        state.rest[who as usize] += 1;
+        self.changed.notify_all();
+        while self.is_wanted(who) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                // The forking thread waits for somebody who waits for us, perhaps: one of libc's locks.
+                if let Some(tell) = self.on_late {
+                    tell();
+                }
+                self.want(&mut state, NOT);
+                break;
+            }
+            self.changed.wait_timeout(&mut state, left);
+        }
+        state.rest[who as usize] -= 1;
+    }
+
+    fn want(&self, state: &mut State, wanted: u8) {
+        state.wanted = wanted;
+        self.wanted.store(wanted, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Waits until all rest: so many helpers and handlers, who are told by `wake` to look. `false`: they do
+    /// not within the bound, and go on. Else [`Quiet::end`] follows.
+    pub(crate) fn begin(&self, helpers: usize, handlers: usize, wake: impl Fn()) -> bool {
+        let deadline = Instant::now() + QUIET_BOUND;
+        let until = |ready: &dyn Fn(&State) -> bool| {
+            let mut state = self.state.lock();
+            while !ready(&state) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return None;
+                }
+                self.changed.wait_timeout(&mut state, left);
+            }
+            Some(state)
+        };
+        match until(&|state| state.wanted == NOT) {
+            Some(mut state) => self.want(&mut state, VERBS),
+            // Another fork.
+            None => return false,
+        }
+        wake();
+        let quiet = until(&|state| state.verbs == 0 && state.rest[Rester::Helper as usize] == helpers)
+            .map(|mut state| self.want(&mut state, ALL))
+            .and_then(|()| {
+                wake();
+                until(&|state| state.rest[Rester::Handler as usize] == handlers).map(drop)
+            });
+        if quiet.is_none() {
+            self.end();
+        }
+        quiet.is_some()
+    }
+
+    /// All go on.
+    pub(crate) fn end(&self) {
+        self.want(&mut self.state.lock(), NOT);
+    }
+
+    /// In the child of a fork, which has none of the threads.
+    pub(crate) fn renew(&self) {
+        let mut state = self.state.lock();
+        *state = State::default();
+        self.want(&mut state, NOT);
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.verbs -= 1;
+        if state.wanted != NOT {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use elbowroom_sync::atomic::{AtomicBool, AtomicUsize};
+    use elbowroom_sync::time::Duration;
+    use std::sync::Arc;
+
+    /// Nobody is in the middle of anything while somebody forks; all go on afterwards.
+    #[test]
+    fn all_rest_while_somebody_forks() {
+        let quiet = Arc::new(Quiet::new(&LockStats::new(), None));
+        let (busy, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let turns = Arc::new(AtomicUsize::new(0));
+        let thread = |body: fn(&Quiet, &dyn Fn())| {
+            let (quiet, busy, stop, turns) = (quiet.clone(), busy.clone(), stop.clone(), turns.clone());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Acquire) {
+                    body(&quiet, &|| {
+                        busy.fetch_add(1, Ordering::AcqRel);
+                        std::thread::sleep(Duration::from_micros(50));
+                        turns.fetch_add(1, Ordering::Relaxed);
+                        busy.fetch_sub(1, Ordering::AcqRel);
+                    });
+                }
+            })
+        };
+        fn by_itself(quiet: &Quiet, who: Rester, turn: &dyn Fn()) {
+            if quiet.is_wanted(who) {
+                quiet.rest(who);
+            }
+            turn();
+        }
+        let threads = [
+            thread(|quiet, turn| {
+                let _working = quiet.work();
+                turn();
+            }),
+            thread(|quiet, turn| by_itself(quiet, Rester::Helper, turn)),
+            thread(|quiet, turn| by_itself(quiet, Rester::Helper, turn)),
+            thread(|quiet, turn| by_itself(quiet, Rester::Handler, turn)),
+        ];
+        for _ in 0..200 {
+            let before = turns.load(Ordering::Relaxed);
+            assert!(quiet.begin(2, 1, || ()));
+            assert_eq!(busy.load(Ordering::Acquire), 0);
+            let still = turns.load(Ordering::Relaxed);
+            std::thread::sleep(Duration::from_micros(200));
+            assert_eq!(turns.load(Ordering::Relaxed), still);
+            quiet.end();
+            while turns.load(Ordering::Relaxed) < before + 4 {
+                std::thread::yield_now();
+            }
+        }
+        stop.store(true, Ordering::Release);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    /// The child has none of the threads that rest in the parent.
+    #[test]
+    fn a_child_begins_anew() {
+        let quiet = Quiet::new(&LockStats::new(), None);
+        quiet.state.lock().rest = [3, 2];
+        quiet.state.lock().wanted = ALL;
+        quiet.renew();
+        drop(quiet.work());
+        assert!(!quiet.is_wanted(Rester::Helper));
+        assert_eq!(quiet.state.lock().rest, [0, 0]);
+    }
+}
