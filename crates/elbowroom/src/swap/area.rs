@@ -5,35 +5,30 @@
 //! Synchronization: slots are in stripes, with a lock of the class `swap` each. It is held while a compressed
 //! page is copied out of the pool, so that nobody moves or frees it meanwhile.
 
+mod file;
 mod leaving;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
+use self::file::SwapFile;
 pub use self::leaving::Oldest;
 use super::chunks::Chunks;
 use super::cipher::Cipher;
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
-use super::positions::Positions;
 use super::sizing::{Back, Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
-use crate::page::{Home, checksum};
-use elbowroom_machine::PAGE_SHIFT;
+use crate::page::checksum;
 #[cfg(not(shuttle))]
-use elbowroom_store::{Handed, Lifeline};
+use elbowroom_store::Lifeline;
 use elbowroom_store::{Inject, StoreFile};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use elbowroom_sync::epoch::{ArcCell, pin};
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU32;
-use std::ops::Range;
 #[cfg(not(shuttle))]
 use std::os::fd::RawFd;
-
-/// In tests of the tests: the file is taken to have the bytes of a page that was stored to.
-const MUTANT_STALE_HOME: bool = cfg!(elbowroom_mutant = "stale_home");
 
 /// Slots are spread over so many locks.
 const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
@@ -167,23 +162,6 @@ pub struct Swap {
     held: Mutex<Vec<RawFd>>,
 }
 
-/// The file, and which of its pages are free.
-///
-/// The child of a fork has one of its own, behind those of its ancestors, of which it only reads: pages are
-/// numbered through all of them, [`SwapFile::stride`] numbers to a file.
-struct SwapFile {
-    /// Its own is the last.
-    files: ArcCell<Vec<Arc<StoreFile>>>,
-    /// The number of the first page of its own.
-    base: AtomicU64,
-    stride: u64,
-    /// What its pages are sealed with, if they are.
-    cipher: Option<Cipher>,
-    positions: Mutex<Positions>,
-    /// The last write has failed.
-    refuses: AtomicBool,
-}
-
 impl Swap {
     /// An empty one, for `limit` pages. Of an arena of so many `frames`, so many may be of compressed pages;
     /// the rest goes to the file, if there is one. `sizing`: how many the pool should have is seen to.
@@ -196,13 +174,7 @@ impl Swap {
     ) -> Self {
         let sizing = (sizing && file.is_some()).then(|| Sizing::new(pool_limit, frames));
         let pool_target = AtomicU64::new(sizing.as_ref().map_or(pool_limit, Sizing::target));
-        let file = file.map(|(file, cipher)| {
-            let positions = locks.mutex(LockClass::Queue, Positions::new(limit));
-            let files = ArcCell::new(Arc::new(vec![file]));
-            let (base, refuses) = (AtomicU64::new(0), AtomicBool::new(false));
-            // A gap: pages of two files are never neighbours.
-            SwapFile { files, base, stride: limit + 1, positions, cipher, refuses }
-        });
+        let file = file.map(|(file, cipher)| SwapFile::new(locks, limit, file, cipher));
         let stripe = |_| Lines(locks.mutex(LockClass::Swap, Stripe::default()));
         Self {
             pool: Pool::new(locks),
@@ -233,154 +205,10 @@ impl Swap {
         self.inject = faults;
     }
 
-    /// Whether there is a file.
-    pub fn has_file(&self) -> bool {
-        self.file.is_some()
-    }
-
-    /// The file that has a page, and where, in bytes.
-    pub fn place(&self, position: u64) -> Option<(Arc<StoreFile>, u64)> {
-        let own = self.file.as_ref()?;
-        let guard = pin();
-        let file = own.files.load(&guard)?.get((position / own.stride) as usize)?.clone();
-        Some((file, (position % own.stride) << PAGE_SHIFT))
-    }
-
-    /// The files of the ancestors and this process's own, which a child reads from now on.
-    #[cfg(not(shuttle))]
-    pub fn lend(&self) -> Vec<Arc<StoreFile>> {
-        let Some(own) = &self.file else { return Vec::new() };
-        own.positions.lock().lend();
-        own.files.load(&pin()).cloned().unwrap_or_default()
-    }
-
-    /// A child is made that may read the file as long as this is not over.
-    #[cfg(not(shuttle))]
-    pub fn watch(&self, child: Lifeline) {
-        self.children.lock().push(child);
-    }
-
-    /// What this process has open so that its ancestors keep what it reads: for its children, too.
-    #[cfg(not(shuttle))]
-    pub fn lifelines(&self) -> Vec<Handed> {
-        self.held.lock().iter().map(|number| Handed::lifeline(*number)).collect()
-    }
-
-    /// In the child of a fork: has these open, to its end.
-    #[cfg(not(shuttle))]
-    pub fn keep_lifelines(&self, numbers: Vec<RawFd>) {
-        *self.held.lock() = numbers;
-    }
-
-    /// Takes back what was lent, if no child is left that reads the file.
-    #[cfg(not(shuttle))]
-    pub fn look_after_children(&self) {
-        let last_is_gone = {
-            let mut children = self.children.lock();
-            let before = children.len();
-            children.retain(|child| !child.is_over());
-            before > 0 && children.is_empty()
-        };
-        if last_is_gone && let Some(own) = &self.file {
-            own.positions.lock().take_back();
-        }
-    }
-
-    /// In the child of a fork: whether it has its ancestors' files.
-    #[cfg(not(shuttle))]
-    pub fn has_what_it_had(&self) -> bool {
-        let guard = pin();
-        let files = self.file.as_ref().and_then(|own| own.files.load(&guard));
-        files.into_iter().flatten().all(|file| file.is_there())
-    }
-
-    /// In the child of a fork: what goes out from now on goes to `file`, if it had one before.
-    #[cfg(not(shuttle))]
-    pub fn renew(&self, file: Option<StoreFile>) {
-        // The descriptors are those of the parent.
-        std::mem::forget(std::mem::take(&mut *self.children.lock()));
-        let (Some(own), Some(file)) = (&self.file, file) else { return };
-        let guard = pin();
-        let mut files = own.files.load(&guard).cloned().unwrap_or_default();
-        own.base.store(files.len() as u64 * own.stride, Ordering::Relaxed);
-        files.push(Arc::new(file));
-        // The old list is not dropped with open files: the new one has them, too.
-        own.files.store(Some(Arc::new(files)), &guard);
-        own.positions.lock().renew();
-        own.refuses.store(false, Ordering::Relaxed);
-    }
-
     /// The faults that are injected.
     #[cfg(not(shuttle))]
     pub fn faults(&self) -> Option<Arc<Inject>> {
         self.inject.clone()
-    }
-
-    fn cipher(&self) -> Option<&Cipher> {
-        self.file.as_ref()?.cipher.as_ref()
-    }
-
-    /// Makes of a page what is to be written to a page of the file.
-    pub fn seal(&self, page: &mut [u8], position: u64) {
-        if let Some(cipher) = self.cipher() {
-            cipher.seal(page, position);
-        }
-    }
-
-    /// Undoes [`Swap::seal`].
-    pub fn unseal(&self, page: &mut [u8], position: u64) {
-        if let Some(cipher) = self.cipher() {
-            cipher.open(page, position);
-        }
-    }
-
-    /// Pages of the file that are taken.
-    pub fn file_pages(&self) -> u64 {
-        self.file.as_ref().map_or(0, |own| own.positions.lock().taken())
-    }
-
-    /// Notes whether a write to the file has succeeded.
-    pub fn note_written(&self, succeeded: bool) {
-        if let Some(own) = &self.file {
-            own.refuses.store(!succeeded, Ordering::Relaxed);
-        }
-    }
-
-    fn file_refuses(&self) -> bool {
-        self.file.as_ref().is_some_and(|own| own.refuses.load(Ordering::Relaxed))
-    }
-
-    /// Takes up to so many free pages of the file that follow each other.
-    pub fn take_positions(&self, most: u64) -> Option<Range<u64>> {
-        let own = self.file.as_ref()?;
-        let base = own.base.load(Ordering::Relaxed);
-        let taken = own.positions.lock().take(most)?;
-        Some(base + taken.start..base + taken.end)
-    }
-
-    /// Gives a page of the file back.
-    pub fn free_position(&self, page: u64) {
-        self.free_positions(page..page + 1);
-    }
-
-    /// The page of the file that still has the bytes of a page with checksum `sum`; `None`: they are not
-    /// those that it came in with, and the page of the file is free.
-    pub fn settle(&self, home: Home, sum: u64) -> Option<u64> {
-        if home.sum == sum || MUTANT_STALE_HOME {
-            return Some(home.position);
-        }
-        self.free_position(home.position);
-        None
-    }
-
-    /// Gives pages of the file back.
-    pub fn free_positions(&self, pages: Range<u64>) {
-        if let Some(own) = &self.file {
-            let base = own.base.load(Ordering::Relaxed);
-            let mut positions = own.positions.lock();
-            // Those of an ancestor's file are its business.
-            pages.filter(|page| *page >= base).for_each(|page| positions.free(page - base));
-        }
     }
 
     /// Whether pages may go out at all.
@@ -633,20 +461,6 @@ impl Swap {
         let (frames, position) = self.release_but_file(number);
         position.into_iter().for_each(|position| self.free_position(position));
         frames
-    }
-
-    /// The same, but that page of the file that has the bytes is the caller's; `None`: no page has them, or
-    /// others have a count of the slot, or so much of the file is taken that its pages are better used for
-    /// what goes out next. Linux: `swap_vm_full`.
-    pub fn release_keeping(&self, number: u64) -> (Vec<Frames>, Option<u64>) {
-        let (frames, position) = self.release_but_file(number);
-        let Some((position, own)) = position.zip(self.file.as_ref()) else { return (frames, None) };
-        let mut positions = own.positions.lock();
-        if 2 * positions.taken() <= self.limit {
-            return (frames, Some(position));
-        }
-        positions.free(position);
-        (frames, None)
     }
 
     /// The page of the file that has the bytes is the caller's.

@@ -116,8 +116,8 @@ impl Sizing {
         self.faults >= LOOK_EVERY
     }
 
-    /// Makes the pool's size, as it should be, larger or smaller, or leaves it. `left`: so many pages went from
-    /// the pool to the file so far; `outs`: so many went out.
+    /// Makes the pool's size, as it should be, larger or smaller, or leaves it. `left`: so many pages went
+    /// from the pool to the file so far; `outs`: so many went out.
     pub fn look(&mut self, reach: Reach, left: u64, outs: u64) {
         let step = (self.most / STEPS).max(1);
         let passed = if self.target == 0 { outs } else { left };

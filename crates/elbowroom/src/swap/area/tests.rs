@@ -3,6 +3,7 @@
 use super::leaving::Leaving;
 use super::*;
 use crate::group::{DirtyLimits, GroupId, Groups};
+use crate::page::Home;
 use crate::swap::Compressor;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
@@ -239,4 +240,27 @@ fn a_number_that_is_twice_in_a_batch_has_its_later_bytes() {
     others.into_iter().for_each(|number| free(swap.release(number)));
     assert_eq!((swap.used(), swap.file_pages()), (0, 0));
     all_is_free(&swap, &groups, &mmu);
+}
+
+/// Pages of an ancestor's file are its business, however full the own one is.
+#[test]
+fn a_child_gives_pages_of_its_own_file_back_only() {
+    let swap = with_file(4);
+    assert_eq!(swap.take_positions(4), Some(0..4));
+    let slots: Vec<_> = (0..4).map(|page| swap.keep_in_file(page, 0, 1).unwrap()).collect();
+    let ancestor = swap.place(3).unwrap();
+    swap.renew(Some(StoreFile::temporary(&std::env::temp_dir(), None).unwrap()));
+    assert!(Arc::ptr_eq(&swap.place(3).unwrap().0, &ancestor.0));
+    assert_eq!(swap.file_pages(), 0);
+    let own = swap.take_positions(3).unwrap();
+    assert!(own.start > 4, "{own:?}");
+    let (file, at) = swap.place(own.start + 1).unwrap();
+    assert!(!Arc::ptr_eq(&file, &ancestor.0) && at == PAGE_SIZE as u64);
+    // More than half of the own file is taken, so none is kept.
+    assert_eq!(swap.release_keeping(slots[3]).1, None);
+    assert!(swap.release(slots[2]).is_empty());
+    assert_eq!(swap.file_pages(), 3);
+    swap.free_positions(own.clone());
+    assert_eq!(swap.release_keeping(slots[1]).1, Some(1), "the ancestor has it for as long as this lives");
+    assert_eq!((swap.file_pages(), swap.used()), (0, 1));
 }
