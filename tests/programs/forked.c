@@ -159,7 +159,7 @@ static void threads(void)
     fill(1, 0, pages);
     for (size_t i = 0; i < 3; i++)
         CHECK(pthread_create(&thread[i], NULL, change, (void *)i) == 0, "pthread_create");
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < 4; round++) {
         pid_t child = (pid_t)SYS(fork());
         if (child == 0) {
             check(1, pages * 3 / 4, pages, "child");

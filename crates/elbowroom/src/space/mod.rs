@@ -104,7 +104,6 @@ impl<P: Platform> Space<P> {
         self.base + (64 << 10)..self.base + TASK_SIZE
     }
 
-    /// All its addresses: mappings at fixed ones may be below the others.
     /// The mappings that nobody may store to, by their addresses.
     #[cfg(not(shuttle))]
     pub(crate) fn without_stores(&self) -> Vec<Range<usize>> {
@@ -115,6 +114,7 @@ impl<P: Platform> Space<P> {
             .collect()
     }
 
+    /// All its addresses: mappings at fixed ones may be below the others.
     fn everything(&self) -> Range<usize> {
         self.base..self.base + TASK_SIZE
     }

@@ -77,11 +77,11 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// For a pool that may have `most` of `frames`. It begins with none.
+    /// For a pool that may have `most` of `frames`. It begins with half of them.
     pub fn new(most: u64, frames: u64) -> Self {
         Self {
             most,
-            target: 0,
+            target: most / 2,
             window: (frames / WINDOWS).max(1),
             reach: Reach { frames: 0, pages: 0 },
             near_us: 0,
@@ -200,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_pool_at_first_nor_one_for_pages_that_come_back_late() {
+    fn there_is_no_pool_for_pages_that_come_back_late() {
         let mut model = Model::new();
-        assert_eq!(model.sizing.target(), 0);
+        assert_eq!(model.sizing.target(), MOST / 2);
         assert_eq!(model.faults(50_000, 1, |fault, _| 20_000 + fault % 20_000), 0);
         assert_eq!(model.faults(50_000, 16, |fault, _| fault * 7919 % 40_000), 0);
     }
