@@ -12,10 +12,13 @@ use crate::platform::Platform;
 use crate::stats::Event;
 use crate::swap::{Back, Compressor, Placement, Room, Short};
 use crate::vma::Mm;
-use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::Slot;
+
+/// Memory is plenty while a sixteenth of the arena is free.
+const PLENTY: usize = 16;
 
 /// What became of a folio that was to go out.
 pub(crate) enum Out {
@@ -345,7 +348,10 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn slots_came_in(&self, slots: &[u64], sums: &[u64], folio: &mut LockedFolio<'_>) {
         self.counters.add(Event::SwapIns, slots.len() as u64);
         if let Some((distance, from_pool)) = self.swap.distance(slots[0]) {
-            self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
+            // What was put out by advice while memory is plenty says nothing about who needs the frames.
+            if !self.mmu.has_free(PLENTY) {
+                self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
+            }
             // It would not have gone out if it had been in the active list: it is worth as much as what is
             // there. Without that, pages that are used often, but not while they are on standby, come and go,
             // and the more of them do, the shorter anything is on standby. Linux: `workingset_refault`.
