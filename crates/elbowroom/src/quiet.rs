@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use elbowroom_sync::atomic::{AtomicBool, AtomicUsize};
     use elbowroom_sync::time::Duration;
-    use std::sync::Arc;
+    use elbowroom_sync::{Arc, thread};
 
     /// Nobody is in the middle of anything while somebody forks; all go on afterwards.
     #[test]
@@ -174,18 +174,19 @@ mod tests {
         let quiet = Arc::new(Quiet::new(&LockStats::new(), None));
         let (busy, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let turns = Arc::new(AtomicUsize::new(0));
-        let thread = |body: fn(&Quiet, &dyn Fn())| {
+        let start = |body: fn(&Quiet, &dyn Fn())| {
             let (quiet, busy, stop, turns) = (quiet.clone(), busy.clone(), stop.clone(), turns.clone());
-            std::thread::spawn(move || {
+            let run = move || {
                 while !stop.load(Ordering::Acquire) {
                     body(&quiet, &|| {
                         busy.fetch_add(1, Ordering::AcqRel);
-                        std::thread::sleep(Duration::from_micros(50));
+                        thread::sleep(Duration::from_micros(50));
                         turns.fetch_add(1, Ordering::Relaxed);
                         busy.fetch_sub(1, Ordering::AcqRel);
                     });
                 }
-            })
+            };
+            thread::spawn("elbowroom-test", run).unwrap()
         };
         fn by_itself(quiet: &Quiet, who: Rester, turn: &dyn Fn()) {
             if quiet.is_wanted(who) {
@@ -194,24 +195,24 @@ mod tests {
             turn();
         }
         let threads = [
-            thread(|quiet, turn| {
+            start(|quiet, turn| {
                 let _working = quiet.work();
                 turn();
             }),
-            thread(|quiet, turn| by_itself(quiet, Rester::Helper, turn)),
-            thread(|quiet, turn| by_itself(quiet, Rester::Helper, turn)),
-            thread(|quiet, turn| by_itself(quiet, Rester::Handler, turn)),
+            start(|quiet, turn| by_itself(quiet, Rester::Helper, turn)),
+            start(|quiet, turn| by_itself(quiet, Rester::Helper, turn)),
+            start(|quiet, turn| by_itself(quiet, Rester::Handler, turn)),
         ];
         for _ in 0..200 {
             let before = turns.load(Ordering::Relaxed);
             assert!(quiet.begin(2, 1, || ()));
             assert_eq!(busy.load(Ordering::Acquire), 0);
             let still = turns.load(Ordering::Relaxed);
-            std::thread::sleep(Duration::from_micros(200));
+            thread::sleep(Duration::from_micros(200));
             assert_eq!(turns.load(Ordering::Relaxed), still);
             quiet.end();
             while turns.load(Ordering::Relaxed) < before + 4 {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
         stop.store(true, Ordering::Release);

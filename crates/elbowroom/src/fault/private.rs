@@ -92,7 +92,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             } else if fault.event.write && folio.body().spaces() > 1 {
                 self.unshare(mm, vma, &mut folio, fault)
             } else {
-                let wanted = self.core.wanted_again(vma, &folio, page, fault);
+                let wanted = self.core.wanted_again(vma, &mut folio, page, fault);
                 match self.core.map_own(vma, &mut folio, wanted, fault) {
                     // Pinned in another space that has it: a copy will do.
                     Outcome::Wait(Reason::Pinned) if folio.body().spaces() > 1 => {
@@ -386,13 +386,17 @@ impl<'a, P: Platform> Pass<'a, P> {
 impl<P: Platform> Faults<P> {
     /// log2 of how many pages of a locked folio that has been in memory are to be mapped for a fault at
     /// `page`: those that will be used. A larger folio of which only some are is split by reclaim.
-    fn wanted_again(&self, vma: &VmaGuard<'_>, folio: &LockedFolio<'_>, page: u64, fault: &Parked) -> u8 {
+    fn wanted_again(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, page: u64, fault: &Parked) -> u8 {
         if vma.spec.object.is_some() || !self.swap.is_on() {
             return folio.order;
         }
-        let (first, thread, mut runs) = (AnonPages::first_of(folio, page), fault.event.thread, self.runs());
-        let known = folio.order == 0 || folio.order > RUN_ORDER || !folio.state.test(Flag::Used);
-        let order = if known || folio.state.test(Flag::Sparse) {
+        let (first, thread) = (AnonPages::first_of(folio, page), fault.event.thread);
+        let at = (page - first) as usize;
+        // One that is mapped wants a right, and says nothing of its neighbours.
+        let mapped = folio.body_mut().extent().is_mapped((first as usize) << PAGE_SHIFT, at);
+        let is_run = (1..=RUN_ORDER).contains(&folio.order) && folio.state.test(Flag::Used);
+        let mut runs = self.runs();
+        let order = if mapped || !is_run || folio.state.test(Flag::Sparse) {
             folio.order
         } else {
             let around = runs.around(page);
@@ -416,7 +420,8 @@ impl<P: Platform> Faults<P> {
         self.map_own(vma, folio, folio.order, fault)
     }
 
-    /// The same for 2^`order` pages of it, around the one of the fault.
+    /// Maps 2^`order` pages of a locked folio of the space's own, around the one of the fault, as far as the
+    /// mapping has them; of a [`Flag::Sparse`] one, that page alone.
     fn map_own(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, order: u8, fault: &Parked) -> Outcome {
         let (addr, write) = (fault.event.addr, fault.event.write);
         let first = AnonPages::first_of(folio, (addr >> PAGE_SHIFT) as u64);

@@ -40,7 +40,8 @@ enum Stays {
 }
 
 impl<P: Platform> Reclaim<P> {
-    /// Lists a folio of anonymous memory that is new, or has just come in, so that it may go out.
+    /// Lists a folio of anonymous memory that is new, or has just come in, so that it may go out. One that
+    /// came back soon is active: [`Reclaim::slots_came_in`].
     pub(crate) fn list_own(&self, folio: Arc<Folio>) {
         if self.swap.is_on() {
             let mut lru = self.lru.lock();
@@ -344,7 +345,8 @@ impl<P: Platform> Reclaim<P> {
     }
 
     /// Gives up a space's counts of swap slots whose bytes, with these checksums, have come in as the pages
-    /// of a locked folio; what the file has of them may stay there for the next time.
+    /// of a locked folio; what the file has of them may stay there for the next time. Counts them, and makes
+    /// the folio active if the first of them came back soon.
     pub(crate) fn slots_came_in(&self, slots: &[u64], sums: &[u64], folio: &mut LockedFolio<'_>) {
         self.counters.add(Event::SwapIns, slots.len() as u64);
         if let Some((distance, from_pool)) = self.swap.distance(slots[0]) {
