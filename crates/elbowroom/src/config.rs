@@ -266,6 +266,11 @@ pub const WRITE_RINGS: usize = 4;
 /// If nothing could be written, the flusher waits for this before it tries again because much is dirty.
 pub const FLUSH_AGAIN: Duration = Duration::from_millis(100);
 
+/// So long MADV_PAGEOUT leaves a page to the thread that wanted it. The kernel maps a page in the thread's
+/// own time, and has what just came in on no list that MADV_PAGEOUT finds; here the thread must be woken
+/// first.
+pub const FRESH: Duration = Duration::from_millis(1);
+
 /// How long a handler waits before it tries again what found no memory or a pinned page.
 pub const DELAY: Duration = Duration::from_millis(1);
 

@@ -143,6 +143,9 @@ pub(crate) struct Runs {
     /// Faults where no stream goes on.
     faults: u64,
     window: u64,
+    /// Whether memory is plenty now. What is gone again was then put out by advice: that says nothing of how
+    /// much should come.
+    plenty: bool,
 }
 
 impl Runs {
@@ -155,7 +158,13 @@ impl Runs {
             probes: VecDeque::new(),
             faults: 0,
             window: (frames / WINDOW_SHARE).min(WINDOW) as u64,
+            plenty: false,
         }
+    }
+
+    /// Tells it whether memory is plenty now.
+    pub(crate) fn set_plenty(&mut self, plenty: bool) {
+        self.plenty = plenty;
     }
 
     fn region(&mut self, page: u64) -> &mut Region {
@@ -169,8 +178,12 @@ impl Runs {
 
     /// The looks that are over count.
     fn end_probes(&mut self) {
+        let plenty = self.plenty;
         while let Some(probe) = self.probes.pop_front_if(|probe| probe.until <= self.faults) {
             let others = (1 << probe.order) - 1;
+            if plenty {
+                continue;
+            }
             let part = u32::from(probe.touched).saturating_sub(1).min(others) * 256 / others.max(1);
             let region = self.region(probe.first);
             region.touched = (region.touched * 3 + part) / 4;
@@ -220,11 +233,13 @@ impl Runs {
     }
 
     /// How many pages to bring for a fault of `thread` at `page`: twice as many as last time, up to `most`,
-    /// if a stream goes on there; half as many where what it brought is gone; else 1. [`Runs::note`] is to be
-    /// told what was brought.
+    /// if a stream goes on there; half as many where what it brought is gone, or as many if memory is plenty;
+    /// else 1. [`Runs::note`] is to be told what was brought.
     pub(crate) fn pages(&mut self, thread: u32, page: u64, most: u64) -> u64 {
+        let plenty = self.plenty;
         match self.set(thread, page).find(thread, page) {
             Some((stream, Step::On)) => (stream.pages * 2).min(most),
+            Some((stream, Step::Back)) if plenty => stream.pages.min(most),
             Some((stream, Step::Back)) => (stream.pages / 2).max(1),
             None => 1,
         }
@@ -351,6 +366,24 @@ mod tests {
         let counts = brought(&mut runs, 1, random);
         let pages: u64 = counts.iter().sum();
         assert!(pages * 10 < counts.len() as u64 * 12, "{pages} for {}", counts.len());
+    }
+
+    #[test]
+    fn what_goes_by_advice_while_memory_is_plenty_says_nothing() {
+        let mut runs = Runs::new(1 << 20);
+        brought(&mut runs, 1, 1024..1024 + 64);
+        let (first, page) = (1088, 1090);
+        runs.note(1, first, (first, 16));
+        assert_eq!(runs.pages(1, page, 16), 8, "memory is short: it came too early");
+        runs.set_plenty(true);
+        assert_eq!(runs.pages(1, page, 16), 16);
+        let density = runs.region(page).touched;
+        for turn in 0..20 {
+            runs.probe(turn << REGION_PAGES, 3);
+        }
+        runs.faults += WINDOW as u64;
+        runs.end_probes();
+        assert_eq!((runs.probes.len(), runs.region(page).touched, runs.usual), (0, density, DENSE[2].0));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::Pass;
 use super::io::put_back;
 use super::outcome::{Outcome, Reason};
 use super::step::bus;
-use crate::config::RUN_ORDER;
+use crate::config::{FRESH, RUN_ORDER};
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
@@ -123,7 +123,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Some(_) => {}
         }
         let Some(source) = source else { return Outcome::Again };
-        let order = self.run_order(vma, page, fault);
+        let order = self.run_order(mm, vma, page, fault);
         let alone = order == 0 && !fault.alone && vma.spec.object.is_none();
         let around = if alone { core.runs().around(page) } else { Around { order, counted: false } };
         let run = self.run_out(mm, vma, (page, slot, source), around.order);
@@ -190,11 +190,22 @@ impl<'a, P: Platform> Pass<'a, P> {
 
     /// log2 of how many pages of anonymous memory a fault should bring at once: more for who goes through
     /// memory in order. Linux: `thp_swap_suitable_orders` and mTHP, which know nothing of streams.
-    fn run_order(&self, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> u8 {
-        if !self.core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
+    fn run_order(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> u8 {
+        let core = self.core;
+        if !core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
             return 0;
         }
-        self.core.runs().pages(fault.event.thread, page, 1 << RUN_ORDER).ilog2() as u8
+        let most = 1 << RUN_ORDER;
+        let pages = core.runs().pages(fault.event.thread, page, most);
+        if pages > 1 {
+            return pages.ilog2() as u8;
+        }
+        // Threads that go through the same memory together find what the first of them brings, and each of
+        // them may be the first behind that.
+        let before = page.checked_sub(1).and_then(|before| mm.anon.lookup(before));
+        let pages =
+            before.filter(|folio| core.since_mapped(folio) < FRESH).map_or(1, |folio| folio.pages() * 2);
+        pages.min(most).ilog2() as u8
     }
 
     /// Notes which pages were brought for a fault at `page`.
@@ -244,7 +255,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if let Some(step) = self.huge_zero_page(mm, vma, page, fault) {
             return step;
         }
-        let most = self.run_order(vma, page, fault);
+        let most = self.run_order(mm, vma, page, fault);
         let free = |block: &Range<u64>| mm.anon.seems_empty(block.clone());
         let order = (1..=most).rev().find(|order| block_in(vma, page, *order).is_some_and(|b| free(&b)));
         let mut frames = match self.take_frames(order.unwrap_or(0)) {
@@ -433,6 +444,9 @@ impl<P: Platform> Faults<P> {
         let present = folio.body_mut().extent().is_mapped(base, at);
         let sparse = !present && folio.state.test(Flag::Sparse) && self.runs().touched(first);
         let order = if sparse { 0 } else { order };
+        if !present {
+            self.note_mapped(folio);
+        }
         let extent = folio.body_mut().extent();
         if self.has_no_place_for(extent, base) && self.mmu.unmap(extent) == Err(UnmapError::Busy) {
             return Outcome::Wait(Reason::Pinned);

@@ -31,9 +31,9 @@ pub const HUGE_PAGES: u64 = 1 << HUGE_ORDER;
 /// The index, by page number of the address. Looking a page up takes no lock; it may miss what is being
 /// collapsed into a larger folio just then, or comes in as one, so whoever finds nothing learns from
 /// [`AnonPages::insert`] whether there is something. (A split, and the exchange of a single page, are one
-/// change for who looks a page up.) Whoever lists a range takes the lock, and misses nothing. Whether there
-/// is anything is known without the lock, unless something is in between just then: unmapping asks that of
-/// untouched memory, while others fault pages in.
+/// change for who looks a page up.) Whoever lists a range takes the lock if he meets such a change, and
+/// misses nothing. Whether there is anything is known without the lock, unless something is in between just
+/// then: unmapping asks that of untouched memory, while others fault pages in.
 pub struct AnonPages {
     pages: XArray<Folio>,
     /// How often a change has begun or ended that is several steps for who lists pages. Changed under the
@@ -105,7 +105,7 @@ impl AnonPages {
             return false;
         };
         let part = |page: u64| new[((page - first) >> order) as usize].clone();
-        self.pages.writer().split(first, order, part).is_some()
+        self.in_steps(|pages| pages.split(first, order, part).is_some())
     }
 
     /// Puts folios of one page and numbers of swap slots in the place of the larger folio `old` from `first`
@@ -285,27 +285,61 @@ impl AnonPages {
     }
 
     /// The pages of a range that have anything, as folios have them, and what is out one by one; the first
-    /// and the last may reach out of the range. In no order.
+    /// and the last may reach out of the range. In no order. Misses nothing that is there all the time.
     pub fn owned_in(&self, pages: Range<u64>) -> Vec<Range<u64>> {
-        if self.is_empty() {
-            return Vec::new();
-        }
-        let _changing = self.lock();
-        let guard = pin();
-        let folios = self.pages.range(pages.clone(), &guard).map(|entry| entry.index..entry.last() + 1);
-        let out = self.pages.words(pages, &guard).map(|(page, _)| page..page + 1);
-        folios.chain(out).collect()
+        self.list(pages, |block, guard, owned| {
+            let folios = self.pages.range(block.clone(), guard);
+            owned.extend(folios.map(|entry| entry.index..entry.last() + 1));
+            owned.extend(self.pages.words(block, guard).map(|(page, _)| page..page + 1));
+        })
     }
 
     /// The folios that have any of a range of pages, each with its first page, which may lie before the
-    /// range.
+    /// range. Misses none that is there all the time.
     pub fn in_range(&self, pages: Range<u64>) -> Vec<(u64, Arc<Folio>)> {
         if self.whole(|| self.pages.is_empty()) {
             return Vec::new();
         }
-        let _changing = self.lock();
+        self.list(pages, |block, guard, folios| {
+            let found = self.pages.range(block, guard).arcs();
+            folios.extend(found.map(|entry| (entry.index, entry.value)));
+        })
+    }
+
+    /// The first folio that has any of a range of pages, with its first page; it may miss one that is being
+    /// made of several, or of what is out, just then. Takes no lock.
+    pub fn first_in(&self, pages: Range<u64>) -> Option<(u64, Arc<Folio>)> {
         let guard = pin();
-        self.pages.range(pages, &guard).arcs().map(|entry| (entry.index, entry.value)).collect()
+        let found = self.pages.range(pages, &guard).arcs().next();
+        found.map(|entry| (entry.index, entry.value))
+    }
+
+    /// What `look` finds in a range, block by block: if the lock is needed, it is for one block, since a look
+    /// at a large range takes milliseconds, and faults in the range and beside it want the lock, too.
+    fn list<V>(&self, pages: Range<u64>, look: impl Fn(Range<u64>, &Guard, &mut Vec<V>)) -> Vec<V> {
+        let mut all = Vec::new();
+        let mut rest = pages.start;
+        while let Some(first) = self.whole(|| self.first_at(rest..pages.end)) {
+            // No folio is in two blocks.
+            let end = (((first >> HUGE_ORDER) + 1) << HUGE_ORDER).min(pages.end);
+            all.extend(self.whole(|| {
+                let mut found = Vec::new();
+                look(first..end, &pin(), &mut found);
+                found
+            }));
+            rest = end;
+        }
+        all
+    }
+
+    /// The first page of a range that has anything.
+    fn first_at(&self, pages: Range<u64>) -> Option<u64> {
+        let guard = pin();
+        let folio = self.pages.range(pages.clone(), &guard).next().map(|entry| entry.index.max(pages.start));
+        let end = folio.unwrap_or(pages.end);
+        let has_words = self.pages.has_words();
+        let out = has_words.then(|| self.pages.words(pages.start..end, &guard).next()).flatten();
+        out.map(|(page, _)| page).or(folio)
     }
 
     /// The part of `pages` around `page` that has none, if all that may be there are copies of a file's
@@ -333,5 +367,51 @@ fn narrow(gap: &mut Range<u64>, page: u64, there: impl Iterator<Item = u64>) {
             gap.end = gap.end.min(at);
             break;
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle), not(loom)))]
+mod tests {
+    use super::*;
+    use crate::page::Owner;
+
+    fn folio(first: u64, order: u8) -> Arc<Folio> {
+        Arc::new(Folio::new(Owner::Anon, first, order))
+    }
+
+    /// Large and small folios and words, far apart, at both ends of blocks, and across the ends of the range.
+    #[test]
+    fn lists_have_all_of_every_block() {
+        let pages = AnonPages::new(&LockStats::new());
+        let folios = [(8, 3), (511, 0), (512, 9), (1024, 0), (1 << 30, 4)];
+        for (first, order) in folios {
+            assert!(pages.insert(first, &folio(first, order)), "{first}");
+        }
+        let words = [16, 510, 1025, 2047, 2048, (1 << 30) + 16];
+        for word in words {
+            assert!(pages.put_out(word, word + 1));
+        }
+        let listed = |range: Range<u64>| {
+            let mut owned = pages.owned_in(range.clone());
+            owned.sort_by_key(|own| own.start);
+            let found = pages.in_range(range);
+            (owned, found.into_iter().map(|(first, folio)| (first, folio.order)).collect::<Vec<_>>())
+        };
+        let (owned, found) = listed(0..u64::MAX >> 12);
+        let mut all: Vec<_> = folios.iter().map(|(first, order)| *first..first + (1 << order)).collect();
+        all.extend(words.iter().map(|word| *word..word + 1));
+        all.sort_by_key(|own| own.start);
+        assert_eq!((owned, found), (all, folios.to_vec()));
+        assert_eq!(listed(10..12).1, [(8, 3)], "it begins before the range");
+        assert_eq!(listed(10..17).0, [8..16, 16..17]);
+        assert_eq!(listed(600..1026).1, [(512, 9), (1024, 0)]);
+        assert_eq!(listed(1026..2049).0, [2047..2048, 2048..2049]);
+        assert_eq!(listed(2049..1 << 30), (vec![], vec![]));
+        let first = |range| pages.first_in(range).map(|(first, _)| first);
+        assert_eq!(
+            [first(0..9), first(12..16), first(16..511), first(16..512)],
+            [Some(8), Some(8), None, Some(511)]
+        );
+        words.iter().for_each(|word| _ = pages.take_out(*word));
     }
 }

@@ -49,9 +49,9 @@ pub struct Folio {
     pub order: u8,
     /// Whose it is.
     pub owner: Owner,
-    /// How often it went from one mapping to another, and in which second: `second << 16 | times`. Changed by
-    /// who has its lock.
-    moves: AtomicU32,
+    /// Of a file: how often it went from one mapping to another, and in which second: `second << 16 | times`.
+    /// Of anonymous memory: when a fault mapped it last, in microseconds. Changed by who has its lock.
+    lately: AtomicU32,
 }
 
 /// What the owner of a folio's lock may change.
@@ -87,7 +87,7 @@ impl Folio {
     }
 
     fn with(owner: Owner, index: u64, order: u8, state: StateWord<Body>) -> Self {
-        Self { state, index, order, owner, moves: AtomicU32::new(0) }
+        Self { state, index, order, owner, lately: AtomicU32::new(0) }
     }
 
     /// The file or the shared memory that has it; `None`: it is anonymous, or its object is gone, and its
@@ -107,10 +107,20 @@ impl Folio {
     /// Notes that it is taken from one mapping to another, by who has its lock; tells how often that was so
     /// in this second.
     pub fn note_moved(&self, second: u32) -> u32 {
-        let before = self.moves.load(Ordering::Relaxed);
+        let before = self.lately.load(Ordering::Relaxed);
         let times = if before >> 16 == second & 0xFFFF { (before & 0xFFFF) + 1 } else { 1 };
-        self.moves.store(second << 16 | times.min(0xFFFF), Ordering::Relaxed);
+        self.lately.store(second << 16 | times.min(0xFFFF), Ordering::Relaxed);
         times
+    }
+
+    /// Notes that a fault maps it now, `micros` after some beginning, by who has its lock. It is anonymous.
+    pub fn note_mapped(&self, micros: u32) {
+        self.lately.store(micros, Ordering::Relaxed);
+    }
+
+    /// When a fault mapped it last, in microseconds, which begin anew each 71 minutes.
+    pub fn mapped_at(&self) -> u32 {
+        self.lately.load(Ordering::Relaxed)
     }
 
     /// How many pages it has.

@@ -12,13 +12,11 @@ use crate::platform::Platform;
 use crate::stats::Event;
 use crate::swap::{Back, Compressor, Placement, Room, Short};
 use crate::vma::Mm;
-use elbowroom_machine::{Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::Slot;
-
-/// Memory is plenty while a sixteenth of the arena is free.
-const PLENTY: usize = 16;
+use elbowroom_sync::time::Duration;
 
 /// What became of a folio that was to go out.
 pub(crate) enum Out {
@@ -48,6 +46,19 @@ impl<P: Platform> Reclaim<P> {
             let list = if folio.state.test(Flag::Active) { &mut lru.active } else { &mut lru.inactive };
             list.push(folio);
         }
+    }
+
+    /// Notes that a fault maps a folio of anonymous memory, whose lock the caller has.
+    pub(crate) fn note_mapped(&self, folio: &Folio) {
+        if self.swap.is_on() {
+            folio.note_mapped(self.began.elapsed().as_micros() as u32);
+        }
+    }
+
+    /// How long ago a fault mapped a folio of anonymous memory, modulo 71 minutes.
+    pub(crate) fn since_mapped(&self, folio: &Folio) -> Duration {
+        let now = self.began.elapsed().as_micros() as u32;
+        Duration::from_micros(u64::from(now.wrapping_sub(folio.mapped_at())))
     }
 
     /// Frees a folio of anonymous memory that is in no space any more, and home.
@@ -151,7 +162,7 @@ impl<P: Platform> Reclaim<P> {
         }
         let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom(folio.into_folio()) };
         let (spaces, home) = (folio.body().spaces() as u32, folio.body_mut().kept.take(0));
-        match self.keep(own, home, spaces, self.swap.room(1), &mut Compressor::new()) {
+        match self.keep(own, home, spaces, self.swap.room(1, self.is_plenty()), &mut Compressor::new()) {
             Ok((slot, own)) => {
                 self.leave_spaces(&mut folio, slot);
                 self.give_frames(own.into_iter().collect());
@@ -171,7 +182,7 @@ impl<P: Platform> Reclaim<P> {
         let first = large.body().rmap.pages()[0];
         let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
         // The same for all: they come in together if their bytes are in the same place.
-        let room = self.swap.room(large.pages() as usize);
+        let room = self.swap.room(large.pages() as usize, self.is_plenty());
         let begins = &large.body_mut().extent().bytes()[..PAGE_SIZE];
         if compressor.place(begins, room) == Placement::Full {
             return Out::NoRoom(large.into_folio());
@@ -258,7 +269,7 @@ impl<P: Platform> Reclaim<P> {
             }
         };
         self.swap.put_back(frames).into_iter().for_each(|frame| self.free(frame));
-        if self.swap.pool_is_over() {
+        if self.swap.pool_is_over(self.is_plenty()) {
             self.to_write.bell.ring();
         }
         match kept {
@@ -351,7 +362,7 @@ impl<P: Platform> Reclaim<P> {
         self.counters.add(Event::SwapIns, slots.len() as u64);
         if let Some((distance, from_pool)) = self.swap.distance(slots[0]) {
             // What was put out by advice while memory is plenty says nothing about who needs the frames.
-            if !self.mmu.has_free(PLENTY) {
+            if !self.is_plenty() {
                 self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
             }
             // It would not have gone out if it had been in the active list: it is worth as much as what is

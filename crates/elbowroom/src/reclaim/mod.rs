@@ -30,6 +30,9 @@ use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, Mutex, MutexGuard, thread};
 use std::ops::Deref;
 
+/// Memory is plenty while a sixteenth of the arena is free.
+const PLENTY: usize = 16;
+
 /// Where a folio that reclaim met goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -58,6 +61,7 @@ pub(crate) struct Reclaim<P: Platform> {
     dead: AtomicUsize,
     /// What the thread that keeps frames at hand sleeps at.
     supply: Bell,
+    began: Instant,
 }
 
 impl<P: Platform> Deref for Reclaim<P> {
@@ -110,6 +114,7 @@ impl<P: Platform> Reclaim<P> {
             late_refaults: AtomicU64::new(0),
             dead: AtomicUsize::new(0),
             supply: Bell::new(&core.locks),
+            began: Instant::now(),
             core,
         }
     }
@@ -117,7 +122,14 @@ impl<P: Platform> Reclaim<P> {
     /// How anonymous memory is used, under its lock.
     #[track_caller]
     pub(crate) fn runs(&self) -> MutexGuard<'_, Runs> {
-        self.runs.lock()
+        let mut runs = self.runs.lock();
+        runs.set_plenty(self.is_plenty());
+        runs
+    }
+
+    /// Whether much of the memory is free. A guess.
+    pub(crate) fn is_plenty(&self) -> bool {
+        self.mmu.has_free(PLENTY)
     }
 
     /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be

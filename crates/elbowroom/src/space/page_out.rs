@@ -2,12 +2,18 @@
 
 use super::Spaces;
 use super::change::VmaPart;
-use crate::config::RUN_ORDER;
-use crate::page::{AnonPages, LockedFolio};
+use crate::config::{FRESH, RUN_ORDER};
+use crate::page::{Folio, LockedFolio};
+use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::reclaim::Out;
 use crate::vma::Mm;
 use elbowroom_machine::Mmu;
+use elbowroom_sync::Arc;
+use elbowroom_sync::time::Duration;
+
+/// So long one call waits for such threads in all. Then it passes by what they have.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 impl<P: Platform> Spaces<P> {
     /// Puts the pages that the space has in a part out, as far as nobody uses them and there is room. Others
@@ -19,40 +25,49 @@ impl<P: Platform> Spaces<P> {
         let pages = part.page_numbers();
         self.split_ends(mm, &pages);
         let mut to_file = Vec::new();
-        'all: for own in mm.anon.owned_in(pages) {
-            let mut page = own.start;
-            while page < own.end {
-                let Some(mut folio) = self.own_to_page_out(mm, page) else {
-                    page += 1;
-                    continue;
-                };
-                page = AnonPages::first_of(&folio, page) + folio.pages();
-                if self.mmu.unmap(folio.body_mut().extent()).is_err() {
-                    continue;
+        let (mut rest, mut patience) = (pages, PATIENCE);
+        // Folio by folio, and without the index's lock: who pages out again and again finds little each
+        // time, and must not keep faults waiting that bring pages in.
+        while let Some((first, folio)) = mm.anon.first_in(rest.clone()) {
+            let at = rest.start;
+            rest.start = at.max(first + folio.pages());
+            let Some(mut folio) = self.own_to_page_out(mm, first, folio) else { continue };
+            if let Some(fresh) = FRESH.checked_sub(self.since_mapped(&folio)).filter(|time| !time.is_zero()) {
+                drop(folio);
+                if let Some(left) = patience.checked_sub(fresh) {
+                    patience = left;
+                    pause(Cause::Contended, fresh);
+                    rest.start = at;
                 }
-                match self.swap_out(folio, &mut to_file) {
-                    Out::Gone(_) => self.note_dead(),
-                    Out::ToFile(folio) => to_file.push(folio),
-                    Out::NoRoom(_) => break 'all,
-                }
+                continue;
+            }
+            rest.start = at.max(first + folio.pages());
+            if self.mmu.unmap(folio.body_mut().extent()).is_err() {
+                continue;
+            }
+            match self.swap_out(folio, &mut to_file) {
+                Out::Gone(_) => self.note_dead(),
+                Out::ToFile(folio) => to_file.push(folio),
+                Out::NoRoom(_) => break,
             }
         }
         self.write_to_swap(to_file);
     }
 
-    /// The folio that the space has at a page, locked, and not larger than what goes out at a time. It is a
-    /// hint: what somebody has locked, or is about to use, is passed by.
-    fn own_to_page_out(&self, mm: &Mm, page: u64) -> Option<LockedFolio<'_>> {
+    /// A folio that the space has from a page on, locked, and not larger than what goes out at a time: of a
+    /// larger one, its first part. It is a hint: what somebody has locked, or is about to use, is passed by.
+    fn own_to_page_out(&self, mm: &Mm, first: u64, found: Arc<Folio>) -> Option<LockedFolio<'_>> {
+        let mut found = found;
         loop {
-            let folio = LockedFolio::try_lock(mm.anon.lookup(page)?, &self.waits, self.handlers()).ok()?;
-            if !mm.anon.has(page, folio.arc()) || folio.state.is_held() {
+            let folio = LockedFolio::try_lock(found, &self.waits, self.handlers()).ok()?;
+            if !mm.anon.has(first, folio.arc()) || folio.state.is_held() {
                 return None;
             }
             if folio.order <= RUN_ORDER {
                 return Some(folio);
             }
-            let first = AnonPages::first_of(&folio, page);
             self.split_own(mm, first, RUN_ORDER, folio);
+            found = mm.anon.lookup(first)?;
         }
     }
 }

@@ -236,10 +236,12 @@ impl Swap {
         &self.pool
     }
 
-    /// What has room for so many pages, of which none may turn out to be smaller in the pool.
-    pub fn room(&self, pages: usize) -> Room {
+    /// What has room for so many pages, of which none may turn out to be smaller in the pool. Where memory is
+    /// `plenty`, nothing else needs the frames that the pool may have.
+    pub fn room(&self, pages: usize, plenty: bool) -> Room {
         let may_have = match (&self.sizing, self.pool_target.load(Ordering::Relaxed)) {
             (None, _) => self.pool_limit,
+            _ if plenty => self.pool_limit,
             // Nothing goes anywhere else. The pool may have what it may have at most, worth it or not.
             (Some(_), _) if self.file_refuses() => self.pool_limit,
             (Some(_), 0) => 0,
@@ -249,11 +251,11 @@ impl Swap {
         Room { pool: self.pool.pages() + pages as u64 <= may_have, file: self.file.is_some() }
     }
 
-    /// Whether the pool has more frames than it should, and something that could go to the file.
-    pub fn pool_is_over(&self) -> bool {
-        self.sizing.is_some()
-            && self.pool.pages() > self.pool_target.load(Ordering::Relaxed)
-            && !self.queue.lock().is_empty()
+    /// Whether the pool has more frames than it should, and something that could go to the file; `plenty` as
+    /// for [`Swap::room`].
+    pub fn pool_is_over(&self, plenty: bool) -> bool {
+        let should_have = if plenty { self.pool_limit } else { self.pool_target.load(Ordering::Relaxed) };
+        self.sizing.is_some() && self.pool.pages() > should_have && !self.queue.lock().is_empty()
     }
 
     /// How many pages went out since that of a slot did, of which the caller has a count, and whether its

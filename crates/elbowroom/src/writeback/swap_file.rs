@@ -70,7 +70,7 @@ impl<P: Platform> Writeback<P> {
     /// for long.
     pub(crate) fn write_pool_down(&self) -> PoolWritten {
         for _ in 0..POOL_WRITES {
-            if !self.swap.pool_is_over() {
+            if !self.swap.pool_is_over(self.is_plenty()) {
                 return PoolWritten::Enough;
             }
             let staging =
@@ -93,7 +93,7 @@ impl<P: Platform> Writeback<P> {
         let mut leaving = Vec::with_capacity(staging.pages());
         let mut left = 0;
         while leaving.len() < (positions.end - positions.start) as usize
-            && self.swap.pool_is_over()
+            && self.swap.pool_is_over(self.is_plenty())
             && let Some(next) = self.swap.oldest()
         {
             let room = leaving.len() * PAGE_SIZE;

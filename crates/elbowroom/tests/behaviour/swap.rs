@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use elbowroom::{Advice, Config, Remap, Sharing};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 
@@ -10,6 +11,8 @@ on_every_machine! {
     what_is_out_moves_goes_and_is_replaced
     copies_of_a_files_pages_go_out_and_end_with_it
     threads_that_share_more_than_the_budget_see_their_own_stores
+    who_reads_gets_on_beside_who_pages_out
+    what_has_just_come_is_not_paged_out_at_once
     without_room_nothing_is_lost
     what_does_not_compress_goes_to_the_file
     what_was_only_read_is_not_written_again
@@ -398,6 +401,52 @@ fn a_full_disk_loses_nothing<M: Machine>() {
     m.check_marks(other, 0..more, 3);
     assert!((0..pages).all(|page| is_right(&m, addr, page)));
     assert_eq!(m.manager().stats().swap_file_bytes, 0);
+}
+
+/// Threads page all of it out again and again, which must not keep one that goes through it in order waiting:
+/// neither for the index, nor by taking away what it has waited for before it is woken.
+fn who_reads_gets_on_beside_who_pages_out<M: Machine>() {
+    let Some(m) = M::start(with_swap(8)) else { return };
+    let pages = budgets(1) / 2;
+    let addr = m.map_anon(pages, Sharing::Private);
+    m.mark(addr, 0..pages, 3);
+    let over = AtomicBool::new(false);
+    let rounds = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    m.space().advise(addr, pages * PAGE, Advice::PageOut).unwrap();
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let begun = Instant::now();
+        let mut passes = 0;
+        while passes < 4 || m.manager().stats().pswpin < 2 * pages as u64 {
+            m.check_marks(addr, 0..pages, 3);
+            passes += 1;
+            assert!(begun.elapsed() < Duration::from_secs(20), "{passes} passes, {rounds:?} rounds");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    nothing_is_out(&m);
+}
+
+/// Who has waited for a page has a millisecond to use it.
+fn what_has_just_come_is_not_paged_out_at_once<M: Machine>() {
+    let Some(m) = M::start(with_swap(8)) else { return };
+    let addr = m.map_anon(1, Sharing::Private);
+    for round in 1..10 {
+        let touched = Instant::now();
+        m.set_word(addr, round);
+        m.space().advise(addr, PAGE, Advice::PageOut).unwrap();
+        assert_eq!(m.manager().stats().pswpout, round, "it goes in the end");
+        assert!(touched.elapsed() >= Duration::from_millis(1), "{:?}", touched.elapsed());
+    }
+    m.space().unmap(addr, PAGE).unwrap();
+    nothing_is_out(&m);
 }
 
 /// Bytes that nothing makes smaller, as much as the budget has, and no file to put them.

@@ -33,7 +33,7 @@ fn a_slot_lives_as_long_as_anybody_counts_it() {
     let swap = Swap::new(&LockStats::new(), 2, [64, 8], None, true);
     let mut compressor = Compressor::new();
     let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
-    let placement = compressor.place(&text, swap.room(1));
+    let placement = compressor.place(&text, swap.room(1, false));
     let mut frames = Vec::new();
     let Err(Short::Frames(missing)) = swap.keep(&placement, None, checksum(&text), 2, &mut frames) else {
         panic!("an empty pool has no frames")
