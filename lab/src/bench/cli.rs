@@ -40,7 +40,8 @@ const FORK_EXEC_EXAMPLES: &str = "Examples:
   elbowroom lab run fork-exec --size 64M --forks 5 --engines plain,elbowroom-fork-copy --json fork.json
 
 Each engine has a process of its own, in which everything fits. The median of its forks is asked to be at
-most 1.5 times that of plain. With elbowroom (--fork kernel) the first fork gives all memory to the kernel.";
+most 1.5 times that of plain, and so is the first. With elbowroom (--fork kernel) that gives all memory to
+the kernel, and those after it are the kernel's own.";
 
 const PASS_EXAMPLES: &str = "Examples:
   elbowroom lab run sequential-pass

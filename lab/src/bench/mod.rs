@@ -14,8 +14,8 @@
 //! Below them: `turns` lets engines take turns; `area` is memory of any engine, behind one safe interface, on
 //! the `terms` that a workload asks for; `paging` is what workloads with swap share; `threads` starts and
 //! joins those that all do the same; `apart` runs a workload in a process of its own; `compare` has the
-//! records of several engines, their medians and ratios; `asked` what they should be; [`cli`] says what can be asked for. Time is bounded
-//! everywhere, and all loops look at the flag that a signal raises.
+//! records of several engines, their medians and ratios, `asked` what they should be; [`cli`] says what can
+//! be asked for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
 
 mod anonymous_touch;
 mod apart;

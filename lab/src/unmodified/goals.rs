@@ -18,21 +18,22 @@ struct Fits<'a> {
     engine: Engine,
     /// The medians' ratio, if it ran without, too.
     ratio: Option<f64>,
-    /// Of all its runs.
-    pages_out: u64,
+    /// Of all its runs; `None` if one of them has left no statistics: no process of it had a manager.
+    pages_out: Option<u64>,
 }
 
 impl Fits<'_> {
     /// Whether the goal is met; `None` if nothing is known about it.
     fn is_met(&self) -> Option<bool> {
-        self.ratio.filter(|_| self.pages_out == 0).map(|ratio| ratio <= MOST_RATIO)
+        self.ratio.filter(|_| self.pages_out == Some(0)).map(|ratio| ratio <= MOST_RATIO)
     }
 
     fn verdict(&self) -> String {
-        match self.is_met() {
-            Some(met) => yes_or_no(met).to_owned(),
-            None if self.pages_out > 0 => "it did not fit; raise --memory".to_owned(),
-            None => "-".to_owned(),
+        match (self.is_met(), self.pages_out) {
+            (Some(met), _) => yes_or_no(met).to_owned(),
+            (None, Some(1..)) => "it did not fit; raise --memory".to_owned(),
+            (None, None) => "nothing of it was managed".to_owned(),
+            (None, Some(0)) => "-".to_owned(),
         }
     }
 }
@@ -67,7 +68,7 @@ fn fits(report: &Report) -> Vec<Fits<'_>> {
     let plain = Engine::whole(Kind::Plain);
     let all = each(report).filter(|(program, engine)| of(report, program, *engine).next().is_some());
     let fits = |(program, engine)| {
-        let pages_out = of(report, program, engine).filter_map(|run| run.pages_out).sum();
+        let pages_out = of(report, program, engine).map(|run| run.pages_out).sum();
         Fits { program, engine, ratio: report.ratio_of(program, engine, plain), pages_out }
     };
     if report.in_memory { all.map(fits).collect() } else { Vec::new() }
@@ -96,7 +97,7 @@ pub fn table(report: &Report) -> String {
     };
     let fits = fits(report).into_iter().map(|fits| {
         let ratio = fits.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
-        let out = fits.pages_out.to_string();
+        let out = fits.pages_out.map_or_else(|| "-".to_owned(), |pages| pages.to_string());
         vec![fits.program.to_owned(), fits.engine.to_string(), ratio, out, fits.verdict()]
     });
     add(&["what fits", "engine", "time/plain", "pages out", "at most 1.05"], fits.collect());
@@ -137,4 +138,65 @@ pub fn json(report: &Report) -> Value {
         })
     });
     json!({ "in_memory": fits.collect::<Vec<_>>(), "peak_resident": peaks.collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::procfs;
+    use crate::resident::Peak;
+
+    fn run(program: &'static str, engine: Engine, seconds: f64, pages_out: Option<u64>) -> Run {
+        let parts = Parts { managed: 0, own: 0, unmanaged: 10 << 20 };
+        let peak = Peak { rss_bytes: 143 << 20, parts: Some(parts), samples: 1 };
+        Run {
+            program,
+            engine,
+            run: 1,
+            seconds,
+            cpu_seconds: 1.0,
+            device_read_bytes: None,
+            device_written_bytes: None,
+            result: "same".to_owned(),
+            memory_bytes: 100 << 20,
+            peak: (!engine.is_kernel()).then_some(peak),
+            pages_out,
+            engine_stats: None,
+        }
+    }
+
+    #[test]
+    fn what_is_slower_or_paged_out_or_has_too_much_is_said() {
+        let engines = vec![Engine::whole(Kind::Plain), Engine::whole(Kind::Elbowroom)];
+        let of = |program, seconds, out| {
+            [run(program, engines[0], 1.0, None), run(program, engines[1], seconds, out)]
+        };
+        let runs = [
+            of("fast", 1.05, Some(0)),
+            of("slow", 1.06, Some(0)),
+            of("out", 1.0, Some(3)),
+            of("unmanaged", 1.0, None),
+        ];
+        let mut report = Report {
+            parameters: Value::Null,
+            machine: procfs::machine().unwrap(),
+            description: "here".to_owned(),
+            in_memory: true,
+            engines: engines.clone(),
+            left_out: Vec::new(),
+            ours_failed: false,
+            runs: runs.into_iter().flatten().collect(),
+        };
+        let met: Vec<_> = fits(&report).iter().map(Fits::is_met).collect();
+        assert_eq!(met, [Some(true), Some(false), None, None]);
+        let text = table(&report);
+        for said in ["yes", "NO", "it did not fit", "nothing of it was managed", "143.0 MiB"] {
+            assert!(text.contains(said), "{said} in {text}");
+        }
+        // 100 + 32 + 10 MiB are allowed.
+        assert!(highest(&report).iter().all(|peak| !peak.is_kept && peak.allowed == 142 << 20));
+        assert_eq!(json(&report)["in_memory"][1]["is_met"], false);
+        report.in_memory = false;
+        assert!(fits(&report).is_empty());
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`cli`] says what can be asked for; `catalog` has the programs, whose scripts are in lab/programs; `data`
 //! makes their data and makes it cold; `child` runs one of them to its end; `report` has the figures, `goals`
-//! what they should be. Each program must print the same in all engines, and what it has stored must be the same, or the session fails.
+//! what they should be. Each program must print the same in all engines, and what it has stored must be the
+//! same, or the session fails.
 
 mod catalog;
 pub mod child;
@@ -283,7 +284,8 @@ fn stats_if_any(path: &Path) -> Result<Option<serde_json::Value>> {
     path.exists().then(|| read_stats(path)).transpose()
 }
 
-/// How many pages all processes of a run have paged out, by the statistics in a directory; `None` without any.
+/// How many pages all processes of a run have paged out, by the statistics in a directory; `None` without
+/// any.
 fn pages_out(dir: &Path) -> Result<Option<u64>> {
     let mut sum = None;
     for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
