@@ -36,16 +36,20 @@ lock-wait          threads fault with reads outstanding, while others map, prote
 Of the library alone, in the lab's own process:
 anonymous-touch    first touches of anonymous memory that fits, in order and at random, and further ones
 core               what single operations cost, in nanoseconds, beside their targets
+fork-exec          fork + exec of a process with 512 MiB that fit, beside the kernel's
 heap               blocks of the heap at random, more than the budget, of a whole process
 in-memory          accesses at random to memory that fits, beside a plain pointer
 map-unmap          map + unmap of 64 KiB, and map + touch + unmap, per second
+sequential-pass    one pass of stores and one of loads over more than the budget, beside lz4 alone
 swap-in            threads page memory out while others read it, beside the kernel's swap
 thread-storm       many threads start at once: each maps a few areas and faults its working set in
 usemem             workers touch more memory than the budget at random, beside the kernel's swap
 zero-copy-receive  threads insert received pages while another changes the rights of other mappings
 
 Unmodified programs:
-programs           numpy, SQLite, ripgrep, Annoy, LMDB, faiss, Tokyo Cabinet and git, on large files
+programs           numpy, SQLite, ripgrep, Annoy, LMDB, faiss, Tokyo Cabinet and git, on large files;
+                   with --kind memory NumPy, Polars, sort, zstd, SQLite, redis, Java and C++, which need
+                   four times their memory; with --kind in-memory the same, and everything fits
 ";
 
 /// More threads than this make the board so large that an engine could take it for data.

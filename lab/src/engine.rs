@@ -20,6 +20,8 @@ pub enum Kind {
     Elbowroom,
     /// The same, with only the large blocks of its heap managed.
     ElbowroomLarge,
+    /// The same as Elbowroom, but a forked child gets a copy of the manager.
+    ElbowroomForkCopy,
     /// A soft space: of the worker, or of the lab.
     Soft,
     /// Real pointers, by userfaultfd, in the lab's own process.
@@ -30,10 +32,11 @@ pub enum Kind {
 
 impl Kind {
     /// A name that begins with another one comes first.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::KernelRandom,
         Self::KernelHuge,
         Self::Kernel,
+        Self::ElbowroomForkCopy,
         Self::ElbowroomLarge,
         Self::Elbowroom,
         Self::Soft,
@@ -49,6 +52,7 @@ impl Kind {
             Self::KernelHuge => "kernel-huge",
             Self::Elbowroom => "elbowroom",
             Self::ElbowroomLarge => "elbowroom-large",
+            Self::ElbowroomForkCopy => "elbowroom-fork-copy",
             Self::Soft => "soft",
             Self::Host => "host",
             Self::Plain => "plain",
@@ -180,6 +184,7 @@ mod tests {
             "kernel-random",
             "kernel-huge",
             "elbowroom-large",
+            "elbowroom-fork-copy",
             "elbowroom",
             "soft",
             "host",

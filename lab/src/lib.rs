@@ -45,6 +45,7 @@ mod progress;
 mod published;
 mod record;
 mod report;
+mod resident;
 mod seeds;
 mod session;
 pub mod size;

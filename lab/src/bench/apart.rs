@@ -20,6 +20,8 @@ use crate::engine::{Engine, Kind};
 use crate::interrupt::Interrupt;
 use crate::kernel_swap::KernelSwap;
 use crate::programs::Programs;
+use crate::resident::{Managed, Sampler};
+use crate::session::read_stats;
 use crate::size::Size;
 use crate::unmodified::child;
 
@@ -90,7 +92,13 @@ impl Apart {
         Ok(Self { engine, memory: terms.memory, swap, programs, _swap: kernel_swap })
     }
 
-    /// Runs it to its end: the figures that it gives.
+    /// Whether the kernel has it.
+    pub fn is_kernel(&self) -> bool {
+        self.engine.is_kernel()
+    }
+
+    /// Runs it to its end: the figures that it gives, and those of `rows` that are seen from outside
+    /// (`seen`).
     ///
     /// # Errors
     /// If it fails, takes far too long, or a signal comes; [`Killed`] if its memory did not suffice.
@@ -109,7 +117,8 @@ impl Apart {
                 self.programs.program_under_elbowroom(self.memory, &stats, &off, &options, &program)
             }
         };
-        let ended = child::run(&line, time + BESIDE, interrupt, |_| {});
+        let mut sampler = Sampler::new(if kernel { Managed::No } else { Managed::Yes });
+        let ended = child::run_sampled(&line, time + BESIDE, interrupt, |_| {}, Some(&mut sampler));
         if let Some(kills @ 1..) = group.as_ref().map(Cgroup::oom_kills) {
             let memory = self.memory;
             let reason = format!("it cannot run in {memory} ({kills} out-of-memory kills); raise --memory");
@@ -121,11 +130,40 @@ impl Apart {
         let figures: BTreeMap<String, f64> = serde_json::from_value(value["runs"][0]["figures"].clone())
             .context("its figures are not understood")?;
         let known = rows.iter().filter_map(|row| Some((row.key, *figures.get(row.key)?)));
-        let record: Record = known.collect();
+        let mut record: Record = known.collect();
         if record.is_empty() {
             bail!("it has given none of the figures");
         }
+        let seen = self.seen(&sampler, if kernel { None } else { Some(read_stats(&stats)?) });
+        record.extend(seen.into_iter().filter(|(key, _)| rows.iter().any(|row| row.key == *key)));
         Ok(record)
+    }
+
+    /// Figures that a process does not tell itself.
+    fn seen(&self, sampler: &Sampler, stats: Option<Value>) -> Record {
+        let mut record = Record::new();
+        if let Some(peak) = sampler.peak() {
+            record.insert("peak_sampled_bytes", peak.rss_bytes as f64);
+            if let Some(parts) = peak.parts {
+                record.insert("peak_managed_bytes", parts.managed as f64);
+                record.insert("peak_own_bytes", parts.own as f64);
+                record.insert("peak_unmanaged_bytes", parts.unmanaged as f64);
+            }
+            if let Some(allowed) = peak.allowed(self.memory) {
+                record.insert("peak_over_allowed_ratio", peak.rss_bytes as f64 / allowed as f64);
+            }
+        }
+        if let Some(stats) = stats {
+            let counts = [
+                ("pages_out", "pswpout"),
+                ("pages_in", "pswpin"),
+                ("pages_written_back", "zswpwb"),
+                ("engine_peak_bytes", "peak_bytes"),
+            ];
+            let count = |(key, name): (_, &str)| Some((key, stats[name].as_u64()? as f64));
+            record.extend(counts.into_iter().filter_map(count));
+        }
+        record
     }
 
     /// How `elbowroom run` is told to manage all that the program has, or large blocks only.
@@ -133,6 +171,8 @@ impl Apart {
         let Some((size, dir)) = &self.swap else { return Vec::new() };
         let heap = if self.engine.kind == Kind::ElbowroomLarge { "large" } else { "all" };
         let words = ["--heap", heap, "--swap", &size.to_string(), "--swap-dir"].map(OsString::from);
-        words.into_iter().chain([dir.into()]).collect()
+        let fork: &[&str] =
+            if self.engine.kind == Kind::ElbowroomForkCopy { &["--fork", "copy"] } else { &[] };
+        words.into_iter().chain([dir.into()]).chain(fork.iter().map(OsString::from)).collect()
     }
 }

@@ -100,7 +100,9 @@ impl Ground {
                 let manager = Manager::<Soft>::start_on(config)?;
                 Self::Soft(manager.create_space().context("no soft space")?, manager)
             }
-            Kind::Elbowroom | Kind::ElbowroomLarge => Self::Apart(Box::new(Apart::on(engine, terms)?)),
+            Kind::Elbowroom | Kind::ElbowroomLarge | Kind::ElbowroomForkCopy => {
+                Self::Apart(Box::new(Apart::on(engine, terms)?))
+            }
             Kind::Host => {
                 let (manager, space) = Manager::<Host>::start(config)?;
                 Self::Host(space, manager)

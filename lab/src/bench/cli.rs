@@ -6,8 +6,10 @@ use elbowroom::Ablation;
 use serde::Serialize;
 
 use super::anonymous_touch::AnonymousTouchArgs;
+use super::fork_exec::ForkExecArgs;
 use super::heap::HeapArgs;
 use super::paging::check_pages;
+use super::sequential_pass::SequentialPassArgs;
 use super::swap_in::SwapInArgs;
 use super::usemem::UsememArgs;
 use crate::cli::{RepeatArgs, TurnArgs, default, seconds, threads};
@@ -20,6 +22,8 @@ const IN_PROCESS: [Kind; 3] = [Kind::Kernel, Kind::Soft, Kind::Host];
 const WITH_PLAIN: [Kind; 4] = [Kind::Kernel, Kind::Plain, Kind::Soft, Kind::Host];
 /// Those that have whole processes.
 const WHOLE_PROCESSES: [Kind; 4] = [Kind::Plain, Kind::Kernel, Kind::ElbowroomLarge, Kind::Elbowroom];
+/// Those whose forks differ.
+const FORKING: [Kind; 3] = [Kind::Plain, Kind::Elbowroom, Kind::ElbowroomForkCopy];
 /// Those in the lab's process, and the kernel with pages of 2 MiB.
 const WITH_HUGE: [Kind; 4] = [Kind::Kernel, Kind::KernelHuge, Kind::Soft, Kind::Host];
 /// The most threads of one engine.
@@ -30,6 +34,24 @@ const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
 const TOUCH_EXAMPLES: &str = "Examples:
   elbowroom lab run anonymous-touch
   elbowroom lab run anonymous-touch --size 256M --memory 320M --engines kernel,host-huge_folios,host";
+
+const FORK_EXEC_EXAMPLES: &str = "Examples:
+  elbowroom lab run fork-exec
+  elbowroom lab run fork-exec --size 64M --forks 5 --engines plain,elbowroom-fork-copy --json fork.json
+
+Each engine has a process of its own, in which everything fits. The median of its forks is asked to be at
+most 1.5 times that of plain, and so is the first. With elbowroom (--fork kernel) that gives all memory to
+the kernel, and those after it are the kernel's own.";
+
+const PASS_EXAMPLES: &str = "Examples:
+  elbowroom lab run sequential-pass
+  elbowroom lab run sequential-pass --size 256M --memory 64M --runs 1 --engines kernel,elbowroom
+  elbowroom lab run sequential-pass --content noise --threads 2 --json pass.json
+
+Every page is written, then every page is read and checked, once. The reading pass is asked to reach
+1.5 GB/s, or what lz4 compresses and expands of the same pages on two threads if that is less, which is
+measured in each run; and the peak of VmRSS, sampled every 10 ms, to be at most the budget, 32 MiB, and what
+is not managed, which /proc/PID/smaps tells.";
 
 const HEAP_EXAMPLES: &str = "Examples:
   elbowroom lab run heap
@@ -85,6 +107,15 @@ pub enum LibraryBench {
         mut_arg("runs", default("5")),
     )]
     Core(RepeatArgs),
+    /// fork + exec of a process with much memory that fits, beside the kernel's
+    #[command(
+        after_help = FORK_EXEC_EXAMPLES,
+        mut_arg("threads", |arg| arg.hide(true)),
+        mut_arg("seconds", |arg| arg.hide(true)),
+        mut_arg("memory", default("1G")),
+        mut_arg("engines", |arg| default("plain,elbowroom,elbowroom-fork-copy")(arg).help(FORK_ENGINES)),
+    )]
+    ForkExec(ForkExecArgs),
     /// Blocks of the heap at random, more than the budget: whole processes, beside the kernel's swap
     #[command(
         after_help = HEAP_EXAMPLES,
@@ -112,6 +143,15 @@ pub enum LibraryBench {
         mut_arg("engines", default("kernel,soft,host")),
     )]
     MapUnmap(TurnArgs),
+    /// One pass of stores and one of loads over more memory than the budget, beside lz4 alone
+    #[command(
+        after_help = PASS_EXAMPLES,
+        mut_arg("threads", threads("1", "How many threads, each of which has its own part")),
+        mut_arg("seconds", seconds("0.5", "How long lz4 is measured in each run, each way")),
+        mut_arg("memory", default("1G")),
+        mut_arg("engines", |arg| default("plain,kernel,elbowroom")(arg).help(HEAP_ENGINES)),
+    )]
+    SequentialPass(SequentialPassArgs),
     /// Threads page memory out while others read it, beside the kernel's swap
     #[command(
         after_help = SWAP_IN_EXAMPLES,
@@ -154,6 +194,8 @@ const HEAP_ENGINES: &str = "The engines, in the order of their turns: plain (the
                             that there is); kernel (in a control group, with a swap file); elbowroom (by \
                             elbowroom run --heap all); elbowroom-large (with --heap large: small blocks \
                             stay with the kernel)";
+const FORK_ENGINES: &str = "The engines, in the order of their turns: plain (the kernel); elbowroom (by \
+                            elbowroom run --fork kernel); elbowroom-fork-copy (with --fork copy)";
 const STORM_THREADS: &str = "How many threads start together; the faults of one are measured while the \
                              others map and unmap";
 const RECEIVE_THREADS: &str =
@@ -190,9 +232,11 @@ impl LibraryBench {
         match self {
             Self::AnonymousTouch(_) => "anonymous-touch",
             Self::Core(_) => "core",
+            Self::ForkExec(_) => "fork-exec",
             Self::Heap(_) => "heap",
             Self::InMemory(_) => "in-memory",
             Self::MapUnmap(_) => "map-unmap",
+            Self::SequentialPass(_) => "sequential-pass",
             Self::SwapIn(_) => "swap-in",
             Self::ThreadStorm(_) => "thread-storm",
             Self::Usemem(_) => "usemem",
@@ -213,7 +257,9 @@ impl LibraryBench {
         match self {
             Self::Core(_) => None,
             Self::AnonymousTouch(AnonymousTouchArgs { turns, .. })
+            | Self::ForkExec(ForkExecArgs { turns, .. })
             | Self::Heap(HeapArgs { turns, .. })
+            | Self::SequentialPass(SequentialPassArgs { turns, .. })
             | Self::InMemory(InMemoryArgs { turns, .. })
             | Self::Usemem(UsememArgs { turns, .. })
             | Self::SwapIn(SwapInArgs { turns, .. })
@@ -241,7 +287,10 @@ impl LibraryBench {
             Self::AnonymousTouch(_) => engine::check_engines(engines, self.name(), &WITH_HUGE),
             // Pages are inserted into soft spaces.
             Self::ZeroCopyReceive(_) => check_engines(engines, self.name(), &[Kind::Soft]),
-            Self::Heap(_) => engine::check_engines(engines, self.name(), &WHOLE_PROCESSES),
+            Self::Heap(_) | Self::SequentialPass(_) => {
+                engine::check_engines(engines, self.name(), &WHOLE_PROCESSES)
+            }
+            Self::ForkExec(_) => engine::check_engines(engines, self.name(), &FORKING),
             Self::Usemem(_) => check_engines(engines, self.name(), &WITH_PLAIN),
             _ => check_engines(engines, self.name(), &IN_PROCESS),
         }
@@ -258,6 +307,11 @@ impl LibraryBench {
             }
             Self::AnonymousTouch(args) => super::anonymous_touch::least_memory(args)?,
             Self::SwapIn(args) => super::swap_in::least_memory(args)?,
+            Self::ForkExec(args) => super::fork_exec::least_memory(args)?,
+            Self::SequentialPass(args) => {
+                super::sequential_pass::check(args)?;
+                MIN_MEMORY
+            }
             Self::Heap(args) => {
                 super::heap::check(args)?;
                 MIN_MEMORY

@@ -6,25 +6,32 @@
 //! * `swap_in`: paging out and in at once.
 //! * `usemem`: more memory than the budget, touched at random. `anonymous_touch`: first touches of what fits.
 //! * `heap`: blocks of the program's own heap, in engines that have whole processes.
+//! * `fork_exec`: a fork and an exec of a process that has much memory.
+//! * `sequential_pass`: one pass of stores and one of loads over more memory than the budget, and the `lz4`
+//!   that bounds it.
 //! * `in_memory`: accesses to memory that fits. `map_unmap`: mappings made and unmapped.
 //!
 //! Below them: `turns` lets engines take turns; `area` is memory of any engine, behind one safe interface, on
 //! the `terms` that a workload asks for; `paging` is what workloads with swap share; `threads` starts and
 //! joins those that all do the same; `apart` runs a workload in a process of its own; `compare` has the
-//! records of several engines, their medians and ratios; [`cli`] says what can be asked for. Time is bounded
-//! everywhere, and all loops look at the flag that a signal raises.
+//! records of several engines, their medians and ratios, `asked` what they should be; [`cli`] says what can
+//! be asked for. Time is bounded everywhere, and all loops look at the flag that a signal raises.
 
 mod anonymous_touch;
 mod apart;
 mod area;
+mod asked;
 pub mod cli;
 mod compare;
 mod core;
+mod fork_exec;
 mod heap;
 mod in_memory;
+mod lz4;
 mod map_unmap;
 mod paging;
 mod receive;
+mod sequential_pass;
 mod storm;
 mod swap_in;
 mod terms;
@@ -76,9 +83,11 @@ fn measure(bench: &LibraryBench, stage: &mut Stage) -> Result<(String, serde_jso
     match bench {
         LibraryBench::AnonymousTouch(args) => anonymous_touch::measure(args, stage),
         LibraryBench::Core(args) => core::measure(args, stage),
+        LibraryBench::ForkExec(args) => fork_exec::measure(args, stage),
         LibraryBench::Heap(args) => heap::measure(args, stage),
         LibraryBench::InMemory(args) => in_memory::measure(args, stage),
         LibraryBench::MapUnmap(args) => map_unmap::measure(args, stage),
+        LibraryBench::SequentialPass(args) => sequential_pass::measure(args, stage),
         LibraryBench::SwapIn(args) => swap_in::measure(args, stage),
         LibraryBench::ThreadStorm(args) => storm::measure(args, stage),
         LibraryBench::Usemem(args) => usemem::measure(args, stage),

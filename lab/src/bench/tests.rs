@@ -239,6 +239,22 @@ fn blocks_of_the_heap_keep_what_they_have() {
 }
 
 #[test]
+fn a_pass_is_checked_and_a_fork_is_timed() {
+    let line = "sequential-pass --threads 2 --size 4M --seconds SECONDS --runs 1 --engines plain";
+    let (_, json) = measured(line, 0.01, |_| true);
+    let of = |key: &str| json["medians"]["plain"][key].as_f64().unwrap();
+    let (write, read) = (of("write_gigabytes_per_second"), of("read_gigabytes_per_second"));
+    let both = 2.0 / (1.0 / write + 1.0 / read);
+    assert!((both / of("both_gigabytes_per_second") - 1.0).abs() < 0.01, "{json}");
+    let line = "fork-exec --size 4M --forks 3 --seconds SECONDS --runs 1 --engines plain";
+    let (_, json) = measured(line, 0.01, |_| true);
+    let of = |key: &str| json["medians"]["plain"][key].as_f64().unwrap();
+    assert!(0.0 < of("fork_exec_ns") && of("fork_exec_ns") <= of("until_end_ns"), "{json}");
+    assert!(of("fork_exec_ns") <= of("most_fork_exec_ns"), "{json}");
+    assert!(of("resident_bytes") > f64::from(4 << 20) && json["asked"] == serde_json::json!([]), "{json}");
+}
+
+#[test]
 fn what_cannot_work_is_refused_before_it_starts() {
     for wrong in [
         "core --seconds 0",
@@ -272,6 +288,13 @@ fn what_cannot_work_is_refused_before_it_starts() {
         "heap --memory 1M",
         "heap --engines soft",
         "heap --engines plain,plain",
+        "fork-exec --forks 0",
+        "fork-exec --size 512M --memory 512M",
+        "fork-exec --engines kernel",
+        "sequential-pass --size 5000",
+        "sequential-pass --size 4K --threads 2",
+        "sequential-pass --size 2T",
+        "sequential-pass --engines soft",
         "usemem --size 0",
         "usemem --threads 0",
         "usemem --size 1T --threads 2",

@@ -13,10 +13,11 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use crate::interrupt::Interrupt;
 use crate::procfs::{self, Cpu};
+use crate::resident::{Peak, Sampler};
 use crate::watch;
 
-/// How often the flag that a signal raises is looked at.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// How often the flag that a signal raises is looked at, at least.
+const LOOK: Duration = Duration::from_millis(50);
 /// How much of the output is kept to be shown.
 const SHOWN_BYTES: usize = 200;
 const READ_BYTES: usize = 1 << 16;
@@ -84,6 +85,8 @@ pub struct Ended {
     pub device_bytes: Option<(u64, u64)>,
     /// What it printed.
     pub output: Output,
+    /// The most that a process of it had, if that was asked for.
+    pub peak: Option<Peak>,
 }
 
 /// Killed, with all that it has started, when dropped before its end.
@@ -120,7 +123,21 @@ pub fn run(
     line: &[OsString],
     bound: Duration,
     interrupt: &Interrupt,
+    said: impl FnMut(&str),
+) -> Result<Ended> {
+    run_sampled(line, bound, interrupt, said, None)
+}
+
+/// The same; `sampler` looks at its memory meanwhile.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_sampled(
+    line: &[OsString],
+    bound: Duration,
+    interrupt: &Interrupt,
     mut said: impl FnMut(&str),
+    mut sampler: Option<&mut Sampler>,
 ) -> Result<Ended> {
     let Some((program, arguments)) = line.split_first() else { bail!("there is no program to run") };
     let mut stderr = tempfile::tempfile().context("cannot make a file for standard error")?;
@@ -135,13 +152,24 @@ pub fn run(
     let mut running = Running { group: Pid::from_child(&child), child, reaped: false };
     let mut stdout = File::from(std::os::fd::OwnedFd::from(stdout.context("the program has no output")?));
     let (mut sum, mut buffer) = (Sum::default(), vec![0; READ_BYTES]);
+    if let Some(sampler) = &mut sampler {
+        sampler.begin(u64::from(running.child.id()));
+    }
+    let mut sample = || {
+        sampler.as_mut().map_or(LOOK, |sampler| {
+            sampler.tick();
+            sampler.rest()
+        })
+    };
     loop {
         interrupt.check()?;
+        let wait = sample().clamp(Duration::from_millis(1), LOOK);
+        let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         if began.elapsed() > bound {
             bail!("{} did not end within {bound:?}{}", program.display(), watch::tail(&mut stderr));
         }
         let mut wanted = [PollFd::new(&stdout, PollFlags::IN)];
-        match poll(&mut wanted, Some(&LOOK)) {
+        match poll(&mut wanted, Some(&wait)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => continue,
             other => other.context("cannot wait for output")?,
         };
@@ -160,6 +188,7 @@ pub fn run(
         if began.elapsed() > bound {
             bail!("{} did not end within {bound:?}{}", program.display(), watch::tail(&mut stderr));
         }
+        sample();
         interrupt.sleep_until(Instant::now() + Duration::from_millis(1))?;
     }
     let time = began.elapsed();
@@ -170,7 +199,8 @@ pub fn run(
         let end = watch::describe(status);
         bail!("{} ended with {end}{}", program.display(), watch::tail(&mut stderr));
     }
-    Ok(Ended { time, cpu, device_bytes, output: sum.end() })
+    let peak = sampler.and_then(|sampler| sampler.peak());
+    Ok(Ended { time, cpu, device_bytes, output: sum.end(), peak })
 }
 
 #[cfg(test)]

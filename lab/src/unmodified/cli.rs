@@ -14,6 +14,7 @@ use crate::size::Size;
 pub const EXAMPLES: &str = "Examples:
   elbowroom lab run programs --kind files
   elbowroom lab run programs --kind memory --percent 25 --memory 128M
+  elbowroom lab run programs --kind in-memory --only maps,zstd      everything fits: at most 1.05 times plain
   elbowroom lab run programs --only lmdb,git --runs 5 --dir /data/lab --json programs.json
   elbowroom lab run programs --percent 2 --memory 32M --runs 1      with little data, to try it
   elbowroom lab run programs --install                              installs what is missing
@@ -41,6 +42,12 @@ Those of --kind memory, which need four times the memory that they have:
   java     a map of 12,000,000 strings                       apt: default-jdk-headless
   maps     two maps of 6,000,000 strings in C++              apt: g++
 The kernel has a swap file in DIR then, and plain is the kernel with all memory that there is.
+Those of --kind in-memory are the same, with so much memory that nothing is paged out (--memory 4G, or in
+proportion to --percent; at least 256M): plain, beside Elbowroom with its default heap (elbowroom-large)
+and with --heap all (elbowroom). Their data is in the page cache. Each must take at most 1.05 times the time
+of plain, which is said of each, as is a run that paged out although it should not have.
+Under Elbowroom the resident memory of each process is sampled every 10 ms. It must be at most the budget,
+32 MiB, and what is not managed, which /proc/PID/smaps tells.
 Python is that of DIR/venv if there is one, else python3. The data is made once, about 12 GB, and kept.";
 
 /// What the programs have in common.
@@ -51,6 +58,8 @@ pub enum ProgramsKind {
     Files,
     /// They allocate more than the memory
     Memory,
+    /// The same programs, and everything fits
+    InMemory,
 }
 
 /// Options of programs.
@@ -66,12 +75,12 @@ pub struct ProgramsArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
     /// Elbowroom's --memory, and the limit of the kernel's control group (page cache included) [default: 256M
-    /// for files, 512M for memory]
+    /// for files, 512M for memory, 4G for in-memory or in proportion to --percent]
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "memory_bytes")]
     pub memory: Option<Size>,
-    /// Elbowroom's --swap, and the size of the kernel's swap file; only for --kind memory [default: eight
-    /// times the memory]
+    /// Elbowroom's --swap, and the size of the kernel's swap file; not for --kind files [default: eight
+    /// times the memory; for in-memory once]
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "swap_bytes")]
     pub swap: Option<Size>,
@@ -82,8 +91,10 @@ pub struct ProgramsArgs {
     /// How much data is made and used, in percent of the usual
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub percent: u64,
-    /// The engines, in the order of their turns: plain, kernel, elbowroom; elbowroom-vma_locks is elbowroom
-    /// without that improvement [default: kernel and elbowroom; for memory plain before them]
+    /// The engines, in the order of their turns: plain; kernel; elbowroom (with
+    /// --heap all); elbowroom-large (with --heap large); elbowroom-vma_locks is elbowroom without that
+    /// improvement [default: kernel and elbowroom; for memory plain before them;
+    /// for in-memory plain, elbowroom-large and elbowroom]
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     pub engines: Vec<Engine>,
     /// Where the data is made, and found the next time, on a disk; by default elbowroom-lab-programs in
@@ -115,21 +126,25 @@ impl ProgramsArgs {
         ensure!((1.0..=86_400.0).contains(&self.bound_seconds), "--bound-seconds must be from 1 to 86400");
         // A quarter of it must be enough for a manager.
         ensure!(self.memory() >= Size::from_bytes(32 << 20), "--memory must be at least 32M");
-        ensure!(self.swap.is_none() || self.kind == ProgramsKind::Memory, "--swap is for --kind memory");
+        ensure!(
+            self.swap.is_none() || self.kind != ProgramsKind::Files,
+            "--swap is for --kind memory and --kind in-memory"
+        );
         for name in &self.only {
             if !self.all().iter().any(|program| program.name == name) {
                 let known: Vec<_> = self.all().iter().map(|program| program.name).collect();
                 bail!("--only: there is no program {name}; there are {}", known.join(", "));
             }
         }
-        engine::check_engines(&self.engines(), "programs", &[Kind::Plain, Kind::Kernel, Kind::Elbowroom])
+        let kinds = [Kind::Plain, Kind::Kernel, Kind::ElbowroomLarge, Kind::Elbowroom];
+        engine::check_engines(&self.engines(), "programs", &kinds)
     }
 
     /// The programs of the kind.
     pub fn all(&self) -> &'static [Program] {
         match self.kind {
             ProgramsKind::Files => &catalog::FILES,
-            ProgramsKind::Memory => &catalog::MEMORY,
+            ProgramsKind::Memory | ProgramsKind::InMemory => &catalog::MEMORY,
         }
     }
 
@@ -138,14 +153,34 @@ impl ProgramsArgs {
         let by_kind = match self.kind {
             ProgramsKind::Files => 256,
             ProgramsKind::Memory => 512,
+            ProgramsKind::InMemory => (4096 * self.percent / 100).max(256),
         };
         self.memory.unwrap_or(Size::from_bytes(by_kind << 20))
     }
 
     /// How much of their memory may be somewhere else; `None`: none.
     pub fn swap(&self) -> Option<Size> {
-        let most = self.swap.unwrap_or(Size::from_bytes(8 * self.memory().bytes()));
-        (self.kind == ProgramsKind::Memory).then_some(most)
+        let by_kind = match self.kind {
+            ProgramsKind::Files => return None,
+            ProgramsKind::Memory => 8,
+            ProgramsKind::InMemory => 1,
+        };
+        Some(self.swap.unwrap_or(Size::from_bytes(by_kind * self.memory().bytes())))
+    }
+
+    /// How much a program may have of what all may have.
+    pub fn part_for(&self, program: &Program, all: Size) -> Size {
+        match self.kind {
+            ProgramsKind::InMemory => all,
+            ProgramsKind::Files | ProgramsKind::Memory => {
+                Size::from_bytes(all.bytes() / program.memory_divisor)
+            }
+        }
+    }
+
+    /// Whether everything is to fit, so that what is measured is the cost of that.
+    pub fn is_in_memory(&self) -> bool {
+        self.kind == ProgramsKind::InMemory
     }
 
     /// Who takes turns.
@@ -153,8 +188,12 @@ impl ProgramsArgs {
         if !self.engines.is_empty() {
             return self.engines.clone();
         }
-        let plain = (self.kind == ProgramsKind::Memory).then_some(Kind::Plain);
-        plain.into_iter().chain([Kind::Kernel, Kind::Elbowroom]).map(Engine::whole).collect()
+        let kinds: &[Kind] = match self.kind {
+            ProgramsKind::Files => &[Kind::Kernel, Kind::Elbowroom],
+            ProgramsKind::Memory => &[Kind::Plain, Kind::Kernel, Kind::Elbowroom],
+            ProgramsKind::InMemory => &[Kind::Plain, Kind::ElbowroomLarge, Kind::Elbowroom],
+        };
+        kinds.iter().copied().map(Engine::whole).collect()
     }
 
     /// Whether a program is to be run.

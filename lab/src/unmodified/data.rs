@@ -20,6 +20,15 @@ const DEFAULT_NAME: &str = "elbowroom-lab-programs";
 /// To make data, on a slow disk and one processor.
 const MAKE_BOUND: Duration = Duration::from_secs(3600);
 
+/// Where the data is before a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cache {
+    /// On the disk only.
+    Cold,
+    /// In the page cache, too.
+    Warm,
+}
+
 /// The directory with scripts and data.
 #[derive(Debug)]
 pub struct Store {
@@ -199,12 +208,12 @@ impl Store {
         fs::rename(&part, &data).with_context(|| format!("cannot rename {}", part.display()))
     }
 
-    /// Puts the data as it was made where the run finds it, loads the program, and takes the data out of the
-    /// page cache.
+    /// Puts the data as it was made where the run finds it, loads the program, and has the data in the page
+    /// cache or takes it out of there.
     ///
     /// # Errors
     /// If the disk fails or is full, or a signal comes.
-    pub fn prepare(&self, program: &Program, interrupt: &Interrupt) -> Result<()> {
+    pub fn prepare(&self, program: &Program, cache: Cache, interrupt: &Interrupt) -> Result<()> {
         let used = self.used(program);
         match program.leaves {
             Data::Kept => {}
@@ -219,9 +228,14 @@ impl Store {
         }
         each_file(&used, &mut |path| {
             interrupt.check()?;
-            files::make_file_cold(path)
+            match cache {
+                Cache::Cold => files::make_file_cold(path),
+                Cache::Warm => read_all(path),
+            }
         })?;
-        files::drop_caches()?;
+        if cache == Cache::Cold {
+            files::drop_caches()?;
+        }
         // Only to have it in memory.
         child::run(&self.expand(program.warm, &used), MAKE_BOUND, interrupt, |_| {}).map(drop)
     }
@@ -266,6 +280,13 @@ fn remove_all(dir: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Has a file in the page cache.
+fn read_all(path: &Path) -> Result<()> {
+    let context = || format!("cannot read {}", path.display());
+    let mut file = fs::File::open(path).with_context(context)?;
+    std::io::copy(&mut file, &mut std::io::sink()).with_context(context).map(drop)
 }
 
 fn each_file(dir: &Path, f: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {

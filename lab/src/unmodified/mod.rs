@@ -1,13 +1,15 @@
 //! Unmodified programs, as people use them, beside the kernel: `lab run programs`.
 //!
 //! [`cli`] says what can be asked for; `catalog` has the programs, whose scripts are in lab/programs; `data`
-//! makes their data and makes it cold; `child` runs one of them to its end; `report` has the figures. Each
-//! program must print the same in all engines, and what it has stored must be the same, or the session fails.
+//! makes their data and makes it cold; `child` runs one of them to its end; `report` has the figures, `goals`
+//! what they should be. Each program must print the same in all engines, and what it has stored must be the
+//! same, or the session fails.
 
 mod catalog;
 pub mod child;
 pub mod cli;
 mod data;
+mod goals;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -20,7 +22,7 @@ use anyhow::{Context, Result, bail};
 
 use self::catalog::Program;
 use self::cli::ProgramsArgs;
-use self::data::Store;
+use self::data::{Cache, Store};
 use self::report::{LeftOut, Report, Run};
 use crate::cgroup::Cgroup;
 use crate::device::Device;
@@ -31,6 +33,7 @@ use crate::output::OutputFile;
 use crate::procfs;
 use crate::programs::Programs;
 use crate::progress::Progress;
+use crate::resident::{Managed, Sampler};
 use crate::session::read_stats;
 use crate::size::Size;
 
@@ -123,7 +126,8 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
     drop(progress);
     let machine = procfs::machine()?;
     let description = format!(
-        "programs with {} of memory: {} runs, {} % of the data, readahead {}\nmachine: {}, {} CPUs, {} MiB",
+        "programs{} with {} of memory: {} runs, {} % of the data, readahead {}\nmachine: {}, {} CPUs, {} MiB",
+        if args.is_in_memory() { " that fit," } else { "" },
         args.memory(),
         args.runs,
         args.percent,
@@ -133,7 +137,8 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
         machine.memory_bytes >> 20
     );
     let parameters = serde_json::to_value(args)?;
-    Ok(Report { parameters, machine, description, engines, left_out, runs, ours_failed })
+    let in_memory = args.is_in_memory();
+    Ok(Report { in_memory, parameters, machine, description, engines, left_out, runs, ours_failed })
 }
 
 /// Without a control group the kernel's column is left out.
@@ -217,26 +222,30 @@ impl Session<'_> {
         turn: usize,
         mut begins: impl FnMut(),
     ) -> Result<Run> {
-        self.store.prepare(program, &self.interrupt)?;
+        let cache = if self.args.is_in_memory() { Cache::Warm } else { Cache::Cold };
+        self.store.prepare(program, cache, &self.interrupt)?;
         self.interrupt.sleep_until(Instant::now() + REST)?;
         begins();
-        let memory = Size::from_bytes(self.args.memory().bytes() / program.memory_divisor);
+        let memory = self.args.part_for(program, self.args.memory());
         let line = self.store.run_line(program);
-        let stats = self.stats.path().join(format!("{}.json", program.name));
+        // Of this run only: each of its processes that has a manager writes a file there.
+        let scratch = tempfile::tempdir_in(self.stats.path()).context("no directory for statistics")?;
+        let stats = scratch.path().join("stats.json");
         // In proportion: what describes it is a part of the memory.
-        let swap = self.args.swap().map(|swap| Size::from_bytes(swap.bytes() / program.memory_divisor));
+        let swap = self.args.swap().map(|swap| self.args.part_for(program, swap));
         let limited = engine.is_kernel() && engine.kind != Kind::Plain;
         let group = if limited { Some(Cgroup::create_with(memory, swap.is_some())?) } else { None };
         let line: Vec<OsString> = match &group {
             Some(group) => self.programs.program_in_cgroup(group, &line),
             None if engine.kind == Kind::Plain => line,
             None => {
-                let options = swap.map(|swap| self.swap_options(swap)).unwrap_or_default();
+                let options = swap.map(|swap| self.swap_options(engine, swap)).unwrap_or_default();
                 self.programs.program_under_elbowroom(memory, &stats, &engine.off(), &options, &line)
             }
         };
-        let ended =
-            child::run(&line, Duration::from_secs_f64(self.args.bound_seconds), &self.interrupt, |_| {});
+        let mut sampler = Sampler::new(if engine.is_kernel() { Managed::No } else { Managed::Yes });
+        let bound = Duration::from_secs_f64(self.args.bound_seconds);
+        let ended = child::run_sampled(&line, bound, &self.interrupt, |_| {}, Some(&mut sampler));
         if let Some(kills @ 1..) = group.as_ref().map(Cgroup::oom_kills) {
             bail!("it cannot run in {memory} ({kills} out-of-memory kills by the kernel); raise --memory");
         }
@@ -252,16 +261,20 @@ impl Session<'_> {
             device_read_bytes: ended.device_bytes.map(|bytes| bytes.0),
             device_written_bytes: ended.device_bytes.map(|bytes| bytes.1),
             result: result(&ended.output, stored.as_ref()),
+            memory_bytes: memory.bytes(),
+            peak: ended.peak,
+            pages_out: if engine.is_kernel() { None } else { pages_out(scratch.path())? },
             engine_stats: if engine.is_kernel() { None } else { stats_if_any(&stats)? },
         })
     }
 }
 
 impl Session<'_> {
-    /// Options of `elbowroom run` with which all that a program allocates is managed.
-    fn swap_options(&self, swap: Size) -> Vec<OsString> {
+    /// Options of `elbowroom run` with which all that a program allocates is managed, or the larger part.
+    fn swap_options(&self, engine: Engine, swap: Size) -> Vec<OsString> {
         let dir = self.store.dir().as_os_str();
-        let words = ["--heap", "all", "--swap", &swap.to_string(), "--swap-dir"].map(OsString::from);
+        let heap = if engine.kind == Kind::ElbowroomLarge { "large" } else { "all" };
+        let words = ["--heap", heap, "--swap", &swap.to_string(), "--swap-dir"].map(OsString::from);
         words.into_iter().chain([dir.to_owned()]).collect()
     }
 }
@@ -269,6 +282,18 @@ impl Session<'_> {
 /// A program that maps nothing large enough starts no manager, which writes no statistics then.
 fn stats_if_any(path: &Path) -> Result<Option<serde_json::Value>> {
     path.exists().then(|| read_stats(path)).transpose()
+}
+
+/// How many pages all processes of a run have paged out, by the statistics in a directory; `None` without
+/// any.
+fn pages_out(dir: &Path) -> Result<Option<u64>> {
+    let mut sum = None;
+    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let stats = read_stats(&entry?.path())?;
+        let pages = stats["pswpout"].as_u64().context("the statistics have no pswpout")?;
+        *sum.get_or_insert(0) += pages;
+    }
+    Ok(sum)
 }
 
 fn result(printed: &child::Output, stored: Option<&child::Output>) -> String {

@@ -6,9 +6,11 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::goals;
 use crate::engine::Engine;
 use crate::procfs::Machine;
 use crate::report::{align, median, ratio};
+use crate::resident::Peak;
 
 /// One run of a program.
 #[derive(Debug, Clone, Serialize)]
@@ -29,6 +31,14 @@ pub struct Run {
     pub device_written_bytes: Option<u64>,
     /// What the program printed, and what it stored, as checksums.
     pub result: String,
+    /// The budget, or the limit.
+    pub memory_bytes: u64,
+    /// The most that a process of it had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak: Option<Peak>,
+    /// What its processes have paged out, of anonymous memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages_out: Option<u64>,
     /// `elbowroom run --stats`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine_stats: Option<Value>,
@@ -51,6 +61,8 @@ pub struct Report {
     pub machine: Machine,
     /// The line above the table.
     pub description: String,
+    /// Everything was to fit.
+    pub in_memory: bool,
     /// In the order of their turns.
     pub engines: Vec<Engine>,
     /// What could not be run.
@@ -62,25 +74,35 @@ pub struct Report {
 }
 
 impl Report {
-    fn median(&self, program: &str, engine: Engine, of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
+    pub(super) fn median(
+        &self,
+        program: &str,
+        engine: Engine,
+        of: impl Fn(&Run) -> Option<f64>,
+    ) -> Option<f64> {
         let runs = self.runs.iter().filter(|run| run.program == program && run.engine == engine);
         median(runs.filter_map(of).collect())
     }
 
-    fn programs(&self) -> Vec<&'static str> {
+    pub(super) fn programs(&self) -> Vec<&'static str> {
         let mut programs: Vec<_> = self.runs.iter().map(|run| run.program).collect();
         programs.dedup();
         programs
     }
 
-    /// The engines that the last one is compared with.
+    /// The engines that the last one is compared with; the goals have the ratios of what is to fit.
     fn others(&self) -> &[Engine] {
-        self.engines.split_last().map_or(&[], |(_, others)| others)
+        let others = self.engines.split_last().map_or(&[][..], |(_, others)| others);
+        if self.in_memory { &[] } else { others }
     }
 
     /// The last engine's seconds over another one's.
     fn ratio(&self, program: &str, other: Engine) -> Option<f64> {
-        let last = *self.engines.last()?;
+        self.ratio_of(program, *self.engines.last()?, other)
+    }
+
+    /// The engine's seconds over another one's.
+    pub(super) fn ratio_of(&self, program: &str, last: Engine, other: Engine) -> Option<f64> {
         let seconds = |engine| self.median(program, engine, |run| Some(run.seconds));
         ratio(seconds(last)?, seconds(other)?)
     }
@@ -113,6 +135,7 @@ impl Report {
         }
         let mut text = format!("{}\n\n", self.description);
         align(&rows, &mut text);
+        text.push_str(&goals::table(self));
         for LeftOut { what, reason } in &self.left_out {
             let _ = writeln!(text, "{what} was left out: {reason}");
         }
@@ -144,6 +167,7 @@ impl Report {
             "left_out": self.left_out,
             "runs": self.runs,
             "medians": medians,
+            "asked": goals::json(self),
         })
     }
 }
@@ -166,6 +190,9 @@ mod tests {
             device_read_bytes: None,
             device_written_bytes: None,
             result: "same".to_owned(),
+            memory_bytes: 1 << 20,
+            peak: None,
+            pages_out: None,
             engine_stats: None,
         };
         let mut runs = Vec::new();
@@ -176,6 +203,7 @@ mod tests {
             parameters: Value::Null,
             machine: procfs::machine().unwrap(),
             description: "here".to_owned(),
+            in_memory: false,
             engines,
             left_out: vec![LeftOut { what: "faiss".into(), reason: "pip install faiss-cpu".into() }],
             ours_failed: false,

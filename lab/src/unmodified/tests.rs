@@ -26,6 +26,12 @@ fn what_makes_no_sense_is_refused_before_anything_is_made() {
     let memory = parse("--kind memory --only redis --memory 64M").unwrap();
     assert!(catalog::MEMORY.iter().filter(|program| memory.wants(program.name)).count() == 1);
     assert_eq!((memory.engines().len(), memory.swap()), (3, Some(Size::from_bytes(512 << 20))));
+    let in_memory = parse("--kind in-memory --percent 25").unwrap();
+    assert!(in_memory.is_in_memory() && in_memory.engines().iter().all(|engine| engine.kind != Kind::Kernel));
+    assert_eq!((in_memory.memory().to_string(), in_memory.swap()), ("1G".into(), Some(in_memory.memory())));
+    let sort = catalog::MEMORY.iter().find(|program| program.name == "sort").unwrap();
+    assert_eq!(in_memory.part_for(sort, in_memory.memory()), in_memory.memory());
+    assert_eq!(memory.part_for(sort, memory.memory()).bytes(), 32 << 20);
     for (wrong, said) in [
         ("--only mongodb", "there is no program mongodb; there are numpy"),
         ("--runs 0", "--runs must be"),
@@ -56,7 +62,7 @@ fn every_program_that_is_here_runs_with_little_data() {
         }
         store.make(program, &interrupt, &mut progress).unwrap();
         let result = || {
-            store.prepare(program, &interrupt).unwrap();
+            store.prepare(program, Cache::Cold, &interrupt).unwrap();
             let ended = child::run(&store.run_line(program), bound, &interrupt, |_| {});
             let printed = ended.unwrap_or_else(|error| panic!("{}: {error:#}", program.name)).output;
             assert!(printed.bytes > 1, "{} prints nothing", program.name);
