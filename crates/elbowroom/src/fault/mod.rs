@@ -7,10 +7,11 @@
 //! change.
 //!
 //! `step` has the decisions (`private` those for pages that belong to one space, `stores` which pages come
-//! with one that is stored to), `needs` what comes between two looks, `outcome` what a look can come to and
-//! the one loop that acts on it, `table` what follows what there, and what is counted. There are two who run
-//! the loop and know how to wait: a handler (this file), and a thread that serves a fault of its own
-//! (`inline`). `end` is how faults end, `watchdog` who sees to it that they do, and `trouble` what is done
+//! with one that is stored to, `swap_ahead` what is read of the swap file before it is wanted), `needs` what
+//! comes between two looks, `outcome` what a look can come to and the one loop that acts on it, `table` what
+//! follows what there, and what is counted. There are two who run the loop and know how to wait: a handler
+//! (this file), and a thread that serves a fault of its own (`inline`). `end` is how faults end, `watchdog`
+//! who sees to it that they do, and `trouble` what is done
 //! when something is broken.
 
 mod ahead;
@@ -24,6 +25,7 @@ mod outcome;
 mod private;
 mod step;
 mod stores;
+mod swap_ahead;
 mod table;
 mod trouble;
 #[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]

@@ -65,7 +65,7 @@ impl OutRun {
 }
 
 /// The 2^`order` pages around one, if all of them are in the mapping.
-fn block_in(vma: &VmaGuard<'_>, page: u64, order: u8) -> Option<Range<u64>> {
+pub(super) fn block_in(vma: &VmaGuard<'_>, page: u64, order: u8) -> Option<Range<u64>> {
     let first = page >> order << order;
     let block = first..first + (1 << order);
     let mapped = (vma.range.start >> PAGE_SHIFT) as u64..(vma.range.end >> PAGE_SHIFT) as u64;
@@ -82,6 +82,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if let Slot::Full(folio) = there {
             // Whatever failed before, the page is there now, or is being read.
             fault.failed = false;
+            self.swap_on(mm, vma, page, &folio);
             let mut folio = match self.lock_folio(folio) {
                 Ok(locked) => locked,
                 Err(step) => return step,
@@ -141,6 +142,9 @@ impl<'a, P: Platform> Pass<'a, P> {
         let sparse = around.counted && frames.order() > 0;
         if sparse {
             core.runs().probe(run.first, frames.order());
+        }
+        if order == RUN_ORDER && run.first == page {
+            self.swap_ahead(mm, vma, run.pages().end);
         }
         if let Source::File(_) = source {
             return match self.start_swap_in(mm, run, frames, sparse) {
