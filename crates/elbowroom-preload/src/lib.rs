@@ -16,7 +16,7 @@
 //!   interposed, so files that it writes are left to the kernel (interpose/stdio.rs); dprintf.
 //! * aio_read, io_submit and relatives: as for stdio (interpose/aio.rs).
 //! * vmsplice and the send family: a zero-copy send must not take pages that move (interpose/lend.rs).
-//! * _exit, abort, the exec family, posix_spawn, system, popen, clone, vfork, _Fork; exit, quick_exit and
+//! * _exit, abort, the exec family, posix_spawn, system, popen, clone, vfork, _Fork, fork; exit, quick_exit and
 //!   fork by libc's own hooks: dirty pages are written back first.
 //! * sigaction and relatives, the signal mask, longjmp and pthread_create: see [`signals`].
 //! * getrlimit, setrlimit, prlimit: see [`limits`].
