@@ -333,7 +333,7 @@ static void *fork_fails_here(void *argument)
     return NULL;
 }
 
-/* fork fails: with no descriptors left, then on a stack in managed memory, then as a kind that has no copy. */
+/* fork fails: with no descriptors left, on a stack in managed memory, and as a kind that has no copy. */
 static void refused(void)
 {
     size_t pages = len / 4096;
@@ -473,8 +473,8 @@ static void denied(void)
     }
 }
 
-/* A server whose children accept on one socket: for each request a child checks all of its memory, and changes
- * a part. So does the parent, which kills children, and makes new ones, meanwhile. */
+/* A server whose children accept on one socket: for each request a child checks all of its memory, and
+ * changes a part. So does the parent, which kills children, and makes new ones, meanwhile. */
 enum { PARTS = 16, CHILDREN = 4, REQUESTS = 24 };
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
 static uint64_t seeds[PARTS];

@@ -1,7 +1,8 @@
 //! `run --swap --fork copy`: forked children go on with their parent's memory, four times the budget, and
 //! have a manager of their own.
 
-use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program, require};
+use elbowroom_tests::program::require;
+use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
 
 /// Runs a part of the program `forked` with 64 MiB, beside the kernel, which validates it.
 fn forked(variant: Variant, part: &str, swap: &str, more: &[&str]) -> Outcome {
@@ -67,8 +68,8 @@ fn children_are_killed(variant: Variant) {
 }
 behaviour!(children_are_killed: m16);
 
-/// The parent's memory stays managed and whole, no child is left, and one line says why, of the first fork that
-/// failed.
+/// The parent's memory stays managed and whole, no child is left, and one line says why, of the first fork
+/// that failed.
 fn a_fork_that_cannot_have_a_copy_fails(variant: Variant) {
     let outcome = managed(variant, "refused", "256M", "fail", &[]);
     let why = "elbowroom: fork fails, since its child cannot have a copy of managed memory: no descriptors";
@@ -85,7 +86,8 @@ fn has_no_copy(outcome: &Outcome, why: &str) {
     assert!(outcome.stderr.lines().any(said), "{}", outcome.report());
 }
 
-/// Its child has no copy that is whole, and is ended where it needs one; the tree's later forks go the old way.
+/// Its child has no copy that is whole, and is ended where it needs one; the tree's later forks go the old
+/// way.
 fn a_fork_that_takes_too_long(variant: Variant) {
     let outcome = managed(variant, "late", "256M", "copy", &SHORT);
     has_no_copy(&outcome, "it has no copy: the fork took too long");
@@ -160,9 +162,10 @@ fn python_multiprocessing() {
     assert!(outcome.stat("pswpin") > 10_000, "{}", outcome.report());
 }
 
-/// Drives a redis-server on the socket `s`: values that stay, and rounds of values that are set one after the
-/// other, in order, all the time. Each dump has all of the first, and of the others a moment: up to some key the
-/// values of a round, and from there on those of the round before. A second server, by itself, loads it.
+/// Drives a redis-server on the socket `s`: values that stay, and rounds of values that are set one after
+/// the other, in order, all the time. Each dump has all of the first, and of the others a moment: up to some
+/// key the values of a round, and from there on those of the round before. A second server, by itself, loads
+/// it.
 const BGSAVE: &str = r#"
 import hashlib, os, socket, subprocess, sys, threading, time
 STAY, ROUND, SIZE = 40000, 500, 1000
@@ -228,9 +231,8 @@ for nth in range(3):
     assert "rdb_last_bgsave_status:ok" in info, info
     assert rounds > before, "nothing was stored meanwhile"
     os.rename("dump.rdb", "dump%d.rdb" % nth)
-    second = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", os.getcwd() + "/s2", "--save", "",
-        "--dbfilename", "dump%d.rdb" % nth, "--logfile", "log2"],
-        env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
+    second = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", os.getcwd() + "/s2", "--save",
+        "", "--dbfilename", "dump%d.rdb" % nth, "--logfile", "log2"])
     loaded = Redis("s2")
     assert loaded.do("DBSIZE") == str(STAY + ROUND)
     for at in range(0, STAY, 200):

@@ -22,8 +22,8 @@ use crate::service;
 use crate::state::{self, Process};
 use crate::sys;
 use elbowroom::{Host, Inheritance, Manager, Space};
-use refuse::Refusal;
 use libc::{c_int, c_long};
+use refuse::Refusal;
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -244,8 +244,8 @@ pub fn in_child(process: &'static Process) -> Child {
     if late {
         process.set_error("the fork took too long".to_owned());
     }
-    let goes_on = !late
-        && state::last_manager().is_some_and(|manager| service::take_over(process, manager, copying));
+    let goes_on =
+        !late && state::last_manager().is_some_and(|manager| service::take_over(process, manager, copying));
     copying.close();
     if goes_on { Child::GoesOn } else { Child::Failed }
 }
