@@ -72,7 +72,7 @@ pub struct RunArgs {
     #[arg(long)]
     swap_encrypt: bool,
     /// What a forked child gets of the private memory that is managed; only with --swap
-    #[arg(long, value_name = "HOW", value_enum, default_value = "kernel")]
+    #[arg(long, value_name = "HOW", value_enum, default_value = "copy")]
     fork: Fork,
     /// So many milliseconds a fork may take at most, for tests
     #[arg(long, value_name = "MS", hide = true)]

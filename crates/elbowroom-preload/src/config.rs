@@ -133,7 +133,7 @@ impl Options {
             memory_min_bytes: 1 << 20,
             swap_dir: None,
             swap_encrypt: false,
-            fork: Fork::Kernel,
+            fork: Fork::Copy,
             fork_bound_ms: None,
             stats: None,
             trace: None,
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(options.min_size_bytes, 1 << 20);
         assert_eq!(options.writeback_ms, 1000);
         assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
-        assert_eq!(options.sharing, Sharing::Auto);
+        assert_eq!((options.sharing, options.fork), (Sharing::Auto, Fork::Copy));
         assert_eq!((options.quiet, options.main_pid, options.stats), (false, 7, None));
         assert_eq!((options.dirty_bytes, parse("memory=1;dirty=77").unwrap().dirty_bytes), (None, Some(77)));
         assert!(!options.contention && parse("memory=1;contention=1").unwrap().contention);

@@ -197,7 +197,8 @@ pub const FREE_AHEAD_PAGES: usize = 16;
 /// How long a fork waits for all to rest, and for other forks.
 pub const QUIET_BOUND: Duration = Duration::from_secs(10);
 
-/// How long all rest for a fork at most, if nothing else is asked for. Copying page tables takes the kernel some ms for each GiB.
+/// How long all rest for a fork at most, if nothing else is asked for. Copying page tables takes the kernel
+/// some ms for each GiB.
 pub const FORK_BOUND: Duration = Duration::from_secs(20);
 
 /// How long the thread that keeps frames at hand sleeps at most before it looks by itself.
