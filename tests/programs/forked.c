@@ -7,9 +7,23 @@
  *     rights     what may only be read cannot be stored to in the child either
  *     streams    libc's streams, and small blocks, go on in the child (--heap all: they are managed)
  *     orphan     a child ends before its own child, which needs the swap file of the first
- *     killed     children end by SIGKILL with pages of their own out; the parent needs all its swap again */
+ *     killed     children end by SIGKILL with pages of their own out; the parent needs all its swap again
+ *     refused    fork fails where there cannot be a copy (--fork fail)
+ *     late       a fork takes longer than it may; the next one is right. late-refused: it fails
+ *     denied     the child is denied system calls that a manager needs
+ *     prefork    a server's children, several at once
+ * Those from `refused` to `denied` are about Elbowroom: the kernel alone cannot do what they expect. */
 #include "common.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
+#include <stddef.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 
 static size_t len;
 static uint8_t *base;
@@ -298,6 +312,261 @@ static void killed(void)
     }
 }
 
+/* Reads all pages of what it was given until it must not: a word that is wrong is what must never be seen. */
+static void touch_what_there_is_not(void)
+{
+    check(1, 0, len / 4096, "a child without a copy");
+    FAIL("a child without a copy has all of its parent's memory");
+}
+
+static void ended_by(pid_t child, int signal, const char *what)
+{
+    int status;
+    SYS(waitpid(child, &status, 0));
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == signal, "%s: the wait status is %#x", what, status);
+}
+
+static void *fork_fails_here(void *argument)
+{
+    CHECK(fork() == -1, "fork succeeded");
+    *(int *)argument = errno;
+    return NULL;
+}
+
+/* fork fails: with no descriptors left, on a stack in managed memory, and as a kind that has no copy. */
+static void refused(void)
+{
+    size_t pages = len / 4096;
+    struct rlimit limit, low;
+    fill(1, 0, pages);
+    SYS(getrlimit(RLIMIT_NOFILE, &limit));
+    low = limit;
+    low.rlim_cur = 16;
+    SYS(setrlimit(RLIMIT_NOFILE, &low));
+    for (int i = 0; i < 3; i++)
+        SYS_FAILS(fork(), EAGAIN);
+    SYS(setrlimit(RLIMIT_NOFILE, &limit));
+    /* Nothing of the children that were not to be is left. */
+    SYS_FAILS(waitpid(-1, NULL, WNOHANG), ECHILD);
+    check(1, 0, pages, "parent");
+
+    pthread_attr_t attributes;
+    pthread_t thread;
+    int error = 0;
+    CHECK(pthread_attr_init(&attributes) == 0, "pthread_attr_init");
+    CHECK(pthread_attr_setstack(&attributes, base, 1 << 20) == 0, "pthread_attr_setstack");
+    CHECK(pthread_create(&thread, &attributes, fork_fails_here, &error) == 0, "pthread_create");
+    CHECK(pthread_join(thread, NULL) == 0, "pthread_join");
+    CHECK(error == ENOMEM, "errno is %d", error);
+    fill(1, 0, 256);
+    SYS_FAILS(_Fork(), ENOMEM);
+    SYS_FAILS(waitpid(-1, NULL, WNOHANG), ECHILD);
+
+    /* The next one is as it should be. */
+    check(1, 0, pages, "parent");
+    pid_t child = (pid_t)SYS(fork());
+    if (child == 0) {
+        check(1, 0, pages, "child");
+        exit(42);
+    }
+    succeeded(child, "child");
+    check(1, 0, pages, "parent");
+    check_resident("parent");
+}
+
+/* The kernel takes longer to copy the page tables than a fork may take. */
+static void late(bool then_fails)
+{
+    size_t pages = len / 4096, more = 1 << 30;
+    /* What is shared is not copied, so this is private; and neither malloc nor mmap of libc makes it. */
+    uint8_t *other = (uint8_t *)syscall(SYS_mmap, NULL, more, PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(other != MAP_FAILED, "mmap");
+    SYS(madvise(other, more, MADV_NOHUGEPAGE));
+    memset(other, 1, more);
+    fill(1, 0, pages);
+    pid_t child = (pid_t)SYS(fork());
+    if (child == 0)
+        touch_what_there_is_not();
+    check(1, 0, pages, "parent");
+    ended_by(child, SIGSEGV, "a child that came late");
+    check(1, 0, pages, "parent");
+    if (then_fails) {
+        SYS_FAILS(fork(), ENOMEM);
+    } else {
+        child = (pid_t)SYS(fork());
+        if (child == 0) {
+            check(1, 0, pages, "child");
+            exit(42);
+        }
+        succeeded(child, "child");
+    }
+    check(1, 0, pages, "parent");
+    SYS((int)syscall(SYS_munmap, other, more));
+}
+
+/* From now on this thread, its children and their threads get EPERM for a system call, if its second argument
+ * is as given (0: whatever it is). */
+static void deny(long call, unsigned long second)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | (second == 0 ? BPF_JGE : BPF_JEQ) | BPF_K, (uint32_t)second, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    SYS(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    SYS(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+struct denied {
+    long call;
+    unsigned long second;
+    /* Without it there is no manager at all. */
+    bool needed;
+    bool reads_by_kernel;
+};
+
+static void *fork_denied(void *argument)
+{
+    struct denied *denied = argument;
+    deny(denied->call, denied->second);
+    pid_t child = (pid_t)SYS(fork());
+    if (child == 0) {
+        if (denied->reads_by_kernel) {
+            /* The kernel, too, is not to see what is not there. */
+            int null[2];
+            SYS(pipe(null));
+            SYS_FAILS(write(null[1], base, 4096), EFAULT);
+        }
+        check(1, 0, len / 4096, "a child that was denied something");
+        CHECK(!denied->needed, "nothing was denied to a child");
+        exit(42);
+    }
+    int status;
+    SYS(waitpid(child, &status, 0));
+    bool ended = WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+    bool right = WIFEXITED(status) && WEXITSTATUS(status) == 42;
+    CHECK(ended || (right && !denied->needed), "without call %ld, %#lx: the wait status is %#x", denied->call,
+          denied->second, status);
+    check(1, 0, len / 4096, "parent");
+    return NULL;
+}
+
+/* A child that lacks something of what a manager needs is right, or is ended before it sees a wrong byte. */
+static void denied(void)
+{
+    struct denied all[] = {
+        {SYS_ioctl, UFFDIO_API, true, false},     {SYS_ioctl, UFFDIO_API, true, true},
+        {SYS_ioctl, UFFDIO_REGISTER, true, true}, {SYS_unshare, 0, true, true},
+        {SYS_clone3, 0, false, false},            {SYS_io_uring_setup, 0, false, false},
+        {SYS_eventfd2, 0, false, false},          {SYS_close_range, 0, true, true},
+    };
+    fill(1, 0, len / 4096);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, fork_denied, &all[i]) == 0, "pthread_create");
+        CHECK(pthread_join(thread, NULL) == 0, "pthread_join");
+    }
+}
+
+/* A server whose children accept on one socket: for each request a child checks all of its memory, and
+ * changes a part. So does the parent, which kills children, and makes new ones, meanwhile. */
+enum { PARTS = 16, CHILDREN = 4, REQUESTS = 24 };
+static struct sockaddr_un address = {.sun_family = AF_UNIX};
+static uint64_t seeds[PARTS];
+
+static void turn(size_t nth, const char *who)
+{
+    size_t pages = len / 4096, part = nth % PARTS;
+    for (size_t i = 0; i < PARTS; i++)
+        check(seeds[i], i * pages / PARTS, (i + 1) * pages / PARTS, who);
+    seeds[part] = (uint64_t)getpid() << 20 | nth;
+    fill(seeds[part], part * pages / PARTS, (part + 1) * pages / PARTS);
+}
+
+static pid_t start_child(int listener)
+{
+    pid_t child = (pid_t)SYS(fork());
+    if (child != 0)
+        return child;
+    for (size_t nth = 0;; nth++) {
+        char request;
+        int connection = (int)SYS(accept(listener, NULL, NULL));
+        if (read(connection, &request, 1) == 1) {
+            if (request == 'q')
+                exit(42);
+            turn(nth * 5 + (size_t)getpid(), "child");
+            check_resident("child");
+            SYS((int)write(connection, "k", 1));
+        }
+        SYS(close(connection));
+    }
+}
+
+/* Whether it was answered: the child may have been killed. */
+static bool ask(char request)
+{
+    char answer;
+    int fd = (int)SYS(socket(AF_UNIX, SOCK_STREAM, 0));
+    SYS(connect(fd, (struct sockaddr *)&address, sizeof address));
+    SYS((int)write(fd, &request, 1));
+    bool answered = read(fd, &answer, 1) == 1 && answer == 'k';
+    SYS(close(fd));
+    return answered;
+}
+
+static _Atomic int answered;
+
+static void *client(void *argument)
+{
+    (void)argument;
+    while (answered < REQUESTS)
+        if (ask('r'))
+            answered++;
+    return NULL;
+}
+
+static void prefork(void)
+{
+    pid_t child[CHILDREN];
+    pthread_t thread[CHILDREN];
+    snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "elbowroom-forked-%d", (int)getpid());
+    int listener = (int)SYS(socket(AF_UNIX, SOCK_STREAM, 0)), status;
+    SYS(bind(listener, (struct sockaddr *)&address, sizeof address));
+    SYS(listen(listener, 64));
+    signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; i < PARTS; i++)
+        seeds[i] = i;
+    for (size_t i = 0; i < PARTS; i++)
+        fill(i, i * (len / 4096) / PARTS, (i + 1) * (len / 4096) / PARTS);
+    for (size_t i = 0; i < CHILDREN; i++)
+        child[i] = start_child(listener);
+    for (size_t i = 0; i < CHILDREN; i++)
+        CHECK(pthread_create(&thread[i], NULL, client, NULL) == 0, "pthread_create");
+    for (size_t nth = 0; answered < REQUESTS; nth++) {
+        turn(nth, "parent");
+        if (nth % 2 == 1 && nth / 2 < CHILDREN) {
+            SYS(kill(child[nth / 2], SIGKILL));
+            ended_by(child[nth / 2], SIGKILL, "child");
+            child[nth / 2] = start_child(listener);
+        }
+    }
+    for (size_t i = 0; i < CHILDREN; i++)
+        CHECK(pthread_join(thread[i], NULL) == 0, "pthread_join");
+    for (size_t i = 0; i < CHILDREN; i++)
+        ask('q');
+    for (size_t i = 0; i < CHILDREN; i++) {
+        SYS(waitpid(-1, &status, 0));
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 42, "child: the wait status is %#x", status);
+    }
+    SYS(close(listener));
+    check_resident("parent");
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 3 || argc == 4, "usage: forked MODE MIB [RESIDENT_MIB]");
@@ -322,6 +591,14 @@ int main(int argc, char **argv)
         streams();
     else if (strcmp(mode, "killed") == 0)
         killed();
+    else if (strcmp(mode, "refused") == 0)
+        refused();
+    else if (strcmp(mode, "late") == 0 || strcmp(mode, "late-refused") == 0)
+        late(mode[4] != 0);
+    else if (strcmp(mode, "denied") == 0)
+        denied();
+    else if (strcmp(mode, "prefork") == 0)
+        prefork();
     else
         FAIL("no such mode");
     SYS(munmap(base, len));

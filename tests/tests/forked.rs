@@ -1,20 +1,28 @@
 //! `run --swap --fork copy`: forked children go on with their parent's memory, four times the budget, and
 //! have a manager of their own.
 
+use elbowroom_tests::program::require;
 use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
 
 /// Runs a part of the program `forked` with 64 MiB, beside the kernel, which validates it.
 fn forked(variant: Variant, part: &str, swap: &str, more: &[&str]) -> Outcome {
+    let plain = Command::new(program("forked")).args([part, "64"]).run().success();
+    assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
+    let outcome = managed(variant, part, swap, "copy", more);
+    assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
+    outcome
+}
+
+/// The same, without the kernel beside it, with `--fork HOW`.
+fn managed(variant: Variant, part: &str, swap: &str, how: &str, more: &[&str]) -> Outcome {
     let scratch = Scratch::new();
     let dir = scratch.file("");
-    let plain = Command::new(program("forked")).args([part, "64"]).run().success();
-    let mut options = vec!["--swap", swap, "--swap-dir", &dir, "--fork", "copy"];
+    let mut options = vec!["--swap", swap, "--swap-dir", &dir, "--fork", how];
     options.extend(more);
     // Budget, what the library needs, and the program itself.
     let command = Command::new(program("forked")).args([part, "64", "56"]);
     let outcome = command.variant(variant).run_options(&options).run().success();
-    assert_eq!((outcome.stdout.as_str(), plain.stdout.as_str()), ("ok\n", "ok\n"), "{}", outcome.report());
-    assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
     assert_eq!(outcome.stat("swap_errors"), 0, "{}", outcome.report());
     // The parent's memory is managed to the end.
     assert!(outcome.stat("pswpin") > 10_000, "{}", outcome.report());
@@ -60,6 +68,54 @@ fn children_are_killed(variant: Variant) {
 }
 behaviour!(children_are_killed: m16);
 
+/// The parent's memory stays managed and whole, no child is left, and one line says why, of the first fork
+/// that failed.
+fn a_fork_that_cannot_have_a_copy_fails(variant: Variant) {
+    let outcome = managed(variant, "refused", "256M", "fail", &[]);
+    let why = "elbowroom: fork fails, since its child cannot have a copy of managed memory: no descriptors";
+    assert!(outcome.stderr.starts_with(why) && outcome.stderr.lines().count() == 1, "{}", outcome.report());
+    assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
+}
+behaviour!(a_fork_that_cannot_have_a_copy_fails: m16, copy, threads);
+
+/// In milliseconds: the page tables of 1 GiB take longer to be copied.
+const SHORT: [&str; 2] = ["--fork-bound", "5"];
+
+fn has_no_copy(outcome: &Outcome, why: &str) {
+    let said = |line: &str| line.contains("a forked child touched managed memory") && line.contains(why);
+    assert!(outcome.stderr.lines().any(said), "{}", outcome.report());
+}
+
+/// Its child has no copy that is whole, and is ended where it needs one; the tree's later forks go the old
+/// way.
+fn a_fork_that_takes_too_long(variant: Variant) {
+    let outcome = managed(variant, "late", "256M", "copy", &SHORT);
+    has_no_copy(&outcome, "it has no copy: the fork took too long");
+    // Neither the late child nor the one after it has a manager.
+    assert_eq!(outcome.stat("forked_unmanaged"), 2, "{}", outcome.report());
+}
+behaviour!(a_fork_that_takes_too_long: m16, copy, threads);
+
+#[test]
+fn after_a_fork_that_took_too_long_others_fail() {
+    let outcome = managed(Variant::m16(), "late-refused", "256M", "fail", &SHORT);
+    has_no_copy(&outcome, "it has no copy: the fork took too long");
+    let why = "elbowroom: fork fails, since its child cannot have a copy of managed memory: an earlier fork";
+    assert!(outcome.stderr.lines().any(|line| line.starts_with(why)), "{}", outcome.report());
+}
+
+/// A child that cannot take the manager over says so, and sees no wrong byte.
+fn a_child_that_lacks_something(variant: Variant) {
+    let outcome = managed(variant, "denied", "256M", "copy", &[]);
+    has_no_copy(&outcome, "it has no copy: a forked child cannot go on with the memory it has");
+}
+behaviour!(a_child_that_lacks_something: m16, copy, threads);
+
+fn children_of_a_server(variant: Variant) {
+    forked(variant, "prefork", "256M", &[]);
+}
+behaviour!(children_of_a_server: m16, copy, threads);
+
 #[test]
 fn shells_are_started() {
     let scratch = Scratch::new();
@@ -104,4 +160,113 @@ fn python_multiprocessing() {
     let outcome = command.variant(Variant::m16()).run_options(&options).run().success();
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
     assert!(outcome.stat("pswpin") > 10_000, "{}", outcome.report());
+}
+
+/// Drives a redis-server on the socket `s`: values that stay, and rounds of values that are set one after
+/// the other, in order, all the time. Each dump has all of the first, and of the others a moment: up to some
+/// key the values of a round, and from there on those of the round before. A second server, by itself, loads
+/// it.
+const BGSAVE: &str = r#"
+import hashlib, os, socket, subprocess, sys, threading, time
+STAY, ROUND, SIZE = 40000, 500, 1000
+class Redis:
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        for _ in range(300):
+            try:
+                self.socket.connect(path)
+                break
+            except OSError:
+                time.sleep(0.1)
+        self.file = self.socket.makefile("rb")
+        while self.do("PING") != "PONG":
+            time.sleep(0.1)
+    def send(self, *words):
+        words = [w if isinstance(w, bytes) else str(w).encode() for w in words]
+        return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+    def reply(self):
+        line = self.file.readline()
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"$":
+            return None if rest == b"-1" else self.file.read(int(rest) + 2)[:-2]
+        if kind == b"*":
+            return [self.reply() for _ in range(int(rest))]
+        if kind == b"-" and not rest.startswith(b"LOADING"):
+            raise Exception(rest)
+        return rest.decode()
+    def do(self, *words):
+        self.socket.sendall(self.send(*words))
+        return self.reply()
+    def many(self, commands):
+        self.socket.sendall(b"".join(self.send(*words) for words in commands))
+        return [self.reply() for _ in commands]
+def value(i):
+    text, seed = b"", hashlib.sha256(b"%d" % i).digest()
+    return (seed * (SIZE // 64) + b"%08d" % i * (SIZE // 16))[:SIZE]
+redis = Redis("s")
+for at in range(0, STAY, 200):
+    redis.many([("SET", "stay:%d" % i, value(i)) for i in range(at, at + 200)])
+redis.many([("SET", "round:%d" % i, 0) for i in range(ROUND)])
+stop, rounds = threading.Event(), 0
+def load():
+    global rounds
+    own = Redis("s")
+    while not stop.is_set():
+        rounds += 1
+        for i in range(ROUND):
+            own.do("SET", "round:%d" % i, rounds)
+            if i % 10 == 0:
+                at = (i * 7919 + rounds * 104729) % STAY
+                assert own.do("GET", "stay:%d" % at) == value(at), at
+thread = threading.Thread(target=load)
+thread.start()
+for nth in range(3):
+    before = rounds
+    assert redis.do("BGSAVE").startswith("Background"), nth
+    while True:
+        info = redis.do("INFO", "persistence").decode()
+        if "rdb_bgsave_in_progress:0" in info:
+            break
+        time.sleep(0.05)
+    assert "rdb_last_bgsave_status:ok" in info, info
+    assert rounds > before, "nothing was stored meanwhile"
+    os.rename("dump.rdb", "dump%d.rdb" % nth)
+    second = subprocess.Popen(["redis-server", "--port", "0", "--unixsocket", os.getcwd() + "/s2", "--save",
+        "", "--dbfilename", "dump%d.rdb" % nth, "--logfile", "log2"])
+    loaded = Redis("s2")
+    assert loaded.do("DBSIZE") == str(STAY + ROUND)
+    for at in range(0, STAY, 200):
+        got = loaded.do("MGET", *["stay:%d" % i for i in range(at, at + 200)])
+        for i, g in zip(range(at, at + 200), got):
+            assert g == value(i), (nth, i, g)
+    got = [int(g) for g in loaded.do("MGET", *["round:%d" % i for i in range(ROUND)])]
+    assert got == sorted(got, reverse=True) and got[0] - got[-1] <= 1, (nth, got)
+    assert nth == 0 or got[0] > 0
+    loaded.socket.sendall(loaded.send("SHUTDOWN", "NOSAVE"))
+    assert second.wait(60) == 0
+stop.set()
+thread.join()
+for at in range(0, STAY, 200):
+    got = redis.do("MGET", *["stay:%d" % i for i in range(at, at + 200)])
+    for i, g in zip(range(at, at + 200), got):
+        assert g == value(i), (i, g)
+redis.socket.sendall(redis.send("SHUTDOWN", "NOSAVE"))
+print("ok")
+"#;
+
+#[test]
+fn redis_saves_under_load() {
+    let Some(redis) = require("redis-server", "redis-server") else { return };
+    let scratch = Scratch::new();
+    let dir = scratch.file("");
+    let socket = scratch.file("s");
+    let options = ["--swap", "256M", "--swap-dir", &dir, "--fork", "copy"];
+    let server = ["--port", "0", "--unixsocket", &socket, "--save", "", "--logfile", "log"];
+    let command = Command::new(redis).args(server).directory(dir.as_ref());
+    let server = command.variant(Variant::m16()).run_options(&options).start();
+    let client = Command::new("python3").args(["-c", BGSAVE]).directory(dir.as_ref()).run().success();
+    assert_eq!(client.stdout, "ok\n", "{}", client.report());
+    let outcome = server.finish().success();
+    assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
+    assert!(outcome.stat("pswpin") > 1000 && outcome.stat("pswpout") > 5000, "{}", outcome.report());
 }

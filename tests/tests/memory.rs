@@ -84,9 +84,19 @@ fn other_threads_map_while_one_forks(variant: Variant) {
 }
 behaviour!(other_threads_map_while_one_forks: m16, m64, copy, threads);
 
-/// Around a fork all memory goes to the kernel, so little of it is out for long.
+/// With `--fork kernel` all memory goes to the kernel around a fork, and the children's is not managed.
+#[test]
+fn forks_by_the_kernel() {
+    let command = Command::new(program("memory")).args(["forks", "96"]);
+    let options = ["--swap", "512M", "--fork", "kernel"];
+    let outcome = command.variant(Variant::m64()).run_options(&options).run().success();
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+    assert!(outcome.stat("forked_unmanaged") > 0, "{}", outcome.report());
+}
+
 fn forks(variant: Variant) {
-    memory(&Scratch::new(), variant, "forks", "96");
+    let outcome = memory(&Scratch::new(), variant, "forks", "96");
+    assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
 }
 behaviour!(forks: m16, m64, copy);
 

@@ -70,8 +70,11 @@ pub enum Sharing {
 pub enum Fork {
     /// All of it goes to the kernel before, in the parent, too
     Kernel,
-    /// The parent keeps it managed, and the child gets a manager of its own, with a budget of its own
+    /// The parent keeps it managed, and the child gets a manager of its own, with a budget of its own; where
+    /// that cannot be, that fork is made as with `kernel`
     Copy,
+    /// The same, but where that cannot be, fork fails, and a line on standard error says why
+    Fail,
 }
 
 /// All options of the preloaded library.
@@ -101,6 +104,8 @@ pub struct Options {
     pub swap_encrypt: bool,
     /// What a forked child gets.
     pub fork: Fork,
+    /// How long a fork may take, in milliseconds, for tests; `None`: the library's own bound.
+    pub fork_bound_ms: Option<u64>,
     /// No summary at the end.
     pub quiet: bool,
     /// The lock statistics at the end.
@@ -148,6 +153,9 @@ impl Options {
                 text.push(";swap_encrypt=1");
             }
             text.push(format!(";fork={}", name(self.fork)));
+            if let Some(bound) = self.fork_bound_ms {
+                text.push(format!(";fork_bound_ms={bound}"));
+            }
         }
         if self.contention {
             text.push(";contention=1");
@@ -229,6 +237,7 @@ mod tests {
             swap_dir: PathBuf::from("/var/tmp"),
             swap_encrypt: false,
             fork: Fork::Kernel,
+            fork_bound_ms: None,
             quiet: false,
             contention: false,
             fallback: Fallback::None,

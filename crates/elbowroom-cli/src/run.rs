@@ -72,8 +72,11 @@ pub struct RunArgs {
     #[arg(long)]
     swap_encrypt: bool,
     /// What a forked child gets of the private memory that is managed; only with --swap
-    #[arg(long, value_name = "HOW", value_enum, default_value = "kernel")]
+    #[arg(long, value_name = "HOW", value_enum, default_value = "copy")]
     fork: Fork,
+    /// So many milliseconds a fork may take at most, for tests
+    #[arg(long, value_name = "MS", hide = true)]
+    fork_bound: Option<u64>,
     /// Write statistics to this file at the end, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<OsString>,
@@ -232,6 +235,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 swap_dir: std::path::absolute(&args.swap_dir).unwrap_or_else(|_| args.swap_dir.clone()),
                 swap_encrypt: args.swap_encrypt,
                 fork: args.fork,
+                fork_bound_ms: args.fork_bound,
                 quiet: args.quiet,
                 contention: args.contention,
                 fallback: args.fallback,

@@ -49,8 +49,10 @@ pub enum Sharing {
 pub enum Fork {
     /// It is the kernel's before, in the parent, too.
     Kernel,
-    /// A copy, with a manager of its own.
+    /// A copy, with a manager of its own; where that cannot be, as with `Kernel`.
     Copy,
+    /// The same; where that cannot be, there is no child.
+    Fail,
 }
 
 /// What to do when the manager cannot start.
@@ -89,6 +91,8 @@ pub struct Options {
     pub swap_encrypt: bool,
     /// What a forked child gets of managed private memory.
     pub fork: Fork,
+    /// How long a fork may take, in milliseconds; `None`: the manager's own bound. For tests.
+    pub fork_bound_ms: Option<u64>,
     /// Where the statistics go at the end, an absolute path.
     pub stats: Option<PathBuf>,
     /// Where the trace goes at the end, an absolute path.
@@ -129,7 +133,8 @@ impl Options {
             memory_min_bytes: 1 << 20,
             swap_dir: None,
             swap_encrypt: false,
-            fork: Fork::Kernel,
+            fork: Fork::Copy,
+            fork_bound_ms: None,
             stats: None,
             trace: None,
             trace_bytes: 4 << 20,
@@ -183,7 +188,11 @@ impl Options {
             "memory_min" => self.memory_min_bytes = number(key, value)?,
             "swap_dir" => self.swap_dir = Some(percent_decode(key, value)?),
             "swap_encrypt" => self.swap_encrypt = choice(key, value, &[("0", false), ("1", true)])?,
-            "fork" => self.fork = choice(key, value, &[("kernel", Fork::Kernel), ("copy", Fork::Copy)])?,
+            "fork" => {
+                let all = [("kernel", Fork::Kernel), ("copy", Fork::Copy), ("fail", Fork::Fail)];
+                self.fork = choice(key, value, &all)?;
+            }
+            "fork_bound_ms" => self.fork_bound_ms = Some(number(key, value)?),
             "quiet" => self.quiet = choice(key, value, &[("0", false), ("1", true)])?,
             "contention" => self.contention = choice(key, value, &[("0", false), ("1", true)])?,
             "fallback" => {
@@ -249,7 +258,7 @@ mod tests {
         assert_eq!(options.min_size_bytes, 1 << 20);
         assert_eq!(options.writeback_ms, 1000);
         assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
-        assert_eq!(options.sharing, Sharing::Auto);
+        assert_eq!((options.sharing, options.fork), (Sharing::Auto, Fork::Copy));
         assert_eq!((options.quiet, options.main_pid, options.stats), (false, 7, None));
         assert_eq!((options.dirty_bytes, parse("memory=1;dirty=77").unwrap().dirty_bytes), (None, Some(77)));
         assert!(!options.contention && parse("memory=1;contention=1").unwrap().contention);

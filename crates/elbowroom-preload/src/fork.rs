@@ -13,7 +13,7 @@
 
 use crate::config::Fork;
 use crate::end;
-use crate::inherit::{self, Child};
+use crate::inherit::{self, Child, Way, refuse};
 use crate::interpose;
 use crate::real;
 use crate::reserve;
@@ -35,17 +35,20 @@ static IS_ONLY_FORKED: AtomicBool = AtomicBool::new(false);
 pub fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn prepare() {
-        let copies = state::process().is_some_and(inherit::begin);
-        if !copies {
-            before_fork();
+        match state::process().map_or(Way::Kernel, inherit::begin) {
+            Way::Kernel => before_fork(),
+            Way::Copies | Way::Refused => {}
         }
     }
     unsafe extern "C" fn parent() {
-        if !inherit::end() {
+        if !refuse::is_refused() && !inherit::end() {
             after_fork();
         }
     }
     unsafe extern "C" fn child() {
+        if refuse::is_refused() {
+            sys::exit_group(0);
+        }
         in_child();
     }
     if REGISTERED.swap(true, Ordering::AcqRel) {
@@ -131,7 +134,7 @@ pub fn in_child() {
     signals::after_fork();
     if copy != Child::GoesOn {
         // With copies they may be there, and not registered: another thread may be making one.
-        let copies = state::options().is_some_and(|options| options.fork == Fork::Copy);
+        let copies = state::options().is_some_and(|options| options.fork != Fork::Kernel);
         keep_windows_closed(if copies { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE });
     }
 }

@@ -12,6 +12,7 @@
 //! Synchronization: a futex tells the service thread that the fork was made. Forks are one at a time: the
 //! manager rests for one.
 
+pub mod refuse;
 mod streams;
 
 use crate::config::Fork;
@@ -22,14 +23,15 @@ use crate::state::{self, Process};
 use crate::sys;
 use elbowroom::{Host, Inheritance, Manager, Space};
 use libc::{c_int, c_long};
+use refuse::Refusal;
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Numbers that a child needs beyond those that the parent's threads have.
 const MORE_NUMBERS: u64 = 64;
-/// So near to managed memory no thread's stack may be that forks, in bytes.
-const STACK_BYTES: usize = 256 << 10;
+/// More than the thread that forks needs of its stack until its child's windows are registered, in bytes.
+const STACK_BYTES: usize = 64 << 10;
 /// How often it is tried to find all of libc's streams in memory.
 const STREAM_ROUNDS: usize = 16;
 
@@ -89,39 +91,77 @@ pub fn until_made(manager: &Manager, begun: usize) {
     manager.fork_ends();
 }
 
-/// Before a fork: prepares for a child that goes on with a copy of the manager, if that is wanted and can be;
-/// `false`: it is to be made in another way.
-pub fn begin(process: &Process) -> bool {
-    let wanted = state::options().is_some_and(|options| options.fork == Fork::Copy && options.swap_bytes > 0);
-    let Some((_, manager)) = state::alive().filter(|_| wanted && fork::late_forks() == 0) else {
-        return false;
+/// How a fork is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// With a copy, for which all is prepared.
+    Copies,
+    /// All private memory goes to the kernel before.
+    Kernel,
+    /// Not at all: what comes of it is ended, and its caller told ([`refuse::fork`]).
+    Refused,
+}
+
+/// Before a fork: prepares for a child that goes on with a copy of the manager, if that is wanted and can be.
+pub fn begin(process: &Process) -> Way {
+    let Some((options, (_, manager))) = state::options().zip(state::alive()) else { return Way::Kernel };
+    if options.fork == Fork::Kernel || options.swap_bytes == 0 {
+        return Way::Kernel;
+    }
+    let begun = match obstacle(manager) {
+        None => begin_copy(process, manager),
+        Some(obstacle) => Err(obstacle),
     };
-    let here = &raw const wanted as usize;
-    if manager.windows().intersects(here.saturating_sub(STACK_BYTES), 2 * STACK_BYTES) {
-        // The child's stack would grow before its windows are registered.
-        return false;
+    match begun {
+        Ok(()) => Way::Copies,
+        Err(refusal) if options.fork == Fork::Fail && refuse::in_hook(refusal) => Way::Refused,
+        Err(_) => Way::Kernel,
     }
+}
+
+/// fork(2) where it fails if there cannot be a copy.
+pub fn fork_or_fail(real: impl FnOnce() -> c_int) -> c_int {
+    refuse::fork(state::alive().and_then(|(_, manager)| obstacle(manager)), real)
+}
+
+/// Why this thread cannot have a copy, as far as that is known before.
+fn obstacle(manager: &Manager) -> Option<Refusal> {
+    if fork::late_forks() != 0 {
+        return Some(Refusal::for_good("an earlier fork, of this process or a relative, took too long"));
+    }
+    let here = &raw const manager as usize;
+    // The child's stack would grow before its windows are registered. A window right above a stack, which is
+    // where the kernel puts stacks, is none of it.
+    let is_managed = manager.windows().intersects(here.saturating_sub(STACK_BYTES), STACK_BYTES);
+    is_managed.then_some(Refusal::for_good("the stack of the thread that forks is in managed memory"))
+}
+
+fn begin_copy(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     streams::lock();
-    let begun = (0..STREAM_ROUNDS).any(|_| {
-        let Some(away) = rest(process, manager) else { return false };
-        if away.is_empty() {
-            return true;
+    for _ in 0..STREAM_ROUNDS {
+        match rest(process, manager) {
+            Ok(away) if away.is_empty() => return Ok(()),
+            Ok(away) => {
+                end_rest();
+                streams::touch(&away);
+            }
+            Err(refusal) => {
+                streams::unlock();
+                return Err(refusal);
+            }
         }
-        end_rest();
-        streams::touch(&away);
-        false
-    });
-    if !begun {
-        streams::unlock();
     }
-    begun
+    streams::unlock();
+    Err(Refusal::for_now("what libc keeps of open streams does not stay in memory"))
 }
 
 /// Has the manager rest, and opens what the child needs. Gives the pages of libc's streams that are not in
-/// memory; `None`: it cannot be.
-fn rest(process: &Process, manager: &Manager) -> Option<Vec<usize>> {
+/// memory.
+fn rest(process: &Process, manager: &Manager) -> Result<Vec<usize>, Refusal> {
     let late = fork::late_forks();
-    let begun = request::submit(process, Op::ForkBegins).ok()? as *const Begun;
+    let begun = request::submit(process, Op::ForkBegins).map_err(|_| {
+        Refusal::for_now("the manager does not come to rest, or a file cannot go back to the kernel")
+    })? as *const Begun;
     // SAFETY: made by `begin_quiet`, and there until `over` is stored.
     let Begun { inheritance, tid, top, .. } = unsafe { &*begun };
     let mut copying = Copying { begun, opened: Vec::new(), top: *top, late };
@@ -134,10 +174,10 @@ fn rest(process: &Process, manager: &Manager) -> Option<Vec<usize>> {
         });
     COPYING.set(Box::into_raw(Box::new(copying)));
     if opened {
-        return Some(streams::away(manager.windows()));
+        return Ok(streams::away(manager.windows()));
     }
     end_rest();
-    None
+    Err(Refusal::for_now("no descriptors are left, or those of the swap file may not be opened"))
 }
 
 /// Has the manager go on; nothing if it does not rest for this thread. Tells whether it did.
@@ -200,8 +240,12 @@ pub fn in_child(process: &'static Process) -> Child {
     }
     // SAFETY: as in `end_rest`; the memory is the child's copy, and leaked: a thread of ours reads it.
     let copying: &'static Copying = unsafe { &*copying };
-    let goes_on = copying.late == fork::late_forks()
-        && state::last_manager().is_some_and(|manager| service::take_over(process, manager, copying));
+    let late = copying.late != fork::late_forks();
+    if late {
+        process.set_error("the fork took too long".to_owned());
+    }
+    let goes_on =
+        !late && state::last_manager().is_some_and(|manager| service::take_over(process, manager, copying));
     copying.close();
     if goes_on { Child::GoesOn } else { Child::Failed }
 }

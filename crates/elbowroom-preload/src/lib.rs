@@ -17,7 +17,7 @@
 //! * aio_read, io_submit and relatives: as for stdio (interpose/aio.rs).
 //! * vmsplice and the send family: a zero-copy send must not take pages that move (interpose/lend.rs).
 //! * _exit, abort, the exec family, posix_spawn, system, popen, clone, vfork, _Fork; exit, quick_exit and
-//!   fork by libc's own hooks: dirty pages are written back first.
+//!   fork by libc's own hooks: dirty pages are written back first. fork itself, so that it can fail.
 //! * sigaction and relatives, the signal mask, longjmp and pthread_create: see [`signals`].
 //! * getrlimit, setrlimit, prlimit: see [`limits`].
 //! * pthread_create and __cxa_thread_atexit_impl, for the library's own threads: see [`reserve`].

@@ -182,6 +182,7 @@ real! {
     _longjmp(env: *mut c_void, value: c_int) -> c_int;
     __longjmp_chk(env: *mut c_void, value: c_int) -> c_int;
     abort() -> c_int;
+    fork() -> c_int;
     _Fork() -> c_int;
     _IO_list_lock() -> ();
     _IO_list_unlock() -> ();

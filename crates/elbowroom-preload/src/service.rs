@@ -96,7 +96,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
 }
 
 fn fail(process: &Process, why: String) {
-    process.error.store(Box::into_raw(Box::new(why)), Ordering::Release);
+    process.set_error(why);
     set_phase(process, FAILED);
 }
 
@@ -112,9 +112,7 @@ fn report_failure(process: &Process) {
     if state::options().is_none_or(|options| options.quiet) {
         return;
     }
-    // SAFETY: leaked by `fail` before the phase was set.
-    let why = unsafe { process.error.load(Ordering::Acquire).as_ref() };
-    let why = why.map_or("unknown reason", String::as_str);
+    let why = process.error().unwrap_or("unknown reason");
     sys::write_stderr(format!("elbowroom: running without a manager: {why}\n").as_bytes());
 }
 
@@ -235,6 +233,7 @@ fn config(options: &Options) -> Config {
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
         on_late_fork: Some(fork::note_late),
+        fork_bound: options.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
         on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
         fault_bound: elbowroom::FAULT_BOUND,
         report: Some(say),

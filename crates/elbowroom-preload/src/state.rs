@@ -51,8 +51,8 @@ pub struct Process {
     copies_pages: AtomicBool,
     /// Files opened for a mapping so far.
     opened: AtomicU64,
-    /// Why it failed (leaked), for the thread that started it.
-    pub error: AtomicPtr<String>,
+    /// Why it failed, or has no copy of its parent's (leaked).
+    error: AtomicPtr<String>,
     /// The end of the process was reported.
     pub ended: AtomicBool,
     /// A futex: 1 when the watcher is to call exit(0).
@@ -205,6 +205,17 @@ impl Process {
     pub fn is_forking(&self) -> bool {
         fence(Ordering::SeqCst);
         self.forks.load(Ordering::SeqCst) > 0
+    }
+
+    /// Says why there is no manager.
+    pub fn set_error(&self, why: String) {
+        self.error.store(Box::into_raw(Box::new(why)), Ordering::Release);
+    }
+
+    /// Why there is none, if that was said.
+    pub fn error(&self) -> Option<&'static str> {
+        // SAFETY: null, or leaked by `set_error`.
+        unsafe { self.error.load(Ordering::Acquire).as_ref() }.map(String::as_str)
     }
 
     /// The manager, if alive.

@@ -69,6 +69,8 @@ pub struct Config {
     /// Called before the manager goes on although a fork was not made within the bound: what its child gets
     /// is not whole.
     pub on_late_fork: Option<fn()>,
+    /// How long all rest for a fork at most: longer than one can take, or its child has no copy.
+    pub fork_bound: Duration,
     /// A fault that was not served for so long is reported, and ended by SIGBUS.
     pub fault_bound: Duration,
     /// Told, in a line without its end, what went wrong that nobody else is told of. `None`: it is written to
@@ -115,6 +117,7 @@ impl Config {
             alone: false,
             on_hand_back: None,
             on_late_fork: None,
+            fork_bound: FORK_BOUND,
             fault_bound: FAULT_BOUND,
             report: None,
             end_process: None,
@@ -194,7 +197,8 @@ pub const FREE_AHEAD_PAGES: usize = 16;
 /// How long a fork waits for all to rest, and for other forks.
 pub const QUIET_BOUND: Duration = Duration::from_secs(10);
 
-/// How long all rest for a fork at most. Copying page tables takes the kernel some ms for each GiB.
+/// How long all rest for a fork at most, if nothing else is asked for. Copying page tables takes the kernel
+/// some ms for each GiB.
 pub const FORK_BOUND: Duration = Duration::from_secs(20);
 
 /// How long the thread that keeps frames at hand sleeps at most before it looks by itself.

@@ -244,7 +244,7 @@ impl<P: Platform> Core<P> {
         if let Some(trace) = trace.clone() {
             locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }
-        let quiet = Quiet::new(locks, config.on_late_fork);
+        let quiet = Quiet::new(locks, config.fork_bound, config.on_late_fork);
         let dirty = DirtyLimits::for_arena(&config, mmu.frames());
         let (swap, pool) = config.swap_pages(mmu.frames());
         let (frames, sizing) = (mmu.frames() as u64, config.ablation.pool_sizing);

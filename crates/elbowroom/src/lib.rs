@@ -35,7 +35,7 @@ mod vma;
 mod writeback;
 
 pub use ablation::{Ablation, Tuning};
-pub use config::{Config, FAULT_BOUND, MAX_HANDLERS, MoverKind};
+pub use config::{Config, FAULT_BOUND, FORK_BOUND, MAX_HANDLERS, MoverKind};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
 pub use elbowroom_machine::{Errno, Side, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};

@@ -8,9 +8,9 @@
 //! Synchronization: one lock of the class `queue`; `wanted` is also in an atomic, so that a thread's turn
 //! costs one load where nobody wants to fork.
 
-use crate::config::{FORK_BOUND, QUIET_BOUND};
+use crate::config::QUIET_BOUND;
 use elbowroom_sync::atomic::{AtomicU8, Ordering};
-use elbowroom_sync::time::Instant;
+use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex};
 
 /// Nobody wants it.
@@ -24,6 +24,8 @@ pub(crate) struct Quiet {
     wanted: AtomicU8,
     state: Mutex<State>,
     changed: Condvar,
+    /// How long all rest at most.
+    bound: Duration,
     /// Told, before anybody goes on, that the fork took too long: its child has no copy that is whole.
     on_late: Option<fn()>,
 }
@@ -31,6 +33,10 @@ pub(crate) struct Quiet {
 #[derive(Default)]
 struct State {
     wanted: u8,
+    /// Which fork that is.
+    turn: u64,
+    /// All rest, and the fork is being made.
+    is_made: bool,
     /// Verbs under way.
     verbs: usize,
     /// Threads of either kind that rest.
@@ -39,6 +45,16 @@ struct State {
 
 /// A verb under way.
 pub(crate) struct Working<'q>(&'q Quiet);
+
+/// What came of the wish that all rest.
+enum Begun {
+    /// They do.
+    Quiet,
+    /// One has rested for too long meanwhile, and all go on.
+    GivenUp,
+    /// The bound is over, and all go on.
+    Late,
+}
 
 /// Who rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +65,12 @@ pub(crate) enum Rester {
 }
 
 impl Quiet {
-    pub(crate) fn new(locks: &LockStats, on_late: Option<fn()>) -> Self {
+    pub(crate) fn new(locks: &LockStats, bound: Duration, on_late: Option<fn()>) -> Self {
         Self {
             wanted: AtomicU8::new(NOT),
             state: locks.mutex(LockClass::Queue, State::default()),
             changed: Condvar::new(),
+            bound,
             on_late,
         }
     }
@@ -62,7 +79,7 @@ impl Quiet {
     pub(crate) fn work(&self) -> Working<'_> {
         let mut state = self.state.lock();
         while state.wanted != NOT {
-            self.changed.wait_timeout(&mut state, FORK_BOUND);
+            self.changed.wait_timeout(&mut state, self.bound);
         }
         state.verbs += 1;
         Working(self)
@@ -80,15 +97,16 @@ impl Quiet {
     /// Rests until the fork was made. For a thread with nothing in hand, if it
     /// [`is_wanted`](Self::is_wanted).
     pub(crate) fn rest(&self, who: Rester) {
-        let deadline = Instant::now() + FORK_BOUND;
+        let deadline = Instant::now() + self.bound;
         let mut state = self.state.lock();
         state.rest[who as usize] += 1;
         self.changed.notify_all();
         while self.is_wanted(who) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // The forking thread waits for somebody who waits for us, perhaps: one of libc's locks.
-                if let Some(tell) = self.on_late {
+                // The forking thread waits for somebody who waits for us, perhaps: one of libc's locks. If it
+                // waits for others to rest still, it begins anew.
+                if let Some(tell) = self.on_late.filter(|_| state.is_made) {
                     tell();
                 }
                 self.want(&mut state, NOT);
@@ -101,6 +119,7 @@ impl Quiet {
 
     fn want(&self, state: &mut State, wanted: u8) {
         state.wanted = wanted;
+        state.is_made = false;
         self.wanted.store(wanted, Ordering::Release);
         self.changed.notify_all();
     }
@@ -109,33 +128,54 @@ impl Quiet {
     /// not within the bound, and go on. Else [`Quiet::end`] follows.
     pub(crate) fn begin(&self, helpers: usize, handlers: usize, wake: impl Fn()) -> bool {
         let deadline = Instant::now() + QUIET_BOUND;
+        loop {
+            match self.begin_once(deadline, helpers, handlers, &wake) {
+                Begun::Quiet => return true,
+                Begun::Late => return false,
+                Begun::GivenUp => {}
+            }
+        }
+    }
+
+    fn begin_once(&self, deadline: Instant, helpers: usize, handlers: usize, wake: &dyn Fn()) -> Begun {
         let until = |ready: &dyn Fn(&State) -> bool| {
             let mut state = self.state.lock();
             while !ready(&state) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
-                    return None;
+                    return Err(state);
                 }
                 self.changed.wait_timeout(&mut state, left);
             }
-            Some(state)
+            Ok(state)
         };
-        match until(&|state| state.wanted == NOT) {
-            Some(mut state) => self.want(&mut state, VERBS),
+        let turn = match until(&|state| state.wanted == NOT) {
+            Ok(mut state) => {
+                state.turn += 1;
+                self.want(&mut state, VERBS);
+                state.turn
+            }
             // Another fork.
-            None => return false,
-        }
+            Err(_) => return Begun::Late,
+        };
+        let is_over = |state: &State| state.turn != turn || state.wanted == NOT;
+        let until = |ready: &dyn Fn(&State) -> bool| match until(&|state| is_over(state) || ready(state)) {
+            Ok(state) if is_over(&state) => Err(Begun::GivenUp),
+            Ok(state) => Ok(state),
+            Err(mut state) => {
+                self.want(&mut state, NOT);
+                Err(Begun::Late)
+            }
+        };
         wake();
         let quiet = until(&|state| state.verbs == 0 && state.rest[Rester::Helper as usize] == helpers)
             .map(|mut state| self.want(&mut state, ALL))
             .and_then(|()| {
                 wake();
-                until(&|state| state.rest[Rester::Handler as usize] == handlers).map(drop)
-            });
-        if quiet.is_none() {
-            self.end();
-        }
-        quiet.is_some()
+                until(&|state| state.rest[Rester::Handler as usize] == handlers)
+            })
+            .map(|mut state| state.is_made = true);
+        quiet.err().unwrap_or(Begun::Quiet)
     }
 
     /// All go on.
@@ -164,14 +204,14 @@ impl Drop for Working<'_> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::config::FORK_BOUND;
     use elbowroom_sync::atomic::{AtomicBool, AtomicUsize};
-    use elbowroom_sync::time::Duration;
     use elbowroom_sync::{Arc, thread};
 
     /// Nobody is in the middle of anything while somebody forks; all go on afterwards.
     #[test]
     fn all_rest_while_somebody_forks() {
-        let quiet = Arc::new(Quiet::new(&LockStats::new(), None));
+        let quiet = Arc::new(Quiet::new(&LockStats::new(), FORK_BOUND, None));
         let (busy, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let turns = Arc::new(AtomicUsize::new(0));
         let start = |body: fn(&Quiet, &dyn Fn())| {
@@ -219,10 +259,50 @@ mod tests {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
+    /// Who has rested for too long goes on. If the fork was being made, its child is told; if others did not
+    /// rest yet, it begins anew.
+    #[test]
+    fn nobody_rests_for_ever() {
+        static LATE: AtomicUsize = AtomicUsize::new(0);
+        let tell = || {
+            LATE.fetch_add(1, Ordering::Relaxed);
+        };
+        let quiet = Arc::new(Quiet::new(&LockStats::new(), Duration::from_millis(20), Some(tell)));
+        let rests = Arc::new(AtomicUsize::new(0));
+        let rest = |who: Rester, later: Duration| {
+            let (quiet, rests) = (quiet.clone(), rests.clone());
+            let run = move || {
+                while !quiet.is_wanted(who) {
+                    thread::yield_now();
+                }
+                thread::sleep(later);
+                while LATE.load(Ordering::Relaxed) == 0 {
+                    if quiet.is_wanted(who) {
+                        quiet.rest(who);
+                        rests.fetch_add(1, Ordering::Relaxed);
+                    }
+                    thread::yield_now();
+                }
+            };
+            thread::spawn("elbowroom-test", run).unwrap()
+        };
+        let early = rest(Rester::Helper, Duration::ZERO);
+        let late = rest(Rester::Handler, Duration::from_millis(100));
+        assert!(quiet.begin(1, 1, || ()));
+        assert_eq!(LATE.load(Ordering::Relaxed), 0);
+        // Nobody ends it.
+        early.join().unwrap();
+        late.join().unwrap();
+        // The early one has rested more than once before the late one did.
+        assert!(rests.load(Ordering::Relaxed) > 2);
+        assert!(LATE.load(Ordering::Relaxed) >= 1);
+        assert!(!quiet.is_wanted(Rester::Helper));
+    }
+
     /// The child has none of the threads that rest in the parent.
     #[test]
     fn a_child_begins_anew() {
-        let quiet = Quiet::new(&LockStats::new(), None);
+        let quiet = Quiet::new(&LockStats::new(), FORK_BOUND, None);
         quiet.state.lock().rest = [3, 2];
         quiet.state.lock().wanted = ALL;
         quiet.renew();

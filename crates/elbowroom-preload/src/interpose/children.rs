@@ -1,11 +1,13 @@
 //! The making of children that may read the files: before it, stores through mappings go there. fork itself
-//! is seen by libc's own hooks (fork.rs).
+//! is seen by libc's own hooks (fork.rs), and stood before only because they cannot have it fail.
 
 use super::jump::next;
 use crate::end;
 use crate::fork;
+use crate::inherit::{self, refuse};
 use crate::real;
 use crate::state;
+use crate::sys;
 use libc::{FILE, c_char, c_int, c_void};
 
 type Strings = *const *const c_char;
@@ -18,6 +20,8 @@ export! {
         args: Strings, env: Strings) -> c_int = spawn_name;
     system(command: *const c_char) -> c_int = run_shell;
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE = open_shell;
+    fork() -> c_int = fork_with_handlers;
+    __fork() -> c_int = fork_with_handlers;
     _Fork() -> c_int = fork_without_handlers;
     __register_atfork(prepare: Start, parent: Start, child: Start, dso: *mut c_void) -> c_int
         = register_hooks;
@@ -45,10 +49,19 @@ unsafe fn register_hooks(prepare: Start, parent: Start, child: Start, dso: *mut 
     unsafe { real::__register_atfork(prepare, parent, child, dso) }
 }
 
+unsafe fn fork_with_handlers() -> c_int {
+    // SAFETY: takes nothing.
+    let fork = || unsafe { real::fork() };
+    if refuse::is_wanted() { inherit::fork_or_fail(fork) } else { fork() }
+}
+
 unsafe fn fork_without_handlers() -> c_int {
     if state::process().is_none() {
         // SAFETY: takes nothing.
         return unsafe { real::_Fork() };
+    }
+    if let Some(errno) = refuse::without_hooks() {
+        return sys::fail(errno);
     }
     fork::before_fork();
     // SAFETY: as above.
@@ -98,6 +111,9 @@ unsafe fn make_clone(
 ) -> c_int {
     let own_memory = flags & libc::CLONE_VM == 0;
     if state::process().is_some() && own_memory && !start.is_null() {
+        if let Some(errno) = refuse::without_hooks() {
+            return sys::fail(errno);
+        }
         fork::before_fork();
         // SAFETY: a function pointer of the program's, which is not null.
         let start =

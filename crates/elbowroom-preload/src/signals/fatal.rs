@@ -60,11 +60,11 @@ fn explain_child_fault(address: usize) {
     if !state::last_manager().is_some_and(|manager| manager.windows().intersects(address, 1)) {
         return;
     }
-    let mut text = Buffer::<160>::new();
-    let _ = writeln!(
-        text,
-        "elbowroom: a forked child touched managed memory (address {address:#x}); \
-         only fork + exec is supported"
-    );
+    let mut text = Buffer::<320>::new();
+    let _ = write!(text, "elbowroom: a forked child touched managed memory (address {address:#x}); ");
+    let _ = match state::process().and_then(|process| process.error()) {
+        Some(why) => writeln!(text, "it has no copy: {why}"),
+        None => writeln!(text, "only fork + exec is supported"),
+    };
     sys::write_stderr(text.as_bytes());
 }
