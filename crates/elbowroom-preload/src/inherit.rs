@@ -92,7 +92,8 @@ pub fn until_made(manager: &Manager, begun: usize) {
 /// Before a fork: prepares for a child that goes on with a copy of the manager, if that is wanted and can be;
 /// `false`: it is to be made in another way.
 pub fn begin(process: &Process) -> bool {
-    let wanted = state::options().is_some_and(|options| options.fork == Fork::Copy && options.swap_bytes > 0);
+    let wanted =
+        state::options().is_some_and(|options| options.fork == Fork::Copy) && state::manages_private();
     let Some((_, manager)) = state::alive().filter(|_| wanted && fork::late_forks() == 0) else {
         return false;
     };

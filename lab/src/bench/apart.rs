@@ -19,7 +19,7 @@ use crate::cli::{TurnArgs, option_name};
 use crate::engine::{Engine, Kind};
 use crate::interrupt::Interrupt;
 use crate::kernel_swap::KernelSwap;
-use crate::programs::Programs;
+use crate::programs::{Programs, Swap};
 use crate::size::Size;
 use crate::unmodified::child;
 
@@ -105,8 +105,8 @@ impl Apart {
         let line = match &group {
             Some(group) => self.programs.program_in_cgroup(group, &program),
             None => {
-                let (off, options) = (self.engine.off(), self.run_options());
-                self.programs.program_under_elbowroom(self.memory, &stats, &off, &options, &program)
+                let (off, swap) = (self.engine.off(), self.swap());
+                self.programs.program_under_elbowroom(self.memory, &stats, &off, swap, &program)
             }
         };
         let ended = child::run(&line, time + BESIDE, interrupt, |_| {});
@@ -129,10 +129,9 @@ impl Apart {
     }
 
     /// How `elbowroom run` is told to manage all that the program has, or large blocks only.
-    fn run_options(&self) -> Vec<OsString> {
-        let Some((size, dir)) = &self.swap else { return Vec::new() };
+    fn swap(&self) -> Option<Swap<'_>> {
+        let (size, dir) = self.swap.as_ref()?;
         let heap = if self.engine.kind == Kind::ElbowroomLarge { "large" } else { "all" };
-        let words = ["--heap", heap, "--swap", &size.to_string(), "--swap-dir"].map(OsString::from);
-        words.into_iter().chain([dir.into()]).collect()
+        Some(Swap { size: *size, dir, heap })
     }
 }

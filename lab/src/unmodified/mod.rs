@@ -29,7 +29,7 @@ use crate::interrupt::Interrupt;
 use crate::kernel_swap::KernelSwap;
 use crate::output::OutputFile;
 use crate::procfs;
-use crate::programs::Programs;
+use crate::programs::{Programs, Swap};
 use crate::progress::Progress;
 use crate::session::read_stats;
 use crate::size::Size;
@@ -231,8 +231,9 @@ impl Session<'_> {
             Some(group) => self.programs.program_in_cgroup(group, &line),
             None if engine.kind == Kind::Plain => line,
             None => {
-                let options = swap.map(|swap| self.swap_options(swap)).unwrap_or_default();
-                self.programs.program_under_elbowroom(memory, &stats, &engine.off(), &options, &line)
+                // All that a program allocates is managed.
+                let swap = swap.map(|size| Swap { size, dir: self.store.dir(), heap: "all" });
+                self.programs.program_under_elbowroom(memory, &stats, &engine.off(), swap, &line)
             }
         };
         let ended =
@@ -254,15 +255,6 @@ impl Session<'_> {
             result: result(&ended.output, stored.as_ref()),
             engine_stats: if engine.is_kernel() { None } else { stats_if_any(&stats)? },
         })
-    }
-}
-
-impl Session<'_> {
-    /// Options of `elbowroom run` with which all that a program allocates is managed.
-    fn swap_options(&self, swap: Size) -> Vec<OsString> {
-        let dir = self.store.dir().as_os_str();
-        let words = ["--heap", "all", "--swap", &swap.to_string(), "--swap-dir"].map(OsString::from);
-        words.into_iter().chain([dir.to_owned()]).collect()
     }
 }
 
