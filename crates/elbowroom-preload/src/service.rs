@@ -85,6 +85,11 @@ fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl 
     if process.phase.load(Ordering::Acquire) == FAILED {
         report_failure(process);
     }
+    if state::options().is_some_and(|options| !options.quiet) {
+        // SAFETY: leaked before the phase was set.
+        let note = unsafe { process.note.load(Ordering::Acquire).as_ref() };
+        note.iter().for_each(|note| sys::write_stderr(format!("elbowroom: {note}\n").as_bytes()));
+    }
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -129,7 +134,7 @@ fn first_thread(process: &'static Process) {
     report_panics();
     let mut config = config(options);
     if options.swap_by_default {
-        swap_that_can_be_had(&mut config, options.quiet);
+        swap_that_can_be_had(process, &mut config);
     }
     let (manager, space) = match Manager::start(config) {
         Ok(started) => started,
@@ -215,7 +220,7 @@ fn own_file_table() -> std::io::Result<()> {
 
 /// Nobody has asked for swap, so what this process cannot have, it does without: it may not see the directory
 /// that the command saw, or not write there, and the disk is not as empty any more.
-fn swap_that_can_be_had(config: &mut Config, quiet: bool) {
+fn swap_that_can_be_had(process: &Process, config: &mut Config) {
     let Some(dir) = config.swap_dir.clone().filter(|_| config.swap > 0) else { return };
     let default = DefaultSwap::of(config.memory, &dir);
     config.swap = config.swap.min(default.bytes);
@@ -224,9 +229,11 @@ fn swap_that_can_be_had(config: &mut Config, quiet: bool) {
     }
     (config.swap_dir, config.private_writes) = (None, false);
     state::leave_private();
-    if let Some(lack) = default.lack.filter(|_| !quiet) {
+    if let Some(lack) = default.lack {
         let dir = dir.display();
-        say(&format!("anonymous memory stays with the kernel, since {dir} has no place for swap: {lack}"));
+        let note =
+            format!("anonymous memory stays with the kernel, since {dir} has no place for swap: {lack}");
+        process.note.store(Box::into_raw(Box::new(note)), Ordering::Release);
     }
 }
 

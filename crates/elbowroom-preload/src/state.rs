@@ -53,6 +53,8 @@ pub struct Process {
     opened: AtomicU64,
     /// Why it failed (leaked), for the thread that started it.
     pub error: AtomicPtr<String>,
+    /// What is to be said of the manager although it serves (leaked), for the same thread.
+    pub note: AtomicPtr<String>,
     /// The end of the process was reported.
     pub ended: AtomicBool,
     /// A futex: 1 when the watcher is to call exit(0).
