@@ -139,7 +139,7 @@ mod tests {
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
         for (asked, word) in [
-            (Asked { bytes: Some(8192), dir: Some(&file), ..NOTHING }, "--swap 8.0 KiB"),
+            (Asked { bytes: Some(8192), dir: Some(&file), ..NOTHING }, "--swap 8 KiB"),
             (Asked { bytes: Some(1 << 60), ..here }, "free there"),
             (Asked { dir: Some(&file), ..NOTHING }, "--swap-dir: no place"),
             (Asked { dir: Some(Path::new("/proc")), encrypt: true, ..NOTHING }, "no file can be made"),
