@@ -20,8 +20,8 @@ pub enum Kind {
     Elbowroom,
     /// The same, with only the large blocks of its heap managed.
     ElbowroomLarge,
-    /// The same as Elbowroom, but a forked child gets a copy of the manager.
-    ElbowroomForkCopy,
+    /// The same as Elbowroom, but before a fork all private memory goes to the kernel.
+    ElbowroomForkKernel,
     /// A soft space: of the worker, or of the lab.
     Soft,
     /// Real pointers, by userfaultfd, in the lab's own process.
@@ -36,7 +36,7 @@ impl Kind {
         Self::KernelRandom,
         Self::KernelHuge,
         Self::Kernel,
-        Self::ElbowroomForkCopy,
+        Self::ElbowroomForkKernel,
         Self::ElbowroomLarge,
         Self::Elbowroom,
         Self::Soft,
@@ -52,7 +52,7 @@ impl Kind {
             Self::KernelHuge => "kernel-huge",
             Self::Elbowroom => "elbowroom",
             Self::ElbowroomLarge => "elbowroom-large",
-            Self::ElbowroomForkCopy => "elbowroom-fork-copy",
+            Self::ElbowroomForkKernel => "elbowroom-fork-kernel",
             Self::Soft => "soft",
             Self::Host => "host",
             Self::Plain => "plain",
@@ -184,7 +184,7 @@ mod tests {
             "kernel-random",
             "kernel-huge",
             "elbowroom-large",
-            "elbowroom-fork-copy",
+            "elbowroom-fork-kernel",
             "elbowroom",
             "soft",
             "host",

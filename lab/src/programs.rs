@@ -16,6 +16,19 @@ pub struct Programs {
     elbowroom: PathBuf,
 }
 
+/// How `elbowroom run` is told to manage anonymous memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Swap<'a> {
+    /// How much may be out.
+    pub size: Size,
+    /// Where the file is.
+    pub dir: &'a Path,
+    /// Which blocks of the heap are managed: `--heap`.
+    pub heap: &'a str,
+    /// What a forked child gets: `--fork`.
+    pub fork: &'a str,
+}
+
 impl Programs {
     /// Finds them: Elbowroom is this program unless `ELBOWROOM_EXE` names another, the worker is beside this
     /// program.
@@ -72,16 +85,16 @@ impl Programs {
         off: &str,
         worker_args: &[OsString],
     ) -> Vec<OsString> {
-        self.program_under_elbowroom(memory, stats, off, &[], &self.alone(worker_args))
+        self.program_under_elbowroom(memory, stats, off, None, &self.alone(worker_args))
     }
 
-    /// The same with any program, and with more options.
+    /// The same with any program; without `swap` its anonymous memory is the kernel's.
     pub fn program_under_elbowroom(
         &self,
         memory: Size,
         stats: &Path,
         off: &str,
-        options: &[OsString],
+        swap: Option<Swap<'_>>,
         program: &[OsString],
     ) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
@@ -90,7 +103,16 @@ impl Programs {
         if !off.is_empty() {
             line.extend(["--ablate", off].map(OsString::from));
         }
-        line.extend_from_slice(options);
+        match swap {
+            Some(Swap { size, dir, heap, fork }) => {
+                let size = size.to_string();
+                line.extend(
+                    ["--fork", fork, "--heap", heap, "--swap", &size, "--swap-dir"].map(OsString::from),
+                );
+                line.push(dir.into());
+            }
+            None => line.extend(["--swap", "0"].map(OsString::from)),
+        }
         line.push("--".into());
         line.extend_from_slice(program);
         line

@@ -1,4 +1,4 @@
-//! `run --swap`: anonymous memory and private copies of files' pages, more than the budget.
+//! Anonymous memory and private copies of files' pages under `run`, more than the budget.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -25,6 +25,30 @@ fn arrays(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "arrays", "128"));
 }
 behaviour!(arrays: m16, m64, copy, threads);
+
+/// Nothing is said about swap: there is four times the budget.
+fn by_default(variant: Variant) {
+    let mib = 3 * variant.memory_mib;
+    let command = Command::new(program("memory")).args(["arrays".to_owned(), mib.to_string()]);
+    let outcome = command.variant(variant).with_summary().run().success();
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+    was_out(&outcome);
+}
+behaviour!(by_default: m16, m64, copy);
+
+/// A process that may not write a swap file, for which nobody has asked, has its memory from the kernel, more
+/// than budget and swap.
+fn without_a_place_for_swap(variant: Variant) {
+    let program = program("memory");
+    let line = "ulimit -f 4; exec \"$0\" arrays 128";
+    let command = Command::new("bash").args(["-c", line, program.to_str().unwrap()]);
+    let outcome = command.variant(variant).with_summary().maybe_unmanaged().run().success();
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+    assert!(outcome.left_to_kernel("anonymous") > 0, "{}", outcome.report());
+    let said = "anonymous memory stays with the kernel, since /var/tmp has no place for swap";
+    assert!(outcome.stderr.contains(said), "{}", outcome.report());
+}
+behaviour!(without_a_place_for_swap: m16, copy);
 
 /// When budget and swap are full, an access that cannot be served fails, and what was used up is said.
 /// Nothing hangs.

@@ -23,7 +23,7 @@ const CRATES: [(&str, &str); 11] = [
 /// The modules of the manager in layers, lowest first. A module may use the layers below its own, and its own
 /// layer.
 const MODULES: [&[&str]; 12] = [
-    &["ablation", "config", "error", "stats", "trace"],
+    &["ablation", "config", "default_swap", "error", "stats", "trace"],
     &["pause", "group", "quiet"],
     // A folio and the object that owns it know each other.
     &["page", "object", "swap"],

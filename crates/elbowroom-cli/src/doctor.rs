@@ -4,10 +4,11 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use elbowroom::Config;
+use elbowroom::{Config, DefaultSwap};
 use elbowroom_machine::probe::{Probe, Trial, probe};
 use elbowroom_store::{Errno, Trials};
 use serde::Serialize;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use crate::options::{Io, Mmu};
 use crate::plan::{self, Mode};
 use crate::size::show_size;
+use crate::swap::DIRECTORY;
 
 /// Say what this machine or container allows, and what to change
 ///
@@ -34,6 +36,8 @@ const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
   mode                     {userfaultfd: device|syscall, mmu: move|copy, io: uring|threads};
                            null if it cannot run
   default_memory_bytes     the budget of a run without --memory
+  default_swap             bytes: of such a run without --swap, 0: anonymous memory stays with the kernel;
+                           directory; lack: what the directory lacks for four times the budget, or null
   advice                   [{about, required, text}]; required: without it `run` cannot work
   sharing                  watch, lease (trials): what `--sharing auto` needs to manage files that are
                            stored to, and files that are only read
@@ -57,6 +61,21 @@ struct Advice {
     about: &'static str,
     required: bool,
     text: String,
+}
+
+/// The swap of a run that says nothing about it.
+#[derive(Debug, Serialize)]
+struct Swap {
+    directory: &'static str,
+    bytes: u64,
+    lack: Option<String>,
+}
+
+impl Swap {
+    fn of(memory: u64) -> Self {
+        let DefaultSwap { bytes, lack } = DefaultSwap::of(memory, Path::new(DIRECTORY));
+        Self { directory: DIRECTORY, bytes, lack: lack.map(|lack| lack.to_string()) }
+    }
 }
 
 /// What `--sharing auto` needs.
@@ -112,6 +131,7 @@ struct Report<'a> {
     can_run: bool,
     mode: Option<&'a Mode>,
     default_memory_bytes: u64,
+    default_swap: &'a Swap,
     advice: &'a [Advice],
     sharing: &'a Sharing,
     probe: &'a Probe,
@@ -122,12 +142,15 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
     let found = probe();
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
     let sharing = Sharing::tried();
-    let advice = advise(&found, &sharing);
+    let memory = default_memory_bytes(&found);
+    let swap = Swap::of(memory);
+    let advice = advise(&found, &sharing, &swap);
     let report = Report {
         elbowroom_version: env!("CARGO_PKG_VERSION"),
         can_run: mode.is_ok(),
         mode: mode.as_ref().ok(),
-        default_memory_bytes: default_memory_bytes(&found),
+        default_memory_bytes: memory,
+        default_swap: &swap,
         advice: &advice,
         sharing: &sharing,
         probe: &found,
@@ -148,7 +171,7 @@ fn default_memory_bytes(found: &Probe) -> u64 {
 }
 
 /// One line for everything that is missing, the necessary first.
-fn advise(found: &Probe, sharing: &Sharing) -> Vec<Advice> {
+fn advise(found: &Probe, sharing: &Sharing, swap: &Swap) -> Vec<Advice> {
     let mut advice = Vec::new();
     let mut add = |about, required, text| advice.push(Advice { about, required, text });
     let userfaultfd = plan::userfaultfd_obstacle(&found.userfaultfd);
@@ -188,6 +211,15 @@ fn advise(found: &Probe, sharing: &Sharing) -> Vec<Advice> {
              add CAP_SYS_ADMIN, or use `--sharing trust` for files that no other process uses"
         );
         add("sharing", false, text);
+    }
+    if let Some(lack) = &swap.lack {
+        let less = match swap.bytes {
+            0 => "anonymous memory stays with the kernel".to_owned(),
+            bytes => format!("by default there is swap for {} only", show_size(bytes)),
+        };
+        let dir = swap.directory;
+        let text = format!("{less}, since in {dir}, {lack}: name a directory on a disk with --swap-dir");
+        add("swap", false, text);
     }
     advise_on_limits(found, &mut add);
     match &found.memory_cgroup {
@@ -256,8 +288,9 @@ fn render(report: &Report<'_>) -> String {
     let verdict = match report.mode {
         Some(Mode { userfaultfd, mmu, io }) => format!(
             "elbowroom run works here: userfaultfd by {userfaultfd}, --mmu {mmu}, --io {io}, \
-             --memory {} by default",
-            show_size(report.default_memory_bytes)
+             --memory {} --swap {} by default",
+            show_size(report.default_memory_bytes),
+            show_size(report.default_swap.bytes)
         ),
         None => "elbowroom run cannot work here; `elbowroom run --fallback kernel` runs programs unmanaged"
             .to_owned(),

@@ -18,6 +18,7 @@ mod preload;
 mod program;
 mod run;
 mod size;
+mod swap;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -96,6 +96,8 @@ pub struct Options {
     pub dirty_bytes: Option<u64>,
     /// How much anonymous memory may be out, in bytes; 0: it stays with the kernel.
     pub swap_bytes: u64,
+    /// Nobody has said how much: a process that cannot have so much makes do with less.
+    pub swap_by_default: bool,
     /// Private memory of less than this stays with the kernel, in bytes.
     pub memory_min_bytes: u64,
     /// Where the swap file is; absolute.
@@ -149,6 +151,9 @@ impl Options {
             let Options { swap_bytes, memory_min_bytes, swap_dir, .. } = self;
             let swap_dir = percent_encode(swap_dir);
             text.push(format!(";swap={swap_bytes};memory_min={memory_min_bytes};swap_dir={swap_dir}"));
+            if self.swap_by_default {
+                text.push(";swap_by_default=1");
+            }
             if self.swap_encrypt {
                 text.push(";swap_encrypt=1");
             }
@@ -233,6 +238,7 @@ mod tests {
             writeback_interval: Duration::from_secs(1),
             dirty_bytes: None,
             swap_bytes: 0,
+            swap_by_default: false,
             memory_min_bytes: 256 << 10,
             swap_dir: PathBuf::from("/var/tmp"),
             swap_encrypt: false,
@@ -261,6 +267,9 @@ mod tests {
         assert!(plain.contains(swap) && !plain.contains("swap_encrypt"), "{plain}");
         assert!(encrypted.contains(&format!("{swap};swap_encrypt=1")), "{encrypted}");
         assert!(!encode(0, false).contains("swap"));
+        assert!(!plain.contains("by_default"));
+        let by_default = Options { swap_bytes: 4096, swap_by_default: true, ..sample() };
+        assert!(by_default.encode().into_string().unwrap().contains(";swap_by_default=1;"));
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub fn find_heap(library: &Library, exe: &Path) -> Result<Library, Failure> {
     let beside = library.path.with_file_name(HEAP_FILE_NAME);
     let places: Vec<_> = [beside].into_iter().chain(places(exe, HEAP_FILE_NAME)).collect();
     let found = places.iter().find(|place| place.is_file());
-    let missing = || Failure::new(CANNOT_WORK, not_found(HEAP_FILE_NAME, &places, "--heap off"));
+    let missing = || Failure::new(CANNOT_WORK, not_found(HEAP_FILE_NAME, &places, "--swap 0"));
     usable(found.ok_or_else(missing)?.clone())
 }
 

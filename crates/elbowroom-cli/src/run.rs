@@ -23,12 +23,14 @@ use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
 use crate::program::{self, Obstacle};
 use crate::size::{parse_interval, parse_size, parse_size_or_none, show_size};
+use crate::swap;
 
-/// Run a program with its file mappings managed under a memory budget
+/// Run a program with its memory managed under a budget
 ///
 /// The program runs in the place of this command: same process, same streams, its own exit status. What it
-/// maps of regular files is paged by Elbowroom and never takes more memory than the budget; everything else
-/// is left to the kernel. A short summary goes to standard error at the end.
+/// maps of regular files, its large blocks of the heap and its anonymous mappings are paged by Elbowroom and
+/// never take more memory than the budget; everything else is left to the kernel. A short summary goes to
+/// standard error at the end.
 #[derive(Args)]
 #[command(after_help = MORE, override_usage = "elbowroom run [OPTIONS] [--] PROGRAM [ARGS]...")]
 pub struct RunArgs {
@@ -55,23 +57,25 @@ pub struct RunArgs {
     /// what the disk takes. At least 8K [default: three quarters of the budget]
     #[arg(long, value_name = "SIZE", value_parser = parse_dirty)]
     dirty: Option<u64>,
-    /// Manage anonymous memory, too, and private copies of files' pages: so much of it may be out of the
-    /// budget, compressed or in a file. Four times the budget is a good value; 0: it stays with the kernel
-    #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none, default_value = "0")]
-    swap: u64,
-    /// Which blocks of the program's heap are managed; only with --swap
+    /// So much anonymous memory, and private copies of files' pages, may be out of the budget, compressed or
+    /// in a file; 0: all of it stays with the kernel [default: four times the budget; less, which is said,
+    /// if the swap file's directory has no room for that]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size_or_none)]
+    swap: Option<u64>,
+    /// Which blocks of the program's heap are managed; none with --swap 0
     #[arg(long, value_name = "WHICH", value_enum, default_value = "large")]
     heap: Heap,
     /// The smallest block that is large, and the smallest private mapping that is managed
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256K")]
     heap_min: u64,
-    /// The directory of the swap file, on a disk; the file has no name
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    swap_dir: PathBuf,
+    /// The directory of the swap file, on a disk; the file has no name, and takes room there only as it is
+    /// used [default: /var/tmp]
+    #[arg(long, value_name = "DIR")]
+    swap_dir: Option<PathBuf>,
     /// Encrypt the swap file, with a key that is nowhere but in the process's memory
     #[arg(long)]
     swap_encrypt: bool,
-    /// What a forked child gets of the private memory that is managed; only with --swap
+    /// What a forked child gets of the private memory that is managed; nothing is with --swap 0
     #[arg(long, value_name = "HOW", value_enum, default_value = "copy")]
     fork: Fork,
     /// So many milliseconds a fork may take at most, for tests
@@ -199,17 +203,8 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     }
     // clap has seen to it that there is a program.
     let memory = budget(args);
-    let most = Config::with_memory(memory).most_swap();
-    if args.swap > most {
-        let (swap, memory, most) = (show_size(args.swap), show_size(memory), show_size(most));
-        let why = format!(
-            "--swap {swap} is too much for a budget of {memory}: at most {most} can be described in it"
-        );
-        return Err(Failure::new(USAGE, why));
-    }
-    if args.swap_encrypt && args.swap == 0 {
-        return Err(Failure::new(USAGE, "--swap-encrypt is for a swap file: say --swap SIZE, too"));
-    }
+    let asked = swap::Asked { bytes: args.swap, dir: args.swap_dir.as_deref(), encrypt: args.swap_encrypt };
+    asked.check(memory)?;
     let (name, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;
     let program = program::find(name, env::var_os("PATH").as_deref())?;
@@ -220,8 +215,23 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
 
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    match obstacle(args, &program, &library)? {
-        None => {
+    let swap = match obstacle(args, &program, &library)? {
+        None => asked.decide(memory),
+        Some(failure) => Err(failure),
+    };
+    match swap {
+        Ok(mut swap) => {
+            // It is needed also if it manages no block (elbowroom-heap, `apart`).
+            let heap = match (swap.bytes > 0).then(|| preload::find_heap(&library, &exe)).transpose() {
+                Err(missing) if swap.by_default => {
+                    swap.leave(&missing);
+                    None
+                }
+                found => found?,
+            };
+            if let Some(note) = swap.note.as_ref().filter(|_| !args.quiet) {
+                say(&format!("note: {note}"));
+            }
             let options = Options {
                 memory_bytes: memory,
                 min_size_bytes: args.min_size,
@@ -230,9 +240,10 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 handlers: args.handlers,
                 writeback_interval: args.writeback_interval,
                 dirty_bytes: args.dirty,
-                swap_bytes: args.swap,
+                swap_bytes: swap.bytes,
+                swap_by_default: swap.by_default,
                 memory_min_bytes: if args.heap == Heap::Off { args.min_size } else { args.heap_min },
-                swap_dir: std::path::absolute(&args.swap_dir).unwrap_or_else(|_| args.swap_dir.clone()),
+                swap_dir: swap.dir.clone(),
                 swap_encrypt: args.swap_encrypt,
                 fork: args.fork,
                 fork_bound_ms: args.fork_bound,
@@ -249,24 +260,22 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
             };
             let before = env::var_os(LOADER_VARIABLE);
             command.env(options::VARIABLE, options.encode());
-            // It is needed also if it manages no block (elbowroom-heap, `apart`).
-            let heap = if args.swap > 0 { Some(preload::find_heap(&library, &exe)?) } else { None };
             let ours = [Some(&library), heap.as_ref()];
             let ours: Vec<_> = ours.into_iter().flatten().map(|library| library.path.as_path()).collect();
             if heap.is_some() && args.heap != Heap::Off {
                 let kept = (memory / KEPT_SHARE).min(MOST_KEPT);
-                let arena = if args.heap == Heap::All { arena_bytes(memory, args.swap) } else { 0 };
+                let arena = if args.heap == Heap::All { arena_bytes(memory, swap.bytes) } else { 0 };
                 command.env(HEAP_VARIABLE, format!("{};{kept};{arena}", args.heap_min));
             } else {
                 command.env_remove(HEAP_VARIABLE);
             }
             command.env(LOADER_VARIABLE, preload::loader_value(&ours, before.as_deref()));
         }
-        Some(failure) if args.fallback == Fallback::Kernel => {
+        Err(failure) if args.fallback == Fallback::Kernel => {
             say(&format!("warning: running unmanaged: {failure}"));
             unmanaged(&mut command, &library);
         }
-        Some(failure) => return Err(failure),
+        Err(failure) => return Err(failure),
     }
     Err(execute(command, name))
 }

@@ -125,6 +125,8 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
         (&["--fallback", "yes"], "[possible values: none, kernel]"),
         (&["--handlers", "17"], "17 is not in 0..=16"),
         (&["--dirty", "8191"], "at least 8K"),
+        (&["--memory", "16M", "--swap", "1G"], "too much for a budget of 16 MiB: at most 819.2 MiB"),
+        (&["--swap", "0", "--swap-encrypt"], "with --swap 0 is none"),
         (&["--writeback-interval", "5"], "needs a unit"),
         (&["--writeback-interval", "1ms"], "from 10ms to 60m"),
         (&["--inject", "a;b"], "must not contain ';'"),
@@ -272,7 +274,7 @@ fn the_environment_tells_the_library_everything() {
     let stats = bench.dir.path().join("a;b.json").display().to_string();
     let mut command = bench.command(&["run", "--memory", "240MB", "--min-size", "2M", "--io", "threads"]);
     command.args(["--mmu", "copy", "--handlers", "3", "--writeback-interval", "250ms", "--quiet"]);
-    command.args(["--dirty", "1M"]);
+    command.args(["--dirty", "1M", "--swap", "0"]);
     command.args([
         "--sharing",
         "trust",
@@ -300,10 +302,85 @@ fn the_environment_tells_the_library_everything() {
 
     let other = bench.dir.path().join("other.so");
     std::fs::copy(bench.library(), &other).unwrap();
-    let output =
-        bench.command(&["run", "--", "sh", "-c", "echo $LD_PRELOAD"]).env("LD_PRELOAD", &other).output();
+    let mut command = bench.command(&["run", "--swap", "0", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let output = command.env("LD_PRELOAD", &other).output();
     let expected = format!("{}:{}\n", bench.library().display(), other.display());
     assert_eq!(stdout(&output.unwrap()), expected);
+}
+
+#[test]
+fn anonymous_memory_is_managed_by_default() {
+    let Some(bench) = managed_bench() else { return };
+    let (dir, heap) = (bench.dir.path().to_owned(), bench.dir.path().join("libelbowroom_heap.so"));
+    copy(&bench.library(), &heap);
+    let run = |options: &[&str]| {
+        let show = "echo \"$ELBOWROOM_OPTIONS\"; echo \"$LD_PRELOAD\"; echo \"$ELBOWROOM_HEAP\"";
+        bench.output(&[&["run", "--memory", "16M"], options, &["--", "sh", "-c", show]].concat())
+    };
+    let place = dir.display().to_string();
+    let output = run(&["--swap-dir", &place]);
+    let text = stdout(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    let swap = format!(";swap=67108864;memory_min=262144;swap_dir={place};swap_by_default=1;");
+    assert!(lines[0].contains(&swap), "{lines:?}");
+    assert_eq!(lines[1], format!("{}:{}", bench.library().display(), heap.display()));
+    assert_eq!((lines[2], stderr(&output).as_str()), ("262144;2097152;0", ""));
+    // What was asked for is not by default.
+    let text = stdout(&run(&["--swap", "32M", "--swap-dir", &place]));
+    assert!(text.contains(&format!(";swap=33554432;memory_min=262144;swap_dir={place};fork=")), "{text}");
+    let text = stdout(&run(&["--swap", "0"]));
+    assert!(!text.contains("swap") && !text.contains("heap"), "{text}");
+    // There is nothing left of trying.
+    let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("swap")));
+}
+
+#[test]
+fn swap_that_cannot_be_had_is_refused_or_done_without() {
+    let Some(bench) = managed_bench() else { return };
+    let file = bench.script("file", "");
+    let show = ["--", "sh", "-c", "echo \"$ELBOWROOM_OPTIONS\""];
+    for (options, expected) in [
+        (&["--swap", "64M", "--swap-dir", &file][..], "no place for a swap file in"),
+        (&["--swap-dir", &file], "Not a directory"),
+        (&["--swap-dir", "/no/such/directory"], "No such file or directory"),
+        (&["--memory", "1G", "--swap", "40G", "--swap-dir", "/proc"], "name another directory"),
+    ] {
+        let arguments = [&["run"], options, &show].concat();
+        assert_refused(&bench.output(&arguments), 125, expected);
+        // With a fallback the program runs all the same, and without anything of ours.
+        let output = bench.output(&[&["run", "--fallback", "kernel"], &arguments[1..]].concat());
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "\n"));
+        assert!(stderr(&output).contains("running unmanaged") && stderr(&output).contains(expected));
+    }
+    // A limit of file sizes is of the program's doing, and no reason to refuse it.
+    for (blocks, left) in [("65536", "less than usual"), ("4", "anonymous memory stays with the kernel")] {
+        let line = format!("ulimit -f {blocks}; exec \"$@\"");
+        let mut command = Command::new("bash");
+        command.args(["-c", &line, "bash", ELBOWROOM, "run", "--memory", "32M"]).args(show);
+        let output =
+            command.env("ELBOWROOM_PRELOAD", bench.library()).env_remove("LD_PRELOAD").output().unwrap();
+        assert!(output.status.success() && stderr(&output).contains(left), "{}", stderr(&output));
+        assert_eq!(stdout(&output).contains(";swap=67108864;"), blocks == "65536", "{}", stdout(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn without_the_second_library_anonymous_memory_stays_with_the_kernel() {
+    let Some(bench) = managed_bench() else { return };
+    // Far from any other library.
+    let lonely = bench.dir.path().join("elbowroom");
+    copy(Path::new(ELBOWROOM), &lonely);
+    let run = |options: &[&str]| {
+        let mut command = Command::new(&lonely);
+        command.arg("run").args(options).args(["--", "sh", "-c", "echo $ELBOWROOM_OPTIONS"]);
+        command.env("ELBOWROOM_PRELOAD", bench.library()).env_remove("LD_PRELOAD").output().unwrap()
+    };
+    let output = run(&["--memory", "16M"]);
+    assert!(output.status.success() && !stdout(&output).contains("swap"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("libelbowroom_heap.so was not found"), "{}", stderr(&output));
+    assert_refused(&run(&["--memory", "16M", "--swap", "64M"]), 125, "libelbowroom_heap.so was not found");
 }
 
 #[test]

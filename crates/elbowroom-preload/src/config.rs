@@ -83,6 +83,8 @@ pub struct Options {
     pub dirty_bytes: Option<u64>,
     /// How much anonymous memory may be out, in bytes; 0: it stays with the kernel.
     pub swap_bytes: u64,
+    /// Nobody has said how much: where so much cannot be had there is less.
+    pub swap_by_default: bool,
     /// Private memory of less than this stays with the kernel, in bytes.
     pub memory_min_bytes: u64,
     /// Where the swap file is, an absolute path.
@@ -130,6 +132,7 @@ impl Options {
             writeback_ms: 1000,
             dirty_bytes: None,
             swap_bytes: 0,
+            swap_by_default: false,
             memory_min_bytes: 1 << 20,
             swap_dir: None,
             swap_encrypt: false,
@@ -185,6 +188,7 @@ impl Options {
             "writeback_ms" => self.writeback_ms = number(key, value)?,
             "dirty" => self.dirty_bytes = Some(number(key, value)?),
             "swap" => self.swap_bytes = number(key, value)?,
+            "swap_by_default" => self.swap_by_default = choice(key, value, &[("0", false), ("1", true)])?,
             "memory_min" => self.memory_min_bytes = number(key, value)?,
             "swap_dir" => self.swap_dir = Some(percent_decode(key, value)?),
             "swap_encrypt" => self.swap_encrypt = choice(key, value, &[("0", false), ("1", true)])?,
@@ -261,6 +265,8 @@ mod tests {
         assert_eq!((options.sharing, options.fork), (Sharing::Auto, Fork::Copy));
         assert_eq!((options.quiet, options.main_pid, options.stats), (false, 7, None));
         assert_eq!((options.dirty_bytes, parse("memory=1;dirty=77").unwrap().dirty_bytes), (None, Some(77)));
+        assert_eq!((options.swap_bytes, options.swap_by_default), (0, false));
+        assert!(parse("memory=1;swap=4096;swap_by_default=1").unwrap().swap_by_default);
         assert!(!options.contention && parse("memory=1;contention=1").unwrap().contention);
     }
 

@@ -105,7 +105,7 @@ pub enum Way {
 /// Before a fork: prepares for a child that goes on with a copy of the manager, if that is wanted and can be.
 pub fn begin(process: &Process) -> Way {
     let Some((options, (_, manager))) = state::options().zip(state::alive()) else { return Way::Kernel };
-    if options.fork == Fork::Kernel || options.swap_bytes == 0 {
+    if options.fork == Fork::Kernel || !state::manages_private() {
         return Way::Kernel;
     }
     let begun = match obstacle(manager) {

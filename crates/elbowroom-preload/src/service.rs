@@ -21,7 +21,7 @@ use crate::reserve;
 use crate::serve;
 use crate::state::{self, ALIVE, FAILED, LaneKind, NONE, Process, STARTING};
 use crate::sys::{self, Except, SignalsBlocked};
-use elbowroom::{Config, EngineKind, Host, Manager, MoverKind, Space};
+use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Space};
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -85,6 +85,11 @@ fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl 
     if process.phase.load(Ordering::Acquire) == FAILED {
         report_failure(process);
     }
+    if state::options().is_some_and(|options| !options.quiet) {
+        // SAFETY: leaked before the phase was set.
+        let note = unsafe { process.note.load(Ordering::Acquire).as_ref() };
+        note.iter().for_each(|note| sys::write_stderr(format!("elbowroom: {note}\n").as_bytes()));
+    }
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -125,7 +130,11 @@ fn first_thread(process: &'static Process) {
         );
     }
     report_panics();
-    let (manager, space) = match Manager::start(config(options)) {
+    let mut config = config(options);
+    if options.swap_by_default {
+        swap_that_can_be_had(process, &mut config);
+    }
+    let (manager, space) = match Manager::start(config) {
         Ok(started) => started,
         Err(error) => return fail(process, error.to_string()),
     };
@@ -205,6 +214,25 @@ fn own_file_table() -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Nobody has asked for swap, so what this process cannot have, it does without: it may not see the directory
+/// that the command saw, or not write there, and the disk is not as empty any more.
+fn swap_that_can_be_had(process: &Process, config: &mut Config) {
+    let Some(dir) = config.swap_dir.clone().filter(|_| config.swap > 0) else { return };
+    let default = DefaultSwap::of(config.memory, &dir);
+    config.swap = config.swap.min(default.bytes);
+    if config.swap > 0 {
+        return;
+    }
+    (config.swap_dir, config.private_writes) = (None, false);
+    state::leave_private();
+    if let Some(lack) = default.lack {
+        let dir = dir.display();
+        let note =
+            format!("anonymous memory stays with the kernel, since {dir} has no place for swap: {lack}");
+        process.note.store(Box::into_raw(Box::new(note)), Ordering::Release);
+    }
 }
 
 fn config(options: &Options) -> Config {

@@ -51,8 +51,10 @@ pub struct Process {
     copies_pages: AtomicBool,
     /// Files opened for a mapping so far.
     opened: AtomicU64,
-    /// Why it failed, or has no copy of its parent's (leaked).
+    /// Why it failed, or has no copy of its parent's (leaked), for the thread that started it.
     error: AtomicPtr<String>,
+    /// What is to be said of the manager although it serves (leaked), for the same thread.
+    pub note: AtomicPtr<String>,
     /// The end of the process was reported.
     pub ended: AtomicBool,
     /// A futex: 1 when the watcher is to call exit(0).
@@ -84,6 +86,9 @@ static LAST_MANAGER: AtomicPtr<Manager> = AtomicPtr::new(std::ptr::null_mut());
 pub static LOCKS_FUTURE_MEMORY: AtomicBool = AtomicBool::new(false);
 /// The program has an allocator that nothing can stand before: see [`crate::allocator`].
 pub static OWN_ALLOCATOR: AtomicBool = AtomicBool::new(false);
+/// There is no place for a swap file, and nobody has asked for one: private memory is the kernel's. Not
+/// wiped: what starts later in a child does without as well.
+static NO_SWAP: AtomicBool = AtomicBool::new(false);
 static OPTIONS: OnceLock<Options> = OnceLock::new();
 
 thread_local! {
@@ -124,6 +129,16 @@ pub fn process() -> Option<&'static Process> {
 /// The options. Only after [`process`] gave something.
 pub fn options() -> Option<&'static Options> {
     OPTIONS.get()
+}
+
+/// Whether anonymous memory and private copies of files' pages are managed.
+pub fn manages_private() -> bool {
+    options().is_some_and(|options| options.swap_bytes > 0) && !NO_SWAP.load(Ordering::Acquire)
+}
+
+/// They are not, after all. Called before the manager serves.
+pub fn leave_private() {
+    NO_SWAP.store(true, Ordering::Release);
 }
 
 /// The state, if the caller is a thread of the program (the manager's own calls go straight to the kernel).

@@ -55,6 +55,8 @@ mod origin;
 mod reactor;
 mod request;
 #[cfg(not(shuttle))]
+mod room;
+#[cfg(not(shuttle))]
 mod scatter;
 #[cfg(shuttle)]
 #[path = "scatter_model.rs"]
@@ -77,6 +79,8 @@ pub use origin::Origin;
 #[cfg(not(shuttle))]
 pub use reactor::reactor_of_child;
 pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
+#[cfg(not(shuttle))]
+pub use room::Room;
 pub use scatter::{SCATTERED_WRITES, WriteRing};
 
 #[cfg(all(test, not(shuttle)))]

@@ -11,6 +11,8 @@
 mod ablation;
 mod config;
 mod core;
+#[cfg(not(shuttle))]
+mod default_swap;
 mod error;
 mod fault;
 #[cfg(not(shuttle))]
@@ -36,6 +38,8 @@ mod writeback;
 
 pub use ablation::{Ablation, Tuning};
 pub use config::{Config, FAULT_BOUND, FORK_BOUND, MAX_HANDLERS, MoverKind};
+#[cfg(not(shuttle))]
+pub use default_swap::{DefaultSwap, Lack};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
 pub use elbowroom_machine::{Errno, Side, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};

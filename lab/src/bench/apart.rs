@@ -19,7 +19,7 @@ use crate::cli::{TurnArgs, option_name};
 use crate::engine::{Engine, Kind};
 use crate::interrupt::Interrupt;
 use crate::kernel_swap::KernelSwap;
-use crate::programs::Programs;
+use crate::programs::{Programs, Swap};
 use crate::resident::{Managed, Sampler};
 use crate::session::read_stats;
 use crate::size::Size;
@@ -113,8 +113,8 @@ impl Apart {
         let line = match &group {
             Some(group) => self.programs.program_in_cgroup(group, &program),
             None => {
-                let (off, options) = (self.engine.off(), self.run_options());
-                self.programs.program_under_elbowroom(self.memory, &stats, &off, &options, &program)
+                let (off, swap) = (self.engine.off(), self.swap());
+                self.programs.program_under_elbowroom(self.memory, &stats, &off, swap, &program)
             }
         };
         let mut sampler = Sampler::new(if kernel { Managed::No } else { Managed::Yes });
@@ -167,12 +167,10 @@ impl Apart {
     }
 
     /// How `elbowroom run` is told to manage all that the program has, or large blocks only.
-    fn run_options(&self) -> Vec<OsString> {
-        let Some((size, dir)) = &self.swap else { return Vec::new() };
+    fn swap(&self) -> Option<Swap<'_>> {
+        let (size, dir) = self.swap.as_ref()?;
         let heap = if self.engine.kind == Kind::ElbowroomLarge { "large" } else { "all" };
-        let words = ["--heap", heap, "--swap", &size.to_string(), "--swap-dir"].map(OsString::from);
-        let fork: &[&str] =
-            if self.engine.kind == Kind::ElbowroomForkCopy { &["--fork", "copy"] } else { &[] };
-        words.into_iter().chain([dir.into()]).chain(fork.iter().map(OsString::from)).collect()
+        let fork = if self.engine.kind == Kind::ElbowroomForkKernel { "kernel" } else { "copy" };
+        Some(Swap { size: *size, dir, heap, fork })
     }
 }

@@ -100,7 +100,7 @@ impl Ground {
                 let manager = Manager::<Soft>::start_on(config)?;
                 Self::Soft(manager.create_space().context("no soft space")?, manager)
             }
-            Kind::Elbowroom | Kind::ElbowroomLarge | Kind::ElbowroomForkCopy => {
+            Kind::Elbowroom | Kind::ElbowroomLarge | Kind::ElbowroomForkKernel => {
                 Self::Apart(Box::new(Apart::on(engine, terms)?))
             }
             Kind::Host => {

@@ -23,7 +23,7 @@ const WITH_PLAIN: [Kind; 4] = [Kind::Kernel, Kind::Plain, Kind::Soft, Kind::Host
 /// Those that have whole processes.
 const WHOLE_PROCESSES: [Kind; 4] = [Kind::Plain, Kind::Kernel, Kind::ElbowroomLarge, Kind::Elbowroom];
 /// Those whose forks differ.
-const FORKING: [Kind; 3] = [Kind::Plain, Kind::Elbowroom, Kind::ElbowroomForkCopy];
+const FORKING: [Kind; 3] = [Kind::Plain, Kind::Elbowroom, Kind::ElbowroomForkKernel];
 /// Those in the lab's process, and the kernel with pages of 2 MiB.
 const WITH_HUGE: [Kind; 4] = [Kind::Kernel, Kind::KernelHuge, Kind::Soft, Kind::Host];
 /// The most threads of one engine.
@@ -37,11 +37,11 @@ const TOUCH_EXAMPLES: &str = "Examples:
 
 const FORK_EXEC_EXAMPLES: &str = "Examples:
   elbowroom lab run fork-exec
-  elbowroom lab run fork-exec --size 64M --forks 5 --engines plain,elbowroom-fork-copy --json fork.json
+  elbowroom lab run fork-exec --size 64M --forks 5 --engines plain,elbowroom --json fork.json
 
 Each engine has a process of its own, in which everything fits. The median of its forks is asked to be at
-most 1.5 times that of plain, and so is the first. With elbowroom (--fork kernel) that gives all memory to
-the kernel, and those after it are the kernel's own.";
+most 1.5 times that of plain, and so is the first. With elbowroom-fork-kernel (--fork kernel) that gives all
+memory to the kernel, and those after it are the kernel's own.";
 
 const PASS_EXAMPLES: &str = "Examples:
   elbowroom lab run sequential-pass
@@ -113,7 +113,7 @@ pub enum LibraryBench {
         mut_arg("threads", |arg| arg.hide(true)),
         mut_arg("seconds", |arg| arg.hide(true)),
         mut_arg("memory", default("1G")),
-        mut_arg("engines", |arg| default("plain,elbowroom,elbowroom-fork-copy")(arg).help(FORK_ENGINES)),
+        mut_arg("engines", |arg| default("plain,elbowroom,elbowroom-fork-kernel")(arg).help(FORK_ENGINES)),
     )]
     ForkExec(ForkExecArgs),
     /// Blocks of the heap at random, more than the budget: whole processes, beside the kernel's swap
@@ -195,7 +195,7 @@ const HEAP_ENGINES: &str = "The engines, in the order of their turns: plain (the
                             elbowroom run --heap all); elbowroom-large (with --heap large: small blocks \
                             stay with the kernel)";
 const FORK_ENGINES: &str = "The engines, in the order of their turns: plain (the kernel); elbowroom (by \
-                            elbowroom run --fork kernel); elbowroom-fork-copy (with --fork copy)";
+                            elbowroom run); elbowroom-fork-kernel (with --fork kernel)";
 const STORM_THREADS: &str = "How many threads start together; the faults of one are measured while the \
                              others map and unmap";
 const RECEIVE_THREADS: &str =

@@ -31,11 +31,10 @@ use crate::interrupt::Interrupt;
 use crate::kernel_swap::KernelSwap;
 use crate::output::OutputFile;
 use crate::procfs;
-use crate::programs::Programs;
+use crate::programs::{Programs, Swap};
 use crate::progress::Progress;
 use crate::resident::{Managed, Sampler};
 use crate::session::read_stats;
-use crate::size::Size;
 
 /// What a signal that ends a run leaves behind.
 pub const UNDONE: &str =
@@ -239,8 +238,10 @@ impl Session<'_> {
             Some(group) => self.programs.program_in_cgroup(group, &line),
             None if engine.kind == Kind::Plain => line,
             None => {
-                let options = swap.map(|swap| self.swap_options(engine, swap)).unwrap_or_default();
-                self.programs.program_under_elbowroom(memory, &stats, &engine.off(), &options, &line)
+                // All that a program allocates is managed, or the larger part.
+                let heap = if engine.kind == Kind::ElbowroomLarge { "large" } else { "all" };
+                let swap = swap.map(|size| Swap { size, dir: self.store.dir(), heap, fork: "copy" });
+                self.programs.program_under_elbowroom(memory, &stats, &engine.off(), swap, &line)
             }
         };
         let mut sampler = Sampler::new(if engine.is_kernel() { Managed::No } else { Managed::Yes });
@@ -266,16 +267,6 @@ impl Session<'_> {
             pages_out: if engine.is_kernel() { None } else { pages_out(scratch.path())? },
             engine_stats: if engine.is_kernel() { None } else { stats_if_any(&stats)? },
         })
-    }
-}
-
-impl Session<'_> {
-    /// Options of `elbowroom run` with which all that a program allocates is managed, or the larger part.
-    fn swap_options(&self, engine: Engine, swap: Size) -> Vec<OsString> {
-        let dir = self.store.dir().as_os_str();
-        let heap = if engine.kind == Kind::ElbowroomLarge { "large" } else { "all" };
-        let words = ["--heap", heap, "--swap", &swap.to_string(), "--swap-dir"].map(OsString::from);
-        words.into_iter().chain([dir.to_owned()]).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::Kind;
+use crate::size::Size;
 use clap::Parser;
 
 #[derive(Parser)]

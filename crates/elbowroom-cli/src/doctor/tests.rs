@@ -13,6 +13,10 @@ fn all_sharing() -> Sharing {
     Sharing { watch: yes.clone(), lease: yes }
 }
 
+fn all_swap() -> Swap {
+    Swap { directory: DIRECTORY, bytes: 256 << 20, lack: None }
+}
+
 /// A machine on which nothing is missing.
 fn perfect() -> Probe {
     let mut found = probe();
@@ -47,12 +51,13 @@ fn perfect() -> Probe {
 
 fn report_of(found: &Probe) -> String {
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto).ok();
-    let advice = advise(found, &all_sharing());
+    let advice = advise(found, &all_sharing(), &all_swap());
     render(&Report {
         elbowroom_version: "0",
         can_run: mode.is_some(),
         mode: mode.as_ref(),
         default_memory_bytes: 64 << 20,
+        default_swap: &all_swap(),
         advice: &advice,
         sharing: &all_sharing(),
         probe: found,
@@ -62,10 +67,12 @@ fn report_of(found: &Probe) -> String {
 #[test]
 fn nothing_missing_no_advice() {
     let found = perfect();
-    assert_eq!(advise(&found, &all_sharing()), []);
+    assert_eq!(advise(&found, &all_sharing(), &all_swap()), []);
     let text = report_of(&found);
     assert!(
-        text.contains("works here: userfaultfd by device, --mmu move, --io uring, --memory 64 MiB"),
+        text.contains(
+            "works here: userfaultfd by device, --mmu move, --io uring, --memory 64 MiB --swap 256 MiB"
+        ),
         "{text}"
     );
     assert!(!text.contains("What "), "{text}");
@@ -92,13 +99,13 @@ fn everything_missing_has_one_line() {
         let mut found = perfect();
         change(&mut found);
         change(&mut all);
-        let advice = advise(&found, &all_sharing());
+        let advice = advise(&found, &all_sharing(), &all_swap());
         assert_eq!(advice.len(), 1, "{about}: {advice:?}");
         assert_eq!((advice[0].about, advice[0].required), (about, required));
         assert!(!advice[0].text.contains('\n'), "{about}");
     }
     // Whether pages would be moved or copied matters only where there is a userfaultfd.
-    assert_eq!(advise(&all, &all_sharing()).len(), changes.len() - 1);
+    assert_eq!(advise(&all, &all_sharing(), &all_swap()).len(), changes.len() - 1);
     let text = report_of(&all);
     assert!(text.contains("cannot work here") && text.contains("--fallback kernel"), "{text}");
     assert!(text.contains("What must change:\n  userfaultfd:"), "{text}");
@@ -107,7 +114,7 @@ fn everything_missing_has_one_line() {
 #[test]
 fn what_is_left_to_the_kernel_without_watches_is_said() {
     let advice = |sharing: &Sharing| {
-        let mut advice = advise(&perfect(), sharing);
+        let mut advice = advise(&perfect(), sharing, &all_swap());
         assert_eq!(advice.len(), 1, "{advice:?}");
         let Advice { about, required, text } = advice.remove(0);
         assert_eq!((about, required), ("sharing", false));
@@ -116,7 +123,26 @@ fn what_is_left_to_the_kernel_without_watches_is_said() {
     let leases = Sharing { watch: refused(), ..all_sharing() };
     assert!(advice(&leases).contains("mapped for storing"));
     assert!(advice(&Sharing { lease: refused(), ..leases }).contains("no file is managed"));
-    assert_eq!(advise(&perfect(), &Sharing { lease: refused(), ..all_sharing() }), []);
+    assert_eq!(advise(&perfect(), &Sharing { lease: refused(), ..all_sharing() }, &all_swap()), []);
+}
+
+#[test]
+fn what_a_swap_file_lacks_is_said() {
+    let advice = |bytes, lack: &str| {
+        let swap = Swap { bytes, lack: Some(lack.to_owned()), ..all_swap() };
+        let mut advice = advise(&perfect(), &all_sharing(), &swap);
+        assert_eq!(advice.len(), 1, "{advice:?}");
+        let Advice { about, required, text } = advice.remove(0);
+        assert_eq!((about, required), ("swap", false));
+        text
+    };
+    let none = advice(0, "its file system is in memory");
+    assert!(
+        none.contains("stays with the kernel, since in /var/tmp, its file system is in memory"),
+        "{none}"
+    );
+    let little = advice(64 << 20, "80 MiB are free there");
+    assert!(little.contains("swap for 64 MiB only, since in /var/tmp, 80 MiB are free"), "{little}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     let manager = process.manager();
     let around = Surroundings {
         min_size_bytes: options.min_size_bytes,
-        memory_min_bytes: (options.swap_bytes > 0).then_some(options.memory_min_bytes),
+        memory_min_bytes: state::manages_private().then_some(options.memory_min_bytes),
         own_allocator: state::OWN_ALLOCATOR.load(Ordering::Acquire),
         any_managed: manager.is_some_and(|manager| manager.managed_files() > 0),
         inside_windows: manager.is_some_and(|manager| inside_windows(manager, args)),
@@ -151,6 +151,10 @@ fn map_memory(process: &'static Process, args: &MapArgs, op: Op) -> *mut c_void 
     if let Err(reason) = start_manager(process) {
         return map_by_kernel(process, args, reason);
     }
+    if !state::manages_private() {
+        // So the manager has found as it started.
+        return map_by_kernel(process, args, Some(Reason::Anonymous));
+    }
     match request::submit(process, op) {
         Ok(at) => {
             signals::arm();
@@ -181,6 +185,9 @@ fn give_to_fork(process: &Process, at: usize, len: usize) {
 fn map_by_manager(process: &'static Process, args: &MapArgs, id: FileId, writable: bool) -> *mut c_void {
     if let Err(reason) = start_manager(process) {
         return map_by_kernel(process, args, reason);
+    }
+    if args.shared() == Some(false) && args.prot & libc::PROT_WRITE != 0 && !state::manages_private() {
+        return map_by_kernel(process, args, Some(Reason::PrivateWritable));
     }
     let op = Op::Map { args: *args, id, tid: sys::gettid(), writable };
     match request::submit(process, op) {

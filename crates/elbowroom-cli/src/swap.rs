@@ -1,0 +1,166 @@
+//! How much anonymous memory may be out of the budget, and whether there is a place for it.
+
+use std::path::{Path, PathBuf};
+
+use elbowroom::{Config, DefaultSwap, Lack};
+
+use crate::failure::{CANNOT_WORK, Failure, USAGE};
+use crate::size::show_size;
+
+/// Where the swap file is, if nobody says.
+pub const DIRECTORY: &str = "/var/tmp";
+
+/// What the command line says about swap.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// `--swap`, in bytes.
+    pub bytes: Option<u64>,
+    /// `--swap-dir`.
+    pub dir: Option<&'a Path>,
+    /// `--swap-encrypt`.
+    pub encrypt: bool,
+}
+
+/// What there will be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// In bytes; 0: anonymous memory stays with the kernel.
+    pub bytes: u64,
+    /// Nobody has said how much.
+    pub by_default: bool,
+    /// Where the file is; absolute.
+    pub dir: PathBuf,
+    /// What the user should know about it, in one line.
+    pub note: Option<String>,
+}
+
+impl Asked<'_> {
+    /// Whether a budget of `memory` bytes can describe so much.
+    ///
+    /// # Errors
+    /// One of usage.
+    pub fn check(&self, memory: u64) -> Result<(), Failure> {
+        let most = Config::with_memory(memory).most_swap();
+        if let Some(bytes) = self.bytes.filter(|&bytes| bytes > most) {
+            let (swap, memory, most) = (show_size(bytes), show_size(memory), show_size(most));
+            let why = format!(
+                "--swap {swap} is too much for a budget of {memory}: at most {most} can be described in it; \
+                 use less swap, or more --memory"
+            );
+            return Err(Failure::new(USAGE, why));
+        }
+        if self.encrypt && self.bytes == Some(0) {
+            return Err(Failure::new(USAGE, "--swap-encrypt is for a swap file, and with --swap 0 is none"));
+        }
+        Ok(())
+    }
+
+    /// What there will be, with a budget of `memory` bytes: what was asked for, or an error; if nothing was,
+    /// what is possible.
+    ///
+    /// # Errors
+    /// What the directory lacks that was asked for.
+    pub fn decide(&self, memory: u64) -> Result<Swap, Failure> {
+        let dir = self.dir.unwrap_or(Path::new(DIRECTORY));
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        let by_default = self.bytes.is_none();
+        let done = |bytes, note| Ok(Swap { bytes, by_default, dir: dir.clone(), note });
+        let shown = dir.display();
+        let impossible = |lack: Lack, swap: &str| {
+            let why = format!("{swap}: no place for a swap file in {shown}: {lack}");
+            Err(Failure::new(
+                CANNOT_WORK,
+                format!("{why}; name another directory with --swap-dir, or {LEAVE}"),
+            ))
+        };
+        if let Some(bytes) = self.bytes {
+            return match Lack::for_file(&dir, bytes).filter(|_| bytes > 0) {
+                Some(lack) => impossible(lack, &format!("--swap {}", show_size(bytes))),
+                None => done(bytes, None),
+            };
+        }
+        let DefaultSwap { bytes, lack } = DefaultSwap::of(memory, &dir);
+        match lack {
+            None => done(bytes, None),
+            Some(lack) if bytes > 0 => {
+                let swap = show_size(bytes);
+                done(bytes, Some(format!("--swap is {swap}, less than usual: in {shown}, {lack}")))
+            }
+            // Who names a directory, or wants the file encrypted, does not want to do without.
+            Some(lack) if self.dir.is_some() => impossible(lack, "--swap-dir"),
+            Some(lack) if self.encrypt => impossible(lack, "--swap-encrypt"),
+            Some(lack) => done(
+                0,
+                Some(format!(
+                    "anonymous memory stays with the kernel, since there is no place for a swap file in \
+                     {shown}: {lack}; name another directory with --swap-dir, or {LEAVE}"
+                )),
+            ),
+        }
+    }
+}
+
+impl Swap {
+    /// Leaves anonymous memory to the kernel after all, and says why.
+    pub fn leave(&mut self, why: &Failure) {
+        self.bytes = 0;
+        self.note = Some(format!("anonymous memory stays with the kernel: {why}"));
+    }
+}
+
+const LEAVE: &str = "say --swap 0";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: u64 = 64 << 20;
+    const NOTHING: Asked<'static> = Asked { bytes: None, dir: None, encrypt: false };
+
+    #[test]
+    fn what_a_budget_cannot_describe_is_an_error_of_usage() {
+        let check = |bytes| Asked { bytes: Some(bytes), ..NOTHING }.check(MEMORY);
+        let most = Config::with_memory(MEMORY).most_swap();
+        assert!(check(most).is_ok() && check(0).is_ok() && NOTHING.check(MEMORY).is_ok());
+        let refused = check(most + 1).unwrap_err();
+        assert_eq!(refused.code, USAGE);
+        assert!(refused.message.contains("too much for a budget of 64 MiB"), "{refused}");
+        let sealed = Asked { encrypt: true, bytes: Some(0), ..NOTHING };
+        assert_eq!(sealed.check(MEMORY).unwrap_err().code, USAGE);
+        assert!(Asked { bytes: None, ..sealed }.check(MEMORY).is_ok());
+    }
+
+    #[test]
+    fn what_was_asked_for_is_given_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = Asked { dir: Some(dir.path()), ..NOTHING };
+        let given = Asked { bytes: Some(8192), ..here }.decide(MEMORY).unwrap();
+        assert_eq!((given.bytes, given.by_default, given.note), (8192, false, None));
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (asked, word) in [
+            (Asked { bytes: Some(8192), dir: Some(&file), ..NOTHING }, "--swap 8 KiB"),
+            (Asked { bytes: Some(1 << 60), ..here }, "free there"),
+            (Asked { dir: Some(&file), ..NOTHING }, "--swap-dir: no place"),
+            (Asked { dir: Some(Path::new("/proc")), encrypt: true, ..NOTHING }, "no file can be made"),
+        ] {
+            let refused = asked.decide(MEMORY).unwrap_err();
+            assert_eq!(refused.code, CANNOT_WORK, "{refused}");
+            assert!(refused.message.contains(word), "{refused}");
+        }
+        // Nothing is made for nothing.
+        let none = Asked { bytes: Some(0), dir: Some(&file), ..NOTHING }.decide(MEMORY).unwrap();
+        assert_eq!((none.bytes, none.by_default, none.note), (0, false, None));
+    }
+
+    #[test]
+    fn by_default_there_is_what_is_possible() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = Asked { dir: Some(dir.path()), ..NOTHING }.decide(16 << 20).unwrap();
+        assert!(here.by_default && here.dir == dir.path());
+        match here.bytes {
+            bytes if bytes == 64 << 20 => assert_eq!(here.note, None),
+            less => assert!(less < 64 << 20 && here.note.unwrap().contains("less than usual")),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a directory offers to a swap file.
+
+use crate::{Errno, StoreFile};
+use elbowroom_machine::PAGE_SIZE;
+use rustix::fs;
+use rustix::process::{Resource, getrlimit};
+use std::path::Path;
+
+/// What a directory offers to a swap file, as far as can be seen without writing one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// So much of the file system is free for this user, in bytes; `u64::MAX`: it does not say.
+    pub free_bytes: u64,
+    /// No file of this process may be larger, in bytes (RLIMIT_FSIZE); `None`: no limit.
+    pub file_limit_bytes: Option<u64>,
+    /// The file system bypasses the kernel's page cache (O_DIRECT).
+    pub direct: bool,
+    /// The file system is in memory itself.
+    pub in_memory: bool,
+}
+
+impl Room {
+    /// Looks, by a file without a name that is gone afterwards.
+    ///
+    /// # Errors
+    /// What open(2) says, of the directory or of its file system.
+    pub fn look(dir: &Path) -> Result<Room, Errno> {
+        let file = StoreFile::temporary(dir, None)?;
+        let (system, space) = (fs::statfs(dir)?, fs::statvfs(dir)?);
+        // What is in no file system with blocks, as FUSE may have it, has sizes of zero.
+        let free_bytes =
+            if space.f_blocks == 0 { u64::MAX } else { space.f_bavail.saturating_mul(space.f_frsize) };
+        Ok(Room {
+            free_bytes,
+            file_limit_bytes: getrlimit(Resource::Fsize).current,
+            direct: file.direct(),
+            in_memory: matches!(system.f_type as u64, TMPFS | RAMFS),
+        })
+    }
+
+    /// How large a file can be, in bytes: whole pages.
+    pub fn bytes(&self) -> u64 {
+        let bytes = self.free_bytes.min(self.file_limit_bytes.unwrap_or(u64::MAX));
+        bytes / PAGE_SIZE as u64 * PAGE_SIZE as u64
+    }
+}
+
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_has_room_and_keeps_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = Room::look(dir.path()).unwrap();
+        assert!(room.bytes() > 0 && room.bytes().is_multiple_of(PAGE_SIZE as u64), "{room:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(Room::look(&dir.path().join("no")), Err(Errno::NOENT));
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert_eq!(Room::look(&dir.path().join("file")), Err(Errno::NOTDIR));
+    }
+
+    #[test]
+    fn memory_is_no_disk() {
+        let shm = Path::new("/dev/shm");
+        if fs::statfs(shm).is_ok_and(|system| system.f_type as u64 == TMPFS) {
+            assert!(Room::look(shm).unwrap().in_memory);
+        }
+        assert!(Room::look(Path::new("/proc")).is_err());
+    }
+
+    #[test]
+    fn the_smaller_limit_counts() {
+        let room = Room { free_bytes: 10_000, file_limit_bytes: None, direct: true, in_memory: false };
+        assert_eq!(room.bytes(), 8192);
+        assert_eq!(Room { file_limit_bytes: Some(5000), ..room }.bytes(), 4096);
+        assert_eq!(Room { file_limit_bytes: Some(50_000), ..room }.bytes(), 8192);
+    }
+}
