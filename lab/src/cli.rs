@@ -47,9 +47,9 @@ usemem             workers touch more memory than the budget at random, beside t
 zero-copy-receive  threads insert received pages while another changes the rights of other mappings
 
 Unmodified programs:
-programs           numpy, SQLite, ripgrep, Annoy, LMDB, faiss, Tokyo Cabinet and git, on large files;
-                   with --kind memory NumPy, Polars, sort, zstd, SQLite, redis, Java and C++, which need
-                   four times their memory; with --kind in-memory the same, and everything fits
+programs           on files larger than their memory (numpy, SQLite, ripgrep, Annoy, LMDB, faiss, git ...)
+programs           --kind memory: allocate more than their memory (NumPy, Polars, redis, Java, C++ ...)
+programs           --kind in-memory: the same, and everything fits: what does it cost?
 ";
 
 /// More threads than this make the board so large that an engine could take it for data.

@@ -38,7 +38,7 @@ const fn seed(line: &'static str, seconds: f64, phases: u32) -> Seed {
 
 /// All of them. Files are so large that they are made in seconds, and still several times the budget where
 /// pages are to be evicted.
-const SEEDS: [Seed; 17] = [
+const SEEDS: [Seed; 19] = [
     seed(
         "io-retry --threads 100 --file-size 4M --memory 64M \
          --engines kernel,elbowroom-retry_under_vma_lock,elbowroom,soft-retry_under_vma_lock,soft",
@@ -95,6 +95,12 @@ const SEEDS: [Seed; 17] = [
     seed("swap-in --size 32M --memory 64M --engines kernel,soft-retry_under_vma_lock,soft,host", 1.0, 1),
     seed("usemem --size 32M --memory 64M --engines kernel,soft,host", 1.5, 1),
     seed("heap --size 96M --memory 64M --engines plain,kernel,elbowroom-large,elbowroom", 1.0, 1),
+    seed("sequential-pass --size 128M --memory 48M --engines plain,kernel,elbowroom", 0.1, 1),
+    seed(
+        "fork-exec --size 64M --memory 256M --forks 5 --engines plain,elbowroom,elbowroom-fork-copy",
+        0.3,
+        1,
+    ),
 ];
 
 /// What a run takes beside its time: the cold cache, starting and ending a worker.
