@@ -33,8 +33,9 @@ variants! {
     m64: 64 Some(&["--memory", "64M"]);
     /// The smallest budget.
     m16: 16 Some(&["--memory", "16M"]);
-    /// The smallest budget, and small mappings are managed, too.
-    small: 16 Some(&["--memory", "16M", "--min-size", "4K"]);
+    /// The smallest budget, and small mappings are managed, too. Some of the programs need more than four
+    /// times as much private memory.
+    small: 16 Some(&["--memory", "16M", "--min-size", "4K", "--swap", "400M"]);
     /// Pages are copied instead of moved.
     copy: 16 Some(&["--memory", "16M", "--mmu", "copy"]);
     /// Blocking threads instead of io_uring.

@@ -21,9 +21,11 @@ use crate::reserve;
 use crate::serve;
 use crate::state::{self, ALIVE, FAILED, LaneKind, NONE, Process, STARTING};
 use crate::sys::{self, Except, SignalsBlocked};
-use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Space};
+use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Origin, Space};
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -298,9 +300,17 @@ fn die() -> ! {
 
 /// Writes a line to the program's standard error.
 fn say(line: &str) {
+    let text = format!("elbowroom: {line}\n");
+    // The program's own open file: another one of the same file has a position of its own, and what the
+    // program writes next, or the summary, would be written over the line.
+    let own = Origin::take(sys::getpid(), 2, 0).ok();
+    if let Some(stderr) = own.and_then(|own| own.as_fd().try_clone_to_owned().ok()) {
+        let _ = File::from(stderr).write_all(text.as_bytes());
+        return;
+    }
     let path = format!("/proc/{}/fd/2", sys::getpid());
     if let Ok(mut stderr) = open_briefly(|| std::fs::OpenOptions::new().append(true).open(&path)) {
-        let _ = std::io::Write::write_all(&mut stderr, format!("elbowroom: {line}\n").as_bytes());
+        let _ = stderr.write_all(text.as_bytes());
     }
 }
 

@@ -57,7 +57,8 @@ thread_local! {
 
 /// Whether forks may fail so.
 pub fn is_wanted() -> bool {
-    state::options().is_some_and(|options| options.fork == Fork::Fail && options.swap_bytes > 0)
+    state::options().is_some_and(|options| options.fork == Fork::Fail)
+        && state::manages_private()
         && state::alive().is_some()
 }
 
