@@ -27,7 +27,7 @@ use crate::variant::Variant;
 /// The kinds of runs that a row is compared under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Under {
-    /// `--memory 16M --min-size 4K` and `--memory 64M`.
+    /// `--memory 16M --min-size 4K --swap 400M` and `--memory 64M`.
     Both,
     /// The first alone: what it maps is small, or it takes long.
     Small,
