@@ -103,13 +103,21 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
 /// Asked by mapping it, for a moment, wherever there is room. Linux: `__vm_enough_memory`.
 fn refused_by_kernel(options: &Options, args: &MapArgs) -> Option<c_int> {
     let moderate = (args.len as u64) <= options.memory_bytes.saturating_add(options.swap_bytes);
+    if moderate { None } else { refused_elsewhere(args) }
+}
+
+/// The errno with which the kernel refuses a mapping wherever it is, if it does. Asked by mapping it, for a
+/// moment, where there is room.
+fn refused_elsewhere(args: &MapArgs) -> Option<c_int> {
     // What is locked comes at once, all of it.
-    if moderate || state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
+    if state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
         return None;
     }
-    let flags = args.flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE);
+    let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_LOCKED;
+    let flags = args.flags & !placed;
     // SAFETY: it replaces nothing.
-    let tried = unsafe { sys::mmap(std::ptr::null_mut(), args.len, args.prot, flags, -1, 0) };
+    let tried =
+        unsafe { sys::mmap(std::ptr::null_mut(), args.len, args.prot, flags, args.fd, args.offset) };
     if tried == libc::MAP_FAILED {
         return Some(sys::errno());
     }
@@ -308,7 +316,12 @@ fn make_way(
     if args.addr != at {
         return Ok(());
     }
-    hand_back(process, at..end)
+    // What the kernel refuses changes nothing, but what was handed back for it would be a mapping of its own
+    // from then on. Only here there may be no memory for both.
+    match refused_elsewhere(args) {
+        None | Some(libc::ENOMEM) => hand_back(process, at..end),
+        Some(errno) => Err(errno),
+    }
 }
 
 /// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has
