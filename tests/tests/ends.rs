@@ -132,11 +132,16 @@ const BYTES: u64 = 9_000_000;
 
 /// A mode of the program `children`: as in a plain run.
 fn children(mode: &str, variant: Variant) -> elbowroom_tests::Outcome {
+    children_with(mode, variant, &[])
+}
+
+fn children_with(mode: &str, variant: Variant, options: &[&str]) -> elbowroom_tests::Outcome {
     let scratch = Scratch::new();
     let run = |variant| {
         let file = scratch.file("data");
         Pattern::zeros(&file, BYTES);
         let command = Command::new(program("children")).args([&file, "9", mode]).variant(variant);
+        let command = command.run_options(options);
         // There the file is to be what the manager is first wanted for, after the limit was set.
         let first = |command: Command| command.maybe_unmanaged().run_options(&["--swap", "0"]);
         let outcome = if mode == "low-limit" { first(command).run() } else { command.run() };
@@ -183,9 +188,12 @@ fn user_namespace(variant: Variant) {
 }
 behaviour!(user_namespace: plain, m16);
 
-/// Nothing is managed in children that only fork, and it is said in how many; one that executes is not among
-/// them.
+/// It is said in how many children that only fork nothing is managed; one that executes is not among them,
+/// nor is one that has a copy of the manager.
 fn forked_children_are_counted(variant: Variant) {
-    assert_eq!(children("forks", variant).stat("forked_unmanaged"), 2);
+    for (how, unmanaged) in [("kernel", 2), ("copy", 0)] {
+        let outcome = children_with("forks", variant, &["--fork", how]);
+        assert_eq!(outcome.stat("forked_unmanaged"), unmanaged, "--fork {how}");
+    }
 }
 behaviour!(forked_children_are_counted: m16);

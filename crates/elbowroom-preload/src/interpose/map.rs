@@ -116,8 +116,7 @@ fn refused_elsewhere(args: &MapArgs) -> Option<c_int> {
     let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_LOCKED;
     let flags = args.flags & !placed;
     // SAFETY: it replaces nothing.
-    let tried =
-        unsafe { sys::mmap(std::ptr::null_mut(), args.len, args.prot, flags, args.fd, args.offset) };
+    let tried = unsafe { sys::mmap(std::ptr::null_mut(), args.len, args.prot, flags, args.fd, args.offset) };
     if tried == libc::MAP_FAILED {
         return Some(sys::errno());
     }
