@@ -289,14 +289,35 @@ fn read_all(path: &Path) -> Result<()> {
     std::io::copy(&mut file, &mut std::io::sink()).with_context(context).map(drop)
 }
 
+/// Calls `f` with each regular file. A server that was killed leaves its socket, which cannot be opened.
 fn each_file(dir: &Path, f: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let path = entry.with_context(|| format!("cannot read {}", dir.display()))?.path();
         if path.is_dir() {
             each_file(&path, f)?;
-        } else {
+        } else if path.is_file() {
             f(&path)?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_a_killed_server_has_left_is_no_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join("sub/file"), "x").unwrap();
+        let mut found = Vec::new();
+        let mut note = |path: &Path| {
+            found.push(path.to_owned());
+            read_all(path)
+        };
+        each_file(dir.path(), &mut note).unwrap();
+        assert_eq!(found, [dir.path().join("sub/file")]);
+    }
 }
