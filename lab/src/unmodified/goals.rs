@@ -31,7 +31,7 @@ impl Fits<'_> {
     fn verdict(&self) -> String {
         match (self.is_met(), self.pages_out) {
             (Some(met), _) => yes_or_no(met).to_owned(),
-            (None, Some(1..)) => "it did not fit; raise --memory".to_owned(),
+            (None, Some(1..)) => "pages went out; raise --memory unless the peak is far below it".to_owned(),
             (None, None) => "nothing of it was managed".to_owned(),
             (None, Some(0)) => "-".to_owned(),
         }
@@ -190,7 +190,7 @@ mod tests {
         let met: Vec<_> = fits(&report).iter().map(Fits::is_met).collect();
         assert_eq!(met, [Some(true), Some(false), None, None]);
         let text = table(&report);
-        for said in ["yes", "NO", "it did not fit", "nothing of it was managed", "143.0 MiB"] {
+        for said in ["yes", "NO", "pages went out", "nothing of it was managed", "143.0 MiB"] {
             assert!(text.contains(said), "{said} in {text}");
         }
         // 100 + 32 + 10 MiB are allowed.
