@@ -97,7 +97,7 @@ const SEEDS: [Seed; 19] = [
     seed("heap --size 96M --memory 64M --engines plain,kernel,elbowroom-large,elbowroom", 1.0, 1),
     seed("sequential-pass --size 128M --memory 48M --engines plain,kernel,elbowroom", 0.1, 1),
     seed(
-        "fork-exec --size 64M --memory 256M --forks 5 --engines plain,elbowroom,elbowroom-fork-copy",
+        "fork-exec --size 64M --memory 256M --forks 5 --engines plain,elbowroom,elbowroom-fork-kernel",
         0.3,
         1,
     ),

@@ -31,7 +31,10 @@ pub enum Under {
     Both,
     /// The first alone: what it maps is small, or it takes long.
     Small,
-    /// The second alone.
+    /// `--memory 16M --min-size 4K --swap 0`: it maps small files, and would need hours with so little memory
+    /// of its own.
+    Files,
+    /// `--memory 64M`.
     Usual,
     /// `--memory 64M --swap 256M` with `--heap all` and `--heap large`: anonymous memory is managed.
     Memory,
@@ -98,6 +101,7 @@ impl Program {
         let variants: &[Variant] = match self.under {
             Under::Both => &[Variant::small(), Variant::m64()],
             Under::Small => &[Variant::small()],
+            Under::Files => &[Variant::files()],
             Under::Usual => &[Variant::m64()],
             Under::Memory => &[Variant::heap_all(), Variant::heap_large()],
         };

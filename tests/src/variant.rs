@@ -36,6 +36,8 @@ variants! {
     /// The smallest budget, and small mappings are managed, too. Some of the programs need more than four
     /// times as much private memory.
     small: 16 Some(&["--memory", "16M", "--min-size", "4K", "--swap", "400M"]);
+    /// The same without swap: private memory is the kernel's.
+    files: 16 Some(&["--memory", "16M", "--min-size", "4K", "--swap", "0"]);
     /// Pages are copied instead of moved.
     copy: 16 Some(&["--memory", "16M", "--mmu", "copy"]);
     /// Blocking threads instead of io_uring.

@@ -130,8 +130,12 @@ impl Arena {
     /// Whether a thread that has time should call [`Arena::grow`]: few frames are free, and the arena has not
     /// reached its size.
     pub(crate) fn wants_to_grow(&self) -> bool {
+        self.can_grow() && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
+    }
+
+    /// Whether it has not reached its size. A guess: nothing is locked.
+    pub(crate) fn can_grow(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) < self.frames
-            && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
     }
 
     /// Frames that are free without growing, unbacked ones included. A guess: nothing is locked.

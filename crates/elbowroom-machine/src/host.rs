@@ -287,6 +287,11 @@ impl HostMmu {
         self.arena.wants_to_grow()
     }
 
+    /// Whether the arena has not reached its size. A guess.
+    pub fn can_grow(&self) -> bool {
+        self.arena.can_grow()
+    }
+
     /// Frames that can be allocated without growing the arena. A guess.
     pub fn frames_at_hand(&self) -> usize {
         self.arena.frames_at_hand()

@@ -29,6 +29,9 @@ pub trait Mmu: Send + Sync + 'static {
     /// Whether somebody who has time should call [`Mmu::grow`].
     fn wants_to_grow(&self) -> bool;
 
+    /// Whether the arena has not reached its size. A guess.
+    fn can_grow(&self) -> bool;
+
     /// Gives the arena 2 MiB more of its size, which may take milliseconds, or waits while another thread
     /// does; `false` if it has all of it. Somebody else may have taken the frames when it returns.
     ///
@@ -170,6 +173,10 @@ macro_rules! same_in_both {
 
         fn wants_to_grow(&self) -> bool {
             self.wants_to_grow()
+        }
+
+        fn can_grow(&self) -> bool {
+            self.can_grow()
         }
 
         fn grow(&self) -> Result<bool, Errno> {

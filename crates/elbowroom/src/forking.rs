@@ -78,7 +78,7 @@ impl Manager<Host> {
     /// Announces that a thread which is none of the manager's uses it until the value is dropped: a fork
     /// waits for that.
     pub fn work(&self) -> impl Drop + '_ {
-        let working: Working<'_> = self.core().quiet.work();
+        let working: Working = self.core().quiet.work();
         working
     }
 
@@ -94,7 +94,7 @@ impl Manager<Host> {
             return Err(Errno::BADF);
         }
         core.mmu.renew()?;
-        core.quiet.renew();
+        core.quiet.renew(&core.locks);
         let dir = core.config.swap_dir.as_ref().filter(|_| core.swap.has_file());
         core.swap.renew(dir.map(|dir| StoreFile::temporary(dir, core.swap.faults())).transpose()?);
         core.is_child.store(true, Ordering::Release);

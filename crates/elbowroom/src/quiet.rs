@@ -6,12 +6,14 @@
 //! lock.
 //!
 //! Synchronization: one lock of the class `queue`; `wanted` is also in an atomic, so that a thread's turn
-//! costs one load where nobody wants to fork.
+//! costs one load where nobody wants to fork. That lock may be held by a thread for a moment while the fork is
+//! made: by one that wants to begin a verb, or that rests and has just been woken. So a child does not take
+//! its parent's, but has a new one.
 
 use crate::config::QUIET_BOUND;
 use elbowroom_sync::atomic::{AtomicU8, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, RcuCell};
 
 /// Nobody wants it.
 const NOT: u8 = 0;
@@ -22,12 +24,24 @@ const ALL: u8 = 2;
 
 pub(crate) struct Quiet {
     wanted: AtomicU8,
-    state: Mutex<State>,
-    changed: Condvar,
+    /// Replaced in a child only.
+    meeting: RcuCell<Meeting>,
     /// How long all rest at most.
     bound: Duration,
     /// Told, before anybody goes on, that the fork took too long: its child has no copy that is whole.
     on_late: Option<fn()>,
+}
+
+/// Where those who rest, work or want to fork find each other.
+struct Meeting {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Meeting {
+    fn new(locks: &LockStats) -> Self {
+        Self { state: locks.mutex(LockClass::Queue, State::default()), changed: Condvar::new() }
+    }
 }
 
 #[derive(Default)]
@@ -44,7 +58,7 @@ struct State {
 }
 
 /// A verb under way.
-pub(crate) struct Working<'q>(&'q Quiet);
+pub(crate) struct Working(Arc<Meeting>);
 
 /// What came of the wish that all rest.
 enum Begun {
@@ -68,21 +82,22 @@ impl Quiet {
     pub(crate) fn new(locks: &LockStats, bound: Duration, on_late: Option<fn()>) -> Self {
         Self {
             wanted: AtomicU8::new(NOT),
-            state: locks.mutex(LockClass::Queue, State::default()),
-            changed: Condvar::new(),
+            meeting: RcuCell::new(Meeting::new(locks)),
             bound,
             on_late,
         }
     }
 
     /// A verb begins, as soon as it may. Not for who has a lock.
-    pub(crate) fn work(&self) -> Working<'_> {
-        let mut state = self.state.lock();
+    pub(crate) fn work(&self) -> Working {
+        let meeting = self.meeting.load();
+        let mut state = meeting.state.lock();
         while state.wanted != NOT {
-            self.changed.wait_timeout(&mut state, self.bound);
+            meeting.changed.wait_timeout(&mut state, self.bound);
         }
         state.verbs += 1;
-        Working(self)
+        drop(state);
+        Working(meeting)
     }
 
     /// Whether a thread of this kind is to rest.
@@ -98,9 +113,10 @@ impl Quiet {
     /// [`is_wanted`](Self::is_wanted).
     pub(crate) fn rest(&self, who: Rester) {
         let deadline = Instant::now() + self.bound;
-        let mut state = self.state.lock();
+        let meeting = self.meeting.load();
+        let mut state = meeting.state.lock();
         state.rest[who as usize] += 1;
-        self.changed.notify_all();
+        meeting.changed.notify_all();
         while self.is_wanted(who) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -109,19 +125,19 @@ impl Quiet {
                 if let Some(tell) = self.on_late.filter(|_| state.is_made) {
                     tell();
                 }
-                self.want(&mut state, NOT);
+                self.want(&meeting, &mut state, NOT);
                 break;
             }
-            self.changed.wait_timeout(&mut state, left);
+            meeting.changed.wait_timeout(&mut state, left);
         }
         state.rest[who as usize] -= 1;
     }
 
-    fn want(&self, state: &mut State, wanted: u8) {
+    fn want(&self, meeting: &Meeting, state: &mut State, wanted: u8) {
         state.wanted = wanted;
         state.is_made = false;
         self.wanted.store(wanted, Ordering::Release);
-        self.changed.notify_all();
+        meeting.changed.notify_all();
     }
 
     /// Waits until all rest: so many helpers and handlers, who are told by `wake` to look. `false`: they do
@@ -138,21 +154,22 @@ impl Quiet {
     }
 
     fn begin_once(&self, deadline: Instant, helpers: usize, handlers: usize, wake: &dyn Fn()) -> Begun {
+        let meeting = &*self.meeting.load();
         let until = |ready: &dyn Fn(&State) -> bool| {
-            let mut state = self.state.lock();
+            let mut state = meeting.state.lock();
             while !ready(&state) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return Err(state);
                 }
-                self.changed.wait_timeout(&mut state, left);
+                meeting.changed.wait_timeout(&mut state, left);
             }
             Ok(state)
         };
         let turn = match until(&|state| state.wanted == NOT) {
             Ok(mut state) => {
                 state.turn += 1;
-                self.want(&mut state, VERBS);
+                self.want(meeting, &mut state, VERBS);
                 state.turn
             }
             // Another fork.
@@ -163,13 +180,13 @@ impl Quiet {
             Ok(state) if is_over(&state) => Err(Begun::GivenUp),
             Ok(state) => Ok(state),
             Err(mut state) => {
-                self.want(&mut state, NOT);
+                self.want(meeting, &mut state, NOT);
                 Err(Begun::Late)
             }
         };
         wake();
         let quiet = until(&|state| state.verbs == 0 && state.rest[Rester::Helper as usize] == helpers)
-            .map(|mut state| self.want(&mut state, ALL))
+            .map(|mut state| self.want(meeting, &mut state, ALL))
             .and_then(|()| {
                 wake();
                 until(&|state| state.rest[Rester::Handler as usize] == handlers)
@@ -180,18 +197,18 @@ impl Quiet {
 
     /// All go on.
     pub(crate) fn end(&self) {
-        self.want(&mut self.state.lock(), NOT);
+        let meeting = self.meeting.load();
+        self.want(&meeting, &mut meeting.state.lock(), NOT);
     }
 
     /// In the child of a fork, which has none of the threads.
-    pub(crate) fn renew(&self) {
-        let mut state = self.state.lock();
-        *state = State::default();
-        self.want(&mut state, NOT);
+    pub(crate) fn renew(&self, locks: &LockStats) {
+        self.meeting.store(Meeting::new(locks));
+        self.wanted.store(NOT, Ordering::Release);
     }
 }
 
-impl Drop for Working<'_> {
+impl Drop for Working {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.verbs -= 1;
@@ -206,7 +223,7 @@ mod tests {
     use super::*;
     use crate::config::FORK_BOUND;
     use elbowroom_sync::atomic::{AtomicBool, AtomicUsize};
-    use elbowroom_sync::{Arc, thread};
+    use elbowroom_sync::thread;
 
     /// Nobody is in the middle of anything while somebody forks; all go on afterwards.
     #[test]
@@ -299,15 +316,18 @@ mod tests {
         assert!(!quiet.is_wanted(Rester::Helper));
     }
 
-    /// The child has none of the threads that rest in the parent.
+    /// The child has none of the threads that rest in the parent, nor the one that had the lock.
     #[test]
     fn a_child_begins_anew() {
-        let quiet = Quiet::new(&LockStats::new(), FORK_BOUND, None);
-        quiet.state.lock().rest = [3, 2];
-        quiet.state.lock().wanted = ALL;
-        quiet.renew();
+        let locks = LockStats::new();
+        let quiet = Quiet::new(&locks, FORK_BOUND, None);
+        let parents = quiet.meeting.load();
+        let mut state = parents.state.lock();
+        state.rest = [3, 2];
+        quiet.want(&parents, &mut state, ALL);
+        quiet.renew(&locks);
         drop(quiet.work());
         assert!(!quiet.is_wanted(Rester::Helper));
-        assert_eq!(quiet.state.lock().rest, [0, 0]);
+        assert_eq!(quiet.meeting.load().state.lock().rest, [0, 0]);
     }
 }

@@ -56,7 +56,7 @@ printf '#include \"all.h\"\\nint main() { std::map<std::string, int> m; m[\"a\"]
         script: "run g++ -O1 -x c++-header all.h -o all.h.gch; run g++ -O1 -Winvalid-pch -o a a.cc; ./a
 run g++ -O1 -S -o - a.cc | sha256sum",
         check: "./a",
-        under: Under::Small,
+        under: Under::Files,
         maps: false,
     }
 }
@@ -123,7 +123,7 @@ run strace -c -o count cat a | sha256sum; grep -c total count",
 program! {
     /// Locale archives are mapped, grown and locked by localedef.
     localedef {
-        under: Under::Small,
+        under: Under::Files,
         needs: &[("localedef", "libc-bin"), ("/usr/share/i18n/locales/de_DE", "locales")],
         prepare: "mkdir -p root/usr/lib/locale",
         script: "run localedef --prefix=$PWD/root -i en_GB -f UTF-8 en_GB.UTF-8

@@ -44,6 +44,7 @@ x[::2] *= -1; print(x.sum(), x[3, ::100]); del x
 print(np.fromfile('c', dtype='f8').sum(), os.stat('c').st_size)
 END",
         script: "run /usr/bin/python3 n.py",
+        under: Under::Files,
         check: "sha256sum a c s.npy x.npy",
     }
 }

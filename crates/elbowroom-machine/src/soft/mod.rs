@@ -188,6 +188,11 @@ impl SoftMmu {
         self.shared.frames.arena().wants_to_grow()
     }
 
+    /// Whether the arena has not reached its size. A guess.
+    pub fn can_grow(&self) -> bool {
+        self.shared.frames.arena().can_grow()
+    }
+
     /// Frames that can be allocated without growing the arena. A guess.
     pub fn frames_at_hand(&self) -> usize {
         self.shared.frames.arena().frames_at_hand()

@@ -194,7 +194,7 @@ impl<P: Platform> Reclaim<P> {
     /// Wakes the thread that keeps frames at hand, if there is something for it to do. It frees single frames
     /// only: runs are made by who needs one, of folios that are as large, and would be in pieces otherwise.
     fn see_to_supply(&self, order: u8) {
-        if self.mmu.wants_to_grow() || order == 0 && self.mmu.frames_at_hand() < self.low_mark() {
+        if self.mmu.wants_to_grow() || order == 0 && self.is_low() {
             self.supply.ring();
         }
     }
@@ -207,6 +207,12 @@ impl<P: Platform> Reclaim<P> {
     /// Fewer frames should not be free.
     fn low_mark(&self) -> usize {
         self.mmu.frames() / self.tuning().low_share
+    }
+
+    /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena has its size. What
+    /// fits in the budget stays in memory, however little of a large arena is there so far.
+    fn is_low(&self) -> bool {
+        !self.mmu.can_grow() && self.mmu.frames_at_hand() < self.low_mark()
     }
 
     fn grow_arena(&self) -> bool {
@@ -238,10 +244,10 @@ impl<P: Platform> Reclaim<P> {
     /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size. Not
     /// for longer than that should take: if others allocate as fast, they ring again, and there are chores.
     fn free_ahead(&self) {
-        let low = self.low_mark();
-        if self.mmu.wants_to_grow() || self.mmu.frames_at_hand() >= low {
+        if !self.is_low() {
             return;
         }
+        let low = self.low_mark();
         for _ in 0..(2 * low).div_ceil(FREE_AHEAD_PAGES) {
             let leave = self.stop.load(Ordering::Acquire) || self.quiet.is_wanted(Rester::Helper);
             if self.mmu.frames_at_hand() >= 2 * low || leave {
@@ -648,17 +654,15 @@ mod tests {
     use elbowroom_machine::PAGE_SIZE;
     use elbowroom_sync::time::Duration;
 
-    /// Whenever few frames are left, some are freed although nobody asks for more.
-    #[test]
-    fn single_frames_are_freed_ahead_of_need() {
-        const PAGES: usize = 8192;
+    /// A space of 16 MiB of memory, or what `config` says, with `pages` of a file mapped.
+    fn mapped(config: Config, pages: usize) -> (Manager<Soft>, crate::Space<Soft>, usize) {
         let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len((PAGES * PAGE_SIZE) as u64).unwrap();
-        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        file.as_file().set_len((pages * PAGE_SIZE) as u64).unwrap();
+        let manager = Manager::<Soft>::start_on(config).unwrap();
         let space = manager.create_space().unwrap();
         let request = MapRequest {
             place: Place::Anywhere,
-            len: PAGES * PAGE_SIZE,
+            len: pages * PAGE_SIZE,
             prot: Prot::READ,
             may_write: false,
             sharing: Sharing::Shared,
@@ -667,12 +671,39 @@ mod tests {
             populate: false,
             locked: false,
         };
-        let (start, cpu, core) = (space.map(request).unwrap(), space.cpu(), &space.core);
+        let start = space.map(request).unwrap();
+        (manager, space, start)
+    }
+
+    /// The low mark of a large arena is above what is grown ahead. Here a quarter of a small one is.
+    #[test]
+    fn nothing_is_freed_ahead_of_need_while_the_arena_can_grow() {
+        const PAGES: usize = 12 << 10;
+        let mut config = Config::with_memory(64 << 20);
+        config.ablation.tuning.low_share = 2;
+        let (manager, space, start) = mapped(config, PAGES);
+        let cpu = space.cpu();
+        for page in 0..PAGES {
+            assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
+            if page % 1024 == 0 {
+                // The thread that frees ahead has time to look.
+                thread::sleep(DELAY);
+            }
+        }
+        assert_eq!(manager.stats().evicted_pages, 0);
+    }
+
+    /// Whenever few frames are left, some are freed although nobody asks for more.
+    #[test]
+    fn single_frames_are_freed_ahead_of_need() {
+        const PAGES: usize = 8192;
+        let (_manager, space, start) = mapped(Config::with_memory(16 << 20), PAGES);
+        let (cpu, core) = (space.cpu(), &space.core);
         let mut met = 0;
         // In strides, so that no stream is seen and single pages are read.
         for page in (0..PAGES).map(|turn| turn * 4099 % PAGES) {
             assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
-            let low = || !core.mmu.wants_to_grow() && core.mmu.frames_at_hand() < core.low_mark();
+            let low = || core.is_low();
             let since = Instant::now();
             met += usize::from(low());
             while low() {
