@@ -315,8 +315,12 @@ static void step_remap(struct worker *w)
                 look(w, to.at, new < 64 ? new : 64);
         } else {
             if (inside_region(w, at)) {
-                void *room = mmap(NULL, new * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                /* More than any hole of the region has room for. */
+                size_t rest = REGION_PAGES * PAGE;
+                uint8_t *room =
+                    mmap(NULL, new * PAGE + rest, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
                 CHECK(room != MAP_FAILED, "no room: %s", strerror(errno));
+                SYS(munmap(room + new * PAGE, rest));
                 at = mremap(at, new * PAGE, new * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, room);
                 CHECK(at == room, "moving on: %s", strerror(errno));
             }

@@ -182,22 +182,26 @@ mod tests {
     #[test]
     fn a_reader_sees_whole_records_in_order() {
         const RECORDS: u64 = 200_000;
+        const LOOKS: u64 = 20;
         let ring = Ring::new(4096);
-        let mut looks = 0;
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| (1..=RECORDS).for_each(|n| ring.push(&record(n))));
+        let looks = AtomicU64::new(0);
+        // However late the reader begins, it looks while something is written.
+        let goes_on = |n: &u64| *n <= RECORDS || looks.load(Ordering::Relaxed) < LOOKS;
+        let written = std::thread::scope(|scope| {
+            let writer =
+                scope.spawn(|| (1..).take_while(goes_on).inspect(|n| ring.push(&record(*n))).count() as u64);
             while !writer.is_finished() {
                 let copy = ring.copy();
                 assert!(copy.records.iter().all(is_whole), "{copy:?}");
                 let numbers: Vec<_> = copy.records.iter().map(|record| record[0] / 1000).collect();
                 assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]), "{numbers:?}");
                 assert!(numbers.first().is_none_or(|first| *first == copy.lost + 1), "{numbers:?}");
-                looks += 1;
+                looks.fetch_add(1, Ordering::Relaxed);
             }
+            writer.join().unwrap()
         });
         let copy = ring.copy();
-        assert_eq!((copy.records.len() as u64, copy.lost), (4096, RECORDS - 4096));
-        assert!(looks > 0);
+        assert_eq!((copy.records.len() as u64, copy.lost), (4096, written - 4096));
     }
 
     #[test]

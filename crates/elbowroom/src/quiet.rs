@@ -6,9 +6,9 @@
 //! lock.
 //!
 //! Synchronization: one lock of the class `queue`; `wanted` is also in an atomic, so that a thread's turn
-//! costs one load where nobody wants to fork. That lock may be held by a thread for a moment while the fork is
-//! made: by one that wants to begin a verb, or that rests and has just been woken. So a child does not take
-//! its parent's, but has a new one.
+//! costs one load where nobody wants to fork. That lock may be held by a thread for a moment while the fork
+//! is made: by one that wants to begin a verb, or that rests and has just been woken. So a child does not
+//! take its parent's, but has a new one.
 
 use crate::config::QUIET_BOUND;
 use elbowroom_sync::atomic::{AtomicU8, Ordering};
@@ -80,12 +80,7 @@ pub(crate) enum Rester {
 
 impl Quiet {
     pub(crate) fn new(locks: &LockStats, bound: Duration, on_late: Option<fn()>) -> Self {
-        Self {
-            wanted: AtomicU8::new(NOT),
-            meeting: RcuCell::new(Meeting::new(locks)),
-            bound,
-            on_late,
-        }
+        Self { wanted: AtomicU8::new(NOT), meeting: RcuCell::new(Meeting::new(locks)), bound, on_late }
     }
 
     /// A verb begins, as soon as it may. Not for who has a lock.

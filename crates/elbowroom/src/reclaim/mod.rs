@@ -209,8 +209,8 @@ impl<P: Platform> Reclaim<P> {
         self.mmu.frames() / self.tuning().low_share
     }
 
-    /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena has its size. What
-    /// fits in the budget stays in memory, however little of a large arena is there so far.
+    /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena has its size.
+    /// What fits in the budget stays in memory, however little of a large arena is there so far.
     fn is_low(&self) -> bool {
         !self.mmu.can_grow() && self.mmu.frames_at_hand() < self.low_mark()
     }
