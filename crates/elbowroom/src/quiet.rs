@@ -316,13 +316,23 @@ mod tests {
     fn a_child_begins_anew() {
         let locks = LockStats::new();
         let quiet = Quiet::new(&locks, FORK_BOUND, None);
-        let parents = quiet.meeting.load();
-        let mut state = parents.state.lock();
-        state.rest = [3, 2];
-        quiet.want(&parents, &mut state, ALL);
-        quiet.renew(&locks);
-        drop(quiet.work());
-        assert!(!quiet.is_wanted(Rester::Helper));
-        assert_eq!(quiet.meeting.load().state.lock().rest, [0, 0]);
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            // It has the lock as the other one forks, and for as long as the child lives.
+            scope.spawn(|| {
+                let parents = quiet.meeting.load();
+                let mut state = parents.state.lock();
+                state.rest = [3, 2];
+                quiet.want(&parents, &mut state, ALL);
+                barrier.wait();
+                barrier.wait();
+            });
+            barrier.wait();
+            quiet.renew(&locks);
+            drop(quiet.work());
+            assert!(!quiet.is_wanted(Rester::Helper));
+            assert_eq!(quiet.meeting.load().state.lock().rest, [0, 0]);
+            barrier.wait();
+        });
     }
 }
