@@ -316,9 +316,10 @@ fn make_way(
         return Ok(());
     }
     // What the kernel refuses changes nothing, but what was handed back for it would be a mapping of its own
-    // from then on. Only here there may be no memory for both.
+    // from then on. Only here there may be no memory for both. What the file's own operation refuses comes too
+    // late: then nothing is mapped there any more. MAP_SYNC is so refused, by most.
     match refused_elsewhere(args) {
-        None | Some(libc::ENOMEM) => hand_back(process, at..end),
+        None | Some(libc::ENOMEM | libc::EOPNOTSUPP) => hand_back(process, at..end),
         Some(errno) => Err(errno),
     }
 }
@@ -416,11 +417,15 @@ fn remap_managed(
     if !old.is_multiple_of(PAGE) || to_len == 0 || flags & !known != 0 {
         return None;
     }
-    let fixed = flags & libc::MREMAP_FIXED != 0;
+    let (fixed, may_move, keeps) = (
+        flags & libc::MREMAP_FIXED != 0,
+        flags & libc::MREMAP_MAYMOVE != 0,
+        flags & libc::MREMAP_DONTUNMAP != 0,
+    );
     // A length of 0 asks for a second mapping of the same pages. What grows may grow in place.
     let source = old..old.checked_add(from_len.max(to_len).max(PAGE))?.min(ADDRESS_END);
     // Without MREMAP_FIXED the address of MREMAP_DONTUNMAP is a hint.
-    let hinted = !fixed && flags & libc::MREMAP_DONTUNMAP != 0 && new != 0;
+    let hinted = !fixed && keeps && new != 0;
     let target = if fixed || hinted { new..new.checked_add(to_len)? } else { 0..0 };
     // The kernel refuses these, and changes nothing.
     if old.checked_add(from_len)? > ADDRESS_END || target.end > ADDRESS_END {
@@ -430,24 +435,22 @@ fn remap_managed(
     if !concerns(&source) && !concerns(&target) {
         return None;
     }
-    let refused = fixed
-        && (flags & libc::MREMAP_MAYMOVE == 0
-            || !new.is_multiple_of(PAGE)
-            || (old < target.end && new < old + from_len));
-    if refused {
+    let onto_itself = fixed && (!new.is_multiple_of(PAGE) || (old < target.end && new < old + from_len));
+    if onto_itself || (fixed || keeps) && !may_move || keeps && from_len != to_len {
         return Some(Err(libc::EINVAL));
     }
     // What may move need not have room behind it.
-    let may_move = flags & libc::MREMAP_MAYMOVE != 0 && from_len > 0;
-    let needed = if may_move { from_len } else { source.len() };
+    let needed = if may_move { from_len.max(PAGE) } else { source.len() };
     let covered =
         || windows.covers(source.start, needed) && (!fixed || windows.covers(target.start, target.len()));
     let all_managed = covered();
-    if all_managed && from_len > 0 && flags & libc::MREMAP_DONTUNMAP == 0 {
-        let how = match flags {
-            _ if fixed => Remap::Fixed(new),
-            _ if flags & libc::MREMAP_MAYMOVE != 0 => Remap::MayMove,
-            _ => Remap::InPlace,
+    if all_managed && !hinted && (from_len > 0 || may_move) {
+        let how = match (fixed, keeps, may_move) {
+            (true, true, _) => Remap::FixedDontUnmap(new),
+            (true, false, _) => Remap::Fixed(new),
+            (false, true, _) => Remap::DontUnmap(0),
+            (false, false, true) => Remap::MayMove,
+            (false, false, false) => Remap::InPlace,
         };
         let done = if to_len < from_len && !fixed {
             cut_off(process, old..old + from_len, to_len)

@@ -1,8 +1,8 @@
 //! The calls on ranges of mapped memory: mprotect, msync, madvise, mincore, mlock and relatives.
 //!
-//! A range that is all inside windows is the manager's. One that is partly inside is made the kernel's as a
-//! whole, and the kernel does the call: nobody else knows what it does at the holes and at the borders of its
-//! own mappings.
+//! A call on a range that is partly inside windows is done part by part, in the order of addresses, as the
+//! kernel does it mapping by mapping: inside by the manager, outside by the kernel. mlock and
+//! remap_file_pages are no such calls: for them such a range is made the kernel's as a whole.
 
 use crate::coherence;
 use crate::real;
@@ -71,6 +71,65 @@ enum Done {
     ByKernel(Reason),
 }
 
+/// What a call does at addresses where nothing is mapped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holes {
+    /// It goes on behind them, and fails with ENOMEM at the end.
+    Skipped,
+    /// It ends there, with ENOMEM.
+    End,
+}
+
+/// Does a call part by part, with `managed` inside windows and with `kernel` (a system call: -1 is an error)
+/// outside. `errno` is kept if it succeeds.
+fn by_parts(
+    addr: usize,
+    len: usize,
+    holes: Holes,
+    managed: &mut dyn FnMut(&'static Process, Range<usize>) -> Result<Done, c_int>,
+    kernel: &dyn Fn(usize, usize) -> c_long,
+) -> c_int {
+    let Some((process, manager, range)) = managed_range(addr, len) else { return kernel(addr, len) as c_int };
+    let by_kernel = |part: &Range<usize>| match kernel(part.start, part.len()) {
+        -1 => Err(sys::errno()),
+        _ => Ok(()),
+    };
+    let kernel_instead = |part: &Range<usize>, reason| {
+        process.count(reason);
+        hand_back(process, part.clone()).and_then(|()| by_kernel(part))
+    };
+    let kept = sys::errno();
+    let mut hole = false;
+    let done = each_part(manager, range, &mut |side, part| {
+        let done = match side {
+            Side::Kernel => by_kernel(&part),
+            Side::Managed => match managed(process, part.clone()) {
+                Ok(Done::Here) => Ok(()),
+                Ok(Done::ByKernel(reason)) => kernel_instead(&part, reason),
+                // A part of it went to the kernel meanwhile, with its file: the manager found nothing there.
+                // What was done before is done again, which changes nothing.
+                Err(_) if !manager.windows().covers(part.start, part.len()) => {
+                    kernel_instead(&part, Reason::MixedRange)
+                }
+                Err(errno) => Err(errno),
+            },
+        };
+        // What is at such addresses can only be the library's own.
+        let beyond = side == Side::Kernel && part.end > ADDRESS_END && done == Err(libc::EINVAL);
+        let done = if beyond { Err(libc::ENOMEM) } else { done };
+        hole |= done == Err(libc::ENOMEM);
+        if done == Err(libc::ENOMEM) && holes == Holes::Skipped { Ok(()) } else { done }
+    });
+    match done {
+        Ok(()) if hole => sys::fail(libc::ENOMEM),
+        Ok(()) => {
+            sys::set_errno(kept);
+            0
+        }
+        Err(errno) => sys::fail(errno),
+    }
+}
+
 /// Does a call with `managed` if all of its range is inside windows, else with `kernel` (a system call: -1 is
 /// an error).
 fn by_side(
@@ -120,8 +179,8 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     if reserve::refuses(addr as usize, len) {
         return sys::fail(libc::ENOMEM);
     }
-    let managed = |process: &'static Process, range| protect_managed(process, range, prot);
-    by_side(addr as usize, len, managed, || {
+    let mut managed = |process: &'static Process, range| protect_managed(process, range, prot);
+    by_parts(addr as usize, len, Holes::End, &mut managed, &|addr, len| {
         let prot = prot as c_long;
         // SAFETY: the caller's promise.
         state::change_mappings(|| unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot) })
@@ -146,11 +205,11 @@ unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key: c_i
     if reserve::refuses(addr as usize, len) {
         return sys::fail(libc::ENOMEM);
     }
-    let managed = |process: &'static Process, range| match key {
+    let mut managed = |process: &'static Process, range| match key {
         -1 => protect_managed(process, range, prot),
         _ => Ok(Done::ByKernel(Reason::KernelCall)),
     };
-    by_side(addr as usize, len, managed, || {
+    by_parts(addr as usize, len, Holes::End, &mut managed, &|addr, len| {
         let (prot, key) = (prot as c_long, key as c_long);
         // SAFETY: the caller's promise.
         state::change_mappings(|| unsafe { libc::syscall(libc::SYS_pkey_mprotect, addr, len, prot, key) })
@@ -168,40 +227,16 @@ unsafe fn synchronize(addr: *mut c_void, len: size_t, flags: c_int) -> c_int {
     if flags & !known != 0 || flags & both == both {
         return kernel() as c_int;
     }
-    let Some((process, manager, range)) = managed_range(addr as usize, len) else { return kernel() as c_int };
+    if managed_range(addr as usize, len).is_none() {
+        return kernel() as c_int;
+    }
     coherence::cancellation_point();
     let durable = if flags & libc::MS_SYNC != 0 { Durable::Yes } else { Durable::No };
-    let by_kernel = |part: &Range<usize>| {
-        // SAFETY: changes no memory.
-        let r = unsafe { libc::syscall(libc::SYS_msync, part.start, part.len(), flags as c_long) };
-        if r == 0 { Ok(()) } else { Err(sys::errno()) }
-    };
-    let kept = sys::errno();
-    let mut hole = false;
-    let done = each_part(manager, range, &mut |side, part| {
-        let synced = match side {
-            Side::Managed => match request::submit(process, Op::Sync(part.clone(), durable)) {
-                // It may have gone to the kernel meanwhile, with its file.
-                Err(_) if !manager.windows().covers(part.start, part.len()) => by_kernel(&part),
-                done => done.map(drop),
-            },
-            Side::Kernel => by_kernel(&part),
-        };
-        // What is at such addresses can only be the library's own.
-        let beyond = side == Side::Kernel && part.end > ADDRESS_END && synced == Err(libc::EINVAL);
-        let synced = if beyond { Err(libc::ENOMEM) } else { synced };
-        // What is not mapped is told at the end.
-        hole |= synced == Err(libc::ENOMEM);
-        if synced == Err(libc::ENOMEM) { Ok(()) } else { synced }
-    });
-    match done {
-        Ok(()) if hole => sys::fail(libc::ENOMEM),
-        Ok(()) => {
-            sys::set_errno(kept);
-            0
-        }
-        Err(errno) => sys::fail(errno),
-    }
+    let mut managed = |process: &'static Process, range| submit(process, Op::Sync(range, durable));
+    // SAFETY: changes no memory.
+    by_parts(addr as usize, len, Holes::Skipped, &mut managed, &|addr, len| unsafe {
+        libc::syscall(libc::SYS_msync, addr, len, flags as c_long)
+    })
 }
 
 /// What an advice means for managed memory; `None`: only the kernel can follow it.
@@ -239,12 +274,14 @@ pub unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if reserve::refuses(addr as usize, len) {
         return sys::fail(libc::ENOMEM);
     }
-    let managed = |process: &'static Process, range| match meaning(advice) {
+    let mut managed = |process: &'static Process, range| match meaning(advice) {
         Some(advice) => submit(process, Op::Advise(range, advice)),
         None => Ok(Done::ByKernel(Reason::KernelCall)),
     };
+    let populates = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE].contains(&advice);
+    let holes = if populates { Holes::End } else { Holes::Skipped };
     // SAFETY: the caller's promise.
-    by_side(addr as usize, len, managed, || unsafe {
+    by_parts(addr as usize, len, holes, &mut managed, &|addr, len| unsafe {
         libc::syscall(libc::SYS_madvise, addr, len, advice as c_long)
     })
 }
@@ -263,10 +300,11 @@ unsafe fn posix_advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
 }
 
 unsafe fn resident(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_int {
-    let managed = |process: &'static Process, range: Range<usize>| {
+    let place = |at: usize| out.wrapping_add((at - addr as usize) / PAGE);
+    let mut managed = |process: &'static Process, range: Range<usize>| {
         for at in range.clone().step_by(RESIDENT_PAGES * PAGE) {
             let chunk = at..range.end.min(at + RESIDENT_PAGES * PAGE);
-            let (pages, to) = (chunk.len() / PAGE, out.wrapping_add((at - range.start) / PAGE));
+            let (pages, to) = (chunk.len() / PAGE, place(at));
             let mut bytes = [0; RESIDENT_PAGES];
             request::submit_with(process, Op::Resident(chunk), |done| bytes = done.resident)?;
             // The program's pointer may be bad: the kernel looks.
@@ -277,7 +315,9 @@ unsafe fn resident(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_int {
         Ok(Done::Here)
     };
     // SAFETY: the caller's promise.
-    by_side(addr as usize, len, managed, || unsafe { libc::syscall(libc::SYS_mincore, addr, len, out) })
+    by_parts(addr as usize, len, Holes::End, &mut managed, &|at, len| unsafe {
+        libc::syscall(libc::SYS_mincore, at, len, place(at))
+    })
 }
 
 unsafe fn lock(addr: *const c_void, len: size_t) -> c_int {
