@@ -1,14 +1,18 @@
 //! Anonymous memory and private copies of files' pages under `run`, more than the budget.
 
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour, program};
+
+const TIME_LIMIT: Duration = Duration::from_secs(400);
 
 /// Runs a part of the program `memory`.
 fn memory(scratch: &Scratch, variant: Variant, part: &str, argument: &str) -> Outcome {
     let dir = scratch.file("");
     let options = ["--swap", "512M", "--swap-dir", &dir];
-    let command = Command::new(program("memory")).args([part, argument]);
+    // Ten generations of processes that page, one after the other, take minutes where the disk is slow.
+    let command = Command::new(program("memory")).args([part, argument]).time_limit(TIME_LIMIT);
     let outcome = command.variant(variant).run_options(&options).run().success();
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
     outcome

@@ -301,7 +301,11 @@ mod tests {
         let flagged = |flag| first(&MapArgs { flags: memory.flags | flag, ..hinted }, &around);
         assert_eq!(flagged(libc::MAP_FIXED_NOREPLACE), First::MemoryThere);
         assert_eq!(flagged(MAP_FIXED), counted(Reason::FixedOutsideWindow));
-        assert_eq!(first(&hinted, &Surroundings { inside_windows: true, ..around }), First::Memory);
+        let inside = Surroundings { inside_windows: true, ..around };
+        assert_eq!(first(&hinted, &inside), First::Memory);
+        let small = MapArgs { len: PAGE, ..hinted };
+        assert_eq!(first(&small, &inside), counted(Reason::TooSmall));
+        assert_eq!(first(&MapArgs { flags: small.flags | MAP_FIXED, ..small }, &inside), First::Memory);
     }
 
     #[test]

@@ -316,8 +316,8 @@ fn make_way(
         return Ok(());
     }
     // What the kernel refuses changes nothing, but what was handed back for it would be a mapping of its own
-    // from then on. Only here there may be no memory for both. What the file's own operation refuses comes too
-    // late: then nothing is mapped there any more. MAP_SYNC is so refused, by most.
+    // from then on. Only here there may be no memory for both. What the file's own operation refuses comes
+    // too late: then nothing is mapped there any more. MAP_SYNC is mostly refused so.
     match refused_elsewhere(args) {
         None | Some(libc::ENOMEM | libc::EOPNOTSUPP) => hand_back(process, at..end),
         Some(errno) => Err(errno),
