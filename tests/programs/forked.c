@@ -377,13 +377,15 @@ static void refused(void)
 /* The kernel takes longer to copy the page tables than a fork may take. */
 static void late(bool then_fails)
 {
-    size_t pages = len / 4096, more = 1 << 30;
-    /* What is shared is not copied, so this is private; and neither malloc nor mmap of libc makes it. */
+    size_t pages = len / 4096, more = (size_t)16 << 30;
+    /* What is shared is not copied, so this is private; and neither malloc nor mmap of libc makes it. Page
+     * tables are what takes long: all but one of these pages are the kernel's one page of zeros. */
     uint8_t *other = (uint8_t *)syscall(SYS_mmap, NULL, more, PROT_READ | PROT_WRITE,
-                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(other != MAP_FAILED, "mmap");
     SYS(madvise(other, more, MADV_NOHUGEPAGE));
-    memset(other, 1, more);
+    *other = 1;
+    SYS(madvise(other, more, MADV_POPULATE_READ));
     fill(1, 0, pages);
     pid_t child = (pid_t)SYS(fork());
     if (child == 0)

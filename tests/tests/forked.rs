@@ -78,7 +78,7 @@ fn a_fork_that_cannot_have_a_copy_fails(variant: Variant) {
 }
 behaviour!(a_fork_that_cannot_have_a_copy_fails: m16, copy, threads);
 
-/// In milliseconds: the page tables of 1 GiB take longer to be copied.
+/// In milliseconds: the page tables of 16 GiB take longer to be copied, a tenth of a second.
 const SHORT: [&str; 2] = ["--fork-bound", "5"];
 
 fn has_no_copy(outcome: &Outcome, why: &str) {

@@ -130,6 +130,21 @@ fn forks(variant: Variant) {
 }
 behaviour!(forks: m16, m64, copy);
 
+/// Nothing that is asked for here makes the memory the kernel's, or cuts it in two.
+fn mixed(variant: Variant) {
+    let scratch = Scratch::new();
+    let file = scratch.file("data");
+    Pattern::create(&file, 1 << 20, 7);
+    let command = || Command::new(program("mixed")).args([&file]);
+    let plain = command().run().success();
+    let managed = command().variant(variant).run().success();
+    managed.same_as(&plain);
+    let left = ["mixed_range", "remapped", "too_small"].map(|reason| managed.left_to_kernel(reason));
+    assert_eq!(left, [0; 3], "{}", managed.report());
+    assert!(managed.stat("pswpout") > 0, "{}", managed.report());
+}
+behaviour!(mixed: m16, m64, copy, threads);
+
 fn copies(variant: Variant) {
     let scratch = Scratch::new();
     let file = scratch.file("data");

@@ -151,8 +151,8 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     }
     if anonymous {
         // A small one of the kernel's in the middle of managed memory would cut that in two, for mremap.
-        let large = args.fixed() || around.memory_min_bytes.is_some_and(|min| args.len as u64 >= min);
-        return if large { First::Memory } else { First::Kernel(Some(Reason::TooSmall)) };
+        let large = around.memory_min_bytes.is_some_and(|min| args.len as u64 >= min);
+        return if large || args.fixed() { First::Memory } else { First::Kernel(Some(Reason::TooSmall)) };
     }
     if (args.len as u64) < around.min_size_bytes && !(shared && around.any_managed) {
         return First::Kernel(Some(Reason::TooSmall));

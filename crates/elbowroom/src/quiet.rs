@@ -315,24 +315,28 @@ mod tests {
     #[test]
     fn a_child_begins_anew() {
         let locks = LockStats::new();
-        let quiet = Quiet::new(&locks, FORK_BOUND, None);
-        let barrier = std::sync::Barrier::new(2);
-        std::thread::scope(|scope| {
-            // It has the lock as the other one forks, and for as long as the child lives.
-            scope.spawn(|| {
+        let quiet = Arc::new(Quiet::new(&locks, FORK_BOUND, None));
+        let child_ended = Arc::new(AtomicBool::new(false));
+        let has_lock = {
+            let (quiet, child_ended) = (quiet.clone(), child_ended.clone());
+            thread::spawn("elbowroom-test", move || {
                 let parents = quiet.meeting.load();
                 let mut state = parents.state.lock();
                 state.rest = [3, 2];
                 quiet.want(&parents, &mut state, ALL);
-                barrier.wait();
-                barrier.wait();
-            });
-            barrier.wait();
-            quiet.renew(&locks);
-            drop(quiet.work());
-            assert!(!quiet.is_wanted(Rester::Helper));
-            assert_eq!(quiet.meeting.load().state.lock().rest, [0, 0]);
-            barrier.wait();
-        });
+                while !child_ended.load(Ordering::Acquire) {
+                    thread::yield_now();
+                }
+            })
+        };
+        while !quiet.is_wanted(Rester::Helper) {
+            thread::yield_now();
+        }
+        quiet.renew(&locks);
+        drop(quiet.work());
+        assert!(!quiet.is_wanted(Rester::Helper));
+        assert_eq!(quiet.meeting.load().state.lock().rest, [0, 0]);
+        child_ended.store(true, Ordering::Release);
+        has_lock.unwrap().join().unwrap();
     }
 }

@@ -1,8 +1,9 @@
 //! The calls on ranges of mapped memory: mprotect, msync, madvise, mincore, mlock and relatives.
 //!
 //! A call on a range that is partly inside windows is done part by part, in the order of addresses, as the
-//! kernel does it mapping by mapping: inside by the manager, outside by the kernel. mlock and
-//! remap_file_pages are no such calls: for them such a range is made the kernel's as a whole.
+//! kernel does it mapping by mapping: inside by the manager, outside by the kernel. For mlock and
+//! remap_file_pages it is made the kernel's as a whole: what is locked is the kernel's, and what is rearranged
+//! must be one mapping.
 
 use crate::coherence;
 use crate::real;
@@ -350,13 +351,11 @@ unsafe fn lock_with(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
 
 unsafe fn unlock(addr: *const c_void, len: size_t) -> c_int {
     let (start, whole) = locked_range(addr, len);
+    let mut managed = |process: &'static Process, range| submit(process, Op::Unlock(range));
     // SAFETY: changes no memory.
-    by_side(
-        start,
-        whole,
-        |process, range| submit(process, Op::Unlock(range)),
-        || unsafe { libc::syscall(libc::SYS_munlock, addr, len) },
-    )
+    by_parts(start, whole, Holes::End, &mut managed, &|start, whole| unsafe {
+        libc::syscall(libc::SYS_munlock, start, whole)
+    })
 }
 
 /// Linux emulates it by a mapping of its own, so the mapping must be one.

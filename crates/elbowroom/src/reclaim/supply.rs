@@ -1,0 +1,224 @@
+//! Frames for who needs them: the arena grows, and frames are freed ahead of need.
+//!
+//! What fits in the budget stays in memory: nothing is freed before the arena has its size. A thread of its
+//! own keeps some frames at hand (Linux: `kswapd`): it grows the arena ahead of need, and once that has its
+//! size it frees frames when few are left. Whoever needs frames sooner grows the arena himself, and then frees
+//! a batch.
+
+use super::Reclaim;
+use crate::config::{
+    DELAY, FREE_AHEAD_PAGES, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
+};
+use crate::group::Frames;
+use crate::page::{Ready, Woken};
+use crate::platform::Platform;
+use crate::quiet::Rester;
+use crate::trace::Happened;
+use elbowroom_machine::Mmu;
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::thread;
+use elbowroom_sync::time::Instant;
+
+impl<P: Platform> Reclaim<P> {
+    /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be
+    /// freed now.
+    pub(crate) fn frames(&self, order: u8, woken: &dyn Woken) -> Option<Frames> {
+        let wanted: usize = 1 << order;
+        let mut rounds = 0;
+        while rounds < RECLAIM_ROUNDS || rounds < RUN_ROUNDS && self.should_find_run(order) {
+            rounds += 1;
+            let extent = self.alloc(order);
+            self.see_to_supply(order);
+            if extent.is_some() {
+                return extent;
+            }
+            // What fits in the budget stays in memory, although growing may take as long as reading it again.
+            if self.grow_arena() {
+                continue;
+            }
+            // What is free may be in pieces. Folios of the same size free runs of it, so go on for a while.
+            if self.shrink(wanted.max(self.tuning().reclaim_batch_pages), woken) == 0 {
+                break;
+            }
+        }
+        loop {
+            let smaller = (0..=order).rev().find_map(|smaller| self.alloc(smaller));
+            // Others may have taken what the arena had grown by.
+            if smaller.is_some() || !self.grow_arena() {
+                return smaller;
+            }
+        }
+    }
+
+    /// Whether to go on until a run is free, although single frames are: if those are used in its place, what
+    /// they are used for goes out and comes back in pieces from then on. What is free in pieces joins again
+    /// when enough of it is.
+    fn should_find_run(&self, order: u8) -> bool {
+        (1..=RUN_ORDER).contains(&order) && self.mmu.frames_at_hand() < self.mmu.frames() / PIECES_SHARE
+    }
+
+    /// A run of 2^`order` frames, if there is one free. Takes no time to speak of.
+    pub(crate) fn frames_at_hand(&self, order: u8) -> Option<Frames> {
+        let extent = self.alloc(order);
+        self.see_to_supply(order);
+        extent
+    }
+
+    /// A run of 2^`order` frames, if that can be had without freeing any. The arena may grow for it: that
+    /// clears frames, which whoever gets the run would have to do otherwise.
+    pub(crate) fn whole_run(&self, order: u8) -> Option<Frames> {
+        let mut extent = self.alloc(order);
+        for _ in 0..RECLAIM_ROUNDS {
+            // More than once, since others may take what it has grown by.
+            if extent.is_some() || !self.grow_arena() {
+                break;
+            }
+            extent = self.alloc(order);
+        }
+        self.see_to_supply(order);
+        extent
+    }
+
+    /// Wakes the thread that keeps frames at hand, if there is something for it to do. It frees single frames
+    /// only: runs are made by who needs one, of folios that are as large, and would be in pieces otherwise.
+    fn see_to_supply(&self, order: u8) {
+        if self.mmu.wants_to_grow() || order == 0 && self.is_low() {
+            self.supply.ring();
+        }
+    }
+
+    /// Wakes it for what is freed for runs of anonymous memory, which go out in runs, too.
+    pub(crate) fn see_to_runs(&self) {
+        self.see_to_supply(0);
+    }
+
+    /// Fewer frames should not be free.
+    fn low_mark(&self) -> usize {
+        self.mmu.frames() / self.tuning().low_share
+    }
+
+    /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena has its size.
+    /// What fits in the budget stays in memory, however little of a large arena is there so far.
+    fn is_low(&self) -> bool {
+        !self.mmu.can_grow() && self.mmu.frames_at_hand() < self.low_mark()
+    }
+
+    fn grow_arena(&self) -> bool {
+        // Without memory for more, what is there must do.
+        self.noted(Happened::Grow, |grown| [u64::from(*grown), 0], || self.mmu.grow().unwrap_or(false))
+    }
+
+    /// The thread that keeps frames at hand, and has time for `chores` about once in [`SUPPLY_LOOK`].
+    pub(crate) fn run_supplier(&self, chores: impl Fn()) {
+        let mut due = Instant::now() + SUPPLY_LOOK;
+        while !self.stop.load(Ordering::Acquire) {
+            self.rest_if_wanted();
+            if !(self.mmu.wants_to_grow() && self.grow_arena()) {
+                self.supply.wait(&self.stop, SUPPLY_LOOK);
+                self.free_ahead();
+            }
+            if Instant::now() >= due {
+                chores();
+                due = Instant::now() + SUPPLY_LOOK;
+            }
+        }
+    }
+
+    /// Has the thread that keeps frames at hand look at [`Core::stop`].
+    pub(crate) fn wake_supplier(&self) {
+        self.supply.ring_for_stop();
+    }
+
+    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size. Not
+    /// for longer than that should take: if others allocate as fast, they ring again, and there are chores.
+    fn free_ahead(&self) {
+        if !self.is_low() {
+            return;
+        }
+        let low = self.low_mark();
+        for _ in 0..(2 * low).div_ceil(FREE_AHEAD_PAGES) {
+            let leave = self.stop.load(Ordering::Acquire) || self.quiet.is_wanted(Rester::Helper);
+            if self.mmu.frames_at_hand() >= 2 * low || leave {
+                return;
+            }
+            // Handed over at the end of a batch, so that a handler is kicked once.
+            let ready = Ready::default();
+            let freed = self.shrink(FREE_AHEAD_PAGES, &ready);
+            self.dispatch(ready.take());
+            // Whoever has just been woken does little before it waits again, and should not wait for this.
+            thread::yield_now();
+            if freed == 0 {
+                // All that is left is in use: whoever needs it looks for himself.
+                return self.supply.wait(&self.stop, 10 * DELAY);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use elbowroom_machine::PAGE_SIZE;
+    use elbowroom_sync::time::Duration;
+
+    /// A space with `pages` of a file mapped.
+    fn mapped(config: Config, pages: usize) -> (Manager<Soft>, crate::Space<Soft>, usize) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len((pages * PAGE_SIZE) as u64).unwrap();
+        let manager = Manager::<Soft>::start_on(config).unwrap();
+        let space = manager.create_space().unwrap();
+        let request = MapRequest {
+            place: Place::Anywhere,
+            len: pages * PAGE_SIZE,
+            prot: Prot::READ,
+            may_write: false,
+            sharing: Sharing::Shared,
+            object: Some(manager.open(file.path(), false).unwrap()),
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let start = space.map(request).unwrap();
+        (manager, space, start)
+    }
+
+    /// The low mark of a large arena is above what is grown ahead. Here that of a small one is.
+    #[test]
+    fn nothing_is_freed_ahead_of_need_while_the_arena_can_grow() {
+        const PAGES: usize = 12 << 10;
+        let mut config = Config::with_memory(64 << 20);
+        config.ablation.tuning.low_share = 2;
+        let (manager, space, start) = mapped(config, PAGES);
+        let cpu = space.cpu();
+        for page in 0..PAGES {
+            assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
+            if page % 1024 == 0 {
+                // The thread that frees ahead has time to look.
+                thread::sleep(DELAY);
+            }
+        }
+        assert_eq!(manager.stats().evicted_pages, 0);
+    }
+
+    /// Whenever few frames are left, some are freed although nobody asks for more.
+    #[test]
+    fn single_frames_are_freed_ahead_of_need() {
+        const PAGES: usize = 8192;
+        let (_manager, space, start) = mapped(Config::with_memory(16 << 20), PAGES);
+        let (cpu, core) = (space.cpu(), &space.core);
+        let mut met = 0;
+        // In strides, so that no stream is seen and single pages are read.
+        for page in (0..PAGES).map(|turn| turn * 4099 % PAGES) {
+            assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
+            let low = || core.is_low();
+            let since = Instant::now();
+            met += usize::from(low());
+            while low() {
+                assert!(since.elapsed() < Duration::from_secs(20), "nobody frees frames ahead");
+                thread::sleep(DELAY);
+            }
+        }
+        assert!(met > 0, "memory was never short");
+    }
+}
