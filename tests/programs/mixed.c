@@ -36,7 +36,7 @@ static void is_one(const char *what, uint8_t *at, size_t from, size_t to, size_t
     for (size_t i = from; i < to; i++) {
         uint8_t wanted = i >= zero && i < zero + zeros ? 0 : (uint8_t)(i % 251 + 1);
         for (size_t byte = 0; byte < PAGE; byte += 1021)
-            CHECK(page(now, i - from)[byte] == wanted, "%s: page %zu has %u", what, i, page(now, i - from)[byte]);
+            CHECK(page(now, i - from)[byte] == wanted, "%s: page %zu has another byte at %zu", what, i, byte);
     }
     SYS(munmap(now, (PAGES + SOME) * PAGE));
     printf("%s ok\n", what);
@@ -45,7 +45,8 @@ static void is_one(const char *what, uint8_t *at, size_t from, size_t to, size_t
 /* The kernel's own mapping in the middle: what may be executed. Both sides of it are in the calls. */
 static void calls_on_both(void)
 {
-    static const char *const names[] = {"pageout", "cold", "willneed", "protect", "mincore", "sync", "unlock"};
+    static const char *const names[] = {"pageout", "cold", "willneed", "protect",
+                                        "mincore", "sync", "unlock"};
     for (int call = 0; call < 7; call++) {
         uint8_t *at = fresh(), *code = page(at, MIDDLE);
         CHECK(mmap(code, SOME * PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, 0) == code, "mmap");
@@ -80,8 +81,8 @@ static void refused(void)
           "a file that is only read is stored to");
     is_one("only read", at, 0, PAGES, 0, 0);
     at = fresh();
-    uint8_t *synced = mmap(page(at, MIDDLE), SOME * PAGE, PROT_READ, MAP_SHARED_VALIDATE | MAP_FIXED | MAP_SYNC,
-                           fd, 0);
+    int flags = MAP_SHARED_VALIDATE | MAP_FIXED | MAP_SYNC;
+    uint8_t *synced = mmap(page(at, MIDDLE), SOME * PAGE, PROT_READ, flags, fd, 0);
     unsigned char out[SOME];
     int error = synced == MAP_FAILED ? errno : 0;
     int gone = mincore(page(at, MIDDLE), SOME * PAGE, out) != 0 && errno == ENOMEM;

@@ -2,8 +2,8 @@
 //!
 //! A call on a range that is partly inside windows is done part by part, in the order of addresses, as the
 //! kernel does it mapping by mapping: inside by the manager, outside by the kernel. For mlock and
-//! remap_file_pages it is made the kernel's as a whole: what is locked is the kernel's, and what is rearranged
-//! must be one mapping.
+//! remap_file_pages it is made the kernel's as a whole: what is locked is the kernel's, and what is
+//! rearranged must be one mapping.
 
 use crate::coherence;
 use crate::real;

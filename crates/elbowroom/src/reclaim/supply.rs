@@ -2,8 +2,8 @@
 //!
 //! What fits in the budget stays in memory: nothing is freed before the arena has its size. A thread of its
 //! own keeps some frames at hand (Linux: `kswapd`): it grows the arena ahead of need, and once that has its
-//! size it frees frames when few are left. Whoever needs frames sooner grows the arena himself, and then frees
-//! a batch.
+//! size it frees frames when few are left. Whoever needs frames sooner grows the arena himself, and then
+//! frees a batch.
 
 use super::Reclaim;
 use crate::config::{
