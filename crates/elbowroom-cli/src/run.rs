@@ -203,7 +203,12 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     }
     // clap has seen to it that there is a program.
     let memory = budget(args);
-    let asked = swap::Asked { bytes: args.swap, dir: args.swap_dir.as_deref(), encrypt: args.swap_encrypt };
+    let asked = swap::Asked {
+        bytes: args.swap,
+        dir: args.swap_dir.as_deref(),
+        encrypt: args.swap_encrypt,
+        for_named_budget: args.memory.is_some(),
+    };
     asked.check(memory)?;
     let (name, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;

@@ -19,6 +19,8 @@ pub struct Asked<'a> {
     pub dir: Option<&'a Path>,
     /// `--swap-encrypt`.
     pub encrypt: bool,
+    /// `--memory` was said. Who names a budget counts on its multiple of swap, and is told if there is less.
+    pub for_named_budget: bool,
 }
 
 /// What there will be.
@@ -84,7 +86,8 @@ impl Asked<'_> {
             None => done(bytes, None),
             Some(lack) if bytes > 0 => {
                 let swap = show_size(bytes);
-                done(bytes, Some(format!("--swap is {swap}, less than usual: in {shown}, {lack}")))
+                let note = || format!("--swap is {swap}, less than usual: in {shown}, {lack}");
+                done(bytes, self.for_named_budget.then(note))
             }
             // Who names a directory, or wants the file encrypted, does not want to do without.
             Some(lack) if self.dir.is_some() => impossible(lack, "--swap-dir"),
@@ -115,7 +118,7 @@ mod tests {
     use super::*;
 
     const MEMORY: u64 = 64 << 20;
-    const NOTHING: Asked<'static> = Asked { bytes: None, dir: None, encrypt: false };
+    const NOTHING: Asked<'static> = Asked { bytes: None, dir: None, encrypt: false, for_named_budget: true };
 
     #[test]
     fn what_a_budget_cannot_describe_is_an_error_of_usage() {
@@ -161,6 +164,14 @@ mod tests {
         match here.bytes {
             bytes if bytes == 64 << 20 => assert_eq!(here.note, None),
             less => assert!(less < 64 << 20 && here.note.unwrap().contains("less than usual")),
+        }
+        // Of what is free on the disk, two thirds: more than once that, and less than four times.
+        let two_thirds = elbowroom_store::Room::look(dir.path()).unwrap().bytes() / 3 * 2;
+        for for_named_budget in [true, false] {
+            let some =
+                Asked { dir: Some(dir.path()), for_named_budget, ..NOTHING }.decide(two_thirds).unwrap();
+            assert!(some.bytes >= two_thirds && some.bytes < 2 * two_thirds, "{some:?}");
+            assert_eq!(some.note.is_some(), for_named_budget, "{some:?}");
         }
     }
 }

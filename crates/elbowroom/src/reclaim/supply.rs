@@ -124,7 +124,7 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Has the thread that keeps frames at hand look at [`Core::stop`].
+    /// Has the thread that keeps frames at hand look whether the manager stops.
     pub(crate) fn wake_supplier(&self) {
         self.supply.ring_for_stop();
     }
