@@ -169,10 +169,15 @@ impl ToWrite {
         Self { folios: locks.mutex(LockClass::Queue, Vec::new()), bell: Bell::new(locks) }
     }
 
-    /// Adds one, unless it is there.
-    pub(crate) fn add(&self, folio: Arc<Folio>) {
-        if !folio.state.set(Flag::Queued) {
-            self.folios.lock().push(folio);
+    /// Adds those that are not there. They are taken together, too: pages of the swap file that are written
+    /// together lie together.
+    pub(crate) fn add(&self, folios: impl IntoIterator<Item = Arc<Folio>>) {
+        let mut list = self.folios.lock();
+        let before = list.len();
+        list.extend(folios.into_iter().filter(|folio| !folio.state.set(Flag::Queued)));
+        let more = list.len() > before;
+        drop(list);
+        if more {
             self.bell.ring();
         }
     }

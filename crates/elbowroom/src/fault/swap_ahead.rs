@@ -28,7 +28,13 @@ impl<P: Platform> Pass<'_, P> {
             return;
         }
         let most = core.mmu.frames() as u64 / AHEAD_SHARE / RUN_PAGES;
-        for nth in 0..core.tuning().swap_ahead_runs.min(most) {
+        let runs = core.tuning().swap_ahead_runs.min(most);
+        // Only once half of it is used up: what is begun together is given to the device together.
+        let middle = block_in(vma, from + runs / 2 * RUN_PAGES, RUN_ORDER);
+        if middle.is_some_and(|block| mm.anon.run_out(block).is_none()) {
+            return;
+        }
+        for nth in 0..runs {
             let Some(block) = block_in(vma, from + nth * RUN_PAGES, RUN_ORDER) else { return };
             let first = block.start;
             let Some(slots) = mm.anon.run_out(block) else { continue };

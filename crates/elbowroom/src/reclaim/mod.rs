@@ -374,7 +374,7 @@ impl<P: Platform> Reclaim<P> {
         } else if !victim.is_cached() {
             return self.visit_own(victim);
         } else if dirty && !self.may_drop_dirty(&victim) {
-            self.to_write.add(victim.arc().clone());
+            self.to_write.add([victim.arc().clone()]);
             (Fate::Inactive, 0)
         } else {
             (Fate::Gone, self.evict(&mut victim))
@@ -401,7 +401,7 @@ impl<P: Platform> Reclaim<P> {
                 0
             }
         };
-        to_file.into_iter().for_each(|folio| self.to_write.add(folio));
+        self.to_write.add(to_file);
         pages
     }
 
@@ -419,7 +419,7 @@ impl<P: Platform> Reclaim<P> {
             return true;
         }
         folio.body_mut().extent().note_damaged();
-        self.to_write.add(folio.arc().clone());
+        self.to_write.add([folio.arc().clone()]);
         false
     }
 
