@@ -169,15 +169,12 @@ impl ToWrite {
         Self { folios: locks.mutex(LockClass::Queue, Vec::new()), bell: Bell::new(locks) }
     }
 
-    /// Adds those that are not there. They are taken together, too: pages of the swap file that are written
-    /// together lie together.
+    /// Adds those that are not there. The flusher takes all of them in one turn, so that pages that go out
+    /// together lie together in the swap file.
     pub(crate) fn add(&self, folios: impl IntoIterator<Item = Arc<Folio>>) {
-        let mut list = self.folios.lock();
-        let before = list.len();
-        list.extend(folios.into_iter().filter(|folio| !folio.state.set(Flag::Queued)));
-        let more = list.len() > before;
-        drop(list);
-        if more {
+        let new: Vec<_> = folios.into_iter().filter(|folio| !folio.state.set(Flag::Queued)).collect();
+        if !new.is_empty() {
+            self.folios.lock().extend(new);
             self.bell.ring();
         }
     }

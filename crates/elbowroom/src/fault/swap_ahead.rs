@@ -29,9 +29,11 @@ impl<P: Platform> Pass<'_, P> {
         }
         let most = core.mmu.frames() as u64 / AHEAD_SHARE / RUN_PAGES;
         let runs = core.tuning().swap_ahead_runs.min(most);
-        // Only once half of it is used up: what is begun together is given to the device together.
+        // While the run in the middle was read ahead and is not touched yet, nothing is begun: later, several
+        // runs are begun together, and the device gets one request for those that lie together.
         let middle = block_in(vma, from + runs / 2 * RUN_PAGES, RUN_ORDER);
-        if middle.is_some_and(|block| mm.anon.run_out(block).is_none()) {
+        let middle = middle.and_then(|block| mm.anon.lookup(block.start));
+        if middle.is_some_and(|folio| folio.state.test(Flag::Readahead)) {
             return;
         }
         for nth in 0..runs {
