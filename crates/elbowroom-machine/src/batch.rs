@@ -4,8 +4,9 @@
 //! 6.16 it does so with one flush for the list. Where it is refused, pages are dropped one by one.
 
 use crate::PAGE_SIZE;
+use crate::uffd::put_in_place;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -37,6 +38,16 @@ impl Batch {
     pub(crate) fn new() -> Self {
         let process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
         Self { process, refused: AtomicBool::new(false) }
+    }
+
+    /// In the child of a fork, in a file table in which the number of the parent's descriptor is free: names
+    /// this process. Where that is refused, pages are dropped one by one.
+    pub(crate) fn renew(&self) {
+        if let Some(process) = &self.process
+            && let Ok(own) = pidfd_open(getpid(), PidfdFlags::empty())
+        {
+            let _ = put_in_place(own, process.as_fd());
+        }
     }
 
     /// Drops the pages at these addresses.

@@ -213,6 +213,7 @@ impl HostMmu {
     pub fn renew(&self) -> Result<(), Errno> {
         self.uffd.renew()?;
         self.peek.renew()?;
+        self.batch.renew();
         self.layout.renew(&self.uffd)?;
         if self.mover == Mover::Move {
             self.arena.renew(&self.uffd)?;

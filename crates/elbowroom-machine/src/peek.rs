@@ -93,6 +93,23 @@ pub(crate) fn is_resident(page: usize) -> bool {
     result == 0 && resident & 1 != 0
 }
 
+/// How many bytes at the start of `src..src + len` are at `dst` instead, by /proc/self/pagemap; 0 if that
+/// cannot be read. Nobody else moves pages there.
+pub(crate) fn moved_without_report(dst: usize, src: usize, len: usize) -> usize {
+    let Ok(map) = open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return 0;
+    };
+    // Present, or swapped out.
+    let is_full = |page: usize| {
+        let mut entry = [0_u8; 8];
+        let at = (page / PAGE_SIZE * entry.len()) as u64;
+        let read = retry_on_intr(|| pread(&map, &mut entry, at));
+        (read == Ok(entry.len())).then(|| u64::from_ne_bytes(entry) >> 62 != 0)
+    };
+    let is_moved = |at: &usize| is_full(src + at) == Some(false) && is_full(dst + at) == Some(true);
+    (0..len).step_by(PAGE_SIZE).take_while(is_moved).count() * PAGE_SIZE
+}
+
 /// Makes pages that a fork has left shared with another process this one's own, by a copy where the other
 /// still has them: MOVE takes only such. What is not in memory stays so.
 ///

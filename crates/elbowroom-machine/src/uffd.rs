@@ -3,6 +3,7 @@
 //! Source of the numbers: Linux `include/uapi/linux/userfaultfd.h`; semantics: userfaultfd(2),
 //! UFFDIO_MOVE(2const).
 
+use crate::peek::moved_without_report;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{DupFlags, Errno};
 use rustix::ioctl::{self, Updater};
@@ -132,6 +133,11 @@ impl Uffd {
 
     /// Moves present pages from `src` to `dst`. Returns how many bytes were moved before the error, if any.
     ///
+    /// Linux 6.18 may move pages and then say EEXIST: if it had to look at the first of them twice (an access
+    /// changed its page table entry, or somebody else had its folio's lock), `move_pages` still has the EAGAIN
+    /// of the first look when the second has moved them, does not count them, and meets them at `dst`. So
+    /// after EEXIST the kernel is asked where the pages are.
+    ///
     /// # Safety
     /// 1. The caller owns the pages at `src`: nobody relies on finding them there.
     /// 2. Whoever accesses `dst` expects these pages there.
@@ -144,7 +150,11 @@ impl Uffd {
     ) -> (usize, Result<(), Errno>) {
         let mut arg = [dst as u64, src as u64, len as u64, dontwake(wake), 0];
         let result = self.request::<MOVE, _>(&mut arg);
-        ((arg[4] as i64).max(0) as usize, result)
+        let moved = (arg[4] as i64).max(0) as usize;
+        if moved == 0 && result == Err(Errno::EXIST) {
+            return (moved_without_report(dst, src, len), result);
+        }
+        (moved, result)
     }
 
     /// Fills missing pages at `dst` with copies. Returns how many bytes were copied before the error, if any.

@@ -412,3 +412,58 @@ fn a_move_that_stops_half_way_leaves_no_page_writable() {
         mmu.free(other);
     }
 }
+
+/// An access to a page while the kernel moves it has it look twice, and Linux 6.18 forgets to count what it
+/// moved then: pages are where the extent says they are all the same.
+#[test]
+fn pages_that_are_accessed_while_they_move_are_counted() {
+    const ROUNDS: u32 = 20_000;
+    // Of delays before the access, which are to span the time that a move takes.
+    const DELAYS: u32 = 200;
+    // Clears the accessed bit of a page table entry, so that an access changes the entry.
+    const MADV_COLD: i32 = 20;
+    let Some(mmu) = mmu(Mover::Move) else { return };
+    let base = mmu.add_window(64 << 20).unwrap().start + (8 << 20);
+    let mut extent = frames(&mmu, 2).unwrap();
+    let (n, round, accessed) = (extent.pages(), AtomicU32::new(0), AtomicU32::new(0));
+    extent.bytes_mut().fill(7);
+    unsafe extern "C" {
+        fn madvise(addr: usize, len: usize, advice: i32) -> i32;
+    }
+    // A panic would wait for the other thread, which may wait for a page for ever.
+    let must = |is_right: bool| {
+        if !is_right {
+            eprintln!("pages are not where the extent says they are");
+            std::process::abort();
+        }
+    };
+    let wait_for = |number: &AtomicU32, wanted: u32| {
+        while number.load(Ordering::Acquire) < wanted {
+            std::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for this in 1..=ROUNDS {
+                wait_for(&round, this);
+                (0..this % DELAYS).for_each(|_| std::hint::spin_loop());
+                // SAFETY: the page is in a window, for which this waits if it must; nobody else stores there.
+                unsafe { (base as *mut u8).write_volatile(7) };
+                accessed.store(this, Ordering::Release);
+            }
+        });
+        for this in 1..=ROUNDS {
+            must(mmu.map(&mut extent, base, 0..n, Access::Write, Wake::Later).is_ok());
+            // SAFETY: the page was mapped above, and keeps its bytes.
+            must(unsafe { madvise(base, PAGE_SIZE, MADV_COLD) } == 0);
+            round.store(this, Ordering::Release);
+            must(mmu.unmap(&mut extent).is_ok());
+            // The other thread waits for the page now, or has stored to it before.
+            must(mmu.map(&mut extent, base, 0..n, Access::Write, Wake::Now).is_ok());
+            wait_for(&accessed, this);
+            must(mmu.unmap(&mut extent).is_ok());
+        }
+    });
+    assert!(extent.bytes().iter().all(|&byte| byte == 7));
+    mmu.free(extent);
+}
