@@ -133,10 +133,10 @@ impl Uffd {
 
     /// Moves present pages from `src` to `dst`. Returns how many bytes were moved before the error, if any.
     ///
-    /// Linux 6.18 may move pages and then say EEXIST: if it had to look at the first of them twice (an access
-    /// changed its page table entry, or somebody else had its folio's lock), `move_pages` still has the EAGAIN
-    /// of the first look when the second has moved them, does not count them, and meets them at `dst`. So
-    /// after EEXIST the kernel is asked where the pages are.
+    /// Linux 6.18 may move pages and then say EEXIST: if it had to look at the first of them twice (an
+    /// access changed its page table entry, or somebody else had its folio's lock), `move_pages` still has
+    /// the EAGAIN of the first look when the second has moved them, does not count them, and meets them at
+    /// `dst`. So after EEXIST the kernel is asked where the pages are.
     ///
     /// # Safety
     /// 1. The caller owns the pages at `src`: nobody relies on finding them there.
