@@ -396,8 +396,8 @@ static void late(bool then_fails)
     /* The threads that wait may be held up until the fork was made, and the child be first: it has a copy. */
     if (WIFEXITED(status) && WEXITSTATUS(status) == 42)
         exit(NOT_LATE);
-    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "a child that came late: the wait status is %#x",
-          status);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV,
+          "a child that came late: the wait status is %#x", status);
     if (then_fails) {
         SYS_FAILS(fork(), ENOMEM);
     } else {
