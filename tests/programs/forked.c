@@ -383,17 +383,18 @@ static void late(bool then_fails)
     *other = 1;
     SYS(madvise(other, more, MADV_POPULATE_READ));
     fill(1, 0, pages);
-    pid_t late = (pid_t)SYS(fork());
-    if (late == 0) {
-        /* Until it must not: a word that is wrong is what must never be seen. */
+    pid_t first = (pid_t)SYS(fork());
+    if (first == 0) {
+        /* A late child is ended where it reads managed memory. It must never see a wrong word. */
         check(1, 0, pages, "a child without a copy");
         exit(42);
     }
     check(1, 0, pages, "parent");
     int status;
-    SYS(waitpid(late, &status, 0));
+    SYS(waitpid(first, &status, 0));
     check(1, 0, pages, "parent");
-    /* The threads that wait may be held up until the fork was made, and the child be first: it has a copy. */
+    /* The thread that says that a fork is late may get no processor until the fork was made. Then the child
+     * may begin before it is said, and has a whole copy. */
     if (WIFEXITED(status) && WEXITSTATUS(status) == 42)
         exit(NOT_LATE);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV,

@@ -18,6 +18,7 @@ fn managed(variant: Variant, part: &str, swap: &str, how: &str, more: &[&str]) -
     whole(run(variant, part, swap, how, more))
 }
 
+/// The same, however it ends.
 fn run(variant: Variant, part: &str, swap: &str, how: &str, more: &[&str]) -> Outcome {
     let scratch = Scratch::new();
     let dir = scratch.file("");
@@ -28,11 +29,11 @@ fn run(variant: Variant, part: &str, swap: &str, how: &str, more: &[&str]) -> Ou
     command.variant(variant).run_options(&options).run()
 }
 
+/// It ended well, and its memory was managed to the end.
 fn whole(outcome: Outcome) -> Outcome {
     let outcome = outcome.success();
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
     assert_eq!(outcome.stat("swap_errors"), 0, "{}", outcome.report());
-    // The parent's memory is managed to the end.
     assert!(outcome.stat("pswpin") > 10_000, "{}", outcome.report());
     outcome
 }

@@ -93,8 +93,8 @@ pub(crate) fn is_resident(page: usize) -> bool {
     result == 0 && resident & 1 != 0
 }
 
-/// How many bytes at the start of `src..src + len` are at `dst` instead, by /proc/self/pagemap; 0 if that
-/// cannot be read. Nobody else moves pages there.
+/// After a MOVE from `src` to `dst`: how many bytes at the start of `src..src + len` have left it and are at
+/// `dst`. /proc/self/pagemap tells; 0 if it cannot be read. Nobody else may move pages there meanwhile.
 pub(crate) fn moved_without_report(dst: usize, src: usize, len: usize) -> usize {
     let Ok(map) = open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
         return 0;
