@@ -99,6 +99,10 @@ const REGIONS: usize = 512;
 /// From so many 256ths on so many pages come together, as log2.
 const DENSE: [(u32, u8); 3] = [(160, 4), (96, 3), (48, 2)];
 
+/// The same for pages of the pool. They need no read, which is what neighbours share; each must be expanded,
+/// and takes the place of another page, which is compressed. A fault costs hardly more than that.
+const DENSE_IN_POOL: u32 = 208;
+
 /// One in so many looks is made with pages that are mapped one by one, to count those that are touched.
 const PROBE_ONE_IN: u32 = 8;
 
@@ -193,14 +197,17 @@ impl Runs {
 
     /// What should come with a page that is out, where no stream goes on: its neighbours, if those are used,
     /// too. Reading a few pages takes hardly longer than reading one. Linux: `swap_vma_readahead`, which
-    /// counts the pages that were touched, too, but sees them only while they are not mapped.
-    pub(crate) fn around(&mut self, page: u64) -> Around {
+    /// counts the pages that were touched, too, but sees them only while they are not mapped. `in_pool`: its
+    /// bytes are compressed in memory.
+    pub(crate) fn around(&mut self, page: u64, in_pool: bool) -> Around {
         self.faults += 1;
         self.end_probes();
         let room = self.probes.len() < PROBES;
         let region = self.region(page);
         region.asked = region.asked.wrapping_add(1);
-        let order = DENSE.iter().find(|(touched, _)| region.touched >= *touched).map(|dense| dense.1);
+        let least = if in_pool { DENSE_IN_POOL } else { 0 };
+        let touched = if region.touched < least { 0 } else { region.touched };
+        let order = DENSE.iter().find(|(dense, _)| touched >= *dense).map(|dense| dense.1);
         let turn = room && region.asked.is_multiple_of(PROBE_ONE_IN);
         match order {
             Some(order) => Around { order, counted: turn },
@@ -313,7 +320,7 @@ mod tests {
 
     /// Brings what is told for pages at random, each of which brings `used` of its 15 neighbours into use
     /// after so many faults. Tells how many pages came, and how many looks there were.
-    fn pages_around(used: u32, later: usize) -> (u64, u64) {
+    fn pages_around(used: u32, later: usize, in_pool: bool) -> (u64, u64) {
         let mut runs = Runs::new(1 << 20);
         let (mut pages, mut counted) = (0, 0);
         let mut touches = VecDeque::new();
@@ -324,7 +331,7 @@ mod tests {
                 (0..touched).for_each(|_| _ = runs.touched(first));
             }
             let page = turn * 7919 % 1000;
-            let around = runs.around(page);
+            let around = runs.around(page, in_pool);
             pages += 1 << around.order;
             if around.counted {
                 counted += 1;
@@ -339,17 +346,25 @@ mod tests {
 
     #[test]
     fn neighbours_come_where_they_are_used() {
-        let (none, few) = pages_around(0, 100);
+        let (none, few) = pages_around(0, 100, false);
         assert!(none < 15_000 && (200..600).contains(&few), "{none} pages, {few} looks");
-        let (some, _) = pages_around(5, 100);
+        let (some, _) = pages_around(5, 100, false);
         assert!((30_000..50_000).contains(&some), "{some}");
-        let (all, looks) = pages_around(15, 100);
+        let (all, looks) = pages_around(15, 100, false);
         assert!(all > 120_000 && looks > 1000, "{all} pages, {looks} looks");
     }
 
     #[test]
+    fn of_the_pool_neighbours_come_only_where_nearly_all_are_used() {
+        let (some, looks) = pages_around(8, 100, true);
+        assert!(some < 15_000 && looks > 200, "{some} pages, {looks} looks");
+        let (all, _) = pages_around(15, 100, true);
+        assert!(all > 100_000, "{all}");
+    }
+
+    #[test]
     fn neighbours_that_are_used_much_later_do_not_come() {
-        let (late, looks) = pages_around(15, 2 * WINDOW);
+        let (late, looks) = pages_around(15, 2 * WINDOW, false);
         assert!(late < 15_000 && looks > 200, "{late} pages, {looks} looks");
     }
 

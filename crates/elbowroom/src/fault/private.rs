@@ -126,7 +126,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         let Some(source) = source else { return Outcome::Again };
         let order = self.run_order(mm, vma, page, fault);
         let alone = order == 0 && !fault.alone && vma.spec.object.is_none();
-        let around = if alone { core.runs().around(page) } else { Around { order, counted: false } };
+        let in_pool = !matches!(source, Source::File(_));
+        let around = if alone { core.runs().around(page, in_pool) } else { Around { order, counted: false } };
         let run = self.run_out(mm, vma, (page, slot, source), around.order);
         let frames = match self.take_frames(run.slots.len().ilog2() as u8) {
             Ok(frames) => frames,
@@ -414,7 +415,7 @@ impl<P: Platform> Faults<P> {
         let order = if mapped || !is_run || folio.state.test(Flag::Sparse) {
             folio.order
         } else {
-            let around = runs.around(page);
+            let around = runs.around(page, false);
             if around.counted {
                 folio.state.set(Flag::Sparse);
                 runs.probe(first, folio.order);
