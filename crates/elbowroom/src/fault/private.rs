@@ -27,6 +27,10 @@ use std::ops::Range;
 /// In tests of the tests: a folio that was found is used without looking whether it is still there.
 const MUTANT_SKIP_IDENTITY_CHECK: bool = cfg!(elbowroom_mutant = "skip_identity_check");
 
+/// Neighbours are read in pieces, too, if they are not together in the file, where so many of them, as log2,
+/// are wanted. With fewer hardly any is.
+const REST_ORDER: u8 = 3;
+
 /// Why a page was not copied.
 enum NoCopy {
     /// No frame is at hand.
@@ -46,6 +50,11 @@ pub(super) struct OutRun {
 impl OutRun {
     fn pages(&self) -> Range<u64> {
         self.first..self.first + self.slots.len() as u64
+    }
+
+    /// log2 of how many there are.
+    pub(super) fn order(&self) -> u8 {
+        self.slots.len().ilog2() as u8
     }
 
     /// The 2^`order` of them around one, or all if they are fewer.
@@ -129,17 +138,19 @@ impl<'a, P: Platform> Pass<'a, P> {
         let in_pool = !matches!(source, Source::File(_));
         let around = if alone { core.runs().around(page, in_pool) } else { Around { order, counted: false } };
         let run = self.run_out(mm, vma, (page, slot, source), around.order);
-        let frames = match self.take_frames(run.slots.len().ilog2() as u8) {
+        let frames = match self.take_frames(run.order()) {
             Ok(frames) => frames,
             Err(step) => return step,
         };
         core.see_to_runs();
         let run = run.around(page, frames.order());
-        if alone {
-            self.note_run(page, &(page..page + 1), fault);
-        } else {
-            self.note_run(page, &run.pages(), fault);
-        }
+        let in_pieces = matches!(source, Source::File(_)) && (!alone || around.order >= REST_ORDER);
+        let brought = match block_in(vma, page, order).filter(|_| in_pieces) {
+            _ if alone => page..page + 1,
+            Some(block) => block,
+            None => run.pages(),
+        };
+        self.note_run(page, &brought, fault);
         let sparse = around.counted && frames.order() > 0;
         if sparse {
             core.runs().probe(run.first, frames.order());
@@ -148,10 +159,12 @@ impl<'a, P: Platform> Pass<'a, P> {
             self.swap_ahead(mm, vma, run.pages().end);
         }
         if let Source::File(_) = source {
-            return match self.start_swap_in(mm, run, frames, sparse) {
-                Some(folio) => Outcome::Wait(Reason::Folio(folio)),
-                None => Outcome::Again,
-            };
+            let is_whole = run.order() >= around.order;
+            let reading = self.start_swap_in(mm, run, frames, sparse);
+            if reading.is_some() && !is_whole && in_pieces {
+                self.swap_rest(mm, vma, page, around.order);
+            }
+            return reading.map_or(Outcome::Again, |folio| Outcome::Wait(Reason::Folio(folio)));
         }
         let mut folio = core.anon_folio(run.first, frames, self.ready);
         // First this: with the numbers this thread has the counts of the slots, so that nobody else gives

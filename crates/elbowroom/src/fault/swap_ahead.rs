@@ -8,9 +8,10 @@ use super::private::{OutRun, block_in};
 use crate::config::RUN_ORDER;
 use crate::page::{AnonPages, Flag, Folio};
 use crate::platform::Platform;
-use crate::swap::Source;
+use crate::swap::{Source, Swap};
 use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::Mmu;
+use std::ops::Range;
 
 /// Pages of a run.
 const RUN_PAGES: u64 = 1 << RUN_ORDER;
@@ -38,19 +39,33 @@ impl<P: Platform> Pass<'_, P> {
         }
         for nth in 0..runs {
             let Some(block) = block_in(vma, from + nth * RUN_PAGES, RUN_ORDER) else { return };
-            let first = block.start;
-            let Some(slots) = mm.anon.run_out(block) else { continue };
-            let Some(source @ Source::File(_)) = core.swap.seems(slots[0]) else { continue };
-            let run = OutRun { first, slots, source };
-            if !run.is_where_it_was(&core.swap) {
-                continue;
-            }
-            // None is freed for it.
-            let Some(frames) = core.alloc(RUN_ORDER) else { return };
-            if let Some(folio) = self.start_swap_in(mm, run, frames, false) {
-                folio.state.set(Flag::Readahead);
+            if !self.read_pieces(mm, block, |folio| _ = folio.state.set(Flag::Readahead)) {
+                return;
             }
         }
+    }
+
+    /// Has what is in the file of the pages around one read that are out, too, where a run of 2^`order` was
+    /// wanted, and only a part of it was together in the file.
+    pub(super) fn swap_rest(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, order: u8) {
+        let core = self.core;
+        if core.groups.root().waiting() <= core.tuning().read_on_max_waiting
+            && let Some(block) = block_in(vma, page, order)
+        {
+            self.read_pieces(mm, block, |_| ());
+        }
+    }
+
+    /// Begins to read what is in the file of a block of pages; `begun` is told of each folio. `false`: there
+    /// are no frames for it, and none is freed.
+    fn read_pieces(&mut self, mm: &Mm, block: Range<u64>, begun: impl Fn(&Folio)) -> bool {
+        for run in pieces(&self.core.swap, &mm.anon.out_in(block)) {
+            let Some(frames) = self.core.alloc(run.order()) else { return false };
+            if let Some(folio) = self.start_swap_in(mm, run, frames, false) {
+                begun(&folio);
+            }
+        }
+        true
     }
 
     /// The same where a thread has come to a folio that was read ahead of it.
@@ -62,4 +77,30 @@ impl<P: Platform> Pass<'_, P> {
             self.swap_ahead(mm, vma, AnonPages::first_of(folio, page) + folio.pages());
         }
     }
+}
+
+/// The runs of these pages, in order, with their slots, that are together in the file. Each has 2^n pages,
+/// and is aligned to that.
+fn pieces(swap: &Swap, out: &[(u64, u64)]) -> Vec<OutRun> {
+    let in_file = |(page, slot): &(u64, u64)| match swap.seems(*slot) {
+        Some(Source::File(position)) => Some((*page, *slot, position)),
+        _ => None,
+    };
+    let mut rest: &[(u64, u64, u64)] = &out.iter().filter_map(in_file).collect::<Vec<_>>();
+    let mut runs = Vec::new();
+    while let Some(&(first, _, position)) = rest.first() {
+        let together = |order: &u8| {
+            let run = rest.get(..1 << order);
+            first.is_multiple_of(1 << order)
+                && run.is_some_and(|run| {
+                    (0..).zip(run).all(|(nth, at)| (at.0, at.2) == (first + nth, position + nth))
+                })
+        };
+        let order = (1..=RUN_ORDER).rev().find(together).unwrap_or(0);
+        let (run, others) = rest.split_at(1 << order);
+        let slots = run.iter().map(|at| at.1).collect();
+        runs.push(OutRun { first, slots, source: Source::File(position) });
+        rest = others;
+    }
+    runs
 }

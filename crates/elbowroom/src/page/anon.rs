@@ -235,6 +235,14 @@ impl AnonPages {
         (slots.len() as u64 == pages.end - pages.start).then_some(slots)
     }
 
+    /// Those of a range of pages that are out, in order, and the numbers of their swap slots. Takes no lock.
+    pub fn out_in(&self, pages: Range<u64>) -> Vec<(u64, u64)> {
+        if !self.pages.has_words() {
+            return Vec::new();
+        }
+        self.pages.words(pages, &pin()).collect()
+    }
+
     /// Takes the number of a swap slot out, and with it the count of the slot. `Full`: a folio is there.
     pub fn take_out(&self, page: u64) -> Slot<Arc<Folio>> {
         let _changing = self.lock();

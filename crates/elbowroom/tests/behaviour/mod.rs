@@ -28,3 +28,4 @@ mod resize;
 mod stores;
 mod storm;
 mod swap;
+mod swap_ahead;
