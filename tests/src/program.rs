@@ -81,8 +81,10 @@ pub fn require_file(path: &Path, package: &str) -> Option<PathBuf> {
 
 fn skip(what: &str, package: &str) {
     let required = std::env::var_os("ELBOWROOM_REQUIRE_PROGRAMS").is_some_and(|value| value == "1");
-    assert!(!required, "{what} is not installed: apt-get install {package}");
-    let skip = format!("SKIPPED: {what} is not installed (apt-get install {package})\n");
+    // What is made here has a path.
+    let how = if package.contains('/') { package.to_owned() } else { format!("apt-get install {package}") };
+    assert!(!required, "{what} is not there: {how}");
+    let skip = format!("SKIPPED: {what} is not there ({how})\n");
     std::io::stderr().write_all(skip.as_bytes()).expect("standard error can be written");
 }
 

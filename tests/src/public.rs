@@ -54,7 +54,8 @@ pub enum Second {
 pub struct Program {
     /// Its name in messages.
     pub name: &'static str,
-    /// Commands (or, with a slash, files) that must be there, and Debian's packages for them.
+    /// Commands (or, with a slash, files) that must be there, and Debian's packages for them, or what makes
+    /// them.
     pub needs: &'static [(&'static str, &'static str)],
     /// Makes the data, once for all runs.
     pub prepare: &'static str,

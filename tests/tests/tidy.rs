@@ -100,6 +100,8 @@ fn every_crate_is_in_the_table() {
     let found: BTreeSet<String> = Source::all("", &["/Cargo.toml"])
         .iter()
         .map(|manifest| manifest.path.trim_end_matches("/Cargo.toml").to_owned())
+        // Not of the workspace, and without code.
+        .filter(|directory| directory != "tests/suites")
         .collect();
     let known: BTreeSet<String> = CRATES.iter().map(|(directory, _)| (*directory).to_owned()).collect();
     assert_eq!(found, known);

@@ -49,3 +49,28 @@ grep -E '::.* (PASSED|SKIPPED|XFAIL|XPASS)|^FAILED|^ERROR' out | sed 's/ *\\[.*%
         under: Under::Memory,
     }
 }
+
+/// jemalloc's sources with its tests, as `tests/suites/make` leaves them.
+macro_rules! jemalloc {
+    ($file:literal) => {
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../target/suites/jemalloc/", $file)
+    };
+}
+
+program! {
+    /// jemalloc's own tests of its functions, each a program; some need options of the allocator.
+    jemalloc_tests {
+        needs: &[(jemalloc!("built"), "tests/suites/make")],
+        script: concat!("cd '", jemalloc!(""), "'
+for source in test/integration/*.c; do
+    test=${source%.c}
+    if [ ! -x $test ]; then continue; fi
+    MALLOC_CONF= enable_fill=1
+    if [ -e $test.sh ]; then . ./$test.sh; fi
+    export MALLOC_CONF
+    echo $test
+    run ./$test
+done"),
+        under: Under::Memory,
+    }
+}
