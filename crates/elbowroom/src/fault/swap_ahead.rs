@@ -68,7 +68,7 @@ impl<P: Platform> Pass<'_, P> {
         true
     }
 
-    /// The same where a thread has come to a folio that was read ahead of it.
+    /// Goes on with [`Pass::swap_ahead`] where a thread has come to a folio that was read ahead of it.
     pub(super) fn swap_on(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, folio: &Folio) {
         if vma.spec.object.is_none()
             && folio.state.test(Flag::Readahead)

@@ -151,7 +151,7 @@ fn threads_that_share_more_than_the_budget_see_their_own_stores<M: Machine>() {
 }
 
 /// What nothing makes smaller.
-fn noise(page: usize) -> [u8; PAGE] {
+pub(super) fn noise(page: usize) -> [u8; PAGE] {
     let mut word = stamp(page) | 1;
     let mut bytes = [0; PAGE];
     for chunk in bytes.chunks_mut(8) {

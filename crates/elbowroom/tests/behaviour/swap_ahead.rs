@@ -1,24 +1,12 @@
 //! What comes from the swap file with a page that is out.
 
+use super::swap::noise;
 use crate::support::*;
 use elbowroom::{Config, Sharing};
 use elbowroom_sync::{thread, time::Duration};
 
 on_every_machine! {
     what_is_in_pieces_in_the_file_comes_with_few_waits
-}
-
-/// What nothing makes smaller, from a page's number and how often it was stored to.
-fn noise(page: usize, times: u64) -> [u8; PAGE] {
-    let mut word = stamp(page) ^ times << 1 | 1;
-    let mut bytes = [0; PAGE];
-    for chunk in bytes.chunks_mut(8) {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        chunk.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
 }
 
 /// Pages that went out at different times are not together in the file. Who reads them in order has them all
@@ -31,16 +19,16 @@ fn what_is_in_pieces_in_the_file_comes_with_few_waits<M: Machine>() {
     let (pages, port) = (2 * BUDGET as usize / PAGE, m.port());
     let addr = m.map_anon(pages, Sharing::Private);
     let again = |page: usize| page.is_multiple_of(5);
-    (0..pages).for_each(|page| port.store(addr + page * PAGE, &noise(page, 1)));
+    (0..pages).for_each(|page| port.store(addr + page * PAGE, &noise(page)));
     // In no order, so that they come and go alone.
     for page in (0..pages).map(|nth| nth * 4099 % pages).filter(|page| again(*page)) {
-        port.store(addr + page * PAGE, &noise(page, 2));
+        port.store(addr + page * PAGE, &noise(pages + page));
     }
     let before = m.manager().stats();
     for page in 0..pages {
         let mut found = [0; PAGE];
         port.load(addr + page * PAGE, &mut found);
-        assert!(found == noise(page, if again(page) { 2 } else { 1 }), "page {page}");
+        assert!(found == noise(if again(page) { pages + page } else { page }), "page {page}");
         if page.is_multiple_of(16) {
             // The rest of the run comes meanwhile.
             thread::sleep(Duration::from_millis(3));
