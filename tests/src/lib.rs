@@ -30,7 +30,7 @@ pub mod variant;
 
 pub use place::{Scratch, elbowroom_exe};
 pub use program::{Pattern, program};
-pub use run::{Command, Outcome};
+pub use run::{Command, Outcome, Running};
 pub use variant::Variant;
 
 /// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests

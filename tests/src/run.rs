@@ -202,6 +202,22 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sees to it that it does not run out of time, nor has ended.
+    ///
+    /// # Panics
+    /// If it has.
+    pub fn check(&mut self) {
+        if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+            panic!("{} ended with {status}:\n{}", self.text, self.output("stderr"));
+        }
+        self.check_time();
+    }
+
     /// Waits until it has written this line.
     ///
     /// # Panics

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use elbowroom::{Config, DefaultSwap};
+use elbowroom_machine::ShallowIdle;
 use elbowroom_machine::probe::{Probe, Trial, probe};
 use elbowroom_store::{Errno, Trials};
 use serde::Serialize;
@@ -41,6 +42,7 @@ const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
   advice                   [{about, required, text}]; required: without it `run` cannot work
   sharing                  watch, lease (trials): what `--sharing auto` needs to manage files that are
                            stored to, and files that are only read
+  shallow_idle             trial: whether idle processors can be kept awake (`--idle shallow`)
   probe                    what was found:
     kernel_release, page_bytes
     userfaultfd            device, syscall, user_mode_only (trials), sysctl_unprivileged,
@@ -106,6 +108,16 @@ impl Sharing {
     }
 }
 
+/// Whether idle processors can be kept from sleeping deeply; it is done for a moment.
+fn awake() -> Trial {
+    let refused = |error: String, errno| Trial { works: false, error: Some(error), errno };
+    match ShallowIdle::new().map(|mut idle| idle.hold()) {
+        Some(Ok(())) => Trial { works: true, error: None, errno: None },
+        Some(Err(error)) => refused(error.to_string(), error.raw_os_error()),
+        None => refused(format!("there are more than {} processors", ShallowIdle::MOST_PROCESSORS), None),
+    }
+}
+
 /// A file that nobody has open for writing, and that has no name any more.
 fn file_to_try() -> std::io::Result<File> {
     let path = std::env::temp_dir().join(format!("elbowroom-doctor-{}", std::process::id()));
@@ -134,6 +146,7 @@ struct Report<'a> {
     default_swap: &'a Swap,
     advice: &'a [Advice],
     sharing: &'a Sharing,
+    shallow_idle: &'a Trial,
     probe: &'a Probe,
 }
 
@@ -141,10 +154,10 @@ struct Report<'a> {
 pub fn doctor(args: DoctorArgs) -> ExitCode {
     let found = probe();
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
-    let sharing = Sharing::tried();
+    let (sharing, awake) = (Sharing::tried(), awake());
     let memory = default_memory_bytes(&found);
     let swap = Swap::of(memory);
-    let advice = advise(&found, &sharing, &swap);
+    let advice = advise(&found, &sharing, &awake, &swap);
     let report = Report {
         elbowroom_version: env!("CARGO_PKG_VERSION"),
         can_run: mode.is_ok(),
@@ -153,6 +166,7 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
         default_swap: &swap,
         advice: &advice,
         sharing: &sharing,
+        shallow_idle: &awake,
         probe: &found,
     };
     let text = if args.json {
@@ -171,7 +185,7 @@ fn default_memory_bytes(found: &Probe) -> u64 {
 }
 
 /// One line for everything that is missing, the necessary first.
-fn advise(found: &Probe, sharing: &Sharing, swap: &Swap) -> Vec<Advice> {
+fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<Advice> {
     let mut advice = Vec::new();
     let mut add = |about, required, text| advice.push(Advice { about, required, text });
     let userfaultfd = plan::userfaultfd_obstacle(&found.userfaultfd);
@@ -211,6 +225,15 @@ fn advise(found: &Probe, sharing: &Sharing, swap: &Swap) -> Vec<Advice> {
              add CAP_SYS_ADMIN, or use `--sharing trust` for files that no other process uses"
         );
         add("sharing", false, text);
+    }
+    // With many processors there is nothing to be done about it.
+    if !awake.works && awake.errno.is_some() {
+        let text = format!(
+            "idle processors sleep deeply, so each fault takes longer, in a virtual machine twice as long \
+             ({}): run as root, or let a udev rule give you /dev/cpu_dma_latency",
+            reason(awake)
+        );
+        add("idle processors", false, text);
     }
     if let Some(lack) = &swap.lack {
         let less = match swap.bytes {
@@ -279,7 +302,7 @@ fn reason(trial: &Trial) -> &str {
 
 /// The report for people: a table, the mode, the advice.
 fn render(report: &Report<'_>) -> String {
-    let rows = rows(report.probe, report.sharing);
+    let rows = rows(report.probe, report.sharing, report.shallow_idle);
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in rows {
@@ -308,7 +331,7 @@ fn render(report: &Report<'_>) -> String {
     text
 }
 
-fn rows(found: &Probe, sharing: &Sharing) -> Vec<(&'static str, String)> {
+fn rows(found: &Probe, sharing: &Sharing, awake: &Trial) -> Vec<(&'static str, String)> {
     let uffd = &found.userfaultfd;
     let mut rows = vec![
         ("kernel", format!("Linux {}", found.kernel_release)),
@@ -324,6 +347,7 @@ fn rows(found: &Probe, sharing: &Sharing) -> Vec<(&'static str, String)> {
         ("  kernel.io_uring_disabled", show_number(found.io_uring.sysctl_disabled)),
         ("sharing, watches on files", show_trial(&sharing.watch)),
         ("sharing, leases of files", show_trial(&sharing.lease)),
+        ("idle processors kept awake", show_trial(awake)),
         ("huge pages", found.huge_pages.mode.clone().unwrap_or_else(|| "none".to_owned())),
         ("memory", show_memory(found)),
         ("vm.overcommit_memory", show_number(found.memory.overcommit_mode)),

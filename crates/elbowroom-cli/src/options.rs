@@ -77,6 +77,16 @@ pub enum Fork {
     Fail,
 }
 
+/// How deeply idle processors may sleep while faults come often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Idle {
+    /// They stay awake, if that is permitted (root) and the machine has at most 16: a fault wakes two, and
+    /// the time that takes is most of it where memory is in a virtual machine
+    Shallow,
+    /// As deeply as they like, which saves power
+    Deep,
+}
+
 /// All options of the preloaded library.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -116,6 +126,8 @@ pub struct Options {
     pub fallback: Fallback,
     /// Whether other processes may use the files.
     pub sharing: Sharing,
+    /// How deeply idle processors may sleep.
+    pub idle: Idle,
     /// Faults to inject, for tests; contains no `;`.
     pub inject: Option<String>,
     /// Improvements that are off, for measuring; contains no `;`.
@@ -164,6 +176,9 @@ impl Options {
         }
         if self.contention {
             text.push(";contention=1");
+        }
+        if self.idle == Idle::Deep {
+            text.push(";idle=deep");
         }
         if let Some(inject) = &self.inject {
             text.push(format!(";inject={inject}"));
@@ -248,6 +263,7 @@ mod tests {
             contention: false,
             fallback: Fallback::None,
             sharing: Sharing::Auto,
+            idle: Idle::Shallow,
             inject: None,
             ablate: None,
             main_pid: 77,
@@ -279,6 +295,8 @@ mod tests {
             "memory=251658240;min_size=1048576;io=auto;mmu=move;handlers=0;writeback_ms=1000;quiet=0;\
              fallback=none;sharing=auto;main_pid=77"
         );
+        let deep = Options { idle: Idle::Deep, ..sample() };
+        assert!(deep.encode().into_string().unwrap().contains(";idle=deep;"));
     }
 
     #[test]

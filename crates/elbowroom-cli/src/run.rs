@@ -18,7 +18,7 @@ use elbowroom::Config;
 use elbowroom_machine::{PAGE_SIZE, probe};
 
 use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
-use crate::options::{self, Fallback, Fork, Heap, Io, Mmu, Options, Sharing};
+use crate::options::{self, Fallback, Fork, Heap, Idle, Io, Mmu, Options, Sharing};
 use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
 use crate::program::{self, Obstacle};
@@ -112,6 +112,9 @@ pub struct RunArgs {
     /// Whether other processes may use the files that the program maps
     #[arg(long, value_name = "HOW", value_enum, default_value = "auto")]
     sharing: Sharing,
+    /// How deeply idle processors may sleep while page faults come often
+    #[arg(long, value_name = "HOW", value_enum, default_value = "shallow")]
+    idle: Idle,
     /// Make the store fail, for tests
     #[arg(long, value_name = "TEXT", hide = true, value_parser = parse_inject)]
     inject: Option<String>,
@@ -256,6 +259,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
                 contention: args.contention,
                 fallback: args.fallback,
                 sharing: args.sharing,
+                idle: args.idle,
                 inject: args.inject.clone(),
                 ablate: args.ablate.clone(),
                 main_pid: std::process::id(),

@@ -5,6 +5,7 @@
 //!   delivers fault events, and makes wrong accesses fail as the kernel's own do.
 //! * [`soft::SoftMmu`]: the same operations with page tables of our own, for memory that is reached by calls.
 //! * [`WindowTable`]: which addresses are ours; readable from anywhere without a lock.
+//! * [`ShallowIdle`]: how deeply idle processors sleep.
 //! * [`probe`]: what this machine allows.
 //!
 //! Nothing here knows of files, mappings or policies. Nothing here waits for I/O.
@@ -22,6 +23,7 @@ mod buddy;
 mod extent;
 mod foreign;
 mod host;
+mod idle;
 mod layout;
 mod limits;
 mod mmu;
@@ -39,6 +41,7 @@ pub use host::{
     Access, Batches, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, PutBytes, RearmError,
     Replaced, SetupError, UnmapError, Wake,
 };
+pub use idle::ShallowIdle;
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};
 pub use rustix::io::Errno;

@@ -109,6 +109,8 @@ pub struct Options {
     pub fallback: Fallback,
     /// Whether other processes may use the files.
     pub sharing: Sharing,
+    /// Idle processors may sleep deeply while faults come often.
+    pub deep_idle: bool,
     /// Faults to inject, for tests.
     pub inject: Option<String>,
     /// Which improvements are on.
@@ -145,6 +147,7 @@ impl Options {
             contention: false,
             fallback: Fallback::None,
             sharing: Sharing::Auto,
+            deep_idle: false,
             inject: None,
             ablation: Ablation::default(),
             main_pid: 0,
@@ -206,6 +209,7 @@ impl Options {
             "sharing" => {
                 self.sharing = choice(key, value, &[("auto", Sharing::Auto), ("trust", Sharing::Trust)])?;
             }
+            "idle" => self.deep_idle = choice(key, value, &[("shallow", false), ("deep", true)])?,
             "inject" => self.inject = (!value.is_empty()).then(|| value.to_owned()),
             "ablate" => {
                 self.ablation = Ablation::without(value).map_err(|e| format!("{VARIABLE}: {key}: {e}"))?;
@@ -267,6 +271,7 @@ mod tests {
         assert_eq!((options.dirty_bytes, parse("memory=1;dirty=77").unwrap().dirty_bytes), (None, Some(77)));
         assert_eq!((options.swap_bytes, options.swap_by_default), (0, false));
         assert!(parse("memory=1;swap=4096;swap_by_default=1").unwrap().swap_by_default);
+        assert!(!options.deep_idle && parse("memory=1;idle=deep").unwrap().deep_idle);
         assert!(!options.contention && parse("memory=1;contention=1").unwrap().contention);
     }
 
@@ -304,6 +309,7 @@ mod tests {
             ("memory=1;io=fast", "uring"),
             ("memory=1;quiet=yes", "quiet"),
             ("memory=1;contention=2", "contention"),
+            ("memory=1;idle=1", "shallow"),
             ("memory=1;colour=red", "colour"),
             ("memory", "key=value"),
             ("memory=1;handlers=-1", "handlers"),

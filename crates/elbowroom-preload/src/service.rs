@@ -262,6 +262,7 @@ fn config(options: &Options) -> Config {
         changes_wait: Some(state::changes_wait),
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
+        shallow_idle: !options.deep_idle,
         on_late_fork: Some(fork::note_late),
         fork_bound: options.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
         on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),

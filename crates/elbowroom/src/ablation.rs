@@ -34,6 +34,9 @@ pub struct Ablation {
     /// A handler that works nearly all the time shares new faults with the others. Off: it serves all that it
     /// has taken.
     pub shared_faults: bool,
+    /// Idle processors do not sleep deeply while faults come often, where the configuration wants that. Off:
+    /// they do.
+    pub shallow_idle: bool,
     /// Constants that were chosen by measuring.
     pub tuning: Tuning,
 }
@@ -51,13 +54,14 @@ impl Default for Ablation {
             pool_sizing: true,
             given_way: true,
             shared_faults: true,
+            shallow_idle: true,
             tuning: Tuning::default(),
         }
     }
 }
 
 impl Ablation {
-    fn switches(&mut self) -> [(&'static str, &mut bool); 10] {
+    fn switches(&mut self) -> [(&'static str, &mut bool); 11] {
         [
             ("vma_locks", &mut self.vma_locks),
             ("retry_under_vma_lock", &mut self.retry_under_vma_lock),
@@ -69,6 +73,7 @@ impl Ablation {
             ("pool_sizing", &mut self.pool_sizing),
             ("given_way", &mut self.given_way),
             ("shared_faults", &mut self.shared_faults),
+            ("shallow_idle", &mut self.shallow_idle),
         ]
     }
 

@@ -64,6 +64,11 @@ pub struct Config {
     /// Files are managed only while nobody else uses them
     /// ([`Manager::open_through`](crate::Manager::open_through)).
     pub alone: bool,
+    /// While faults come often, idle processors of the machine are kept from sleeping deeply, if that is
+    /// permitted and they are few: each fault wakes two. The handler that does it has a descriptor for it
+    /// meanwhile (`/dev/cpu_dma_latency`), and a child that is forked then, and has the same table of
+    /// descriptors, goes on with it until it closes that, executes a program or ends.
+    pub shallow_idle: bool,
     /// Called before the kernel maps a file that was managed, with the file.
     pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
     /// Called before the manager goes on although a fork was not made within the bound: what its child gets
@@ -115,6 +120,7 @@ impl Config {
             changes_wait: None,
             close_unmapped: false,
             alone: false,
+            shallow_idle: false,
             on_hand_back: None,
             on_late_fork: None,
             fork_bound: FORK_BOUND,
@@ -281,6 +287,17 @@ pub const DELAY: Duration = Duration::from_millis(1);
 /// How long a thread sleeps at most before it looks again whether a change of the layout has ended: a bound,
 /// not a poll.
 pub const CHANGE_LOOK: Duration = Duration::from_millis(10);
+
+/// Over how long it is measured how often a handler is woken, before idle processors may sleep deeply or may
+/// not.
+pub const SHALLOW_IDLE_WINDOW: Duration = Duration::from_millis(20);
+
+/// They may not from so many wake-ups in a second on. Each takes some 50 us less then: one part in twenty of
+/// all time.
+pub const SHALLOW_IDLE_BEGINS: u32 = 1000;
+
+/// They may again from so few on.
+pub const SHALLOW_IDLE_ENDS: u32 = 250;
 
 /// How long new changes of a layout are kept waiting at first for a moment without any. As long after that
 /// they are not.

@@ -299,6 +299,7 @@ impl<P: Platform> Manager<P> {
             throttled_ns: c.get(Event::ThrottledNs),
             memory_waits: c.get(Event::MemoryWaits),
             overdue_faults: c.get(Event::OverdueFaults),
+            shallow_idles: c.get(Event::ShallowIdles),
             foreign_changes: c.get(Event::ForeignChanges),
             folio_moves: c.get(Event::FolioMoves),
             aliased_files: c.get(Event::AliasedFiles),

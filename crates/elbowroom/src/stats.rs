@@ -112,6 +112,8 @@ pub enum Event {
     NotGivenFiles,
     /// Faults that nobody served within their bound.
     OverdueFaults,
+    /// Times that idle processors were kept from sleeping deeply.
+    ShallowIdles,
 }
 
 /// What a fault waits for.
@@ -168,7 +170,7 @@ impl WaitCause {
 }
 
 /// The last of them.
-const LAST: Event = Event::OverdueFaults;
+const LAST: Event = Event::ShallowIdles;
 
 /// The counters of one manager.
 #[derive(Default)]
@@ -281,6 +283,8 @@ pub struct Stats {
     pub memory_waits: u64,
     /// Faults that were not served within their bound, and ended by SIGBUS.
     pub overdue_faults: u64,
+    /// Times that idle processors were kept from sleeping deeply, for as long as faults came often.
+    pub shallow_idles: u64,
     /// Files found changed by another process.
     pub foreign_changes: u64,
     /// Folios that went from one mapping to another: with real pointers each is mapped in one place.

@@ -8,9 +8,12 @@ fn refused() -> Trial {
     Trial { works: false, error: Some("Operation not permitted".to_owned()), errno: Some(1) }
 }
 
+fn works() -> Trial {
+    Trial { works: true, error: None, errno: None }
+}
+
 fn all_sharing() -> Sharing {
-    let yes = Trial { works: true, error: None, errno: None };
-    Sharing { watch: yes.clone(), lease: yes }
+    Sharing { watch: works(), lease: works() }
 }
 
 fn all_swap() -> Swap {
@@ -20,7 +23,7 @@ fn all_swap() -> Swap {
 /// A machine on which nothing is missing.
 fn perfect() -> Probe {
     let mut found = probe();
-    let yes = Trial { works: true, error: None, errno: None };
+    let yes = works();
     let uffd = &mut found.userfaultfd;
     uffd.features = vec!["pagefault_flag_wp", "thread_id", "poison", "move"];
     for trial in [
@@ -51,13 +54,14 @@ fn perfect() -> Probe {
 
 fn report_of(found: &Probe) -> String {
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto).ok();
-    let advice = advise(found, &all_sharing(), &all_swap());
+    let advice = advise(found, &all_sharing(), &works(), &all_swap());
     render(&Report {
         elbowroom_version: "0",
         can_run: mode.is_some(),
         mode: mode.as_ref(),
         default_memory_bytes: 64 << 20,
         default_swap: &all_swap(),
+        shallow_idle: &works(),
         advice: &advice,
         sharing: &all_sharing(),
         probe: found,
@@ -67,7 +71,7 @@ fn report_of(found: &Probe) -> String {
 #[test]
 fn nothing_missing_no_advice() {
     let found = perfect();
-    assert_eq!(advise(&found, &all_sharing(), &all_swap()), []);
+    assert_eq!(advise(&found, &all_sharing(), &works(), &all_swap()), []);
     let text = report_of(&found);
     assert!(
         text.contains(
@@ -99,13 +103,13 @@ fn everything_missing_has_one_line() {
         let mut found = perfect();
         change(&mut found);
         change(&mut all);
-        let advice = advise(&found, &all_sharing(), &all_swap());
+        let advice = advise(&found, &all_sharing(), &works(), &all_swap());
         assert_eq!(advice.len(), 1, "{about}: {advice:?}");
         assert_eq!((advice[0].about, advice[0].required), (about, required));
         assert!(!advice[0].text.contains('\n'), "{about}");
     }
     // Whether pages would be moved or copied matters only where there is a userfaultfd.
-    assert_eq!(advise(&all, &all_sharing(), &all_swap()).len(), changes.len() - 1);
+    assert_eq!(advise(&all, &all_sharing(), &works(), &all_swap()).len(), changes.len() - 1);
     let text = report_of(&all);
     assert!(text.contains("cannot work here") && text.contains("--fallback kernel"), "{text}");
     assert!(text.contains("What must change:\n  userfaultfd:"), "{text}");
@@ -114,7 +118,7 @@ fn everything_missing_has_one_line() {
 #[test]
 fn what_is_left_to_the_kernel_without_watches_is_said() {
     let advice = |sharing: &Sharing| {
-        let mut advice = advise(&perfect(), sharing, &all_swap());
+        let mut advice = advise(&perfect(), sharing, &works(), &all_swap());
         assert_eq!(advice.len(), 1, "{advice:?}");
         let Advice { about, required, text } = advice.remove(0);
         assert_eq!((about, required), ("sharing", false));
@@ -123,14 +127,14 @@ fn what_is_left_to_the_kernel_without_watches_is_said() {
     let leases = Sharing { watch: refused(), ..all_sharing() };
     assert!(advice(&leases).contains("mapped for storing"));
     assert!(advice(&Sharing { lease: refused(), ..leases }).contains("no file is managed"));
-    assert_eq!(advise(&perfect(), &Sharing { lease: refused(), ..all_sharing() }, &all_swap()), []);
+    assert_eq!(advise(&perfect(), &Sharing { lease: refused(), ..all_sharing() }, &works(), &all_swap()), []);
 }
 
 #[test]
 fn what_a_swap_file_lacks_is_said() {
     let advice = |bytes, lack: &str| {
         let swap = Swap { bytes, lack: Some(lack.to_owned()), ..all_swap() };
-        let mut advice = advise(&perfect(), &all_sharing(), &swap);
+        let mut advice = advise(&perfect(), &all_sharing(), &works(), &swap);
         assert_eq!(advice.len(), 1, "{advice:?}");
         let Advice { about, required, text } = advice.remove(0);
         assert_eq!((about, required), ("swap", false));
@@ -143,6 +147,16 @@ fn what_a_swap_file_lacks_is_said() {
     );
     let little = advice(64 << 20, "80 MiB are free there");
     assert!(little.contains("swap for 64 MiB only, since in /var/tmp, 80 MiB are free"), "{little}");
+}
+
+#[test]
+fn who_may_not_keep_processors_awake_is_told() {
+    let advice = |awake: &Trial| advise(&perfect(), &all_sharing(), awake, &all_swap());
+    let told = advice(&refused());
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(!told[0].required && told[0].text.contains("/dev/cpu_dma_latency"), "{told:?}");
+    let many = Trial { works: false, error: Some("there are more than 16 processors".into()), errno: None };
+    assert_eq!(advice(&many), [], "nothing can be done about it");
 }
 
 #[test]

@@ -34,6 +34,11 @@ impl Load {
         self.age();
     }
 
+    /// When the last change was.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
     /// The time since the last change does not count: the arena grew, which another handler would only do at
     /// the same time.
     pub(super) fn forgive(&mut self) {

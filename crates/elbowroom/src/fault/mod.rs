@@ -17,6 +17,7 @@
 mod ahead;
 mod end;
 mod huge;
+mod idle;
 mod inline;
 mod io;
 mod load;
@@ -32,6 +33,7 @@ mod trouble;
 mod watchdog;
 
 use self::ahead::Ahead;
+use self::idle::Idle;
 pub(crate) use self::inline::FaultError;
 use self::io::Io;
 use self::needs::{Got, Need};
@@ -138,6 +140,7 @@ pub(crate) struct Handler<'a, P: Platform> {
     ahead: Ahead,
     /// Whether it may have faults that it tries again by itself.
     pending: bool,
+    idle: Idle,
 }
 
 impl<'a, P: Platform> Handler<'a, P> {
@@ -149,6 +152,8 @@ impl<'a, P: Platform> Handler<'a, P> {
             ready: Ready::default(),
             ahead: Ahead::default(),
             pending: false,
+            // One handler is woken by faults, and shares them out.
+            idle: Idle::new(number == 0 && core.config.shallow_idle && core.config.ablation.shallow_idle),
         }
     }
 
@@ -174,6 +179,10 @@ impl<'a, P: Platform> Handler<'a, P> {
             };
             self.inbox().beat.works(0);
             self.io.load.work_begins();
+            let events_seen = u32::from(woken.readable || woken.kicked) + done.len() as u32;
+            if self.idle.goes_on(events_seen, self.io.load.since()) {
+                self.core.counters.add(Event::ShallowIdles, 1);
+            }
             if self.core.throttle_due().is_some_and(|left| left.is_zero()) {
                 self.core.wake_throttled();
             }
@@ -217,8 +226,8 @@ impl<'a, P: Platform> Handler<'a, P> {
             return Some(Duration::ZERO);
         }
         let pending = self.pending.then_some(DELAY);
-        // Writers whose pause ends: the flusher may be busy with a disk then.
-        pending.into_iter().chain(self.core.throttle_due()).min()
+        // Writers whose pause ends: the flusher may be busy with a disk then. And processors that may sleep.
+        pending.into_iter().chain(self.core.throttle_due()).chain(self.idle.longest_wait()).min()
     }
 
     /// Lets a fork be made, once nothing is being read.
