@@ -122,7 +122,9 @@ const WINDOW_SHARE: usize = 32;
 struct Probe {
     first: u64,
     order: u8,
-    touched: u8,
+    /// How many came with the one that was wanted: others of the 2^`order` pages may have been there.
+    others: u32,
+    touched: u32,
     /// The fault, by number, with which the look is over.
     until: u64,
 }
@@ -132,7 +134,8 @@ struct Probe {
 pub(crate) struct Around {
     /// log2 of how many pages, with that one.
     pub(crate) order: u8,
-    /// They are to be mapped as they are touched: [`Runs::probe`], and then [`Runs::touched`] for each.
+    /// They are to be mapped as they are touched, or come in pieces: [`Runs::probe`], and then
+    /// [`Runs::touched`] for each.
     pub(crate) counted: bool,
 }
 
@@ -184,11 +187,11 @@ impl Runs {
     fn end_probes(&mut self) {
         let plenty = self.plenty;
         while let Some(probe) = self.probes.pop_front_if(|probe| probe.until <= self.faults) {
-            let others = (1 << probe.order) - 1;
-            if plenty {
+            let others = probe.others;
+            if plenty || others == 0 {
                 continue;
             }
-            let part = u32::from(probe.touched).saturating_sub(1).min(others) * 256 / others.max(1);
+            let part = probe.touched.saturating_sub(1).min(others) * 256 / others;
             let region = self.region(probe.first);
             region.touched = (region.touched * 3 + part) / 4;
             self.usual = (self.usual * 15 + part) / 16;
@@ -219,17 +222,18 @@ impl Runs {
         }
     }
 
-    /// A look begins at 2^`order` pages from `first` on, with one that was wanted.
-    pub(crate) fn probe(&mut self, first: u64, order: u8) {
+    /// A look begins at 2^`order` pages from `first` on, of which one was wanted, and so many others came.
+    pub(crate) fn probe(&mut self, first: u64, order: u8, others: u32) {
         let until = self.faults + self.window;
-        self.probes.push_back(Probe { first, order, touched: 0, until });
+        self.probes.push_back(Probe { first, order, others, touched: 0, until });
     }
 
-    /// One of the pages from `first` on is touched for the first time, the one that was wanted, too; `false`:
-    /// the look at them is over.
-    pub(crate) fn touched(&mut self, first: u64) -> bool {
-        // Of two looks at the same pages the later one is meant.
-        let probe = self.probes.iter_mut().rev().find(|probe| probe.first == first);
+    /// One of the pages that are looked at is touched for the first time, the one that was wanted, too;
+    /// `false`: the look at it is over.
+    pub(crate) fn touched(&mut self, page: u64) -> bool {
+        // Of two looks at the same page the later one is meant.
+        let has = |probe: &Probe| page >> probe.order == probe.first >> probe.order;
+        let probe = self.probes.iter_mut().rev().find(|probe| has(probe));
         let open = probe.filter(|probe| probe.until > self.faults);
         open.map(|probe| probe.touched += 1).is_some()
     }
@@ -336,7 +340,7 @@ mod tests {
             if around.counted {
                 counted += 1;
                 let (first, others) = (page >> around.order << around.order, (1 << around.order) - 1);
-                runs.probe(first, around.order);
+                runs.probe(first, around.order, others as u32);
                 assert!(runs.touched(first), "the one that was wanted");
                 touches.push_back((turn + later as u64, first, (others * used).div_ceil(15)));
             }
@@ -394,7 +398,7 @@ mod tests {
         assert_eq!(runs.pages(1, page, 16), 16);
         let density = runs.region(page).touched;
         for turn in 0..20 {
-            runs.probe(turn << REGION_PAGES, 3);
+            runs.probe(turn << REGION_PAGES, 3, 7);
         }
         runs.faults += WINDOW as u64;
         runs.end_probes();

@@ -144,25 +144,33 @@ impl<'a, P: Platform> Pass<'a, P> {
         };
         core.see_to_runs();
         let run = run.around(page, frames.order());
-        let in_pieces = matches!(source, Source::File(_)) && (!alone || around.order >= REST_ORDER);
+        // A look at neighbours is the same whether they are together or not: else what is not would never
+        // be found unwanted.
+        let wanted = !alone || around.order >= REST_ORDER || around.counted;
+        let in_pieces = matches!(source, Source::File(_)) && wanted;
         let brought = match block_in(vma, page, order).filter(|_| in_pieces) {
             _ if alone => page..page + 1,
             Some(block) => block,
             None => run.pages(),
         };
         self.note_run(page, &brought, fault);
-        let sparse = around.counted && frames.order() > 0;
-        if sparse {
-            core.runs().probe(run.first, frames.order());
+        let is_whole = run.order() >= around.order;
+        let sparse = around.counted && (frames.order() > 0 || in_pieces);
+        if sparse && (is_whole || !in_pieces) {
+            core.runs().probe(run.first, frames.order(), frames.pages() as u32 - 1);
         }
         if order == RUN_ORDER && run.first == page {
             self.swap_ahead(mm, vma, run.pages().end);
         }
         if let Source::File(_) = source {
-            let is_whole = run.order() >= around.order;
+            let own = frames.pages() as u32;
             let reading = self.start_swap_in(mm, run, frames, sparse);
             if reading.is_some() && !is_whole && in_pieces {
-                self.swap_rest(mm, vma, page, around.order);
+                let rest = self.swap_rest(mm, vma, page, around.order, sparse);
+                if sparse {
+                    let first = page >> around.order << around.order;
+                    core.runs().probe(first, around.order, own - 1 + rest);
+                }
             }
             return reading.map_or(Outcome::Again, |folio| Outcome::Wait(Reason::Folio(folio)));
         }
@@ -431,7 +439,7 @@ impl<P: Platform> Faults<P> {
             let around = runs.around(page, false);
             if around.counted {
                 folio.state.set(Flag::Sparse);
-                runs.probe(first, folio.order);
+                runs.probe(first, folio.order, folio.pages() as u32 - 1);
             }
             around.order.max(runs.pages(thread, page, folio.pages()).ilog2() as u8).min(folio.order)
         };
@@ -460,7 +468,7 @@ impl<P: Platform> Faults<P> {
         let alone = folio.body().spaces() == 1;
         let at = (addr - base) >> PAGE_SHIFT;
         let present = folio.body_mut().extent().is_mapped(base, at);
-        let sparse = !present && folio.state.test(Flag::Sparse) && self.runs().touched(first);
+        let sparse = !present && folio.state.test(Flag::Sparse) && self.runs().touched(first + at as u64);
         let order = if sparse { 0 } else { order };
         if !present {
             self.note_mapped(folio);

@@ -11,6 +11,7 @@ use crate::platform::Platform;
 use crate::swap::{Source, Swap};
 use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::Mmu;
+use std::cell::Cell;
 use std::ops::Range;
 
 /// Pages of a run.
@@ -39,33 +40,47 @@ impl<P: Platform> Pass<'_, P> {
         }
         for nth in 0..runs {
             let Some(block) = block_in(vma, from + nth * RUN_PAGES, RUN_ORDER) else { return };
-            if !self.read_pieces(mm, block, |folio| _ = folio.state.set(Flag::Readahead)) {
+            if self.read_pieces(mm, block, false, |folio| _ = folio.state.set(Flag::Readahead)).is_none() {
                 return;
             }
         }
     }
 
     /// Has what is in the file of the pages around one read that are out, too, where a run of 2^`order` was
-    /// wanted, and only a part of it was together in the file.
-    pub(super) fn swap_rest(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, order: u8) {
+    /// wanted, and only a part of it was together in the file. `sparse`: it is to be mapped page by page.
+    /// Tells how many pages come.
+    pub(super) fn swap_rest(
+        &mut self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        page: u64,
+        order: u8,
+        sparse: bool,
+    ) -> u32 {
         let core = self.core;
-        if core.groups.root().waiting() <= core.tuning().read_on_max_waiting
-            && let Some(block) = block_in(vma, page, order)
-        {
-            self.read_pieces(mm, block, |_| ());
-        }
+        let busy = core.groups.root().waiting() > core.tuning().read_on_max_waiting;
+        let Some(block) = block_in(vma, page, order).filter(|_| !busy) else { return 0 };
+        let come = Cell::new(0);
+        self.read_pieces(mm, block, sparse, |folio| come.set(come.get() + folio.pages() as u32));
+        come.get()
     }
 
-    /// Begins to read what is in the file of a block of pages; `begun` is told of each folio. `false`: there
+    /// Begins to read what is in the file of a block of pages; `begun` is told of each folio. `None`: there
     /// are no frames for it, and none is freed.
-    fn read_pieces(&mut self, mm: &Mm, block: Range<u64>, begun: impl Fn(&Folio)) -> bool {
+    fn read_pieces(
+        &mut self,
+        mm: &Mm,
+        block: Range<u64>,
+        sparse: bool,
+        begun: impl Fn(&Folio),
+    ) -> Option<()> {
         for run in pieces(&self.core.swap, &mm.anon.out_in(block)) {
-            let Some(frames) = self.core.alloc(run.order()) else { return false };
-            if let Some(folio) = self.start_swap_in(mm, run, frames, false) {
+            let frames = self.core.alloc(run.order())?;
+            if let Some(folio) = self.start_swap_in(mm, run, frames, sparse) {
                 begun(&folio);
             }
         }
-        true
+        Some(())
     }
 
     /// Goes on with [`Pass::swap_ahead`] where a thread has come to a folio that was read ahead of it.

@@ -7,6 +7,7 @@ use elbowroom_sync::{thread, time::Duration};
 
 on_every_machine! {
     what_is_in_pieces_in_the_file_comes_with_few_waits
+    neighbours_in_pieces_come_while_they_are_used
 }
 
 /// Pages that went out at different times are not together in the file. Who reads them in order has them all
@@ -40,4 +41,32 @@ fn what_is_in_pieces_in_the_file_comes_with_few_waits<M: Machine>() {
     m.space().unmap(addr, pages * PAGE).unwrap();
     let stats = m.manager().stats();
     assert_eq!((stats.swap_used_bytes, stats.swap_file_bytes, stats.swap_errors), (0, 0, 0));
+}
+
+/// Neighbours that are not together in the file come along once they are used, and do not once they are not.
+fn neighbours_in_pieces_come_while_they_are_used<M: Machine>() {
+    const RUN: usize = 16;
+    let dir = scratch();
+    let config =
+        Config { swap: 8 * BUDGET, swap_dir: Some(dir.path().into()), ..Config::with_memory(BUDGET) };
+    let Some(m) = M::start(config) else { return };
+    let (pages, port) = (4 * BUDGET as usize / PAGE, m.port());
+    let addr = m.map_anon(pages, Sharing::Private);
+    // In no order, so that none is beside its neighbour.
+    let at_random = |nth: usize| nth * 2741 % pages;
+    (0..pages).map(at_random).for_each(|page| port.store(addr + page * PAGE, &noise(page)));
+    // Pages that came for each that was wanted and not there.
+    let came_for = |wanted: &mut dyn Iterator<Item = usize>| {
+        let before = m.manager().stats();
+        wanted.for_each(|page| port.load(addr + page * PAGE, &mut [0; 8]));
+        let after = m.manager().stats();
+        (after.pswpin - before.pswpin) as f64 / (after.pgmajfault - before.pgmajfault) as f64
+    };
+    // Run by run in no order, and within each in none.
+    let by_runs = |nth: usize| nth / RUN * 1021 % (pages / RUN) * RUN + nth * 7 % RUN;
+    let learning = came_for(&mut (0..2 * pages).map(by_runs));
+    let used = came_for(&mut (0..pages).map(by_runs));
+    let unlearning = came_for(&mut (0..pages).map(at_random));
+    let unused = came_for(&mut (0..pages).map(at_random));
+    assert!(used > 4.0 && unused < 2.0, "{learning}, then {used}; {unlearning}, then {unused}");
 }
