@@ -50,18 +50,18 @@ grep -E '::.* (PASSED|SKIPPED|XFAIL|XPASS)|^FAILED|^ERROR' out | sed 's/ *\\[.*%
     }
 }
 
-/// jemalloc's sources with its tests, as `tests/suites/make` leaves them.
-macro_rules! jemalloc {
+/// A file of what `tests/suites/make` builds.
+macro_rules! suites {
     ($file:literal) => {
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../target/suites/jemalloc/", $file)
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../target/suites/", $file)
     };
 }
 
 program! {
     /// jemalloc's own tests of its functions, each a program; some need options of the allocator.
     jemalloc_tests {
-        needs: &[(jemalloc!("built"), "tests/suites/make")],
-        script: concat!("cd '", jemalloc!(""), "'
+        needs: &[(suites!("built"), "tests/suites/make")],
+        script: concat!("cd '", suites!("jemalloc"), "'
 for source in test/integration/*.c; do
     test=${source%.c}
     if [ ! -x $test ]; then continue; fi
@@ -72,5 +72,19 @@ for source in test/integration/*.c; do
     run ./$test
 done"),
         under: Under::Memory,
+    }
+}
+
+program! {
+    /// snmalloc's own tests, each a program, in their short form. What they print has addresses and times.
+    snmalloc_tests {
+        needs: &[(suites!("built"), "tests/suites/make")],
+        script: concat!("
+for test in '", suites!("snmalloc"), "'/*; do
+    if [ ! -x $test ]; then continue; fi
+    run $test --smoke > out 2>&1 || { tail -n 20 out; exit 1; }
+    basename $test
+done"),
+        under: Under::MuchMemory,
     }
 }
