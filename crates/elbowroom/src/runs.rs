@@ -340,7 +340,7 @@ mod tests {
             if around.counted {
                 counted += 1;
                 let (first, others) = (page >> around.order << around.order, (1 << around.order) - 1);
-                runs.probe(first, around.order, others as u32);
+                runs.probe(first, around.order, others);
                 assert!(runs.touched(first), "the one that was wanted");
                 touches.push_back((turn + later as u64, first, (others * used).div_ceil(15)));
             }
