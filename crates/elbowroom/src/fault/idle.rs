@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_does_not_try_again() {
+    fn without_the_device_nothing_is_held() {
         let mut idle = Idle::new(false);
         let begin = Instant::now();
         assert!((0..100).all(|turn| !idle.goes_on(100, begin + Duration::from_millis(turn * 5))));
