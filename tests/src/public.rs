@@ -38,8 +38,6 @@ pub enum Under {
     Usual,
     /// `--memory 64M --swap 256M` with `--heap all` and `--heap large`: anonymous memory is managed.
     Memory,
-    /// The same with `--swap 2G`: it needs more than 320 MiB.
-    MuchMemory,
 }
 
 /// What the function `other` of a script does.
@@ -107,7 +105,6 @@ impl Program {
             Under::Files => &[Variant::files()],
             Under::Usual => &[Variant::m64()],
             Under::Memory => &[Variant::heap_all(), Variant::heap_large()],
-            Under::MuchMemory => &[Variant::roomy_all(), Variant::roomy_large()],
         };
         let mut problems = String::new();
         for &variant in variants {

@@ -46,10 +46,6 @@ variants! {
     heap_all: 64 Some(&["--memory", "64M", "--swap", "256M", "--heap", "all"]);
     /// The same, but of the heap only large blocks.
     heap_large: 64 Some(&["--memory", "64M", "--swap", "256M", "--heap", "large"]);
-    /// All blocks of the heap, with more swap.
-    roomy_all: 64 Some(&["--memory", "64M", "--swap", "2G", "--heap", "all"]);
-    /// Large blocks of the heap, with more swap.
-    roomy_large: 64 Some(&["--memory", "64M", "--swap", "2G", "--heap", "large"]);
     /// One handler thread.
     handlers1: 16 Some(&["--memory", "16M", "--handlers", "1"]);
     /// Four handler threads.

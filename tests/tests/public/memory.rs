@@ -85,6 +85,6 @@ for test in '", suites!("snmalloc"), "'/*; do
     run $test --smoke > out 2>&1 || { tail -n 20 out; exit 1; }
     basename $test
 done"),
-        under: Under::MuchMemory,
+        under: Under::Memory,
     }
 }

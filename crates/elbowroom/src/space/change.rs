@@ -30,6 +30,12 @@ impl VmaPart {
         Vma::new(self.range.clone(), self.first_page, spec)
     }
 
+    /// Whether a mapping that may have come in its place is private, too, and not locked since.
+    pub(super) fn is_like(&self, vma: &Vma) -> bool {
+        let locked = vma.spec.flags.difference(self.spec.flags).contains(VmaFlags::LOCKED);
+        vma.spec.is_private() && !locked
+    }
+
     /// Ends what cutting it out has begun: the object's reverse map lists it no more.
     fn unlist(&self) {
         if let Some(object) = &self.spec.object {
@@ -428,13 +434,9 @@ impl<P: Platform> Spaces<P> {
         let patience = Patience::bounded();
         self.take_out(mm, part, &patience)?;
         if part.spec.is_private() {
-            let like_the_part = |vma: &Vma| {
-                let locked = vma.spec.flags.difference(part.spec.flags).contains(VmaFlags::LOCKED);
-                vma.spec.is_private() && !locked
-            };
             each_own(mm, &part.page_numbers(), |page| {
                 loop {
-                    match self.drop_own_if(mm, page, &part.page_numbers(), like_the_part) {
+                    match self.drop_own_if(mm, page, &part.page_numbers(), |vma| part.is_like(vma)) {
                         Some(next) => return Ok(next),
                         None if patience.wait() => {}
                         None => return Err(Errno::BUSY),

@@ -7,6 +7,7 @@ use elbowroom_sync::time::{Duration, Instant};
 
 on_every_machine! {
     dont_need_drops_what_is_the_spaces_own
+    what_may_be_freed_takes_no_swap
     remove_zeroes_memory_for_all_its_mappings
     remove_punches_a_hole_into_a_file
     populating_brings_pages_in
@@ -49,6 +50,32 @@ fn dont_need_drops_what_is_the_spaces_own<M: Machine>() {
         m.check_marks(addr, 0..20, 0);
         m.space().unmap(addr, 20 * PAGE).unwrap();
     }
+}
+
+/// Memory that may be freed is, where it is short: nothing of it is written anywhere. What is stored
+/// afterwards stays.
+fn what_may_be_freed_takes_no_swap<M: Machine>() {
+    let Some(m) = M::start(Config { swap: 4 * BUDGET, ..Config::with_memory(BUDGET) }) else { return };
+    let pages = 2 * BUDGET as usize / PAGE;
+    let addr = m.map_anon(pages, Sharing::Private);
+    let kept = pages / 8;
+    let out = || m.manager().stats().swap_used_bytes / PAGE as u64;
+    m.mark(addr, 0..pages, 3);
+    assert!(out() > kept as u64);
+    m.space().advise(addr + kept * PAGE, (pages - kept) * PAGE, Advice::Free).unwrap();
+    assert!(out() <= kept as u64, "{} pages are out", out());
+    // It was short, so all of it is gone.
+    m.check_zero(addr + kept * PAGE, pages - kept);
+    m.check_marks(addr, 0..kept, 3);
+    m.mark(addr, kept..pages, 4);
+    m.check_marks(addr + kept * PAGE, kept..pages, 4);
+    // With plenty of memory it stays.
+    m.space().advise(addr, pages * PAGE, Advice::DontNeed).unwrap();
+    m.mark(addr, 0..64, 5);
+    m.space().advise(addr, 64 * PAGE, Advice::Free).unwrap();
+    m.check_marks(addr, 0..64, 5);
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    assert_eq!(out(), 0);
 }
 
 fn remove_zeroes_memory_for_all_its_mappings<M: Machine>() {
