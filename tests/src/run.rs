@@ -207,13 +207,13 @@ impl Running {
         self.child.id()
     }
 
-    /// Sees to it that it does not run out of time, nor has ended.
+    /// Sees to it that it has not ended yet, `before` something that it is to do, and has time left.
     ///
     /// # Panics
-    /// If it has.
-    pub fn check(&mut self) {
+    /// If it has ended or has run out of time.
+    pub fn check(&mut self, before: &str) {
         if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
-            panic!("{} ended with {status}:\n{}", self.text, self.output("stderr"));
+            panic!("{} ended with {status} before {before}:\n{}", self.text, self.output("stderr"));
         }
         self.check_time();
     }
@@ -224,14 +224,7 @@ impl Running {
     /// If it ends or runs out of time before.
     pub fn wait_for_line(&mut self, line: &str) {
         while !self.stdout().lines().any(|seen| seen == line) {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
-                panic!(
-                    "{} ended with {status} before it said \"{line}\":\n{}",
-                    self.text,
-                    self.output("stderr")
-                );
-            }
-            self.check_time();
+            self.check(&format!("it said \"{line}\""));
             std::thread::sleep(POLL);
         }
     }

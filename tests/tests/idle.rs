@@ -10,7 +10,7 @@ const DEVICE: &str = "/dev/cpu_dma_latency";
 /// Why it cannot be kept here, if that is so.
 fn obstacle() -> Option<String> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    // Of more than 16 the number of the last one has at least two digits, and is not below 16.
+    // They are numbered from 0.
     let last = online.trim().rsplit(['-', ',']).next().and_then(|number| number.parse::<u32>().ok());
     if last.is_none_or(|last| last >= 16) {
         return Some(format!("there may be more than 16 processors: {}", online.trim()));
@@ -33,7 +33,7 @@ fn run(options: &[&str]) -> (bool, u64) {
     let mut held = false;
     while !running.stdout().contains("quiet") {
         held |= holds(&running);
-        running.check();
+        running.check("it was quiet");
         std::thread::sleep(Duration::from_millis(5));
     }
     let quiet = Instant::now();

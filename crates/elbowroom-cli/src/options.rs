@@ -80,8 +80,8 @@ pub enum Fork {
 /// How deeply idle processors may sleep while faults come often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Idle {
-    /// They stay awake, if that is permitted (root) and the machine has at most 16: a fault wakes two, and
-    /// the time that takes is most of it where memory is in a virtual machine
+    /// They stay awake, if that is permitted (root) and the machine has at most 16 of them: each fault wakes
+    /// two, which in a virtual machine takes longer than all the rest of a fault
     Shallow,
     /// As deeply as they like, which saves power
     Deep,

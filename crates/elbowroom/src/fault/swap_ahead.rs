@@ -11,7 +11,6 @@ use crate::platform::Platform;
 use crate::swap::{Source, Swap};
 use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::Mmu;
-use std::cell::Cell;
 use std::ops::Range;
 
 /// Pages of a run.
@@ -60,9 +59,9 @@ impl<P: Platform> Pass<'_, P> {
         let core = self.core;
         let busy = core.groups.root().waiting() > core.tuning().read_on_max_waiting;
         let Some(block) = block_in(vma, page, order).filter(|_| !busy) else { return 0 };
-        let come = Cell::new(0);
-        self.read_pieces(mm, block, sparse, |folio| come.set(come.get() + folio.pages() as u32));
-        come.get()
+        let mut come = 0;
+        self.read_pieces(mm, block, sparse, |folio| come += folio.pages() as u32);
+        come
     }
 
     /// Begins to read what is in the file of a block of pages; `begun` is told of each folio. `None`: there
@@ -72,7 +71,7 @@ impl<P: Platform> Pass<'_, P> {
         mm: &Mm,
         block: Range<u64>,
         sparse: bool,
-        begun: impl Fn(&Folio),
+        mut begun: impl FnMut(&Folio),
     ) -> Option<()> {
         for run in pieces(&self.core.swap, &mm.anon.out_in(block)) {
             let frames = self.core.alloc(run.order())?;
