@@ -1,15 +1,13 @@
 //! madvise. Linux: `do_madvise`, `madvise_vma_behavior`.
 
-use super::change::{AfterChange, Pages, VmaPart, each_own};
-use super::{Space, Spaces, page_align};
+use super::change::{AfterChange, Pages, VmaPart};
+use super::{Space, page_align};
 use crate::fault::FaultError;
-use crate::page::AnonPages;
 use crate::platform::Platform;
 use crate::trace::Verb;
-use crate::vma::{Mm, Pattern, Prot, Sharing, VmaFlags};
+use crate::vma::{Pattern, Prot, Sharing, VmaFlags};
 use crate::writeback::Obstacle;
 use elbowroom_machine::{Denial, Errno, PAGE_SIZE};
-use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 /// Advice.
@@ -208,20 +206,5 @@ impl<P: Platform> Space<P> {
             }
         }
         if whole { Ok(()) } else { Err(Errno::NOMEM) }
-    }
-}
-
-impl<P: Platform> Spaces<P> {
-    /// Frees what belongs to the space at a part of private anonymous memory, and is out; what is in memory,
-    /// too, if memory is short. A page that is pinned stays. Linux: `madvise_free_single_vma`, where pages
-    /// stay until reclaim meets them, unless they are stored to before. Here a store is not seen while a page
-    /// is in its window, and taking it out costs as much as freeing it.
-    fn free_part(&self, mm: &Mm, part: &VmaPart) {
-        let (pages, plenty) = (part.page_numbers(), self.is_plenty());
-        let freed = each_own(mm, &pages, |page| match mm.anon.slot(page) {
-            Slot::Full(folio) if plenty => Ok(AnonPages::first_of(&folio, page) + folio.pages()),
-            _ => Ok(self.drop_own_if(mm, page, &pages, |vma| part.is_like(vma)).unwrap_or(page + 1)),
-        });
-        debug_assert!(freed.is_ok(), "no page is waited for");
     }
 }

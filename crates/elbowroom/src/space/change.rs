@@ -6,12 +6,10 @@ use crate::config::CHANGE_LOOK;
 use crate::object::{MappedRange, Standing};
 use crate::page::{AnonPages, Flag, Folio, LockedFolio};
 use crate::platform::Platform;
-use crate::swap::{NotLoaded, Source};
 use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
 use crate::writeback::{Home, Leave, Patience};
-use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE, PutBytes, UnmapError};
+use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::Arc;
-use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 /// A part of a mapping that a change concerns.
@@ -288,7 +286,7 @@ impl<P: Platform> Spaces<P> {
     ///
     /// # Errors
     /// EBUSY: one has been pinned for longer than patience lasts.
-    fn take_out(&self, mm: &Mm, part: &VmaPart, patience: &Patience) -> Result<(), Errno> {
+    pub(super) fn take_out(&self, mm: &Mm, part: &VmaPart, patience: &Patience) -> Result<(), Errno> {
         if part.spec.is_private() {
             self.split_ends(mm, &part.page_numbers());
             for (first, folio) in mm.anon.in_range(part.page_numbers()) {
@@ -351,155 +349,12 @@ impl<P: Platform> Spaces<P> {
         Ok(())
     }
 
-    /// Calls `put` with the bytes of the pages that belong to the space in a part that has been taken out,
-    /// and with their place in the part.
-    ///
-    /// # Errors
-    /// EIO: one is out, and its bytes cannot be had. That of `put`.
-    pub(super) fn copy_own(&self, mm: &Mm, part: &VmaPart, put: PutBytes<'_>) -> Result<(), Errno> {
-        let mut buffer = vec![0; PAGE_SIZE];
-        let pages = part.page_numbers();
-        each_own(mm, &pages, |page| {
-            let place = |page: u64| ((page - pages.start) as usize) << PAGE_SHIFT;
-            let Some(mut folio) = self.lock_own_within(mm, page, &pages) else {
-                return match self.copy_out(mm, page, &mut buffer)? {
-                    Slot::Word(_) => put(place(page), &buffer).map(|()| page + 1),
-                    Slot::Empty => Ok(page + 1),
-                    // It came in meanwhile: the next look finds the folio.
-                    Slot::Full(_) => Ok(page),
-                };
-            };
-            let (first, len) = (AnonPages::first_of(&folio, page), folio.pages());
-            put(place(first), folio.body_mut().extent().bytes())?;
-            Ok(first + len)
-        })
-    }
-
-    /// What is at a page, and the bytes of one that is out, which stays out.
-    fn copy_out(&self, mm: &Mm, page: u64, to: &mut [u8]) -> Result<Slot<Arc<Folio>>, Errno> {
-        // With a count of its own, so that the bytes stay while they are read.
-        let there = mm.anon.share_out(page, |slot| self.swap.share(slot));
-        let Slot::Word(slot) = there else { return Ok(there) };
-        let copied = loop {
-            match self.swap.seems(slot) {
-                Some(Source::Memory) => match self.swap.load(slot, to) {
-                    // It was written there just now, and stays there.
-                    Err(NotLoaded::InFile) => {}
-                    loaded => break loaded.map_err(|_| Errno::IO),
-                },
-                Some(Source::File(position)) => {
-                    let Some((file, offset)) = self.swap.place(position) else { break Err(Errno::IO) };
-                    break file
-                        .read_buffered(to, offset)
-                        .and_then(|_| self.swap.arrive(slot, to).map_err(|_| Errno::IO));
-                }
-                None => break Err(Errno::IO),
-            }
-        };
-        self.release_slot(slot);
-        copied.map(|_| there)
-    }
-
-    /// Frees the pages that belong to the space in a part that has been taken out.
-    pub(super) fn drop_own(&self, mm: &Mm, part: &VmaPart) {
-        if !part.spec.is_private() {
-            return;
-        }
-        let pages = part.page_numbers();
-        let _: Result<(), Errno> = each_own(mm, &pages, |page| {
-            let Some(folio) = self.lock_own_within(mm, page, &pages) else {
-                // If it came in meanwhile, the next look finds the folio.
-                return Ok(if self.take_own_out(mm, page) { page + 1 } else { page });
-            };
-            let first = AnonPages::first_of(&folio, page);
-            let next = first + folio.pages();
-            self.take_own(mm, first, folio);
-            Ok(next)
-        });
-    }
-
     /// Takes the pages of a part that stays mapped out of the MMU, but for those that are pinned. Any of them
     /// may be back by the time this returns. Linux: `madvise_cold`.
     pub(super) fn deactivate_part(&self, mm: &Mm, part: &VmaPart) {
         // It is a hint.
         let _ = self.take_out(mm, part, &Patience::none());
     }
-
-    /// Takes the pages of a part that stays mapped out of the MMU, and frees those that belong to the space.
-    /// Linux: `madvise_dontneed_single_vma`.
-    ///
-    /// # Errors
-    /// EBUSY: one has been pinned for longer than the bound. The kernel's: denials could not be undone.
-    pub(super) fn forget_part(&self, mm: &Mm, part: &VmaPart) -> Result<(), Errno> {
-        let patience = Patience::bounded();
-        self.take_out(mm, part, &patience)?;
-        if part.spec.is_private() {
-            each_own(mm, &part.page_numbers(), |page| {
-                loop {
-                    match self.drop_own_if(mm, page, &part.page_numbers(), |vma| part.is_like(vma)) {
-                        Some(next) => return Ok(next),
-                        None if patience.wait() => {}
-                        None => return Err(Errno::BUSY),
-                    }
-                }
-            })?;
-        }
-        self.mmu.allow(part.range.clone())
-    }
-
-    /// Frees what belongs to the space at a page, if the mapping there is `wanted` still; what reaches out of
-    /// `within` is split first. Returns the page behind it. `None`: it is pinned there, or the mapping is
-    /// being changed.
-    pub(super) fn drop_own_if(
-        &self,
-        mm: &Mm,
-        page: u64,
-        within: &Range<u64>,
-        wanted: impl Fn(&Vma) -> bool,
-    ) -> Option<u64> {
-        let Some(mut folio) = self.lock_own_within(mm, page, within) else {
-            return match mm.anon.slot(page) {
-                Slot::Empty => Some(page + 1),
-                Slot::Word(_) => {
-                    let vma = mm.enter((page as usize) << PAGE_SHIFT).ok()?;
-                    (!wanted(&vma) || self.take_own_out(mm, page)).then_some(page + 1)
-                }
-                // It came in meanwhile.
-                Slot::Full(_) => None,
-            };
-        };
-        let first = AnonPages::first_of(&folio, page);
-        let next = first + folio.pages();
-        let addr = (first as usize) << PAGE_SHIFT;
-        // While the VMA is entered it does not change, and nobody puts another page there.
-        let vma = mm.enter(addr).ok()?;
-        if wanted(&vma) {
-            // It may have been mapped again since it was taken out; in another space it stays.
-            if self.mmu.unmap_at(folio.body_mut().extent(), addr) == Err(UnmapError::Busy) {
-                return None;
-            }
-            self.take_own(mm, first, folio);
-        }
-        Some(next)
-    }
-}
-
-/// Calls `each` for the pages in a range that belong to the space; it tells from which page on to go on. A
-/// huge folio is one call, if `each` says so. One that was collapsed since the ends of the range were split
-/// reaches beyond it, and is split when it is locked: then each of its pages is one.
-pub(super) fn each_own(
-    mm: &Mm,
-    pages: &Range<u64>,
-    mut each: impl FnMut(u64) -> Result<u64, Errno>,
-) -> Result<(), Errno> {
-    for own in mm.anon.owned_in(pages.clone()) {
-        let end = own.end.min(pages.end);
-        let mut page = own.start.max(pages.start);
-        while page < end {
-            page = each(page)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -508,6 +363,7 @@ mod tests {
     use crate::config::PINNED_BOUND;
     use crate::page::HUGE_PAGES;
     use crate::{Advice, Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use elbowroom_machine::PAGE_SIZE;
 
     use elbowroom_sync::atomic::{AtomicBool, Ordering};
     use elbowroom_sync::thread;

@@ -16,6 +16,7 @@ mod handback;
 mod insert;
 mod lock;
 mod map;
+mod own;
 mod page_out;
 mod populate;
 mod protect;

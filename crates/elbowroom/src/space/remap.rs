@@ -1,8 +1,9 @@
 //! mremap. Linux 6.18: `check_mremap_params`, `remap_move`, `check_prep_vma`, `mremap_to`, `mremap_at`,
 //! `move_vma`.
 
-use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart, each_own};
+use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart};
 use super::map::Place;
+use super::own::each_own;
 use super::{Space, TASK_SIZE, page_align};
 use crate::page::AnonPages;
 use crate::platform::Platform;
