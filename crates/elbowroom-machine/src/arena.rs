@@ -29,20 +29,26 @@ pub(crate) struct Arena {
     /// What was reserved, with the room to align the base.
     reserved: Range<usize>,
     base: usize,
-    frames: usize,
+    /// Frames that there are addresses for.
+    capacity: usize,
     state: Mutex<State>,
     /// A turn of growing it has ended.
     grown: Condvar,
     populated: AtomicUsize,
-    /// What `state` says, for who only wants to know about: frames that are free, and `claimed`.
+    /// What `state` says, for who only wants to know about: frames that are free, `claimed` and `limit`.
     free: AtomicUsize,
     claimed: AtomicUsize,
+    limit: AtomicUsize,
+    /// Frames that were given up.
+    withheld: AtomicUsize,
 }
 
 struct State {
     buddy: Buddy,
     /// Frames below this one are populated or being populated.
     claimed: usize,
+    /// No frame from this one on is ever populated.
+    limit: usize,
     /// Whether a thread populates a block.
     growing: bool,
     /// How often that has ended.
@@ -95,6 +101,7 @@ impl Arena {
         let state = State {
             buddy: Buddy::default(),
             claimed: 0,
+            limit: frames,
             growing: false,
             turn: 0,
             used,
@@ -103,12 +110,14 @@ impl Arena {
         Ok(Self {
             reserved: start..start + len,
             base: start.next_multiple_of(BLOCK_BYTES),
-            frames,
+            capacity: frames,
             state: locks.mutex(LockClass::Frames, state),
             grown: Condvar::new(),
             populated: AtomicUsize::new(0),
             free: AtomicUsize::new(0),
             claimed: AtomicUsize::new(0),
+            limit: AtomicUsize::new(frames),
+            withheld: AtomicUsize::new(0),
         })
     }
 
@@ -125,6 +134,7 @@ impl Arena {
     fn publish(&self, state: &State) {
         self.free.store(state.buddy.free_frames() + state.unbacked.len(), Ordering::Relaxed);
         self.claimed.store(state.claimed, Ordering::Relaxed);
+        self.limit.store(state.limit, Ordering::Relaxed);
     }
 
     /// Whether a thread that has time should call [`Arena::grow`]: few frames are free, and the arena has not
@@ -135,7 +145,7 @@ impl Arena {
 
     /// Whether it has not reached its size. A guess: nothing is locked.
     pub(crate) fn can_grow(&self) -> bool {
-        self.claimed.load(Ordering::Relaxed) < self.frames
+        self.claimed.load(Ordering::Relaxed) < self.limit.load(Ordering::Relaxed)
     }
 
     /// Frames that are free without growing, unbacked ones included. A guess: nothing is locked.
@@ -145,8 +155,8 @@ impl Arena {
 
     /// Whether one part in `one_in` of its size is free. A guess: nothing is locked.
     pub(crate) fn has_free(&self, one_in: usize) -> bool {
-        let rest = self.frames - self.claimed.load(Ordering::Relaxed).min(self.frames);
-        (self.free.load(Ordering::Relaxed) + rest) * one_in >= self.frames
+        let rest = self.limit.load(Ordering::Relaxed).saturating_sub(self.claimed.load(Ordering::Relaxed));
+        (self.free.load(Ordering::Relaxed) + rest) * one_in >= self.frames()
     }
 
     /// Populates one more block, or waits while somebody else does; `false` if the arena has reached its
@@ -171,11 +181,11 @@ impl Arena {
                 return Ok(true);
             }
             let start = state.claimed;
-            if start == self.frames {
+            if start == state.limit {
                 return Ok(false);
             }
             state.growing = true;
-            state.claimed = (start + BLOCK_PAGES).min(self.frames);
+            state.claimed = (start + BLOCK_PAGES).min(state.limit);
             start..state.claimed
         };
         // Ends the turn whatever happens, a panic too: others wait for it.
@@ -262,11 +272,47 @@ impl Arena {
     /// Frames that can be allocated now or after growing.
     pub(crate) fn free_frames(&self) -> usize {
         let state = self.state.lock();
-        state.buddy.free_frames() + state.unbacked.len() + (self.frames - state.claimed)
+        state.buddy.free_frames() + state.unbacked.len() + (state.limit - state.claimed)
     }
 
+    /// Gives up at most so many free frames for good, for memory that something else needs: those without
+    /// memory first. Tells how many it gave up.
+    pub(crate) fn withhold(&self, most: usize) -> usize {
+        let mut state = self.state.lock();
+        let ungrown = most.min(state.limit - state.claimed);
+        state.limit -= ungrown;
+        let empty = state.unbacked.len().min(most - ungrown);
+        let kept = state.unbacked.len() - empty;
+        state.unbacked.truncate(kept);
+        let left = most - ungrown - empty;
+        let taken: Vec<u32> = std::iter::from_fn(|| state.buddy.take(0)).take(left).collect();
+        self.publish(&state);
+        drop(state);
+        for first in &taken {
+            let start = self.base + ((*first as usize) << PAGE_SHIFT);
+            // SAFETY: the frame was free, and is nobody's from now on. Who reads it all the same, without a
+            // right to, finds zeros.
+            let _ = unsafe { mm::madvise(start as *mut _, PAGE_SIZE, Advice::LinuxDontNeed) };
+        }
+        self.populated.fetch_sub(empty + taken.len(), Ordering::Relaxed);
+        let all = ungrown + empty + taken.len();
+        self.withheld.fetch_add(all, Ordering::Relaxed);
+        all
+    }
+
+    /// Frames that were given up.
+    pub(crate) fn withheld(&self) -> usize {
+        self.withheld.load(Ordering::Relaxed)
+    }
+
+    /// Frames that it has, or may grow to: those that were given up are not among them.
     pub(crate) fn frames(&self) -> usize {
-        self.frames
+        self.capacity - self.withheld()
+    }
+
+    /// Frames that there are numbers for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// The addresses that are the arena's.
@@ -291,12 +337,12 @@ impl Arena {
     /// out is never reused, so the address says whose it is.
     fn frame_at(&self, home: usize) -> u32 {
         let frame = home.wrapping_sub(self.base) >> PAGE_SHIFT;
-        assert!(frame < self.frames, "an extent of another arena");
+        assert!(frame < self.capacity, "an extent of another arena");
         frame_number(frame)
     }
 
-    /// Frames that have had memory. All still have it, but for the unbacked ones, and those whose page is in
-    /// a window.
+    /// Frames that have had memory, but for those that were given up. All still have it, but for the unbacked
+    /// ones, and those whose page is in a window.
     pub(crate) fn populated_frames(&self) -> usize {
         self.populated.load(Ordering::Relaxed)
     }
@@ -383,7 +429,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         // An extent that outlives the arena keeps the memory it points to: leaking is safe, unmapping would
         // not be.
-        if self.free_frames() == self.frames {
+        if self.free_frames() == self.frames() {
             // SAFETY: no extent is out, so nobody can reach this memory.
             let _ = unsafe { mm::munmap(self.reserved.start as *mut _, self.reserved.len()) };
         }

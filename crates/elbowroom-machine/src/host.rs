@@ -321,12 +321,23 @@ impl HostMmu {
         self.arena.free(extent);
     }
 
-    /// All frames.
+    /// Gives up at most so many free frames for good, for memory that something else needs: those without
+    /// memory first. Tells how many it gave up.
+    pub fn withhold(&self, most: usize) -> usize {
+        self.arena.withhold(most)
+    }
+
+    /// Frames that were given up.
+    pub fn withheld(&self) -> usize {
+        self.arena.withheld()
+    }
+
+    /// Frames that it has, or may grow to.
     pub fn frames(&self) -> usize {
         self.arena.frames()
     }
 
-    /// Frames that have had memory so far.
+    /// Frames that have had memory so far, but for those that were given up.
     pub fn populated_frames(&self) -> usize {
         self.arena.populated_frames()
     }

@@ -45,10 +45,17 @@ pub trait Mmu: Send + Sync + 'static {
     /// If a page of it is away, or it is of another MMU.
     fn free(&self, extent: Extent);
 
-    /// The size of the arena, in frames.
+    /// Gives up at most so many free frames for good, for memory that something else needs: those without
+    /// memory first. Tells how many it gave up.
+    fn withhold(&self, most: usize) -> usize;
+
+    /// Frames that were given up.
+    fn withheld(&self) -> usize;
+
+    /// The size of the arena, in frames: it is smaller by each that is given up.
     fn frames(&self) -> usize;
 
-    /// Frames that have had memory so far.
+    /// Frames that have had memory so far, but for those that were given up.
     fn populated_frames(&self) -> usize;
 
     /// Frames that can be allocated without growing the arena. A guess.
@@ -185,6 +192,14 @@ macro_rules! same_in_both {
 
         fn free(&self, extent: Extent) {
             self.free(extent);
+        }
+
+        fn withhold(&self, most: usize) -> usize {
+            self.withhold(most)
+        }
+
+        fn withheld(&self) -> usize {
+            self.withheld()
         }
 
         fn frames(&self) -> usize {

@@ -105,6 +105,44 @@ fn the_arena_ends_where_it_was_told_to() {
     assert!(frames(&mmu, 2).is_some());
 }
 
+/// What was never populated is given up first, then free frames, of which the kernel gets the memory back;
+/// nothing that is in use.
+#[test]
+fn frames_are_given_up() {
+    let Some(mmu) = mmu(Mover::Move) else { return };
+    let mut held = frames(&mmu, 9).unwrap();
+    held.bytes_mut().fill(7);
+    let free = frames(&mmu, 5).unwrap();
+    let range = free.bytes().as_ptr() as usize..free.bytes().as_ptr() as usize + free.bytes().len();
+    mmu.free(free);
+    let populated = mmu.populated_frames();
+    assert_eq!(
+        (mmu.frames(), mmu.withhold(1500 - populated), mmu.frames()),
+        (1500, 1500 - populated, populated)
+    );
+    assert!(!mmu.can_grow() && !mmu.grow().unwrap());
+    assert_eq!(mmu.populated_frames(), populated);
+    let has_memory = || range.clone().step_by(PAGE_SIZE).filter(|page| is_present(*page)).count();
+    assert_eq!(has_memory(), 32);
+    // More than are free.
+    assert_eq!(mmu.withhold(usize::MAX), populated - 512);
+    assert_eq!((mmu.frames(), mmu.populated_frames(), mmu.withheld()), (512, 512, 1500 - 512));
+    assert_eq!((has_memory(), mmu.frames_at_hand()), (0, 0));
+    assert!(frames(&mmu, 0).is_none());
+    assert!(held.bytes().iter().all(|byte| *byte == 7));
+    mmu.free(held);
+    assert!(frames(&mmu, 9).is_some(), "what is in use is not given up");
+}
+
+/// Whether an address has memory.
+fn is_present(page: usize) -> bool {
+    use std::os::unix::fs::FileExt;
+    let mut entry = [0; 8];
+    let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+    map.read_exact_at(&mut entry, (page / PAGE_SIZE * 8) as u64).unwrap();
+    u64::from_ne_bytes(entry) >> 63 == 1
+}
+
 #[test]
 fn many_clean_pages_come_home_together() {
     for mover in [Mover::Move, Mover::Copy] {

@@ -132,18 +132,16 @@ impl Config {
         }
     }
 
-    /// Frames of the arena: the budget less the reserve for what describes the frames.
+    /// Frames that the arena has at first: the budget less 1 MiB for what is there in any case. It gives
+    /// frames up as what describes pages grows (`Core::pay_frames`): a folio with its places in the cache, in
+    /// the lists and in the dirty index weighs some 250 bytes, a page that is out, with its slot and its
+    /// place in an index, up to 40. Of a budget of single pages with four times as much swap, all of it used,
+    /// that is a tenth.
     ///
-    /// The reserve is 1 MiB + 1/16 of the budget: 256 bytes for each 4 KiB. A folio, its place in the cache,
-    /// the LRU queue and the dirty index, its shadow entry and its frame in the allocator weigh about 200
-    /// bytes, and there are at most as many folios as frames. What describes a page that is out, its slot and
-    /// its place in an index, weighs up to 40 bytes: of a budget with four times as much swap, another 4 %.
+    /// A model has hardly any frames, and gives none up.
     pub fn arena_frames(&self) -> usize {
-        let page = elbowroom_machine::PAGE_SIZE as u64;
-        // A model has hardly any frames.
-        let for_slots = if cfg!(shuttle) { 0 } else { self.swap / page * SLOT_BYTES };
-        let reserve = (1 << 20) + self.memory / 16 + for_slots;
-        (self.memory.saturating_sub(reserve) / page) as usize
+        let reserve = (1 << 20) + if cfg!(shuttle) { self.memory / 16 } else { 0 };
+        (self.memory.saturating_sub(reserve) / elbowroom_machine::PAGE_SIZE as u64) as usize
     }
 
     /// The most swap that leaves half of the budget to pages, in bytes.
@@ -160,8 +158,11 @@ impl Config {
     }
 }
 
+/// What describes a frame whether it is used or not, in bytes: its shadow entry, and bits of the allocator's.
+pub(crate) const FRAME_BYTES: usize = 16;
+
 /// What describes a page that is out, in bytes, at most.
-const SLOT_BYTES: u64 = 40;
+pub(crate) const SLOT_BYTES: u64 = 40;
 
 /// The most fault handler threads.
 pub const MAX_HANDLERS: usize = 16;

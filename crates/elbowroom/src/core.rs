@@ -15,7 +15,9 @@ mod mappers;
 pub(crate) use mappers::Mapper;
 
 use crate::ablation::Tuning;
-use crate::config::{CHANGE_LOOK, Config, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST};
+use crate::config::{
+    CHANGE_LOOK, Config, FRAME_BYTES, SLOT_BYTES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST,
+};
 use crate::group::{DirtyLimits, Frames, GroupId, Groups};
 use crate::object::{FileObject, ObjectTable};
 use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Waiting, Woken};
@@ -491,11 +493,34 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Bytes of frames and of what describes them, at their most.
+    /// Bytes of frames and of what describes pages, at their most.
     pub(crate) fn peak_bytes(&self) -> u64 {
+        let frames = self.mmu.populated_frames() * PAGE_SIZE + self.mmu.metadata_bytes();
+        frames as u64 + self.described_bytes()
+    }
+
+    /// Bytes of what describes pages. It never shrinks: it is there for the next ones. The soft MMU's tables
+    /// come on top of the budget.
+    fn described_bytes(&self) -> u64 {
+        // The folio, its entry in a list, its places in the index, and what the allocator adds.
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
         let folios = self.groups.root().most_folios() * FOLIO_BYTES;
-        let tables = self.mmu.metadata_bytes() + self.mmu.frames() * 8;
-        (self.mmu.populated_frames() * PAGE_SIZE + folios + tables) as u64
+        let frames = self.mmu.frames() * FRAME_BYTES;
+        (folios + frames) as u64 + self.swap.described() * SLOT_BYTES
+    }
+
+    /// How many frames more the arena should give up for what describes pages.
+    pub(crate) fn owed_frames(&self) -> usize {
+        let wanted = (self.described_bytes() / PAGE_SIZE as u64) as usize;
+        if cfg!(shuttle) { 0 } else { wanted.saturating_sub(self.mmu.withheld()) }
+    }
+
+    /// Has the arena give up as many frames as what describes pages has grown by, at most `most` and those
+    /// that are free.
+    pub(crate) fn pay_frames(&self, most: usize) {
+        let owed = self.owed_frames().min(most);
+        if owed > 0 {
+            self.mmu.withhold(owed);
+        }
     }
 }

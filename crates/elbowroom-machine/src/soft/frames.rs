@@ -49,7 +49,7 @@ impl Frames {
     /// # Panics
     /// If the arena has no such frame.
     pub(super) fn place(&self, frame: u32) -> Place {
-        assert!((frame as usize) < self.arena.frames(), "no such frame");
+        assert!((frame as usize) < self.arena.capacity(), "no such frame");
         Place((frame as usize) << PAGE_SHIFT)
     }
 

@@ -248,12 +248,23 @@ impl SoftMmu {
         f(&bytes)
     }
 
-    /// All frames.
+    /// Gives up at most so many free frames for good, for memory that something else needs: those without
+    /// memory first. Tells how many it gave up.
+    pub fn withhold(&self, most: usize) -> usize {
+        self.shared.frames.arena().withhold(most)
+    }
+
+    /// Frames that were given up.
+    pub fn withheld(&self) -> usize {
+        self.shared.frames.arena().withheld()
+    }
+
+    /// Frames that it has, or may grow to.
     pub fn frames(&self) -> usize {
         self.shared.frames.arena().frames()
     }
 
-    /// Frames that have had memory so far.
+    /// Frames that have had memory so far, but for those that were given up.
     pub fn populated_frames(&self) -> usize {
         self.shared.frames.arena().populated_frames()
     }

@@ -132,7 +132,11 @@ impl<P: Platform> Reclaim<P> {
 
     /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked go to `woken`.
     pub(crate) fn shrink(&self, want: usize, woken: &dyn Woken) -> usize {
-        self.noted(Happened::Reclaim, |freed| [want as u64, *freed as u64], || self.shrink_lists(want, woken))
+        let shrink = || self.shrink_lists(want, woken);
+        let freed = self.noted(Happened::Reclaim, |freed| [want as u64, *freed as u64], shrink);
+        // Not all: whoever waits for frames goes on.
+        self.pay_frames(freed / 2);
+        freed
     }
 
     fn shrink_lists(&self, want: usize, woken: &dyn Woken) -> usize {

@@ -104,6 +104,7 @@ impl<P: Platform> Reclaim<P> {
     }
 
     fn grow_arena(&self) -> bool {
+        self.pay_frames(usize::MAX);
         // Without memory for more, what is there must do.
         self.noted(Happened::Grow, |grown| [u64::from(*grown), 0], || self.mmu.grow().unwrap_or(false))
     }
@@ -118,6 +119,12 @@ impl<P: Platform> Reclaim<P> {
                 self.free_ahead();
             }
             if Instant::now() >= due {
+                if self.owed_frames() > 0 {
+                    // What was split is described by more than before, and nobody may need frames now.
+                    let ready = Ready::default();
+                    self.shrink(FREE_AHEAD_PAGES, &ready);
+                    self.dispatch(ready.take());
+                }
                 chores();
                 due = Instant::now() + SUPPLY_LOOK;
             }
@@ -220,5 +227,47 @@ mod tests {
             }
         }
         assert!(met > 0, "memory was never short");
+    }
+
+    /// Swap that is not used takes nothing of the budget; pages that are out take frames from those that are
+    /// in, and single pages more than large folios.
+    #[test]
+    fn what_describes_pages_is_a_part_of_the_budget() {
+        const BUDGET: usize = 16 << 20;
+        const PAGES: usize = 10 * BUDGET / PAGE_SIZE;
+        let config = Config { swap: 20 * BUDGET as u64, ..Config::with_memory(BUDGET as u64) };
+        let manager = Manager::<Soft>::start_on(config).unwrap();
+        let space = manager.create_space().unwrap();
+        let request = MapRequest {
+            place: Place::Anywhere,
+            len: PAGES * PAGE_SIZE,
+            prot: Prot::READ | Prot::WRITE,
+            may_write: true,
+            sharing: Sharing::Private,
+            object: None,
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let start = space.map(request).unwrap();
+        let (cpu, core) = (space.cpu(), &space.core);
+        let pages = || (0..PAGES).map(|turn| turn * 4099 % PAGES);
+        let before = core.mmu.frames();
+        assert!(before * PAGE_SIZE > BUDGET / 8 * 7, "{before}");
+        for page in pages() {
+            cpu.write_u64(start + page * PAGE_SIZE, !(page as u64)).unwrap();
+        }
+        let expected = (PAGES * 40 + before * 250) / PAGE_SIZE;
+        let gone = before - core.mmu.frames();
+        assert!((expected / 4 * 3..expected * 3 / 2).contains(&gone), "{gone}, not some {expected}");
+        for page in pages() {
+            assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(!(page as u64)));
+        }
+        let peak = core.peak_bytes() as usize - core.mmu.metadata_bytes();
+        assert!(peak <= BUDGET, "{peak}");
+        // What is freed leaves nothing behind but that.
+        space.unmap(start, PAGES * PAGE_SIZE).unwrap();
+        let free = core.mmu.frames_at_hand() + core.swap.frames();
+        assert!(core.mmu.frames() - free < 64, "{} of {}", free, core.mmu.frames());
     }
 }

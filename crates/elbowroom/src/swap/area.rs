@@ -147,6 +147,8 @@ pub struct Swap {
     /// Where compressed pages are expanded on their way to the file.
     staging: Mutex<Option<Frames>>,
     used: AtomicU64,
+    /// Slots that there is memory for: those that are free again, too.
+    described: AtomicU64,
     next: AtomicUsize,
     /// What the pool may use next.
     chunks: Mutex<Chunks>,
@@ -189,6 +191,7 @@ impl Swap {
             queue: locks.mutex(LockClass::Queue, VecDeque::new()),
             staging: locks.mutex(LockClass::Queue, None),
             used: AtomicU64::new(0),
+            described: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             chunks: locks.mutex(LockClass::Queue, Chunks::default()),
             file,
@@ -224,6 +227,11 @@ impl Swap {
     /// Pages that are out.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Pages that there is a slot for: as many as were out at the most.
+    pub fn described(&self) -> u64 {
+        self.described.load(Ordering::Relaxed)
     }
 
     /// Frames that the pool has.
@@ -414,6 +422,7 @@ impl Swap {
                     slots.slots.reserve_exact(more);
                 }
                 slots.slots.push(slot);
+                self.described.fetch_add(1, Ordering::Relaxed);
                 slots.slots.len() - 1
             }
         };

@@ -603,7 +603,7 @@ fn a_disk_that_fails_now_and_then_keeps_what_leaves_the_pool<M: Machine>() {
 fn what_fits_into_the_pool_needs_no_disk<M: Machine>() {
     let dir = scratch();
     let Some(m) = M::start(with_file(dir.path(), Some("write:enospc"))) else { return };
-    let pages = budgets(1) / 10 * 9;
+    let pages = budgets(1);
     let addr = m.map_anon(pages, Sharing::Private);
     store_half_noise(&m, addr, pages);
     for turn in 0..6 * pages {

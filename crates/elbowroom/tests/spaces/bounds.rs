@@ -35,15 +35,13 @@ fn memory_that_runs_out_is_an_error() {
     assert!(m.manager().stats().peak_bytes <= BUDGET);
 }
 
-/// What describes pages that are out is a part of the budget.
+/// More swap than half of the budget can describe is refused.
 #[test]
 fn more_swap_than_the_budget_can_describe_is_refused() {
     let mut config = Config::with_memory(BUDGET);
     let most = config.most_swap();
     assert!((20 * BUDGET..100 * BUDGET).contains(&most), "{most}");
-    let frames = config.arena_frames();
     config.swap = most;
-    assert!((frames / 4..frames / 4 * 3).contains(&config.arena_frames()), "{}", config.arena_frames());
     Manager::<Soft>::start_on(config.clone()).unwrap();
     config.swap += 1;
     let error = Manager::<Soft>::start_on(config).err().expect("too much swap").to_string();
