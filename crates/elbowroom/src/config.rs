@@ -261,15 +261,18 @@ pub const RUN_ORDER: u8 = 4;
 /// log2 of the compressed pages that are written to the swap file at a time. A model has hardly any frames.
 pub const STAGING_ORDER: u8 = if cfg!(shuttle) { 0 } else { RUN_ORDER };
 
-/// Reclaim goes on for a run of so many pages at most while less than one part in this many of the arena is
-/// free in pieces.
+/// Frames are freed for a run only while less than one part in this many of the arena is free in pieces.
 pub const PIECES_SHARE: usize = 8;
 
-/// It does so for so many rounds at most, if others take what it frees.
+/// They are for so many rounds at most, if others take what is freed.
 pub const RUN_ROUNDS: usize = 64;
 
 /// Neighbouring dirty folios are written together, up to so many pages: 1 MiB.
 pub const CLUSTER_PAGES: u64 = 256;
+
+/// Pages of anonymous memory that wait to be written to the swap file, at most, before reclaim stops: those
+/// of a few clusters.
+pub const WRITES_AHEAD: usize = 4 * CLUSTER_PAGES as usize;
 
 /// Rings for writes to several places of a file at once, one for each thread that writes back at a time.
 pub const WRITE_RINGS: usize = 4;

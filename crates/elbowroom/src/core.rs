@@ -159,16 +159,19 @@ impl Drop for Still<'_> {
     }
 }
 
-/// The dirty folios that the flusher is to write soon.
+/// The folios that the flusher is to write soon: dirty ones, and anonymous ones that are to go out.
 pub(crate) struct ToWrite {
     folios: Mutex<Vec<Arc<Folio>>>,
+    /// How many anonymous ones were added and are not done.
+    own: AtomicUsize,
     /// What the flusher sleeps at.
     pub(crate) bell: Bell,
 }
 
 impl ToWrite {
     fn new(locks: &LockStats) -> Self {
-        Self { folios: locks.mutex(LockClass::Queue, Vec::new()), bell: Bell::new(locks) }
+        let folios = locks.mutex(LockClass::Queue, Vec::new());
+        Self { folios, own: AtomicUsize::new(0), bell: Bell::new(locks) }
     }
 
     /// Adds those that are not there. The flusher takes all of them in one turn, so that pages that go out
@@ -176,6 +179,8 @@ impl ToWrite {
     pub(crate) fn add(&self, folios: impl IntoIterator<Item = Arc<Folio>>) {
         let new: Vec<_> = folios.into_iter().filter(|folio| !folio.state.set(Flag::Queued)).collect();
         if !new.is_empty() {
+            let own = new.iter().filter(|folio| !folio.is_cached()).count();
+            self.own.fetch_add(own, Ordering::Relaxed);
             self.folios.lock().extend(new);
             self.bell.ring();
         }
@@ -186,11 +191,24 @@ impl ToWrite {
         self.folios.lock().is_empty()
     }
 
-    /// Takes all.
+    /// Takes all. Cached ones can be added again from now on: they may be stored to while they are written.
+    /// Anonymous ones only when they are [`ToWrite::done`].
     pub(crate) fn take(&self) -> Vec<Arc<Folio>> {
         let folios = std::mem::take(&mut *self.folios.lock());
-        folios.iter().for_each(|folio| _ = folio.state.clear(Flag::Queued));
+        let cached = folios.iter().filter(|folio| folio.is_cached());
+        cached.for_each(|folio| _ = folio.state.clear(Flag::Queued));
         folios
+    }
+
+    /// These anonymous ones, which were taken, are out, or have to be asked for again.
+    pub(crate) fn done(&self, own: &[Arc<Folio>]) {
+        own.iter().for_each(|folio| _ = folio.state.clear(Flag::Queued));
+        self.own.fetch_sub(own.len(), Ordering::Relaxed);
+    }
+
+    /// How many anonymous ones are on their way.
+    pub(crate) fn own(&self) -> usize {
+        self.own.load(Ordering::Relaxed)
     }
 }
 

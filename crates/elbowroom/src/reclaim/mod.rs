@@ -11,6 +11,7 @@ pub(crate) use self::anon::Out;
 
 use crate::config::{
     CHANCE_SAMPLE_ONE_IN, FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR, RUN_ORDER,
+    WRITES_AHEAD,
 };
 use crate::core::Core;
 use crate::group::Frames;
@@ -141,7 +142,8 @@ impl<P: Platform> Reclaim<P> {
 
     fn shrink_lists(&self, want: usize, woken: &dyn Woken) -> usize {
         let freed = self.shrink_inactive(want, woken);
-        if freed == 0 && self.deactivate(want.max(self.tuning().reclaim_batch_pages)) {
+        let batch = want.max(self.tuning().reclaim_batch_pages);
+        if freed == 0 && !self.is_writing_enough() && self.deactivate(batch) {
             return self.shrink_inactive(want, woken);
         }
         freed
@@ -153,7 +155,7 @@ impl<P: Platform> Reclaim<P> {
         let keep_standby = self.listable_frames() / self.tuning().standby_share;
         // Whether the inactive list has only what cannot be taken now.
         let mut barren = false;
-        while freed < want && looks > 0 {
+        while freed < want && looks > 0 && !self.is_writing_enough() {
             let mut lru = self.lru.lock();
             self.balance(&mut lru);
             if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 || barren {
@@ -179,6 +181,14 @@ impl<P: Platform> Reclaim<P> {
             }
         }
         freed
+    }
+
+    /// Whether the flusher has as much anonymous memory to write as is on standby. Who goes on meanwhile
+    /// frees nothing by that, and takes all that is used out of its windows. Linux: `reclaim_throttle`, with
+    /// `VMSCAN_THROTTLE_WRITEBACK`.
+    fn is_writing_enough(&self) -> bool {
+        let standby = self.listable_frames() / self.tuning().standby_share;
+        self.to_write.own() >= standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
     }
 
     /// Takes the oldest of the active list, whatever its share, since there is nothing else; `false` if it

@@ -24,9 +24,8 @@ impl<P: Platform> Reclaim<P> {
     /// freed now.
     pub(crate) fn frames(&self, order: u8, woken: &dyn Woken) -> Option<Frames> {
         let wanted: usize = 1 << order;
-        let mut rounds = 0;
-        while rounds < RECLAIM_ROUNDS || rounds < RUN_ROUNDS && self.should_find_run(order) {
-            rounds += 1;
+        let rounds = if (1..=RUN_ORDER).contains(&order) { RUN_ROUNDS } else { RECLAIM_ROUNDS };
+        for _ in 0..rounds {
             let extent = self.alloc(order);
             self.see_to_supply(order);
             if extent.is_some() {
@@ -35,6 +34,9 @@ impl<P: Platform> Reclaim<P> {
             // What fits in the budget stays in memory, although growing may take as long as reading it again.
             if self.grow_arena() {
                 continue;
+            }
+            if order > 0 && !self.is_short_of_pieces() {
+                break;
             }
             // What is free may be in pieces. Folios of the same size free runs of it, so go on for a while.
             if self.shrink(wanted.max(self.tuning().reclaim_batch_pages), woken) == 0 {
@@ -50,11 +52,12 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Whether to go on until a run is free, although single frames are: if those are used in its place, what
-    /// they are used for goes out and comes back in pieces from then on. What is free in pieces joins again
-    /// when enough of it is.
-    fn should_find_run(&self, order: u8) -> bool {
-        (1..=RUN_ORDER).contains(&order) && self.mmu.frames_at_hand() < self.mmu.frames() / PIECES_SHARE
+    /// Whether to free more until a run is free, although single frames are: if those are used in its place,
+    /// what they are used for goes out and comes back in pieces from then on. What is free in pieces joins
+    /// again when enough of it is, unless what lies between cannot go: the pool has frames everywhere. Then
+    /// all would go out, for runs that never come.
+    fn is_short_of_pieces(&self) -> bool {
+        self.mmu.frames_at_hand() < self.mmu.frames() / PIECES_SHARE
     }
 
     /// A run of 2^`order` frames, if there is one free. Takes no time to speak of.
@@ -227,6 +230,31 @@ mod tests {
             }
         }
         assert!(met > 0, "memory was never short");
+    }
+
+    /// Where much is free, but only single frames, a run is not worth what is in memory.
+    #[test]
+    fn nothing_is_freed_for_a_run_while_much_is_free_in_pieces() {
+        const PAGES: usize = 512;
+        let (manager, space, start) = mapped(Config::with_memory(16 << 20), PAGES);
+        let (cpu, core) = (space.cpu(), &space.core);
+        for page in 0..PAGES {
+            assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
+        }
+        while core.mmu.grow().unwrap() {}
+        let mut held: Vec<_> = std::iter::from_fn(|| core.alloc(0)).collect();
+        held.sort_unstable_by_key(|frames| frames.bytes().as_ptr() as usize);
+        for at in (0..held.len() / 2).rev() {
+            core.free(held.remove(2 * at));
+        }
+        assert!(core.mmu.frames_at_hand() > core.mmu.frames() / 4);
+        for _ in 0..100 {
+            let frames = core.frames(RUN_ORDER, &Ready::default()).expect("some are free");
+            assert_eq!(frames.pages(), 1);
+            core.free(frames);
+        }
+        assert_eq!(manager.stats().evicted_pages, 0);
+        held.into_iter().for_each(|frames| core.free(frames));
     }
 
     /// Swap that is not used takes nothing of the budget; pages that are out take frames from those that are

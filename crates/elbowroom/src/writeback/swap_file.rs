@@ -36,22 +36,30 @@ impl<P: Platform> Writeback<P> {
     pub(crate) fn write_to_swap(&self, mut folios: Vec<Arc<Folio>>) {
         // Nearly always where they are now.
         folios.sort_unstable_by_key(|folio| folio.index);
+        let mut room = true;
         for some in folios.chunks(CLUSTER_PAGES as usize) {
-            let mut taken = Vec::with_capacity(some.len());
-            for folio in some {
-                // The first one's lock is waited for: whoever met the folio may be about to let it go. Who
-                // waits for a folio with others locked could wait for somebody who waits for those.
-                let alone = taken.is_empty();
-                taken.extend(self.take_to_swap(folio, alone));
-            }
-            while !taken.is_empty() {
-                // Without room they stay; reclaim meets them again.
-                let Some(positions) = self.swap.take_positions(taken.len() as u64) else { return };
-                let rest = taken.split_off((positions.end - positions.start) as usize);
-                self.write_run_to_swap(taken, positions);
-                taken = rest;
-            }
+            // Without room they stay; reclaim meets them again.
+            room = room && self.write_cluster_to_swap(some);
+            self.to_write.done(some);
         }
+    }
+
+    /// The same for so many that can be written at once. `false`: there is no room in the file.
+    fn write_cluster_to_swap(&self, folios: &[Arc<Folio>]) -> bool {
+        let mut taken = Vec::with_capacity(folios.len());
+        for folio in folios {
+            // The first one's lock is waited for: whoever met the folio may be about to let it go. Who waits
+            // for a folio with others locked could wait for somebody who waits for those.
+            let alone = taken.is_empty();
+            taken.extend(self.take_to_swap(folio, alone));
+        }
+        while !taken.is_empty() {
+            let Some(positions) = self.swap.take_positions(taken.len() as u64) else { return false };
+            let rest = taken.split_off((positions.end - positions.start) as usize);
+            self.write_run_to_swap(taken, positions);
+            taken = rest;
+        }
+        true
     }
 
     /// A folio's lock, if the folio is to go out still.
