@@ -20,6 +20,8 @@ pub(crate) enum Cause {
     Kernel,
     /// Too much is dirty. In models only: elsewhere it is announced when less is.
     Dirty,
+    /// Memory that could go is being written.
+    Frames,
     /// The last write-back before the process ends.
     LastFlush,
 }

@@ -122,8 +122,9 @@ impl<P: Platform> Reclaim<P> {
                 self.free_ahead();
             }
             if Instant::now() >= due {
+                // What was split is described by more than before, and nobody may need frames now.
+                self.pay_frames(self.mmu.frames_at_hand() / 2);
                 if self.owed_frames() > 0 {
-                    // What was split is described by more than before, and nobody may need frames now.
                     let ready = Ready::default();
                     self.shrink(FREE_AHEAD_PAGES, &ready);
                     self.dispatch(ready.take());

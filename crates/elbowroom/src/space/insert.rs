@@ -11,16 +11,20 @@
 
 use super::Space;
 use super::Spaces;
-use crate::config::{CHANGE_LOOK, OPTIMISTIC_LOOKUPS};
+use crate::config::{CHANGE_LOOK, DELAY, OPTIMISTIC_LOOKUPS};
 use crate::fault::{Outcome, Reason};
 use crate::group::Frames;
 use crate::page::{AnonPages, LockedFolio, Ready};
+use crate::pause::{Cause, pause};
 use crate::platform::Soft;
 use crate::stats::Event;
 use crate::vma::{Prot, Vma};
 use crate::writeback::Patience;
 use elbowroom_machine::{Access, Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::{Arc, thread};
+
+/// How often a buffer waits for what is on its way to the swap file.
+const RECEIVE_PAUSES: u32 = 1000;
 
 /// A page of the budget that is in no space. Dropping it gives its frame back.
 pub struct Buffer {
@@ -76,10 +80,19 @@ impl Space<Soft> {
     /// A page of zeros to receive into, charged to the budget.
     ///
     /// # Errors
-    /// ENOMEM: the budget is used up, and nothing can be freed now.
+    /// ENOMEM: the budget is used up, and nothing can be freed now. What is on its way to the swap file is
+    /// waited for, at most a second.
     pub fn receive_buffer(&self) -> Result<Buffer, Errno> {
-        let extent = self.core.frames(0, self.core.handlers());
-        let mut extent = extent.ok_or(Errno::NOMEM)?;
+        let core = &self.core;
+        let mut pauses = 0;
+        let mut extent = loop {
+            match core.frames(0, core.handlers()) {
+                Some(extent) => break extent,
+                None if core.to_write.own() == 0 || pauses == RECEIVE_PAUSES => return Err(Errno::NOMEM),
+                None => pause(Cause::Frames, DELAY),
+            }
+            pauses += 1;
+        };
         // Its old bytes were somebody else's.
         extent.bytes_mut().fill(0);
         Ok(Buffer { core: self.core.clone(), extent: Some(extent) })
