@@ -517,8 +517,7 @@ impl<P: Platform> Core<P> {
         frames as u64 + self.described_bytes()
     }
 
-    /// Bytes of what describes pages. It never shrinks: it is there for the next ones. The soft MMU's tables
-    /// come on top of the budget.
+    /// Bytes of what describes pages. It never shrinks: it is there for the next ones.
     fn described_bytes(&self) -> u64 {
         // The folio, its entry in a list, its places in the index, and what the allocator adds.
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
@@ -527,10 +526,16 @@ impl<P: Platform> Core<P> {
         (folios + frames) as u64 + self.swap.described() * SLOT_BYTES
     }
 
-    /// How many frames more the arena should give up for what describes pages.
+    /// How many frames more the arena should give up for what describes pages, and for the soft MMU's tables.
+    /// Where these are more than a sixteenth of the arena, the rest comes on top of the budget: they are as
+    /// many as the spaces that the program makes.
     pub(crate) fn owed_frames(&self) -> usize {
-        let wanted = (self.described_bytes() / PAGE_SIZE as u64) as usize;
-        if cfg!(shuttle) { 0 } else { wanted.saturating_sub(self.mmu.withheld()) }
+        if cfg!(shuttle) {
+            return 0;
+        }
+        let described = (self.described_bytes() / PAGE_SIZE as u64) as usize;
+        let tables = (self.mmu.metadata_bytes() / PAGE_SIZE).min(self.mmu.frames() / 16);
+        (described + tables).saturating_sub(self.mmu.withheld())
     }
 
     /// Has the arena give up as many frames as what describes pages has grown by, at most `most` and those

@@ -242,7 +242,10 @@ mod tests {
         for page in 0..PAGES {
             assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
         }
-        while core.mmu.grow().unwrap() {}
+        // Another thread may be growing it, too.
+        while core.mmu.grow().unwrap() || core.mmu.populated_frames() < core.mmu.frames() {
+            thread::yield_now();
+        }
         let mut held: Vec<_> = std::iter::from_fn(|| core.alloc(0)).collect();
         held.sort_unstable_by_key(|frames| frames.bytes().as_ptr() as usize);
         for at in (0..held.len() / 2).rev() {

@@ -29,3 +29,4 @@ mod stores;
 mod storm;
 mod swap;
 mod swap_ahead;
+mod swap_slow;

@@ -1,0 +1,38 @@
+//! Reclaim beside a swap file that is slow.
+
+use super::swap::noise;
+use crate::support::*;
+use elbowroom::{Config, Sharing};
+
+on_every_machine! {
+    what_is_used_stays_while_the_disk_is_slow
+}
+
+/// The disk sets the pace. Meanwhile reclaim does not take all that is used out of its windows, in search of
+/// what can go at once.
+fn what_is_used_stays_while_the_disk_is_slow<M: Machine>() {
+    let dir = scratch();
+    let config = Config {
+        swap: 8 * BUDGET,
+        swap_dir: Some(dir.path().into()),
+        inject: Some("write:slow=20ms".to_owned()),
+        ..Config::with_memory(BUDGET)
+    };
+    let Some(m) = M::start(config) else { return };
+    let (pages, port) = (2 * BUDGET as usize / PAGE, m.port());
+    let (used, addr) = (pages / 8, m.map_anon(pages, Sharing::Private));
+    for page in 0..pages {
+        port.store(addr + page * PAGE, &noise(page));
+        // A part of all is used all the time.
+        let again = page * 4099 % used;
+        if again < page {
+            let mut found = [0; PAGE];
+            port.load(addr + again * PAGE, &mut found);
+            assert!(found == noise(again), "page {again}");
+        }
+    }
+    let stats = m.manager().stats();
+    assert!(stats.pswpout > pages as u64 / 3, "{stats:?}");
+    assert!(stats.second_chances < 2 * stats.pswpout, "{} of {}", stats.second_chances, stats.pswpout);
+    m.space().unmap(addr, pages * PAGE).unwrap();
+}
