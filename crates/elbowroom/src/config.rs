@@ -161,6 +161,9 @@ impl Config {
 /// What describes a frame whether it is used or not, in bytes: its shadow entry, and bits of the allocator's.
 pub(crate) const FRAME_BYTES: usize = 16;
 
+/// Frames that are owed for what describes pages before they are paid at once: some system calls.
+pub(crate) const PAY_AT: usize = 16;
+
 /// What describes a page that is out, in bytes, at most.
 pub(crate) const SLOT_BYTES: u64 = 40;
 

@@ -527,14 +527,14 @@ impl<P: Platform> Core<P> {
     }
 
     /// How many frames more the arena should give up for what describes pages, and for the soft MMU's tables.
-    /// Where these are more than a sixteenth of the arena, the rest comes on top of the budget: they are as
+    /// Where these are more than an eighth of the arena, the rest comes on top of the budget: they are as
     /// many as the spaces that the program makes.
     pub(crate) fn owed_frames(&self) -> usize {
         if cfg!(shuttle) {
             return 0;
         }
         let described = (self.described_bytes() / PAGE_SIZE as u64) as usize;
-        let tables = (self.mmu.metadata_bytes() / PAGE_SIZE).min(self.mmu.frames() / 16);
+        let tables = (self.mmu.metadata_bytes() / PAGE_SIZE).min(self.mmu.frames() / 8);
         (described + tables).saturating_sub(self.mmu.withheld())
     }
 

@@ -7,7 +7,7 @@
 
 use super::Reclaim;
 use crate::config::{
-    DELAY, FREE_AHEAD_PAGES, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
+    DELAY, FREE_AHEAD_PAGES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
 };
 use crate::group::Frames;
 use crate::page::{Ready, Woken};
@@ -84,7 +84,11 @@ impl<P: Platform> Reclaim<P> {
 
     /// Wakes the thread that keeps frames at hand, if there is something for it to do. It frees single frames
     /// only: runs are made by who needs one, of folios that are as large, and would be in pieces otherwise.
+    /// What describes pages is paid for first: nobody reclaims while memory is free.
     fn see_to_supply(&self, order: u8) {
+        if self.owed_frames() >= PAY_AT {
+            self.pay_frames(self.mmu.frames_at_hand() / 2);
+        }
         if self.mmu.wants_to_grow() || order == 0 && self.is_low() {
             self.supply.ring();
         }
@@ -242,11 +246,12 @@ mod tests {
         for page in 0..PAGES {
             assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
         }
-        // Another thread may be growing it, too.
-        while core.mmu.grow().unwrap() || core.mmu.populated_frames() < core.mmu.frames() {
-            thread::yield_now();
+        // All frames. Another thread may be growing the arena, too.
+        let mut held = Vec::new();
+        while core.groups.root().charged_pages() < core.mmu.frames() as u64 {
+            held.extend(core.alloc(0));
+            core.mmu.grow().unwrap();
         }
-        let mut held: Vec<_> = std::iter::from_fn(|| core.alloc(0)).collect();
         held.sort_unstable_by_key(|frames| frames.bytes().as_ptr() as usize);
         for at in (0..held.len() / 2).rev() {
             core.free(held.remove(2 * at));
