@@ -173,9 +173,27 @@ impl<P: Platform> Reclaim<P> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::object::FileObject;
     use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
     use elbowroom_machine::PAGE_SIZE;
+    use elbowroom_sync::Arc;
     use elbowroom_sync::time::Duration;
+
+    /// A mapping of so many pages: of an object to read, or of private memory.
+    fn request(pages: usize, object: Option<Arc<FileObject>>) -> MapRequest {
+        let own = object.is_none();
+        MapRequest {
+            place: Place::Anywhere,
+            len: pages * PAGE_SIZE,
+            prot: if own { Prot::READ | Prot::WRITE } else { Prot::READ },
+            may_write: own,
+            sharing: if own { Sharing::Private } else { Sharing::Shared },
+            object,
+            offset: 0,
+            populate: false,
+            locked: false,
+        }
+    }
 
     /// A space with `pages` of a file mapped.
     fn mapped(config: Config, pages: usize) -> (Manager<Soft>, crate::Space<Soft>, usize) {
@@ -183,18 +201,8 @@ mod tests {
         file.as_file().set_len((pages * PAGE_SIZE) as u64).unwrap();
         let manager = Manager::<Soft>::start_on(config).unwrap();
         let space = manager.create_space().unwrap();
-        let request = MapRequest {
-            place: Place::Anywhere,
-            len: pages * PAGE_SIZE,
-            prot: Prot::READ,
-            may_write: false,
-            sharing: Sharing::Shared,
-            object: Some(manager.open(file.path(), false).unwrap()),
-            offset: 0,
-            populate: false,
-            locked: false,
-        };
-        let start = space.map(request).unwrap();
+        let object = Some(manager.open(file.path(), false).unwrap());
+        let start = space.map(request(pages, object)).unwrap();
         (manager, space, start)
     }
 
@@ -275,18 +283,7 @@ mod tests {
         let config = Config { swap: 20 * BUDGET as u64, ..Config::with_memory(BUDGET as u64) };
         let manager = Manager::<Soft>::start_on(config).unwrap();
         let space = manager.create_space().unwrap();
-        let request = MapRequest {
-            place: Place::Anywhere,
-            len: PAGES * PAGE_SIZE,
-            prot: Prot::READ | Prot::WRITE,
-            may_write: true,
-            sharing: Sharing::Private,
-            object: None,
-            offset: 0,
-            populate: false,
-            locked: false,
-        };
-        let start = space.map(request).unwrap();
+        let start = space.map(request(PAGES, None)).unwrap();
         let (cpu, core) = (space.cpu(), &space.core);
         let pages = || (0..PAGES).map(|turn| turn * 4099 % PAGES);
         let before = core.mmu.frames();
