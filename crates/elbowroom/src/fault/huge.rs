@@ -109,8 +109,7 @@ impl<P: Platform> Faults<P> {
     /// Makes one of the small folios from `first` on, if all are there, nobody uses one just now, and no
     /// other space has one.
     fn collapse(&self, mm: &Mm, first: u64) -> bool {
-        let small: Vec<_> =
-            mm.anon.in_range(first..first + HUGE_PAGES).into_iter().map(|own| own.1).collect();
+        let small: Vec<_> = mm.anon.in_range(first..first + HUGE_PAGES).map(|own| own.1).collect();
         let pages: u64 = small.iter().map(|folio| folio.pages()).sum();
         if pages != HUGE_PAGES || small.len() == 1 {
             return false;

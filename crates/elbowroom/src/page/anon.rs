@@ -20,6 +20,7 @@ use elbowroom_index::xarray::Writer;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::{Guard, Slot, pin};
 use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex, MutexGuard};
+use std::iter;
 use std::ops::Range;
 
 /// log2 of [`HUGE_PAGES`].
@@ -293,8 +294,9 @@ impl AnonPages {
     }
 
     /// The pages of a range that have anything, as folios have them, and what is out one by one; the first
-    /// and the last may reach out of the range. In no order. Misses nothing that is there all the time.
-    pub fn owned_in(&self, pages: Range<u64>) -> Vec<Range<u64>> {
+    /// and the last may reach out of the range. In no order. Misses nothing that is there all the time. Has
+    /// the pages of one block at a time: a list of all that a large range has would take megabytes.
+    pub fn owned_in(&self, pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         self.list(pages, |block, guard, owned| {
             let folios = self.pages.range(block.clone(), guard);
             owned.extend(folios.map(|entry| entry.index..entry.last() + 1));
@@ -303,11 +305,10 @@ impl AnonPages {
     }
 
     /// The folios that have any of a range of pages, each with its first page, which may lie before the
-    /// range. Misses none that is there all the time.
-    pub fn in_range(&self, pages: Range<u64>) -> Vec<(u64, Arc<Folio>)> {
-        if self.whole(|| self.pages.is_empty()) {
-            return Vec::new();
-        }
+    /// range. Misses none that is there all the time; block by block, as [`AnonPages::owned_in`].
+    pub fn in_range(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, Arc<Folio>)> {
+        let none = self.whole(|| self.pages.is_empty());
+        let pages = if none { pages.start..pages.start } else { pages };
         self.list(pages, |block, guard, folios| {
             let found = self.pages.range(block, guard).arcs();
             folios.extend(found.map(|entry| (entry.index, entry.value)));
@@ -324,20 +325,23 @@ impl AnonPages {
 
     /// What `look` finds in a range, block by block: if the lock is needed, it is for one block, since a look
     /// at a large range takes milliseconds, and faults in the range and beside it want the lock, too.
-    fn list<V>(&self, pages: Range<u64>, look: impl Fn(Range<u64>, &Guard, &mut Vec<V>)) -> Vec<V> {
-        let mut all = Vec::new();
-        let mut rest = pages.start;
-        while let Some(first) = self.whole(|| self.first_at(rest..pages.end)) {
+    fn list<V>(
+        &self,
+        pages: Range<u64>,
+        look: impl Fn(Range<u64>, &Guard, &mut Vec<V>),
+    ) -> impl Iterator<Item = V> {
+        let Range { start: mut rest, end: last } = pages;
+        let blocks = iter::from_fn(move || {
+            let first = self.whole(|| self.first_at(rest..last))?;
             // No folio is in two blocks.
-            let end = (((first >> HUGE_ORDER) + 1) << HUGE_ORDER).min(pages.end);
-            all.extend(self.whole(|| {
+            rest = (((first >> HUGE_ORDER) + 1) << HUGE_ORDER).min(last);
+            Some(self.whole(|| {
                 let mut found = Vec::new();
-                look(first..end, &pin(), &mut found);
+                look(first..rest, &pin(), &mut found);
                 found
-            }));
-            rest = end;
-        }
-        all
+            }))
+        });
+        blocks.flatten()
     }
 
     /// The first page of a range that has anything.
@@ -400,10 +404,10 @@ mod tests {
             assert!(pages.put_out(word, word + 1));
         }
         let listed = |range: Range<u64>| {
-            let mut owned = pages.owned_in(range.clone());
+            let mut owned: Vec<_> = pages.owned_in(range.clone()).collect();
             owned.sort_by_key(|own| own.start);
             let found = pages.in_range(range);
-            (owned, found.into_iter().map(|(first, folio)| (first, folio.order)).collect::<Vec<_>>())
+            (owned, found.map(|(first, folio)| (first, folio.order)).collect::<Vec<_>>())
         };
         let (owned, found) = listed(0..u64::MAX >> 12);
         let mut all: Vec<_> = folios.iter().map(|(first, order)| *first..first + (1 << order)).collect();

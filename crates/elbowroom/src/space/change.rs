@@ -454,7 +454,7 @@ mod tests {
         let listed = mm.anon.find(first).unwrap();
         space.advise(start + 9 * PAGE_SIZE, PAGE_SIZE, Advice::Cold).unwrap();
         let mapped = || {
-            let own = mm.anon.in_range(first..first + HUGE_PAGES).into_iter();
+            let own = mm.anon.in_range(first..first + HUGE_PAGES);
             own.filter(|(_, folio)| folio.state.test(Flag::Mapped)).count()
         };
         assert_eq!(mapped(), HUGE_PAGES as usize - 1);

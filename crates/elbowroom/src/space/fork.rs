@@ -137,7 +137,7 @@ impl Space<Soft> {
 
     /// Takes back what a child has got that nobody will ever use.
     fn undo_fork(&self, child: &Space<Soft>) {
-        for page in child.mm.anon.owned_in(ALL_PAGES).into_iter().flatten() {
+        for page in child.mm.anon.owned_in(ALL_PAGES).flatten() {
             loop {
                 if let Some(folio) = self.core.lock_own(&child.mm, page) {
                     break child.core.take_own(&child.mm, page, folio);
