@@ -212,7 +212,7 @@ tuning! {
     /// With more faults waiting than this, sequential streams are not read ahead of their readers.
     read_on_max_waiting: usize = 16, off usize::MAX;
     /// Runs of 64 KiB that are read from the swap file ahead of a thread that goes through anonymous memory.
-    swap_ahead_runs: u64 = 8, off 0;
+    swap_ahead_runs: u64 = 32, off 0;
     /// One part in this many of the arena waits, unmapped, to be touched again or freed.
     standby_share: usize = 16, off usize::MAX;
     /// How much of the arena the active list may have, in percent.
