@@ -162,7 +162,7 @@ impl Drop for Still<'_> {
 /// The folios that the flusher is to write soon: dirty ones, and anonymous ones that are to go out.
 pub(crate) struct ToWrite {
     folios: Mutex<Vec<Arc<Folio>>>,
-    /// How many anonymous ones were added and are not done.
+    /// How many pages of anonymous ones were claimed and are not done.
     own: AtomicUsize,
     /// What the flusher sleeps at.
     pub(crate) bell: Bell,
@@ -177,13 +177,19 @@ impl ToWrite {
     /// Adds those that are not there. The flusher takes all of them in one turn, so that pages that go out
     /// together lie together in the swap file.
     pub(crate) fn add(&self, folios: impl IntoIterator<Item = Arc<Folio>>) {
-        let new: Vec<_> = folios.into_iter().filter(|folio| !folio.state.set(Flag::Queued)).collect();
+        let new = self.claim(folios);
         if !new.is_empty() {
-            let own = new.iter().filter(|folio| !folio.is_cached()).count();
-            self.own.fetch_add(own, Ordering::Relaxed);
             self.folios.lock().extend(new);
             self.bell.ring();
         }
+    }
+
+    /// Those that nobody is to write yet: from now on the caller is, or the flusher. Anonymous ones count
+    /// until they are [`ToWrite::done`].
+    pub(crate) fn claim(&self, folios: impl IntoIterator<Item = Arc<Folio>>) -> Vec<Arc<Folio>> {
+        let new: Vec<_> = folios.into_iter().filter(|folio| !folio.state.set(Flag::Queued)).collect();
+        self.own.fetch_add(own_pages(&new), Ordering::Relaxed);
+        new
     }
 
     /// Whether there are none.
@@ -200,16 +206,22 @@ impl ToWrite {
         folios
     }
 
-    /// These anonymous ones, which were taken, are out, or have to be asked for again.
+    /// These anonymous ones, which were claimed, are out, or have to be asked for again.
     pub(crate) fn done(&self, own: &[Arc<Folio>]) {
         own.iter().for_each(|folio| _ = folio.state.clear(Flag::Queued));
-        self.own.fetch_sub(own.len(), Ordering::Relaxed);
+        let before = self.own.fetch_sub(own_pages(own), Ordering::Relaxed);
+        debug_assert!(before >= own_pages(own), "only what was claimed is done");
     }
 
-    /// How many anonymous ones are on their way.
+    /// How many pages of anonymous ones are on their way.
     pub(crate) fn own(&self) -> usize {
         self.own.load(Ordering::Relaxed)
     }
+}
+
+/// How many pages the anonymous ones have.
+fn own_pages(folios: &[Arc<Folio>]) -> usize {
+    folios.iter().filter(|folio| !folio.is_cached()).map(|folio| folio.pages() as usize).sum()
 }
 
 /// Work for one handler thread.

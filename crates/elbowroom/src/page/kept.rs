@@ -21,6 +21,11 @@ pub struct Home {
 pub struct Kept(Vec<(u16, Home)>);
 
 impl Kept {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Page `page` of the folio has this one.
     pub fn add(&mut self, page: usize, home: Home) {
         // Most folios have one page.

@@ -141,12 +141,12 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Splits a locked huge folio that reclaim has met into what goes out at a time.
-    pub(super) fn split_to_swap(&self, huge: LockedFolio<'_>) {
-        let first = huge.body().rmap.pages()[0];
+    /// Splits a locked folio of a space into those of 2^`order` pages, which can go out.
+    pub(crate) fn split_to_swap(&self, large: LockedFolio<'_>, order: u8) {
+        let first = large.body().rmap.pages()[0];
         // A space has it, so the space is there.
         if let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) {
-            self.split_own(&mm, first, RUN_ORDER, huge);
+            self.split_own(&mm, first, order, large);
         }
     }
 
@@ -164,7 +164,8 @@ impl<P: Platform> Reclaim<P> {
         let (spaces, home) = (folio.body().spaces() as u32, folio.body_mut().kept.take(0));
         match self.keep(own, home, spaces, self.swap.room(1, self.is_plenty()), &mut Compressor::new()) {
             Ok((slot, own)) => {
-                self.leave_spaces(&mut folio, slot);
+                self.swap.queue_up(&[slot]);
+                self.leave_spaces(&mut folio, &[slot]);
                 self.give_frames(own.into_iter().collect());
                 Out::Gone(1)
             }
@@ -176,13 +177,22 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// The same for a larger folio, page by page.
+    /// The same for a larger folio: all of it, if all of it goes to the file, or else page by page.
     fn swap_run_out(&self, mut large: LockedFolio<'_>, to_file: &mut Vec<Arc<Folio>>) -> Out {
+        if large.state.test(Flag::Queued) {
+            return Out::ToFile(large.into_folio());
+        }
         let mut compressor = Compressor::new();
         let first = large.body().rmap.pages()[0];
         let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
         // The same for all: they come in together if their bytes are in the same place.
         let room = self.swap.room(large.pages() as usize, self.is_plenty());
+        if !room.pool && large.body().kept.is_empty() {
+            let mut pages = large.body_mut().extent().bytes().chunks(PAGE_SIZE);
+            if pages.all(|page| compressor.place(page, room) == Placement::File) {
+                return Out::ToFile(large.into_folio());
+            }
+        }
         let begins = &large.body_mut().extent().bytes()[..PAGE_SIZE];
         if compressor.place(begins, room) == Placement::Full {
             return Out::NoRoom(large.into_folio());
@@ -204,7 +214,13 @@ impl<P: Platform> Reclaim<P> {
                 }
             });
         }
-        let gone = parts.len() - stay.len();
+        let slots = parts.iter().filter_map(|part| match part {
+            Slot::Word(slot) => Some(*slot),
+            _ => None,
+        });
+        let slots: Vec<_> = slots.collect();
+        self.swap.queue_up(&slots);
+        let gone = slots.len();
         let split = mm.anon.split_out(first, large.arc(), parts);
         assert!(split, "what is at a page changes only under its folio's lock");
         large.state.set(Flag::Dead);
@@ -328,16 +344,20 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Puts the number of its slot in the place of a locked folio, in all spaces that have it.
-    pub(crate) fn leave_spaces(&self, folio: &mut LockedFolio<'_>, slot: u64) {
+    /// Puts the numbers of its pages' slots in the place of a locked folio, in all spaces that have it. Only
+    /// one has a larger one.
+    pub(crate) fn leave_spaces(&self, folio: &mut LockedFolio<'_>, slots: &[u64]) {
         for &page in folio.body().rmap.pages() {
             let mm = self.spaces.of((page as usize) << PAGE_SHIFT);
-            let out = mm.is_some_and(|mm| mm.anon.swap_out(page, folio.arc(), slot));
+            let out = mm.is_some_and(|mm| match slots {
+                [slot] => mm.anon.swap_out(page, folio.arc(), *slot),
+                _ => mm.anon.split_out(page, folio.arc(), slots.iter().copied().map(Slot::Word).collect()),
+            });
             assert!(out, "what is at a page changes only under its folio's lock");
         }
         folio.state.set(Flag::Dead);
         self.groups.root().remove_folio();
-        self.counters.add(Event::SwapOuts, 1);
+        self.counters.add(Event::SwapOuts, slots.len() as u64);
     }
 
     /// Sees to it that the pool has frames, and the way from it to the file: when memory is short it is too

@@ -32,6 +32,10 @@ use std::ops::Deref;
 /// Memory is plenty while a sixteenth of the arena is free.
 const PLENTY: usize = 16;
 
+/// Of folios that are dead, and not of those that there are, the lists have at most one for so many frames: a
+/// few bytes for each of all frames.
+const DEAD_SHARE: usize = 16;
+
 /// Where a folio that reclaim met goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -286,7 +290,7 @@ impl<P: Platform> Reclaim<P> {
             };
             if !victim.is_cached() && victim.order > RUN_ORDER {
                 // Its parts are listed.
-                self.split_to_swap(victim);
+                self.split_to_swap(victim, RUN_ORDER);
                 aged += 1;
                 continue;
             }
@@ -448,6 +452,13 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn discard(&self, folio: &mut LockedFolio<'_>) {
         self.evict(folio);
         self.dead.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// [`Reclaim::purge`], if there are so many that what they take counts.
+    pub(crate) fn purge_if_many(&self) {
+        if self.dead.load(Ordering::Relaxed) > self.mmu.frames() / DEAD_SHARE {
+            self.purge();
+        }
     }
 
     /// Drops the lists' entries of folios that left their caches without reclaim.

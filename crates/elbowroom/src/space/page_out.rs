@@ -51,7 +51,7 @@ impl<P: Platform> Spaces<P> {
                 Out::NoRoom(_) => break,
             }
         }
-        self.write_to_swap(to_file);
+        self.write_to_swap(self.to_write.claim(to_file));
     }
 
     /// A folio that the space has from a page on, locked, and not larger than what goes out at a time: of a

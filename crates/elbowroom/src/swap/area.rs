@@ -322,7 +322,7 @@ impl Swap {
 
     /// Keeps a page as [`super::Compressor::place`] has it, for so many spaces; gives the slot's number, and
     /// takes frames, one page each, if it must. `sum`: the checksum of the page; `home`: the page of the file
-    /// that has the bytes, too, which is the slot's from now on.
+    /// that has the bytes, too, which is the slot's from now on. [`Swap::queue_up`] is to be called then.
     ///
     /// # Errors
     /// What is missing; nothing was taken.
@@ -350,22 +350,23 @@ impl Swap {
         if let (Some(position), false) = (home, matches!(tier, Tier::Pool { home: Some(_), .. })) {
             self.free_position(position);
         }
-        let number = self.add(tier, sum, spaces);
-        if let (Tier::Pool { .. }, Some(_)) = (tier, &self.sizing) {
-            self.queue_up(number);
-        }
-        Ok(number)
+        Ok(self.add(tier, sum, spaces))
     }
 
-    /// Adds a slot in the pool to the queue of those that may leave it.
-    fn queue_up(&self, number: u64) {
+    /// Adds slots, of which some are in the pool perhaps, to the queue of those that may leave it: they leave
+    /// it together, and lie together in the file then. Until this is called for a slot, it stays there.
+    pub fn queue_up(&self, numbers: &[u64]) {
+        if self.sizing.is_none() {
+            return;
+        }
         let mut queue = self.queue.lock();
         // Half of them may be of slots that are not in the pool any more.
         if queue.len() as u64 > 2 * self.pool.objects() + QUEUE_SLACK {
             let mut kept = HashSet::new();
             queue.retain(|&other| self.pool_slot(u64::from(other)).is_some() && kept.insert(other));
         }
-        queue.push_back(number as u32);
+        let in_pool = numbers.iter().filter(|&&number| self.pool_slot(number).is_some());
+        queue.extend(in_pool.map(|&number| number as u32));
     }
 
     /// The same for a page that has been written to a page of the file, which is the slot's from now on.

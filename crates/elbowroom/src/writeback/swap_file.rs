@@ -12,8 +12,9 @@ use crate::page::{Flag, Folio, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::swap::Oldest;
-use elbowroom_machine::PAGE_SIZE;
+use elbowroom_machine::{Extent, PAGE_SIZE};
 use elbowroom_sync::Arc;
+use std::iter;
 use std::ops::Range;
 
 /// What came of writing pages of the pool to the file.
@@ -31,17 +32,20 @@ pub(crate) enum PoolWritten {
 const POOL_WRITES: usize = 16;
 
 impl<P: Platform> Writeback<P> {
-    /// Writes folios of anonymous memory that are to go out, as far as they were not touched since, and
-    /// frees their frames.
+    /// Writes folios of anonymous memory that were claimed to go out, as far as they were not touched since,
+    /// and frees their frames.
     pub(crate) fn write_to_swap(&self, mut folios: Vec<Arc<Folio>>) {
         // Nearly always where they are now.
         folios.sort_unstable_by_key(|folio| folio.index);
-        let mut room = true;
-        for some in folios.chunks(CLUSTER_PAGES as usize) {
+        let (mut room, mut rest) = (true, &folios[..]);
+        while !rest.is_empty() {
+            let (some, others) = rest.split_at(cluster(rest));
             // Without room they stay; reclaim meets them again.
             room = room && self.write_cluster_to_swap(some);
             self.to_write.done(some);
+            rest = others;
         }
+        self.purge_if_many();
     }
 
     /// The same for so many that can be written at once. `false`: there is no room in the file.
@@ -53,13 +57,26 @@ impl<P: Platform> Writeback<P> {
             let alone = taken.is_empty();
             taken.extend(self.take_to_swap(folio, alone));
         }
-        while !taken.is_empty() {
-            let Some(positions) = self.swap.take_positions(taken.len() as u64) else { return false };
-            let rest = taken.split_off((positions.end - positions.start) as usize);
-            self.write_run_to_swap(taken, positions);
-            taken = rest;
+        let pages = |taken: &[LockedFolio<'_>]| taken.iter().map(|folio| folio.pages() as usize).sum();
+        let wanted: usize = pages(&taken);
+        let mut positions = Vec::with_capacity(wanted);
+        while positions.len() < wanted
+            && let Some(run) = self.swap.take_positions((wanted - positions.len()) as u64)
+        {
+            positions.extend(run);
         }
-        true
+        let room = positions.len() == wanted;
+        // Those for which there is no room stay. There may be some for their pages one by one.
+        while pages(&taken) > positions.len()
+            && let Some(folio) = taken.pop()
+        {
+            if folio.order > 0 {
+                self.split_to_swap(folio, 0);
+            }
+        }
+        positions.drain(pages(&taken)..).for_each(|position| self.swap.free_position(position));
+        self.write_folios_to_swap(taken, &positions);
+        room
     }
 
     /// A folio's lock, if the folio is to go out still.
@@ -70,7 +87,7 @@ impl<P: Platform> Writeback<P> {
             LockedFolio::try_lock(folio.clone(), &self.waits, self.handlers()).ok()?
         };
         let home = folio.body().extent.as_ref().is_some_and(|frames| frames.is_home());
-        let wanted = home && folio.order == 0 && !folio.state.test(Flag::Dead) && !folio.state.is_held();
+        let wanted = home && !folio.state.test(Flag::Dead) && !folio.state.is_held();
         wanted.then_some(folio)
     }
 
@@ -145,45 +162,88 @@ impl<P: Platform> Writeback<P> {
         written.is_ok() && (bytes > 0 || left > 0)
     }
 
-    /// Writes folios of a page each to neighbouring pages of the file, as many.
-    fn write_run_to_swap(&self, mut folios: Vec<LockedFolio<'_>>, positions: Range<u64>) {
-        let Some((file, offset)) = self.swap.place(positions.start) else { return };
+    /// Writes folios to pages of the file, of which there are as many.
+    fn write_folios_to_swap(&self, mut folios: Vec<LockedFolio<'_>>, positions: &[u64]) {
         folios.iter().for_each(|folio| folio.begin_io(Flag::Writeback));
-        // Nobody sees them before they are written, or are what they were again.
-        let sums: Vec<_> = folios
-            .iter_mut()
-            .zip(positions.clone())
-            .map(|(folio, position)| {
-                let page = folio.body_mut().extent().bytes_mut();
-                let sum = checksum(page);
+        let (mut sums, mut places) = (Vec::with_capacity(positions.len()), positions.iter());
+        for folio in &mut folios {
+            // Nobody sees them before they are written, or are what they were again.
+            let pages = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE);
+            for (page, &position) in pages.zip(&mut places) {
+                sums.push(checksum(page));
                 self.swap.seal(page, position);
-                sum
-            })
-            .collect();
-        let frames = folios.iter().filter_map(|folio| folio.body().extent.as_deref());
-        let parts: Vec<_> = frames.map(|extent| (extent, 0..PAGE_SIZE)).collect();
-        let begun_ns = self.begin_transfer();
-        let written = file.write_vectored(&parts, offset);
-        let place = [offset, (parts.len() * PAGE_SIZE) as u64];
-        self.note_transfer(file.id(), written.is_ok(), begun_ns, place);
-        self.swap.note_written(written.is_ok());
+            }
+        }
+        let extents = folios.iter().filter_map(|folio| folio.body().extent.as_deref());
+        let pages = extents.flat_map(|extent| {
+            let starts = (0..extent.pages()).map(|page| page * PAGE_SIZE);
+            starts.map(move |start| (extent, start..start + PAGE_SIZE))
+        });
+        let pages: Vec<_> = pages.collect();
+        let (mut written, mut rest) = (Vec::with_capacity(pages.len()), &pages[..]);
+        for run in positions.chunk_by(|one, next| one + 1 == *next) {
+            let (parts, others) = rest.split_at(run.len());
+            written.extend(iter::repeat_n(self.write_run_to_swap(parts, run[0]), run.len()));
+            rest = others;
+        }
         folios.iter().for_each(|folio| folio.end_io(Flag::Writeback));
-        if written.is_err() {
+        let mut begin = 0;
+        for folio in folios {
+            let pages = begin..begin + folio.pages() as usize;
+            begin = pages.end;
+            let all = written[pages.clone()].iter().all(|written| *written);
+            self.end_swap_out(folio, &positions[pages.clone()], &sums[pages], all);
+        }
+    }
+
+    /// Writes pages to those of the file from `position` on.
+    fn write_run_to_swap(&self, pages: &[(&Extent, Range<usize>)], position: u64) -> bool {
+        let Some((file, offset)) = self.swap.place(position) else { return false };
+        let begun_ns = self.begin_transfer();
+        let written = file.write_vectored(pages, offset).is_ok();
+        self.note_transfer(file.id(), written, begun_ns, [offset, (pages.len() * PAGE_SIZE) as u64]);
+        self.swap.note_written(written);
+        if !written {
             // A full disk, perhaps. The pages stay in memory.
             self.counters.add(Event::SwapErrors, 1);
         }
-        for ((mut folio, position), sum) in folios.into_iter().zip(positions).zip(sums) {
-            let spaces = folio.body().spaces() as u32;
-            let kept = written.is_ok().then(|| self.swap.keep_in_file(position, sum, spaces));
-            if let Some(Ok(slot)) = kept {
-                let own = folio.body_mut().extent.take();
-                self.leave_spaces(&mut folio, slot);
-                self.note_dead();
-                own.into_iter().for_each(|own| self.free(own));
-            } else {
-                self.swap.unseal(folio.body_mut().extent().bytes_mut(), position);
-                self.swap.free_position(position);
-            }
+        written
+    }
+
+    /// A folio whose pages were sealed for these of the file, and perhaps `written` there, is out, or stays.
+    fn end_swap_out(&self, mut folio: LockedFolio<'_>, positions: &[u64], sums: &[u64], written: bool) {
+        let (spaces, mut slots) = (folio.body().spaces() as u32, Vec::with_capacity(positions.len()));
+        if written {
+            let pages = positions.iter().zip(sums);
+            slots.extend(pages.map_while(|(at, sum)| self.swap.keep_in_file(*at, *sum, spaces).ok()));
+        }
+        if slots.len() == positions.len() {
+            let own = folio.body_mut().extent.take();
+            self.leave_spaces(&mut folio, &slots);
+            self.note_dead();
+            own.into_iter().for_each(|own| self.free(own));
+            return;
+        }
+        let bytes = folio.body_mut().extent().bytes_mut();
+        for (page, &position) in bytes.chunks_mut(PAGE_SIZE).zip(positions) {
+            self.swap.unseal(page, position);
+        }
+        // A slot gives its page of the file back.
+        positions[slots.len()..].iter().for_each(|position| self.swap.free_position(*position));
+        slots.into_iter().for_each(|slot| (0..spaces).for_each(|_| self.release_slot(slot)));
+        if written && folio.order > 0 {
+            // Not all pages that may be out are.
+            self.split_to_swap(folio, 0);
         }
     }
+}
+
+/// How many of these folios, of which there are some, are written at once.
+fn cluster(folios: &[Arc<Folio>]) -> usize {
+    let mut pages = 0;
+    let fits = |folio: &&Arc<Folio>| {
+        pages += folio.pages();
+        pages <= CLUSTER_PAGES
+    };
+    folios.iter().take_while(fits).count().max(1)
 }

@@ -107,7 +107,7 @@ impl Swap {
             slot.tier = Tier::Pool { handle, leaving: false, home: None };
         };
         if self.if_leaving(number, stays).is_some() {
-            self.queue_up(number);
+            self.queue_up(&[number]);
         }
     }
 

@@ -98,9 +98,32 @@ fn a_corrupt_page_does_not_leave_the_pool() {
     all_is_free(&swap, &groups, &mmu);
 }
 
+/// Pages of two folios that go out at the same time leave folio by folio, and so lie in the file.
+#[test]
+fn slots_that_are_queued_together_leave_together() {
+    let (mmu, groups) = arena();
+    let swap = with_file(1000);
+    let numbers: Vec<_> = (0..6)
+        .map(|nth| keep_with(&swap, &groups, &mmu, &text(&format!("number {nth}, which compresses ")), None))
+        .collect();
+    assert!(oldest(&swap).is_none(), "a slot stays until it is queued");
+    for part in [1, 0] {
+        let part: Vec<_> = numbers.iter().copied().skip(part).step_by(2).collect();
+        swap.queue_up(&part);
+    }
+    let order = [1, 3, 5, 0, 2, 4].map(|nth| numbers[nth]);
+    assert_eq!(order.map(|_| oldest(&swap).unwrap().0), order);
+    for number in numbers {
+        swap.release(number).into_iter().for_each(|frame| groups.free(&mmu, frame));
+    }
+    all_is_free(&swap, &groups, &mmu);
+}
+
 /// A page and what the pool makes of it, with all frames that it wants.
 fn keep(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8]) -> u64 {
-    keep_with(swap, groups, mmu, page, None)
+    let number = keep_with(swap, groups, mmu, page, None);
+    swap.queue_up(&[number]);
+    number
 }
 
 fn keep_with(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8], home: Option<u64>) -> u64 {
@@ -190,6 +213,7 @@ fn what_the_file_has_still_is_not_written_again() {
     // It goes to the pool, and leaves it.
     assert_eq!(swap.settle(Home { position, sum }, sum), Some(position));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(position));
+    swap.queue_up(&[number]);
     assert_eq!((swap.seems(number), swap.file_pages()), (Some(Source::Memory), 1));
     let Some(Oldest::Left(frames)) = swap.oldest() else { panic!("the file has it") };
     frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
