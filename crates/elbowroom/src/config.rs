@@ -164,8 +164,8 @@ pub(crate) const FRAME_BYTES: usize = 16;
 /// Frames that are owed for what describes pages before they are paid at once: some system calls.
 pub(crate) const PAY_AT: usize = 16;
 
-/// What describes a page that is out, in bytes, at most: its slot and what that table keeps free, 27; its place in
-/// the index, and in that of larger folios, which stays, 17; the queue of the pool, 4.
+/// What describes a page that is out, in bytes, at most: its slot and what the table keeps free, 27; its
+/// place in the index, and in the block of larger folios, which stays there, 17; the queue of the pool, 4.
 pub(crate) const SLOT_BYTES: u64 = 48;
 
 /// The most fault handler threads.
