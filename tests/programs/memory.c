@@ -2,6 +2,7 @@
  *   memory arrays MIB      threads fill an array and check it, twice
  *   memory allocator MIB   reserves, commits, purges and releases as allocators do
  *   memory hints MIB       a heap at an address of the program's choice
+ *   memory advised MIB     an array that the program puts out by itself, beside another one
  *   memory grow MIB        an array that grows by mremap
  *   memory top MIB         arrays near the end of the addresses grow beyond what is left there
  *   memory churn MIB       children have what other threads had mapped, moved and filled before the fork
@@ -330,6 +331,24 @@ static void hints(size_t bytes)
     SYS(munmap(beside, 32 * MIB));
 }
 
+/* What one thread puts out, again and again, comes back, and leaves room for all else. */
+static void advised(size_t bytes)
+{
+    size_t words = bytes / sizeof(uint64_t);
+    uint64_t *at = map(bytes, PROT_READ | PROT_WRITE, 0), *other = map(bytes, PROT_READ | PROT_WRITE, 0);
+    for (uint64_t round = 1; round <= 3; round++) {
+        fill(at, 0, words, round);
+        SYS(madvise(at, bytes, MADV_PAGEOUT));
+        check(at, words / 4, words / 2, round);
+        SYS(madvise(at, bytes / 2, MADV_COLD));
+    }
+    fill(other, 0, words, 9);
+    check(at, 0, words, 3);
+    check(other, 0, words, 9);
+    SYS(munmap(at, bytes));
+    SYS(munmap(other, bytes));
+}
+
 /* One line for each way to ask: the errno, or 0. */
 static void promised(size_t bytes)
 {
@@ -364,6 +383,8 @@ int main(int argc, char **argv)
         allocator(bytes);
     else if (strcmp(argv[1], "hints") == 0)
         hints(bytes);
+    else if (strcmp(argv[1], "advised") == 0)
+        advised(bytes);
     else if (strcmp(argv[1], "grow") == 0)
         grow(bytes);
     else if (strcmp(argv[1], "top") == 0)

@@ -92,6 +92,11 @@ fn hints(variant: Variant) {
 }
 behaviour!(hints: m16, m64, copy);
 
+fn advised(variant: Variant) {
+    was_out(&memory(&Scratch::new(), variant, "advised", "128"));
+}
+behaviour!(advised: m16, m64, copy);
+
 fn growth(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "grow", "128"));
 }

@@ -125,7 +125,7 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
         (&["--fallback", "yes"], "[possible values: none, kernel]"),
         (&["--handlers", "17"], "17 is not in 0..=16"),
         (&["--dirty", "8191"], "at least 8K"),
-        (&["--memory", "16M", "--swap", "1G"], "too much for a budget of 16 MiB: at most 819.2 MiB"),
+        (&["--memory", "16M", "--swap", "1G"], "too much for a budget of 16 MiB: at most 682.7 MiB"),
         (&["--swap", "0", "--swap-encrypt"], "with --swap 0 is none"),
         (&["--writeback-interval", "5"], "needs a unit"),
         (&["--writeback-interval", "1ms"], "from 10ms to 60m"),
