@@ -198,12 +198,14 @@ impl<P: Platform> Reclaim<P> {
             return Out::NoRoom(large.into_folio());
         }
         let Some(own) = large.body_mut().extent.take() else { return Out::NoRoom(large.into_folio()) };
-        let (mut parts, mut stay, mut freed) = (Vec::with_capacity(own.pages()), Vec::new(), Vec::new());
+        let (mut parts, mut slots) = (Vec::with_capacity(own.pages()), Vec::with_capacity(own.pages()));
+        let (mut stay, mut freed) = (Vec::new(), Vec::new());
         for (page, own) in (first..).zip(own.split(0)) {
             let home = large.body_mut().kept.take((page - first) as usize);
             parts.push(match self.keep(own, home, 1, room, &mut compressor) {
                 Ok((slot, own)) => {
                     freed.extend(own);
+                    slots.push(slot);
                     Slot::Word(slot)
                 }
                 Err((own, why)) => {
@@ -214,11 +216,6 @@ impl<P: Platform> Reclaim<P> {
                 }
             });
         }
-        let slots = parts.iter().filter_map(|part| match part {
-            Slot::Word(slot) => Some(*slot),
-            _ => None,
-        });
-        let slots: Vec<_> = slots.collect();
         self.swap.queue_up(&slots);
         let gone = slots.len();
         let split = mm.anon.split_out(first, large.arc(), parts);

@@ -32,8 +32,8 @@ use std::ops::Deref;
 /// Memory is plenty while a sixteenth of the arena is free.
 const PLENTY: usize = 16;
 
-/// Of folios that are dead, and not of those that there are, the lists have at most one for so many frames: a
-/// few bytes for each of all frames.
+/// The lists are purged as soon as they have more dead folios than one for so many frames. These take some 17
+/// bytes for each frame.
 const DEAD_SHARE: usize = 16;
 
 /// Where a folio that reclaim met goes.

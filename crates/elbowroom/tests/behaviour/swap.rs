@@ -164,13 +164,14 @@ pub(super) fn noise(page: usize) -> [u8; PAGE] {
 }
 
 /// The same, with a swap file.
+pub fn with_disk(dir: &std::path::Path) -> Config {
+    Config { swap_dir: Some(dir.into()), ..with_swap(8) }
+}
+
+/// The same, with faults, and a flusher that looks often.
 fn with_file(dir: &std::path::Path, inject: Option<&str>) -> Config {
-    Config {
-        swap_dir: Some(dir.into()),
-        inject: inject.map(str::to_owned),
-        writeback_interval: Duration::from_millis(20),
-        ..with_swap(8)
-    }
+    let writeback_interval = Duration::from_millis(20);
+    Config { inject: inject.map(str::to_owned), writeback_interval, ..with_disk(dir) }
 }
 
 /// Stores noise to pages, of which some are zeros and some compress.

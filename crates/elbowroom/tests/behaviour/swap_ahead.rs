@@ -1,8 +1,8 @@
 //! What comes from the swap file with a page that is out.
 
-use super::swap::noise;
+use super::swap::{noise, with_disk};
 use crate::support::*;
-use elbowroom::{Config, Sharing};
+use elbowroom::Sharing;
 use elbowroom_sync::{thread, time::Duration};
 
 on_every_machine! {
@@ -14,9 +14,7 @@ on_every_machine! {
 /// the same, and waits for few.
 fn what_is_in_pieces_in_the_file_comes_with_few_waits<M: Machine>() {
     let dir = scratch();
-    let config =
-        Config { swap: 8 * BUDGET, swap_dir: Some(dir.path().into()), ..Config::with_memory(BUDGET) };
-    let Some(m) = M::start(config) else { return };
+    let Some(m) = M::start(with_disk(dir.path())) else { return };
     let (pages, port) = (2 * BUDGET as usize / PAGE, m.port());
     let addr = m.map_anon(pages, Sharing::Private);
     let again = |page: usize| page.is_multiple_of(5);
@@ -47,9 +45,7 @@ fn what_is_in_pieces_in_the_file_comes_with_few_waits<M: Machine>() {
 fn neighbours_in_pieces_come_while_they_are_used<M: Machine>() {
     const RUN: usize = 16;
     let dir = scratch();
-    let config =
-        Config { swap: 8 * BUDGET, swap_dir: Some(dir.path().into()), ..Config::with_memory(BUDGET) };
-    let Some(m) = M::start(config) else { return };
+    let Some(m) = M::start(with_disk(dir.path())) else { return };
     let (pages, port) = (4 * BUDGET as usize / PAGE, m.port());
     let addr = m.map_anon(pages, Sharing::Private);
     // In no order, so that none is beside its neighbour.

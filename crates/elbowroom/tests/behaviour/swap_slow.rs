@@ -1,6 +1,6 @@
 //! Reclaim beside who writes the swap file.
 
-use super::swap::noise;
+use super::swap::{noise, with_disk};
 use crate::support::*;
 use elbowroom::{Advice, Config, Sharing};
 
@@ -13,12 +13,7 @@ on_every_machine! {
 /// what can go at once.
 fn what_is_used_stays_while_the_disk_is_slow<M: Machine>() {
     let dir = scratch();
-    let config = Config {
-        swap: 8 * BUDGET,
-        swap_dir: Some(dir.path().into()),
-        inject: Some("write:slow=20ms".to_owned()),
-        ..Config::with_memory(BUDGET)
-    };
+    let config = Config { inject: Some("write:slow=20ms".to_owned()), ..with_disk(dir.path()) };
     let Some(m) = M::start(config) else { return };
     let (pages, port) = (2 * BUDGET as usize / PAGE, m.port());
     let (used, addr) = (pages / 8, m.map_anon(pages, Sharing::Private));
@@ -41,9 +36,7 @@ fn what_is_used_stays_while_the_disk_is_slow<M: Machine>() {
 /// What a thread has written by itself is not what the flusher has to write: reclaim goes on.
 fn what_advice_put_out_is_not_waited_for<M: Machine>() {
     let dir = scratch();
-    let config =
-        Config { swap: 8 * BUDGET, swap_dir: Some(dir.path().into()), ..Config::with_memory(BUDGET) };
-    let Some(m) = M::start(config) else { return };
+    let Some(m) = M::start(with_disk(dir.path())) else { return };
     let (pages, port) = (2 * BUDGET as usize / PAGE, m.port());
     let addr = m.map_anon(pages, Sharing::Private);
     for round in 0..2 {
