@@ -76,7 +76,8 @@ impl List {
     }
 
     /// Takes out what has left its cache without reclaim, from the place `from` on up to `end`, of `looks`
-    /// entries at most. Returns where to go on.
+    /// entries at most. Returns where to go on: `end`, or more, if nothing is left. The list may have become
+    /// shorter since `end` was its end, if another thread purges it, too.
     fn purge(&mut self, from: u64, end: u64, looks: usize, dead: &mut Vec<Arc<Folio>>) -> u64 {
         let from = from.max(self.popped);
         let next = end.min(from + looks as u64).min(self.end()).max(from);
@@ -88,7 +89,7 @@ impl List {
                 dead.push(folio);
             }
         }
-        next
+        if next >= self.end() { end.max(next) } else { next }
     }
 
     /// Closes the gaps when they are the most of it. Touches no folio, and is rare.
@@ -144,6 +145,29 @@ mod tests {
     use crate::object::{ObjectTable, WhenUnmapped};
     use crate::page::Owner;
     use elbowroom_sync::{LockClass, LockStats};
+
+    /// A purge ends although the list has become shorter than where it was to end.
+    #[test]
+    fn a_purge_ends_where_the_list_does() {
+        let locks = LockStats::new();
+        let object = ObjectTable::new(None, WhenUnmapped::Keep, &locks).memory(0);
+        let (mut list, mut dead) = (List::default(), Vec::new());
+        for index in 0..8 {
+            let folio = Arc::new(Folio::new(Owner::file(&object), index, 0));
+            if index < 6 {
+                folio.state.set(Flag::Dead);
+            }
+            list.push(folio);
+        }
+        let end = list.end();
+        assert_eq!(list.purge(0, end, 4, &mut dead), 4, "it goes on there");
+        // Another thread does all of it meanwhile.
+        assert_eq!(list.purge(0, end, 100, &mut dead), end);
+        list.compact();
+        assert!(list.end() < 4, "{}", list.end());
+        assert_eq!(list.purge(4, end, 4, &mut dead), end);
+        assert_eq!((list.len(), dead.len()), (2, 6));
+    }
 
     /// Entries leave at the front and come at the back while others are purged; nothing is lost, nor out of
     /// order.

@@ -70,6 +70,7 @@ impl<P: Platform> Writeback<P> {
     fn write_asked(&self, folios: Vec<Arc<Folio>>) {
         let (folios, anonymous): (Vec<_>, Vec<_>) = folios.into_iter().partition(|folio| folio.is_cached());
         self.write_to_swap(anonymous);
+        self.purge_if_many();
         let mut wanted: Vec<(Arc<FileObject>, Range<u64>)> =
             folios.iter().filter_map(|folio| Some((folio.object()?, folio.range()))).collect();
         wanted.sort_unstable_by_key(|(object, pages)| (object.serial, pages.start));

@@ -45,7 +45,6 @@ impl<P: Platform> Writeback<P> {
             self.to_write.done(some);
             rest = others;
         }
-        self.purge_if_many();
     }
 
     /// The same for so many that can be written at once. `false`: there is no room in the file.
