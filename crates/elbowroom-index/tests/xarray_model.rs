@@ -1,6 +1,5 @@
-//! The xarray's readers beside its writer, under a model checker: `RUSTFLAGS="--cfg loom" cargo test
-//! --release -p elbowroom-index --test xarray_model`, or `--cfg shuttle`. A node has 4 slots here, so order 2
-//! is a slot of the second level.
+//! The xarray's readers beside its writer, under a model checker: `.ci/models loom -p elbowroom-index
+//! --test xarray_model`, or shuttle. A node has 4 slots here, so order 2 is a slot of the second level.
 #![cfg(any(loom, shuttle))]
 
 use elbowroom_index::xarray::{Mark, Slot, Writer, XArray};

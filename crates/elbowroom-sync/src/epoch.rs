@@ -32,7 +32,7 @@
 //! With `--cfg loom` or `--cfg shuttle` the same interface runs on a model that drops a retired value at the
 //! earliest moment at which it may go and panics with "used after its grace period" when a guard that may
 //! still use it is there. The guards are counted by execution, not by OS thread, so that a missing pin shows
-//! although shuttle runs all its tasks on one thread. `--cfg elbowroom_mutant="no_grace"` plants the fault
+//! although shuttle runs all its tasks on one thread. The bug `no_grace` (`.ci/mutants`) is the fault
 //! that this must find: values are dropped as they are retired.
 //!
 //! Blind spots of the model: `pin`, unpinning and retiring are fences (`SeqCst`), and all unpinning and

@@ -11,6 +11,7 @@
 //! Synchronization: acquire by setting the lock bit, release by clearing it.
 
 use crate::Arc;
+use crate::Mutant;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::UnsafeCell;
 use crate::thread;
@@ -18,7 +19,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 /// In tests of the tests: the lock is let go twice, the second time perhaps for somebody else.
-const MUTANT_UNLOCK_TWICE: bool = cfg!(elbowroom_mutant = "unlock_twice");
+const MUTANT_UNLOCK_TWICE: Mutant = Mutant::new("unlock_twice");
 
 const LOCKED: u64 = 1 << 0;
 const WAITERS: u64 = 1 << 1;
@@ -182,7 +183,7 @@ impl<H, T> FlagGuard<H, T> {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the holder, of which `this` has a share, keeps the lock where it is and alive.
         let waited = unsafe { this.lock.as_ref() }.unlock(set, clear);
-        if MUTANT_UNLOCK_TWICE {
+        if MUTANT_UNLOCK_TWICE.planted() {
             // SAFETY: as above.
             unsafe { this.lock.as_ref() }.word.fetch_and(!LOCKED, Ordering::AcqRel);
         }

@@ -30,6 +30,7 @@
 
 mod queue;
 
+use crate::Mutant;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::cell::UnsafeCell;
 use crate::contention::{Hold, LockStats, Mode};
@@ -64,11 +65,11 @@ const _: () = assert!(MAX_STEALS <= THEFTS / THEFT);
 const READ_TRIES: u32 = 16;
 
 /// In tests of the tests: readers enter although somebody is queued.
-const MUTANT_OVERTAKE: bool = cfg!(elbowroom_mutant = "overtake");
+const MUTANT_OVERTAKE: Mutant = Mutant::new("overtake");
 /// In tests of the tests: the last reader to leave wakes nobody.
-const MUTANT_NO_HAND_OVER: bool = cfg!(elbowroom_mutant = "no_hand_over");
+const MUTANT_NO_HAND_OVER: Mutant = Mutant::new("no_hand_over");
 /// In tests of the tests: a writer that leaves wakes nobody.
-const MUTANT_NO_WAKE_HEAD: bool = cfg!(elbowroom_mutant = "no_wake_head");
+const MUTANT_NO_WAKE_HEAD: Mutant = Mutant::new("no_wake_head");
 
 /// What readers of VMAs look at, on a line that changes only when a write ends.
 #[repr(align(64))]
@@ -194,7 +195,7 @@ impl<T> LayoutLock<T> {
 
     #[inline]
     fn join_readers(&self) -> bool {
-        let closed = if MUTANT_OVERTAKE { WRITER } else { WRITER | QUEUED };
+        let closed = if MUTANT_OVERTAKE.planted() { WRITER } else { WRITER | QUEUED };
         let mut word = self.word.0.load(Ordering::Relaxed);
         for _ in 0..READ_TRIES {
             if word & closed != 0 {
@@ -216,7 +217,7 @@ impl<T> LayoutLock<T> {
         self.current.sequence.store(sequence + 1, Ordering::Release);
         // A subtraction, since it is set: one instruction, where clearing and testing is a loop.
         let word = self.word.0.fetch_sub(WRITER, Ordering::Release);
-        if word & (QUEUED | AWAKE) == QUEUED && !MUTANT_NO_WAKE_HEAD {
+        if word & (QUEUED | AWAKE) == QUEUED && !MUTANT_NO_WAKE_HEAD.planted() {
             self.wake_head();
         }
     }
@@ -225,7 +226,7 @@ impl<T> LayoutLock<T> {
     fn end_read(&self) {
         // Release: the next writer sees that this reader has read.
         let word = self.word.0.fetch_sub(READER, Ordering::Release);
-        if word & (QUEUED | AWAKE | READERS) == QUEUED | READER && !MUTANT_NO_HAND_OVER {
+        if word & (QUEUED | AWAKE | READERS) == QUEUED | READER && !MUTANT_NO_HAND_OVER.planted() {
             self.wake_head();
         }
     }

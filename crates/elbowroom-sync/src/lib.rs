@@ -24,6 +24,7 @@ mod histogram;
 mod layout_lock;
 mod lines;
 mod lock;
+mod mutant;
 mod rcu;
 mod rings;
 #[cfg(shuttle)]
@@ -39,6 +40,7 @@ pub use histogram::{Histogram, HistogramSnapshot, ThreadHistogram};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};
 pub use lines::Lines;
 pub use lock::{Condvar, LockClass, Mutex, MutexGuard};
+pub use mutant::Mutant;
 pub use rcu::RcuCell;
 pub use rings::{RECORD_WORDS, Record, RingCopy, Rings};
 /// Not a model checker's: it is set once, by what meets no point at which another thread could run, and only

@@ -65,6 +65,7 @@ mod chunks;
 mod word;
 
 use crate::Lines;
+use crate::Mutant;
 use crate::atomic::{AtomicU32, Ordering};
 use crate::blocking::{Inside, entered, left, may_wait};
 use crate::contention::{Awaited, LockStats, Mode};
@@ -85,7 +86,7 @@ const YIELDS: u32 = 8;
 const NONE: u32 = u32::MAX;
 
 /// In tests of the tests: a writer does not wait for readers.
-const MUTANT_NO_DRAIN: bool = cfg!(elbowroom_mutant = "no_drain");
+const MUTANT_NO_DRAIN: Mutant = Mutant::new("no_drain");
 
 /// Names one VMA for as long as the table lives: its slot, and which of the slot's successive values it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -352,7 +353,7 @@ impl<T> Slots<T> {
     #[cold]
     #[track_caller]
     fn wait_for_readers(&self, slot: &Slot<T>) {
-        if MUTANT_NO_DRAIN {
+        if MUTANT_NO_DRAIN.planted() {
             return;
         }
         let wait = self.upkeep.stats.begin_wait(Awaited::Vma, Mode::Write);

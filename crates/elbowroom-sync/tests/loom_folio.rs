@@ -1,5 +1,5 @@
 //! Models of a folio's lock and of the table of those who wait for it, run under loom:
-//! `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --release --test loom_folio`
+//! `.ci/models loom -p elbowroom-sync --test loom_folio`
 //!
 //! The code is the manager's own, by path: its crate stands on system calls, which cannot run under loom.
 //! What the files name of the world around them is defined here: a folio, what its lock guards, and the event

@@ -1,6 +1,6 @@
 //! The page-table entry of the soft MMU under loom: all orders of a few steps that its protocol allows.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p elbowroom-sync --test loom_pte`
+//! `.ci/models loom -p elbowroom-sync --test loom_pte`
 #![cfg(loom)]
 
 #[allow(dead_code)]

@@ -1,5 +1,5 @@
 //! Models of the layout lock and of the VMA locks, run under loom in every order of their threads' steps:
-//! `RUSTFLAGS="--cfg loom" cargo test -p elbowroom-sync --release --test loom_vma_lock`
+//! `.ci/models loom -p elbowroom-sync --test loom_vma_lock`
 //!
 //! Loom panics when an access to a value is not ordered with a change of it, and when all threads wait.
 //! `.ci/mutants` plants bugs and expects these models to find them.

@@ -15,13 +15,14 @@
 use crate::ablation::Tuning;
 use crate::config::Config;
 use elbowroom_machine::{Extent, Mmu, PAGE_SIZE};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Counters, Lines, thread};
 use std::ops::{Deref, DerefMut};
 
 /// In tests of the tests: what is charged to one group is given back to another.
-const MUTANT_FREE_TO_ROOT: bool = cfg!(elbowroom_mutant = "free_to_root");
+const MUTANT_FREE_TO_ROOT: Mutant = Mutant::new("free_to_root");
 
 /// A group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,7 +237,7 @@ impl Groups {
     }
 
     fn uncharge(&self, charge: Charge) {
-        let group = if MUTANT_FREE_TO_ROOT { GroupId::ROOT } else { charge.group };
+        let group = if MUTANT_FREE_TO_ROOT.planted() { GroupId::ROOT } else { charge.group };
         self.of(group).charged.add(0, u64::from(charge.pages).wrapping_neg());
         std::mem::forget(charge);
     }

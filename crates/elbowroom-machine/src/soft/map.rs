@@ -4,13 +4,14 @@ use super::pte::{Entry, Intent, Progress};
 use super::tree::{LEAF_SHIFT, LockedLeaf, Tree, entry_index};
 use super::{DRAIN_TRIES, Shared, SoftMmu};
 use crate::{Access, Errno, Extent, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake, surrounding_pages};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::thread;
 use smallvec::SmallVec;
 use std::ops::Range;
 
 /// In tests of the tests: of an extent in several places all but one are forgotten.
-const MUTANT_FORGET_PLACES: bool = cfg!(elbowroom_mutant = "forget_places");
+const MUTANT_FORGET_PLACES: Mutant = Mutant::new("forget_places");
 
 /// A place in the page tables, with the lock of the table that it is in: neighbours are visited under one
 /// lock.
@@ -196,7 +197,7 @@ impl Shared {
     }
 
     fn unmap(&self, extents: &mut [Extent], scope: Scope) -> Result<(), UnmapError> {
-        if MUTANT_FORGET_PLACES {
+        if MUTANT_FORGET_PLACES.planted() {
             extents.iter_mut().for_each(|extent| extent.places.truncate(1));
         }
         let has_any = |extent: &Extent| extent.places.iter().any(|place| scope.has(place.base));

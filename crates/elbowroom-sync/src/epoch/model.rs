@@ -2,6 +2,7 @@
 //! still use it then makes the run fail.
 
 use crate::Arc;
+use crate::Mutant;
 use crate::atomic::{AtomicUsize, Ordering, fence};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,6 +11,9 @@ use std::sync::atomic as plain;
 // The model's own books are kept with std's types: they must not be points at which the checker switches
 // threads.
 use std::sync::{Arc as Plain, Mutex, MutexGuard, PoisonError, Weak};
+
+/// In tests of the tests: what is retired goes at once.
+const MUTANT_NO_GRACE: Mutant = Mutant::new("no_grace");
 
 /// What a cell holds or held. The value itself goes with the last owner of the version, so a wrong drop is
 /// reported, never followed.
@@ -127,8 +131,7 @@ impl Guard {
         epoch.gate.fetch_add(1, Ordering::AcqRel);
         {
             let mut books = epoch.books();
-            let awaited =
-                if cfg!(elbowroom_mutant = "no_grace") { BTreeSet::new() } else { books.pinned.clone() };
+            let awaited = if MUTANT_NO_GRACE.planted() { BTreeSet::new() } else { books.pinned.clone() };
             books.retired.push(Retired { awaited, version, forget });
         }
         epoch.reclaim();

@@ -20,6 +20,7 @@
 //! is the owner is a condition of all methods of a [`Reader`], which the module `epoch` keeps: it calls them
 //! on the thread's own record only.
 
+use crate::Mutant;
 use crate::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
 use crate::cell::UnsafeCell;
 use std::ptr;
@@ -34,15 +35,23 @@ const OWNED: u8 = 1;
 const LEFT: u8 = 2;
 
 /// In tests of the tests: a section begins without a barrier.
-const MUTANT_NO_BARRIER: bool = cfg!(elbowroom_mutant = "no_barrier");
+const MUTANT_NO_BARRIER: Mutant = Mutant::new("no_barrier");
 /// In tests of the tests: a writer does not pass a barrier before it looks.
-const MUTANT_NO_LOOK_BARRIER: bool = cfg!(elbowroom_mutant = "no_look_barrier");
-/// How a section ends. In tests of the tests, what was read in it may come later.
-const LEAVE: Ordering =
-    if cfg!(elbowroom_mutant = "relaxed_leave") { Ordering::Relaxed } else { Ordering::Release };
-/// How a record is given back. In tests of the tests, who takes the list out need not see it.
-const GIVE_BACK: Ordering =
-    if cfg!(elbowroom_mutant = "relaxed_give_back") { Ordering::Relaxed } else { Ordering::Release };
+const MUTANT_NO_LOOK_BARRIER: Mutant = Mutant::new("no_look_barrier");
+/// In tests of the tests: what was read in a section may come after its end.
+const MUTANT_RELAXED_LEAVE: Mutant = Mutant::new("relaxed_leave");
+/// In tests of the tests: who takes the list out need not see that the record was given back.
+const MUTANT_RELAXED_GIVE_BACK: Mutant = Mutant::new("relaxed_give_back");
+
+/// How a section ends.
+fn leave() -> Ordering {
+    if MUTANT_RELAXED_LEAVE.planted() { Ordering::Relaxed } else { Ordering::Release }
+}
+
+/// How a record is given back.
+fn give_back() -> Ordering {
+    if MUTANT_RELAXED_GIVE_BACK.planted() { Ordering::Relaxed } else { Ordering::Release }
+}
 
 /// All records.
 pub(super) struct Readers<S: 'static> {
@@ -124,7 +133,7 @@ impl<S: Default + Send> Readers<S> {
         for reader in self.iter().filter(|reader| reader.take_over(LEFT)) {
             // SAFETY: the record is this thread's.
             each(unsafe { reader.with_list(std::mem::take) });
-            reader.ownership.store(FREE, GIVE_BACK);
+            reader.ownership.store(FREE, give_back());
         }
     }
 
@@ -146,7 +155,7 @@ impl<S: Default + Send> Readers<S> {
     /// it has seen, has taken out.
     pub(super) fn begin(&self, grace: &mut Grace<S>) {
         grace.0.clear();
-        if !MUTANT_NO_LOOK_BARRIER {
+        if !MUTANT_NO_LOOK_BARRIER.planted() {
             fence(Ordering::SeqCst);
         }
         // Acquire: what a section did that has ended is done.
@@ -172,7 +181,7 @@ impl<S: Default + Send> Reader<S> {
                 // Release: who sees this count, and not the end of the section before, sees that it is over
                 // all the same.
                 self.turns.store(turns, Ordering::Release);
-                if !MUTANT_NO_BARRIER {
+                if !MUTANT_NO_BARRIER.planted() {
                     fence(Ordering::SeqCst);
                 }
             }
@@ -188,7 +197,7 @@ impl<S: Default + Send> Reader<S> {
         if depth > 0 {
             return false;
         }
-        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, LEAVE);
+        self.turns.store(self.turns.load(Ordering::Relaxed) + 1, leave());
         self.due.load(plain::Ordering::Relaxed)
     }
 
@@ -210,7 +219,7 @@ impl<S: Default + Send> Reader<S> {
     pub(super) fn give_back(&self, left_some: bool) {
         assert!(!self.is_inside(), "a record is given back inside a section");
         self.set_due(false);
-        self.ownership.store(if left_some { LEFT } else { FREE }, GIVE_BACK);
+        self.ownership.store(if left_some { LEFT } else { FREE }, give_back());
     }
 
     /// Runs `f` on the list.

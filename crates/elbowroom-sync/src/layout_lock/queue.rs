@@ -7,6 +7,7 @@
 //! A thread that comes to an empty queue is the head at once, and does the same. One that becomes the head
 //! when another enters finds that one inside, and `AWAKE` cleared.
 
+use crate::Mutant;
 use std::collections::VecDeque;
 
 use super::{AWAKE, LayoutLock, MAX_STEALS, QUEUED, READER, READERS, THEFT, THEFTS, WRITER};
@@ -25,9 +26,9 @@ const LOOKS: u32 = 40;
 pub(super) const LANES: usize = if cfg!(any(loom, shuttle)) { 2 } else { 128 };
 
 /// In tests of the tests: the head sleeps, and is taken for awake.
-const MUTANT_STALE_AWAKE: bool = cfg!(elbowroom_mutant = "stale_awake");
+const MUTANT_STALE_AWAKE: Mutant = Mutant::new("stale_awake");
 /// In tests of the tests: thefts are not counted.
-const MUTANT_STEAL_FOREVER: bool = cfg!(elbowroom_mutant = "steal_forever");
+const MUTANT_STEAL_FOREVER: Mutant = Mutant::new("steal_forever");
 
 impl Mode {
     /// What it adds to the word.
@@ -87,7 +88,7 @@ impl<T> LayoutLock<T> {
         let word = self.word.0.load(Ordering::Relaxed);
         let theft = match word & QUEUED {
             0 => 0,
-            _ if MUTANT_STEAL_FOREVER => 0,
+            _ if MUTANT_STEAL_FOREVER.planted() => 0,
             _ => THEFT,
         };
         let may = Mode::Write.fits(word) && (theft == 0 || word & THEFTS < MAX_STEALS * THEFT);
@@ -144,7 +145,7 @@ impl<T> LayoutLock<T> {
         let (mode, together) = (queue.modes[0], queue.together());
         let behind = if together < queue.modes.len() { QUEUED } else { 0 };
         // Nobody but who has the queue's mutex sets it again.
-        let mut word = if MUTANT_STALE_AWAKE {
+        let mut word = if MUTANT_STALE_AWAKE.planted() {
             self.word.0.load(Ordering::Relaxed)
         } else {
             self.word.0.fetch_and(!AWAKE, Ordering::Relaxed) & !AWAKE

@@ -6,6 +6,7 @@
 
 use super::TryReadError;
 use crate::LayoutLock;
+use crate::Mutant;
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::cell::UnsafeCell;
 
@@ -21,14 +22,13 @@ const DETACHED: u64 = 1 << 31;
 const GENERATION: u64 = 1 << 32;
 
 /// In tests of the tests: a reader enters although the value is detached.
-const MUTANT_SKIP_DETACHED_CHECK: bool = cfg!(elbowroom_mutant = "skip_detached_check");
+const MUTANT_SKIP_DETACHED_CHECK: Mutant = Mutant::new("skip_detached_check");
 /// In tests of the tests: a reader does not compare the mark with the sequence.
-const MUTANT_SKIP_SEQUENCE_CHECK: bool = cfg!(elbowroom_mutant = "skip_sequence_check");
+const MUTANT_SKIP_SEQUENCE_CHECK: Mutant = Mutant::new("skip_sequence_check");
 /// In tests of the tests: a reader enters whatever the slot has now.
-const MUTANT_NO_GENERATION: bool =
-    cfg!(any(elbowroom_mutant = "no_generation", elbowroom_mutant = "skip_revalidation"));
+const MUTANT_NO_GENERATION: [Mutant; 2] = [Mutant::new("no_generation"), Mutant::new("skip_revalidation")];
 /// In tests of the tests: the last reader does not wake the writer.
-const MUTANT_NO_WAKE: bool = cfg!(elbowroom_mutant = "no_wake");
+const MUTANT_NO_WAKE: Mutant = Mutant::new("no_wake");
 /// On cache lines of its own: readers of different VMAs do not slow each other down.
 #[repr(align(64))]
 pub(super) struct Slot<T> {
@@ -81,7 +81,7 @@ impl<T> Slot<T> {
     #[inline]
     pub(super) fn uncount_reader(&self) -> bool {
         let word = self.word.fetch_sub(1, Ordering::Release);
-        !MUTANT_NO_WAKE && word & WAKE != 0 && word & READERS == 1
+        !MUTANT_NO_WAKE.planted() && word & WAKE != 0 && word & READERS == 1
     }
 
     /// Why a reader that met `word` must not stay.
@@ -92,14 +92,17 @@ impl<T> Slot<T> {
         generation: u32,
         layout: &LayoutLock<L>,
     ) -> Result<(), TryReadError> {
-        if !MUTANT_NO_GENERATION && word / GENERATION != u64::from(generation) {
+        if !MUTANT_NO_GENERATION.iter().any(|mutant| mutant.planted())
+            && word / GENERATION != u64::from(generation)
+        {
             return Err(TryReadError::Reused);
         }
-        if !MUTANT_SKIP_DETACHED_CHECK && word & DETACHED != 0 {
+        if !MUTANT_SKIP_DETACHED_CHECK.planted() && word & DETACHED != 0 {
             return Err(TryReadError::Detached);
         }
         // Who counted itself in this generation has acquired its mark, and a sequence not older than that.
-        let marked = !MUTANT_SKIP_SEQUENCE_CHECK && self.mark.load(Ordering::Relaxed) == layout.sequence();
+        let marked =
+            !MUTANT_SKIP_SEQUENCE_CHECK.planted() && self.mark.load(Ordering::Relaxed) == layout.sequence();
         if marked || word & READERS >= MAX_READERS {
             return Err(TryReadError::Locked);
         }

@@ -20,12 +20,13 @@ use crate::swap::{NotLoaded, Source, Swap};
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
+use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 /// In tests of the tests: a folio that was found is used without looking whether it is still there.
-const MUTANT_SKIP_IDENTITY_CHECK: bool = cfg!(elbowroom_mutant = "skip_identity_check");
+const MUTANT_SKIP_IDENTITY_CHECK: Mutant = Mutant::new("skip_identity_check");
 
 /// Neighbours are read in pieces, too, if they are not together in the file, where so many of them, as log2,
 /// are wanted. With fewer hardly any is.
@@ -96,7 +97,7 @@ impl<'a, P: Platform> Pass<'a, P> {
                 Ok(locked) => locked,
                 Err(step) => return step,
             };
-            return if !MUTANT_SKIP_IDENTITY_CHECK && !mm.anon.has(page, folio.arc()) {
+            return if !MUTANT_SKIP_IDENTITY_CHECK.planted() && !mm.anon.has(page, folio.arc()) {
                 // It was dropped, copied or moved between being found and being locked.
                 Outcome::Again
             } else if fault.event.write && folio.body().spaces() > 1 {

@@ -15,6 +15,7 @@ use crate::platform::Platform;
 use crate::stats::Event;
 use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::pin;
 use elbowroom_sync::thread::look_around;
@@ -22,7 +23,7 @@ use elbowroom_sync::{Arc, LayoutHeld};
 use std::ops::{Deref, Range};
 
 /// In tests of the tests: a fault sleeps while all who change the layout wait for it.
-const MUTANT_SLEEP_IN_SECTION: bool = cfg!(elbowroom_mutant = "sleep_in_section");
+const MUTANT_SLEEP_IN_SECTION: Mutant = Mutant::new("sleep_in_section");
 
 impl<'a, P: Platform> Pass<'a, P> {
     /// One look at a fault. Nothing in it may block.
@@ -35,7 +36,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         // One for all that is looked up below: making one costs more than having one.
         let epoch = pin();
         let Some(mm) = core.spaces.at(addr, &epoch) else { return Outcome::FOREIGN };
-        if MUTANT_SLEEP_IN_SECTION {
+        if MUTANT_SLEEP_IN_SECTION.planted() {
             pause(Cause::Contended, DELAY);
         }
         let Ok(vma) = core.enter(mm, addr) else {

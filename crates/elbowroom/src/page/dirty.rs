@@ -7,10 +7,11 @@
 //! written to the file meanwhile would be undone.
 
 use elbowroom_machine::PageSet;
+use elbowroom_sync::Mutant;
 use std::ops::Range;
 
 /// In tests of the tests: what is guessed to be dirty is taken for clean.
-const MUTANT_FORGET_GUESSES: bool = cfg!(elbowroom_mutant = "forget_guesses");
+const MUTANT_FORGET_GUESSES: Mutant = Mutant::new("forget_guesses");
 
 /// A page that was made writable ahead of its store, and the checksum that it had.
 #[derive(Clone, Copy)]
@@ -103,7 +104,7 @@ impl Dirty {
         let mut unchanged = 0;
         for guess in guesses.0 {
             let page = usize::from(guess.page);
-            if sum_of(page) == guess.sum || MUTANT_FORGET_GUESSES {
+            if sum_of(page) == guess.sum || MUTANT_FORGET_GUESSES.planted() {
                 self.pages.remove(page..page + 1);
                 unchanged += 1;
             }

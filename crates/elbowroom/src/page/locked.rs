@@ -5,12 +5,13 @@
 //! `folio_unlock`, mm/filemap.c.
 
 use crate::page::{Body, Flag, Folio, Parked, WaitTable};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::{Arc, FlagGuard, thread};
 use std::cell::RefCell;
 use std::ops::Deref;
 
 /// In tests of the tests: a folio is unlocked, and nobody who waits for it is told.
-const MUTANT_WAKE_NOBODY: bool = cfg!(elbowroom_mutant = "unlock_wakes_nobody");
+const MUTANT_WAKE_NOBODY: Mutant = Mutant::new("unlock_wakes_nobody");
 
 /// Where faults go that a folio's lock has kept waiting.
 pub trait Woken {
@@ -150,7 +151,7 @@ impl<'a> LockedFolio<'a> {
         let mapped = self.guard.is_some() && self.is_mapped();
         let (set, clear) = if mapped { (Flag::Mapped as u64, 0) } else { (0, Flag::Mapped as u64) };
         let (folio, waited_for) = self.guard.take()?.unlock(set, clear);
-        if waited_for && !MUTANT_WAKE_NOBODY {
+        if waited_for && !MUTANT_WAKE_NOBODY.planted() {
             let faults = self.waits.wake(&folio);
             if !faults.is_empty() {
                 self.woken.wake(faults);

@@ -9,11 +9,12 @@ use crate::trace::Verb;
 use crate::vma::{Vma, VmaFlags, VmaSpec};
 use crate::writeback::Patience;
 use elbowroom_machine::{Errno, PAGE_SHIFT, UnmapError};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 /// In tests of the tests: a child counts what is out after its parent may have given it up.
-const MUTANT_SHARE_LATE: bool = cfg!(elbowroom_mutant = "share_late");
+const MUTANT_SHARE_LATE: Mutant = Mutant::new("share_late");
 
 impl Space<Soft> {
     /// A child: a space with the same mappings at the same places. Shared ones have the same pages; what
@@ -98,12 +99,14 @@ impl Space<Soft> {
         loop {
             let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) else {
                 let share = |slot| {
-                    if !MUTANT_SHARE_LATE {
+                    if !MUTANT_SHARE_LATE.planted() {
                         self.core.swap.share(slot)
                     }
                 };
                 let out = self.mm.anon.share_out(page, share);
-                if MUTANT_SHARE_LATE && let Slot::Word(slot) = out {
+                if MUTANT_SHARE_LATE.planted()
+                    && let Slot::Word(slot) = out
+                {
                     self.core.swap.share(slot);
                 }
                 match out {

@@ -10,11 +10,12 @@ use crate::platform::Platform;
 use crate::trace::Verb;
 use crate::vma::{Vma, VmaFlags};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 /// In tests of the tests: a folio of anonymous memory is moved, and does not know where to.
-const MUTANT_FORGET_MOVE: bool = cfg!(elbowroom_mutant = "forget_move");
+const MUTANT_FORGET_MOVE: Mutant = Mutant::new("forget_move");
 
 /// Where a remapped range may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -246,7 +247,7 @@ impl<P: Platform> Space<P> {
             let first = AnonPages::first_of(&folio, page);
             self.mm.anon.remove(first, folio.arc());
             self.mm.anon.insert(moved(first), folio.arc());
-            if !MUTANT_FORGET_MOVE {
+            if !MUTANT_FORGET_MOVE.planted() {
                 folio.body_mut().rmap.change(first, moved(first));
             }
             Ok(first + folio.pages())

@@ -11,6 +11,7 @@ use crate::pause::Gate;
 use elbowroom_index::RangeMap;
 use elbowroom_index::range_map::Writer;
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{Guard, pin};
 use elbowroom_sync::{
@@ -26,10 +27,10 @@ const MAX_VMAS: u32 = 1 << 20;
 /// In tests of the tests: a reader takes whatever the slot has that it found for the VMA, without looking
 /// whether it covers the address. (In `Slots` the same mutant leaves out the generation: each of the two
 /// checks alone still finds a slot that was used again.)
-const MUTANT_SKIP_REVALIDATION: bool = cfg!(elbowroom_mutant = "skip_revalidation");
+const MUTANT_SKIP_REVALIDATION: Mutant = Mutant::new("skip_revalidation");
 
 /// In tests of the tests: what is left behind a cut is not listed in the object's reverse map.
-const MUTANT_FORGET_RMAP: bool = cfg!(elbowroom_mutant = "forget_rmap");
+const MUTANT_FORGET_RMAP: Mutant = Mutant::new("forget_rmap");
 
 /// What a range of the index is. A gap is free.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -199,7 +200,7 @@ impl Mm {
     #[inline]
     fn lock_at(&self, key: Key, addr: usize) -> Result<VmaGuard<'_>, Enter> {
         match self.vmas.try_read(key, &self.layout) {
-            Ok(vma) if MUTANT_SKIP_REVALIDATION || vma.range.contains(&addr) => Ok(vma),
+            Ok(vma) if MUTANT_SKIP_REVALIDATION.planted() || vma.range.contains(&addr) => Ok(vma),
             Ok(_) | Err(TryReadError::Detached | TryReadError::Reused) => Err(Enter::Changed),
             Err(TryReadError::Locked) => Err(Enter::Locked),
         }
@@ -424,7 +425,7 @@ impl Mm {
                     let (range, first_page) = (piece.range.clone(), piece.first_page);
                     MappedRange { range, first_page, private: vma.spec.is_private(), standing }
                 };
-                let after = carved.after.as_ref().filter(|_| !MUTANT_FORGET_RMAP);
+                let after = carved.after.as_ref().filter(|_| !MUTANT_FORGET_RMAP.planted());
                 let stay = [carved.before.as_ref(), after].into_iter().flatten();
                 let new = stay.map(|piece| listed(piece, Standing::Mapped));
                 let inside = listed(&carved.inside, Standing::InChange);

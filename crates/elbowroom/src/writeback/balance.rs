@@ -11,6 +11,7 @@ use crate::config::{
     DIRTY_CREDIT, DIRTY_WRITERS, FIRST_WRITE_RATE, RATE_WINDOW, THROTTLE_BOUND, THROTTLE_LEAST, THROTTLE_MIN,
 };
 use crate::group::DirtyLimits;
+use elbowroom_sync::Mutant;
 
 /// The whole share of the base rate: shares are in parts of this.
 const WHOLE: u64 = 1024;
@@ -24,10 +25,10 @@ const WAYS: usize = 4;
 const SECOND: u64 = 1_000_000_000;
 
 /// In tests of the tests: all writers wait for what some of them dirty.
-const MUTANT_ALL_ALIKE: bool = cfg!(elbowroom_mutant = "pause_all_alike");
+const MUTANT_ALL_ALIKE: Mutant = Mutant::new("pause_all_alike");
 
 /// In tests of the tests: a writer pauses for a store each time its page has been taken away meanwhile.
-const MUTANT_PAY_AGAIN: bool = cfg!(elbowroom_mutant = "pause_again");
+const MUTANT_PAY_AGAIN: Mutant = Mutant::new("pause_again");
 
 /// What is dirty, of what may be: of one group, or of all.
 #[derive(Debug, Clone, Copy)]
@@ -136,7 +137,7 @@ impl Balance {
         // The page was written back before its thread came to store to it. It has paid for that store; if it
         // paused for it again and again, it could wait forever.
         let writer = self.writer(thread);
-        if writer.paid.take() == Some(page) && !MUTANT_PAY_AGAIN {
+        if writer.paid.take() == Some(page) && !MUTANT_PAY_AGAIN.planted() {
             return 0;
         }
         let share = levels.iter().map(Level::share).min().unwrap_or(2 * WHOLE);
@@ -152,11 +153,11 @@ impl Balance {
         let period = (pages * SECOND / rate.max(1)) as i64;
         let owes = (writer.owes_ns - passed).max(-(DIRTY_CREDIT.as_nanos() as i64)) + period;
         (writer.seen_ns, writer.owes_ns) = (now_ns, owes);
-        let least = if MUTANT_ALL_ALIKE { i64::MIN } else { least_pause(levels, rate) };
+        let least = if MUTANT_ALL_ALIKE.planted() { i64::MIN } else { least_pause(levels, rate) };
         if owes < least {
             return 0;
         }
-        let pause = if MUTANT_ALL_ALIKE { THROTTLE_MIN.as_nanos() as u64 } else { owes as u64 };
+        let pause = if MUTANT_ALL_ALIKE.planted() { THROTTLE_MIN.as_nanos() as u64 } else { owes as u64 };
         let pause = pause.min(THROTTLE_BOUND.as_nanos() as u64);
         // What is beyond the longest pause is forgiven: the level says soon enough if that was too much.
         *writer = Writer { seen_ns: now_ns + pause, owes_ns: 0, paid: Some(page), ..*writer };

@@ -3,7 +3,7 @@
 //! failed is run again is said in the documentation of `elbowroom_shuttle`.
 //!
 //! Each scenario judges what its threads see by what was true for certain at some moment of the access. With
-//! a bug planted by `--cfg elbowroom_mutant="..."` (see .ci/mutants), the same runs must fail.
+//! a bug planted (see .ci/mutants), the same runs must fail.
 #![cfg(shuttle)]
 
 mod all;

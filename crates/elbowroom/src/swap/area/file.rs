@@ -10,6 +10,7 @@ use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_store::StoreFile;
 #[cfg(not(shuttle))]
 use elbowroom_store::{Handed, Lifeline};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::epoch::{ArcCell, pin};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
@@ -18,7 +19,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 
 /// In tests of the tests: the file is taken to have the bytes of a page that was stored to.
-const MUTANT_STALE_HOME: bool = cfg!(elbowroom_mutant = "stale_home");
+const MUTANT_STALE_HOME: Mutant = Mutant::new("stale_home");
 
 /// The file, and which of its pages are free.
 ///
@@ -180,7 +181,7 @@ impl Swap {
     /// The page of the file that still has the bytes of a page with checksum `sum`; `None`: they are not
     /// those that it came in with, and the page of the file is free.
     pub fn settle(&self, home: Home, sum: u64) -> Option<u64> {
-        if home.sum == sum || MUTANT_STALE_HOME {
+        if home.sum == sum || MUTANT_STALE_HOME.planted() {
             return Some(home.position);
         }
         self.free_position(home.position);

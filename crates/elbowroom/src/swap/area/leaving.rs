@@ -10,11 +10,12 @@ use crate::page::checksum;
 use crate::swap::classes::LARGEST;
 use crate::swap::pool::Handle;
 use crate::swap::tier::expand;
+use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
 use std::ops::Range;
 
 /// In tests of the tests: a slot that was given up and is in use again is taken for the one that left.
-const MUTANT_FORGET_LEAVING: bool = cfg!(elbowroom_mutant = "forget_leaving");
+const MUTANT_FORGET_LEAVING: Mutant = Mutant::new("forget_leaving");
 
 /// A slot whose bytes leave the pool for the file.
 #[derive(Debug)]
@@ -116,7 +117,9 @@ impl Swap {
         let mut stripe = self.stripes[number as usize % STRIPES].lock();
         let slot = stripe.slots.get_mut(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
         match slot.tier {
-            Tier::Pool { handle, leaving, .. } if leaving || MUTANT_FORGET_LEAVING => Some(f(slot, handle)),
+            Tier::Pool { handle, leaving, .. } if leaving || MUTANT_FORGET_LEAVING.planted() => {
+                Some(f(slot, handle))
+            }
             _ => None,
         }
     }
