@@ -384,9 +384,11 @@ impl<P: Platform> Core<P> {
         self.groups.root().remove_folio();
     }
 
-    /// Gives back what the swap file has of a locked folio.
+    /// Gives back what swap has of a locked folio.
     pub(crate) fn forget_kept(&self, folio: &mut LockedFolio<'_>) {
-        folio.body_mut().kept.take_all().for_each(|home| self.swap.free_position(home.position));
+        for home in folio.body_mut().kept.take_all() {
+            self.swap.forget(home.place).into_iter().for_each(|frames| self.free(frames));
+        }
     }
 
     /// Where faults go that a folio's lock has kept waiting: to the handlers. For threads that are none.

@@ -1,22 +1,31 @@
-//! What the swap file still has of a folio that came in from it: plain data.
+//! What swap still has of a folio that came in: plain data.
 //!
-//! Pages that nobody has stored to need not be written again. Nobody is told of stores, so each page has the
-//! checksum that it came in with: if it has the same when it goes out, its bytes are in the file. Linux: a
-//! clean folio of the swap cache, whose slot is kept.
+//! Pages that nobody has stored to need not be compressed or written again. Nobody is told of stores, so each
+//! page has the checksum that it came in with: if it has the same when it goes out, swap has its bytes. Linux:
+//! a clean folio of the swap cache, whose slot is kept.
 
 use elbowroom_sync::thread;
 
-/// A page of the swap file that is a folio's, and the checksum of its bytes.
+/// Where swap has the bytes of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In this page of the file.
+    File(u64),
+    /// In this slot, which no space has, and of which the pool may give up the bytes.
+    Slot(u64),
+}
+
+/// What swap has of a page that is a folio's, and the checksum of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
-    /// Its number in the file.
-    pub position: u64,
+    /// Where it is.
+    pub place: Place,
     /// Of 64 bits ([`checksum`](super::checksum)).
     pub sum: u64,
 }
 
-/// The homes of some pages of a folio. Belongs to who has its lock; is empty when it is dropped, since the
-/// pages of the file must be given back.
+/// The homes of some pages of a folio. Belongs to who has its lock; is empty when it is dropped, since pages
+/// of the file and slots must be given back.
 #[derive(Default)]
 pub struct Kept(Vec<(u16, Home)>);
 
@@ -47,7 +56,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        debug_assert!(self.0.is_empty() || thread::panicking(), "pages of the swap file are lost");
+        debug_assert!(self.0.is_empty() || thread::panicking(), "what swap has is lost");
     }
 }
 
@@ -58,10 +67,10 @@ mod tests {
     #[test]
     fn each_page_has_its_own_home_once() {
         let mut kept = Kept::default();
-        let home = |nth: u64| Home { position: 100 + nth, sum: nth };
+        let home = |nth: u64| Home { place: Place::File(100 + nth), sum: nth };
         [3, 0, 15].into_iter().for_each(|page| kept.add(page, home(page as u64)));
         assert_eq!((kept.take(0), kept.take(0), kept.take(1)), (Some(home(0)), None, None));
-        assert_eq!(kept.take_all().map(|home| home.position).collect::<Vec<_>>().len(), 2);
+        assert_eq!(kept.take_all().count(), 2);
         assert_eq!(kept.take(3), None);
     }
 }

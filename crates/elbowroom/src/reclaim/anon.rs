@@ -10,7 +10,7 @@ use crate::group::Frames;
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::{Back, Compressor, Placement, Room, Short};
+use crate::swap::{Again, Back, Compressor, Placement, Room, Short};
 use crate::vma::Mm;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
@@ -187,15 +187,14 @@ impl<P: Platform> Reclaim<P> {
         let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
         // The same for all: they come in together if their bytes are in the same place.
         let room = self.swap.room(large.pages() as usize, self.is_plenty());
-        if !room.pool && large.body().kept.is_empty() {
+        if large.body().kept.is_empty() {
             let mut pages = large.body_mut().extent().bytes().chunks(PAGE_SIZE);
-            if pages.all(|page| compressor.place(page, room) == Placement::File) {
+            if !room.pool && pages.clone().all(|page| compressor.place(page, room) == Placement::File) {
                 return Out::ToFile(large.into_folio());
             }
-        }
-        let begins = &large.body_mut().extent().bytes()[..PAGE_SIZE];
-        if compressor.place(begins, room) == Placement::Full {
-            return Out::NoRoom(large.into_folio());
+            if pages.next().is_some_and(|page| compressor.place(page, room) == Placement::Full) {
+                return Out::NoRoom(large.into_folio());
+            }
         }
         let Some(own) = large.body_mut().extent.take() else { return Out::NoRoom(large.into_folio()) };
         let (mut parts, mut slots) = (Vec::with_capacity(own.pages()), Vec::with_capacity(own.pages()));
@@ -235,7 +234,7 @@ impl<P: Platform> Reclaim<P> {
     }
 
     /// Keeps the bytes of a page that so many spaces have; tells the slot, and gives the page's frame back if
-    /// the pool did not need it. `home`: the page of the file that may have them.
+    /// the pool did not need it. `home`: what swap may have of them.
     fn keep(
         &self,
         own: Frames,
@@ -245,7 +244,18 @@ impl<P: Platform> Reclaim<P> {
         compressor: &mut Compressor,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
         let sum = checksum(own.bytes());
-        let home = home.and_then(|home| self.swap.settle(home, sum));
+        let home = match home.map(|home| self.swap.goes_out_again(home, sum, spaces)) {
+            Some(Again::Slot(slot)) => {
+                self.counters.add(Event::SwapCleanOuts, 1);
+                return Ok((slot, Some(own)));
+            }
+            Some(Again::File(position)) => Some(position),
+            Some(Again::Nothing(frames)) => {
+                frames.into_iter().for_each(|frame| self.free(frame));
+                None
+            }
+            None => None,
+        };
         let placement = compressor.place(own.bytes(), room);
         if let Some(home) = home
             && matches!(placement, Placement::File | Placement::Full)
@@ -373,7 +383,7 @@ impl<P: Platform> Reclaim<P> {
     }
 
     /// Gives up a space's counts of swap slots whose bytes, with these checksums, have come in as the pages
-    /// of a locked folio; what the file has of them may stay there for the next time. Counts them, and makes
+    /// of a locked folio; what swap has of them may stay there for the next time. Counts them, and makes
     /// the folio active if the first of them came back soon.
     pub(crate) fn slots_came_in(&self, slots: &[u64], sums: &[u64], folio: &mut LockedFolio<'_>) {
         self.counters.add(Event::SwapIns, slots.len() as u64);
@@ -390,11 +400,12 @@ impl<P: Platform> Reclaim<P> {
                 folio.state.set(Flag::Workingset);
             }
         }
+        let plenty = self.is_plenty();
         for (page, (slot, sum)) in slots.iter().zip(sums).enumerate() {
-            let (frames, position) = self.swap.release_keeping(*slot);
+            let (frames, place) = self.swap.release_keeping(*slot, plenty);
             frames.into_iter().for_each(|frames| self.free(frames));
-            if let Some(position) = position {
-                folio.body_mut().kept.add(page, Home { position, sum: *sum });
+            if let Some(place) = place {
+                folio.body_mut().kept.add(page, Home { place, sum: *sum });
             }
         }
     }

@@ -6,11 +6,13 @@
 //! page is copied out of the pool, so that nobody moves or frees it meanwhile.
 
 mod file;
+mod kept;
 mod leaving;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 
 use self::file::SwapFile;
+pub use self::kept::Again;
 pub use self::leaving::Oldest;
 use super::chunks::Chunks;
 use super::cipher::Cipher;
@@ -50,6 +52,10 @@ enum Tier {
     Filled(u64),
     /// In the pool; `leaving`: and they are being written to the file; `home`: and the file has them.
     Pool { handle: Handle, leaving: bool, home: Option<Homed> },
+    /// In the pool, and in a folio that came in from there; no space has the slot.
+    Kept { handle: Handle, home: Option<Homed> },
+    /// In such a folio only: the pool has given them up.
+    Gone,
     /// In the file, in this page of it.
     File(u64),
 }
@@ -147,6 +153,8 @@ pub struct Swap {
     /// Where compressed pages are expanded on their way to the file.
     staging: Mutex<Option<Frames>>,
     used: AtomicU64,
+    /// Slots beside these that folios keep.
+    kept: AtomicU64,
     /// Slots that there is memory for: those that are free again, too.
     described: AtomicU64,
     next: AtomicUsize,
@@ -191,6 +199,7 @@ impl Swap {
             queue: locks.mutex(LockClass::Queue, VecDeque::new()),
             staging: locks.mutex(LockClass::Queue, None),
             used: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             described: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             chunks: locks.mutex(LockClass::Queue, Chunks::default()),
@@ -274,8 +283,8 @@ impl Swap {
         let pages = u64::from(self.clock().wrapping_sub(slot.out)) * self.clock_pages;
         match slot.tier {
             Tier::Filled(_) => None,
-            Tier::Pool { .. } => Some((pages, true)),
-            Tier::File(_) => Some((pages, false)),
+            Tier::Pool { .. } | Tier::Kept { .. } => Some((pages, true)),
+            Tier::File(_) | Tier::Gone => Some((pages, false)),
         }
     }
 
@@ -313,7 +322,7 @@ impl Swap {
     fn pool_slot(&self, number: u64) -> Option<u16> {
         let stripe = self.stripes[number as usize % STRIPES].lock();
         let slot = stripe.slots.get(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
-        matches!(slot.tier, Tier::Pool { .. }).then_some(slot.out)
+        matches!(slot.tier, Tier::Pool { .. } | Tier::Kept { .. }).then_some(slot.out)
     }
 
     fn clock(&self) -> u16 {
@@ -459,6 +468,7 @@ impl Swap {
                 }
                 Tier::Pool { handle, .. } => Ok((Some(self.pool.load(handle, &mut compressed)), sum)),
                 Tier::File(_) => Err(NotLoaded::InFile),
+                Tier::Kept { .. } | Tier::Gone => Err(NotLoaded::Corrupt),
             }
         })?;
         let expanded = len.map_or(Ok(()), |len| expand(&compressed[..len], page));
@@ -477,7 +487,14 @@ impl Swap {
 
     /// The page of the file that has the bytes is the caller's.
     fn release_but_file(&self, number: u64) -> (Vec<Frames>, Option<u64>) {
-        let last = self.with(number, |stripe, at| {
+        let Some(tier) = self.give_up(number) else { return (Vec::new(), None) };
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        self.empty(tier)
+    }
+
+    /// Gives a count of a slot up; tells where its bytes are if it was the last. They are the caller's.
+    fn give_up(&self, number: u64) -> Option<Tier> {
+        self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
             slot.count -= 1;
             let last = (slot.count == 0).then_some(slot.tier);
@@ -485,16 +502,18 @@ impl Swap {
                 stripe.free.push(at as u32);
             }
             last
-        });
-        if last.is_some() {
-            self.used.fetch_sub(1, Ordering::Relaxed);
-        }
-        match last {
-            Some(Tier::Pool { handle, home, .. }) => {
+        })
+    }
+
+    /// Takes bytes out of the pool. Tells what frames are not needed any more, and what page of the file has
+    /// the bytes.
+    fn empty(&self, tier: Tier) -> (Vec<Frames>, Option<u64>) {
+        match tier {
+            Tier::Pool { handle, home, .. } | Tier::Kept { handle, home } => {
                 (self.put_back(self.pool.free(handle)), home.map(Homed::position))
             }
-            Some(Tier::File(position)) => (Vec::new(), Some(position)),
-            _ => (Vec::new(), None),
+            Tier::File(position) => (Vec::new(), Some(position)),
+            Tier::Filled(_) | Tier::Gone => (Vec::new(), None),
         }
     }
 

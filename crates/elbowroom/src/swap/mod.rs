@@ -15,7 +15,7 @@ mod positions;
 mod sizing;
 mod tier;
 
-pub use area::{NotLoaded, Oldest, Short, Source, Swap};
+pub use area::{Again, NotLoaded, Oldest, Short, Source, Swap};
 pub use cipher::Cipher;
 pub use sizing::Back;
 pub use tier::{Compressor, Placement, Room};

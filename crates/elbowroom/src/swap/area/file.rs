@@ -2,24 +2,18 @@
 //! fork. docs/decisions/0025-fork.md
 
 use super::Swap;
-use crate::group::Frames;
-use crate::page::Home;
 use crate::swap::cipher::Cipher;
 use crate::swap::positions::Positions;
 use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_store::StoreFile;
 #[cfg(not(shuttle))]
 use elbowroom_store::{Handed, Lifeline};
-use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::epoch::{ArcCell, pin};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::ops::Range;
 #[cfg(not(shuttle))]
 use std::os::fd::RawFd;
-
-/// In tests of the tests: the file is taken to have the bytes of a page that was stored to.
-const MUTANT_STALE_HOME: Mutant = Mutant::new("stale_home");
 
 /// The file, and which of its pages are free.
 ///
@@ -178,16 +172,6 @@ impl Swap {
         self.free_positions(page..page + 1);
     }
 
-    /// The page of the file that still has the bytes of a page with checksum `sum`; `None`: they are not
-    /// those that it came in with, and the page of the file is free.
-    pub fn settle(&self, home: Home, sum: u64) -> Option<u64> {
-        if home.sum == sum || MUTANT_STALE_HOME.planted() {
-            return Some(home.position);
-        }
-        self.free_position(home.position);
-        None
-    }
-
     /// Gives pages of the file back.
     pub fn free_positions(&self, pages: Range<u64>) {
         if let Some(own) = &self.file {
@@ -196,18 +180,5 @@ impl Swap {
             // Those of an ancestor's file are its business.
             pages.filter(|page| *page >= base).for_each(|page| positions.free(page - base));
         }
-    }
-
-    /// The same, but that page of the file that has the bytes is the caller's; `None`: no page has them, or
-    /// others have a count of the slot, or so much of the file is taken that its pages are better used for
-    /// what goes out next. Linux: `swap_vm_full`.
-    pub fn release_keeping(&self, number: u64) -> (Vec<Frames>, Option<u64>) {
-        let (frames, position) = self.release_but_file(number);
-        let Some((position, own)) = position.zip(self.file.as_ref()) else { return (frames, None) };
-        if 2 * own.positions.lock().taken() <= self.limit {
-            return (frames, Some(position));
-        }
-        self.free_position(position);
-        (frames, None)
     }
 }

@@ -26,7 +26,7 @@ pub struct Leaving(pub(super) u64);
 pub enum Oldest {
     /// A slot that is to be written to the file.
     Leaves(Leaving),
-    /// The file had its bytes already, and they are there from now on; frames that are not needed any more.
+    /// The file, or a folio, had its bytes already; frames that are not needed any more.
     Left(Vec<Frames>),
 }
 
@@ -42,11 +42,18 @@ impl Swap {
                 continue;
             };
             match &mut slot.tier {
-                Tier::Pool { handle, leaving: false, home: Some(home) } => {
+                Tier::Pool { handle, leaving: false, home: Some(home) }
+                | Tier::Kept { handle, home: Some(home) } => {
                     let (handle, home) = (*handle, *home);
                     slot.tier = Tier::File(home.position());
                     drop(stripe);
                     self.left_pool.fetch_add(1, Ordering::Relaxed);
+                    return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
+                }
+                Tier::Kept { handle, home: None } => {
+                    let handle = *handle;
+                    slot.tier = Tier::Gone;
+                    drop(stripe);
                     return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
                 }
                 Tier::Pool { leaving: leaving @ false, home: None, .. } => {

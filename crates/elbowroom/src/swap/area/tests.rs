@@ -3,7 +3,7 @@
 use super::leaving::Leaving;
 use super::*;
 use crate::group::{DirtyLimits, GroupId, Groups};
-use crate::page::Home;
+use crate::page::{Home, Place};
 use crate::swap::Compressor;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
@@ -207,11 +207,12 @@ fn what_the_file_has_still_is_not_written_again() {
     let sum = checksum(&page);
     let position = swap.take_positions(1).unwrap().start;
     let number = swap.keep_in_file(position, sum, 2).unwrap();
-    assert_eq!(swap.release_keeping(number).1, None, "another space has it");
-    assert_eq!(swap.release_keeping(number).1, Some(position));
+    assert_eq!(swap.release_keeping(number, false).1, None, "another space has it");
+    assert_eq!(swap.release_keeping(number, false).1, Some(Place::File(position)));
     assert_eq!((swap.used(), swap.file_pages()), (0, 1));
     // It goes to the pool, and leaves it.
-    assert_eq!(swap.settle(Home { position, sum }, sum), Some(position));
+    let home = Home { place: Place::File(position), sum };
+    assert!(matches!(swap.goes_out_again(home, sum, 1), Again::File(same) if same == position));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(position));
     swap.queue_up(&[number]);
     assert_eq!((swap.seems(number), swap.file_pages()), (Some(Source::Memory), 1));
@@ -220,19 +221,80 @@ fn what_the_file_has_still_is_not_written_again() {
     assert_eq!((swap.seems(number), swap.pool().objects()), (Some(Source::File(position)), 0));
     assert!(swap.oldest().is_none());
     // It comes in, and goes to the pool and back.
-    assert_eq!(swap.release_keeping(number).1, Some(position));
+    assert_eq!(swap.release_keeping(number, false).1, Some(Place::File(position)));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(position));
-    let (frames, home) = swap.release_keeping(number);
+    let (frames, kept) = swap.release_keeping(number, false);
     frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
-    assert_eq!((home, swap.file_pages()), (Some(position), 1));
+    assert_eq!((kept, swap.file_pages()), (Some(Place::File(position)), 1));
     // Somebody has stored to it.
-    assert_eq!(swap.settle(Home { position, sum }, sum ^ 1 << 40), None);
+    assert!(matches!(swap.goes_out_again(home, sum ^ 1 << 40, 1), Again::Nothing(_)));
     assert_eq!(swap.file_pages(), 0);
     // Half of the file is taken: it is for what is out.
     let positions = swap.take_positions(3).unwrap();
     let numbers = positions.map(|position| swap.keep_in_file(position, sum, 1).unwrap());
-    let kept = numbers.map(|number| swap.release_keeping(number).1.is_some()).collect::<Vec<_>>();
+    let kept = numbers.map(|number| swap.release_keeping(number, false).1.is_some()).collect::<Vec<_>>();
     assert_eq!((kept, swap.file_pages()), (vec![false, true, true], 2));
+    all_is_free(&swap, &groups, &mmu);
+}
+
+/// What came in from the pool while memory is plenty, and was not stored to, goes out without being compressed.
+/// The pool gives it up before it writes anything.
+#[test]
+fn what_the_pool_has_still_is_not_compressed_again() {
+    let (mmu, groups) = arena();
+    let swap = with_file(8);
+    let free = |frames: Vec<Frames>| frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
+    let page = text("some words ");
+    let sum = checksum(&page);
+    let number = keep(&swap, &groups, &mmu, &page);
+    let kept = Home { place: Place::Slot(number), sum };
+    let come_in = |plenty| swap.release_keeping(number, plenty);
+    swap.share(number);
+    assert_eq!(come_in(true).1, None, "another space has it");
+    assert_eq!(come_in(true).1, Some(kept.place));
+    assert_eq!((swap.used(), swap.pool().objects()), (0, 1), "nothing is out");
+    let mut found = vec![0; PAGE_SIZE];
+    assert!(matches!(swap.goes_out_again(kept, sum, 1), Again::Slot(same) if same == number));
+    assert_eq!((swap.load(number, &mut found), swap.used()), (Ok(sum), 1));
+    assert_eq!(found, page);
+    // Somebody has stored to it.
+    assert_eq!(come_in(true).1, Some(kept.place));
+    let Again::Nothing(frames) = swap.goes_out_again(kept, sum ^ 1 << 40, 1) else {
+        panic!("it has changed")
+    };
+    free(frames);
+    assert_eq!((swap.used(), swap.pool().objects()), (0, 0));
+    // The pool gives it up: it has nothing to write.
+    let number = keep(&swap, &groups, &mmu, &page);
+    let kept = Home { place: Place::Slot(number), sum };
+    assert_eq!(swap.release_keeping(number, true).1, Some(kept.place));
+    let Some(Oldest::Left(frames)) = swap.oldest() else { panic!("a folio has it") };
+    free(frames);
+    assert_eq!(swap.pool().objects(), 0);
+    assert!(matches!(swap.goes_out_again(kept, sum, 1), Again::Nothing(_)));
+    // A folio ends.
+    let number = keep(&swap, &groups, &mmu, &page);
+    free(swap.forget(swap.release_keeping(number, true).1.unwrap()));
+    // Memory is short; or so many slots are taken that they are for what is out.
+    let number = keep(&swap, &groups, &mmu, &page);
+    let (frames, none) = swap.release_keeping(number, false);
+    free(frames);
+    assert_eq!((none, swap.used(), swap.pool().objects()), (None, 0, 0));
+    let numbers = [(); 5].map(|()| keep(&swap, &groups, &mmu, &page));
+    let kept = numbers.map(|number| {
+        let (frames, kept) = swap.release_keeping(number, true);
+        free(frames);
+        kept
+    });
+    assert_eq!(kept.map(|kept| kept.is_some()), [false, true, true, true, true]);
+    // There is no slot for it any more.
+    let others = [(); 8].map(|()| keep(&swap, &groups, &mmu, &page));
+    let last = Home { place: kept[4].unwrap(), sum };
+    let Again::Nothing(frames) = swap.goes_out_again(last, sum, 1) else { panic!("all slots are taken") };
+    free(frames);
+    kept.into_iter().take(4).flatten().for_each(|place| free(swap.forget(place)));
+    others.into_iter().for_each(|number| free(swap.release(number)));
+    assert_eq!((swap.used(), swap.pool().objects()), (0, 0));
     all_is_free(&swap, &groups, &mmu);
 }
 
@@ -281,10 +343,11 @@ fn a_child_gives_pages_of_its_own_file_back_only() {
     let (file, at) = swap.place(own.start + 1).unwrap();
     assert!(!Arc::ptr_eq(&file, &ancestor.0) && at == PAGE_SIZE as u64);
     // More than half of the own file is taken, so none is kept.
-    assert_eq!(swap.release_keeping(slots[3]).1, None);
+    assert_eq!(swap.release_keeping(slots[3], false).1, None);
     assert!(swap.release(slots[2]).is_empty());
     assert_eq!(swap.file_pages(), 3);
     swap.free_positions(own.clone());
-    assert_eq!(swap.release_keeping(slots[1]).1, Some(1), "the ancestor has it for as long as this lives");
+    let kept = swap.release_keeping(slots[1], false).1;
+    assert_eq!(kept, Some(Place::File(1)), "the ancestor has it for as long as this lives");
     assert_eq!((swap.file_pages(), swap.used()), (0, 1));
 }

@@ -1,0 +1,112 @@
+//! What swap keeps of pages that came in, for when they go out again as they were. Linux: the slot of a clean
+//! folio of the swap cache.
+
+use super::{Swap, Tier};
+use crate::group::Frames;
+use crate::page::{Home, Place};
+use elbowroom_sync::Mutant;
+use elbowroom_sync::atomic::Ordering;
+
+/// In tests of the tests: swap is taken to have the bytes of a page that was stored to.
+const MUTANT_STALE_HOME: Mutant = Mutant::new("stale_home");
+
+/// What swap still has of a page that goes out again.
+#[derive(Debug)]
+pub enum Again {
+    /// All: this slot is the page's.
+    Slot(u64),
+    /// The bytes, in this page of the file, which is the caller's.
+    File(u64),
+    /// Nothing; frames that are not needed any more.
+    Nothing(Vec<Frames>),
+}
+
+impl Swap {
+    /// Gives a count of a slot up, whose bytes have come in as a page of a folio. Gives back frames that are
+    /// not needed any more, and what is kept of it, which is the folio's; nothing is while others have a count
+    /// of the slot, or so much of swap is taken that it is better used for what goes out next. Compressed
+    /// pages are kept only while memory is `plenty`. Linux: `swap_vm_full`.
+    pub fn release_keeping(&self, number: u64, plenty: bool) -> (Vec<Frames>, Option<Place>) {
+        if plenty && self.keep_in_pool(number) {
+            return (Vec::new(), Some(Place::Slot(number)));
+        }
+        let (frames, position) = self.release_but_file(number);
+        let Some(position) = position else { return (frames, None) };
+        if 2 * self.file_pages() <= self.limit {
+            return (frames, Some(Place::File(position)));
+        }
+        self.free_position(position);
+        (frames, None)
+    }
+
+    fn keep_in_pool(&self, number: u64) -> bool {
+        // Without sizing nobody makes the pool smaller.
+        let taken = self.used() + self.kept.load(Ordering::Relaxed);
+        if self.sizing.is_none() || 2 * taken > self.limit {
+            return false;
+        }
+        let kept = self.with(number, |stripe, at| {
+            let slot = &mut stripe.slots[at];
+            match slot.tier {
+                Tier::Pool { handle, leaving: false, home } if slot.count == 1 => {
+                    slot.tier = Tier::Kept { handle, home };
+                    true
+                }
+                _ => false,
+            }
+        });
+        if kept {
+            self.kept.fetch_add(1, Ordering::Relaxed);
+            self.used.fetch_sub(1, Ordering::Relaxed);
+        }
+        kept
+    }
+
+    /// A page with checksum `sum` goes out, for so many spaces, of which a folio has kept `home`, which is
+    /// the caller's.
+    pub fn goes_out_again(&self, home: Home, sum: u64, spaces: u32) -> Again {
+        let same = home.sum == sum || MUTANT_STALE_HOME.planted();
+        match home.place {
+            Place::File(position) if same => Again::File(position),
+            Place::Slot(number) if same && self.is_out_again(number, spaces) => Again::Slot(number),
+            place => Again::Nothing(self.forget(place)),
+        }
+    }
+
+    /// Makes a slot that was kept one of so many spaces; `false`: there are no bytes, or no room for one more.
+    fn is_out_again(&self, number: u64, spaces: u32) -> bool {
+        if self.count_one_more().is_err() {
+            return false;
+        }
+        let is_out = self.with(number, |stripe, at| {
+            let slot = &mut stripe.slots[at];
+            match slot.tier {
+                Tier::Kept { handle, home } => slot.tier = Tier::Pool { handle, leaving: false, home },
+                Tier::File(_) => {}
+                Tier::Filled(_) | Tier::Pool { .. } | Tier::Gone => return false,
+            }
+            (slot.count, slot.out) = (spaces as u16, self.clock());
+            true
+        });
+        if is_out {
+            self.outs.fetch_add(1, Ordering::Relaxed);
+            self.kept.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            self.used.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_out
+    }
+
+    /// Gives back what a folio has kept. Gives back frames that are not needed any more.
+    pub fn forget(&self, place: Place) -> Vec<Frames> {
+        let (frames, position) = match place {
+            Place::File(position) => (Vec::new(), Some(position)),
+            Place::Slot(number) => {
+                self.kept.fetch_sub(1, Ordering::Relaxed);
+                self.give_up(number).map_or_else(Default::default, |tier| self.empty(tier))
+            }
+        };
+        position.into_iter().for_each(|position| self.free_position(position));
+        frames
+    }
+}
