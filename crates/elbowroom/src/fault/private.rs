@@ -11,6 +11,7 @@ use super::io::put_back;
 use super::outcome::{Outcome, Reason};
 use super::step::bus;
 use crate::config::{FRESH, RUN_ORDER};
+use crate::group::Frames;
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
@@ -27,6 +28,9 @@ use std::ops::Range;
 
 /// In tests of the tests: a folio that was found is used without looking whether it is still there.
 const MUTANT_SKIP_IDENTITY_CHECK: Mutant = Mutant::new("skip_identity_check");
+
+/// Pages of a run.
+const RUN_PAGES: u64 = 1 << RUN_ORDER;
 
 /// Neighbours are read in pieces, too, if they are not together in the file, where so many of them, as log2,
 /// are wanted. With fewer hardly any is.
@@ -134,7 +138,9 @@ impl<'a, P: Platform> Pass<'a, P> {
             Some(_) => {}
         }
         let Some(source) = source else { return Outcome::Again };
-        let order = self.run_order(mm, vma, page, fault);
+        let most = if matches!(source, Source::File(_)) { RUN_PAGES } else { core.tuning().swap_run_pages };
+        let pages = self.run_pages(mm, vma, page, most, fault);
+        let order = pages.min(RUN_PAGES).ilog2() as u8;
         let alone = order == 0 && !fault.alone && vma.spec.object.is_none();
         let in_pool = !matches!(source, Source::File(_));
         let around = if alone { core.runs().around(page, in_pool) } else { Around { order, counted: false } };
@@ -175,64 +181,87 @@ impl<'a, P: Platform> Pass<'a, P> {
             }
             return reading.map_or(Outcome::Again, |folio| Outcome::Wait(Reason::Folio(folio)));
         }
-        let mut folio = core.anon_folio(run.first, frames, self.ready);
-        // First this: with the numbers this thread has the counts of the slots, so that nobody else gives
-        // them up. Whoever finds the folio waits for its lock.
-        if !mm.anon.swap_in(run.first, &run.slots, folio.arc()) {
-            core.free_folio(folio);
-            return Outcome::Again;
-        }
-        if !run.is_where_it_was(&core.swap) {
-            put_back(mm, run.first, folio.arc(), &run.slots);
-            core.free_folio(folio);
-            return Outcome::Again;
-        }
-        if sparse {
-            folio.state.set(Flag::Sparse);
-        }
-        let parts = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE).zip(&run.slots);
-        let loaded: Result<Vec<_>, _> = parts.map(|(part, slot)| core.swap.load(*slot, part)).collect();
-        let sums = match loaded {
-            Ok(sums) => sums,
-            Err(why) => {
-                put_back(mm, run.first, folio.arc(), &run.slots);
-                core.free_folio(folio);
-                if why == NotLoaded::InFile {
-                    return Outcome::Again;
-                }
-                if run.slots.len() > 1 {
-                    // Perhaps only one is bad: each fault loads its own alone, and fails with it.
-                    fault.alone = true;
-                    return Outcome::Again;
-                }
+        let mut folio = match self.load(mm, &run, frames) {
+            Ok(folio) => folio,
+            Err(NotLoaded::InFile) => return Outcome::Again,
+            Err(NotLoaded::Corrupt) if run.slots.len() > 1 => {
+                // Perhaps only one is bad: each fault loads its own alone, and fails with it.
+                fault.alone = true;
+                return Outcome::Again;
+            }
+            Err(NotLoaded::Corrupt) => {
                 core.counters.add(Event::SwapErrors, 1);
                 return self.refuse_out(mm, vma, page, fault);
             }
         };
-        core.slots_came_in(&run.slots, &sums, &mut folio);
+        if sparse {
+            folio.state.set(Flag::Sparse);
+        }
+        if pages > RUN_PAGES && run.order() == RUN_ORDER && run.first == page {
+            // Before the thread is woken: it would fault again at each run that is not there yet.
+            let end = self.load_ahead(mm, vma, run.pages().end, page + pages);
+            self.note_run(page, &(page..end), fault);
+        }
         let step = core.map_whole(vma, &mut folio, fault);
         core.list_own(folio.into_folio());
         step
     }
 
-    /// log2 of how many pages of anonymous memory a fault should bring at once: more for who goes through
-    /// memory in order. Linux: `thp_swap_suitable_orders` and mTHP, which know nothing of streams.
-    fn run_order(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> u8 {
+    /// Fills frames with the pages of a run whose bytes are in memory, and puts them in its place.
+    ///
+    /// # Errors
+    /// They stay out. Also if they are not what they were any more.
+    pub(super) fn load(
+        &mut self,
+        mm: &Mm,
+        run: &OutRun,
+        frames: Frames,
+    ) -> Result<LockedFolio<'a>, NotLoaded> {
+        let core = self.core;
+        let mut folio = core.anon_folio(run.first, frames, self.ready);
+        // First this: with the numbers this thread has the counts of the slots, so that nobody else gives
+        // them up. Whoever finds the folio waits for its lock.
+        if !mm.anon.swap_in(run.first, &run.slots, folio.arc()) {
+            core.free_folio(folio);
+            return Err(NotLoaded::InFile);
+        }
+        let mut load = || {
+            if !run.is_where_it_was(&core.swap) {
+                return Err(NotLoaded::InFile);
+            }
+            let parts = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE).zip(&run.slots);
+            parts.map(|(part, slot)| core.swap.load(*slot, part)).collect::<Result<Vec<_>, _>>()
+        };
+        match load() {
+            Ok(sums) => {
+                core.slots_came_in(&run.slots, &sums, &mut folio);
+                Ok(folio)
+            }
+            Err(why) => {
+                put_back(mm, run.first, folio.arc(), &run.slots);
+                core.free_folio(folio);
+                Err(why)
+            }
+        }
+    }
+
+    /// How many pages of anonymous memory a fault should bring at once, at most so many: more for who goes
+    /// through memory in order. Linux: `thp_swap_suitable_orders` and mTHP, which know nothing of streams.
+    fn run_pages(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, most: u64, fault: &Parked) -> u64 {
         let core = self.core;
         if !core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
-            return 0;
+            return 1;
         }
-        let most = 1 << RUN_ORDER;
         let pages = core.runs().pages(fault.event.thread, page, most);
         if pages > 1 {
-            return pages.ilog2() as u8;
+            return pages;
         }
         // Threads that go through the same memory together find what the first of them brings, and each of
         // them may be the first behind that.
         let before = page.checked_sub(1).and_then(|before| mm.anon.lookup(before));
         let pages =
             before.filter(|folio| core.since_mapped(folio) < FRESH).map_or(1, |folio| folio.pages() * 2);
-        pages.min(most).ilog2() as u8
+        pages.min(most)
     }
 
     /// Notes which pages were brought for a fault at `page`.
@@ -282,7 +311,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if let Some(step) = self.huge_zero_page(mm, vma, page, fault) {
             return step;
         }
-        let most = self.run_order(mm, vma, page, fault);
+        let most = self.run_pages(mm, vma, page, RUN_PAGES, fault).ilog2() as u8;
         let free = |block: &Range<u64>| mm.anon.seems_empty(block.clone());
         let order = (1..=most).rev().find(|order| block_in(vma, page, *order).is_some_and(|b| free(&b)));
         let mut frames = match self.take_frames(order.unwrap_or(0)) {
@@ -461,7 +490,17 @@ impl<P: Platform> Faults<P> {
     /// Maps 2^`order` pages of a locked folio of the space's own, around the one of the fault, as far as the
     /// mapping has them; of a [`Flag::Sparse`] one, that page alone.
     fn map_own(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, order: u8, fault: &Parked) -> Outcome {
-        let (addr, write) = (fault.event.addr, fault.event.write);
+        self.map_at(vma, folio, order, (fault.event.addr, fault.event.write))
+    }
+
+    /// The same for an access to an address.
+    pub(super) fn map_at(
+        &self,
+        vma: &VmaGuard<'_>,
+        folio: &mut LockedFolio<'_>,
+        order: u8,
+        (addr, write): (usize, bool),
+    ) -> Outcome {
         let first = AnonPages::first_of(folio, (addr >> PAGE_SHIFT) as u64);
         let base = (first as usize) << PAGE_SHIFT;
         let inside =

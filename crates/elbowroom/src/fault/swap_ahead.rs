@@ -1,4 +1,6 @@
-//! Anonymous memory that is read from the swap file ahead of who goes through it in order.
+//! Anonymous memory that comes in ahead of who goes through it in order.
+//!
+//! What is in the file is read, and mapped when it is touched; what is in memory is mapped at once.
 //!
 //! Linux reads one window of swap around a fault and has the thread wait for all of it
 //! (`swap_vma_readahead`); ahead of a reader it reads files only (`page_cache_async_ra`), as is done here.
@@ -10,7 +12,7 @@ use crate::page::{AnonPages, Flag, Folio};
 use crate::platform::Platform;
 use crate::swap::{Source, Swap};
 use crate::vma::{Mm, VmaGuard};
-use elbowroom_machine::Mmu;
+use elbowroom_machine::{Mmu, PAGE_SHIFT};
 use std::ops::Range;
 
 /// Pages of a run.
@@ -43,6 +45,32 @@ impl<P: Platform> Pass<'_, P> {
                 return;
             }
         }
+    }
+
+    /// Brings and maps whole runs from page `from` on whose bytes are in memory, up to page `end` at most: who
+    /// comes there needs no fault. Only with frames that are free. Tells how far it came.
+    pub(super) fn load_ahead(&mut self, mm: &Mm, vma: &VmaGuard<'_>, from: u64, end: u64) -> u64 {
+        let mut first = from;
+        while first + RUN_PAGES <= end && self.load_next(mm, vma, first).is_some() {
+            first += RUN_PAGES;
+        }
+        first
+    }
+
+    /// Brings and maps the run at page `first`; `None`: it is not all in memory, or there are no frames.
+    fn load_next(&mut self, mm: &Mm, vma: &VmaGuard<'_>, first: u64) -> Option<()> {
+        let core = self.core;
+        let slots = mm.anon.run_out(block_in(vma, first, RUN_ORDER)?)?;
+        let run = OutRun { first, slots, source: Source::Memory };
+        if !run.is_where_it_was(&core.swap) {
+            return None;
+        }
+        let frames = core.alloc(RUN_ORDER)?;
+        let mut folio = self.load(mm, &run, frames).ok()?;
+        // If it cannot be mapped, who comes there finds it.
+        let _ = core.map_at(vma, &mut folio, RUN_ORDER, ((first as usize) << PAGE_SHIFT, false));
+        core.list_own(folio.into_folio());
+        Some(())
     }
 
     /// Has what is in the file of the pages around one read that are out, too, where a run of 2^`order` was

@@ -304,7 +304,7 @@ fn an_encrypted_file_says_nothing<M: Machine>() {
 }
 
 /// What compresses a little: the pool is full of it before all is out.
-fn half_noise(page: usize) -> [u8; PAGE] {
+pub fn half_noise(page: usize) -> [u8; PAGE] {
     let mut bytes = noise(page);
     bytes[PAGE / 2..].fill(0);
     bytes

@@ -1,13 +1,15 @@
-//! What comes from the swap file with a page that is out.
+//! What comes with a page that is out, and what of it swap still has when it goes out again.
 
-use super::swap::{noise, with_disk};
+use super::swap::{half_noise, noise, with_disk};
 use crate::support::*;
-use elbowroom::Sharing;
+use elbowroom::{Advice, Sharing};
 use elbowroom_sync::{thread, time::Duration};
 
 on_every_machine! {
     what_is_in_pieces_in_the_file_comes_with_few_waits
     neighbours_in_pieces_come_while_they_are_used
+    what_is_compressed_comes_with_few_faults
+    what_was_only_read_is_not_compressed_again
 }
 
 /// Pages that went out at different times are not together in the file. Who reads them in order has them all
@@ -65,4 +67,74 @@ fn neighbours_in_pieces_come_while_they_are_used<M: Machine>() {
     let unlearning = came_for(&mut (0..pages).map(at_random));
     let unused = came_for(&mut (0..pages).map(at_random));
     assert!(used > 4.0 && unused < 2.0, "{learning}, then {used}; {unlearning}, then {unused}");
+}
+
+/// A quarter of the budget, which compresses, and is all out, by advice.
+fn put_out<M: Machine>(m: &M) -> (usize, usize) {
+    let pages = BUDGET as usize / PAGE / 4;
+    let addr = m.map_anon(pages, Sharing::Private);
+    (0..pages).for_each(|page| m.port().store(addr + page * PAGE, &half_noise(page)));
+    put_out_again(m, addr, pages);
+    (addr, pages)
+}
+
+fn put_out_again<M: Machine>(m: &M, addr: usize, pages: usize) {
+    // What a handler has locked still is passed by; it may have lost its processor to us.
+    let all = (pages * PAGE) as u64;
+    let is_out = || {
+        m.space().advise(addr, pages * PAGE, Advice::PageOut).unwrap();
+        let is_out = m.manager().stats().swap_used_bytes == all;
+        if !is_out {
+            thread::sleep(Duration::from_millis(1));
+        }
+        is_out
+    };
+    assert!((0..100).any(|_| is_out()), "{} of {all} bytes are out", m.manager().stats().swap_used_bytes);
+}
+
+/// Who goes through compressed memory in order faults once for several runs.
+fn what_is_compressed_comes_with_few_faults<M: Machine>() {
+    let dir = scratch();
+    let Some(m) = M::start(with_disk(dir.path())) else { return };
+    let (addr, pages) = put_out(&m);
+    let before = m.manager().stats();
+    for page in 0..pages {
+        let mut found = [0; PAGE];
+        m.port().load(addr + page * PAGE, &mut found);
+        assert!(found == half_noise(page), "page {page}");
+    }
+    let after = m.manager().stats();
+    let (faults, came) = (after.pgfault - before.pgfault, after.pswpin - before.pswpin);
+    assert!(came == pages as u64 && faults < came / 20, "{faults} faults for {came} pages");
+}
+
+/// What came from the pool and was only read goes out as it is; what was stored to is what was stored.
+fn what_was_only_read_is_not_compressed_again<M: Machine>() {
+    let dir = scratch();
+    let Some(m) = M::start(with_disk(dir.path())) else { return };
+    let (addr, pages) = put_out(&m);
+    let changed = |page: usize| page.is_multiple_of(3).then_some(page * 8 % PAGE);
+    for round in 0..3 {
+        for page in 0..pages {
+            let (mut found, mut expected) = ([0; PAGE], half_noise(page));
+            m.port().load(addr + page * PAGE, &mut found);
+            if let Some(at) = changed(page).filter(|_| round > 1) {
+                expected[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+            }
+            assert!(found == expected, "page {page} in round {round}");
+        }
+        let mut stored = 0;
+        for (page, at) in (0..pages).filter_map(|page| Some((page, changed(page).filter(|_| round == 1)?))) {
+            m.port().store(addr + page * PAGE + at, &u64::MAX.to_le_bytes());
+            stored += 1;
+        }
+        let before = m.manager().stats();
+        assert_eq!(before.swap_used_bytes, 0, "all of it is in memory");
+        put_out_again(&m, addr, pages);
+        let clean = m.manager().stats().swap_clean_outs - before.swap_clean_outs;
+        assert_eq!(clean, pages as u64 - stored, "round {round}");
+    }
+    m.space().unmap(addr, pages * PAGE).unwrap();
+    let stats = m.manager().stats();
+    assert_eq!((stats.swap_used_bytes, stats.swap_compressed_bytes, stats.swap_errors), (0, 0, 0));
 }
