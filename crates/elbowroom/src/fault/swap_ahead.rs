@@ -47,8 +47,8 @@ impl<P: Platform> Pass<'_, P> {
         }
     }
 
-    /// Brings and maps whole runs from page `from` on whose bytes are in memory, up to page `end` at most: who
-    /// comes there needs no fault. Only with frames that are free. Tells how far it came.
+    /// Brings and maps whole runs from page `from` on whose bytes are in memory, up to page `end` at most:
+    /// who comes there needs no fault. Only with frames that are free. Tells how far it came.
     pub(super) fn load_ahead(&mut self, mm: &Mm, vma: &VmaGuard<'_>, from: u64, end: u64) -> u64 {
         let mut first = from;
         while first + RUN_PAGES <= end && self.load_next(mm, vma, first).is_some() {

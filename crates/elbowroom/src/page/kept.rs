@@ -1,8 +1,8 @@
 //! What swap still has of a folio that came in: plain data.
 //!
 //! Pages that nobody has stored to need not be compressed or written again. Nobody is told of stores, so each
-//! page has the checksum that it came in with: if it has the same when it goes out, swap has its bytes. Linux:
-//! a clean folio of the swap cache, whose slot is kept.
+//! page has the checksum that it came in with: if it has the same when it goes out, swap has its bytes.
+//! Linux: a clean folio of the swap cache, whose slot is kept.
 
 use elbowroom_sync::thread;
 

@@ -23,9 +23,9 @@ pub enum Again {
 
 impl Swap {
     /// Gives a count of a slot up, whose bytes have come in as a page of a folio. Gives back frames that are
-    /// not needed any more, and what is kept of it, which is the folio's; nothing is while others have a count
-    /// of the slot, or so much of swap is taken that it is better used for what goes out next. Compressed
-    /// pages are kept only while memory is `plenty`. Linux: `swap_vm_full`.
+    /// not needed any more, and what is kept of it, which is the folio's. Nothing is while others have a
+    /// count of the slot, or so much of swap is taken that it is better used for what goes out next.
+    /// Compressed pages are kept only while memory is `plenty`. Linux: `swap_vm_full`.
     pub fn release_keeping(&self, number: u64, plenty: bool) -> (Vec<Frames>, Option<Place>) {
         if plenty && self.keep_in_pool(number) {
             return (Vec::new(), Some(Place::Slot(number)));
@@ -73,7 +73,7 @@ impl Swap {
         }
     }
 
-    /// Makes a slot that was kept one of so many spaces; `false`: there are no bytes, or no room for one more.
+    /// Makes a slot that was kept one of so many spaces; `false`: there are no bytes, or no slot is left.
     fn is_out_again(&self, number: u64, spaces: u32) -> bool {
         if self.count_one_more().is_err() {
             return false;

@@ -237,8 +237,8 @@ fn what_the_file_has_still_is_not_written_again() {
     all_is_free(&swap, &groups, &mmu);
 }
 
-/// What came in from the pool while memory is plenty, and was not stored to, goes out without being compressed.
-/// The pool gives it up before it writes anything.
+/// What came in from the pool while memory is plenty, and was not stored to, goes out without being
+/// compressed. The pool gives it up before it writes anything.
 #[test]
 fn what_the_pool_has_still_is_not_compressed_again() {
     let (mmu, groups) = arena();
