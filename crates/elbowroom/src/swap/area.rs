@@ -153,7 +153,7 @@ pub struct Swap {
     /// Where compressed pages are expanded on their way to the file.
     staging: Mutex<Option<Frames>>,
     used: AtomicU64,
-    /// Slots beside these that folios keep.
+    /// Slots beside these that folios keep, and whose bytes are in the pool.
     kept: AtomicU64,
     /// Slots that there is memory for: those that are free again, too.
     described: AtomicU64,
@@ -268,9 +268,12 @@ impl Swap {
         Room { pool: self.pool.pages() + pages as u64 <= may_have, file: self.file.is_some() }
     }
 
-    /// Whether the pool has more frames than it should, and something that could go to the file; `plenty` as
-    /// for [`Swap::room`].
+    /// Whether the pool has more frames than it should, and something that could go to the file, or what it
+    /// should not have where memory is short; `plenty` as for [`Swap::room`].
     pub fn pool_is_over(&self, plenty: bool) -> bool {
+        if !plenty && self.kept.load(Ordering::Relaxed) > 0 {
+            return true;
+        }
         let should_have = if plenty { self.pool_limit } else { self.pool_target.load(Ordering::Relaxed) };
         self.sizing.is_some() && self.pool.pages() > should_have && !self.queue.lock().is_empty()
     }

@@ -91,9 +91,12 @@ impl<P: Platform> Writeback<P> {
     }
 
     /// Writes the oldest pages of the pool to the file, until the pool is as large as it should be, but not
-    /// for long.
+    /// for long. Where memory is short the pool first gives up what folios have, too.
     pub(crate) fn write_pool_down(&self) -> PoolWritten {
         for _ in 0..POOL_WRITES {
+            if !self.is_plenty() {
+                self.swap.drop_kept().into_iter().for_each(|frame| self.free(frame));
+            }
             if !self.swap.pool_is_over(self.is_plenty()) {
                 return PoolWritten::Enough;
             }

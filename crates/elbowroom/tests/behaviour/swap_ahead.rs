@@ -105,7 +105,8 @@ fn what_is_compressed_comes_with_few_faults<M: Machine>() {
     }
     let after = m.manager().stats();
     let (faults, came) = (after.pgfault - before.pgfault, after.pswpin - before.pswpin);
-    assert!(came == pages as u64 && faults < came / 20, "{faults} faults for {came} pages");
+    // One for each run of 16 would be more: the first are shorter.
+    assert!(came == pages as u64 && faults < came / 16, "{faults} faults for {came} pages");
 }
 
 /// What came from the pool and was only read goes out as it is; what was stored to is what was stored.

@@ -1,7 +1,7 @@
 //! What swap keeps of pages that came in, for when they go out again as they were. Linux: the slot of a clean
 //! folio of the swap cache.
 
-use super::{Swap, Tier};
+use super::{Homed, Swap, Tier};
 use crate::group::Frames;
 use crate::page::{Home, Place};
 use elbowroom_sync::Mutant;
@@ -50,13 +50,13 @@ impl Swap {
             match slot.tier {
                 Tier::Pool { handle, leaving: false, home } if slot.count == 1 => {
                     slot.tier = Tier::Kept { handle, home };
+                    self.kept.fetch_add(1, Ordering::Relaxed);
                     true
                 }
                 _ => false,
             }
         });
         if kept {
-            self.kept.fetch_add(1, Ordering::Relaxed);
             self.used.fetch_sub(1, Ordering::Relaxed);
         }
         kept
@@ -81,7 +81,10 @@ impl Swap {
         let is_out = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
             match slot.tier {
-                Tier::Kept { handle, home } => slot.tier = Tier::Pool { handle, leaving: false, home },
+                Tier::Kept { handle, home } => {
+                    slot.tier = Tier::Pool { handle, leaving: false, home };
+                    self.kept.fetch_sub(1, Ordering::Relaxed);
+                }
                 Tier::File(_) => {}
                 Tier::Filled(_) | Tier::Pool { .. } | Tier::Gone => return false,
             }
@@ -90,11 +93,35 @@ impl Swap {
         });
         if is_out {
             self.outs.fetch_add(1, Ordering::Relaxed);
-            self.kept.fetch_sub(1, Ordering::Relaxed);
         } else {
             self.used.fetch_sub(1, Ordering::Relaxed);
         }
         is_out
+    }
+
+    /// Gives up what the pool has of pages that are in folios: memory is short. Gives back frames that are
+    /// not needed any more.
+    pub fn drop_kept(&self) -> Vec<Frames> {
+        if self.kept.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let mut freed = Vec::new();
+        for stripe in &self.stripes {
+            let mut stripe = stripe.lock();
+            let slots = stripe.slots.iter_mut().filter(|slot| slot.count > 0);
+            freed.extend(slots.filter_map(|slot| {
+                let Tier::Kept { handle, home } = slot.tier else { return None };
+                slot.tier = self.without_pool(home);
+                Some(handle)
+            }));
+        }
+        freed.into_iter().flat_map(|handle| self.put_back(self.pool.free(handle))).collect()
+    }
+
+    /// Where a slot's bytes are that a folio keeps, and the pool gives up.
+    pub(super) fn without_pool(&self, home: Option<Homed>) -> Tier {
+        self.kept.fetch_sub(1, Ordering::Relaxed);
+        home.map_or(Tier::Gone, |home| Tier::File(home.position()))
     }
 
     /// Gives back what a folio has kept. Gives back frames that are not needed any more.
@@ -102,8 +129,11 @@ impl Swap {
         let (frames, position) = match place {
             Place::File(position) => (Vec::new(), Some(position)),
             Place::Slot(number) => {
-                self.kept.fetch_sub(1, Ordering::Relaxed);
-                self.give_up(number).map_or_else(Default::default, |tier| self.empty(tier))
+                let tier = self.give_up(number);
+                if let Some(Tier::Kept { .. }) = tier {
+                    self.kept.fetch_sub(1, Ordering::Relaxed);
+                }
+                tier.map_or_else(Default::default, |tier| self.empty(tier))
             }
         };
         position.into_iter().for_each(|position| self.free_position(position));

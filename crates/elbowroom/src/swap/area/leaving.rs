@@ -42,17 +42,16 @@ impl Swap {
                 continue;
             };
             match &mut slot.tier {
-                Tier::Pool { handle, leaving: false, home: Some(home) }
-                | Tier::Kept { handle, home: Some(home) } => {
+                Tier::Pool { handle, leaving: false, home: Some(home) } => {
                     let (handle, home) = (*handle, *home);
                     slot.tier = Tier::File(home.position());
                     drop(stripe);
                     self.left_pool.fetch_add(1, Ordering::Relaxed);
                     return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
                 }
-                Tier::Kept { handle, home: None } => {
-                    let handle = *handle;
-                    slot.tier = Tier::Gone;
+                Tier::Kept { handle, home } => {
+                    let (handle, home) = (*handle, *home);
+                    slot.tier = self.without_pool(home);
                     drop(stripe);
                     return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
                 }

@@ -272,6 +272,14 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     free(frames);
     assert_eq!(swap.pool().objects(), 0);
     assert!(matches!(swap.goes_out_again(kept, sum, 1), Again::Nothing(_)));
+    // Memory becomes short.
+    let number = keep(&swap, &groups, &mmu, &page);
+    let kept = Home { place: Place::Slot(number), sum };
+    assert_eq!(swap.release_keeping(number, true).1, Some(kept.place));
+    assert!(!swap.pool_is_over(true) && swap.pool_is_over(false));
+    free(swap.drop_kept());
+    assert!(swap.pool().objects() == 0 && !swap.pool_is_over(false));
+    assert!(matches!(swap.goes_out_again(kept, sum, 1), Again::Nothing(_)));
     // A folio ends.
     let number = keep(&swap, &groups, &mmu, &page);
     free(swap.forget(swap.release_keeping(number, true).1.unwrap()));
