@@ -9,6 +9,7 @@
 //! the common case (none) takes no lock.
 
 use crate::arena::{reserve, reserve_at};
+use crate::aside::aside;
 use crate::limits::{WINDOW_GRAIN, room_by_limits, window_sizes};
 use crate::poke::poke;
 use crate::uffd::{Protection, Uffd, put_in_place};
@@ -368,13 +369,12 @@ impl Layout {
     ) -> Result<(), Errno> {
         let (all, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // Made elsewhere, so that nobody sees it half filled.
+        let hint = aside() as *mut _;
         // SAFETY: without MAP_FIXED a new mapping replaces no other.
         let at = unsafe {
             match file {
-                Some((file, offset)) => {
-                    mm::mmap(std::ptr::null_mut(), range.len(), all, flags, file, offset)?
-                }
-                None => mm::mmap_anonymous(std::ptr::null_mut(), range.len(), all, flags)?,
+                Some((file, offset)) => mm::mmap(hint, range.len(), all, flags, file, offset)?,
+                None => mm::mmap_anonymous(hint, range.len(), all, flags)?,
             }
         };
         let put = |place: usize, bytes: &[u8]| {

@@ -18,6 +18,7 @@
 //! `probe` and two files of `soft`; docs/unsafe.md lists the invariants.
 
 mod arena;
+mod aside;
 mod batch;
 mod buddy;
 mod extent;
@@ -36,6 +37,7 @@ mod uffd;
 mod way;
 mod window;
 
+pub use aside::aside;
 pub use extent::{Extent, Place};
 pub use host::{
     Access, Batches, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, PutBytes, RearmError,

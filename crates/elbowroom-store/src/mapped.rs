@@ -5,7 +5,7 @@
 //! copy is a system call: a page that is not there, because the file was cut meanwhile or the disk is full,
 //! is an error and not a signal. It cannot make the file longer.
 
-use elbowroom_machine::{Errno, PAGE_SIZE};
+use elbowroom_machine::{Errno, PAGE_SIZE, aside};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::getpid;
 use std::ffi::{c_int, c_long, c_ulong};
@@ -45,7 +45,7 @@ pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<(),
 fn write_piece(fd: BorrowedFd<'_>, bytes: &[u8], page: u64, skip: usize) -> Result<(), Errno> {
     let (len, prot) = (skip + bytes.len(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new mapping, wherever the kernel puts it, of which only the address is used.
-    let mapped = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, page) };
+    let mapped = unsafe { mmap(aside() as *mut _, len, prot, MapFlags::SHARED, fd, page) };
     let mapped = mapped.map_err(|_| Errno::FBIG)?;
     let from = IoVec { base: bytes.as_ptr() as usize, len: bytes.len() };
     let to = IoVec { base: mapped as usize + skip, len: bytes.len() };

@@ -17,6 +17,7 @@ use crate::signals;
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
 use elbowroom::{FileId, Manager, Remap, Side};
+use elbowroom_machine::aside;
 use libc::{c_int, c_long, c_void, off_t, size_t};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -115,8 +116,9 @@ fn refused_elsewhere(args: &MapArgs) -> Option<c_int> {
     }
     let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_LOCKED;
     let flags = args.flags & !placed;
+    let hint = aside() as *mut c_void;
     // SAFETY: it replaces nothing.
-    let tried = unsafe { sys::mmap(std::ptr::null_mut(), args.len, args.prot, flags, args.fd, args.offset) };
+    let tried = unsafe { sys::mmap(hint, args.len, args.prot, flags, args.fd, args.offset) };
     if tried == libc::MAP_FAILED {
         return Some(sys::errno());
     }

@@ -6,6 +6,7 @@
 use super::{commit, drop_memory, reserve};
 use crate::coherence::BOUNCE_BYTES;
 use crate::sys;
+use elbowroom_machine::aside;
 use libc::c_void;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -50,7 +51,7 @@ impl Buffer {
         }
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, wherever the kernel puts it.
-        let at = unsafe { sys::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+        let at = unsafe { sys::mmap(aside() as *mut c_void, len, prot, flags, -1, 0) };
         (at != libc::MAP_FAILED).then_some(Self { at, len, index: None })
     }
 
