@@ -3,6 +3,7 @@
  *   memory allocator MIB   reserves, commits, purges and releases as allocators do
  *   memory hints MIB       a heap at an address of the program's choice
  *   memory advised MIB     an array that the program puts out by itself, beside another one
+ *   memory refused MIB     an array that the kernel is asked wrong things of, and that is still one mapping
  *   memory grow MIB        an array that grows by mremap
  *   memory top MIB         arrays near the end of the addresses grow beyond what is left there
  *   memory churn MIB       children have what other threads had mapped, moved and filled before the fork
@@ -373,6 +374,32 @@ static void promised(size_t bytes)
     free(block);
 }
 
+static void fails_with(int expected, long result, const char *call)
+{
+    CHECK(result == -1 && errno == expected, "%s: %ld, %s", call, result, strerror(errno));
+}
+
+/* What the kernel refuses changes nothing: the array is one mapping still, which can grow as a whole. */
+static void refused(size_t bytes)
+{
+    uint8_t *before = map(PAGE + bytes, PROT_READ | PROT_WRITE, 0), *start = before + PAGE;
+    CHECK(!munmap(before, PAGE), "munmap: %s", strerror(errno));
+    array = (uint64_t *)start;
+    fill(array, 0, bytes / sizeof(uint64_t), 7);
+    uint8_t *middle = start + bytes / 2;
+    fails_with(EINVAL, mlock2(middle, PAGE, 0x80), "mlock2");
+    fails_with(EINVAL, mprotect(middle, PAGE, PROT_READ | 0x100), "mprotect");
+    fails_with(EINVAL, pkey_mprotect(middle, PAGE, PROT_READ, 14), "pkey_mprotect");
+    fails_with(EINVAL, madvise(middle, PAGE, 99), "madvise");
+    /* These begin where nothing is mapped. */
+    fails_with(EFAULT, (long)mremap(before, 4 * PAGE, PAGE, 0), "mremap");
+    fails_with(EFAULT, (long)mremap(before, 4 * PAGE, 8 * PAGE, MREMAP_MAYMOVE), "mremap that may move");
+    uint8_t *grown = mremap(start, bytes, 2 * bytes, MREMAP_MAYMOVE);
+    CHECK(grown != MAP_FAILED, "the array does not grow: %s", strerror(errno));
+    check((uint64_t *)grown, 0, bytes / sizeof(uint64_t), 7);
+    CHECK(!munmap(grown, 2 * bytes), "munmap: %s", strerror(errno));
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 3, "memory arrays|allocator|grow|forks MIB, memory copies FILE");
@@ -385,6 +412,8 @@ int main(int argc, char **argv)
         hints(bytes);
     else if (strcmp(argv[1], "advised") == 0)
         advised(bytes);
+    else if (strcmp(argv[1], "refused") == 0)
+        refused(bytes);
     else if (strcmp(argv[1], "grow") == 0)
         grow(bytes);
     else if (strcmp(argv[1], "top") == 0)

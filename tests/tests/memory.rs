@@ -97,6 +97,11 @@ fn advised(variant: Variant) {
 }
 behaviour!(advised: m16, m64, copy);
 
+fn what_is_refused_changes_nothing(variant: Variant) {
+    was_out(&memory(&Scratch::new(), variant, "refused", "128"));
+}
+behaviour!(what_is_refused_changes_nothing: m16, m64, copy);
+
 fn growth(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "grow", "128"));
 }

@@ -468,10 +468,29 @@ fn remap_managed(
         }
         // It went to the kernel meanwhile, with its file: the manager found nothing there, or cut nothing.
     }
+    if !is_mapped(process, manager, old) {
+        // What the kernel refuses changes nothing, but what was handed back for it would be a mapping of its
+        // own from then on.
+        return Some(Err(libc::EFAULT));
+    }
     process.count(Reason::Remapped);
     let target = if hinted { Wanted::IfFree(target) } else { Wanted::Replaced(target) };
     let done = hand_back_for_remap(process, manager, old..old + from_len.max(PAGE), source, target);
     done.err().map(Err)
+}
+
+/// Whether anything is mapped at a page.
+fn is_mapped(process: &Process, manager: &Manager, at: usize) -> bool {
+    let covered = || manager.windows().covers(at, PAGE);
+    if covered() {
+        // As long as it is: only asks.
+        let asked = Op::Remap { old: at..at + PAGE, new_len: PAGE, how: Remap::InPlace };
+        return request::submit(process, asked).is_ok() || !covered();
+    }
+    let mut resident = 0_u8;
+    // SAFETY: room for one page's answer.
+    let answer = unsafe { libc::syscall(libc::SYS_mincore, at, PAGE, &raw mut resident) };
+    answer == 0 || sys::errno() != libc::ENOMEM
 }
 
 /// Makes a mapping shorter where it is. What is cut off is free in the moment in which the manager has cut

@@ -14,6 +14,7 @@ use crate::serve;
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
 use elbowroom::{Advice, Manager, Side};
+use elbowroom_machine::aside;
 use libc::{c_int, c_long, c_uchar, c_uint, c_void, size_t};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -62,6 +63,16 @@ pub fn each_part(
 /// is free there is unmapped for real.
 pub fn hand_back(process: &Process, range: Range<usize>) -> Result<(), c_int> {
     request::submit(process, Op::HandBack(range)).map(drop)
+}
+
+/// `Err`: the kernel refuses a call's arguments, whatever its range has. `asked` is the same call, of a range
+/// of no bytes, or where nothing is mapped. What goes back for a call is a mapping of its own from then on,
+/// and a call that the kernel refuses changes nothing; so this comes first.
+fn refused(asked: c_long) -> Result<(), c_int> {
+    match asked {
+        -1 if sys::errno() == libc::EINVAL => Err(libc::EINVAL),
+        _ => Ok(()),
+    }
 }
 
 /// Whose call it is, after the manager was asked.
@@ -190,6 +201,8 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
 
 fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Result<Done, c_int> {
     if prot & !(libc::PROT_READ | libc::PROT_WRITE) != 0 {
+        // SAFETY: nothing is mapped there.
+        refused(unsafe { libc::syscall(libc::SYS_mprotect, aside(), PAGE, prot as c_long) })?;
         return Ok(Done::ByKernel(Reason::Executable));
     }
     if prot == libc::PROT_WRITE {
@@ -208,7 +221,12 @@ unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key: c_i
     }
     let mut managed = |process: &'static Process, range| match key {
         -1 => protect_managed(process, range, prot),
-        _ => Ok(Done::ByKernel(Reason::KernelCall)),
+        _ => {
+            let (prot, key) = (prot as c_long, key as c_long);
+            // SAFETY: nothing is mapped there.
+            refused(unsafe { libc::syscall(libc::SYS_pkey_mprotect, aside(), PAGE, prot, key) })?;
+            Ok(Done::ByKernel(Reason::KernelCall))
+        }
     };
     by_parts(addr as usize, len, Holes::End, &mut managed, &|addr, len| {
         let (prot, key) = (prot as c_long, key as c_long);
@@ -277,7 +295,11 @@ pub unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     }
     let mut managed = |process: &'static Process, range| match meaning(advice) {
         Some(advice) => submit(process, Op::Advise(range, advice)),
-        None => Ok(Done::ByKernel(Reason::KernelCall)),
+        None => {
+            // SAFETY: advice for no bytes.
+            refused(unsafe { libc::syscall(libc::SYS_madvise, range.start, 0, advice as c_long) })?;
+            Ok(Done::ByKernel(Reason::KernelCall))
+        }
     };
     let populates = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE].contains(&advice);
     let holes = if populates { Holes::End } else { Holes::Skipped };
@@ -337,7 +359,13 @@ unsafe fn lock_with(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
     by_side(
         start,
         whole,
-        |_, _| Ok(Done::ByKernel(Reason::Mlocked)),
+        |_, range| {
+            if flags != 0 {
+                // SAFETY: locks no bytes.
+                refused(unsafe { libc::syscall(libc::SYS_mlock2, range.start, 0, flags as c_long) })?;
+            }
+            Ok(Done::ByKernel(Reason::Mlocked))
+        },
         // SAFETY: changes no memory.
         || unsafe {
             if flags == 0 {
