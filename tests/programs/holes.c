@@ -2,7 +2,8 @@
  * reach.
  *   holes FILE SEED ROUNDS    FILE is the pattern of SEED, of at least 24 MiB; FILE.copy is made
  *
- * Threads fault, write, sync, map and unmap, so that whoever serves them needs stacks, heap and buffers.
+ * Threads fault, write, sync, map, unmap and lock, so that whoever serves them needs stacks, heap and buffers,
+ * and with swap makes private memory the kernel's.
  * Meanwhile the main thread makes holes, which must stay empty, and fills them by MAP_FIXED with bytes that
  * must stay. Nothing of the program's own is mapped by the kernel meanwhile. */
 #include "common.h"
@@ -11,6 +12,7 @@
 
 #define THREADS 6
 #define HOLES 6
+#define OWN_BYTES (512 * KIB)
 /* Of many sizes: stacks, heaps and rings fit into some of them. */
 static const size_t hole_bytes[HOLES] = {64 * KIB, 256 * KIB, 600 * KIB, MIB, 3 * MIB, 9 * MIB};
 
@@ -37,7 +39,20 @@ struct work {
     uint64_t number;
     const uint8_t *all;
     uint8_t *some;
+    uint8_t *own;
 };
+
+/* What is locked is the kernel's; mapped anew, it is not. */
+static void lock_own(uint8_t *own, uint8_t stamp)
+{
+    memset(own, stamp, OWN_BYTES);
+    SYS(mlock(own, OWN_BYTES));
+    bytes_check(own, stamp, OWN_BYTES, "what was locked");
+    SYS(munlock(own, OWN_BYTES));
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    CHECK(mmap(own, OWN_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0) == own, "MAP_FIXED over a mapping: %s",
+          strerror(errno));
+}
 
 static void *load(void *argument)
 {
@@ -59,6 +74,8 @@ static void *load(void *argument)
         CHECK(some[5] == pattern_byte(seed, at + 5), "a byte of the copy is wrong");
         some[5] = pattern_byte(seed, at + 5);
         SYS(msync(some, part, MS_SYNC));
+        for (int i = 0; i < 3; i++)
+            lock_own(work->own, (uint8_t)(i + 1));
     }
     return NULL;
 }
@@ -72,6 +89,16 @@ static void check_empty(uintptr_t start, uintptr_t end)
         CHECK(sscanf(line, "%llx-%llx", &from, &to) == 2, "a line of maps: %.60s", line);
         CHECK(to <= start || end <= from, "in the hole %#llx-%#llx: %.80s", (unsigned long long)start,
               (unsigned long long)end, line);
+    }
+}
+
+/* For some milliseconds nothing is mapped at the end of any hole, where the kernel begins. */
+static void watch_empty(uint8_t *const *holes)
+{
+    for (int look = 0; look < 20000; look++) {
+        uint8_t *last = holes[look % HOLES] + hole_bytes[look % HOLES] - PAGE;
+        unsigned char resident;
+        SYS_FAILS(syscall(SYS_mincore, last, PAGE, &resident), ENOMEM);
     }
 }
 
@@ -129,6 +156,9 @@ int main(int argc, char **argv)
         work[i].number = (uint64_t)i + 1;
         work[i].all = map_file(file, 24 * MIB, PROT_READ, MAP_SHARED, 0);
         work[i].some = map_file(copy, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+        work[i].own = mmap(NULL, OWN_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+        CHECK(work[i].own != MAP_FAILED, "mmap: %s", strerror(errno));
     }
     for (int i = 0; i < THREADS; i++)
         SPAWN(&threads[i], load, &work[i]);
@@ -137,14 +167,15 @@ int main(int argc, char **argv)
         for (int i = 0; i < HOLES; i++) {
             size_t len = hole_bytes[i];
             uint8_t stamp = (uint8_t)(1 + rng_below(&rng, 255));
-            int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+            /* The kernel's: what the manager maps there would leave a window. */
+            int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED;
             CHECK(mmap(holes[i], len, PROT_READ | PROT_WRITE, flags, -1, 0) == holes[i], "MAP_FIXED failed");
             memset(holes[i], stamp, len);
             sleep_ms(1);
             bytes_check(holes[i], stamp, len, "what was mapped over a hole");
             SYS(munmap(holes[i], len));
         }
-        sleep_ms(5);
+        watch_empty(holes);
         for (int i = 0; i < HOLES; i++)
             check_empty((uintptr_t)holes[i], (uintptr_t)holes[i] + hole_bytes[i]);
     }

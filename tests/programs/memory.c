@@ -391,6 +391,8 @@ static void refused(size_t bytes)
     fails_with(EINVAL, mprotect(middle, PAGE, PROT_READ | 0x100), "mprotect");
     fails_with(EINVAL, pkey_mprotect(middle, PAGE, PROT_READ, 14), "pkey_mprotect");
     fails_with(EINVAL, madvise(middle, PAGE, 99), "madvise");
+    fails_with(EINVAL, remap_file_pages(middle, PAGE, PROT_READ, 0, 0), "remap_file_pages");
+    fails_with(EINVAL, (long)mremap(before, PAGE, (size_t)1 << 50, 0), "mremap to more than there is");
     /* These begin where nothing is mapped. */
     fails_with(EFAULT, (long)mremap(before, 4 * PAGE, PAGE, 0), "mremap");
     fails_with(EFAULT, (long)mremap(before, 4 * PAGE, 8 * PAGE, MREMAP_MAYMOVE), "mremap that may move");

@@ -214,7 +214,7 @@ tuning! {
     /// Runs of 64 KiB that are read from the swap file ahead of a thread that goes through anonymous memory.
     swap_ahead_runs: u64 = 32, off 0;
     /// Pages that a fault brings at most of those whose bytes are in memory, where a thread goes through them
-    /// in order: a power of two.
+    /// in order. At least a run.
     swap_run_pages: u64 = 64, off 16;
     /// One part in this many of the arena waits, unmapped, to be touched again or freed.
     standby_share: usize = 16, off usize::MAX;

@@ -430,7 +430,7 @@ fn remap_managed(
     let hinted = !fixed && keeps && new != 0;
     let target = if fixed || hinted { new..new.checked_add(to_len)? } else { 0..0 };
     // The kernel refuses these, and changes nothing.
-    if old.checked_add(from_len)? > ADDRESS_END || target.end > ADDRESS_END {
+    if old.checked_add(from_len)? > ADDRESS_END || target.end.max(to_len) > ADDRESS_END {
         return None;
     }
     let concerns = |range: &Range<usize>| !range.is_empty() && windows.intersects(range.start, range.len());

@@ -14,7 +14,6 @@ use crate::serve;
 use crate::state::{self, Process};
 use crate::sys::{self, PAGE};
 use elbowroom::{Advice, Manager, Side};
-use elbowroom_machine::aside;
 use libc::{c_int, c_long, c_uchar, c_uint, c_void, size_t};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -37,6 +36,8 @@ export! {
 
 /// No mapping of a program ends above this (TASK_SIZE).
 pub const ADDRESS_END: usize = (1 << 47) - PAGE;
+/// The kernel's own address: no program has anything mapped there.
+const NOWHERE: usize = usize::MAX - (2 * PAGE - 1);
 /// Not in libc yet.
 const MADV_DONTNEED_LOCKED: c_int = 24;
 
@@ -201,8 +202,8 @@ unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
 
 fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Result<Done, c_int> {
     if prot & !(libc::PROT_READ | libc::PROT_WRITE) != 0 {
-        // SAFETY: nothing is mapped there.
-        refused(unsafe { libc::syscall(libc::SYS_mprotect, aside(), PAGE, prot as c_long) })?;
+        // SAFETY: nothing can be mapped there.
+        refused(unsafe { libc::syscall(libc::SYS_mprotect, NOWHERE, PAGE, prot as c_long) })?;
         return Ok(Done::ByKernel(Reason::Executable));
     }
     if prot == libc::PROT_WRITE {
@@ -223,8 +224,8 @@ unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key: c_i
         -1 => protect_managed(process, range, prot),
         _ => {
             let (prot, key) = (prot as c_long, key as c_long);
-            // SAFETY: nothing is mapped there.
-            refused(unsafe { libc::syscall(libc::SYS_pkey_mprotect, aside(), PAGE, prot, key) })?;
+            // SAFETY: nothing can be mapped there.
+            refused(unsafe { libc::syscall(libc::SYS_pkey_mprotect, NOWHERE, PAGE, prot, key) })?;
             Ok(Done::ByKernel(Reason::KernelCall))
         }
     };
@@ -390,11 +391,12 @@ unsafe fn unlock(addr: *const c_void, len: size_t) -> c_int {
 unsafe fn remap_pages(addr: *mut c_void, size: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int {
     let (start, whole) = (addr as usize & !(PAGE - 1), size & !(PAGE - 1));
     let (prot, flags) = (prot as c_long, flags as c_long);
-    // SAFETY: the caller's promise.
     by_side(
         start,
         whole,
-        |_, _| Ok(Done::ByKernel(Reason::KernelCall)),
+        // The kernel refuses any rights.
+        |_, _| if prot == 0 { Ok(Done::ByKernel(Reason::KernelCall)) } else { Err(libc::EINVAL) },
+        // SAFETY: the caller's promise.
         || unsafe { libc::syscall(libc::SYS_remap_file_pages, addr, size, prot, page, flags) },
     )
 }

@@ -30,7 +30,7 @@ use std::ops::Range;
 const MUTANT_SKIP_IDENTITY_CHECK: Mutant = Mutant::new("skip_identity_check");
 
 /// Pages of a run.
-const RUN_PAGES: u64 = 1 << RUN_ORDER;
+pub(super) const RUN_PAGES: u64 = 1 << RUN_ORDER;
 
 /// Neighbours are read in pieces, too, if they are not together in the file, where so many of them, as log2,
 /// are wanted. With fewer hardly any is.
@@ -138,7 +138,11 @@ impl<'a, P: Platform> Pass<'a, P> {
             Some(_) => {}
         }
         let Some(source) = source else { return Outcome::Again };
-        let most = if matches!(source, Source::File(_)) { RUN_PAGES } else { core.tuning().swap_run_pages };
+        let most = if matches!(source, Source::File(_)) {
+            RUN_PAGES
+        } else {
+            core.tuning().swap_run_pages.max(RUN_PAGES)
+        };
         let pages = self.run_pages(mm, vma, page, most, fault);
         let order = pages.min(RUN_PAGES).ilog2() as u8;
         let alone = order == 0 && !fault.alone && vma.spec.object.is_none();
@@ -183,7 +187,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
         let mut folio = match self.load(mm, &run, frames) {
             Ok(folio) => folio,
-            Err(NotLoaded::InFile) => return Outcome::Again,
+            Err(NotLoaded::Elsewhere) => return Outcome::Again,
             Err(NotLoaded::Corrupt) if run.slots.len() > 1 => {
                 // Perhaps only one is bad: each fault loads its own alone, and fails with it.
                 fault.alone = true;
@@ -210,7 +214,7 @@ impl<'a, P: Platform> Pass<'a, P> {
     /// Fills frames with the pages of a run whose bytes are in memory, and puts them in its place.
     ///
     /// # Errors
-    /// They stay out. Also if they are not what they were any more.
+    /// Nothing has changed: their bytes are not there any more, or not those that went out.
     pub(super) fn load(
         &mut self,
         mm: &Mm,
@@ -223,11 +227,11 @@ impl<'a, P: Platform> Pass<'a, P> {
         // them up. Whoever finds the folio waits for its lock.
         if !mm.anon.swap_in(run.first, &run.slots, folio.arc()) {
             core.free_folio(folio);
-            return Err(NotLoaded::InFile);
+            return Err(NotLoaded::Elsewhere);
         }
         let mut load = || {
             if !run.is_where_it_was(&core.swap) {
-                return Err(NotLoaded::InFile);
+                return Err(NotLoaded::Elsewhere);
             }
             let parts = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE).zip(&run.slots);
             parts.map(|(part, slot)| core.swap.load(*slot, part)).collect::<Result<Vec<_>, _>>()

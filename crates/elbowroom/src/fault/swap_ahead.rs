@@ -6,7 +6,7 @@
 //! (`swap_vma_readahead`); ahead of a reader it reads files only (`page_cache_async_ra`), as is done here.
 
 use super::Pass;
-use super::private::{OutRun, block_in};
+use super::private::{OutRun, RUN_PAGES, block_in};
 use crate::config::RUN_ORDER;
 use crate::page::{AnonPages, Flag, Folio};
 use crate::platform::Platform;
@@ -14,9 +14,6 @@ use crate::swap::{Source, Swap};
 use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::{Mmu, PAGE_SHIFT};
 use std::ops::Range;
-
-/// Pages of a run.
-const RUN_PAGES: u64 = 1 << RUN_ORDER;
 
 /// What is read ahead of one stream is at most one part in this many of the arena.
 const AHEAD_SHARE: u64 = 256;

@@ -46,7 +46,7 @@ impl<P: Platform> Spaces<P> {
             match self.swap.seems(slot) {
                 Some(Source::Memory) => match self.swap.load(slot, to) {
                     // It was written there just now, and stays there.
-                    Err(NotLoaded::InFile) => {}
+                    Err(NotLoaded::Elsewhere) => {}
                     loaded => break loaded.map_err(|_| Errno::IO),
                 },
                 Some(Source::File(position)) => {

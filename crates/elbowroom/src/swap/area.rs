@@ -117,8 +117,8 @@ struct Stripe {
 pub enum NotLoaded {
     /// They are not those that went out.
     Corrupt,
-    /// They are in the file by now.
-    InFile,
+    /// They are elsewhere by now: in the file, or with a folio.
+    Elsewhere,
 }
 
 /// Why a page cannot go out now.
@@ -470,7 +470,7 @@ impl Swap {
                     Ok((None, sum))
                 }
                 Tier::Pool { handle, .. } => Ok((Some(self.pool.load(handle, &mut compressed)), sum)),
-                Tier::File(_) => Err(NotLoaded::InFile),
+                Tier::File(_) => Err(NotLoaded::Elsewhere),
                 Tier::Kept { .. } | Tier::Gone => Err(NotLoaded::Corrupt),
             }
         })?;

@@ -183,7 +183,7 @@ fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
     let frames = swap.arrived_at(second, positions.start + 1).unwrap();
     frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
     assert_eq!(swap.seems(numbers[1]), Some(Source::File(positions.start + 1)));
-    assert_eq!(swap.load(numbers[1], &mut page), Err(NotLoaded::InFile));
+    assert_eq!(swap.load(numbers[1], &mut page), Err(NotLoaded::Elsewhere));
     // What could not be written stays, and is the last in the queue.
     let third = oldest(&swap).unwrap();
     assert_eq!(third.0, numbers[2]);
