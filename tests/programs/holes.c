@@ -2,8 +2,8 @@
  * reach.
  *   holes FILE SEED ROUNDS    FILE is the pattern of SEED, of at least 24 MiB; FILE.copy is made
  *
- * Threads fault, write, sync, map, unmap and lock, so that whoever serves them needs stacks, heap and buffers,
- * and with swap makes private memory the kernel's.
+ * Threads fault, write, sync, map, unmap and lock, so that whoever serves them needs stacks, heap and
+ * buffers; and with swap makes private memory the kernel's.
  * Meanwhile the main thread makes holes, which must stay empty, and fills them by MAP_FIXED with bytes that
  * must stay. Nothing of the program's own is mapped by the kernel meanwhile. */
 #include "common.h"
