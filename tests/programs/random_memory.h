@@ -144,7 +144,8 @@ static void step_map(struct worker *w)
                       call.offset);
             CHECK(at != MAP_FAILED, "mapping more of it: %s", strerror(errno));
             SYS(munmap(at + to.pages * PAGE, REGION_PAGES * PAGE));
-            if (call.flags & MAP_POPULATE)
+            /* MAP_NONBLOCK beside MAP_POPULATE: nothing is brought. */
+            if ((call.flags & (MAP_POPULATE | MAP_NONBLOCK)) == MAP_POPULATE)
                 madvise(at, call.len,
                         call.prot & PROT_WRITE && !shared ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
         }
