@@ -13,6 +13,8 @@
 #define THREADS 6
 #define HOLES 6
 #define OWN_BYTES (512 * KIB)
+/* What the kernel places without a hint is above this, with or without ASLR. */
+#define PLACED_BY_KERNEL 0x600000000000
 /* Of many sizes: stacks, heaps and rings fit into some of them. */
 static const size_t hole_bytes[HOLES] = {64 * KIB, 256 * KIB, 600 * KIB, MIB, 3 * MIB, 9 * MIB};
 
@@ -72,7 +74,9 @@ static void *load(void *argument)
         void *again = mmap(some, part, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, copy, (off_t)at);
         CHECK(again == some, "MAP_FIXED over a mapping: %s", strerror(errno));
         CHECK(some[5] == pattern_byte(seed, at + 5), "a byte of the copy is wrong");
-        some[5] = pattern_byte(seed, at + 5);
+        /* Of pages far apart: they are written at the same time, by a ring. */
+        for (size_t i = 5; i < part; i += 300 * KIB)
+            some[i] = pattern_byte(seed, at + i);
         SYS(msync(some, part, MS_SYNC));
         for (int i = 0; i < 3; i++)
             lock_own(work->own, (uint8_t)(i + 1));
@@ -89,6 +93,19 @@ static void check_empty(uintptr_t start, uintptr_t end)
         CHECK(sscanf(line, "%llx-%llx", &from, &to) == 2, "a line of maps: %.60s", line);
         CHECK(to <= start || end <= from, "in the hole %#llx-%#llx: %.80s", (unsigned long long)start,
               (unsigned long long)end, line);
+    }
+}
+
+/* Rings are wherever they do not come into holes. */
+static void check_rings(void)
+{
+    read_text("/proc/self/maps");
+    for (char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL) {
+        unsigned long long from, to;
+        int name = 0;
+        CHECK(sscanf(line, "%llx-%llx %*s %*s %*s %*s %n", &from, &to, &name) == 2, "a line: %.60s", line);
+        CHECK(strncmp(line + name, "anon_inode:[io_uring]", 21) || from < PLACED_BY_KERNEL,
+              "a ring where holes are: %.80s", line);
     }
 }
 
@@ -183,6 +200,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     int found = check_out_of_reach();
+    check_rings();
     pattern_check(seed, 0, ground, MIB, "what is left of the first mapping");
     printf("others %s\n", found > 0 ? "out of reach" : "absent");
     return 0;

@@ -50,8 +50,13 @@ unsafe fn map(
     }
     match state::for_program() {
         Some(process) => map_for_program(process, &args),
-        // SAFETY: the caller's promise.
-        None => unsafe { sys::mmap(addr, len, prot, flags, fd, offset) },
+        None => {
+            // Rings and the like, which libraries map for our threads, do not go into the program's holes.
+            let nowhere = addr.is_null() && state::is_service_thread();
+            let addr = if nowhere { reserve::place_beside(len) as *mut c_void } else { addr };
+            // SAFETY: the caller's promise.
+            unsafe { sys::mmap(addr, len, prot, flags, fd, offset) }
+        }
     }
 }
 

@@ -72,8 +72,7 @@ fn reserve(len: usize) -> Option<Range<usize>> {
         REGION_COUNT.fetch_sub(1, Ordering::AcqRel);
         return None;
     };
-    let _ = NEXT.compare_exchange(0, first_place(), Ordering::AcqRel, Ordering::Acquire);
-    let wanted = NEXT.fetch_add(len + GAP, Ordering::AcqRel);
+    let wanted = next_place(len);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping; the address is a wish.
     let at = unsafe { sys::mmap(wanted as *mut c_void, len, libc::PROT_NONE, flags, -1, 0) };
@@ -89,6 +88,18 @@ fn reserve(len: usize) -> Option<Range<usize>> {
     region.start.store(start, Ordering::Release);
     region.end.store(start + len, Ordering::Release);
     Some(start..start + len)
+}
+
+/// Where something of `len` bytes is wanted: behind all that was placed before.
+fn next_place(len: usize) -> usize {
+    let _ = NEXT.compare_exchange(0, first_place(), Ordering::AcqRel, Ordering::Acquire);
+    NEXT.fetch_add(len + GAP, Ordering::AcqRel)
+}
+
+/// The hint for a mapping of `len` bytes that is not of the reserve, but belongs where the reserve is: what
+/// the kernel places may get into a hole of the program's.
+pub fn place_beside(len: usize) -> usize {
+    len.checked_next_multiple_of(PAGE).map_or(0, |len| next_place(len.min(GAP)))
 }
 
 /// Different in each process, as the kernel's own placement is.
