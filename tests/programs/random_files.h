@@ -425,7 +425,8 @@ static void step_child(struct worker *w)
     char path[4096], numbers[3][32], text[256];
     int file = (int)below(w, FILES), output[2], status;
     unsigned mode = (unsigned)below(w, 4);
-    bool spawn = chance(w, 50);
+    /* posix_spawn maps a stack, which could lie in a hole of another thread's part for that time. */
+    bool spawn = chance(w, 50) && options.threads == 1;
     uint64_t offset = some_file_offset(w), len = some_bytes(w);
     pid_t pid = -1;
     snprintf(numbers[0], 32, "%llu", (unsigned long long)offset);

@@ -176,11 +176,7 @@ pub fn framed_in_turn<R>(
 /// is made.
 fn end_frame(target: &Target, ticket: usize, opened: u64, change: Change) {
     if ticket != 0 {
-        let op = match change {
-            Change::Written(written) => Op::WriteEnd { ticket, written },
-            Change::Resized(changed) => Op::Resized { ticket, changed },
-        };
-        let _ = request::submit(target.process, op);
+        let _ = request::submit(target.process, Op::WriteEnd { ticket, change });
     } else if target.process.files_opened() != opened {
         // Nobody mapped it any more, but somebody may do so again by now.
         let _ = request::submit(target.process, Op::Refresh(target.id, change));

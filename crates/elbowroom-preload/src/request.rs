@@ -77,15 +77,8 @@ pub enum Op {
     WriteEnd {
         /// What [`Op::WriteBegin`] gave.
         ticket: usize,
-        /// What was written.
-        written: Range<u64>,
-    },
-    /// As [`Op::WriteEnd`], of a call that may have changed the size; these bytes are to be read anew.
-    Resized {
-        /// What [`Op::WriteBegin`] gave.
-        ticket: usize,
-        /// What changed.
-        changed: Range<u64>,
+        /// What it has changed.
+        change: Change,
     },
     /// The file was changed while it became managed, too early for [`Op::WriteBegin`].
     Refresh(FileId, Change),
@@ -106,6 +99,9 @@ pub enum Change {
     Written(Range<u64>),
     /// It may have changed the size; these bytes are to be read anew.
     Resized(Range<u64>),
+    /// It has moved all bytes from the first on, as [`Change::Resized`], and private mappings lose their copies
+    /// of them.
+    Moved(Range<u64>),
 }
 
 /// How much msync waits for.
@@ -216,7 +212,7 @@ pub fn submit_with(process: &Process, op: Op, look: impl FnOnce(&Request)) -> Re
     debug_assert!(!state::is_service_thread());
     let kept = sys::errno();
     let lane = match op {
-        Op::WriteEnd { .. } | Op::Resized { .. } => LaneKind::Ending,
+        Op::WriteEnd { .. } => LaneKind::Ending,
         _ => LaneKind::Ordinary,
     };
     let mut request = Request {

@@ -97,14 +97,9 @@ fn perform(
         Op::ForkBegins => return inherit::begin_quiet(manager, space),
         Op::StreamOpens(id, kind) => give_to_stream(process, manager, space, id, kind),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
-        Op::WriteEnd { ticket, written } => {
-            let Begun { ticket, .. } = *begun(ticket);
-            manager.write_end(ticket, written);
-            Ok(())
-        }
-        Op::Resized { ticket, changed } => {
+        Op::WriteEnd { ticket, change } => {
             let Begun { object, ticket } = *begun(ticket);
-            end_resize(manager, &object, ticket, changed);
+            end_change(manager, &object, ticket, change);
             Ok(())
         }
         Op::Refresh(id, change) => {
@@ -155,22 +150,28 @@ fn write_begin(manager: &Manager, id: FileId, range: Range<u64>, flush: Flush) -
     Ok(Box::into_raw(Box::new(Begun { object, ticket })) as usize)
 }
 
-/// The pages beyond the new end go before write-back may run again: it would make the file longer.
-fn end_resize(manager: &Manager, object: &Arc<FileObject>, ticket: WriteTicket, changed: Range<u64>) {
-    let at = changed.start;
-    manager.resized(object, changed);
-    manager.write_end(ticket, at..at);
+/// The pages beyond a new end go before write-back may run again: it would make the file longer.
+fn end_change(manager: &Manager, object: &Arc<FileObject>, ticket: WriteTicket, change: Change) {
+    let written = match change {
+        Change::Written(written) => written,
+        Change::Resized(changed) => {
+            manager.resized(object, changed);
+            0..0
+        }
+        Change::Moved(moved) => {
+            manager.moved(object, moved.start);
+            0..0
+        }
+    };
+    manager.write_end(ticket, written);
 }
 
 /// A change that began before the file was managed: announced late, and ended at once.
 fn refresh(manager: &Manager, id: FileId, change: Change) {
     let Some(object) = manager.find(id) else { return };
-    let (Change::Written(range) | Change::Resized(range)) = &change;
+    let (Change::Written(range) | Change::Resized(range) | Change::Moved(range)) = &change;
     let ticket = manager.write_begin(&object, range.clone());
-    match change {
-        Change::Written(written) => manager.write_end(ticket, written),
-        Change::Resized(changed) => end_resize(manager, &object, ticket, changed),
-    }
+    end_change(manager, &object, ticket, change);
 }
 
 /// Takes the write back out of its number.

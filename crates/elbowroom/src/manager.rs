@@ -214,6 +214,12 @@ impl<P: Platform> Manager<P> {
         self.core.resized(object, changed);
     }
 
+    /// The file's bytes from `from` on were moved, as FALLOC_FL_COLLAPSE_RANGE and FALLOC_FL_INSERT_RANGE do
+    /// it: as [`Manager::resized`], and private mappings lose the copies that they have of them.
+    pub fn moved(&self, object: &Arc<FileObject>, from: u64) {
+        self.core.moved(object, from);
+    }
+
     /// Writes back the dirty pages with bytes of `range`, without waiting for durability.
     pub fn write_back(&self, object: &Arc<FileObject>, range: Range<u64>) -> Result<(), Errno> {
         self.core.before_read(object, range)

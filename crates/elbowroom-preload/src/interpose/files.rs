@@ -18,20 +18,19 @@ export! {
     posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> c_int = posix_allocate;
 }
 
-/// Frames a call that may change the size and the bytes `changed`. Appends wait: where the end is, is not to
+/// Frames a call that may change the size, and what `change` says. Appends wait: where the end is, is not to
 /// change under them.
 pub fn resizing(
     target: &Target,
     held: impl Fn() -> Range<u64>,
-    changed: Range<u64>,
+    change: Change,
     flush: Flush,
     call: impl FnOnce() -> c_long,
 ) -> c_int {
     let done = coherence::framed_in_turn(target, flush, held, |_| {
         let r = call();
-        let at = changed.start;
         // A call that failed may still have changed the size: that is looked up either way.
-        (r as c_int, Change::Resized(if r < 0 { at..at } else { changed }))
+        (r as c_int, if r < 0 { Change::Resized(0..0) } else { change })
     });
     done.unwrap_or_else(sys::fail)
 }
@@ -45,7 +44,8 @@ pub fn cut(r: c_long, at: u64) -> Option<Change> {
 /// Frames a call that makes the file `len` bytes long.
 pub fn cut_framed(target: &Target, len: u64, call: impl FnOnce() -> c_long) -> c_int {
     // Pages behind the end are written back nowhere: all from there on may be announced.
-    resizing(target, || len.min(target.size)..u64::MAX, len..u64::MAX, Flush::Not, call)
+    let change = Change::Resized(len..u64::MAX);
+    resizing(target, || len.min(target.size)..u64::MAX, change, Flush::Not, call)
 }
 
 unsafe fn truncate_fd(fd: c_int, len: off_t) -> c_int {
@@ -82,9 +82,16 @@ unsafe fn truncate_path(path: *const c_char, len: off_t) -> c_int {
     }
 }
 
+/// Moves the bytes from an offset on, besides changing the size.
+const MOVES: c_int = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
+
+/// Where a call that moves bytes takes the copies from private mappings (`truncate_pagecache`). XFS leaves
+/// them, and others cannot move bytes.
+const COPIES_END_ON: [c_long; 2] = [libc::EXT4_SUPER_MAGIC as c_long, libc::F2FS_SUPER_MAGIC as c_long];
+
 /// What fallocate(2) changes, besides the size.
 fn allocation_changes(mode: c_int, offset: u64, len: u64) -> Range<u64> {
-    if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 {
+    if mode & MOVES != 0 {
         offset..u64::MAX
     } else if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
         offset..offset.saturating_add(len)
@@ -99,8 +106,13 @@ unsafe fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
     let real = || unsafe { real::fallocate64(fd, mode, offset, len) };
     let (Ok(start), Ok(bytes)) = (u64::try_from(offset), u64::try_from(len)) else { return real() };
     let changed = allocation_changes(mode, start, bytes);
+    let ends_copies = || {
+        mode & MOVES != 0
+            && sys::filesystem(fd).is_some_and(|found| COPIES_END_ON.contains(&(found as c_long)))
+    };
+    let change = |changed| if ends_copies() { Change::Moved(changed) } else { Change::Resized(changed) };
     let Some(target) = coherence::managed_fd(fd) else {
-        let changes = |r, _: &Target| (r >= 0).then_some(Change::Resized(changed));
+        let changes = |r, _: &Target| (r >= 0).then(|| change(changed));
         return coherence::unframed(look, real, |_| coherence::managed_fd(fd), changes);
     };
     coherence::cancellation_point();
@@ -110,7 +122,7 @@ unsafe fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
     resizing(
         &target,
         || held.clone(),
-        changed,
+        change(changed),
         flush,
         || unsafe { libc::syscall(libc::SYS_fallocate, fd as c_long, mode as c_long, offset, len) },
     )
@@ -131,7 +143,7 @@ unsafe fn posix_allocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
     let framed = resizing(
         &target,
         || start..u64::MAX,
-        start..start,
+        Change::Resized(start..start),
         Flush::First,
         || {
             error = without_cancellation(real);

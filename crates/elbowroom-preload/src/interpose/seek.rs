@@ -112,7 +112,7 @@ fn clone(fd: c_int, request: u32, argument: usize, call: impl FnOnce() -> c_int)
     match coherence::managed_fd(fd) {
         Some(target) => {
             let held = place.clone();
-            files::resizing(&target, || held.clone(), place, Flush::First, || call().into())
+            files::resizing(&target, || held.clone(), Change::Resized(place), Flush::First, || call().into())
         }
         None => coherence::unframed(
             look,

@@ -73,9 +73,23 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
+    /// The bytes from `from` on are others now: they are read anew, and private mappings lose their copies of
+    /// them. Linux: `truncate_pagecache`, as ext4 calls it before it moves blocks.
+    pub(crate) fn moved(&self, object: &Arc<FileObject>, from: u64) {
+        self.resized(object, from..u64::MAX);
+        self.drop_copies(object, from >> PAGE_SHIFT, || true);
+    }
+
     /// Drops the copies that private mappings have of pages from `end` on: what was truncated is gone for
-    /// them, too. A copy that stays pinned stays. Linux: `unmap_mapping_range` with `even_cows`.
+    /// them, too.
     fn drop_copies_beyond(&self, object: &Arc<FileObject>, end: u64) {
+        // Until the file has grown again: what is copied then is not what was truncated.
+        self.drop_copies(object, end, || object.size_pages() <= end);
+    }
+
+    /// Drops the copies that private mappings have of pages from `end` on, as long as `wanted`. A copy that
+    /// stays pinned stays. Linux: `unmap_mapping_range` with `even_cows`.
+    fn drop_copies(&self, object: &Arc<FileObject>, end: u64, wanted: impl Fn() -> bool) {
         // A copy that is being made sees the new size, or is found here.
         fence(Ordering::SeqCst);
         if !object.may_have_copies() {
@@ -87,10 +101,9 @@ impl<P: Platform> Spaces<P> {
         let mappers = || self.mappers(object, &beyond, Which::Private);
         // Until there is none left, and no space that was not looked at: mremap may move some between being
         // listed and being locked, and fork share some with a child that was not there yet, whose parent has
-        // dropped them since. Or until the file has grown again: what is copied then is not what was
-        // truncated.
+        // dropped them since.
         let mut next = mappers();
-        while object.size_pages() <= end {
+        while wanted() {
             let (mut found, mut busy) = (0, 0);
             let looked_at = next;
             for mapper in &looked_at {

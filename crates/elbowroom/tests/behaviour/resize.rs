@@ -7,6 +7,7 @@ use elbowroom_sync::time::Duration;
 on_every_machine! {
     what_is_cut_off_is_gone
     what_is_added_is_zero
+    what_is_moved_ends_copies
     many_cuts_and_growths
     what_others_cut_off_is_forgotten
     what_others_add_is_kept
@@ -73,6 +74,33 @@ fn what_is_added_is_zero<M: Machine>() {
     m.space().sync(shared, 40 * PAGE, true, false).unwrap();
     assert_eq!(file_word(&path, 29 * PAGE), stamp(29) ^ 3);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 30 * PAGE as u64);
+}
+
+/// As FALLOC_FL_COLLAPSE_RANGE of page 2 does it on ext4.
+fn what_is_moved_ends_copies<M: Machine>() {
+    let Some(m) = M::start(Config::with_memory(BUDGET)) else { return };
+    let dir = scratch();
+    let path = stamped(dir.path(), "moved", 8);
+    let object = m.manager().open(&path, true).unwrap();
+    let (shared, private) =
+        (m.map_file(&object, 8, Sharing::Shared), m.map_file(&object, 8, Sharing::Private));
+    for page in [1, 2, 5] {
+        m.set_word(private + page * PAGE, 99);
+    }
+    let from = (2 * PAGE) as u64;
+    let ticket = m.manager().write_begin(&object, from..u64::MAX);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.drain(2 * PAGE..3 * PAGE);
+    std::fs::write(&path, &bytes).unwrap();
+    m.manager().moved(&object, from);
+    m.manager().write_end(ticket, 0..0);
+    for page in 0..7 {
+        let now = stamp(if page < 2 { page } else { page + 1 });
+        assert_eq!(m.word(shared + page * PAGE), now, "page {page}");
+        let own = if page == 1 { 99 } else { now };
+        assert_eq!(m.word(private + page * PAGE), own, "copy {page}");
+    }
+    m.port().load_fails(private + 7 * PAGE, Failure::Bus);
 }
 
 fn many_cuts_and_growths<M: Machine>() {
