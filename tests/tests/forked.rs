@@ -53,6 +53,14 @@ fn other_threads_store_while_one_forks(variant: Variant) {
 }
 behaviour!(other_threads_store_while_one_forks: m16, copy);
 
+/// Some of the forks have copies, others give the memory to the kernel.
+fn threads_that_fork_at_the_same_time(variant: Variant) {
+    let options = ["--swap", "64M", "--fork", "copy", "--min-size", "4K"];
+    let outcome = Command::new(program("forkers")).args(["60"]).variant(variant).run_options(&options).run();
+    assert_eq!(outcome.success().stdout, "ok\n");
+}
+behaviour!(threads_that_fork_at_the_same_time: m16, copy, threads);
+
 fn what_may_only_be_read_stays_so(variant: Variant) {
     forked(variant, "rights", "256M", &[]);
 }

@@ -35,15 +35,19 @@ static IS_ONLY_FORKED: AtomicBool = AtomicBool::new(false);
 pub fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn prepare() {
-        match state::process().map_or(Way::Kernel, inherit::begin) {
-            Way::Kernel => before_fork(),
-            Way::Copies | Way::Refused => {}
+        let way = state::process().map_or(Way::Kernel, inherit::begin);
+        if way == Way::Kernel {
+            before_fork();
+        }
+        if way != Way::Copies {
+            inherit::lock_streams();
         }
     }
     unsafe extern "C" fn parent() {
         if !refuse::is_refused() && !inherit::end() {
             after_fork();
         }
+        inherit::unlock_streams();
     }
     unsafe extern "C" fn child() {
         if refuse::is_refused() {
