@@ -115,6 +115,18 @@ static void step_write(struct worker *w)
 }
 
 /* From memory of the region into a file, a pipe or a socket. */
+/* Whether all of it has the right to be read, and can be. */
+static bool may_read(const uint8_t *from, size_t len)
+{
+    for (size_t at = 0; at < len; at += PAGE - ((uintptr_t)from + at) % PAGE) {
+        char byte;
+        struct iovec local = {&byte, 1}, remote = {(void *)(from + at), 1};
+        if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != 1)
+            return false;
+    }
+    return true;
+}
+
 static void step_write_from(struct worker *w)
 {
     struct range range = any_range(w, 30);
@@ -141,10 +153,13 @@ static void step_write_from(struct worker *w)
     put(w, " %zu", len);
     go(w);
     if (how == 9) {
-        /* Memory without the right to read can be lent only as far as its pages are present. Whether they
-         * are is the system's own affair, so they are made so. */
+        /* Memory without the right to read can be lent only as far as its pages are present, and are not the
+         * page of zeros. Whether they are is the system's own affair. */
         look(w, range.at, (inside + len + PAGE - 1) / PAGE);
-        go(w);
+        if (!may_read(from, len)) {
+            put(w, " not readable");
+            return;
+        }
     }
     struct iovec part = {from, len};
     ssize_t n = how == 7   ? write(w->pipe[1], from, len)

@@ -132,7 +132,7 @@ static void step_map(struct worker *w)
     uint8_t *at = mmap(call.at, call.len, call.prot, call.flags, call.fd, call.offset);
     if (at == MAP_FAILED) {
         put_result(w, -1);
-    } else if (at == to.at) {
+    } else if (at == call.at) {
         put(w, " = there");
         begin_memory(&call, at);
         set_files(to.files, to.pages, file);

@@ -45,8 +45,8 @@ pub struct Campaign {
     pub patience: Duration,
     /// How many differences are reported before it ends.
     pub differences: usize,
-    /// Kinds of steps that are left out.
-    pub without: String,
+    /// Kinds of steps that are left out; `None`: those of [`Kinds::without`].
+    pub without: Option<String>,
 }
 
 impl Campaign {
@@ -64,7 +64,7 @@ impl Campaign {
             seconds: number("ELBOWROOM_RANDOM_SECONDS").map(|seconds| (seconds * jobs).div_ceil(parts)),
             patience: Duration::from_secs(number("ELBOWROOM_RANDOM_PATIENCE").unwrap_or(PATIENCE)),
             differences: number("ELBOWROOM_RANDOM_DIFFERENCES").unwrap_or(1) as usize,
-            without: std::env::var("ELBOWROOM_RANDOM_WITHOUT").unwrap_or_default(),
+            without: std::env::var("ELBOWROOM_RANDOM_WITHOUT").ok(),
         }
     }
 
@@ -104,7 +104,8 @@ impl Campaign {
 
     fn case(&self, seed: u64, kinds: Kinds) -> Case {
         let threads = if seed % 4 == 3 { THREADS } else { 1 };
-        Case { seed, steps: self.run_steps, threads, kinds, without: self.without.clone() }
+        let without = self.without.clone().unwrap_or_else(|| kinds.without().to_owned());
+        Case { seed, steps: self.run_steps, threads, kinds, without }
     }
 }
 
@@ -245,7 +246,7 @@ fn keep(report: &mut String, case: &Case, variant: Variant, steps: &[Step]) {
     let path: PathBuf = root().join(format!("random-{}-{}-{:?}.steps", case.seed, variant.name, case.kinds));
     match std::fs::write(&path, steps_text(steps)) {
         Ok(()) => {
-            let kinds = if case.kinds == Kinds::All { "all" } else { "files" };
+            let kinds = if case.kinds == Kinds::Files { "files" } else { "all" };
             let _ = writeln!(
                 report,
                 "again by hand: random seed={} steps={} threads={} kinds={kinds} only={} dir=EMPTY \

@@ -442,7 +442,9 @@ fn remap_managed(
     if !concerns(&source) && !concerns(&target) {
         return None;
     }
-    let onto_itself = fixed && (!new.is_multiple_of(PAGE) || (old < target.end && new < old + from_len));
+    // Both look at the new address, which is 0 without one.
+    let onto_itself =
+        (fixed || keeps) && (!new.is_multiple_of(PAGE) || (old < target.end && new < old + from_len));
     if onto_itself || (fixed || keeps) && !may_move || keeps && from_len != to_len {
         return Some(Err(libc::EINVAL));
     }
