@@ -1,8 +1,8 @@
 /* Threads that fork at the same time, some of them where a child cannot have a copy of managed memory.
  *   forkers ROUNDS
  *
- * libc has locks of its own around a fork. Whoever does something before or after it in libc's hooks must take
- * them in the same order in all forks. */
+ * libc has locks of its own around a fork. Whoever does something before or after it in libc's hooks must
+ * take them in the same order in all forks. */
 #include "common.h"
 
 #define THREADS 4

@@ -99,8 +99,8 @@ pub enum Change {
     Written(Range<u64>),
     /// It may have changed the size; these bytes are to be read anew.
     Resized(Range<u64>),
-    /// It has moved all bytes from the first on, as [`Change::Resized`], and private mappings lose their copies
-    /// of them.
+    /// It has moved all bytes from the first on: as [`Change::Resized`], and private mappings lose their
+    /// copies of them.
     Moved(Range<u64>),
 }
 

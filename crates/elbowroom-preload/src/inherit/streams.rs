@@ -6,8 +6,8 @@
 //! may wait for a fault; libc takes it once more, and in the child makes it anew.
 //!
 //! Every fork takes it in the hook, also one that needs no pages: of two threads that fork, the one that has
-//! the list waits for the lock of libc's hooks when its hook ends, and libc has that locked from the last hook
-//! on, while it takes the list.
+//! the list waits for the lock of libc's hooks when its hook ends, and libc has that locked from the last
+//! hook on, while it takes the list.
 
 use crate::real;
 use crate::sys::PAGE;
