@@ -9,7 +9,7 @@
 //! every fork counts one, and a forked process that executes a program or gets a manager counts itself out.
 //! The counter is in memory that all of them share; a program that is executed starts its own.
 //!
-//! Synchronization: atomics only.
+//! Synchronization: atomics, and one lock so that forks are made one after the other.
 
 use crate::config::Fork;
 use crate::end;
@@ -19,9 +19,11 @@ use crate::real;
 use crate::reserve;
 use crate::signals;
 use crate::state;
-use crate::sys::{self, PAGE};
+use crate::sys::{self, Except, PAGE, SignalsBlocked};
+use crate::word_lock::WordLock;
 use elbowroom::Side;
 use libc::c_int;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
 
 /// No address of a program is above this.
@@ -31,23 +33,48 @@ static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 /// This process is one of them.
 static IS_ONLY_FORKED: AtomicBool = AtomicBool::new(false);
 
+/// Whose fork it is, from our hook before it to the one after it.
+///
+/// libc locks its list of hooks from the end of the last one until the fork is made, and within that its list
+/// of streams. A thread that has a copy made takes the list of streams in the hook, before libc locks the
+/// hooks again. So no other thread may be on its way from its hook to the list of streams.
+static TURN: WordLock = WordLock::new();
+
+thread_local! {
+    /// How many forks of this thread are under way: a signal's handler may make one within another.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+fn take_turn() {
+    let _blocked = SignalsBlocked::new(Except::LibcInternal);
+    if DEPTH.replace(DEPTH.get() + 1) == 0 {
+        TURN.lock();
+    }
+}
+
+fn end_turn() {
+    let _blocked = SignalsBlocked::new(Except::LibcInternal);
+    DEPTH.set(DEPTH.get() - 1);
+    if DEPTH.get() == 0 {
+        TURN.unlock();
+    }
+}
+
 /// Registers the handlers, once.
 pub fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" fn prepare() {
-        let way = state::process().map_or(Way::Kernel, inherit::begin);
-        if way == Way::Kernel {
-            before_fork();
-        }
-        if way != Way::Copies {
-            inherit::lock_streams();
+        take_turn();
+        match state::process().map_or(Way::Kernel, inherit::begin) {
+            Way::Kernel => before_fork(),
+            Way::Copies | Way::Refused => {}
         }
     }
     unsafe extern "C" fn parent() {
         if !refuse::is_refused() && !inherit::end() {
             after_fork();
         }
-        inherit::unlock_streams();
+        end_turn();
     }
     unsafe extern "C" fn child() {
         if refuse::is_refused() {
@@ -124,6 +151,8 @@ pub fn after_fork() {
 pub fn in_child() {
     // First, since the others may allocate.
     reserve::in_child();
+    DEPTH.set(0);
+    TURN.reset();
     // SAFETY: this is the child's only thread, before it does anything else.
     unsafe { elbowroom_sync::epoch::after_fork() };
     // The child of a thread of ours would be a bug, but its mark is not for a child's only thread.

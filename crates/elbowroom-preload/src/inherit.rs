@@ -15,8 +15,6 @@
 pub mod refuse;
 mod streams;
 
-pub use streams::{lock as lock_streams, unlock as unlock_streams};
-
 use crate::config::Fork;
 use crate::fork;
 use crate::request::{self, Op};
@@ -105,7 +103,6 @@ pub enum Way {
 }
 
 /// Before a fork: prepares for a child that goes on with a copy of the manager, if that is wanted and can be.
-/// With [`Way::Copies`] the thread has libc's list of streams locked.
 pub fn begin(process: &Process) -> Way {
     let Some((options, (_, manager))) = state::options().zip(state::alive()) else { return Way::Kernel };
     if options.fork == Fork::Kernel || !state::manages_private() {
@@ -217,7 +214,11 @@ fn open_again(tid: u32, number: RawFd, flags: c_int) -> Option<RawFd> {
 
 /// In the parent, after the fork; nothing if [`begin`] did nothing. Tells whether it did.
 pub fn end() -> bool {
-    end_rest()
+    let ended = end_rest();
+    if ended {
+        streams::unlock();
+    }
+    ended
 }
 
 /// What came of the copy of the manager, in a child.

@@ -60,6 +60,7 @@ mod stderr;
 mod streams;
 mod summary;
 mod sys;
+mod word_lock;
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;

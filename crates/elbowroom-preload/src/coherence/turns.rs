@@ -10,19 +10,17 @@
 //! blocked. A thread has one turn at most.
 
 use crate::sys::{self, SignalsBlocked};
+use crate::word_lock::WordLock;
 use elbowroom::FileId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Slots; files are spread over them. A power of two.
 const SLOTS: usize = 64;
-const FREE: u32 = 0;
-const TAKEN: u32 = 1;
-const WAITED_FOR: u32 = 2;
 
 /// The turns of one process. All zero is the start.
 #[repr(C)]
 pub struct Turns {
-    slots: [AtomicU32; SLOTS],
+    slots: [WordLock; SLOTS],
     /// Threads that have a turn or wait for one.
     wanted: AtomicU32,
     moved: AtomicBool,
@@ -31,7 +29,7 @@ pub struct Turns {
 /// A turn; it ends when dropped. `errno` is kept.
 pub struct Turn<'a> {
     turns: &'a Turns,
-    slot: &'a AtomicU32,
+    slot: &'a WordLock,
 }
 
 impl Turns {
@@ -39,7 +37,7 @@ impl Turns {
     #[cfg(test)]
     const fn new() -> Self {
         Self {
-            slots: [const { AtomicU32::new(FREE) }; SLOTS],
+            slots: [const { WordLock::new() }; SLOTS],
             wanted: AtomicU32::new(0),
             moved: AtomicBool::new(false),
         }
@@ -50,11 +48,7 @@ impl Turns {
         let kept = sys::errno();
         self.wanted.fetch_add(1, Ordering::SeqCst);
         let slot = &self.slots[(id.inode ^ id.device.rotate_left(32)) as usize & (SLOTS - 1)];
-        if slot.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            while slot.swap(WAITED_FOR, Ordering::Acquire) != FREE {
-                sys::futex_wait(slot, WAITED_FOR, None);
-            }
-        }
+        slot.lock();
         sys::set_errno(kept);
         Turn { turns: self, slot }
     }
@@ -78,9 +72,7 @@ impl Turns {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let kept = sys::errno();
-        if self.slot.swap(FREE, Ordering::Release) == WAITED_FOR {
-            sys::futex_wake(self.slot.as_ptr(), 1);
-        }
+        self.slot.unlock();
         self.turns.wanted.fetch_sub(1, Ordering::SeqCst);
         sys::set_errno(kept);
     }

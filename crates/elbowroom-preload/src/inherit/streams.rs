@@ -4,10 +4,6 @@
 //! can register the windows: a page that is not there would read as zeros. So while the manager rests, all
 //! pages of streams must be in memory. The list's lock is taken before the manager rests, since who holds it
 //! may wait for a fault; libc takes it once more, and in the child makes it anew.
-//!
-//! Every fork takes it in the hook, also one that needs no pages: of two threads that fork, the one that has
-//! the list waits for the lock of libc's hooks when its hook ends, and libc has that locked from the last
-//! hook on, while it takes the list.
 
 use crate::real;
 use crate::sys::PAGE;
@@ -21,14 +17,13 @@ const LOCK_AT: usize = 136;
 /// Bytes of a lock.
 const LOCK_BYTES: usize = 16;
 
-/// In the hook before a fork.
-pub fn lock() {
+pub(super) fn lock() {
     // SAFETY: any thread may; it is given back by this thread.
     unsafe { real::_IO_list_lock() };
 }
 
-/// In the hook after it; in the parent only.
-pub fn unlock() {
+/// In the parent only.
+pub(super) fn unlock() {
     // SAFETY: this thread has it.
     unsafe { real::_IO_list_unlock() };
 }

@@ -8,43 +8,18 @@
 //! another one.
 
 use super::{HEAP_BYTES, INITIAL_HEAP_BYTES, commit, drop_memory, reserve};
-use crate::sys::{self, PAGE};
+use crate::sys::PAGE;
+use crate::word_lock::WordLock;
 use dlmalloc::{Allocator, Dlmalloc};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Rights are given to so many bytes at a time.
 const COMMIT_BYTES: usize = 1 << 20;
 
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-/// Held, and somebody may sleep.
-const WAITED_FOR: u32 = 2;
-
-/// How often a thread looks for the lock before it sleeps.
-const LOOKS: u32 = 100;
-
-static LOCK: AtomicU32 = AtomicU32::new(FREE);
-
-fn lock() {
-    for _ in 0..LOOKS {
-        if LOCK.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-            return;
-        }
-        std::hint::spin_loop();
-    }
-    while LOCK.swap(WAITED_FOR, Ordering::Acquire) != FREE {
-        sys::futex_wait(&LOCK, WAITED_FOR, None);
-    }
-}
-
-fn unlock() {
-    if LOCK.swap(FREE, Ordering::Release) == WAITED_FOR {
-        sys::futex_wake(LOCK.as_ptr(), 1);
-    }
-}
+static LOCK: WordLock = WordLock::new();
 
 /// The library's allocator.
 pub struct Heap;
@@ -68,10 +43,10 @@ static STATE: Shared = Shared(UnsafeCell::new(Dlmalloc::new_with_allocator(Sourc
 impl Shared {
     /// Runs `call` on the heap, under the lock.
     fn with<R>(&self, call: impl FnOnce(&mut Dlmalloc<Source>) -> R) -> R {
-        lock();
+        LOCK.lock();
         // SAFETY: the lock makes this the only reference; `call` does not come back here.
         let result = call(unsafe { &mut *self.0.get() });
-        unlock();
+        LOCK.unlock();
         result
     }
 }
@@ -222,18 +197,18 @@ unsafe impl Allocator for Source {
 
 /// Reserves a region for a manager's heap, if there is none as large yet.
 pub(super) fn prepare(len: usize) {
-    lock();
+    LOCK.lock();
     if GROWING.end.get() - GROWING.used.get() < len / 2
         && let Some(region) = reserve(len)
     {
         GROWING.enter(&region);
     }
-    unlock();
+    LOCK.unlock();
 }
 
 /// In a forked child, before it does anything else.
 pub(super) fn in_child() {
-    if LOCK.swap(FREE, Ordering::AcqRel) == FREE {
+    if !LOCK.reset() {
         return;
     }
     // A thread that the child does not have was in the middle of something.
@@ -293,7 +268,7 @@ mod tests {
     fn a_child_that_finds_it_torn_begins_another() {
         let kept = vec![7_u8; 100_000];
         let dropped = vec![8_u8; 100];
-        lock();
+        LOCK.lock();
         let check = move || {
             let other = vec![9_u8; 100_000];
             drop(dropped);
@@ -307,7 +282,7 @@ mod tests {
         // Dropped after the lock.
         let mut check = Some(check);
         in_a_child(|| check.take().is_some_and(|check| check()));
-        unlock();
+        LOCK.unlock();
     }
 
     /// Runs it in a forked child, which must say yes.
