@@ -101,7 +101,7 @@ macro_rules! ends {
             fn $name(variant: Variant) {
                 ends($mode, variant);
             }
-            behaviour!($name: m64, m16);
+            behaviour!($name: m64, m16, threads);
         )+
     };
 }

@@ -99,7 +99,8 @@ pub trait Reactor: Send {
 /// Makes a reactor that watches `watch`, if any (not owned; must stay open until the reactor is dropped;
 /// nonblocking).
 ///
-/// `inject` holds for all reads through this reactor, instead of the faults of the file that is read.
+/// `inject` holds for all reads through this reactor, instead of the faults of the file that is read. Threads
+/// that it starts call `on_thread_start` first.
 ///
 /// # Errors
 /// [`Errno::BADF`] if `watch` is negative; with [`EngineKind::Uring`] what io_uring_setup(2) says:
@@ -108,11 +109,12 @@ pub fn reactor(
     kind: EngineKind,
     watch: Option<RawFd>,
     inject: Option<Arc<Inject>>,
+    on_thread_start: Option<fn()>,
 ) -> Result<Box<dyn Reactor>, Errno> {
     if watch.is_some_and(|fd| fd < 0) {
         return Err(Errno::BADF);
     }
-    engine(kind, watch, Bell::new()?, inject)
+    engine(kind, watch, Bell::new()?, inject, on_thread_start)
 }
 
 /// The same in the child of a fork, whose threads have a file table of their own in which nothing has the
@@ -127,9 +129,10 @@ pub fn reactor_of_child(
     watch: Option<RawFd>,
     kicker: &Kicker,
     inject: Option<Arc<Inject>>,
+    on_thread_start: Option<fn()>,
 ) -> Result<Box<dyn Reactor>, Errno> {
     kicker.bell.renew()?;
-    engine(kind, watch, kicker.bell.clone(), inject)
+    engine(kind, watch, kicker.bell.clone(), inject, on_thread_start)
 }
 
 /// Under shuttle there is one engine, and descriptors cannot be watched.
@@ -139,6 +142,7 @@ fn engine(
     _watch: Option<RawFd>,
     bell: Arc<Bell>,
     inject: Option<Arc<Inject>>,
+    _on_thread_start: Option<fn()>,
 ) -> Result<Box<dyn Reactor>, Errno> {
     Ok(Box::new(Inline::new(bell, inject)))
 }
@@ -149,6 +153,7 @@ fn engine(
     watch: Option<RawFd>,
     bell: Arc<Bell>,
     inject: Option<Arc<Inject>>,
+    on_thread_start: Option<fn()>,
 ) -> Result<Box<dyn Reactor>, Errno> {
     let uring = || -> Result<Box<dyn Reactor>, Errno> {
         Ok(match Uring::new(RingMode::Deferred, watch, bell.clone(), inject.clone()) {
@@ -156,7 +161,7 @@ fn engine(
             ring => Box::new(ring?),
         })
     };
-    let threads = || Box::new(Threads::new(watch, bell.clone(), inject.clone()));
+    let threads = || Box::new(Threads::new(watch, bell.clone(), inject.clone(), on_thread_start));
     Ok(match kind {
         EngineKind::Uring => uring()?,
         EngineKind::Threads => threads(),

@@ -31,6 +31,7 @@ pub(crate) struct Threads {
     workers: Vec<thread::JoinHandle<()>>,
     watch: Option<RawFd>,
     inject: Option<Arc<Inject>>,
+    on_start: Option<fn()>,
     in_flight: usize,
 }
 
@@ -45,7 +46,12 @@ struct Shared {
 }
 
 impl Threads {
-    pub(crate) fn new(watch: Option<RawFd>, bell: Arc<Bell>, inject: Option<Arc<Inject>>) -> Self {
+    pub(crate) fn new(
+        watch: Option<RawFd>,
+        bell: Arc<Bell>,
+        inject: Option<Arc<Inject>>,
+        on_start: Option<fn()>,
+    ) -> Self {
         let locks = LockStats::new();
         let shared = Arc::new(Shared {
             requests: locks.mutex(LockClass::Io, VecDeque::new()),
@@ -55,15 +61,19 @@ impl Threads {
             sleeping: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         });
-        Self { shared, workers: Vec::new(), watch, inject, in_flight: 0 }
+        Self { shared, workers: Vec::new(), watch, inject, on_start, in_flight: 0 }
     }
 
     /// Starts a thread if the requests could use one more. If not even the first can be started, the handler
     /// thread does the read itself: slow, but it goes on.
     fn grow(&mut self) {
         if self.workers.len() < THREADS_MAX && self.workers.len() < self.in_flight {
-            let shared = self.shared.clone();
-            if let Ok(worker) = thread::spawn("elbowroom-io", move || shared.work()) {
+            let (shared, on_start) = (self.shared.clone(), self.on_start);
+            let life = move || {
+                on_start.unwrap_or(|| ())();
+                shared.work();
+            };
+            if let Ok(worker) = thread::spawn("elbowroom-io", life) {
                 self.workers.push(worker);
             }
         }

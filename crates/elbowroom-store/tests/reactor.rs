@@ -379,7 +379,7 @@ fn auto_takes_what_there_is() {
     event_loop.kicker().kick();
     assert!(event_loop.wake(LONG).kicked);
     for kind in [EngineKind::Auto, EngineKind::Uring, EngineKind::Threads] {
-        assert!(matches!(elbowroom_store::reactor(kind, Some(-1), None), Err(Errno::BADF)));
+        assert!(matches!(elbowroom_store::reactor(kind, Some(-1), None, None), Err(Errno::BADF)));
     }
 }
 
@@ -387,7 +387,7 @@ fn auto_takes_what_there_is() {
 #[test]
 fn a_closed_descriptor_is_an_error() {
     for kind in [EngineKind::Uring, EngineKind::Threads] {
-        let mut reactor = elbowroom_store::reactor(kind, Some(1_000_000), None).unwrap();
+        let mut reactor = elbowroom_store::reactor(kind, Some(1_000_000), None, None).unwrap();
         for _ in 0..2 {
             assert_eq!(reactor.wait(Some(LONG), &mut Vec::new()), Err(Errno::BADF), "{kind:?}");
         }

@@ -112,7 +112,8 @@ impl Manager<Host> {
             let waiting = inbox.waiting.lock().take_all();
             asked.chain(waiting).for_each(|mut fault| fault.let_go());
             let watch = Host::watch(&core.mmu, number);
-            reactors.push(reactor_of_child(core.config.engine, watch, &inbox.kicker, core.swap.faults())?);
+            let (faults, on_start) = (core.swap.faults(), core.config.on_thread_start);
+            reactors.push(reactor_of_child(core.config.engine, watch, &inbox.kicker, faults, on_start)?);
         }
         self.start_in_child(reactors)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;

@@ -66,7 +66,7 @@ impl<P: Platform> Manager<P> {
         };
         let mut reactors: Vec<Box<dyn Reactor>> = Vec::new();
         for number in 0..handlers {
-            let made = reactor(config.engine, P::watch(&mmu, number), inject.clone());
+            let made = reactor(config.engine, P::watch(&mmu, number), inject.clone(), config.on_thread_start);
             reactors.push(made.map_err(StartError::Engine)?);
         }
         let inboxes = reactors.iter().map(|reactor| Inbox::new(reactor.kicker(), &locks)).collect();

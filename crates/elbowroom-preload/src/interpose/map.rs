@@ -25,6 +25,9 @@ use std::sync::atomic::{Ordering, fence};
 use super::ranges::{ADDRESS_END, each_part, hand_back, managed_range};
 use super::stdio;
 
+/// In the first 2 GiB, where the kernel can be asked for that.
+const MAP_LOW: c_int = if cfg!(target_arch = "x86_64") { 0x40 } else { 0 };
+
 export! {
     mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void
         = map;
@@ -50,14 +53,23 @@ unsafe fn map(
     }
     match state::for_program() {
         Some(process) => map_for_program(process, &args),
-        None => {
-            // Rings and the like, which libraries map for our threads, do not go into the program's holes.
-            let nowhere = addr.is_null() && state::is_service_thread();
-            let addr = if nowhere { reserve::place_beside(len) as *mut c_void } else { addr };
-            // SAFETY: the caller's promise.
-            unsafe { sys::mmap(addr, len, prot, flags, fd, offset) }
-        }
+        None if addr.is_null() && state::is_service_thread() => map_for_ours(&args),
+        // SAFETY: the caller's promise.
+        None => unsafe { sys::mmap(addr, len, prot, flags, fd, offset) },
     }
+}
+
+/// What libraries map for our threads, rings and the like, wherever it does not come into a hole of the
+/// program's.
+fn map_for_ours(args: &MapArgs) -> *mut c_void {
+    let MapArgs { len, prot, flags, fd, offset, .. } = *args;
+    // A ring takes no hint (`io_uring_get_unmapped_area`), but goes where few programs have anything.
+    let places = [(reserve::place_beside(len), 0), (0, MAP_LOW), (0, 0)];
+    let mapped = places.iter().map(|(hint, low)| {
+        // SAFETY: a new mapping, which replaces none.
+        unsafe { sys::mmap(*hint as *mut c_void, len, prot, flags | low, fd, offset) }
+    });
+    mapped.into_iter().find(|at| *at != libc::MAP_FAILED).unwrap_or(libc::MAP_FAILED)
 }
 
 fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {

@@ -97,9 +97,10 @@ fn next_place(len: usize) -> usize {
 }
 
 /// The hint for a mapping of `len` bytes that is not of the reserve, but belongs where the reserve is: what
-/// the kernel places may get into a hole of the program's.
+/// the kernel places may get into a hole of the program's. 0, none, for what has no room there.
 pub fn place_beside(len: usize) -> usize {
-    len.checked_next_multiple_of(PAGE).map_or(0, |len| next_place(len.min(GAP)))
+    let len = len.checked_next_multiple_of(PAGE).filter(|len| *len <= PLACES * PAGE);
+    len.map_or(0, next_place)
 }
 
 /// Different in each process, as the kernel's own placement is.

@@ -75,7 +75,7 @@ impl Loop {
     pub fn new(kind: EngineKind, faults: Option<Arc<Inject>>) -> Loop {
         use rustix::pipe::{PipeFlags, pipe_with};
         let (watched, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
-        let reactor = reactor(kind, Some(watched.as_fd().as_raw_fd()), faults).unwrap();
+        let reactor = reactor(kind, Some(watched.as_fd().as_raw_fd()), faults, None).unwrap();
         Loop { reactor, watched, writer }
     }
 
