@@ -114,7 +114,6 @@ static void step_write(struct worker *w)
         sum_part(w, fd, (uint64_t)offset, len);
 }
 
-/* From memory of the region into a file, a pipe or a socket. */
 /* Whether all of it has the right to be read, and can be. */
 static bool may_read(const uint8_t *from, size_t len)
 {
@@ -127,6 +126,7 @@ static bool may_read(const uint8_t *from, size_t len)
     return true;
 }
 
+/* From memory of the region into a file, a pipe or a socket. */
 static void step_write_from(struct worker *w)
 {
     struct range range = any_range(w, 30);

@@ -25,7 +25,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::ranges::{ADDRESS_END, each_part, hand_back, managed_range};
 use super::stdio;
 
-/// In the first 2 GiB, where the kernel can be asked for that.
+/// MAP_32BIT: the kernel chooses an address in the first 2 GiB. Only x86-64 has it.
 const MAP_LOW: c_int = if cfg!(target_arch = "x86_64") { 0x40 } else { 0 };
 
 export! {
@@ -63,7 +63,8 @@ unsafe fn map(
 /// program's.
 fn map_for_ours(args: &MapArgs) -> *mut c_void {
     let MapArgs { len, prot, flags, fd, offset, .. } = *args;
-    // A ring takes no hint (`io_uring_get_unmapped_area`), but goes where few programs have anything.
+    // For a ring the kernel refuses every hint (`io_uring_get_unmapped_area`), but MAP_32BIT it follows. Few
+    // programs map anything there.
     let places = [(reserve::place_beside(len), 0), (0, MAP_LOW), (0, 0)];
     let mapped = places.iter().map(|(hint, low)| {
         // SAFETY: a new mapping, which replaces none.
