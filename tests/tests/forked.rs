@@ -59,7 +59,7 @@ fn threads_that_fork_at_the_same_time(variant: Variant) {
     let outcome = Command::new(program("forkers")).args(["60"]).variant(variant).run_options(&options).run();
     assert_eq!(outcome.success().stdout, "ok\n");
 }
-behaviour!(threads_that_fork_at_the_same_time: m16, copy, threads);
+behaviour!(threads_that_fork_at_the_same_time: plain, m16, copy, threads);
 
 fn what_may_only_be_read_stays_so(variant: Variant) {
     forked(variant, "rights", "256M", &[]);
