@@ -28,11 +28,14 @@ pub struct Ablation {
     /// The pool of compressed pages is made larger and smaller by how late pages come back, and its oldest
     /// pages go to the swap file. Off: it is filled, and what it has no room for goes to the file.
     pub pool_sizing: bool,
+    /// What compresses is written to the swap file compressed where the file is what limits. Off: only what
+    /// the pool has given up is.
+    pub packed_swap_file: bool,
     /// Threads of the manager let the program's own changes of its mappings go first. Off: they do not look.
     /// For spaces of the host only.
     pub given_way: bool,
-    /// A handler that works nearly all the time shares new faults with the others. Off: it serves all that it
-    /// has taken.
+    /// A handler that works nearly all the time shares new faults, and what was read from the swap file, with
+    /// the others. Off: it does all that it has taken.
     pub shared_faults: bool,
     /// Idle processors do not sleep deeply while faults come often, where the configuration wants that. Off:
     /// they do.
@@ -52,6 +55,7 @@ impl Default for Ablation {
             huge_folios: true,
             skipped_chances: true,
             pool_sizing: true,
+            packed_swap_file: true,
             given_way: true,
             shared_faults: true,
             shallow_idle: true,
@@ -61,7 +65,7 @@ impl Default for Ablation {
 }
 
 impl Ablation {
-    fn switches(&mut self) -> [(&'static str, &mut bool); 11] {
+    fn switches(&mut self) -> [(&'static str, &mut bool); 12] {
         [
             ("vma_locks", &mut self.vma_locks),
             ("retry_under_vma_lock", &mut self.retry_under_vma_lock),
@@ -71,6 +75,7 @@ impl Ablation {
             ("huge_folios", &mut self.huge_folios),
             ("skipped_chances", &mut self.skipped_chances),
             ("pool_sizing", &mut self.pool_sizing),
+            ("packed_swap_file", &mut self.packed_swap_file),
             ("given_way", &mut self.given_way),
             ("shared_faults", &mut self.shared_faults),
             ("shallow_idle", &mut self.shallow_idle),

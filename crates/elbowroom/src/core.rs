@@ -20,7 +20,7 @@ use crate::config::{
 };
 use crate::group::{DirtyLimits, Frames, GroupId, Groups};
 use crate::object::{FileObject, ObjectTable};
-use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Waiting, Woken};
+use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, Reading, WaitTable, Waiting, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
 use crate::platform::Platform;
 use crate::quiet::{Quiet, Rester};
@@ -253,6 +253,18 @@ pub(crate) enum Job {
     Retry(Vec<Parked>),
     /// Read these pages of the file ahead.
     Prefetch(Arc<FileObject>, Range<u64>),
+    /// Make pages of what was read from the swap file.
+    Arrived(Vec<Arrived>),
+}
+
+/// What was read from the swap file for a folio.
+pub(crate) struct Arrived {
+    pub(crate) folio: Reading,
+    pub(crate) frames: Frames,
+    /// The swap slots that were read, of which it has a count each.
+    pub(crate) slots: Vec<u64>,
+    /// All of it was read.
+    pub(crate) whole: bool,
 }
 
 /// For threads that are not handlers: a handler gets the faults.

@@ -108,6 +108,7 @@ impl Manager<Host> {
             let asked = jobs.into_iter().flat_map(|job| match job {
                 Job::Retry(faults) => faults,
                 Job::Prefetch(..) => Vec::new(),
+                Job::Arrived(_) => unreachable!("handlers do all of this before they rest"),
             });
             let waiting = inbox.waiting.lock().take_all();
             asked.chain(waiting).for_each(|mut fault| fault.let_go());

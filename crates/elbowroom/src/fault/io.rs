@@ -2,17 +2,17 @@
 
 use super::Pass;
 use super::load::Load;
-use super::private::OutRun;
+use super::private::{Bytes, OutRun};
 use crate::config::MAX_FOLIO_PAGES;
+use crate::core::Arrived;
 use crate::group::{Charge, Frames};
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, LockedFolio, Owner, Reading};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::Source;
 use crate::trace::Happened;
 use crate::vma::Mm;
-use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_store::{Reactor, Read, ReadDone};
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::Slot;
@@ -35,6 +35,8 @@ struct UnderWay {
     charge: Charge,
     /// When it was begun, if that is kept for the trace.
     begun_ns: u64,
+    /// How many bytes it is to read.
+    len: usize,
     /// The swap slots that it reads, of which it has a count each; none: it reads a file.
     slots: Vec<u64>,
 }
@@ -52,6 +54,18 @@ impl Io {
         });
         self.reads[token] = Some(read);
         token as u64
+    }
+
+    /// A finished read of the swap file. An error: it read a file, and is given back.
+    pub(super) fn arrived(&mut self, read: ReadDone) -> Result<Arrived, ReadDone> {
+        let is_of_swap = |read: &UnderWay| !read.slots.is_empty();
+        if !self.reads[read.token as usize].as_ref().is_some_and(is_of_swap) {
+            return Err(read);
+        }
+        let Some(UnderWay { folio, charge, len, slots, .. }) = self.take(read.token) else {
+            return Err(read);
+        };
+        Ok(Arrived { folio, frames: charge.with(read.buf), slots, whole: read.result == Ok(len) })
     }
 
     /// What a finished read was for.
@@ -95,14 +109,9 @@ impl<P: Platform> Pass<'_, P> {
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
-        let token = io.token(UnderWay { folio: reading, charge, begun_ns, slots: Vec::new() });
-        io.begun.push(Read {
-            file,
-            offset: folio.index << PAGE_SHIFT,
-            len: extent.len_bytes(),
-            buf: extent,
-            token,
-        });
+        let len = extent.len_bytes();
+        let token = io.token(UnderWay { folio: reading, charge, begun_ns, len, slots: Vec::new() });
+        io.begun.push(Read { file, offset: folio.index << PAGE_SHIFT, len, buf: extent, token });
         Ok(folio)
     }
 
@@ -128,11 +137,15 @@ impl<P: Platform> Pass<'_, P> {
         // With the numbers this read has the counts of the slots, so their bytes stay where they are.
         let ours = mm.anon.swap_in(run.first, &run.slots, &folio);
         let there = ours && run.is_where_it_was(&core.swap);
-        let place = match run.source {
-            Source::File(position) if there => core.swap.place(position),
+        let place = match &run.bytes {
+            Bytes::File(spots) if there => {
+                let (first, last) = (spots[0].position(), spots[spots.len() - 1].position());
+                let len = ((last - first + 1) as usize) << PAGE_SHIFT;
+                core.swap.place(first).map(|(file, offset)| (file, offset, len))
+            }
             _ => None,
         };
-        let Some((file, offset)) = place else {
+        let Some((file, offset, len)) = place else {
             if ours {
                 put_back(mm, run.first, &folio, &run.slots);
             }
@@ -144,30 +157,17 @@ impl<P: Platform> Pass<'_, P> {
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
-        let token = io.token(UnderWay { folio: reading, charge, begun_ns, slots: run.slots });
-        let len = extent.len_bytes();
+        let token = io.token(UnderWay { folio: reading, charge, begun_ns, len, slots: run.slots });
         io.begun.push(Read { file, offset, len, buf: extent, token });
         Some(folio)
     }
 
-    /// Pages have been read from the swap file.
-    fn swapped_in(
-        &mut self,
-        mut folio: LockedFolio<'_>,
-        mut frames: Frames,
-        slots: Vec<u64>,
-        result: Result<usize, Errno>,
-    ) {
+    /// Pages have been read from the swap file, all of them or not.
+    pub(super) fn swapped_in(&mut self, arrived: Arrived) {
         let core = self.core;
-        let whole = result == Ok(frames.len_bytes());
-        let mut parts = frames.bytes_mut().chunks_mut(PAGE_SIZE).zip(&slots);
-        let mut arrive = || {
-            parts.try_fold(Vec::with_capacity(slots.len()), |mut sums, (part, slot)| {
-                sums.push(core.swap.arrive(*slot, part).ok()?);
-                Some(sums)
-            })
-        };
-        let sums = if whole { arrive() } else { None };
+        let Arrived { folio, mut frames, slots, whole } = arrived;
+        let mut folio = folio.end(&core.waits, self.ready);
+        let sums = if whole { core.swap.arrive(&slots, frames.bytes_mut()).ok() } else { None };
         if let Some(sums) = sums {
             folio.body_mut().extent = Some(frames);
             folio.state.set(Flag::Uptodate);
@@ -226,13 +226,14 @@ impl<P: Platform> Pass<'_, P> {
     /// Takes over the frames of a finished read.
     pub(super) fn complete(&mut self, read: ReadDone) {
         let core = self.core;
-        let Some(under_way) = self.io.as_deref_mut().and_then(|io| io.take(read.token)) else { return };
-        let UnderWay { folio, charge, begun_ns, slots } = under_way;
+        let Some(io) = self.io.as_deref_mut() else { return };
+        let read = match io.arrived(read) {
+            Ok(arrived) => return self.swapped_in(arrived),
+            Err(read) => read,
+        };
+        let Some(UnderWay { folio, charge, begun_ns, .. }) = io.take(read.token) else { return };
         let mut frames = charge.with(read.buf);
         let mut folio = folio.end(&core.waits, self.ready);
-        if !slots.is_empty() {
-            return self.swapped_in(folio, frames, slots, read.result);
-        }
         let Some(object) = folio.object() else {
             // Nobody can find it any more.
             folio.body_mut().extent = Some(frames);

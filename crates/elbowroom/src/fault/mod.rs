@@ -39,7 +39,7 @@ use self::io::Io;
 use self::needs::{Got, Need};
 use self::outcome::{Driver, Ended, Verdict, Waited, Wakeup};
 pub(crate) use self::outcome::{Outcome, Reason};
-use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND};
+use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND, SHARED_READS};
 use crate::core::{Inbox, Job};
 use crate::object::FileObject;
 use crate::page::{Delayed, Parked, Ready};
@@ -194,6 +194,9 @@ impl<'a, P: Platform> Handler<'a, P> {
             if (woken.readable || woken.kicked) && !rests {
                 self.serve_new(&mut events);
             }
+            if !rests {
+                self.share_reads(&mut done);
+            }
             for (nth, read) in (1..).zip(done.drain(..)) {
                 self.pass().complete(read);
                 self.run_ready();
@@ -243,6 +246,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             self.run_ready();
             self.io.reactor.submit();
         }
+        self.take_arrived();
         self.core.quiet.rest(Rester::Handler);
         // What has come meanwhile is not announced again.
         self.take_jobs();
@@ -274,6 +278,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             }
             done.drain(..).for_each(|read| self.pass().complete(read));
         }
+        self.take_arrived();
         let waiting = self.inbox().waiting.lock().take_all();
         self.ready.take().into_iter().chain(waiting).for_each(|mut fault| fault.let_go());
     }
@@ -298,6 +303,26 @@ impl<'a, P: Platform> Handler<'a, P> {
         }
     }
 
+    /// Gives part of what was read from the swap file to another handler: the part that is needed last. Only
+    /// under load, as for [`Handler::share`].
+    fn share_reads(&mut self, done: &mut Vec<ReadDone>) {
+        let handlers = self.core.inboxes.len();
+        let shares = self.core.config.ablation.shared_faults && self.io.load.is_high();
+        if done.len() < SHARED_READS || handlers < 2 || !shares {
+            return;
+        }
+        let mut given = Vec::new();
+        for read in done.split_off(done.len() / 2) {
+            match self.io.arrived(read) {
+                Ok(arrived) => given.push(arrived),
+                Err(read) => done.push(read),
+            }
+        }
+        if !given.is_empty() {
+            self.core.post_to((self.number + 1) % handlers, Job::Arrived(given));
+        }
+    }
+
     /// Makes ready what others have handed over.
     fn take_jobs(&mut self) {
         let jobs = std::mem::take(&mut *self.inbox().jobs.lock());
@@ -305,8 +330,24 @@ impl<'a, P: Platform> Handler<'a, P> {
             match job {
                 Job::Retry(faults) => self.ready.extend(faults),
                 Job::Prefetch(object, pages) => self.ahead.add(object, pages),
+                Job::Arrived(arrived) => arrived.into_iter().for_each(|one| self.pass().swapped_in(one)),
             }
         }
+    }
+
+    /// Does what any handler was given of what was read: what this one gave, too, if the other rests already,
+    /// or is at its end.
+    fn take_arrived(&mut self) {
+        for inbox in &self.core.inboxes {
+            let is_arrived = |job: &mut Job| matches!(job, Job::Arrived(_));
+            let jobs: Vec<_> = inbox.jobs.lock().extract_if(.., is_arrived).collect();
+            for job in jobs {
+                if let Job::Arrived(arrived) = job {
+                    arrived.into_iter().for_each(|one| self.pass().swapped_in(one));
+                }
+            }
+        }
+        self.run_ready();
     }
 
     fn run_ready(&mut self) {

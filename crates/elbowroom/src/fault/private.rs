@@ -13,11 +13,11 @@ use super::step::bus;
 use crate::config::{FRESH, RUN_ORDER};
 use crate::group::Frames;
 use crate::object::FileObject;
-use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
+use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked, Spot};
 use crate::platform::Platform;
 use crate::runs::Around;
 use crate::stats::Event;
-use crate::swap::{NotLoaded, Source, Swap};
+use crate::swap::{NotLoaded, Source, Swap, follow};
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
@@ -48,8 +48,34 @@ pub(super) struct OutRun {
     pub(super) first: u64,
     /// Of each page; as many as a power of two, and aligned to it.
     pub(super) slots: Vec<u64>,
-    /// Where the bytes of the first are; those of the others follow.
-    pub(super) source: Source,
+    /// Where the bytes are.
+    pub(super) bytes: Bytes,
+}
+
+/// Where the bytes of a run are.
+pub(super) enum Bytes {
+    Memory,
+    /// In the file, at these spots, one for each page, which follow each other.
+    File(Vec<Spot>),
+}
+
+impl Bytes {
+    /// The bytes of pages that have these sources; `None`: they are not together, or some are nobody's.
+    fn of(sources: impl Iterator<Item = Option<Source>>) -> Option<Self> {
+        let mut sources = sources.peekable();
+        if sources.peek()? == &Some(Source::Memory) {
+            return sources.all(|source| source == Some(Source::Memory)).then_some(Bytes::Memory);
+        }
+        let mut spots: Vec<Spot> = Vec::with_capacity(RUN_PAGES as usize);
+        for source in sources {
+            let Some(Source::File(spot)) = source else { return None };
+            if spots.last().is_some_and(|last| !follow(*last, spot)) {
+                return None;
+            }
+            spots.push(spot);
+        }
+        Some(Bytes::File(spots))
+    }
 }
 
 impl OutRun {
@@ -65,16 +91,22 @@ impl OutRun {
     /// The 2^`order` of them around one, or all if they are fewer.
     fn around(self, page: u64, order: u8) -> OutRun {
         let first = (page >> order << order).max(self.first);
-        let (before, len) = ((first - self.first) as usize, self.slots.len().min(1 << order));
-        let slots = self.slots[before..before + len].to_vec();
-        OutRun { first, slots, source: self.source.of_page(self.first, first) }
+        let before = (first - self.first) as usize;
+        let part = before..before + self.slots.len().min(1 << order);
+        let bytes = match self.bytes {
+            Bytes::Memory => Bytes::Memory,
+            Bytes::File(spots) => Bytes::File(spots[part.clone()].to_vec()),
+        };
+        OutRun { first, slots: self.slots[part].to_vec(), bytes }
     }
 
     /// Whether their bytes seem to be there still. They are, for who has the slots' counts.
     pub(super) fn is_where_it_was(&self, swap: &Swap) -> bool {
-        let pages = self.pages().zip(&self.slots);
-        let mut seen = pages.map(|(page, slot)| (swap.seems(*slot), self.source.of_page(self.first, page)));
-        seen.all(|(seen, expected)| seen == Some(expected))
+        let mut seen = self.slots.iter().map(|slot| swap.seems(*slot));
+        match &self.bytes {
+            Bytes::Memory => seen.all(|seen| seen == Some(Source::Memory)),
+            Bytes::File(spots) => seen.eq(spots.iter().map(|spot| Some(Source::File(*spot)))),
+        }
     }
 }
 
@@ -96,7 +128,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if let Slot::Full(folio) = there {
             // Whatever failed before, the page is there now, or is being read.
             fault.failed = false;
-            self.swap_on(mm, vma, page, &folio);
+            let ahead = self.swap_on(mm, vma, page, &folio, fault);
             let mut folio = match self.lock_folio(folio) {
                 Ok(locked) => locked,
                 Err(step) => return step,
@@ -108,6 +140,9 @@ impl<'a, P: Platform> Pass<'a, P> {
                 self.unshare(mm, vma, &mut folio, fault)
             } else {
                 let wanted = self.core.wanted_again(vma, &mut folio, page, fault);
+                if let Some(ahead) = ahead {
+                    self.map_ahead(mm, vma, ahead, fault);
+                }
                 match self.core.map_own(vma, &mut folio, wanted, fault) {
                     // Pinned in another space that has it: a copy will do.
                     Outcome::Wait(Reason::Pinned) if folio.body().spaces() > 1 => {
@@ -251,7 +286,7 @@ impl<'a, P: Platform> Pass<'a, P> {
 
     /// How many pages of anonymous memory a fault should bring at once, at most so many: more for who goes
     /// through memory in order. Linux: `thp_swap_suitable_orders` and mTHP, which know nothing of streams.
-    fn run_pages(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, most: u64, fault: &Parked) -> u64 {
+    pub(super) fn run_pages(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, most: u64, fault: &Parked) -> u64 {
         let core = self.core;
         if !core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
             return 1;
@@ -269,7 +304,7 @@ impl<'a, P: Platform> Pass<'a, P> {
     }
 
     /// Notes which pages were brought for a fault at `page`.
-    fn note_run(&self, page: u64, pages: &Range<u64>, fault: &Parked) {
+    pub(super) fn note_run(&self, page: u64, pages: &Range<u64>, fault: &Parked) {
         if self.core.swap.is_on() {
             let brought = (pages.start, pages.end - pages.start);
             self.core.runs().note(fault.event.thread, page, brought);
@@ -288,10 +323,14 @@ impl<'a, P: Platform> Pass<'a, P> {
         let found = (1..=order).rev().find_map(|order| {
             let block = block_in(vma, page, order)?;
             let slots = mm.anon.run_out(block.clone())?;
-            let run = OutRun { first: block.start, slots, source: source.of_page(page, block.start) };
-            run.is_where_it_was(&self.core.swap).then_some(run)
+            let bytes = Bytes::of(slots.iter().map(|slot| self.core.swap.seems(*slot)))?;
+            Some(OutRun { first: block.start, slots, bytes })
         });
-        found.unwrap_or_else(|| OutRun { first: page, slots: vec![slot], source })
+        let alone = || match source {
+            Source::Memory => Bytes::Memory,
+            Source::File(spot) => Bytes::File(vec![spot]),
+        };
+        found.unwrap_or_else(|| OutRun { first: page, slots: vec![slot], bytes: alone() })
     }
 
     /// The access to a page that is out, and whose bytes cannot be had, fails. It may be tried again later.

@@ -6,11 +6,11 @@
 //! (`swap_vma_readahead`); ahead of a reader it reads files only (`page_cache_async_ra`), as is done here.
 
 use super::Pass;
-use super::private::{OutRun, RUN_PAGES, block_in};
+use super::private::{Bytes, OutRun, RUN_PAGES, block_in};
 use crate::config::RUN_ORDER;
-use crate::page::{AnonPages, Flag, Folio};
+use crate::page::{AnonPages, Flag, Folio, LockedFolio, Parked, Spot};
 use crate::platform::Platform;
-use crate::swap::{Source, Swap};
+use crate::swap::{Source, Swap, follow};
 use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::{Mmu, PAGE_SHIFT};
 use std::ops::Range;
@@ -58,7 +58,7 @@ impl<P: Platform> Pass<'_, P> {
     fn load_next(&mut self, mm: &Mm, vma: &VmaGuard<'_>, first: u64) -> Option<()> {
         let core = self.core;
         let slots = mm.anon.run_out(block_in(vma, first, RUN_ORDER)?)?;
-        let run = OutRun { first, slots, source: Source::Memory };
+        let run = OutRun { first, slots, bytes: Bytes::Memory };
         if !run.is_where_it_was(&core.swap) {
             return None;
         }
@@ -107,14 +107,59 @@ impl<P: Platform> Pass<'_, P> {
         Some(())
     }
 
-    /// Goes on with [`Pass::swap_ahead`] where a thread has come to a folio that was read ahead of it.
-    pub(super) fn swap_on(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, folio: &Folio) {
-        if vma.spec.object.is_none()
-            && folio.state.test(Flag::Readahead)
-            && folio.state.clear(Flag::Readahead)
-        {
-            self.swap_ahead(mm, vma, AnonPages::first_of(folio, page) + folio.pages());
+    /// Goes on with [`Pass::swap_ahead`] where a thread has come to a folio that was read ahead of it. Tells
+    /// the pages behind that, as far as the stream should go with this fault.
+    pub(super) fn swap_on(
+        &mut self,
+        mm: &Mm,
+        vma: &VmaGuard<'_>,
+        page: u64,
+        folio: &Folio,
+        fault: &Parked,
+    ) -> Option<Range<u64>> {
+        let ahead = vma.spec.object.is_none() && folio.state.test(Flag::Readahead);
+        if !ahead || !folio.state.clear(Flag::Readahead) {
+            return None;
         }
+        let from = AnonPages::first_of(folio, page) + folio.pages();
+        self.swap_ahead(mm, vma, from);
+        let most = self.core.tuning().swap_run_pages.max(RUN_PAGES);
+        Some(from..page + self.run_pages(mm, vma, page, most, fault))
+    }
+
+    /// Maps whole runs of these pages that were read ahead and have come: before the thread is woken, as it
+    /// would fault again at each of them.
+    pub(super) fn map_ahead(&mut self, mm: &Mm, vma: &VmaGuard<'_>, ahead: Range<u64>, fault: &Parked) {
+        let mut first = ahead.start;
+        while first + RUN_PAGES <= ahead.end && self.map_next(mm, vma, first).is_some() {
+            first += RUN_PAGES;
+        }
+        if first > ahead.start {
+            let page = (fault.event.addr >> PAGE_SHIFT) as u64;
+            self.note_run(page, &(page..first), fault);
+        }
+    }
+
+    /// Maps the run at page `first`; `None`: it was not read ahead, or is not to be had now.
+    fn map_next(&mut self, mm: &Mm, vma: &VmaGuard<'_>, first: u64) -> Option<()> {
+        let core = self.core;
+        let folio = mm.anon.lookup(block_in(vma, first, RUN_ORDER)?.start)?;
+        let has_come = |folio: &Folio| {
+            folio.order == RUN_ORDER && folio.state.test(Flag::Readahead) && folio.state.test(Flag::Uptodate)
+        };
+        if !has_come(&folio) {
+            return None;
+        }
+        let mut folio = LockedFolio::try_lock(folio, &core.waits, self.ready).ok()?;
+        if !mm.anon.has(first, folio.arc())
+            || folio.body().spaces() > 1
+            || !folio.state.clear(Flag::Readahead)
+        {
+            return None;
+        }
+        // If it cannot be mapped, who comes there finds it.
+        let _ = core.map_at(vma, &mut folio, RUN_ORDER, ((first as usize) << PAGE_SHIFT, false));
+        Some(())
     }
 }
 
@@ -122,23 +167,21 @@ impl<P: Platform> Pass<'_, P> {
 /// and is aligned to that.
 fn pieces(swap: &Swap, out: &[(u64, u64)]) -> Vec<OutRun> {
     let in_file = |(page, slot): &(u64, u64)| match swap.seems(*slot) {
-        Some(Source::File(position)) => Some((*page, *slot, position)),
+        Some(Source::File(spot)) => Some((*page, *slot, spot)),
         _ => None,
     };
-    let mut rest: &[(u64, u64, u64)] = &out.iter().filter_map(in_file).collect::<Vec<_>>();
+    let mut rest: &[(u64, u64, Spot)] = &out.iter().filter_map(in_file).collect::<Vec<_>>();
     let mut runs = Vec::new();
-    while let Some(&(first, _, position)) = rest.first() {
+    while let Some(&(first, ..)) = rest.first() {
         let together = |order: &u8| {
             let run = rest.get(..1 << order);
-            first.is_multiple_of(1 << order)
-                && run.is_some_and(|run| {
-                    (0..).zip(run).all(|(nth, at)| (at.0, at.2) == (first + nth, position + nth))
-                })
+            let next_to = |two: &[(u64, u64, Spot)]| two[0].0 + 1 == two[1].0 && follow(two[0].2, two[1].2);
+            first.is_multiple_of(1 << order) && run.is_some_and(|run| run.windows(2).all(next_to))
         };
         let order = (1..=RUN_ORDER).rev().find(together).unwrap_or(0);
         let (run, others) = rest.split_at(1 << order);
         let slots = run.iter().map(|at| at.1).collect();
-        runs.push(OutRun { first, slots, source: Source::File(position) });
+        runs.push(OutRun { first, slots, bytes: Bytes::File(run.iter().map(|at| at.2).collect()) });
         rest = others;
     }
     runs

@@ -6,11 +6,65 @@
 
 use elbowroom_sync::thread;
 
+/// Where the swap file has the bytes of a page: all of a page of the file, or one of the compressed pages
+/// that share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot(u64);
+
+impl Spot {
+    /// Compressed pages that share a page of the file, at most.
+    pub const PARTS: usize = 7;
+
+    /// All of page `position` of the file.
+    pub fn whole(position: u64) -> Self {
+        Self(position << 3 | Self::PARTS as u64)
+    }
+
+    /// Compressed page `nth` in page `position` of the file.
+    ///
+    /// # Panics
+    /// If it is not one of [`Spot::PARTS`].
+    pub fn part(position: u64, nth: usize) -> Self {
+        assert!(nth < Self::PARTS);
+        Self(position << 3 | nth as u64)
+    }
+
+    /// The page of the file.
+    pub fn position(self) -> u64 {
+        self.0 >> 3
+    }
+
+    /// Which of the compressed pages it is; `None`: it is a page as it is.
+    pub fn nth(self) -> Option<usize> {
+        Some((self.0 & 7) as usize).filter(|nth| *nth < Self::PARTS)
+    }
+
+    /// The bit of [`Spot::nth`], or one of its own, among those of its page of the file.
+    pub fn bit(self) -> u8 {
+        1 << (self.0 & 7)
+    }
+
+    /// The same, but in the page of the file that is so many before.
+    pub fn less(self, pages: u64) -> Self {
+        Self(self.0 - (pages << 3))
+    }
+
+    /// One number for all of it, for [`Spot::from_number`].
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Undoes [`Spot::number`].
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// Where swap has the bytes of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In this page of the file.
-    File(u64),
+    /// In the file.
+    File(Spot),
     /// In this slot, which no space has, and of which the pool may give up the bytes.
     Slot(u64),
 }
@@ -65,9 +119,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_spot_is_all_of_a_page_or_a_part_of_it() {
+        for position in [0, 1, 1 << 40] {
+            let whole = Spot::whole(position);
+            let parts = (0..Spot::PARTS).map(|nth| (Spot::part(position, nth), Some(nth)));
+            let mut bits = 0;
+            for (spot, nth) in parts.chain([(whole, None)]) {
+                assert_eq!((spot.position(), spot.nth()), (position, nth));
+                assert_eq!((bits & spot.bit(), Spot::from_number(spot.number())), (0, spot));
+                bits |= spot.bit();
+            }
+        }
+    }
+
+    #[test]
     fn each_page_has_its_own_home_once() {
         let mut kept = Kept::default();
-        let home = |nth: u64| Home { place: Place::File(100 + nth), sum: nth };
+        let home = |nth: u64| Home { place: Place::File(Spot::whole(100 + nth)), sum: nth };
         [3, 0, 15].into_iter().for_each(|page| kept.add(page, home(page as u64)));
         assert_eq!((kept.take(0), kept.take(0), kept.take(1)), (Some(home(0)), None, None));
         assert_eq!(kept.take_all().count(), 2);

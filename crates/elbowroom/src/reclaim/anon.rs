@@ -7,7 +7,7 @@
 use super::Reclaim;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::Frames;
-use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, checksum};
+use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::swap::{Again, Back, Compressor, Placement, Room, Short};
@@ -17,6 +17,7 @@ use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::Slot;
 use elbowroom_sync::time::Duration;
+use std::iter;
 
 /// What became of a folio that was to go out.
 pub(crate) enum Out {
@@ -162,7 +163,7 @@ impl<P: Platform> Reclaim<P> {
         }
         let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom(folio.into_folio()) };
         let (spaces, home) = (folio.body().spaces() as u32, folio.body_mut().kept.take(0));
-        match self.keep(own, home, spaces, self.swap.room(1, self.is_plenty()), &mut Compressor::new()) {
+        match self.keep(own, home, spaces, self.swap_room(1), &mut Compressor::new()) {
             Ok((slot, own)) => {
                 self.swap.queue_up(&[slot]);
                 self.leave_spaces(&mut folio, &[slot]);
@@ -186,10 +187,14 @@ impl<P: Platform> Reclaim<P> {
         let first = large.body().rmap.pages()[0];
         let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
         // The same for all: they come in together if their bytes are in the same place.
-        let room = self.swap.room(large.pages() as usize, self.is_plenty());
+        let room = self.swap_room(large.pages() as usize);
         if large.body().kept.is_empty() {
             let mut pages = large.body_mut().extent().bytes().chunks(PAGE_SIZE);
-            if !room.pool && pages.clone().all(|page| compressor.place(page, room) == Placement::File) {
+            // Where the pool would keep none of it, the first page tells whether any is worth compressing.
+            let others = if room.pool { room } else { room.to_stay() };
+            let rooms = iter::once(room).chain(iter::repeat(others));
+            let mut places = pages.clone().zip(rooms);
+            if places.all(|(page, room)| compressor.place(page, room) == Placement::File) {
                 return Out::ToFile(large.into_folio());
             }
             if pages.next().is_some_and(|page| compressor.place(page, room) == Placement::Full) {
@@ -233,6 +238,13 @@ impl<P: Platform> Reclaim<P> {
         Out::Gone(gone)
     }
 
+    /// What has room for so many pages that are to go out.
+    fn swap_room(&self, pages: usize) -> Room {
+        let room = self.swap.room(pages, self.is_plenty());
+        let passes = room.passes && self.config.ablation.packed_swap_file && self.file_is_behind();
+        Room { passes, ..room }
+    }
+
     /// Keeps the bytes of a page that so many spaces have; tells the slot, and gives the page's frame back if
     /// the pool did not need it. `home`: what swap may have of them.
     fn keep(
@@ -249,14 +261,14 @@ impl<P: Platform> Reclaim<P> {
                 self.counters.add(Event::SwapCleanOuts, 1);
                 return Ok((slot, Some(own)));
             }
-            Some(Again::File(position)) => Some(position),
+            Some(Again::File(spot)) => Some(spot),
             Some(Again::Nothing(frames)) => {
                 frames.into_iter().for_each(|frame| self.free(frame));
                 None
             }
             None => None,
         };
-        let placement = compressor.place(own.bytes(), room);
+        let placement = compressor.place(own.bytes(), if home.is_some() { room.to_stay() } else { room });
         if let Some(home) = home
             && matches!(placement, Placement::File | Placement::Full)
         {
@@ -310,11 +322,11 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// The same for a page whose bytes are in a page of the file already.
+    /// The same for a page whose bytes are in the file already.
     fn stay_in_file(
         &self,
         own: Frames,
-        home: u64,
+        home: Spot,
         sum: u64,
         spaces: u32,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
@@ -324,7 +336,7 @@ impl<P: Platform> Reclaim<P> {
                 Ok((slot, Some(own)))
             }
             Err(_) => {
-                self.swap.free_position(home);
+                self.swap.free_spot(home);
                 Err((own, Stays::NoRoom))
             }
         }

@@ -32,6 +32,9 @@ use std::ops::Deref;
 /// Memory is plenty while a sixteenth of the arena is free.
 const PLENTY: usize = 16;
 
+/// The file is behind while one part in this many of what may wait for it waits.
+const BEHIND: usize = 2;
+
 /// The lists are purged as soon as they have more dead folios than one for so many frames. These take some 17
 /// bytes for each frame.
 const DEAD_SHARE: usize = 16;
@@ -191,8 +194,18 @@ impl<P: Platform> Reclaim<P> {
     /// frees nothing by that, and takes all that is used out of its windows. Linux: `reclaim_throttle`, with
     /// `VMSCAN_THROTTLE_WRITEBACK`.
     fn is_writing_enough(&self) -> bool {
+        self.to_write.own() >= self.writes_ahead()
+    }
+
+    /// Whether so much waits for the flusher that the file seems to be what limits: less is to be written
+    /// then, at the cost of compressing it.
+    fn file_is_behind(&self) -> bool {
+        self.to_write.own() * BEHIND >= self.writes_ahead()
+    }
+
+    fn writes_ahead(&self) -> usize {
         let standby = self.listable_frames() / self.tuning().standby_share;
-        self.to_write.own() >= standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
+        standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
     }
 
     /// Takes the oldest of the active list, whatever its share, since there is nothing else; `false` if it

@@ -49,11 +49,12 @@ impl<P: Platform> Spaces<P> {
                     Err(NotLoaded::Elsewhere) => {}
                     loaded => break loaded.map_err(|_| Errno::IO),
                 },
-                Some(Source::File(position)) => {
-                    let Some((file, offset)) = self.swap.place(position) else { break Err(Errno::IO) };
-                    break file
-                        .read_buffered(to, offset)
-                        .and_then(|_| self.swap.arrive(slot, to).map_err(|_| Errno::IO));
+                Some(Source::File(spot)) => {
+                    let place = self.swap.place(spot.position());
+                    let Some((file, offset)) = place else { break Err(Errno::IO) };
+                    break file.read_buffered(to, offset).and_then(|_| {
+                        self.swap.arrive(&[slot], to).map(|sums| sums[0]).map_err(|_| Errno::IO)
+                    });
                 }
                 None => break Err(Errno::IO),
             }

@@ -17,11 +17,13 @@ pub use self::leaving::Oldest;
 use super::chunks::Chunks;
 use super::cipher::Cipher;
 use super::classes::{BLOCK_PAGES, LARGEST};
+use super::packed::unpack;
 use super::pool::{Handle, Pool};
 use super::sizing::{Back, Reach, Sizing};
 use super::tier::{Corrupt, Placement, Room, expand, fill};
 use crate::group::Frames;
-use crate::page::checksum;
+use crate::page::{Spot, checksum};
+use elbowroom_machine::PAGE_SIZE;
 #[cfg(not(shuttle))]
 use elbowroom_store::Lifeline;
 use elbowroom_store::{Inject, StoreFile};
@@ -37,6 +39,17 @@ const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
 
 /// Frames that are kept so that a page can go out when none is free: those of several blocks.
 const RESERVE: usize = if cfg!(shuttle) { BLOCK_PAGES } else { 4 * BLOCK_PAGES };
+
+/// What goes through the pool to the file at once may take one part in this many of the arena, and no more
+/// than so many frames: 2 MiB.
+const PASSING_SHARE: u64 = 64;
+const PASSING: u64 = 512;
+
+/// The part of them that waits until there is more, so that little is not written alone.
+const PASSING_WAITS: u64 = 4;
+
+/// In the queue: what comes before it and after it does not share a page of the file.
+const GAP: u32 = u32::MAX;
 
 /// Entries of the queue, beside twice as many as there are compressed pages.
 const QUEUE_SLACK: u64 = 64;
@@ -56,22 +69,22 @@ enum Tier {
     Kept { handle: Handle, home: Option<Homed> },
     /// In such a folio only: the pool has given them up.
     Gone,
-    /// In the file, in this page of it.
-    File(u64),
+    /// In the file.
+    File(Spot),
 }
 
-/// A page of the file, in as few bytes as can be: slots are many.
+/// A spot of the file, in as few bytes as can be: slots are many.
 #[derive(Debug, Clone, Copy)]
 struct Homed(NonZeroU32);
 
 impl Homed {
     /// `None`: its number is too large, so it is not kept.
-    fn new(position: u64) -> Option<Self> {
-        u32::try_from(position + 1).ok().and_then(NonZeroU32::new).map(Self)
+    fn new(spot: Spot) -> Option<Self> {
+        u32::try_from(spot.number() + 1).ok().and_then(NonZeroU32::new).map(Self)
     }
 
-    fn position(self) -> u64 {
-        u64::from(self.0.get()) - 1
+    fn spot(self) -> Spot {
+        Spot::from_number(u64::from(self.0.get()) - 1)
     }
 }
 
@@ -80,18 +93,8 @@ impl Homed {
 pub enum Source {
     /// [`Swap::load`] has them.
     Memory,
-    /// They are read from this page of the file, for [`Swap::arrive`].
-    File(u64),
-}
-
-impl Source {
-    /// That of page `other`, if this is that of `page` and those of neighbours follow each other.
-    pub fn of_page(self, page: u64, other: u64) -> Source {
-        match self {
-            Source::Memory => Source::Memory,
-            Source::File(position) => Source::File(position.wrapping_add(other.wrapping_sub(page))),
-        }
-    }
+    /// They are read from here, for [`Swap::arrive`].
+    File(Spot),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -142,6 +145,8 @@ pub struct Swap {
     sizing: Option<Mutex<Sizing>>,
     /// What `sizing` says.
     pool_target: AtomicU64,
+    /// Frames that it may have beside these, for what goes to the file at once.
+    passing: u64,
     /// Pages that went out, but for those of one word.
     outs: AtomicU64,
     /// So many of them are a page of the clock that slots are stamped with.
@@ -193,6 +198,7 @@ impl Swap {
             pool_limit,
             sizing: sizing.map(|sizing| locks.mutex(LockClass::Queue, sizing)),
             pool_target,
+            passing: (frames / PASSING_SHARE).min(PASSING),
             outs: AtomicU64::new(0),
             left_pool: AtomicU64::new(0),
             clock_pages: (frames / CLOCK_TURNS).max(1),
@@ -256,16 +262,19 @@ impl Swap {
     /// What has room for so many pages, of which none may turn out to be smaller in the pool. Where memory is
     /// `plenty`, nothing else needs the frames that the pool may have.
     pub fn room(&self, pages: usize, plenty: bool) -> Room {
-        let may_have = match (&self.sizing, self.pool_target.load(Ordering::Relaxed)) {
-            (None, _) => self.pool_limit,
+        let target = self.pool_target.load(Ordering::Relaxed);
+        let may_have = match &self.sizing {
+            None => self.pool_limit,
             _ if plenty => self.pool_limit,
             // Nothing goes anywhere else. The pool may have what it may have at most, worth it or not.
-            (Some(_), _) if self.file_refuses() => self.pool_limit,
-            (Some(_), 0) => 0,
+            Some(_) if self.file_refuses() => self.pool_limit,
+            Some(_) if target == 0 => 0,
             // What comes pushes the oldest out, which takes a moment.
-            (Some(_), target) => self.pool_limit.min(target + target / 8 + BLOCK_PAGES as u64),
+            Some(_) => self.pool_limit.min(target + target / 8 + BLOCK_PAGES as u64),
         };
-        Room { pool: self.pool.pages() + pages as u64 <= may_have, file: self.file.is_some() }
+        let will_have = self.pool.pages() + pages as u64;
+        let passes = self.sizing.is_some() && will_have <= self.pool_limit.min(target + self.passing);
+        Room { pool: will_have <= may_have, passes, file: self.file.is_some() }
     }
 
     /// Whether the pool has more frames than it should, and something that could go to the file, or what it
@@ -274,8 +283,16 @@ impl Swap {
         if !plenty && self.kept.load(Ordering::Relaxed) > 0 {
             return true;
         }
-        let should_have = if plenty { self.pool_limit } else { self.pool_target.load(Ordering::Relaxed) };
-        self.sizing.is_some() && self.pool.pages() > should_have && !self.queue.lock().is_empty()
+        let target = self.pool_target.load(Ordering::Relaxed);
+        let should_have = if plenty { self.pool_limit } else { target + self.passing / PASSING_WAITS };
+        self.sizing.is_some() && self.pool.pages() > should_have && self.has_queued()
+    }
+
+    /// Whether there is a slot in the queue.
+    fn has_queued(&self) -> bool {
+        let queue = self.queue.lock();
+        // Two gaps never follow each other.
+        queue.len() > 1 || queue.front().is_some_and(|front| *front != GAP)
     }
 
     /// How many pages went out since that of a slot did, of which the caller has a count, and whether its
@@ -333,15 +350,15 @@ impl Swap {
     }
 
     /// Keeps a page as [`super::Compressor::place`] has it, for so many spaces; gives the slot's number, and
-    /// takes frames, one page each, if it must. `sum`: the checksum of the page; `home`: the page of the file
-    /// that has the bytes, too, which is the slot's from now on. [`Swap::queue_up`] is to be called then.
+    /// takes frames, one page each, if it must. `sum`: the checksum of the page; `home`: where the file
+    /// has the bytes, too, which is the slot's from now on. [`Swap::queue_up`] is to be called then.
     ///
     /// # Errors
     /// What is missing; nothing was taken.
     pub fn keep(
         &self,
         placement: &Placement<'_>,
-        home: Option<u64>,
+        home: Option<Spot>,
         sum: u64,
         spaces: u32,
         frames: &mut Vec<Frames>,
@@ -359,14 +376,15 @@ impl Swap {
             Placement::File | Placement::Full => Err(Short::Slots),
         };
         let tier = tier.inspect_err(|_| _ = self.used.fetch_sub(1, Ordering::Relaxed))?;
-        if let (Some(position), false) = (home, matches!(tier, Tier::Pool { home: Some(_), .. })) {
-            self.free_position(position);
+        if let (Some(spot), false) = (home, matches!(tier, Tier::Pool { home: Some(_), .. })) {
+            self.free_spot(spot);
         }
         Ok(self.add(tier, sum, spaces))
     }
 
     /// Adds slots, of which some are in the pool perhaps, to the queue of those that may leave it: they leave
-    /// it together, and lie together in the file then. Until this is called for a slot, it stays there.
+    /// it together, and lie together in the file then; one alone lies where it comes. Until this is called
+    /// for a slot, it stays there.
     pub fn queue_up(&self, numbers: &[u64]) {
         if self.sizing.is_none() {
             return;
@@ -375,16 +393,25 @@ impl Swap {
         // Half of them may be of slots that are not in the pool any more.
         if queue.len() as u64 > 2 * self.pool.objects() + QUEUE_SLACK {
             let mut kept = HashSet::new();
-            queue.retain(|&other| self.pool_slot(u64::from(other)).is_some() && kept.insert(other));
+            queue.retain(|&other| {
+                other == GAP || self.pool_slot(u64::from(other)).is_some() && kept.insert(other)
+            });
+            let mut before = GAP;
+            queue.retain(|&other| std::mem::replace(&mut before, other) != GAP || other != GAP);
         }
         let in_pool = numbers.iter().filter(|&&number| self.pool_slot(number).is_some());
+        let before = queue.len();
         queue.extend(in_pool.map(|&number| number as u32));
+        // Those of a run that is read beside its neighbours are to be in pages of their own.
+        if queue.len() > before + 1 {
+            queue.push_back(GAP);
+        }
     }
 
-    /// The same for a page that has been written to a page of the file, which is the slot's from now on.
-    pub fn keep_in_file(&self, position: u64, sum: u64, spaces: u32) -> Result<u64, Short> {
+    /// The same for a page that the file has, at a spot that is the slot's from now on.
+    pub fn keep_in_file(&self, spot: Spot, sum: u64, spaces: u32) -> Result<u64, Short> {
         self.count_one_more()?;
-        Ok(self.add(Tier::File(position), sum, spaces))
+        Ok(self.add(Tier::File(spot), sum, spaces))
     }
 
     fn count_one_more(&self) -> Result<(), Short> {
@@ -399,20 +426,29 @@ impl Swap {
     pub fn seems(&self, number: u64) -> Option<Source> {
         let stripe = self.stripes[number as usize % STRIPES].lock();
         let slot = stripe.slots.get(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
-        Some(if let Tier::File(page) = slot.tier { Source::File(page) } else { Source::Memory })
+        Some(if let Tier::File(spot) = slot.tier { Source::File(spot) } else { Source::Memory })
     }
 
-    /// Makes of what was read from the file for a slot, of which the caller has a count, the page that it
-    /// was; tells its checksum.
+    /// Makes of what was read from the file for slots of neighbouring pages, of which the caller has a count
+    /// each, the pages that they were; tells their checksums. What was read, the pages of the file from that
+    /// of the first slot's spot to that of the last one's, is at the beginning of `pages`.
     ///
     /// # Errors
-    /// The bytes are not those that went out. The page must be shown to nobody.
-    pub fn arrive(&self, number: u64, page: &mut [u8]) -> Result<u64, Corrupt> {
-        let SwapSlot { tier, sum: expected, .. } = self.with(number, |stripe, at| stripe.slots[at]);
-        let Tier::File(position) = tier else { return Err(Corrupt) };
-        self.unseal(page, position);
-        let sum = checksum(page);
-        if sum as u32 == expected { Ok(sum) } else { Err(Corrupt) }
+    /// The bytes are not those that went out. The pages must be shown to nobody.
+    pub fn arrive(&self, numbers: &[u64], pages: &mut [u8]) -> Result<Vec<u64>, Corrupt> {
+        let slot = |number: &u64| match self.with(*number, |stripe, at| stripe.slots[at]) {
+            SwapSlot { tier: Tier::File(spot), sum, .. } => Ok((spot, sum)),
+            _ => Err(Corrupt),
+        };
+        let slots = numbers.iter().map(slot).collect::<Result<Vec<_>, _>>()?;
+        let spots: Vec<_> = slots.iter().map(|slot| slot.0).collect();
+        unpack(pages, &spots, |page, position| self.unseal(page, position))?;
+        let pages = pages.chunks(PAGE_SIZE).zip(slots);
+        let sums = pages.map(|(page, (_, expected))| {
+            let sum = checksum(page);
+            if sum as u32 == expected { Ok(sum) } else { Err(Corrupt) }
+        });
+        sums.collect()
     }
 
     fn add(&self, tier: Tier, sum: u64, spaces: u32) -> u64 {
@@ -483,13 +519,13 @@ impl Swap {
     /// Gives a count of a slot up; with the last one, its bytes are gone. Gives back frames that are not
     /// needed any more.
     pub fn release(&self, number: u64) -> Vec<Frames> {
-        let (frames, position) = self.release_but_file(number);
-        position.into_iter().for_each(|position| self.free_position(position));
+        let (frames, spot) = self.release_but_file(number);
+        spot.into_iter().for_each(|spot| self.free_spot(spot));
         frames
     }
 
-    /// The page of the file that has the bytes is the caller's.
-    fn release_but_file(&self, number: u64) -> (Vec<Frames>, Option<u64>) {
+    /// The spot of the file that has the bytes is the caller's.
+    fn release_but_file(&self, number: u64) -> (Vec<Frames>, Option<Spot>) {
         let Some(tier) = self.give_up(number) else { return (Vec::new(), None) };
         self.used.fetch_sub(1, Ordering::Relaxed);
         self.empty(tier)
@@ -508,14 +544,14 @@ impl Swap {
         })
     }
 
-    /// Takes bytes out of the pool. Tells what frames are not needed any more, and what page of the file has
-    /// the bytes.
-    fn empty(&self, tier: Tier) -> (Vec<Frames>, Option<u64>) {
+    /// Takes bytes out of the pool. Tells what frames are not needed any more, and where the file has the
+    /// bytes.
+    fn empty(&self, tier: Tier) -> (Vec<Frames>, Option<Spot>) {
         match tier {
             Tier::Pool { handle, home, .. } | Tier::Kept { handle, home } => {
-                (self.put_back(self.pool.free(handle)), home.map(Homed::position))
+                (self.put_back(self.pool.free(handle)), home.map(Homed::spot))
             }
-            Tier::File(position) => (Vec::new(), Some(position)),
+            Tier::File(spot) => (Vec::new(), Some(spot)),
             Tier::Filled(_) | Tier::Gone => (Vec::new(), None),
         }
     }

@@ -3,13 +3,15 @@
 //!
 //! `area` has the slots, `tier` decides where a page goes (pure), `classes` how compressed pages of a size
 //! share frames (pure), `pool` keeps them, and `chunks` has its free frames (pure); `positions` has the free
-//! pages of the swap file (pure); `sizing` says how large the pool should be (pure). The plan is
-//! docs/decisions/0023-anonymous-memory-and-swap.md.
+//! pages of the swap file (pure), and `packed` tells how compressed pages share one (pure); `sizing` says how
+//! large the pool should be (pure). The plan is docs/decisions/0023-anonymous-memory-and-swap.md, and that of
+//! the file docs/decisions/0028-a-file-that-keeps-pages-compressed.md.
 
 mod area;
 mod chunks;
 mod cipher;
 mod classes;
+mod packed;
 mod pool;
 mod positions;
 mod sizing;
@@ -17,5 +19,7 @@ mod tier;
 
 pub use area::{Again, NotLoaded, Oldest, Short, Source, Swap};
 pub use cipher::Cipher;
+pub use classes::LARGEST;
+pub use packed::{Packer, follow};
 pub use sizing::Back;
 pub use tier::{Compressor, Placement, Room};

@@ -1,5 +1,8 @@
 //! Which pages of a swap file are free: plain data. Linux: `scan_swap_map_slots`.
+//!
+//! A page that is taken has parts, which are given back one by one; with the last one it is free.
 
+use crate::page::Spot;
 use std::ops::Range;
 
 /// A bit for each page of the file, set if it is taken.
@@ -7,6 +10,8 @@ pub struct Positions {
     words: Vec<u64>,
     pages: u64,
     taken: u64,
+    /// The parts of each page that are in use ([`Spot::bit`]).
+    parts: Vec<u8>,
     /// Those that a child of fork reads, too: they stay taken until it is gone. Empty: there is none.
     lent: Vec<u64>,
     /// Those of them that were given back meanwhile.
@@ -22,6 +27,7 @@ impl Positions {
             words: vec![0; pages.div_ceil(64) as usize],
             pages,
             taken: 0,
+            parts: vec![0; pages as usize],
             lent: Vec::new(),
             due: Vec::new(),
             next: 0,
@@ -51,14 +57,41 @@ impl Positions {
         Some(run)
     }
 
-    /// Gives one back.
+    /// The parts of pages that were taken are in use from now on.
+    pub fn fill(&mut self, spots: impl IntoIterator<Item = Spot>) {
+        for spot in spots {
+            debug_assert!(self.is_taken(spot.position()));
+            self.parts[spot.position() as usize] |= spot.bit();
+        }
+    }
+
+    /// Gives pages back of which no part is in use.
+    pub fn free_unused(&mut self, pages: Range<u64>) {
+        if pages.end == self.next {
+            // What is taken next follows what is in use.
+            self.next = pages.start;
+        }
+        pages.for_each(|page| self.free(page));
+    }
+
+    /// Gives a part of a page back.
     ///
     /// # Panics
-    /// If it is free.
-    pub fn free(&mut self, page: u64) {
+    /// If it is not in use.
+    pub fn free_spot(&mut self, spot: Spot) {
+        let parts = &mut self.parts[spot.position() as usize];
+        assert!(*parts & spot.bit() != 0, "a part of a page of the swap file is freed once");
+        *parts &= !spot.bit();
+        if *parts == 0 {
+            self.free(spot.position());
+        }
+    }
+
+    fn free(&mut self, page: u64) {
         let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
         let is_due = self.due.get(word).is_some_and(|due| due & bit != 0);
         assert!(self.is_taken(page) && !is_due, "a page of the swap file is freed once");
+        assert!(self.parts[page as usize] == 0, "nobody uses it");
         if self.lent.get(word).is_some_and(|lent| lent & bit != 0) {
             self.due[word] |= bit;
             return;
@@ -120,13 +153,40 @@ mod tests {
         assert_eq!(positions.take(10), Some(0..10));
         positions.lend();
         assert_eq!(positions.take(90), Some(10..100));
-        (0..100).for_each(|page| positions.free(page));
+        positions.fill((0..100).map(Spot::whole));
+        (0..100).for_each(|page| positions.free_spot(Spot::whole(page)));
         assert_eq!((positions.taken(), positions.take(100)), (10, Some(10..100)));
         positions.lend();
         positions.take_back();
         assert_eq!((positions.taken(), positions.take(100)), (90, Some(0..10)));
-        (0..100).for_each(|page| positions.free(page));
+        positions.free_unused(0..100);
         assert_eq!(positions.taken(), 0);
+    }
+
+    #[test]
+    fn a_page_is_free_with_the_last_of_its_parts() {
+        let mut positions = Positions::new(10);
+        assert_eq!(positions.take(8), Some(0..8));
+        positions.fill([Spot::part(0, 0), Spot::part(0, 6), Spot::part(1, 0)]);
+        // What is not used is taken next.
+        positions.free_unused(2..8);
+        assert_eq!((positions.taken(), positions.take(1)), (2, Some(2..3)));
+        positions.free_spot(Spot::part(0, 6));
+        positions.free_spot(Spot::part(1, 0));
+        assert_eq!(positions.taken(), 2);
+        positions.free_spot(Spot::part(0, 0));
+        assert_eq!((positions.taken(), positions.take(9)), (1, Some(3..10)));
+        assert_eq!(positions.take(9), Some(0..2));
+    }
+
+    #[test]
+    #[should_panic(expected = "freed once")]
+    fn a_part_is_freed_once() {
+        let mut positions = Positions::new(10);
+        positions.take(1);
+        positions.fill([Spot::part(0, 0), Spot::part(0, 1)]);
+        positions.free_spot(Spot::part(0, 0));
+        positions.free_spot(Spot::part(0, 0));
     }
 
     /// Beside a set: no page is given twice, runs are whole, and all can be had.
@@ -146,7 +206,8 @@ mod tests {
                         assert!(page < pages && model.insert(page), "page {page} is taken twice");
                     }
                 } else if let Some(&page) = model.iter().nth((most as usize).min(model.len().max(1) - 1)) {
-                    positions.free(page);
+                    positions.fill([Spot::whole(page)]);
+                    positions.free_spot(Spot::whole(page));
                     model.remove(&page);
                 }
                 assert_eq!(positions.taken(), model.len() as u64);
@@ -155,7 +216,7 @@ mod tests {
         let mut positions = Positions::new(100);
         assert_eq!(positions.take(30), Some(0..30));
         assert_eq!(positions.take(30), Some(30..60));
-        positions.free(10);
+        positions.free_unused(10..11);
         assert_eq!(positions.take(64), Some(60..100), "behind the last one first");
         assert_eq!((positions.take(5), positions.take(5)), (Some(10..11), None));
     }

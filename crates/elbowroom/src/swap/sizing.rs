@@ -8,9 +8,9 @@
 //! pages that went out meanwhile, as refault distances are (Linux: mm/workingset.c); comparing what is lost
 //! at the two ends is how ARC balances its lists (Megiddo, Modha, FAST 2003).
 //!
-//! A pool has a cost of its own: what only passes through it on its way to the file is compressed, and
-//! expanded again. A pool that does not earn that is given up, and is tried again where one of half its size
-//! would.
+//! A pool has a cost of its own: what only passes through it on its way to the file is compressed, finds its
+//! room there, is copied, and is expanded when it comes back. A pool that does not earn that is given up, and
+//! is tried again where one of half its size would.
 
 /// What a fault on a compressed page costs, in microseconds: the fault itself, and for each page that comes,
 /// expanding it and compressing another one.
@@ -20,7 +20,7 @@ const PAGE_COST_US: u64 = 5;
 /// How much more it costs to read from the file.
 const FILE_COST_US: u64 = 50;
 
-/// What it costs that a page goes to the file through the pool: compressing and expanding it.
+/// What it costs that a page goes to the file through the pool.
 const PASS_COST_US: u64 = 15;
 
 /// Faults between two looks.

@@ -1,7 +1,8 @@
 //! Where the bytes of a page go: plain data in, a decision out. Linux: `zswap_store`.
 //!
 //! A page of one word, repeated, needs no storage. What lz4 makes at least a quarter smaller is kept in the
-//! pool. All else goes to the file, as does what compresses when the pool may have no more.
+//! pool, or goes through it to the file. All else goes to the file as it is, as does what compresses when the
+//! pool may have no more.
 
 use super::classes::LARGEST;
 use elbowroom_machine::PAGE_SIZE;
@@ -12,8 +13,17 @@ use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 pub struct Room {
     /// The pool may have more of the budget.
     pub pool: bool,
+    /// It may have more of what goes through it to the file at once.
+    pub passes: bool,
     /// There is a file, and it has free slots.
     pub file: bool,
+}
+
+impl Room {
+    /// For a page that the file has already: it goes to the pool to stay there, or nowhere.
+    pub fn to_stay(self) -> Self {
+        Self { passes: false, ..self }
+    }
 }
 
 /// Where a page goes.
@@ -53,7 +63,7 @@ impl Compressor {
         if let Some(word) = filled_with(page) {
             return Placement::Filled(word);
         }
-        if room.pool {
+        if room.pool || room.passes {
             // The output has room for whatever it can be.
             let len = compress_into(page, &mut self.output).unwrap_or(usize::MAX);
             if len <= LARGEST {
@@ -94,7 +104,7 @@ mod tests {
     use super::*;
     use crate::page::checksum;
 
-    const ALL: Room = Room { pool: true, file: true };
+    const ALL: Room = Room { pool: true, passes: false, file: true };
 
     fn text() -> Vec<u8> {
         b"a page of text that says the same again ".iter().copied().cycle().take(PAGE_SIZE).collect()
@@ -115,15 +125,18 @@ mod tests {
     #[test]
     fn the_bytes_and_the_room_decide() {
         let mut compressor = Compressor::new();
-        for pool in [false, true] {
+        for [pool, passes] in [[false; 2], [true, false], [false, true]] {
             for file in [false, true] {
-                let room = Room { pool, file };
+                let room = Room { pool, passes, file };
                 assert_eq!(compressor.place(&[0; PAGE_SIZE], room), Placement::Filled(0));
                 let rest = if file { Placement::File } else { Placement::Full };
                 assert_eq!(compressor.place(&noise(), room), rest);
                 match compressor.place(&text(), room) {
-                    Placement::Pool(bytes) if pool => assert!(bytes.len() < 200),
-                    other => assert!(!pool && other == rest, "{other:?}"),
+                    Placement::Pool(bytes) if pool || passes => assert!(bytes.len() < 200),
+                    other => assert!(!pool && !passes && other == rest, "{other:?}"),
+                }
+                if !pool {
+                    assert_eq!(compressor.place(&text(), room.to_stay()), rest);
                 }
             }
         }

@@ -1,6 +1,6 @@
-//! Writing anonymous memory to the swap file: what neither is one word nor compresses, and what was in the
-//! pool for longest. Linux: `swap_writepage`, with the clusters of `scan_swap_map_slots`;
-//! `zswap_writeback_entry`.
+//! Writing anonymous memory to the swap file: what neither is one word nor compresses as it is, and what was
+//! in the pool for longest as the pool has it (docs/decisions/0028-a-file-that-keeps-pages-compressed.md).
+//! Linux: `swap_writepage`, with the clusters of `scan_swap_map_slots`; `zswap_writeback_entry`.
 //!
 //! What goes out together lies together, in the order of its addresses, so that it is written at once. The
 //! folios stay where they are, locked, until their bytes are in the file; who wants one waits for its lock.
@@ -8,10 +8,10 @@
 use super::Writeback;
 use crate::config::{CLUSTER_PAGES, STAGING_ORDER};
 use crate::group::Frames;
-use crate::page::{Flag, Folio, LockedFolio, checksum};
+use crate::page::{Flag, Folio, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::Oldest;
+use crate::swap::{LARGEST, Oldest, Packer};
 use elbowroom_machine::{Extent, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use std::iter;
@@ -73,7 +73,8 @@ impl<P: Platform> Writeback<P> {
                 self.split_to_swap(folio, 0);
             }
         }
-        positions.drain(pages(&taken)..).for_each(|position| self.swap.free_position(position));
+        let unused = positions.drain(pages(&taken)..);
+        unused.for_each(|position| self.swap.free_positions(position..position + 1));
         self.write_folios_to_swap(taken, &positions);
         room
     }
@@ -117,51 +118,64 @@ impl<P: Platform> Writeback<P> {
     fn write_oldest(&self, staging: &mut Frames) -> bool {
         let Some(positions) = self.swap.take_positions(staging.pages() as u64) else { return false };
         let Some((file, offset)) = self.swap.place(positions.start) else { return false };
-        let mut leaving = Vec::with_capacity(staging.pages());
-        let mut left = 0;
-        while leaving.len() < (positions.end - positions.start) as usize
+        let most = (positions.end - positions.start) as usize;
+        let (mut leaving, mut left, mut packed) = (Vec::new(), 0, 0);
+        let (mut packer, mut object) = (Packer::new(), [0; LARGEST]);
+        let mut finish = |packer: &mut Packer, packed: &mut usize| {
+            if !packer.is_empty() {
+                let page = &mut staging.bytes_mut()[*packed * PAGE_SIZE..][..PAGE_SIZE];
+                packer.finish(page);
+                self.swap.seal(page, positions.start + *packed as u64);
+                *packed += 1;
+            }
+        };
+        while packed < most
             && self.swap.pool_is_over(self.is_plenty())
             && let Some(next) = self.swap.oldest()
         {
-            let room = leaving.len() * PAGE_SIZE;
             match next {
                 Oldest::Left(frames) => {
                     left += 1;
                     frames.into_iter().for_each(|frame| self.free(frame));
                 }
+                Oldest::Gap => finish(&mut packer, &mut packed),
                 Oldest::Leaves(slot) => {
-                    let page = &mut staging.bytes_mut()[room..][..PAGE_SIZE];
-                    if self.swap.expand_leaving(&slot, page) {
-                        self.swap.seal(page, positions.start + leaving.len() as u64);
-                        leaving.push(slot);
+                    let Some(len) = self.swap.load_leaving(&slot, &mut object) else { continue };
+                    let mut nth = packer.add(&object[..len]);
+                    if nth.is_none() {
+                        finish(&mut packer, &mut packed);
+                        nth = Some(()).filter(|()| packed < most).and_then(|()| packer.add(&object[..len]));
+                    }
+                    match nth {
+                        Some(nth) => leaving.push((slot, Spot::part(positions.start + packed as u64, nth))),
+                        None => self.swap.stays_first(slot),
                     }
                 }
             }
         }
+        finish(&mut packer, &mut packed);
         self.counters.add(Event::SwapWritebacks, left);
-        let bytes = leaving.len() * PAGE_SIZE;
+        self.swap.free_positions(positions.start + packed as u64..positions.end);
+        if packed == 0 {
+            return left > 0;
+        }
+        let bytes = packed * PAGE_SIZE;
         let begun_ns = self.begin_transfer();
-        let written = if bytes == 0 { Ok(()) } else { file.write(staging, 0..bytes, offset) };
-        if bytes > 0 {
-            self.note_transfer(file.id(), written.is_ok(), begun_ns, [offset, bytes as u64]);
-            self.swap.note_written(written.is_ok());
-        }
-        let rest = positions.start + leaving.len() as u64..positions.end;
-        self.swap.free_positions(rest);
-        let positions = positions.start..positions.start + leaving.len() as u64;
-        if written.is_ok() {
-            let (arrived, frames) = self.swap.arrived(leaving, positions);
-            self.counters.add(Event::SwapWritebacks, arrived);
-            frames.into_iter().for_each(|frame| self.free(frame));
-        } else {
-            leaving.into_iter().for_each(|slot| self.swap.stays(slot));
-            self.swap.free_positions(positions);
-        }
+        let written = file.write(staging, 0..bytes, offset);
+        self.note_transfer(file.id(), written.is_ok(), begun_ns, [offset, bytes as u64]);
+        self.swap.note_written(written.is_ok());
         if written.is_err() {
             // A full disk, perhaps. The pages stay in the pool.
             self.counters.add(Event::SwapErrors, 1);
+            leaving.into_iter().for_each(|(slot, _)| self.swap.stays(slot));
+            self.swap.free_positions(positions.start..positions.start + packed as u64);
+            return false;
         }
-        written.is_ok() && (bytes > 0 || left > 0)
+        self.swap.use_spots(leaving.iter().map(|(_, spot)| *spot));
+        let (arrived, frames) = self.swap.arrived(leaving);
+        self.counters.add(Event::SwapWritebacks, arrived);
+        frames.into_iter().for_each(|frame| self.free(frame));
+        true
     }
 
     /// Writes folios to pages of the file, of which there are as many.
@@ -216,8 +230,10 @@ impl<P: Platform> Writeback<P> {
     fn end_swap_out(&self, mut folio: LockedFolio<'_>, positions: &[u64], sums: &[u64], written: bool) {
         let (spaces, mut slots) = (folio.body().spaces() as u32, Vec::with_capacity(positions.len()));
         if written {
-            let pages = positions.iter().zip(sums);
-            slots.extend(pages.map_while(|(at, sum)| self.swap.keep_in_file(*at, *sum, spaces).ok()));
+            let spots = || positions.iter().map(|position| Spot::whole(*position));
+            self.swap.use_spots(spots());
+            let pages = spots().zip(sums);
+            slots.extend(pages.map_while(|(spot, sum)| self.swap.keep_in_file(spot, *sum, spaces).ok()));
         }
         if slots.len() == positions.len() {
             let own = folio.body_mut().extent.take();
@@ -231,7 +247,13 @@ impl<P: Platform> Writeback<P> {
             self.swap.unseal(page, position);
         }
         // A slot gives its page of the file back.
-        positions[slots.len()..].iter().for_each(|position| self.swap.free_position(*position));
+        for &position in &positions[slots.len()..] {
+            if written {
+                self.swap.free_spot(Spot::whole(position));
+            } else {
+                self.swap.free_positions(position..position + 1);
+            }
+        }
         slots.into_iter().for_each(|slot| (0..spaces).for_each(|_| self.release_slot(slot)));
         if written && folio.order > 0 {
             // Not all pages that may be out are.

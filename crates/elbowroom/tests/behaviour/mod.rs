@@ -29,4 +29,5 @@ mod stores;
 mod storm;
 mod swap;
 mod swap_ahead;
+mod swap_packed;
 mod swap_slow;

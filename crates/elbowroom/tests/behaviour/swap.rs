@@ -354,7 +354,7 @@ fn the_oldest_of_the_pool_go_to_the_file<M: Machine>() {
 }
 
 /// The flusher may have some of what was unmapped in its hands.
-fn soon_nothing_is_left<M: Machine>(m: &M) {
+pub fn soon_nothing_is_left<M: Machine>(m: &M) {
     let since = Instant::now();
     let left = || {
         let stats = m.manager().stats();

@@ -2,6 +2,7 @@
 //! fork. docs/decisions/0025-fork.md
 
 use super::Swap;
+use crate::page::Spot;
 use crate::swap::cipher::Cipher;
 use crate::swap::positions::Positions;
 use elbowroom_machine::PAGE_SHIFT;
@@ -167,18 +168,30 @@ impl Swap {
         Some(base + taken.start..base + taken.end)
     }
 
-    /// Gives a page of the file back.
-    pub fn free_position(&self, page: u64) {
-        self.free_positions(page..page + 1);
+    /// These spots, of pages of the file that were taken, are in use from now on.
+    pub fn use_spots(&self, spots: impl IntoIterator<Item = Spot>) {
+        if let Some(own) = &self.file {
+            let base = own.base.load(Ordering::Relaxed);
+            own.positions.lock().fill(spots.into_iter().map(|spot| spot.less(base)));
+        }
     }
 
-    /// Gives pages of the file back.
+    /// Gives a spot of the file back.
+    pub fn free_spot(&self, spot: Spot) {
+        if let Some(own) = &self.file {
+            let base = own.base.load(Ordering::Relaxed);
+            // Those of an ancestor's file are its business.
+            if spot.position() >= base {
+                own.positions.lock().free_spot(spot.less(base));
+            }
+        }
+    }
+
+    /// Gives pages of the file back that were taken, and of which nothing is in use.
     pub fn free_positions(&self, pages: Range<u64>) {
         if let Some(own) = &self.file {
             let base = own.base.load(Ordering::Relaxed);
-            let mut positions = own.positions.lock();
-            // Those of an ancestor's file are its business.
-            pages.filter(|page| *page >= base).for_each(|page| positions.free(page - base));
+            own.positions.lock().free_unused(pages.start - base..pages.end - base);
         }
     }
 }

@@ -3,20 +3,23 @@
 
 use super::{Homed, Swap, Tier};
 use crate::group::Frames;
-use crate::page::{Home, Place};
+use crate::page::{Home, Place, Spot};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
 
 /// In tests of the tests: swap is taken to have the bytes of a page that was stored to.
 const MUTANT_STALE_HOME: Mutant = Mutant::new("stale_home");
 
+/// The part of the file's pages, as a fraction, that may be taken where what comes in keeps its spot.
+const FULL: (u64, u64) = (7, 8);
+
 /// What swap still has of a page that goes out again.
 #[derive(Debug)]
 pub enum Again {
     /// All: this slot is the page's.
     Slot(u64),
-    /// The bytes, in this page of the file, which is the caller's.
-    File(u64),
+    /// The bytes, at this spot of the file, which is the caller's.
+    File(Spot),
     /// Nothing; frames that are not needed any more.
     Nothing(Vec<Frames>),
 }
@@ -30,12 +33,12 @@ impl Swap {
         if plenty && self.keep_in_pool(number) {
             return (Vec::new(), Some(Place::Slot(number)));
         }
-        let (frames, position) = self.release_but_file(number);
-        let Some(position) = position else { return (frames, None) };
-        if 2 * self.file_pages() <= self.limit {
-            return (frames, Some(Place::File(position)));
+        let (frames, spot) = self.release_but_file(number);
+        let Some(spot) = spot else { return (frames, None) };
+        if self.file_pages() * FULL.1 <= self.limit * FULL.0 {
+            return (frames, Some(Place::File(spot)));
         }
-        self.free_position(position);
+        self.free_spot(spot);
         (frames, None)
     }
 
@@ -67,7 +70,7 @@ impl Swap {
     pub fn goes_out_again(&self, home: Home, sum: u64, spaces: u32) -> Again {
         let same = home.sum == sum || MUTANT_STALE_HOME.planted();
         match home.place {
-            Place::File(position) if same => Again::File(position),
+            Place::File(spot) if same => Again::File(spot),
             Place::Slot(number) if same && self.is_out_again(number, spaces) => Again::Slot(number),
             place => Again::Nothing(self.forget(place)),
         }
@@ -121,13 +124,13 @@ impl Swap {
     /// Where a slot's bytes are that a folio keeps, and the pool gives up.
     pub(super) fn without_pool(&self, home: Option<Homed>) -> Tier {
         self.kept.fetch_sub(1, Ordering::Relaxed);
-        home.map_or(Tier::Gone, |home| Tier::File(home.position()))
+        home.map_or(Tier::Gone, |home| Tier::File(home.spot()))
     }
 
     /// Gives back what a folio has kept. Gives back frames that are not needed any more.
     pub fn forget(&self, place: Place) -> Vec<Frames> {
-        let (frames, position) = match place {
-            Place::File(position) => (Vec::new(), Some(position)),
+        let (frames, spot) = match place {
+            Place::File(spot) => (Vec::new(), Some(spot)),
             Place::Slot(number) => {
                 let tier = self.give_up(number);
                 if let Some(Tier::Kept { .. }) = tier {
@@ -136,7 +139,7 @@ impl Swap {
                 tier.map_or_else(Default::default, |tier| self.empty(tier))
             }
         };
-        position.into_iter().for_each(|position| self.free_position(position));
+        spot.into_iter().for_each(|spot| self.free_spot(spot));
         frames
     }
 }

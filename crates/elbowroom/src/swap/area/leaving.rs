@@ -4,15 +4,13 @@
 //! and its number used again: it is not marked then, since one thread marks. Unless that thread meets it once
 //! more, for the same batch: of two with the same number, the later one has the slot.
 
-use super::{STRIPES, Swap, SwapSlot, Tier};
+use super::{GAP, STRIPES, Swap, SwapSlot, Tier};
 use crate::group::Frames;
-use crate::page::checksum;
+use crate::page::Spot;
 use crate::swap::classes::LARGEST;
 use crate::swap::pool::Handle;
-use crate::swap::tier::expand;
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
-use std::ops::Range;
 
 /// In tests of the tests: a slot that was given up and is in use again is taken for the one that left.
 const MUTANT_FORGET_LEAVING: Mutant = Mutant::new("forget_leaving");
@@ -28,6 +26,8 @@ pub enum Oldest {
     Leaves(Leaving),
     /// The file, or a folio, had its bytes already; frames that are not needed any more.
     Left(Vec<Frames>),
+    /// What was there before does not share a page of the file with what was there after.
+    Gap,
 }
 
 impl Swap {
@@ -35,6 +35,9 @@ impl Swap {
     /// `None`: there is none. For one thread at a time.
     pub fn oldest(&self) -> Option<Oldest> {
         while let Some(number) = self.pop_oldest() {
+            if number == GAP {
+                return Some(Oldest::Gap);
+            }
             let mut stripe = self.stripes[number as usize % STRIPES].lock();
             // A slot that was given up and used again may be in the queue twice.
             let Some(slot) = stripe.slots.get_mut(number as usize / STRIPES).filter(|slot| slot.count > 0)
@@ -44,7 +47,7 @@ impl Swap {
             match &mut slot.tier {
                 Tier::Pool { handle, leaving: false, home: Some(home) } => {
                     let (handle, home) = (*handle, *home);
-                    slot.tier = Tier::File(home.position());
+                    slot.tier = Tier::File(home.spot());
                     drop(stripe);
                     self.left_pool.fetch_add(1, Ordering::Relaxed);
                     return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
@@ -69,52 +72,61 @@ impl Swap {
         self.queue.lock().pop_front()
     }
 
-    /// Fills a page with the bytes of a slot that leaves the pool; `false`: nobody needs them any more, or
-    /// they are not those that went out. Whoever needs them finds that out himself.
-    pub fn expand_leaving(&self, Leaving(number): &Leaving, page: &mut [u8]) -> bool {
-        let mut compressed = [0; LARGEST];
-        let found =
-            self.if_leaving(*number, |slot, handle| (self.pool.load(handle, &mut compressed), slot.sum));
-        let Some((len, sum)) = found else { return false };
-        expand(&compressed[..len], page).is_ok() && checksum(page) as u32 == sum
+    /// Copies the compressed bytes of a slot that leaves the pool to the beginning of `to`, and tells how
+    /// many they are; `None`: nobody needs them any more. Whether they are those that went out is told by
+    /// the checksum, when they come in.
+    pub fn load_leaving(&self, Leaving(number): &Leaving, to: &mut [u8; LARGEST]) -> Option<usize> {
+        self.if_leaving(*number, |_, handle| self.pool.load(handle, to))
     }
 
-    /// The bytes of slots, in the order in which [`Swap::oldest`] gave them, are in these pages of the file,
+    /// The bytes of slots, in the order in which [`Swap::oldest`] gave them, are at these spots of the file,
     /// too: that is where they are from now on. Tells of how many that is so, and gives back frames that are
-    /// not needed any more. The page of one that was given up is free.
-    pub fn arrived(&self, leaving: Vec<Leaving>, positions: Range<u64>) -> (u64, Vec<Frames>) {
+    /// not needed any more. The spot of one that was given up is free.
+    pub fn arrived(&self, leaving: Vec<(Leaving, Spot)>) -> (u64, Vec<Frames>) {
         let (mut arrived, mut freed) = (0, Vec::new());
         // The last first: see above.
-        for (nth, slot) in leaving.into_iter().enumerate().rev() {
-            let position = positions.start + nth as u64;
-            match self.arrived_at(slot, position) {
+        for (slot, spot) in leaving.into_iter().rev() {
+            match self.arrived_at(slot, spot) {
                 Ok(frames) => {
                     arrived += 1;
                     freed.extend(frames);
                 }
-                Err(()) => self.free_position(position),
+                Err(()) => self.free_spot(spot),
             }
         }
         self.left_pool.fetch_add(arrived, Ordering::Relaxed);
         (arrived, freed)
     }
 
-    /// An error: the slot was given up, and does not need the page.
-    pub(super) fn arrived_at(&self, Leaving(number): Leaving, position: u64) -> Result<Vec<Frames>, ()> {
+    /// An error: the slot was given up, and does not need the spot.
+    pub(super) fn arrived_at(&self, Leaving(number): Leaving, spot: Spot) -> Result<Vec<Frames>, ()> {
         let handle = self.if_leaving(number, |slot, handle| {
-            slot.tier = Tier::File(position);
+            slot.tier = Tier::File(spot);
             handle
         });
         Ok(self.put_back(self.pool.free(handle.ok_or(())?)))
     }
 
     /// The slot stays in the pool, and may leave it later.
-    pub fn stays(&self, Leaving(number): Leaving) {
+    pub fn stays(&self, slot: Leaving) {
+        let number = slot.0;
+        if self.stays_in_pool(slot) {
+            self.queue_up(&[number]);
+        }
+    }
+
+    fn stays_in_pool(&self, Leaving(number): Leaving) -> bool {
         let stays = |slot: &mut SwapSlot, handle| {
             slot.tier = Tier::Pool { handle, leaving: false, home: None };
         };
-        if self.if_leaving(number, stays).is_some() {
-            self.queue_up(&[number]);
+        self.if_leaving(number, stays).is_some()
+    }
+
+    /// The same for one that did not find room any more: it leaves next.
+    pub fn stays_first(&self, slot: Leaving) {
+        let number = slot.0;
+        if self.stays_in_pool(slot) {
+            self.queue.lock().push_front(number as u32);
         }
     }
 

@@ -5,6 +5,7 @@ use super::*;
 use crate::group::{DirtyLimits, GroupId, Groups};
 use crate::page::{Home, Place};
 use crate::swap::Compressor;
+use crate::swap::packed::Packer;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 
@@ -64,9 +65,17 @@ fn a_slot_lives_as_long_as_anybody_counts_it() {
     all_is_free(&swap, &groups, &mmu);
 }
 
-/// What is wrong in the pool is not written, and is not given to anybody; it ends as any other.
+/// Packs a slot that leaves; tells its part of the page, which is at the end of `file` with the next one.
+fn pack(swap: &Swap, packer: &mut Packer, leaving: &Leaving) -> usize {
+    let mut object = [0; LARGEST];
+    let len = swap.load_leaving(leaving, &mut object).unwrap();
+    packer.add(&object[..len]).unwrap()
+}
+
+/// What is wrong in the pool is given to nobody, nor when it has gone to the file; what shares a page of the
+/// file with it is.
 #[test]
-fn a_corrupt_page_does_not_leave_the_pool() {
+fn a_corrupt_page_does_not_come_back() {
     let (mmu, groups) = arena();
     let mut swap = with_file(1000);
     // Of a page of one word after some other bytes, nearly all that is compressed is a copy; of the other
@@ -75,23 +84,36 @@ fn a_corrupt_page_does_not_leave_the_pool() {
     let words = (0..PAGE_SIZE as u32 / 8).flat_map(|at| [at * at, 0]);
     let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
     swap.inject(Some(Arc::new(Inject::parse("keep:corrupt").unwrap())));
-    let numbers = [&copies, &bytes].map(|page| keep(&swap, &groups, &mmu, page));
+    let bad = [&copies, &bytes].map(|page| keep(&swap, &groups, &mmu, page));
     swap.inject(None);
-    let good = keep(&swap, &groups, &mmu, &bytes);
+    let good = keep(&swap, &groups, &mmu, &copies);
     let mut page = vec![0; PAGE_SIZE];
-    for _ in 0..2 {
-        let leaving = oldest(&swap).unwrap();
-        assert!(!swap.expand_leaving(&leaving, &mut page));
-    }
-    // Neither now nor later: they are not in the queue any more.
-    let last = oldest(&swap).unwrap();
-    assert_eq!(last.0, good);
-    assert!(swap.expand_leaving(&last, &mut page) && page == bytes && oldest(&swap).is_none());
+    let numbers = [bad[0], good, bad[1]];
+    let mut packer = Packer::new();
+    let leaving = numbers.map(|number| {
+        assert_eq!(swap.load(number, &mut page).is_ok(), number == good);
+        Leaving(number)
+    });
+    let order = [(); 3].map(|()| oldest(&swap).unwrap().0);
+    assert_eq!(order, [bad[0], bad[1], good]);
+    let position = swap.take_positions(2).unwrap().start;
+    // The second of them is too large for the page of the others.
+    let mut file = vec![0; PAGE_SIZE];
+    let parts = leaving.map(|slot| (Spot::part(position, pack(&swap, &mut packer, &slot)), slot));
+    packer.finish(&mut file);
+    swap.free_positions(position + 1..position + 2);
+    swap.use_spots(parts.iter().map(|part| part.0));
+    let (arrived, frames) = swap.arrived(parts.map(|(spot, slot)| (slot, spot)).into());
+    assert_eq!((arrived, swap.file_pages()), (3, 1));
+    frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
     for number in numbers {
-        assert_eq!(swap.load(number, &mut page), Err(NotLoaded::Corrupt));
-        assert_eq!(swap.seems(number), Some(Source::Memory));
+        let mut page = file.clone();
+        let found = swap.arrive(&[number], &mut page);
+        assert_eq!(found, if number == good { Ok(vec![checksum(&copies)]) } else { Err(Corrupt) });
+        assert!(number != good || page == copies);
     }
-    for number in numbers.into_iter().chain([good]) {
+    for number in numbers {
+        assert_eq!(swap.file_pages(), 1, "as long as one of them is there");
         swap.release(number).into_iter().for_each(|frames| groups.free(&mmu, frames));
     }
     assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 0));
@@ -111,8 +133,11 @@ fn slots_that_are_queued_together_leave_together() {
         let part: Vec<_> = numbers.iter().copied().skip(part).step_by(2).collect();
         swap.queue_up(&part);
     }
-    let order = [1, 3, 5, 0, 2, 4].map(|nth| numbers[nth]);
-    assert_eq!(order.map(|_| oldest(&swap).unwrap().0), order);
+    for part in [[1, 3, 5], [0, 2, 4]] {
+        let order = part.map(|nth| numbers[nth]);
+        assert_eq!(order.map(|_| oldest(&swap).unwrap().0), order);
+        assert!(matches!(swap.oldest(), Some(Oldest::Gap)), "and in pages of their own");
+    }
     for number in numbers {
         swap.release(number).into_iter().for_each(|frame| groups.free(&mmu, frame));
     }
@@ -126,9 +151,9 @@ fn keep(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8]) -> u64 {
     number
 }
 
-fn keep_with(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8], home: Option<u64>) -> u64 {
+fn keep_with(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8], home: Option<Spot>) -> u64 {
     let (mut compressor, mut frames) = (Compressor::new(), Vec::new());
-    let placement = compressor.place(page, Room { pool: true, file: true });
+    let placement = compressor.place(page, Room { pool: true, passes: false, file: true });
     loop {
         match swap.keep(&placement, home, checksum(page), 1, &mut frames) {
             Ok(number) => return number,
@@ -149,7 +174,7 @@ fn text(word: &str) -> Vec<u8> {
 fn oldest(swap: &Swap) -> Option<Leaving> {
     match swap.oldest()? {
         Oldest::Leaves(slot) => Some(slot),
-        Oldest::Left(_) => panic!("the file has none of them"),
+        other => panic!("the file has none of them: {other:?}"),
     }
 }
 
@@ -164,8 +189,8 @@ fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
     let mut page = vec![0; PAGE_SIZE];
     let [first, second] = [oldest(&swap).unwrap(), oldest(&swap).unwrap()];
     assert_eq!([first.0, second.0], numbers[..2]);
-    assert!(swap.expand_leaving(&first, &mut page) && page == text(&words[0]));
-    assert!(swap.expand_leaving(&second, &mut page) && page == text(&words[1]));
+    let mut packer = Packer::new();
+    assert_eq!([&first, &second].map(|slot| pack(&swap, &mut packer, slot)), [0, 1]);
     // They can be loaded meanwhile.
     assert!(swap.load(numbers[1], &mut page).is_ok());
     // The first is given up, and other pages go out until its number is in use again.
@@ -176,24 +201,30 @@ fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
         assert!(others.len() < 2 * STRIPES, "the number is not used again");
         others.push(keep(&swap, &groups, &mmu, &text("another one ")));
     }
-    let positions = swap.take_positions(2).unwrap();
-    assert!(swap.arrived_at(first, positions.start).is_err());
+    let position = swap.take_positions(1).unwrap().start;
+    let spots = [0, 1].map(|nth| Spot::part(position, nth));
+    swap.use_spots(spots);
+    assert!(swap.arrived_at(first, spots[0]).is_err());
+    swap.free_spot(spots[0]);
     assert!(swap.load(numbers[0], &mut page).is_ok());
     assert_eq!(page, text("another one "));
-    let frames = swap.arrived_at(second, positions.start + 1).unwrap();
+    let frames = swap.arrived_at(second, spots[1]).unwrap();
     frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
-    assert_eq!(swap.seems(numbers[1]), Some(Source::File(positions.start + 1)));
+    assert_eq!(swap.seems(numbers[1]), Some(Source::File(spots[1])));
     assert_eq!(swap.load(numbers[1], &mut page), Err(NotLoaded::Elsewhere));
     // What could not be written stays, and is the last in the queue.
     let third = oldest(&swap).unwrap();
     assert_eq!(third.0, numbers[2]);
+    swap.stays_first(third);
+    let third = oldest(&swap).unwrap();
+    assert_eq!(third.0, numbers[2], "there was no room for it");
     swap.stays(third);
     assert!(swap.load(numbers[2], &mut page).is_ok());
     let rest: Vec<_> = std::iter::from_fn(|| oldest(&swap)).collect();
     assert_eq!(rest.last().map(|leaving| leaving.0), Some(numbers[2]));
     assert_eq!(rest.len(), numbers.len() - 2 + others.len());
     numbers[1..].iter().chain(&others).for_each(|&number| free(&swap, number));
-    assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 1));
+    assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 0));
     all_is_free(&swap, &groups, &mmu);
 }
 
@@ -202,38 +233,41 @@ fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
 #[test]
 fn what_the_file_has_still_is_not_written_again() {
     let (mmu, groups) = arena();
-    let swap = with_file(4);
+    let swap = with_file(8);
     let page = text("some words ");
     let sum = checksum(&page);
-    let position = swap.take_positions(1).unwrap().start;
-    let number = swap.keep_in_file(position, sum, 2).unwrap();
+    let spot = Spot::whole(take(&swap, 1).start);
+    let number = swap.keep_in_file(spot, sum, 2).unwrap();
     assert_eq!(swap.release_keeping(number, false).1, None, "another space has it");
-    assert_eq!(swap.release_keeping(number, false).1, Some(Place::File(position)));
+    assert_eq!(swap.release_keeping(number, false).1, Some(Place::File(spot)));
     assert_eq!((swap.used(), swap.file_pages()), (0, 1));
     // It goes to the pool, and leaves it.
-    let home = Home { place: Place::File(position), sum };
-    assert!(matches!(swap.goes_out_again(home, sum, 1), Again::File(same) if same == position));
-    let number = keep_with(&swap, &groups, &mmu, &page, Some(position));
+    let home = Home { place: Place::File(spot), sum };
+    assert!(matches!(swap.goes_out_again(home, sum, 1), Again::File(same) if same == spot));
+    let number = keep_with(&swap, &groups, &mmu, &page, Some(spot));
     swap.queue_up(&[number]);
     assert_eq!((swap.seems(number), swap.file_pages()), (Some(Source::Memory), 1));
     let Some(Oldest::Left(frames)) = swap.oldest() else { panic!("the file has it") };
     frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
-    assert_eq!((swap.seems(number), swap.pool().objects()), (Some(Source::File(position)), 0));
+    assert_eq!((swap.seems(number), swap.pool().objects()), (Some(Source::File(spot)), 0));
     assert!(swap.oldest().is_none());
     // It comes in, and goes to the pool and back.
-    assert_eq!(swap.release_keeping(number, false).1, Some(Place::File(position)));
-    let number = keep_with(&swap, &groups, &mmu, &page, Some(position));
+    assert_eq!(swap.release_keeping(number, false).1, Some(Place::File(spot)));
+    let number = keep_with(&swap, &groups, &mmu, &page, Some(spot));
     let (frames, kept) = swap.release_keeping(number, false);
     frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
-    assert_eq!((kept, swap.file_pages()), (Some(Place::File(position)), 1));
+    assert_eq!((kept, swap.file_pages()), (Some(Place::File(spot)), 1));
     // Somebody has stored to it.
     assert!(matches!(swap.goes_out_again(home, sum ^ 1 << 40, 1), Again::Nothing(_)));
     assert_eq!(swap.file_pages(), 0);
-    // Half of the file is taken: it is for what is out.
-    let positions = swap.take_positions(3).unwrap();
-    let numbers = positions.map(|position| swap.keep_in_file(position, sum, 1).unwrap());
-    let kept = numbers.map(|number| swap.release_keeping(number, false).1.is_some()).collect::<Vec<_>>();
-    assert_eq!((kept, swap.file_pages()), (vec![false, true, true], 2));
+    // Nearly all of the file is taken: it is for what is out.
+    let positions = take(&swap, 7).chain(take(&swap, 1));
+    let numbers = positions
+        .map(|position| swap.keep_in_file(Spot::whole(position), sum, 1).unwrap())
+        .collect::<Vec<_>>();
+    let kept = numbers.iter().map(|number| swap.release_keeping(*number, false).1.is_some());
+    assert!(kept.eq((0..8).map(|nth| nth > 0)));
+    assert_eq!(swap.file_pages(), 7);
     all_is_free(&swap, &groups, &mmu);
 }
 
@@ -324,9 +358,9 @@ fn a_number_that_is_twice_in_a_batch_has_its_later_bytes() {
     batch.extend(std::iter::from_fn(|| oldest(&swap)));
     let at = batch.iter().rposition(|leaving| leaving.0 == number).unwrap();
     assert!(at > 0);
-    let positions = swap.take_positions(batch.len() as u64).unwrap();
-    let written = positions.start + at as u64;
-    let (arrived, frames) = swap.arrived(batch, positions);
+    let spots: Vec<_> = take(&swap, batch.len() as u64).map(Spot::whole).collect();
+    let written = spots[at];
+    let (arrived, frames) = swap.arrived(batch.into_iter().zip(spots).collect());
     free(frames);
     assert_eq!(arrived, others.len() as u64);
     assert_eq!(swap.seems(number), Some(Source::File(written)));
@@ -336,26 +370,34 @@ fn a_number_that_is_twice_in_a_batch_has_its_later_bytes() {
     all_is_free(&swap, &groups, &mmu);
 }
 
+/// Takes pages of the file that follow each other, all of which are in use.
+fn take(swap: &Swap, pages: u64) -> std::ops::Range<u64> {
+    let positions = swap.take_positions(pages).unwrap();
+    assert_eq!(positions.end - positions.start, pages);
+    swap.use_spots(positions.clone().map(Spot::whole));
+    positions
+}
+
 /// Pages of an ancestor's file are its business, however full the own one is.
 #[test]
 fn a_child_gives_pages_of_its_own_file_back_only() {
     let swap = with_file(4);
-    assert_eq!(swap.take_positions(4), Some(0..4));
-    let slots: Vec<_> = (0..4).map(|page| swap.keep_in_file(page, 0, 1).unwrap()).collect();
+    assert_eq!(take(&swap, 4), 0..4);
+    let slots: Vec<_> = (0..4).map(|page| swap.keep_in_file(Spot::whole(page), 0, 1).unwrap()).collect();
     let ancestor = swap.place(3).unwrap();
     swap.renew(Some(StoreFile::temporary(&std::env::temp_dir(), None).unwrap()));
     assert!(Arc::ptr_eq(&swap.place(3).unwrap().0, &ancestor.0));
     assert_eq!(swap.file_pages(), 0);
-    let own = swap.take_positions(3).unwrap();
+    let own = take(&swap, 4);
     assert!(own.start > 4, "{own:?}");
     let (file, at) = swap.place(own.start + 1).unwrap();
     assert!(!Arc::ptr_eq(&file, &ancestor.0) && at == PAGE_SIZE as u64);
-    // More than half of the own file is taken, so none is kept.
+    // All of the own file is taken, so none is kept.
     assert_eq!(swap.release_keeping(slots[3], false).1, None);
     assert!(swap.release(slots[2]).is_empty());
-    assert_eq!(swap.file_pages(), 3);
-    swap.free_positions(own.clone());
+    assert_eq!(swap.file_pages(), 4);
+    own.clone().for_each(|page| swap.free_spot(Spot::whole(page)));
     let kept = swap.release_keeping(slots[1], false).1;
-    assert_eq!(kept, Some(Place::File(1)), "the ancestor has it for as long as this lives");
+    assert_eq!(kept, Some(Place::File(Spot::whole(1))), "the ancestor has it for as long as this lives");
     assert_eq!((swap.file_pages(), swap.used()), (0, 1));
 }
