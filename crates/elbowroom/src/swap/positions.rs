@@ -10,7 +10,7 @@ pub struct Positions {
     words: Vec<u64>,
     pages: u64,
     taken: u64,
-    /// The parts of each page that are in use ([`Spot::bit`]).
+    /// The parts of each page that are in use ([`Spot::bit`]), up to the last page of which any was.
     parts: Vec<u8>,
     /// Those that a child of fork reads, too: they stay taken until it is gone. Empty: there is none.
     lent: Vec<u64>,
@@ -27,7 +27,7 @@ impl Positions {
             words: vec![0; pages.div_ceil(64) as usize],
             pages,
             taken: 0,
-            parts: vec![0; pages as usize],
+            parts: Vec::new(),
             lent: Vec::new(),
             due: Vec::new(),
             next: 0,
@@ -61,7 +61,11 @@ impl Positions {
     pub fn fill(&mut self, spots: impl IntoIterator<Item = Spot>) {
         for spot in spots {
             debug_assert!(self.is_taken(spot.position()));
-            self.parts[spot.position() as usize] |= spot.bit();
+            let page = spot.position() as usize;
+            if self.parts.len() <= page {
+                self.parts.resize(page + 1, 0);
+            }
+            self.parts[page] |= spot.bit();
         }
     }
 
@@ -91,7 +95,7 @@ impl Positions {
         let (word, bit) = ((page / 64) as usize, 1 << (page % 64));
         let is_due = self.due.get(word).is_some_and(|due| due & bit != 0);
         assert!(self.is_taken(page) && !is_due, "a page of the swap file is freed once");
-        assert!(self.parts[page as usize] == 0, "nobody uses it");
+        assert!(self.parts.get(page as usize).is_none_or(|parts| *parts == 0), "nobody uses it");
         if self.lent.get(word).is_some_and(|lent| lent & bit != 0) {
             self.due[word] |= bit;
             return;
