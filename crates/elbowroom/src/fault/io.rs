@@ -2,7 +2,7 @@
 
 use super::Pass;
 use super::load::Load;
-use super::private::{Bytes, OutRun};
+use super::out_run::{Bytes, OutRun};
 use crate::config::MAX_FOLIO_PAGES;
 use crate::core::Arrived;
 use crate::group::{Charge, Frames};

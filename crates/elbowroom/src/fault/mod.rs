@@ -22,6 +22,7 @@ mod inline;
 mod io;
 mod load;
 mod needs;
+mod out_run;
 mod outcome;
 mod private;
 mod step;

@@ -8,16 +8,17 @@
 use super::Faults;
 use super::Pass;
 use super::io::put_back;
+use super::out_run::{Bytes, OutRun};
 use super::outcome::{Outcome, Reason};
 use super::step::bus;
 use crate::config::{FRESH, RUN_ORDER};
 use crate::group::Frames;
 use crate::object::FileObject;
-use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked, Spot};
+use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
 use crate::runs::Around;
 use crate::stats::Event;
-use crate::swap::{NotLoaded, Source, Swap, follow};
+use crate::swap::{NotLoaded, Source};
 use crate::vma::{Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Arc;
@@ -41,73 +42,6 @@ enum NoCopy {
     /// No frame is at hand.
     Frames(Outcome),
     Unmap(UnmapError),
-}
-
-/// Neighbouring pages that are out, and come in together.
-pub(super) struct OutRun {
-    pub(super) first: u64,
-    /// Of each page; as many as a power of two, and aligned to it.
-    pub(super) slots: Vec<u64>,
-    /// Where the bytes are.
-    pub(super) bytes: Bytes,
-}
-
-/// Where the bytes of a run are.
-pub(super) enum Bytes {
-    Memory,
-    /// In the file, at these spots, one for each page, which follow each other.
-    File(Vec<Spot>),
-}
-
-impl Bytes {
-    /// The bytes of pages that have these sources; `None`: they are not together, or some are nobody's.
-    fn of(sources: impl Iterator<Item = Option<Source>>) -> Option<Self> {
-        let mut sources = sources.peekable();
-        if sources.peek()? == &Some(Source::Memory) {
-            return sources.all(|source| source == Some(Source::Memory)).then_some(Bytes::Memory);
-        }
-        let mut spots: Vec<Spot> = Vec::with_capacity(RUN_PAGES as usize);
-        for source in sources {
-            let Some(Source::File(spot)) = source else { return None };
-            if spots.last().is_some_and(|last| !follow(*last, spot)) {
-                return None;
-            }
-            spots.push(spot);
-        }
-        Some(Bytes::File(spots))
-    }
-}
-
-impl OutRun {
-    fn pages(&self) -> Range<u64> {
-        self.first..self.first + self.slots.len() as u64
-    }
-
-    /// log2 of how many there are.
-    pub(super) fn order(&self) -> u8 {
-        self.slots.len().ilog2() as u8
-    }
-
-    /// The 2^`order` of them around one, or all if they are fewer.
-    fn around(self, page: u64, order: u8) -> OutRun {
-        let first = (page >> order << order).max(self.first);
-        let before = (first - self.first) as usize;
-        let part = before..before + self.slots.len().min(1 << order);
-        let bytes = match self.bytes {
-            Bytes::Memory => Bytes::Memory,
-            Bytes::File(spots) => Bytes::File(spots[part.clone()].to_vec()),
-        };
-        OutRun { first, slots: self.slots[part].to_vec(), bytes }
-    }
-
-    /// Whether their bytes seem to be there still. They are, for who has the slots' counts.
-    pub(super) fn is_where_it_was(&self, swap: &Swap) -> bool {
-        let mut seen = self.slots.iter().map(|slot| swap.seems(*slot));
-        match &self.bytes {
-            Bytes::Memory => seen.all(|seen| seen == Some(Source::Memory)),
-            Bytes::File(spots) => seen.eq(spots.iter().map(|spot| Some(Source::File(*spot)))),
-        }
-    }
 }
 
 /// The 2^`order` pages around one, if all of them are in the mapping.

@@ -6,7 +6,8 @@
 //! (`swap_vma_readahead`); ahead of a reader it reads files only (`page_cache_async_ra`), as is done here.
 
 use super::Pass;
-use super::private::{Bytes, OutRun, RUN_PAGES, block_in};
+use super::out_run::{Bytes, OutRun};
+use super::private::{RUN_PAGES, block_in};
 use crate::config::RUN_ORDER;
 use crate::page::{AnonPages, Flag, Folio, LockedFolio, Parked, Spot};
 use crate::platform::Platform;

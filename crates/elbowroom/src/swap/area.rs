@@ -17,13 +17,11 @@ pub use self::leaving::Oldest;
 use super::chunks::Chunks;
 use super::cipher::Cipher;
 use super::classes::{BLOCK_PAGES, LARGEST};
-use super::packed::unpack;
 use super::pool::{Handle, Pool};
 use super::sizing::{Back, Reach, Sizing};
-use super::tier::{Corrupt, Placement, Room, expand, fill};
+use super::tier::{Placement, Room, expand, fill};
 use crate::group::Frames;
 use crate::page::{Spot, checksum};
-use elbowroom_machine::PAGE_SIZE;
 #[cfg(not(shuttle))]
 use elbowroom_store::Lifeline;
 use elbowroom_store::{Inject, StoreFile};
@@ -427,28 +425,6 @@ impl Swap {
         let stripe = self.stripes[number as usize % STRIPES].lock();
         let slot = stripe.slots.get(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
         Some(if let Tier::File(spot) = slot.tier { Source::File(spot) } else { Source::Memory })
-    }
-
-    /// Makes of what was read from the file for slots of neighbouring pages, of which the caller has a count
-    /// each, the pages that they were; tells their checksums. What was read, the pages of the file from that
-    /// of the first slot's spot to that of the last one's, is at the beginning of `pages`.
-    ///
-    /// # Errors
-    /// The bytes are not those that went out. The pages must be shown to nobody.
-    pub fn arrive(&self, numbers: &[u64], pages: &mut [u8]) -> Result<Vec<u64>, Corrupt> {
-        let slot = |number: &u64| match self.with(*number, |stripe, at| stripe.slots[at]) {
-            SwapSlot { tier: Tier::File(spot), sum, .. } => Ok((spot, sum)),
-            _ => Err(Corrupt),
-        };
-        let slots = numbers.iter().map(slot).collect::<Result<Vec<_>, _>>()?;
-        let spots: Vec<_> = slots.iter().map(|slot| slot.0).collect();
-        unpack(pages, &spots, |page, position| self.unseal(page, position))?;
-        let pages = pages.chunks(PAGE_SIZE).zip(slots);
-        let sums = pages.map(|(page, (_, expected))| {
-            let sum = checksum(page);
-            if sum as u32 == expected { Ok(sum) } else { Err(Corrupt) }
-        });
-        sums.collect()
     }
 
     fn add(&self, tier: Tier, sum: u64, spaces: u32) -> u64 {

@@ -6,6 +6,7 @@ use crate::group::{DirtyLimits, GroupId, Groups};
 use crate::page::{Home, Place};
 use crate::swap::Compressor;
 use crate::swap::packed::Packer;
+use crate::swap::tier::Corrupt;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 
