@@ -46,7 +46,7 @@ const PASSING: u64 = 512;
 /// The part of them that waits until there is more, so that little is not written alone.
 const PASSING_WAITS: u64 = 4;
 
-/// In the queue: what comes before it and after it does not share a page of the file.
+/// In the queue, in the place of a number: a run ends, and what comes next begins a new page of the file.
 const GAP: u32 = u32::MAX;
 
 /// Entries of the queue, beside twice as many as there are compressed pages.
@@ -400,7 +400,7 @@ impl Swap {
         let in_pool = numbers.iter().filter(|&&number| self.pool_slot(number).is_some());
         let before = queue.len();
         queue.extend(in_pool.map(|&number| number as u32));
-        // Those of a run that is read beside its neighbours are to be in pages of their own.
+        // A run shares no page of the file with the next one, so that the two are read side by side.
         if queue.len() > before + 1 {
             queue.push_back(GAP);
         }

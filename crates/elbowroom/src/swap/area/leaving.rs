@@ -26,7 +26,7 @@ pub enum Oldest {
     Leaves(Leaving),
     /// The file, or a folio, had its bytes already; frames that are not needed any more.
     Left(Vec<Frames>),
-    /// What was there before does not share a page of the file with what was there after.
+    /// A run ends: what leaves next begins a new page of the file.
     Gap,
 }
 
@@ -115,19 +115,20 @@ impl Swap {
         }
     }
 
-    fn stays_in_pool(&self, Leaving(number): Leaving) -> bool {
-        let stays = |slot: &mut SwapSlot, handle| {
-            slot.tier = Tier::Pool { handle, leaving: false, home: None };
-        };
-        self.if_leaving(number, stays).is_some()
-    }
-
-    /// The same for one that did not find room any more: it leaves next.
+    /// The same for a slot that has no room in what is written now: it is the next that leaves.
     pub fn stays_first(&self, slot: Leaving) {
         let number = slot.0;
         if self.stays_in_pool(slot) {
             self.queue.lock().push_front(number as u32);
         }
+    }
+
+    /// `false`: it was given up.
+    fn stays_in_pool(&self, Leaving(number): Leaving) -> bool {
+        let stays = |slot: &mut SwapSlot, handle| {
+            slot.tier = Tier::Pool { handle, leaving: false, home: None };
+        };
+        self.if_leaving(number, stays).is_some()
     }
 
     /// Does something to a slot that leaves the pool, unless it was given up.

@@ -66,15 +66,15 @@ fn a_slot_lives_as_long_as_anybody_counts_it() {
     all_is_free(&swap, &groups, &mmu);
 }
 
-/// Packs a slot that leaves; tells its part of the page, which is at the end of `file` with the next one.
+/// Adds the bytes of a slot that leaves to a page of the file; tells which part of the page they are.
 fn pack(swap: &Swap, packer: &mut Packer, leaving: &Leaving) -> usize {
     let mut object = [0; LARGEST];
     let len = swap.load_leaving(leaving, &mut object).unwrap();
     packer.add(&object[..len]).unwrap()
 }
 
-/// What is wrong in the pool is given to nobody, nor when it has gone to the file; what shares a page of the
-/// file with it is.
+/// What is wrong in the pool is given to nobody, neither from there nor from the file. What shares a page of
+/// the file with it comes back.
 #[test]
 fn a_corrupt_page_does_not_come_back() {
     let (mmu, groups) = arena();
@@ -98,7 +98,6 @@ fn a_corrupt_page_does_not_come_back() {
     let order = [(); 3].map(|()| oldest(&swap).unwrap().0);
     assert_eq!(order, [bad[0], bad[1], good]);
     let position = swap.take_positions(2).unwrap().start;
-    // The second of them is too large for the page of the others.
     let mut file = vec![0; PAGE_SIZE];
     let parts = leaving.map(|slot| (Spot::part(position, pack(&swap, &mut packer, &slot)), slot));
     packer.finish(&mut file);
