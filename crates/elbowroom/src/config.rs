@@ -366,14 +366,8 @@ pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);
 pub const PURGE_LOOKS: usize = 256;
 
 /// A handler shares a batch of more new faults than this with the others, while it is overloaded. Off:
-/// `Ablation::shared_faults`, as the next three.
+/// `Ablation::shared_faults`.
 pub const HAND_OVER_FAULTS: usize = 1;
-
-/// The same for so many reads of the swap file that end together, or more.
-pub const SHARED_READS: usize = 4;
-
-/// A handler is overloaded while it works for more than this share of its time, in percent.
-pub const OVERLOAD_PERCENT: u64 = 75;
 
 /// Over how long a handler's load is measured, about.
 pub const LOAD_WINDOW: Duration = Duration::from_millis(4);

@@ -7,7 +7,7 @@ use crate::core::Job;
 use crate::manager::Manager;
 use crate::platform::{Host, Platform};
 use crate::quiet::Working;
-use crate::space::Space;
+use crate::space::{Space, Spaces};
 use elbowroom_machine::Errno;
 use elbowroom_store::{Handed, Lifeline, StoreFile, reactor_of_child};
 use elbowroom_sync::atomic::Ordering;
@@ -24,6 +24,16 @@ pub struct Inheritance {
     pub lifelines: Vec<Handed>,
 }
 
+/// `false`: it does not within the bound, and goes on.
+fn become_quiet<P: Platform>(core: &Spaces<P>) -> bool {
+    let wake = || {
+        core.to_write.bell.ring_for_stop();
+        core.wake_supplier();
+        core.wake_threads();
+    };
+    core.quiet.begin(HELPERS, core.inboxes.len(), wake)
+}
+
 impl Manager<Host> {
     /// A fork begins: everything that is a file's goes back to the kernel, and from then on until
     /// [`Manager::fork_ends`] the manager is quiet. Not within [`Manager::work`]. The space is the process's
@@ -37,12 +47,7 @@ impl Manager<Host> {
         for object in core.objects.all() {
             space.give_file(object.id())?;
         }
-        let wake = || {
-            core.to_write.bell.ring_for_stop();
-            core.wake_supplier();
-            core.wake_threads();
-        };
-        if !core.quiet.begin(HELPERS, core.inboxes.len(), wake) {
+        if !become_quiet(core) {
             return Err(Errno::BUSY);
         }
         let begun = self.hand_down();
@@ -119,5 +124,74 @@ impl Manager<Host> {
         self.start_in_child(reactors)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         Ok(space)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{Config, MapRequest, Place, Prot, Sharing, Soft};
+    use elbowroom_machine::PAGE_SIZE;
+    use elbowroom_sync::atomic::AtomicBool;
+    use elbowroom_sync::thread;
+    use elbowroom_sync::time::{Duration, Instant};
+
+    const BUDGET: u64 = 16 << 20;
+    const PAGES: usize = 4 * BUDGET as usize / PAGE_SIZE;
+    const READERS: usize = 4;
+
+    /// Handlers give each other what they read, also to one that rests already: all of it is done before a
+    /// fork.
+    #[test]
+    fn what_handlers_gave_each_other_is_done_before_a_fork() {
+        let mut config = Config { swap: 8 * BUDGET, handlers: 2, ..Config::with_memory(BUDGET) };
+        config.swap_dir = Some(std::env::temp_dir());
+        config.ablation.tuning.pool_percent = 0;
+        config.ablation.tuning.overload_percent = 0;
+        config.ablation.tuning.shared_reads = 1;
+        let manager = Manager::<Soft>::start_on(config).unwrap();
+        let space = manager.create_space().unwrap();
+        let request = MapRequest {
+            place: Place::Anywhere,
+            len: PAGES * PAGE_SIZE,
+            prot: Prot::READ.union(Prot::WRITE),
+            may_write: true,
+            sharing: Sharing::Private,
+            object: None,
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let start = space.map(request).unwrap();
+        let cpu = space.cpu();
+        (0..PAGES).for_each(|page| cpu.write_u64(start + page * PAGE_SIZE, page as u64 + 1).unwrap());
+        drop(cpu);
+        let (core, stop) = (space.core.clone(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for reader in 0..READERS {
+                let (space, stop) = (&space, &stop);
+                scope.spawn(move || {
+                    let cpu = space.cpu();
+                    let turns = (reader * PAGES / READERS..).take_while(|_| !stop.load(Ordering::Relaxed));
+                    for page in turns.map(|turn| turn % PAGES) {
+                        assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(page as u64 + 1));
+                    }
+                });
+            }
+            let began = Instant::now();
+            let mut left = 0;
+            while began.elapsed() < Duration::from_secs(2) {
+                assert!(become_quiet(&core));
+                let given = |inbox: &crate::core::Inbox| {
+                    inbox.jobs.lock().iter().filter(|job| matches!(job, Job::Arrived(_))).count()
+                };
+                left += core.inboxes.iter().map(given).sum::<usize>();
+                core.quiet.end();
+                thread::yield_now();
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(left, 0);
+        });
+        assert!(manager.stats().pswpin > 0);
     }
 }

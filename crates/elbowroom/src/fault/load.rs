@@ -1,6 +1,6 @@
 //! How busy a handler thread is.
 
-use crate::config::{LOAD_WINDOW, OVERLOAD_PERCENT};
+use crate::config::LOAD_WINDOW;
 use elbowroom_sync::time::Instant;
 
 /// Time spent working and waiting, the past counting less and less.
@@ -52,9 +52,9 @@ impl Load {
         }
     }
 
-    /// Whether it works nearly all the time.
-    pub(super) fn is_high(&self) -> bool {
-        self.busy_ns * 100 > (self.busy_ns + self.idle_ns) * OVERLOAD_PERCENT
+    /// Whether it works for more than this share of its time.
+    pub(super) fn is_over(&self, percent: u64) -> bool {
+        self.busy_ns * 100 > (self.busy_ns + self.idle_ns) * percent
     }
 }
 
@@ -80,12 +80,12 @@ mod tests {
         (0..8).for_each(|_| busy(&mut load));
         assert!((0..200).any(|_| {
             busy(&mut load);
-            load.is_high()
+            load.is_over(75)
         }));
         (0..8).for_each(|_| idle(&mut load));
         assert!((0..200).any(|_| {
             idle(&mut load);
-            !load.is_high()
+            !load.is_over(75)
         }));
     }
 }

@@ -40,7 +40,7 @@ use self::io::Io;
 use self::needs::{Got, Need};
 use self::outcome::{Driver, Ended, Verdict, Waited, Wakeup};
 pub(crate) use self::outcome::{Outcome, Reason};
-use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND, SHARED_READS};
+use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND};
 use crate::core::{Inbox, Job};
 use crate::object::FileObject;
 use crate::page::{Delayed, Parked, Ready};
@@ -55,8 +55,11 @@ use elbowroom_machine::{FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, LockClass, Mutex};
+use elbowroom_sync::{Arc, LockClass, Mutant, Mutex};
 use std::ops::{Deref, Range};
+
+/// In tests of the tests: what handlers gave each other is not done when they rest.
+const MUTANT_LEAVE_ARRIVED: Mutant = Mutant::new("leave_arrived");
 
 /// The thread number of faults that no thread of the program has had.
 pub(crate) const NO_THREAD: u32 = 0;
@@ -261,7 +264,7 @@ impl<'a, P: Platform> Handler<'a, P> {
     fn serve_new(&mut self, events: &mut Vec<FaultEvent>) {
         let read = Instant::now();
         P::take_faults(&self.core.mmu, events);
-        if self.core.config.ablation.shared_faults && self.io.load.is_high() {
+        if self.shares() {
             self.share(events, read);
         }
         events.drain(..).for_each(|event| self.serve(Parked::read(event, read)));
@@ -288,6 +291,11 @@ impl<'a, P: Platform> Handler<'a, P> {
         Pass::new(self.core, Some(&mut self.io), &self.ready)
     }
 
+    /// Whether other handlers get part of what it has to do.
+    fn shares(&self) -> bool {
+        self.core.config.ablation.shared_faults && self.io.load.is_over(self.core.tuning().overload_percent)
+    }
+
     /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is
     /// cheaper, and leaves the other processors to the program.
     fn share(&self, events: &mut Vec<FaultEvent>, read: Instant) {
@@ -308,8 +316,7 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// under load, as for [`Handler::share`].
     fn share_reads(&mut self, done: &mut Vec<ReadDone>) {
         let handlers = self.core.inboxes.len();
-        let shares = self.core.config.ablation.shared_faults && self.io.load.is_high();
-        if done.len() < SHARED_READS || handlers < 2 || !shares {
+        if done.len() < self.core.tuning().shared_reads || handlers < 2 || !self.shares() {
             return;
         }
         let mut given = Vec::new();
@@ -339,6 +346,9 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// Does what any handler was given of what was read: what this one gave, too, if the other rests already,
     /// or is at its end.
     fn take_arrived(&mut self) {
+        if MUTANT_LEAVE_ARRIVED.planted() {
+            return;
+        }
         for inbox in &self.core.inboxes {
             let is_arrived = |job: &mut Job| matches!(job, Job::Arrived(_));
             let jobs: Vec<_> = inbox.jobs.lock().extract_if(.., is_arrived).collect();

@@ -18,14 +18,20 @@ const STAMP: usize = 8;
 const COUNTS: usize = 16;
 
 /// Pages go to the pool; or, as if nothing compressed, to the swap file; or first to a pool that is too
-/// small, and then to the file.
+/// small, and then to the file. Of two handlers each gives the other what it read of the file, or there
+/// is one.
 fn world() -> World {
-    let [to_file, by_pool] = [(); 2].map(|()| thread_rng().gen_ratio(1, 2));
+    let [to_file, by_pool, share] = [(); 3].map(|()| thread_rng().gen_ratio(1, 2));
     World::configured(FRAMES, |config| {
         config.swap = 1 << 20;
         if to_file {
             config.swap_dir = Some(std::env::temp_dir());
             config.ablation.tuning.pool_percent = if by_pool { 20 } else { 0 };
+        }
+        if share {
+            config.handlers = 2;
+            config.ablation.tuning.overload_percent = 0;
+            config.ablation.tuning.shared_reads = 1;
         }
     })
 }
