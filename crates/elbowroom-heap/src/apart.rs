@@ -6,12 +6,33 @@
 //! from the other library's own heap, which the kernel maps. That is so whatever allocator the program has:
 //! one of its own maps its memory by name, so that it is managed.
 //!
+//! A program that allocates small blocks again and again pays for each question that is asked here, so nearly
+//! all calls are answered by a few words that the other library keeps for that ([`Own`]).
+//!
 //! Synchronization: the pointers are written once, before the program has threads. Signals are blocked while
 //! the other heap's lock is held: a handler of the program's may wait for a thread that needs the lock.
 
 use elbowroom_sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use libc::{c_int, c_long, c_void};
 use std::ptr;
+
+/// The other library's `elbowroom_own`.
+#[repr(C)]
+struct Own {
+    /// Whatever is its own lies between them: blocks, and stacks of its threads.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// Own threads that have other stacks.
+    lent: AtomicUsize,
+}
+
+impl Own {
+    fn may_have(&self, at: usize) -> bool {
+        self.start.load(Ordering::Relaxed) <= at && at < self.end.load(Ordering::Relaxed)
+    }
+}
+
+static OWN: AtomicPtr<Own> = AtomicPtr::new(ptr::null_mut());
 
 /// The functions of the other library.
 static IS_OWN_THREAD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -31,8 +52,8 @@ pub fn set_up() {
     };
     let allocate = find(c"elbowroom_own_allocate");
     let (free, size) = (find(c"elbowroom_own_free"), find(c"elbowroom_own_size"));
-    let is_own_thread = find(c"elbowroom_is_own_thread");
-    if [allocate, free, size, is_own_thread].iter().any(|found| found.is_null()) {
+    let (is_own_thread, own) = (find(c"elbowroom_is_own_thread"), find(c"elbowroom_own"));
+    if [allocate, free, size, is_own_thread, own].iter().any(|found| found.is_null()) {
         return;
     }
     if let Some((start, len)) = loader(find(c"_r_debug")) {
@@ -43,6 +64,13 @@ pub fn set_up() {
     SIZE.store(size, Ordering::Release);
     ALLOCATE.store(allocate, Ordering::Release);
     IS_OWN_THREAD.store(is_own_thread, Ordering::Release);
+    OWN.store(own.cast(), Ordering::Release);
+}
+
+#[inline]
+fn own() -> Option<&'static Own> {
+    // SAFETY: null, or the other library's variable of this name, which has this type.
+    unsafe { OWN.load(Ordering::Acquire).as_ref() }
 }
 
 /// Where the loader is mapped, by what it tells debuggers of itself and by its program headers: the start,
@@ -76,15 +104,21 @@ fn loader(debug: *mut c_void) -> Option<(usize, usize)> {
 }
 
 /// Whether what is called from `caller` is to be apart.
+#[inline]
 pub fn is_wanted(caller: usize) -> bool {
-    let function = IS_OWN_THREAD.load(Ordering::Acquire);
-    if function.is_null() {
-        return false;
-    }
+    let Some(own) = own() else { return false };
     let from_loader =
         caller.wrapping_sub(LOADER_START.load(Ordering::Relaxed)) < LOADER_LEN.load(Ordering::Relaxed);
-    // SAFETY: the other library's function of this name has this type.
-    from_loader || unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> bool>(function)() }
+    let here = &raw const caller as usize;
+    from_loader || (own.may_have(here) || own.lent.load(Ordering::Relaxed) > 0) && is_own_thread()
+}
+
+#[cold]
+fn is_own_thread() -> bool {
+    let function = IS_OWN_THREAD.load(Ordering::Acquire);
+    // SAFETY: the other library's function of this name has this type; there is one, since its variable is
+    // there.
+    unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> bool>(function)() }
 }
 
 /// Runs `call` without signals.
@@ -102,6 +136,7 @@ fn without_signals<R>(call: impl FnOnce() -> R) -> R {
 }
 
 /// A block of zeros; null: there is no memory.
+#[cold]
 pub fn allocate(size: usize) -> *mut c_void {
     let function = ALLOCATE.load(Ordering::Acquire);
     if function.is_null() {
@@ -114,11 +149,14 @@ pub fn allocate(size: usize) -> *mut c_void {
 }
 
 /// The bytes of a block, if it is apart.
+#[inline]
 pub fn size_of(block: *mut c_void) -> Option<usize> {
+    if own()?.may_have(block as usize) { size_of_likely(block) } else { None }
+}
+
+#[cold]
+fn size_of_likely(block: *mut c_void) -> Option<usize> {
     let function = SIZE.load(Ordering::Acquire);
-    if function.is_null() || block.is_null() {
-        return None;
-    }
     // SAFETY: the other library's function of this name has this type.
     let function =
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> usize>(function) };

@@ -37,6 +37,7 @@ pub fn set_up(smallest: usize, kept: usize) {
 }
 
 /// Whether a block of so many bytes is to be ours.
+#[inline]
 pub fn is_large(size: usize) -> bool {
     // More than that is refused by whoever comes next.
     size >= SMALLEST.load(Ordering::Relaxed) && size <= isize::MAX as usize - 2 * PAGE
@@ -71,10 +72,12 @@ fn enter(block: Block) -> Option<*mut c_void> {
 }
 
 /// A block; `None`: whoever comes next is to have a try.
+#[inline]
 pub fn allocate(size: usize) -> Option<*mut c_void> {
-    if !is_large(size) {
-        return None;
-    }
+    if is_large(size) { allocate_large(size) } else { None }
+}
+
+fn allocate_large(size: usize) -> Option<*mut c_void> {
     let len = pages_for(size);
     match FREED.take(len) {
         Some(block) => enter(block),
@@ -118,6 +121,7 @@ pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
 }
 
 /// The bytes of a block, if it is ours.
+#[inline]
 pub fn size_of(block: *mut c_void) -> Option<usize> {
     let at = block as usize;
     if at == 0 || !at.is_multiple_of(PAGE) { None } else { TABLE.size_of(at) }

@@ -48,6 +48,7 @@ fn early(size: usize) -> *mut c_void {
 }
 
 /// The bytes of a block of the array, if it is one.
+#[inline]
 fn early_size(block: *mut c_void) -> Option<usize> {
     let (at, start) = (block as usize, EARLY.0.get() as usize);
     // SAFETY: it was given out by `early`, which wrote its size before it.
@@ -104,16 +105,21 @@ next! {
 }
 
 /// Whether the functions can be called; looks them up first if nobody has. `false`: that is being done.
+#[inline]
 fn is_known() -> bool {
+    STATE.load(Ordering::Acquire) == KNOWN || become_known()
+}
+
+#[cold]
+fn become_known() -> bool {
     match STATE.load(Ordering::Acquire) {
-        KNOWN => true,
         UNKNOWN => {
             STATE.store(LOOKING, Ordering::Relaxed);
             look_up_all();
             STATE.store(KNOWN, Ordering::Release);
             true
         }
-        _ => false,
+        state => state == KNOWN,
     }
 }
 

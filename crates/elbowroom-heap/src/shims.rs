@@ -125,27 +125,18 @@ fn set_errno(value: c_int) {
 }
 
 unsafe extern "C" fn malloc_for(size: size_t, caller: usize) -> *mut c_void {
-    if apart::is_wanted(caller) {
-        let block = apart::allocate(size);
-        if !block.is_null() {
-            return block;
-        }
-    }
+    let apart = if apart::is_wanted(caller) { apart::allocate(size) } else { ptr::null_mut() };
     // SAFETY: the caller's promise.
-    unsafe { allocate(size) }
+    if apart.is_null() { unsafe { allocate(size) } } else { apart }
 }
 
 unsafe extern "C" fn calloc_for(count: size_t, size: size_t, caller: usize) -> *mut c_void {
-    if apart::is_wanted(caller)
-        && let Some(bytes) = count.checked_mul(size)
-    {
-        let block = apart::allocate(bytes);
-        if !block.is_null() {
-            return block;
-        }
-    }
+    let apart = match count.checked_mul(size) {
+        Some(bytes) if apart::is_wanted(caller) => apart::allocate(bytes),
+        _ => ptr::null_mut(),
+    };
     // SAFETY: the caller's promise.
-    unsafe { allocate_zeros(count, size) }
+    if apart.is_null() { unsafe { allocate_zeros(count, size) } } else { apart }
 }
 
 unsafe extern "C" fn realloc_for(block: *mut c_void, size: size_t, caller: usize) -> *mut c_void {
@@ -166,6 +157,7 @@ unsafe extern "C" fn realloc_for(block: *mut c_void, size: size_t, caller: usize
     new
 }
 
+#[inline]
 unsafe fn allocate(size: size_t) -> *mut c_void {
     match large::allocate(size).or_else(|| small::allocate(size)) {
         Some(block) => block,
@@ -237,6 +229,18 @@ unsafe fn resize_array(block: *mut c_void, count: size_t, size: size_t) -> *mut 
 }
 
 unsafe fn give_up(block: *mut c_void) {
+    let ours = small::has(block) || large::size_of(block).is_some() || apart::size_of(block).is_some();
+    if ours {
+        // SAFETY: the caller's promise.
+        unsafe { give_up_ours(block) };
+    } else {
+        // It keeps errno by itself.
+        // SAFETY: the caller's promise.
+        unsafe { next::free(block) };
+    }
+}
+
+unsafe fn give_up_ours(block: *mut c_void) {
     // A program may look at errno after it has freed something.
     let before = errno();
     // SAFETY: the caller's promise, for each.
@@ -244,6 +248,7 @@ unsafe fn give_up(block: *mut c_void) {
         if small::has(block) {
             small::free(block);
         } else if !large::free(block) {
+            // Not even that, if another thread has just freed it, too.
             if apart::size_of(block).is_some() { apart::free(block) } else { next::free(block) }
         }
     }

@@ -50,15 +50,20 @@ pub fn set_up(bytes: usize) {
 }
 
 /// Whether a block of so many bytes is to be ours.
+#[inline]
 fn is_ours(size: usize) -> bool {
     match STATE.load(Ordering::Acquire) {
         ON => true,
-        FEW => {
-            let before = ALLOCATED.fetch_add(size, Ordering::Relaxed);
-            before >= LIBC_BYTES && start()
-        }
+        FEW => are_many(size),
         _ => false,
     }
+}
+
+/// Whether so many bytes more are so many that they are ours.
+#[cold]
+fn are_many(size: usize) -> bool {
+    let before = ALLOCATED.fetch_add(size, Ordering::Relaxed);
+    before >= LIBC_BYTES && start()
 }
 
 /// Maps the range. `false`: another thread does, or it cannot be had.
@@ -86,12 +91,14 @@ fn start() -> bool {
 }
 
 /// Whether the block is one of these.
+#[inline]
 pub fn has(block: *mut c_void) -> bool {
     let start = START.load(Ordering::Acquire);
     start != 0 && (block as usize).wrapping_sub(start) < LEN.load(Ordering::Relaxed)
 }
 
 /// A block; `None`: whoever comes next is to have a try.
+#[inline]
 pub fn allocate(size: usize) -> Option<*mut c_void> {
     // SAFETY: of these functions there is no condition.
     let block = is_ours(size).then(|| unsafe { mi::mi_malloc(size.max(ALIGN)) })?;

@@ -12,6 +12,7 @@ use crate::config::Options;
 use crate::ids::{IdSet, KernelMapped};
 use crate::reason::{Counts, Reason};
 use crate::request::Lane;
+use crate::reserve;
 use crate::sys;
 use elbowroom::Manager;
 use std::cell::Cell;
@@ -173,7 +174,9 @@ pub fn is_service_thread() -> bool {
 /// Marks or unmarks the calling thread, without remembering it: for the time in which a program's thread
 /// starts the manager.
 pub fn set_service_thread(value: bool) {
-    SERVICE_THREAD.set(value);
+    if SERVICE_THREAD.replace(value) != value {
+        reserve::note_own_thread(value);
+    }
 }
 
 /// Marks the calling thread as one of ours, for good. The manager's threads call it first.

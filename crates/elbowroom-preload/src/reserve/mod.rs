@@ -65,6 +65,34 @@ static REGION_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Where the next region is wanted; 0 before the first.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
+/// What the library before malloc reads with each call (crates/elbowroom-heap/src/apart.rs).
+#[repr(C)]
+pub struct Own {
+    /// Where the first region begins, and the last one ends; between them there may be others' memory.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// Threads that are ours, for a while or for good, but have no stack of the reserve.
+    lent: AtomicUsize,
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_upper_case_globals)]
+pub static elbowroom_own: Own =
+    Own { start: AtomicUsize::new(usize::MAX), end: AtomicUsize::new(0), lent: AtomicUsize::new(0) };
+
+/// The calling thread becomes ours, or the program's again. What has a stack of the reserve is known by that.
+pub fn note_own_thread(is_ours: bool) {
+    let here = &raw const is_ours as usize;
+    if touches(&(here..here + 1)) {
+        return;
+    }
+    if is_ours {
+        elbowroom_own.lent.fetch_add(1, Ordering::AcqRel);
+    } else {
+        elbowroom_own.lent.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Reserves `len` bytes, a multiple of the page size, without rights.
 fn reserve(len: usize) -> Option<Range<usize>> {
     let index = REGION_COUNT.fetch_add(1, Ordering::AcqRel);
@@ -87,6 +115,8 @@ fn reserve(len: usize) -> Option<Range<usize>> {
     let start = at as usize;
     region.start.store(start, Ordering::Release);
     region.end.store(start + len, Ordering::Release);
+    elbowroom_own.start.fetch_min(start, Ordering::AcqRel);
+    elbowroom_own.end.fetch_max(start + len, Ordering::AcqRel);
     Some(start..start + len)
 }
 
@@ -147,6 +177,7 @@ fn addresses_are_limited() -> bool {
 
 /// In a forked child, before it does anything else: it has none of the parent's threads.
 pub fn in_child() {
+    elbowroom_own.lent.store(state::is_service_thread().into(), Ordering::Release);
     heap::in_child();
     stacks::in_child();
     buffers::in_child();

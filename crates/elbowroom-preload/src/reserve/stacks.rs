@@ -251,6 +251,8 @@ mod tests {
     #[test]
     fn stacks_are_used_again_and_destructors_run_backwards() {
         prepare();
+        let lent = || super::super::elbowroom_own.lent.load(Ordering::Relaxed);
+        assert_eq!(lent(), 0);
         state::set_service_thread(true);
         for round in 0..2 * SLOTS {
             let mut thread = 0;
@@ -264,8 +266,9 @@ mod tests {
                 assert_eq!(libc::pthread_join(thread, &mut result), 0);
                 assert_eq!(result, argument);
             }
-            assert_eq!(RAN.load(Ordering::Relaxed), 321);
+            assert_eq!((RAN.load(Ordering::Relaxed), lent()), (321, 1));
         }
         state::set_service_thread(false);
+        assert_eq!(lent(), 0);
     }
 }
