@@ -21,6 +21,7 @@ mod anonymous_touch;
 mod apart;
 mod area;
 mod asked;
+mod backed;
 pub mod cli;
 mod compare;
 mod core;
@@ -46,6 +47,7 @@ use anyhow::Result;
 use crate::interrupt::Interrupt;
 use crate::output::OutputFile;
 use crate::progress::Progress;
+pub use backed::have_backed;
 use cli::LibraryBench;
 
 /// What every measurement is given.

@@ -44,7 +44,8 @@ Those of --kind memory, which need four times the memory that they have:
 The kernel has a swap file in DIR then, and plain is the kernel with all memory that there is.
 Those of --kind in-memory are the same, with so much memory that nothing is paged out (--memory 4G, or in
 proportion to --percent; at least 256M): plain, beside Elbowroom with its default heap (elbowroom-large)
-and with --heap all (elbowroom). Their data is in the page cache. Each must take at most 1.05 times the time
+and with --heap all (elbowroom). Their data is in the page cache, and free memory is touched before each run
+(--cold-memory: it is not). Each must take at most 1.05 times the time
 of plain, which is said of each, as is a run that paged out although it should not have.
 Under Elbowroom the resident memory of each process is sampled every 10 ms. It must be at most the budget,
 32 MiB, and what is not managed, which /proc/PID/smaps tells.
@@ -97,6 +98,11 @@ pub struct ProgramsArgs {
     /// for in-memory plain, elbowroom-large and elbowroom]
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     pub engines: Vec<Engine>,
+    /// For --kind in-memory, leave free memory as it is before each run. Without this as much as --memory is
+    /// touched and freed first: what a hypervisor has taken back costs who needs it next 2 ms for each huge
+    /// page, and nobody knows whom
+    #[arg(long)]
+    pub cold_memory: bool,
     /// Where the data is made, and found the next time, on a disk; by default elbowroom-lab-programs in
     /// $TMPDIR, the current directory or /var/tmp, the first that is on one
     #[arg(long, value_name = "DIR")]

@@ -24,6 +24,7 @@ use self::catalog::Program;
 use self::cli::ProgramsArgs;
 use self::data::{Cache, Store};
 use self::report::{LeftOut, Report, Run};
+use crate::bench::have_backed;
 use crate::cgroup::Cgroup;
 use crate::device::Device;
 use crate::engine::{Engine, Kind};
@@ -224,6 +225,9 @@ impl Session<'_> {
         let cache = if self.args.is_in_memory() { Cache::Warm } else { Cache::Cold };
         self.store.prepare(program, cache, &self.interrupt)?;
         self.interrupt.sleep_until(Instant::now() + REST)?;
+        if self.args.is_in_memory() && !self.args.cold_memory {
+            have_backed(self.args.memory().bytes(), &self.interrupt)?;
+        }
         begins();
         let memory = self.args.part_for(program, self.args.memory());
         let line = self.store.run_line(program);
