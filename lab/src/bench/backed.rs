@@ -17,8 +17,8 @@ use crate::size::Size;
 /// Between two looks whether to stop: 16 MiB.
 const PART: usize = 16 << 20;
 
-/// Touches so many bytes of new memory, in huge pages where the kernel has them, and frees them: who allocates
-/// next finds them backed.
+/// Touches so many bytes of new memory, in huge pages where the kernel has them, and frees them: who
+/// allocates next finds them backed.
 ///
 /// # Errors
 /// A signal comes, or there is not as much memory.
