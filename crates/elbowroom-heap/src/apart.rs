@@ -6,8 +6,8 @@
 //! from the other library's own heap, which the kernel maps. That is so whatever allocator the program has:
 //! one of its own maps its memory by name, so that it is managed.
 //!
-//! A program that allocates small blocks again and again pays for each question that is asked here, so nearly
-//! all calls are answered by a few words that the other library keeps for that ([`Own`]).
+//! The questions here are asked with each call of malloc and free, so the other library keeps a few words
+//! ([`Own`]) that answer nearly all of them. Its functions are asked about the rest.
 //!
 //! Synchronization: the pointers are written once, before the program has threads. Signals are blocked while
 //! the other heap's lock is held: a handler of the program's may wait for a thread that needs the lock.
@@ -148,14 +148,20 @@ pub fn allocate(size: usize) -> *mut c_void {
     without_signals(|| function(size))
 }
 
+/// Whether a block lies where those that are apart do. Others may, too.
+#[inline]
+pub fn may_have(block: *mut c_void) -> bool {
+    own().is_some_and(|own| own.may_have(block as usize))
+}
+
 /// The bytes of a block, if it is apart.
 #[inline]
 pub fn size_of(block: *mut c_void) -> Option<usize> {
-    if own()?.may_have(block as usize) { size_of_likely(block) } else { None }
+    if may_have(block) { ask_size_of(block) } else { None }
 }
 
 #[cold]
-fn size_of_likely(block: *mut c_void) -> Option<usize> {
+fn ask_size_of(block: *mut c_void) -> Option<usize> {
     let function = SIZE.load(Ordering::Acquire);
     // SAFETY: the other library's function of this name has this type.
     let function =

@@ -120,11 +120,16 @@ pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
     enter(Block { at: start, len })
 }
 
+/// Whether a block begins where ours do. Nearly no other does.
+#[inline]
+pub fn may_have(block: *mut c_void) -> bool {
+    !block.is_null() && (block as usize).is_multiple_of(PAGE)
+}
+
 /// The bytes of a block, if it is ours.
 #[inline]
 pub fn size_of(block: *mut c_void) -> Option<usize> {
-    let at = block as usize;
-    if at == 0 || !at.is_multiple_of(PAGE) { None } else { TABLE.size_of(at) }
+    if may_have(block) { TABLE.size_of(block as usize) } else { None }
 }
 
 /// Frees a block; `false`: it is not ours.
@@ -132,12 +137,11 @@ pub fn size_of(block: *mut c_void) -> Option<usize> {
 /// # Safety
 /// Nobody uses it any more.
 pub unsafe fn free(block: *mut c_void) -> bool {
-    let at = block as usize;
-    if at == 0 || !at.is_multiple_of(PAGE) {
+    if !may_have(block) {
         return false;
     }
     // First this: as soon as it is unmapped, another thread's may be at the address.
-    let Some(block) = TABLE.remove(at) else { return false };
+    let Some(block) = TABLE.remove(block as usize) else { return false };
     if !FREED.put(block) {
         unmap(block.at, block.len);
     }

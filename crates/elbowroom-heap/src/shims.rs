@@ -229,18 +229,17 @@ unsafe fn resize_array(block: *mut c_void, count: size_t, size: size_t) -> *mut 
 }
 
 unsafe fn give_up(block: *mut c_void) {
-    let ours = small::has(block) || large::size_of(block).is_some() || apart::size_of(block).is_some();
-    if ours {
+    if small::has(block) || large::may_have(block) || apart::may_have(block) {
         // SAFETY: the caller's promise.
-        unsafe { give_up_ours(block) };
+        unsafe { give_up_likely_ours(block) };
     } else {
-        // It keeps errno by itself.
+        // errno is as the next allocator leaves it, as it would be without this library.
         // SAFETY: the caller's promise.
         unsafe { next::free(block) };
     }
 }
 
-unsafe fn give_up_ours(block: *mut c_void) {
+unsafe fn give_up_likely_ours(block: *mut c_void) {
     // A program may look at errno after it has freed something.
     let before = errno();
     // SAFETY: the caller's promise, for each.
@@ -248,7 +247,6 @@ unsafe fn give_up_ours(block: *mut c_void) {
         if small::has(block) {
             small::free(block);
         } else if !large::free(block) {
-            // Not even that, if another thread has just freed it, too.
             if apart::size_of(block).is_some() { apart::free(block) } else { next::free(block) }
         }
     }

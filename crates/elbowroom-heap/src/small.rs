@@ -59,7 +59,7 @@ fn is_ours(size: usize) -> bool {
     }
 }
 
-/// Whether so many bytes more are so many that they are ours.
+/// Counts a block of so many bytes. Tells whether it is ours: libc has allocated [`LIBC_BYTES`] before it.
 #[cold]
 fn are_many(size: usize) -> bool {
     let before = ALLOCATED.fetch_add(size, Ordering::Relaxed);

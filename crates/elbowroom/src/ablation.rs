@@ -229,10 +229,10 @@ tuning! {
     /// submitting early a notification of the device; too few of them and the device runs dry meanwhile.
     /// Between 3 and 8 random reads are about equally fast, a seventh faster than with none.
     reads_between_looks: usize = 6, off usize::MAX;
-    /// A handler is overloaded while it works for more than this share of its time.
+    /// A handler is overloaded while it works for more than so many percent of its time.
     overload_percent: u64 = 75, off 100;
-    /// While it is, it gives half of so many reads of the swap file that end together, or of more, to another
-    /// handler.
+    /// If so many reads of the swap file end together, or more, an overloaded handler gives half of them to
+    /// another one.
     shared_reads: usize = 4, off usize::MAX;
     /// Runs of so many pages at most are copied into a window, longer ones moved. A copy costs as much as the
     /// MOVE of one page, but no TLB shootdown. For spaces of the host, as the next two.

@@ -24,7 +24,7 @@ pub struct Inheritance {
     pub lifelines: Vec<Handed>,
 }
 
-/// `false`: it does not within the bound, and goes on.
+/// Has all of the manager rest. `false`: that took too long, and all go on.
 fn become_quiet<P: Platform>(core: &Spaces<P>) -> bool {
     let wake = || {
         core.to_write.bell.ring_for_stop();
@@ -130,11 +130,12 @@ impl Manager<Host> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::{Config, MapRequest, Place, Prot, Sharing, Soft};
+    use crate::core::Inbox;
+    use crate::{Config, MapRequest, Soft};
     use elbowroom_machine::PAGE_SIZE;
     use elbowroom_sync::atomic::AtomicBool;
-    use elbowroom_sync::thread;
     use elbowroom_sync::time::{Duration, Instant};
+    use elbowroom_sync::{Arc, thread};
 
     const BUDGET: u64 = 16 << 20;
     const PAGES: usize = 4 * BUDGET as usize / PAGE_SIZE;
@@ -151,47 +152,36 @@ mod tests {
         config.ablation.tuning.shared_reads = 1;
         let manager = Manager::<Soft>::start_on(config).unwrap();
         let space = manager.create_space().unwrap();
-        let request = MapRequest {
-            place: Place::Anywhere,
-            len: PAGES * PAGE_SIZE,
-            prot: Prot::READ.union(Prot::WRITE),
-            may_write: true,
-            sharing: Sharing::Private,
-            object: None,
-            offset: 0,
-            populate: false,
-            locked: false,
-        };
-        let start = space.map(request).unwrap();
+        let start = space.map(MapRequest::private_memory(PAGES * PAGE_SIZE)).unwrap();
         let cpu = space.cpu();
         (0..PAGES).for_each(|page| cpu.write_u64(start + page * PAGE_SIZE, page as u64 + 1).unwrap());
         drop(cpu);
-        let (core, stop) = (space.core.clone(), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            for reader in 0..READERS {
-                let (space, stop) = (&space, &stop);
-                scope.spawn(move || {
-                    let cpu = space.cpu();
-                    let turns = (reader * PAGES / READERS..).take_while(|_| !stop.load(Ordering::Relaxed));
-                    for page in turns.map(|turn| turn % PAGES) {
-                        assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(page as u64 + 1));
-                    }
-                });
+        let (space, stop) = (Arc::new(space), Arc::new(AtomicBool::new(false)));
+        let read = |reader: usize| {
+            let (space, stop) = (space.clone(), stop.clone());
+            move || {
+                let cpu = space.cpu();
+                let turns = (reader * PAGES / READERS..).take_while(|_| !stop.load(Ordering::Relaxed));
+                for page in turns.map(|turn| turn % PAGES) {
+                    assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(page as u64 + 1));
+                }
             }
-            let began = Instant::now();
-            let mut left = 0;
-            while began.elapsed() < Duration::from_secs(2) {
-                assert!(become_quiet(&core));
-                let given = |inbox: &crate::core::Inbox| {
-                    inbox.jobs.lock().iter().filter(|job| matches!(job, Job::Arrived(_))).count()
-                };
-                left += core.inboxes.iter().map(given).sum::<usize>();
-                core.quiet.end();
-                thread::yield_now();
-            }
-            stop.store(true, Ordering::Relaxed);
-            assert_eq!(left, 0);
-        });
+        };
+        let readers: Vec<_> =
+            (0..READERS).map(|reader| thread::spawn("reader", read(reader)).unwrap()).collect();
+        let given =
+            |inbox: &Inbox| inbox.jobs.lock().iter().filter(|job| matches!(job, Job::Arrived(_))).count();
+        let (core, began) = (&space.core, Instant::now());
+        let mut left = 0;
+        while began.elapsed() < Duration::from_secs(2) {
+            assert!(become_quiet(core));
+            left += core.inboxes.iter().map(given).sum::<usize>();
+            core.quiet.end();
+            thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert_eq!(left, 0);
         assert!(manager.stats().pswpin > 0);
     }
 }

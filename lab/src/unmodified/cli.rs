@@ -45,8 +45,8 @@ The kernel has a swap file in DIR then, and plain is the kernel with all memory 
 Those of --kind in-memory are the same, with so much memory that nothing is paged out (--memory 4G, or in
 proportion to --percent; at least 256M): plain, beside Elbowroom with its default heap (elbowroom-large)
 and with --heap all (elbowroom). Their data is in the page cache, and free memory is touched before each run
-(--cold-memory: it is not). Each must take at most 1.05 times the time
-of plain, which is said of each, as is a run that paged out although it should not have.
+(--cold-memory: it is not). Each must take at most 1.05 times the time of plain, which is said of each, as is
+a run that paged out although it should not have.
 Under Elbowroom the resident memory of each process is sampled every 10 ms. It must be at most the budget,
 32 MiB, and what is not managed, which /proc/PID/smaps tells.
 Python is that of DIR/venv if there is one, else python3. The data is made once, about 12 GB, and kept.";
@@ -98,9 +98,9 @@ pub struct ProgramsArgs {
     /// for in-memory plain, elbowroom-large and elbowroom]
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     pub engines: Vec<Engine>,
-    /// For --kind in-memory, leave free memory as it is before each run. Without this as much as --memory is
-    /// touched and freed first: what a hypervisor has taken back costs who needs it next 2 ms for each huge
-    /// page, and nobody knows whom
+    /// For --kind in-memory, leave free memory as it is before each run. Without this as much as --memory,
+    /// but at most half of what is available, is touched and freed first: where a hypervisor takes free
+    /// memory back, whoever needs it next waits some 2 ms for each huge page
     #[arg(long)]
     pub cold_memory: bool,
     /// Where the data is made, and found the next time, on a disk; by default elbowroom-lab-programs in

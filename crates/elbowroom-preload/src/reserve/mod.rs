@@ -80,7 +80,8 @@ pub struct Own {
 pub static elbowroom_own: Own =
     Own { start: AtomicUsize::new(usize::MAX), end: AtomicUsize::new(0), lent: AtomicUsize::new(0) };
 
-/// The calling thread becomes ours, or the program's again. What has a stack of the reserve is known by that.
+/// The calling thread becomes ours, or the program's again. Threads that have a stack of the reserve are not
+/// counted: their stack tells.
 pub fn note_own_thread(is_ours: bool) {
     let here = &raw const is_ours as usize;
     if touches(&(here..here + 1)) {

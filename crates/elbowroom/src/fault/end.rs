@@ -199,17 +199,8 @@ mod tests {
             Ok(started) => started,
             Err(why) => return eprintln!("skipped: {why}"),
         };
-        let request = |place| MapRequest {
-            place,
-            len: PAGE_SIZE,
-            prot: Prot::READ,
-            may_write: true,
-            sharing: Sharing::Private,
-            object: None,
-            offset: 0,
-            populate: false,
-            locked: false,
-        };
+        let memory = || MapRequest::private_memory(PAGE_SIZE);
+        let request = |place| MapRequest { place, prot: Prot::READ, ..memory() };
         let addr = space.map(request(Place::Anywhere)).unwrap();
         let event = FaultEvent { addr, thread: 1, write: false, present: false };
         let look = |fault: &Parked| space.core.look_with_layout(fault);

@@ -174,24 +174,20 @@ impl<P: Platform> Reclaim<P> {
 mod tests {
     use super::*;
     use crate::object::FileObject;
-    use crate::{Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use crate::{Config, Manager, MapRequest, Prot, Sharing, Soft};
     use elbowroom_machine::PAGE_SIZE;
     use elbowroom_sync::Arc;
     use elbowroom_sync::time::Duration;
 
     /// A mapping of so many pages: of an object to read, or of private memory.
     fn request(pages: usize, object: Option<Arc<FileObject>>) -> MapRequest {
-        let own = object.is_none();
-        MapRequest {
-            place: Place::Anywhere,
-            len: pages * PAGE_SIZE,
-            prot: if own { Prot::READ | Prot::WRITE } else { Prot::READ },
-            may_write: own,
-            sharing: if own { Sharing::Private } else { Sharing::Shared },
-            object,
-            offset: 0,
-            populate: false,
-            locked: false,
+        let memory = MapRequest::private_memory(pages * PAGE_SIZE);
+        match object {
+            None => memory,
+            object => {
+                let (prot, sharing) = (Prot::READ, Sharing::Shared);
+                MapRequest { prot, may_write: false, sharing, object, ..memory }
+            }
         }
     }
 

@@ -362,26 +362,12 @@ mod tests {
     use super::*;
     use crate::config::PINNED_BOUND;
     use crate::page::HUGE_PAGES;
-    use crate::{Advice, Config, Manager, MapRequest, Place, Prot, Sharing, Soft};
+    use crate::{Advice, Config, Manager, MapRequest, Sharing, Soft};
     use elbowroom_machine::PAGE_SIZE;
 
     use elbowroom_sync::atomic::{AtomicBool, Ordering};
     use elbowroom_sync::thread;
     use elbowroom_sync::time::{Duration, Instant};
-
-    fn memory(len: usize) -> MapRequest {
-        MapRequest {
-            place: Place::Anywhere,
-            len,
-            prot: Prot::READ.union(Prot::WRITE),
-            may_write: true,
-            sharing: Sharing::Private,
-            object: None,
-            offset: 0,
-            populate: false,
-            locked: false,
-        }
-    }
 
     /// Long changes that overlap in time: at no moment nothing is being changed, unless somebody waits for
     /// one.
@@ -390,7 +376,8 @@ mod tests {
         const LONG: Duration = Duration::from_millis(40);
         let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
         let space = manager.create_space().unwrap();
-        let ranges = [(); 4].map(|()| space.map(memory(PAGE_SIZE)).map(|at| at..at + PAGE_SIZE).unwrap());
+        let ranges = [(); 4]
+            .map(|()| space.map(MapRequest::private_memory(PAGE_SIZE)).map(|at| at..at + PAGE_SIZE).unwrap());
         let (space, stop) = (Arc::new(space), Arc::new(AtomicBool::new(false)));
         let changers: Vec<_> = (0..)
             .zip(ranges)
@@ -425,8 +412,14 @@ mod tests {
         file.as_file().set_len(8 * PAGE_SIZE as u64).unwrap();
         let object = manager.open(file.path(), true).unwrap();
         let sharing = Sharing::Shared;
-        space.map(MapRequest { object: Some(object.clone()), sharing, ..memory(8 * PAGE_SIZE) }).unwrap();
-        let other = space.map(memory(PAGE_SIZE)).unwrap();
+        space
+            .map(MapRequest {
+                object: Some(object.clone()),
+                sharing,
+                ..MapRequest::private_memory(8 * PAGE_SIZE)
+            })
+            .unwrap();
+        let other = space.map(MapRequest::private_memory(PAGE_SIZE)).unwrap();
         let change = space.begin(other..other + PAGE_SIZE, |_| Ok(Pages::Stay)).unwrap();
         let began = Instant::now();
         file.as_file().set_len(0).unwrap();
@@ -441,7 +434,7 @@ mod tests {
         const BYTES: usize = (HUGE_PAGES as usize) << PAGE_SHIFT;
         let manager = Manager::<Soft>::start_on(Config::with_memory(64 << 20)).unwrap();
         let space = manager.create_space().unwrap();
-        let start = space.map(memory(2 * BYTES)).unwrap().next_multiple_of(BYTES);
+        let start = space.map(MapRequest::private_memory(2 * BYTES)).unwrap().next_multiple_of(BYTES);
         space.cpu().write_u64(start, 1).unwrap();
         (manager, space, start)
     }

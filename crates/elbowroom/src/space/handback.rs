@@ -423,7 +423,7 @@ fn advice_of(part: &VmaPart) -> Vec<GivenAdvice> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
-    use crate::{Config, Manager, MapRequest, Place, Sharing};
+    use crate::{Config, Manager, MapRequest, Place};
 
     /// Another thread unmaps, maps and grows between the look at what there is and the change: what it has
     /// by then goes back as one mapping, which the kernel's mremap moves as a whole.
@@ -435,20 +435,7 @@ mod tests {
             Ok(started) => started,
             Err(error) => return eprintln!("SKIPPED: real pointers: {error}"),
         };
-        let map = |place| {
-            let request = MapRequest {
-                place,
-                len: LEN,
-                prot: Prot::READ | Prot::WRITE,
-                may_write: true,
-                sharing: Sharing::Private,
-                object: None,
-                offset: 0,
-                populate: false,
-                locked: false,
-            };
-            space.map(request).unwrap()
-        };
+        let map = |place| space.map(MapRequest { place, ..MapRequest::private_memory(LEN) }).unwrap();
         for (before, after) in [(2, 6), (0, 4), (4, 8), (3, 4)] {
             let start = map(Place::Anywhere);
             let old = start + before * PAGE_SIZE..start + after * PAGE_SIZE;

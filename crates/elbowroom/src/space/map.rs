@@ -49,6 +49,24 @@ pub struct MapRequest {
     pub locked: bool,
 }
 
+#[cfg(test)]
+impl MapRequest {
+    /// Private memory anywhere, to read and to store to.
+    pub(crate) fn private_memory(len: usize) -> Self {
+        Self {
+            place: Place::Anywhere,
+            len,
+            prot: Prot::READ | Prot::WRITE,
+            may_write: true,
+            sharing: Sharing::Private,
+            object: None,
+            offset: 0,
+            populate: false,
+            locked: false,
+        }
+    }
+}
+
 /// From this length on, a mapping of a file lies at the same place in its 2 MiB block as in the file.
 const HUGE: usize = 2 << 20;
 
