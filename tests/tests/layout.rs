@@ -37,3 +37,12 @@ fn eof(variant: Variant) {
     }
 }
 behaviour!(eof: plain, m64, m16, copy, threads);
+
+/// What is at the end of a file can be read while other threads change what that is.
+fn end_in_motion(variant: Variant) {
+    let scratch = Scratch::new();
+    let command = Command::new(program("eof3")).args([&scratch.file("data"), "150"]);
+    let outcome = command.variant(variant).run_options(&["--min-size", "4K"]).run().success();
+    assert_eq!(outcome.stdout.lines().count(), 2, "{}", outcome.report());
+}
+behaviour!(end_in_motion: plain, m64, m16, copy, threads, handlers4);

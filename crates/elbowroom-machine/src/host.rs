@@ -387,6 +387,17 @@ impl HostMmu {
         Ok(denied)
     }
 
+    /// Whether accesses to a page in `range` are made to fail.
+    pub fn denies(&self, range: Range<usize>) -> bool {
+        self.layout.denies(range)
+    }
+
+    /// How often pages began or ended a passage back into a window: odd while some have no rights. An access
+    /// to a window that raised SIGSEGV with SEGV_ACCERR meanwhile is to be done again. Waits for nothing.
+    pub fn passages(&self) -> u64 {
+        self.layout.passages()
+    }
+
     /// Undoes the denials in `range` that happened before: see [`Mmu::allow`](crate::Mmu::allow).
     pub fn allow(&self, range: Range<usize>) -> Result<(), Errno> {
         self.layout.allow(&self.uffd, range)

@@ -5,8 +5,13 @@
 //! kernel's signal (address and code right), or with EFAULT in a system call. It is undone when the page is
 //! used again.
 //!
+//! On its way back into a window a page has no rights for a moment: the kernel registers only what is mapped
+//! already, and what it maps could be read as zeros. An access in that moment raises SIGSEGV where it should
+//! wait or raise SIGBUS. [`Layout::passages`] tells such a signal: whoever gets it has the access done again.
+//!
 //! Synchronization: the record of denials is under the `window` lock; its size is also in an atomic, so that
-//! the common case (none) takes no lock.
+//! the common case (none) takes no lock. The count of passages changes under the same lock, and is read
+//! without.
 
 use crate::arena::{reserve, reserve_at};
 use crate::aside::aside;
@@ -14,7 +19,7 @@ use crate::limits::{WINDOW_GRAIN, room_by_limits, window_sizes};
 use crate::poke::poke;
 use crate::uffd::{Protection, Uffd, put_in_place};
 use crate::{PAGE_SIZE, Side, WindowTable};
-use elbowroom_sync::atomic::{AtomicUsize, Ordering, fence};
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -63,6 +68,7 @@ pub(crate) struct Layout {
     pub(crate) windows: WindowTable,
     denials: Mutex<BTreeMap<usize, Denial>>,
     denied: AtomicUsize,
+    passages: AtomicU64,
     /// A file of no bytes: a page of a mapping of it is beyond its end.
     empty: OwnedFd,
 }
@@ -73,6 +79,7 @@ impl Layout {
             windows: WindowTable::default(),
             denials: locks.mutex(LockClass::Window, BTreeMap::new()),
             denied: AtomicUsize::new(0),
+            passages: AtomicU64::new(0),
             empty: empty_file()?,
         })
     }
@@ -95,6 +102,8 @@ impl Layout {
     /// The kernel's. What is not registered must not be touched.
     pub(crate) fn renew(&self, uffd: &Uffd) -> Result<(), Errno> {
         let _denials = self.denials.lock();
+        // Another thread of the parent may have been in one.
+        self.passages.fetch_and(!1, Ordering::SeqCst);
         put_in_place(empty_file()?, self.empty.as_fd())?;
         self.each_part(|range| uffd.register(range, Protection::WriteProtected))
     }
@@ -242,6 +251,17 @@ impl Layout {
         unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, 0).map(|_| ()) }
     }
 
+    /// How often pages began or ended a passage back into a window: odd while some have no rights. Even and
+    /// as it was at an earlier call: none had a passage since. Waits for nothing.
+    pub(crate) fn passages(&self) -> u64 {
+        self.passages.load(Ordering::SeqCst)
+    }
+
+    /// Whether a page in the range is denied.
+    pub(crate) fn denies(&self, range: Range<usize>) -> bool {
+        self.denied.load(Ordering::SeqCst) != 0 && self.denials.lock().range(range).next().is_some()
+    }
+
     /// Undoes the denials in the range, for a thread that has found it accessible: of two that disagree, this
     /// one is later.
     pub(crate) fn allow_after_all(&self, uffd: &Uffd, range: Range<usize>) -> Result<(), Errno> {
@@ -258,10 +278,12 @@ impl Layout {
         let pages: Vec<_> = denials.range(range).map(|(&page, &denial)| (page, denial)).collect();
         for (page, denial) in pages {
             if matches!(denial, Denial::Bus | Denial::BusReadOnly) {
+                let _passage = Passage::begin(&self.passages);
                 restore_page(uffd, page)?;
+            } else {
+                // SAFETY: the page is our own window's.
+                unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, ALL_RIGHTS)? };
             }
-            // SAFETY: the page is our own window's again.
-            unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, MprotectFlags::READ | MprotectFlags::WRITE)? };
             denials.remove(&page);
         }
         self.denied.store(denials.len(), Ordering::Release);
@@ -318,11 +340,12 @@ impl Layout {
     }
 
     fn rearm_over(&self, uffd: &Uffd, range: &Range<usize>, place: MapFlags) -> Result<(), RearmError> {
-        let denials = self.denials.lock();
+        let _denials = self.denials.lock();
         if range.is_empty() || !self.windows.is_foreign(range) || !range.start.is_multiple_of(PAGE_SIZE) {
             return Err(RearmError { errno: Errno::INVAL, replaced: Replaced::No });
         }
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | place;
+        let _passage = Passage::begin(&self.passages);
         // SAFETY: what is there is the kernel's, and the caller says that it may go, if there is anything.
         unsafe { mm::mmap_anonymous(range.start as *mut _, range.len(), ProtFlags::empty(), flags) }
             .map_err(|errno| RearmError { errno, replaced: Replaced::No })?;
@@ -332,7 +355,6 @@ impl Layout {
             return Err(RearmError { errno, replaced: Replaced::Unmapped });
         }
         self.windows.take_back(range);
-        drop(denials);
         Ok(())
     }
 
@@ -407,6 +429,25 @@ impl Layout {
     }
 }
 
+/// While it lives, pages on their way back into a window have no rights. For whoever holds the lock.
+struct Passage<'a>(&'a AtomicU64);
+
+impl<'a> Passage<'a> {
+    fn begin(passages: &'a AtomicU64) -> Self {
+        passages.fetch_add(1, Ordering::SeqCst);
+        Self(passages)
+    }
+}
+
+impl Drop for Passage<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// What the pages of a window have.
+const ALL_RIGHTS: MprotectFlags = MprotectFlags::READ.union(MprotectFlags::WRITE);
+
 /// A file of no bytes.
 fn empty_file() -> Result<OwnedFd, Errno> {
     rustix::fs::memfd_create("elbowroom-empty", rustix::fs::MemfdFlags::CLOEXEC)
@@ -423,14 +464,14 @@ fn restore_page(uffd: &Uffd, page: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the page holds our mapping of the empty file.
     unsafe { mm::mmap_anonymous(page as *mut _, PAGE_SIZE, ProtFlags::empty(), flags)? };
-    take_part(uffd, &(page..page + PAGE_SIZE))
+    arm(uffd, &(page..page + PAGE_SIZE))
 }
 
 /// Makes fresh memory without rights a part of its window: registered, then accessible.
 fn arm(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
     take_part(uffd, range)?;
     // SAFETY: the range is registered: whoever touches it waits for an answer.
-    unsafe { mm::mprotect(range.start as *mut _, range.len(), MprotectFlags::READ | MprotectFlags::WRITE) }
+    unsafe { mm::mprotect(range.start as *mut _, range.len(), ALL_RIGHTS) }
 }
 
 /// Gives a range what windows have, so that the kernel joins it with its neighbours.

@@ -27,6 +27,7 @@
 
 pub mod blocked;
 mod fatal;
+mod passage;
 mod table;
 
 use crate::end;
@@ -327,9 +328,13 @@ pub fn set_default(signal: c_int) {
 
 /// What the kernel calls instead of what the program has set.
 unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a valid siginfo.
-    let code = unsafe { (*info).si_code };
+    // SAFETY: the kernel gives a valid siginfo, in which all signals that instructions raise have an address.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     let by_instruction = is_synchronous(signal) && code > 0;
+    if signal == libc::SIGSEGV && code == passage::SEGV_ACCERR && passage::met(address) {
+        // The instruction is done again.
+        return;
+    }
     if blocked::blocks(signal) {
         match by_instruction {
             true => fatal::happens(signal, info),

@@ -40,6 +40,12 @@ pub fn gettid() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Lets others run first.
+pub fn sched_yield() {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_sched_yield) };
+}
+
 /// mmap(2), unchanged.
 ///
 /// # Safety

@@ -411,6 +411,13 @@ impl Manager<Host> {
         self.core.mmu.windows()
     }
 
+    /// How often pages began or ended a passage back into a window: odd while some have no rights. An access
+    /// to a window that raised SIGSEGV with SEGV_ACCERR meanwhile is to be done again. Any thread; waits for
+    /// nothing.
+    pub fn passages(&self) -> u64 {
+        self.core.mmu.passages()
+    }
+
     /// Whether any of `range` is memory of the manager's own: frames, or what it keeps beside windows.
     pub fn has_memory_of_its_own_in(&self, range: &std::ops::Range<usize>) -> bool {
         self.core.mmu.has_memory_of_its_own_in(range)

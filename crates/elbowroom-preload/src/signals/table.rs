@@ -3,7 +3,7 @@
 //! Synchronization: a slot is changed, together with the kernel's disposition, by who holds its lock with all
 //! signals blocked. Handlers read single values without it.
 
-use crate::sys::{Except, SignalsBlocked};
+use crate::sys::{self, Except, SignalsBlocked};
 use libc::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -88,8 +88,7 @@ pub fn lock(signal: c_int) -> Held {
     let mut tries = 0;
     while slot.lock.swap(true, Ordering::Acquire) && tries < TRIES {
         tries += 1;
-        // SAFETY: takes nothing, and cannot fail.
-        unsafe { libc::syscall(libc::SYS_sched_yield) };
+        sys::sched_yield();
     }
     Held { signal, _blocked: blocked }
 }

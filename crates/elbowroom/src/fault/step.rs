@@ -115,7 +115,7 @@ impl<'a, P: Platform> Pass<'a, P> {
                 // again.
                 let step = core.refuse(addr, bus(vma), || object.lookup(index).is_none());
                 // Afterwards, so that whoever lets accesses be tried again finds this one.
-                object.note_denied();
+                object.note_denied(index);
                 object.note_unreadable();
                 return Err(step);
             }
@@ -395,7 +395,7 @@ impl<P: Platform> Faults<P> {
                 return Outcome::Wait(Reason::Pinned);
             }
         }
-        object.note_denied();
+        object.note_denied(index);
         self.refuse(addr, bus(vma), || index >= object.size_pages())
     }
 

@@ -33,6 +33,8 @@ use std::ops::Range;
 
 /// All pages that an object, or a space, can have.
 pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX >> PAGE_SHIFT;
+/// No access to a page was made to fail.
+const NONE_DENIED: u64 = u64::MAX;
 
 /// A managed file.
 pub struct FileObject {
@@ -84,8 +86,8 @@ pub struct FileObject {
     strict: AtomicBool,
     /// A read of it failed since somebody asked last.
     unreadable: AtomicBool,
-    /// An access to a page of it was made to fail since somebody asked last.
-    denied: AtomicBool,
+    /// Accesses to no page before this one were made to fail since somebody asked last.
+    denied_from: AtomicU64,
     /// A folio of it goes from one mapping to another all the time.
     bouncing: AtomicBool,
     /// It is left to the kernel, since it is used through several mappings at once.
@@ -176,7 +178,7 @@ impl FileObject {
             private: AtomicBool::new(false),
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
-            denied: AtomicBool::new(false),
+            denied_from: AtomicU64::new(NONE_DENIED),
             bouncing: AtomicBool::new(false),
             aliased: AtomicBool::new(false),
             mark: AtomicU64::new(0),
@@ -406,17 +408,23 @@ impl FileObject {
         self.unreadable.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes that an access is about to be made to fail, before it is looked for the last time whether it
-    /// must.
-    pub(crate) fn note_denied(&self) {
-        self.denied.store(true, Ordering::Release);
+    /// Notes that an access to a page is about to be made to fail, before it is looked for the last time
+    /// whether it must.
+    pub(crate) fn note_denied(&self, index: u64) {
+        self.denied_from.fetch_min(index, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether that was noted since the last call. Call it after whatever makes such accesses succeed.
-    pub(crate) fn take_denied(&self) -> bool {
+    /// If that was noted since the last call of a page that is inside the file now: how many pages the file
+    /// has. Call it after whatever makes such accesses succeed.
+    pub(crate) fn take_denied(&self) -> Option<u64> {
         fence(Ordering::SeqCst);
-        self.denied.swap(false, Ordering::AcqRel)
+        let end = self.size_pages();
+        if self.denied_from.load(Ordering::Acquire) >= end {
+            return None;
+        }
+        self.denied_from.swap(NONE_DENIED, Ordering::AcqRel);
+        Some(end)
     }
 
     /// Notes that a folio goes from one mapping to another all the time.

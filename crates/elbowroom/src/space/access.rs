@@ -143,3 +143,50 @@ impl<P: Platform> Spaces<P> {
         self.write_back(object, pages, Obstacle::Wait)
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::{Advice, Config, Host, Manager, MapRequest, Place, Prot, Sharing};
+    use elbowroom_machine::{Errno, PAGE_SIZE};
+
+    /// Undoing a denial takes the page's rights away for a moment: not for nothing, with each write(2).
+    #[test]
+    fn what_is_beyond_the_end_stays_denied_until_it_is_inside() {
+        let (manager, space) = match Manager::<Host>::start(Config::with_memory(16 << 20)) {
+            Ok(started) => started,
+            Err(why) => return eprintln!("skipped: {why}"),
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(PAGE_SIZE as u64).unwrap();
+        let object = manager.open(file.path(), true).unwrap();
+        let request = MapRequest {
+            place: Place::Anywhere,
+            len: 4 * PAGE_SIZE,
+            prot: Prot::READ,
+            may_write: true,
+            sharing: Sharing::Shared,
+            object: Some(object.clone()),
+            offset: 0,
+            populate: false,
+            locked: false,
+        };
+        let start = space.map(request).unwrap();
+        let page = |number: usize| start + number * PAGE_SIZE..start + (number + 1) * PAGE_SIZE;
+        let denied = || (0..4).map(|number| manager.core().mmu.denies(page(number))).collect::<Vec<_>>();
+        for number in 1..4 {
+            assert_eq!(space.advise(page(number).start, PAGE_SIZE, Advice::PopulateRead), Err(Errno::FAULT));
+        }
+        assert_eq!(denied(), [false, true, true, true]);
+        let ticket = manager.core().write_begin(&object, 0..10);
+        manager.core().write_end(ticket, 0..10);
+        assert_eq!(denied(), [false, true, true, true], "the file is no longer than it was");
+        for pages in [2, 3] {
+            file.as_file().set_len(pages * PAGE_SIZE as u64).unwrap();
+            manager.resized(&object, 0..0);
+            assert_eq!(denied(), [false, false, pages < 3, true], "{pages} pages");
+        }
+        assert_eq!(space.advise(start, 3 * PAGE_SIZE, Advice::PopulateRead), Ok(()));
+        space.unmap(start, 4 * PAGE_SIZE).unwrap();
+        assert_eq!(denied(), [false; 4]);
+    }
+}
