@@ -51,6 +51,21 @@ static void beyond_the_end(int prot)
     SYS(close(fd));
 }
 
+/* More pages than a process may have mappings, side by side or apart. */
+static void many_pages_beyond(size_t apart)
+{
+    const size_t pages = 70000 * apart;
+    int fd = fresh();
+    uint8_t *base = map_file(fd, pages * PAGE, PROT_READ, MAP_SHARED, 0);
+    for (size_t page = page_up(SIZE) / PAGE; page < pages; page += apart)
+        LOAD_RAISES(base + page * PAGE, SIGBUS, BUS_ADRERR);
+    SYS(ftruncate(fd, (off_t)(pages * PAGE)));
+    for (size_t page = page_up(SIZE) / PAGE; page < pages; page += 1000 * apart)
+        LOAD_GIVES(base + page * PAGE, 0);
+    SYS(munmap(base, pages * PAGE));
+    SYS(close(fd));
+}
+
 /* Stores into the tail are kept nowhere: the file does not get longer. */
 static void tail_stores(void)
 {
@@ -237,6 +252,8 @@ int main(int argc, char **argv)
     probe_install();
     PART(beyond_the_end, PROT_READ);
     PART(beyond_the_end, PROT_READ | PROT_WRITE);
+    PART(many_pages_beyond, 1);
+    PART(many_pages_beyond, 2);
     PART(tail_stores);
     PART(growth);
     PART(hole);

@@ -380,7 +380,7 @@ impl HostMmu {
     /// # Errors
     /// The kernel's: no memory for another mapping.
     pub fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
-        let denied = self.layout.deny(addr, denial, wanted)?;
+        let denied = self.layout.deny(&self.uffd, addr, denial, wanted)?;
         if denied {
             self.wake(crate::surrounding_pages(addr, 1));
         }

@@ -64,6 +64,9 @@ pub struct RearmError {
 /// Puts bytes at a place, in bytes from the start of what is filled.
 pub type PutBytes<'a> = &'a dyn Fn(usize, &[u8]) -> Result<(), Errno>;
 
+/// Denials that stay at a time. Each may be a mapping for the kernel, of which a process has 65,530.
+const MOST_DENIALS: usize = 8192;
+
 pub(crate) struct Layout {
     pub(crate) windows: WindowTable,
     denials: Mutex<BTreeMap<usize, Denial>>,
@@ -219,9 +222,19 @@ impl Layout {
     /// A thread that finds the page accessible after all looks for denials before it maps it
     /// ([`Layout::allow_after_all`]): with both sides sequentially consistent, either this call sees what
     /// that thread knows, or that thread sees the denial.
-    pub(crate) fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
+    pub(crate) fn deny(
+        &self,
+        uffd: &Uffd,
+        addr: usize,
+        denial: Denial,
+        wanted: impl Fn() -> bool,
+    ) -> Result<bool, Errno> {
         let page = addr & !(PAGE_SIZE - 1);
         let mut denials = self.denials.lock();
+        if denials.len() >= MOST_DENIALS {
+            // Accesses that have not failed yet are denied again. What the kernel refuses stays.
+            let _ = self.undo(uffd, 0..usize::MAX, &mut denials);
+        }
         self.denied.store(denials.len() + 1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let result = if wanted() { self.install(page, denial).map(|()| true) } else { Ok(false) };
@@ -247,8 +260,11 @@ impl Layout {
             Denial::BusReadOnly => ProtFlags::READ,
         };
         let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // All of the file is beyond its end. At offsets that follow each other the kernel makes one mapping
+        // of neighbours, of which a process has only so many.
+        let offset = page as u64;
         // SAFETY: the page is inside a window and nothing of ours is there (the caller unmapped it).
-        unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, 0).map(|_| ()) }
+        unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, offset).map(|_| ()) }
     }
 
     /// How often pages began or ended a passage back into a window: odd while some have no rights. Even and
@@ -275,18 +291,29 @@ impl Layout {
             return Ok(());
         }
         let mut denials = self.denials.lock();
-        let pages: Vec<_> = denials.range(range).map(|(&page, &denial)| (page, denial)).collect();
-        for (page, denial) in pages {
-            if matches!(denial, Denial::Bus | Denial::BusReadOnly) {
-                let _passage = Passage::begin(&self.passages);
-                restore_page(uffd, page)?;
-            } else {
-                // SAFETY: the page is our own window's.
-                unsafe { mm::mprotect(page as *mut _, PAGE_SIZE, ALL_RIGHTS)? };
-            }
-            denials.remove(&page);
-        }
+        self.undo(uffd, range, &mut denials)?;
         self.denied.store(denials.len(), Ordering::Release);
+        Ok(())
+    }
+
+    fn undo(
+        &self,
+        uffd: &Uffd,
+        range: Range<usize>,
+        denials: &mut BTreeMap<usize, Denial>,
+    ) -> Result<(), Errno> {
+        for (run, replaced) in runs(denials.range(range)) {
+            if replaced {
+                let _passage = Passage::begin(&self.passages);
+                restore(uffd, &run)?;
+            } else {
+                // SAFETY: the pages are our own window's.
+                unsafe { mm::mprotect(run.start as *mut _, run.len(), ALL_RIGHTS)? };
+            }
+            for page in run.step_by(PAGE_SIZE) {
+                denials.remove(&page);
+            }
+        }
         Ok(())
     }
 
@@ -458,13 +485,26 @@ fn table_room(len: usize) -> usize {
     PAGE_SIZE + WindowTable::bytes_for(len)
 }
 
-/// Makes a page that was mapped over part of its window again: registered, and without rights until that is
+/// Neighbours among denied pages, and whether something is mapped over them.
+fn runs<'a>(denials: impl Iterator<Item = (&'a usize, &'a Denial)>) -> Vec<(Range<usize>, bool)> {
+    let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
+    for (&page, denial) in denials {
+        let replaced = matches!(denial, Denial::Bus | Denial::BusReadOnly);
+        match runs.last_mut() {
+            Some((run, same)) if run.end == page && *same == replaced => run.end += PAGE_SIZE,
+            _ => runs.push((page..page + PAGE_SIZE, replaced)),
+        }
+    }
+    runs
+}
+
+/// Makes pages that were mapped over part of their window again: registered, and without rights until that is
 /// done, so that nobody can read zeros there meanwhile.
-fn restore_page(uffd: &Uffd, page: usize) -> Result<(), Errno> {
+fn restore(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: the page holds our mapping of the empty file.
-    unsafe { mm::mmap_anonymous(page as *mut _, PAGE_SIZE, ProtFlags::empty(), flags)? };
-    arm(uffd, &(page..page + PAGE_SIZE))
+    // SAFETY: the pages hold our mapping of the empty file.
+    unsafe { mm::mmap_anonymous(range.start as *mut _, range.len(), ProtFlags::empty(), flags)? };
+    arm(uffd, range)
 }
 
 /// Makes fresh memory without rights a part of its window: registered, then accessible.

@@ -1,11 +1,13 @@
 //! The host MMU against the real kernel: pages keep their bytes on the way into a window and home again.
 
 use elbowroom_machine::{
-    Access, Batches, Errno, HostConfig, HostMmu, Mover, PAGE_SIZE, Replaced, SetupError, UnmapError, Wake,
+    Access, Batches, Denial, Errno, HostConfig, HostMmu, Mover, PAGE_SIZE, Replaced, SetupError, UnmapError,
+    Wake,
 };
 use elbowroom_sync::LockStats;
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
@@ -214,7 +216,7 @@ fn runs_go_in_and_out_across_a_page_that_was_denied() {
     for mover in [Mover::Move, Mover::Copy] {
         let Some(mmu) = mmu(mover) else { return };
         let base = mmu.add_window(64 << 20).unwrap().start + (8 << 20);
-        assert_eq!(mmu.deny(base + 5 * PAGE_SIZE, elbowroom_machine::Denial::Bus, || true), Ok(true));
+        assert_eq!(mmu.deny(base + 5 * PAGE_SIZE, Denial::Bus, || true), Ok(true));
         mmu.allow(base..base + (1 << 20)).unwrap();
         for access in [Access::ReadOnly, Access::ReadTracked] {
             let mut extent = frames(&mmu, 6).unwrap();
@@ -230,6 +232,30 @@ fn runs_go_in_and_out_across_a_page_that_was_denied() {
             mmu.free(extent);
         }
     }
+}
+
+/// Of which a process has only so many.
+#[test]
+fn neighbours_that_are_denied_are_one_mapping() {
+    let mappings = |range: &Range<usize>| {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let address = |hex: &str| usize::from_str_radix(hex, 16).unwrap();
+        let ends = maps.lines().filter_map(|line| line.split(' ').next()?.split_once('-'));
+        ends.filter(|(start, end)| address(start) < range.end && range.start < address(end)).count()
+    };
+    let Some(mmu) = mmu(Mover::Move) else { return };
+    let base = mmu.add_window(64 << 20).unwrap().start + (8 << 20);
+    let range = base..base + 64 * PAGE_SIZE;
+    // From both ends.
+    for page in (0..32).flat_map(|page| [page, 63 - page]) {
+        assert_eq!(mmu.deny(base + page * PAGE_SIZE, Denial::Bus, || true), Ok(true));
+    }
+    assert!(mmu.denies(range.clone()));
+    assert_eq!(mappings(&range), 1);
+    let passages = mmu.passages();
+    mmu.allow(range.clone()).unwrap();
+    assert!(!mmu.denies(range.clone()));
+    assert_eq!((mappings(&range), mmu.passages()), (1, passages + 2));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! report from wherever it ends.
 
 use crate::reason::Counts;
+use crate::sys;
 use elbowroom::{LockUse, Stats};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Write};
@@ -59,6 +60,10 @@ impl Display for Report<'_> {
             line(f, "fault latency", format_args!("p50 {p50}, p99 {p99}, max {max}"))?;
             let (read, written) = (Bytes(stats.read_bytes), Bytes(stats.written_bytes));
             line(f, "input/output", format_args!("{read} read, {written} written"))?;
+            if stats.pswpout > 0 {
+                let [out, back] = [stats.pswpout, stats.pswpin].map(|n| Bytes(n * sys::PAGE as u64));
+                line(f, "swap", format_args!("{out} out, {back} in, {} errors", stats.swap_errors))?;
+            }
             let (reads, writes, lost) = (stats.read_errors, stats.write_errors, stats.lost_dirty_pages);
             line(
                 f,
@@ -204,6 +209,23 @@ mod tests {
         assert_eq!(value["locks"], serde_json::json!({"by_lock": [], "by_caller": []}));
         assert!(report.to_string().contains("1 too_small"));
         assert!(report.to_string().contains("nothing was managed in 3 of them"));
+    }
+
+    #[test]
+    fn what_went_out_is_said_if_anything_did() {
+        let left = Counts::new();
+        let report = |pswpout| Report {
+            stats: Stats { pswpout, pswpin: pswpout / 2, ..Stats::default() },
+            locks: LockUse::default(),
+            forked_unmanaged: 0,
+            left_to_kernel: &left,
+            pid: 9,
+            program: "a",
+            managed: true,
+        };
+        let text = report(512).to_string();
+        assert!(text.contains("\n  swap            2.0 MiB out, 1.0 MiB in, 0 errors\n"), "{text}");
+        assert!(!report(0).to_string().contains("swap"));
     }
 
     #[test]
