@@ -155,9 +155,6 @@ pub trait Mmu: Send + Sync + 'static {
     /// The kernel's: no memory for it.
     fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno>;
 
-    /// Whether accesses to a page in `range` are made to fail until somebody undoes it.
-    fn denies(&self, range: Range<usize>) -> bool;
-
     /// Undoes the denials in `range` that happened before. Whoever denies accesses for a reason that may
     /// change looks at it after a sequentially consistent fence, so who has changed it without a lock puts
     /// one before this call.
@@ -312,10 +309,6 @@ impl Mmu for HostMmu {
         self.deny(addr, denial, wanted)
     }
 
-    fn denies(&self, range: Range<usize>) -> bool {
-        self.denies(range)
-    }
-
     fn allow(&self, range: Range<usize>) -> Result<(), Errno> {
         self.allow(range)
     }
@@ -390,10 +383,6 @@ impl Mmu for SoftMmu {
         // The thread whose access it is waits for an answer, not in the MMU: the denial is the answer, and
         // nothing is recorded.
         Ok(wanted())
-    }
-
-    fn denies(&self, _range: Range<usize>) -> bool {
-        false
     }
 
     fn allow(&self, _range: Range<usize>) -> Result<(), Errno> {

@@ -86,8 +86,10 @@ pub struct FileObject {
     strict: AtomicBool,
     /// A read of it failed since somebody asked last.
     unreadable: AtomicBool,
-    /// Accesses to no page before this one were made to fail since somebody asked last.
+    /// Accesses to pages before this one do not fail, as far as was noted since somebody asked last.
     denied_from: AtomicU64,
+    /// Threads that undo denials of its pages.
+    undoing: AtomicU32,
     /// A folio of it goes from one mapping to another all the time.
     bouncing: AtomicBool,
     /// It is left to the kernel, since it is used through several mappings at once.
@@ -179,6 +181,7 @@ impl FileObject {
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
             denied_from: AtomicU64::new(NONE_DENIED),
+            undoing: AtomicU32::new(0),
             bouncing: AtomicBool::new(false),
             aliased: AtomicBool::new(false),
             mark: AtomicU64::new(0),
@@ -415,16 +418,31 @@ impl FileObject {
         fence(Ordering::SeqCst);
     }
 
-    /// If that was noted since the last call of a page that is inside the file now: how many pages the file
-    /// has. Call it after whatever makes such accesses succeed.
-    pub(crate) fn take_denied(&self) -> Option<u64> {
+    /// If that was noted of a page that is inside the file now: how many pages the file has. Their denials
+    /// are to be undone, and [`FileObject::end_undoing`] is to be called then. Call it after whatever makes
+    /// such accesses succeed.
+    ///
+    /// The same while another thread undoes them, which may not have come to all: whoever has made a file
+    /// grow goes on only when its pages can be accessed.
+    pub(crate) fn begin_undoing(&self) -> Option<u64> {
         fence(Ordering::SeqCst);
-        let end = self.size_pages();
-        if self.denied_from.load(Ordering::Acquire) >= end {
+        if self.denied_from.load(Ordering::Acquire) == NONE_DENIED {
             return None;
         }
-        self.denied_from.swap(NONE_DENIED, Ordering::AcqRel);
-        Some(end)
+        self.undoing.fetch_add(1, Ordering::SeqCst);
+        let end = self.size_pages();
+        // From there on it stays noted: an access there may be about to fail just now.
+        let from = self.denied_from.fetch_max(end, Ordering::SeqCst);
+        if from < end || self.undoing.load(Ordering::SeqCst) > 1 {
+            return Some(end);
+        }
+        self.end_undoing();
+        None
+    }
+
+    /// They are undone.
+    pub(crate) fn end_undoing(&self) {
+        self.undoing.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Notes that a folio goes from one mapping to another all the time.

@@ -146,7 +146,7 @@ impl<P: Platform> Spaces<P> {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use crate::{Advice, Config, Host, Manager, MapRequest, Place, Prot, Sharing};
+    use crate::{Advice, Config, Host, Manager, MapRequest, Prot, Sharing, Soft};
     use elbowroom_machine::{Errno, PAGE_SIZE};
 
     /// Undoing a denial takes the page's rights away for a moment: not for nothing, with each write(2).
@@ -159,17 +159,9 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(PAGE_SIZE as u64).unwrap();
         let object = manager.open(file.path(), true).unwrap();
-        let request = MapRequest {
-            place: Place::Anywhere,
-            len: 4 * PAGE_SIZE,
-            prot: Prot::READ,
-            may_write: true,
-            sharing: Sharing::Shared,
-            object: Some(object.clone()),
-            offset: 0,
-            populate: false,
-            locked: false,
-        };
+        let memory = MapRequest::private_memory(4 * PAGE_SIZE);
+        let (prot, sharing, file_object) = (Prot::READ, Sharing::Shared, Some(object.clone()));
+        let request = MapRequest { prot, sharing, object: file_object, ..memory };
         let start = space.map(request).unwrap();
         let page = |number: usize| start + number * PAGE_SIZE..start + (number + 1) * PAGE_SIZE;
         let denied = || (0..4).map(|number| manager.core().mmu.denies(page(number))).collect::<Vec<_>>();
@@ -188,5 +180,26 @@ mod tests {
         assert_eq!(space.advise(start, 3 * PAGE_SIZE, Advice::PopulateRead), Ok(()));
         space.unmap(start, 4 * PAGE_SIZE).unwrap();
         assert_eq!(denied(), [false; 4]);
+    }
+
+    /// Whoever made a file grow must not go on while the flusher is not through with what it took.
+    #[test]
+    fn denials_are_undone_by_all_who_come_meanwhile() {
+        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(2 * PAGE_SIZE as u64).unwrap();
+        let object = manager.open(file.path(), true).unwrap();
+        assert_eq!(object.begin_undoing(), None);
+        object.note_denied(1);
+        assert_eq!(object.begin_undoing(), Some(2));
+        assert_eq!(object.begin_undoing(), Some(2), "the first is not through");
+        object.end_undoing();
+        object.end_undoing();
+        assert_eq!(object.begin_undoing(), None);
+        object.note_denied(5);
+        assert_eq!(object.begin_undoing(), None, "it is beyond the end");
+        file.as_file().set_len(6 * PAGE_SIZE as u64).unwrap();
+        manager.resized(&object, 0..0);
+        assert_eq!(object.begin_undoing(), None, "that has undone it");
     }
 }

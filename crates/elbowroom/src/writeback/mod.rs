@@ -236,36 +236,28 @@ impl<P: Platform> Writeback<P> {
     /// Undoes the denials of a file's pages in its mappings: whatever made an access fail may be over; if
     /// not, it fails again. Pages beyond its end stay denied.
     pub(crate) fn allow_again(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
-        let mut inside = object.take_denied();
-        while let Some(end) = inside {
-            let (mut all, mut beyond) = (true, false);
-            // Who maps it later finds no denials: mapping undoes them.
-            for mapper in self.mappers(object, &ALL_PAGES, Which::All) {
-                let mapped = match obstacle {
-                    Obstacle::Skip => mapper.mapped_now(object, &ALL_PAGES, Which::All),
-                    Obstacle::Wait => self.mapped_still(&mapper, object, &ALL_PAGES, Which::All),
-                };
-                // Not with the lock.
-                let ranges = mapped.map(|(_, mapped)| mapped);
-                all &= ranges.is_some();
-                for mapping in ranges.into_iter().flatten() {
-                    let border = (mapping.page_numbers(&(0..end)).end << PAGE_SHIFT) as usize;
-                    all &= self.mmu.allow(mapping.range.start..border).is_ok();
-                    beyond |= self.mmu.denies(border..mapping.range.end);
-                }
+        let Some(end) = object.begin_undoing() else { return };
+        let (inside, mut all) = (0..end, true);
+        // Who maps it later finds no denials: mapping undoes them.
+        for mapper in self.mappers(object, &ALL_PAGES, Which::All) {
+            let mapped = match obstacle {
+                Obstacle::Skip => mapper.mapped_now(object, &ALL_PAGES, Which::All),
+                Obstacle::Wait => self.mapped_still(&mapper, object, &ALL_PAGES, Which::All),
+            };
+            // Not with the lock.
+            let ranges = mapped.map(|(_, mapped)| mapped);
+            all &= ranges.is_some();
+            for mapping in ranges.into_iter().flatten() {
+                let border = (mapping.page_numbers(&inside).end << PAGE_SHIFT) as usize;
+                all &= self.mmu.allow(mapping.range.start..border).is_ok();
             }
-            if beyond {
-                object.note_denied(end);
-            }
-            if !all {
-                // Tried again later: a mapping was in change, or the kernel refused.
-                object.note_denied(0);
-                object.note_unreadable();
-                return;
-            }
-            // Whoever made it grow before that was noted has undone nothing.
-            inside = if object.size_pages() > end { object.take_denied() } else { None };
         }
+        if !all {
+            // Tried again later: a mapping was in change, or the kernel refused.
+            object.note_denied(0);
+            object.note_unreadable();
+        }
+        object.end_undoing();
     }
 
     /// Frees the memory that nobody maps any more, and writes back and closes the files, if they are to be
