@@ -1,7 +1,7 @@
 //! The library that `elbowroom run` preloads into a program.
 //!
 //! It stands before libc's functions that map, read, write, sync and resize files, that end or replace the
-//! process, and that set signal dispositions. Mappings that qualify (policy.rs) are made by the manager;
+//! process, and that set signal dispositions. Mappings that qualify (rules/map.rs) are made by the manager;
 //! everything else goes to the kernel unchanged and is counted by reason. Without the environment variable
 //! [`config::VARIABLE`], everything does.
 //!
@@ -13,9 +13,9 @@
 //! * the read family, lseek and ioctl: they must see what was stored through mappings.
 //! * fsync and relatives, close: they report the file's write-back error.
 //! * fopen, fdopen, freopen, fclose, dup2: stdio reads and writes with internal calls that cannot be
-//!   interposed, so files that it writes are left to the kernel (interpose/stdio.rs); dprintf.
-//! * aio_read, io_submit and relatives: as for stdio (interpose/aio.rs).
-//! * vmsplice and the send family: a zero-copy send must not take pages that move (interpose/lend.rs).
+//!   interposed, so files that it writes are left to the kernel (agent/stdio.rs); dprintf.
+//! * aio_read, io_submit and relatives: as for stdio (agent/aio.rs).
+//! * vmsplice and the send family: a zero-copy send must not take pages that move (agent/lend.rs).
 //! * _exit, abort, the exec family, posix_spawn, system, popen, clone, vfork, _Fork; exit, quick_exit and
 //!   fork by libc's own hooks: dirty pages are written back first. fork itself, so that it can fail.
 //! * sigaction and relatives, the signal mask, longjmp and pthread_create: see [`signals`].
@@ -31,37 +31,22 @@
 //!
 //! # Concurrency
 //! A thread of the program that calls in takes no lock and allocates nothing; it blocks its signals while a
-//! service thread works for it (request.rs). So all of this may be called in signal handlers, except that the
-//! first mapping that qualifies starts threads. Service threads (service.rs) have a file table of their own,
+//! service thread works for it (agent/request.rs). So all of this may be called in signal handlers, except that the
+//! first mapping that qualifies starts threads. Service threads (agent/service.rs) have a file table of their own,
 //! block all signals but libc's two, never touch the program's memory, and their own calls of interposed
 //! functions go straight to the kernel. State that a forked child must not inherit is wiped by the kernel
-//! (state.rs).
+//! (base/state.rs).
 
-mod allocator;
-mod coherence;
-mod config;
-mod contention;
-mod end;
-mod fork;
-mod ids;
-mod inherit;
-mod interpose;
-mod limits;
-mod policy;
-mod real;
-mod reason;
-mod request;
-mod reserve;
-mod serve;
-mod service;
-mod signals;
-mod state;
-mod stderr;
-mod streams;
-mod summary;
-mod sys;
-mod word_lock;
+mod base;
+mod rules;
 
+mod agent;
+mod process;
+
+mod abi;
+
+use base::{allocator, config, real, reserve, state, stderr, sys, tree};
+use process::{end, fork};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
@@ -87,16 +72,17 @@ unsafe extern "C" fn construct() {
     let text = unsafe { CStr::from_ptr(text) };
     match config::Options::parse(OsStr::from_bytes(text.to_bytes())) {
         Ok(options) => {
-            end::remember_stderr();
+            stderr::remember();
             let own = options.swap_bytes > 0 && allocator::is_in_the_executable();
             state::OWN_ALLOCATOR.store(own, Ordering::Release);
             state::set_up(options);
-            fork::set_up();
+            fork::register();
+            tree::set_up();
             register_ends();
         }
         Err(error) => {
-            sys::write_stderr(format!("elbowroom: {error}\n").as_bytes());
-            sys::exit_group(service::CANNOT_RUN_STATUS);
+            stderr::write(format!("elbowroom: {error}\n").as_bytes());
+            sys::exit_group(sys::CANNOT_RUN_STATUS);
         }
     }
 }

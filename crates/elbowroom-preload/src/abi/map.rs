@@ -1,0 +1,15 @@
+//! mmap, munmap and mremap.
+
+use crate::agent::{remap, unmap};
+use crate::process::start;
+use libc::{c_int, c_void, off_t, size_t};
+
+export! {
+    mmap(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void
+        = start::map;
+    mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void
+        = start::map;
+    munmap(addr: *mut c_void, len: size_t) -> c_int = unmap::unmap;
+    mremap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void
+        = remap::remap;
+}

@@ -1,0 +1,99 @@
+//! Asynchronous reads and writes: those of libc, made by threads of its own inside libc, and those of libaio,
+//! made by the kernel after the call has returned. Neither can be framed, so a file that they use is left to
+//! the kernel from then on (stdio.rs).
+
+use super::stdio::leave_for_good;
+use crate::base::real;
+use crate::base::state;
+use crate::base::streams::Kind;
+use crate::base::sys;
+use libc::{aiocb, c_int, c_long, c_void, sigevent};
+
+/// Where the descriptor is in libaio's (and the kernel's) iocb.
+const IOCB_FD: usize = 20;
+
+/// The 32-bit number at an address of the program's, if it can be read.
+fn number_at(at: usize) -> Option<c_int> {
+    let mut number: c_int = 0;
+    let len = size_of::<c_int>();
+    let copied = sys::copy_checked(at, (&raw mut number).addr(), len);
+    (copied == len).then_some(number)
+}
+
+fn pointer_at(at: usize) -> Option<usize> {
+    let mut pointer = 0usize;
+    let len = size_of::<usize>();
+    let copied = sys::copy_checked(at, (&raw mut pointer).addr(), len);
+    (copied == len).then_some(pointer)
+}
+
+/// The file of a request is left to the kernel. What cannot be read, the call itself refuses.
+fn before(block: usize, fd_offset: usize, kind: Kind) -> Result<(), c_int> {
+    if state::for_program().is_none() || block == 0 {
+        return Ok(());
+    }
+    let kept = sys::errno();
+    let fd = number_at(block + fd_offset);
+    sys::set_errno(kept);
+    fd.map_or(Ok(()), |fd| leave_for_good(fd, kind))
+}
+
+/// The same for each of `n` requests of a list.
+fn before_all(blocks: usize, n: i64, fd_offset: usize) -> Result<(), c_int> {
+    for index in 0..usize::try_from(n).unwrap_or(0) {
+        match pointer_at(blocks + index * size_of::<usize>()) {
+            // What it does is not looked at: writing is the stricter assumption.
+            Some(block) => before(block, fd_offset, Kind::Writer)?,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+pub unsafe fn read(block: *mut aiocb) -> c_int {
+    match before(block.addr(), std::mem::offset_of!(aiocb, aio_fildes), Kind::Reader) {
+        // SAFETY: the caller's promise.
+        Ok(()) => unsafe { real::aio_read64(block.cast()) },
+        Err(errno) => sys::fail(errno),
+    }
+}
+
+pub unsafe fn write(block: *mut aiocb) -> c_int {
+    match before(block.addr(), std::mem::offset_of!(aiocb, aio_fildes), Kind::Writer) {
+        // SAFETY: the caller's promise.
+        Ok(()) => unsafe { real::aio_write64(block.cast()) },
+        Err(errno) => sys::fail(errno),
+    }
+}
+
+pub unsafe fn sync(operation: c_int, block: *mut aiocb) -> c_int {
+    // What mappings have stored is part of what is synced: it is written when the file goes to the kernel.
+    match before(block.addr(), std::mem::offset_of!(aiocb, aio_fildes), Kind::Reader) {
+        // SAFETY: the caller's promise.
+        Ok(()) => unsafe { real::aio_fsync64(operation, block.cast()) },
+        Err(errno) => sys::fail(errno),
+    }
+}
+
+pub unsafe fn list(mode: c_int, blocks: *const *mut aiocb, n: c_int, event: *mut sigevent) -> c_int {
+    let kept = sys::errno();
+    let ready = before_all(blocks.addr(), n.into(), std::mem::offset_of!(aiocb, aio_fildes));
+    sys::set_errno(kept);
+    match ready {
+        // SAFETY: the caller's promise.
+        Ok(()) => unsafe { real::lio_listio64(mode, blocks.cast(), n, event.cast()) },
+        Err(errno) => sys::fail(errno),
+    }
+}
+
+/// libaio's, which gives the negative errno and leaves `errno` alone.
+pub unsafe fn submit(context: *mut c_void, n: c_long, blocks: *const *mut c_void) -> c_int {
+    let kept = sys::errno();
+    let done = before_all(blocks.addr(), n, IOCB_FD).and_then(|()| {
+        // SAFETY: the kernel checks all of it.
+        let r = unsafe { libc::syscall(libc::SYS_io_submit, context, n, blocks) };
+        if r < 0 { Err(sys::errno()) } else { Ok(r as c_int) }
+    });
+    sys::set_errno(kept);
+    done.unwrap_or_else(|errno| -errno)
+}

@@ -1,0 +1,298 @@
+//! The buffers of a read or write: what of the program's memory takes part, and the transfer itself.
+//!
+//! Whatever is looked at through the program's pointers is copied by the kernel, which checks them: a bad one
+//! is the call's EFAULT, not a signal.
+
+use crate::base::reserve::{BOUNCE_BYTES, Buffer};
+use crate::base::sys::{self, PAGE};
+use elbowroom::Manager;
+use libc::{c_int, c_long, c_void, iovec, ssize_t};
+
+/// The kernel transfers no more in one call (Linux: `MAX_RW_COUNT`).
+const MOST_BYTES: usize = i32::MAX as usize & !(PAGE - 1);
+/// The kernel takes no more parts (Linux: `UIO_MAXIOV`).
+const MOST_PARTS: usize = 1024;
+/// An address that no program has anything at.
+const BAD_ADDRESS: *mut c_void = std::ptr::without_provenance_mut(8);
+/// How many parts are looked at together: few, for the stacks of signal handlers.
+const PARTS_AT_ONCE: usize = 16;
+
+/// Where in the file a call reads or writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// At the descriptor's position, which it moves.
+    Cursor,
+    /// There. Negative offsets never come here: the kernel refuses them.
+    Offset(u64),
+}
+
+impl At {
+    /// For a call with an explicit offset; `None` if the kernel will refuse it.
+    pub fn offset(offset: i64) -> Option<Self> {
+        u64::try_from(offset).ok().map(Self::Offset)
+    }
+}
+
+/// Which way the bytes go, as seen by the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// To its memory.
+    Read,
+    /// From its memory.
+    Write,
+}
+
+/// What the program gave.
+#[derive(Clone, Copy)]
+pub enum Given {
+    /// One buffer.
+    One(iovec),
+    /// That many parts, of readv and relatives.
+    Many(*const iovec, c_int),
+}
+
+impl Given {
+    /// One buffer.
+    pub fn one(base: *mut c_void, len: usize) -> Self {
+        Self::One(iovec { iov_base: base, iov_len: len })
+    }
+
+    /// Whether it is one buffer that has no managed memory.
+    pub fn is_plain(&self, manager: &Manager) -> bool {
+        matches!(self, Self::One(part) if !in_windows(manager, part))
+    }
+
+    /// Looks at all of it; `None`: the kernel will refuse the call, or has nothing to do.
+    pub fn check(self, manager: &Manager) -> Option<Buffers> {
+        self.check_by(&|part| in_windows(manager, part))
+    }
+
+    fn check_by(self, in_windows: &dyn Fn(&iovec) -> bool) -> Option<Buffers> {
+        let possible = |part: &iovec| {
+            let end = (part.iov_base as usize).checked_add(part.iov_len)?;
+            (end <= isize::MAX as usize).then_some(part.iov_len)
+        };
+        let (mut total, mut managed) = (0usize, false);
+        match self {
+            Self::One(part) => {
+                total = possible(&part)?;
+                managed = in_windows(&part);
+            }
+            Self::Many(parts, n) => {
+                let n = usize::try_from(n).ok().filter(|n| (1..=MOST_PARTS).contains(n))?;
+                let mut here = [NO_PART; PARTS_AT_ONCE];
+                for first in (0..n).step_by(PARTS_AT_ONCE) {
+                    for part in look(parts, first..n, &mut here)? {
+                        total = total.saturating_add(possible(part)?);
+                        managed |= in_windows(part);
+                    }
+                }
+            }
+        }
+        Some(Buffers { given: self, total: total.min(MOST_BYTES), managed })
+    }
+}
+
+/// Buffers that were looked at.
+pub struct Buffers {
+    given: Given,
+    /// Their bytes, as far as one call takes them.
+    pub total: usize,
+    /// Whether managed memory is among them.
+    pub managed: bool,
+}
+
+const NO_PART: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// The parts from number `range.start` on, as many as fit; `None` if they are not readable.
+fn look(
+    parts: *const iovec,
+    range: std::ops::Range<usize>,
+    to: &mut [iovec; PARTS_AT_ONCE],
+) -> Option<&[iovec]> {
+    let to = &mut to[..range.len().min(PARTS_AT_ONCE)];
+    let from = (parts as usize).wrapping_add(range.start * size_of::<iovec>());
+    let copied = sys::copy_checked(from, to.as_mut_ptr() as usize, size_of_val(to));
+    (copied == size_of_val(to)).then_some(to)
+}
+
+fn in_windows(manager: &Manager, part: &iovec) -> bool {
+    part.iov_len > 0 && manager.windows().intersects(part.iov_base as usize, part.iov_len)
+}
+
+impl Buffers {
+    /// Does it, through a buffer of our own if managed memory takes part.
+    pub fn transfer(&self, way: Way, fd: c_int, at: At, flags: c_int) -> ssize_t {
+        if self.managed { self.bounce(way, fd, at, flags) } else { direct(way, fd, self.given, at, flags) }
+    }
+
+    fn bounce(&self, way: Way, fd: c_int, at: At, flags: c_int) -> ssize_t {
+        let Some(buffer) = Buffer::new(self.total.next_multiple_of(PAGE).clamp(PAGE, BOUNCE_BYTES)) else {
+            return sys::fail(libc::ENOMEM) as ssize_t;
+        };
+        let mut done = 0;
+        while done < self.total {
+            let mut len = (self.total - done).min(buffer.len());
+            let at = match at {
+                At::Cursor => At::Cursor,
+                At::Offset(offset) => At::Offset(offset + done as u64),
+            };
+            if way == Way::Write {
+                len = self.scatter(way, done, buffer.at() as usize, len);
+                if len == 0 && done == 0 {
+                    // The kernel says what else is wrong first, and what a write without a readable byte
+                    // changes.
+                    return direct(way, fd, Given::one(BAD_ADDRESS, self.total), at, flags);
+                }
+                if len == 0 {
+                    break;
+                }
+            }
+            let n = direct(way, fd, Given::one(buffer.at(), len), at, flags);
+            let Ok(mut n) = usize::try_from(n) else {
+                return if done > 0 { done as ssize_t } else { -1 };
+            };
+            let short = n < len;
+            if way == Way::Read {
+                let copied = self.scatter(way, done, buffer.at() as usize, n);
+                if copied < n {
+                    if matches!(at, At::Cursor) {
+                        // What could not be put where the program wanted it was not read.
+                        sys::move_back(fd, n - copied);
+                    }
+                    n = copied;
+                    done += n;
+                    break;
+                }
+            }
+            done += n;
+            if short {
+                return done as ssize_t;
+            }
+        }
+        if done == 0 && self.total > 0 { sys::fail(libc::EFAULT) as ssize_t } else { done as ssize_t }
+    }
+
+    /// Copies `len` bytes between the buffer and the parts from their byte `skip` on; gives how many, fewer
+    /// at a bad address.
+    fn scatter(&self, way: Way, mut skip: usize, buffer: usize, len: usize) -> usize {
+        let (parts, n) = match &self.given {
+            Given::One(part) => (std::ptr::from_ref(part), 1),
+            Given::Many(parts, n) => (*parts, *n as usize),
+        };
+        let mut done = 0;
+        let mut here = [NO_PART; PARTS_AT_ONCE];
+        for first in (0..n).step_by(PARTS_AT_ONCE) {
+            let Some(some) = look(parts, first..n, &mut here) else { return done };
+            for part in some {
+                if skip >= part.iov_len {
+                    skip -= part.iov_len;
+                    continue;
+                }
+                let there = part.iov_base as usize + skip;
+                let n = (part.iov_len - skip).min(len - done);
+                skip = 0;
+                let copied = match way {
+                    Way::Write => sys::copy_checked(there, buffer + done, n),
+                    Way::Read => sys::copy_checked(buffer + done, there, n),
+                };
+                done += copied;
+                if copied < n || done == len {
+                    return done;
+                }
+            }
+        }
+        done
+    }
+}
+
+/// The system call.
+fn direct(way: Way, fd: c_int, given: Given, at: At, flags: c_int) -> ssize_t {
+    let fd = fd as c_long;
+    let (parts, n) = match &given {
+        Given::One(part) if flags == 0 => {
+            let (base, len) = (part.iov_base, part.iov_len);
+            // SAFETY: the buffer is the program's own, or ours; the kernel checks it.
+            return unsafe {
+                match (way, at) {
+                    (Way::Read, At::Cursor) => libc::syscall(libc::SYS_read, fd, base, len),
+                    (Way::Write, At::Cursor) => libc::syscall(libc::SYS_write, fd, base, len),
+                    (Way::Read, At::Offset(at)) => libc::syscall(libc::SYS_pread64, fd, base, len, at),
+                    (Way::Write, At::Offset(at)) => libc::syscall(libc::SYS_pwrite64, fd, base, len, at),
+                }
+            } as ssize_t;
+        }
+        Given::One(part) => (std::ptr::from_ref(part), 1),
+        Given::Many(parts, n) => (*parts, *n),
+    };
+    let call = if way == Way::Read { libc::SYS_preadv2 } else { libc::SYS_pwritev2 };
+    let offset = match at {
+        At::Cursor => -1,
+        At::Offset(offset) => offset as c_long,
+    };
+    // SAFETY: the parts are the program's own; the kernel checks them. The second half of the offset is
+    // unused on 64-bit machines, except that both halves are -1 for the position.
+    unsafe { libc::syscall(call, fd, parts, n as c_long, offset, offset >> 63, flags as c_long) as ssize_t }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn part(bytes: &mut [u8]) -> iovec {
+        iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    }
+
+    fn bounced(way: Way, file: &std::fs::File, parts: &[iovec], at: At) -> ssize_t {
+        let given = Given::Many(parts.as_ptr(), parts.len() as c_int);
+        given.check_by(&|_| true).unwrap().transfer(way, file.as_raw_fd(), at, 0)
+    }
+
+    #[test]
+    fn a_bounced_transfer_moves_the_same_bytes() {
+        let file = std::fs::File::from(memory_file());
+        let mut bytes: Vec<u8> = (0..3 << 20).map(|i: usize| (i % 251) as u8).collect();
+        let (left, right) = bytes.split_at_mut(1_234_567);
+        let mut parts = vec![part(&mut []); 20];
+        parts.extend([part(left), part(&mut []), part(right)]);
+        assert_eq!(bounced(Way::Write, &file, &parts, At::Offset(7)), 3 << 20);
+        let mut back = vec![0; 4 << 20];
+        let (left, right) = back.split_at_mut(2_000_003);
+        assert_eq!(bounced(Way::Read, &file, &[part(left), part(right)], At::Offset(7)), 3 << 20);
+        assert_eq!(&back[..3 << 20], &bytes);
+        assert!(back[3 << 20..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_bad_address_is_efault_or_a_short_count() {
+        let file = std::fs::File::from(memory_file());
+        let mut good = [1; 100];
+        let bad = iovec { iov_base: 8 as *mut c_void, iov_len: 100 };
+        assert_eq!(bounced(Way::Write, &file, &[part(&mut good), bad], At::Cursor), 100);
+        assert_eq!((bounced(Way::Write, &file, &[bad], At::Cursor), sys::errno()), (-1, libc::EFAULT));
+        assert_eq!((bounced(Way::Read, &file, &[bad], At::Offset(0)), sys::errno()), (-1, libc::EFAULT));
+    }
+
+    #[test]
+    fn what_the_kernel_will_refuse_is_left_to_it() {
+        let never = |_: &iovec| false;
+        let check = |given: Given| given.check_by(&never).map(|buffers| buffers.total);
+        let base = 4096 as *mut c_void;
+        assert_eq!(check(Given::one(base, usize::MAX)), None);
+        assert_eq!(check(Given::one(base, isize::MAX as usize + 1)), None);
+        assert_eq!(check(Given::one(base, 1 << 40)), Some(MOST_BYTES));
+        assert_eq!(check(Given::Many(64 as *const iovec, 3)), None);
+        let parts = [iovec { iov_base: base, iov_len: 10 }; 40];
+        assert_eq!(check(Given::Many(parts.as_ptr(), 40)), Some(400));
+        assert_eq!(check(Given::Many(parts.as_ptr(), 0)), None);
+        assert_eq!(check(Given::Many(parts.as_ptr(), -1)), None);
+        assert_eq!(check(Given::Many(parts.as_ptr(), 1025)), None);
+    }
+
+    fn memory_file() -> std::os::fd::OwnedFd {
+        use std::os::fd::FromRawFd;
+        // SAFETY: a new descriptor that nobody else owns.
+        unsafe { std::os::fd::OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), 0)) }
+    }
+}

@@ -1,0 +1,28 @@
+//! Writing back all that was stored through mappings.
+
+use super::request::{self, Op};
+use crate::base::report::Buffer;
+use crate::base::{state, stderr};
+use std::fmt::Write;
+
+/// Writes dirty pages back, as far as there are any. Also for children that share the memory: they may be
+/// about to run something that reads the files.
+pub fn flush() {
+    let Some((process, manager)) = state::alive() else { return };
+    if manager.dirty_pages() == 0 {
+        return;
+    }
+    if let Err(errno) = request::submit(process, Op::FlushAll)
+        && stderr::is_unchanged()
+    {
+        say_not_written(errno);
+    }
+}
+
+/// Not inlined: its buffer is not on the stack of who succeeds.
+#[inline(never)]
+fn say_not_written(errno: i32) {
+    let mut text = Buffer::<128>::new();
+    let _ = writeln!(text, "elbowroom: stores to mapped files could not be written back: errno {errno}");
+    stderr::write(text.as_bytes());
+}

@@ -1,0 +1,29 @@
+//! Between the program's threads and the manager: requests and the threads that serve them, and what a call
+//! of the program's comes to.
+//!
+//! A function here that a shim calls takes libc's arguments. It asks with one or two atomic loads whether the
+//! call concerns the manager, and otherwise does what libc does.
+
+pub mod advise;
+pub mod aio;
+pub mod coherence;
+pub mod file_table;
+pub mod flush;
+pub mod lend;
+pub mod map;
+pub mod open;
+pub mod ranges;
+pub mod read;
+pub mod remap;
+pub mod report;
+pub mod request;
+pub mod resize;
+pub mod rest;
+pub mod seek;
+pub mod serve;
+pub mod service;
+pub mod stdio;
+pub mod sync;
+pub mod transfer;
+pub mod unmap;
+pub mod write;

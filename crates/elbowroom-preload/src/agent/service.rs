@@ -1,0 +1,450 @@
+//! The service threads: they start the manager, serve requests, and watch for the end of the program.
+//!
+//! The first service thread gives itself an empty file table (docs/decisions/0002) and starts the manager;
+//! all others, the manager's included, are its children and share that table. One worker of a lane is always
+//! free: a worker that takes a request while no other waits starts another, up to a bound.
+//!
+//! One thread more, the watcher, stays in the program's file table. It sleeps until the program's last thread
+//! has ended after its main thread left by pthread_exit: libc counts our threads and would wait for them for
+//! ever, so the watcher calls exit(0), with the program's descriptors there for stdio to flush to.
+//!
+//! Synchronization: requests come over the lanes (request.rs); between a lane and its workers stands a queue
+//! under a mutex that only service threads take.
+
+use super::file_table;
+use super::request::{Answer, Op, Request};
+use super::rest::{self, Copying};
+use super::serve;
+use crate::base::config::{Io, Mmu, Options, Sharing};
+use crate::base::lane::{LaneKind, Node};
+use crate::base::real;
+use crate::base::reason::Reason;
+use crate::base::reserve;
+use crate::base::state::{self, ALIVE, FAILED, NONE, Process, STARTING};
+use crate::base::stderr;
+use crate::base::sys::{self, Except, SignalsBlocked};
+use crate::base::tree;
+use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Origin, Space};
+use elbowroom_store::open_briefly;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Workers per lane, by [`LaneKind`]. Each weighs about half a megabyte (its stack and its part of the heap);
+/// what they wait for ends without the help of another worker, so few are enough.
+const MAX_WORKERS: [u32; 2] = [16, 4];
+/// Bytes of stack of a service thread.
+const STACK_BYTES: usize = 512 << 10;
+/// How often the end of the main thread is looked for.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The manager of this process, started if need be; `None` if it cannot be had (counted).
+///
+/// The first call of a process starts threads, which is more than a signal handler may do; later calls only
+/// wait.
+pub fn manager(process: &'static Process) -> Option<&'static Manager> {
+    if process.phase.compare_exchange(NONE, STARTING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        start(process);
+    }
+    loop {
+        match process.phase.load(Ordering::Acquire) {
+            ALIVE => return process.manager(),
+            STARTING => sys::futex_wait(&process.phase, STARTING, None),
+            _ => {
+                process.count(Reason::ManagerUnavailable);
+                return None;
+            }
+        }
+    }
+}
+
+fn start(process: &'static Process) {
+    let reserve = || reserve::prepare(state::options().map_or(0, |options| options.memory_bytes));
+    start_threads(process, reserve, move || first_thread(process));
+}
+
+/// Starts, after `prepare`, the watcher, and a thread that does `first`, after which the manager serves or
+/// has failed.
+fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl FnOnce() + Send + 'static) {
+    let kept = sys::errno();
+    // What libc and std call on this thread while it makes threads goes straight to the kernel.
+    state::set_service_thread(true);
+    let blocked = SignalsBlocked::new(Except::LibcInternal);
+    prepare();
+    let spawned =
+        spawn("elbowroom-watch", move || watch(process)).and_then(|()| spawn("elbowroom-svc", first));
+    if let Err(error) = spawned {
+        fail(process, format!("cannot start a thread: {error}"));
+    }
+    while process.phase.load(Ordering::Acquire) == STARTING {
+        sys::futex_wait(&process.phase, STARTING, None);
+    }
+    drop(blocked);
+    state::set_service_thread(false);
+    sys::set_errno(kept);
+    if process.phase.load(Ordering::Acquire) == FAILED {
+        report_failure(process);
+    }
+    if state::options().is_some_and(|options| !options.quiet) {
+        // SAFETY: leaked before the phase was set.
+        let note = unsafe { process.note.load(Ordering::Acquire).as_ref() };
+        note.iter().for_each(|note| stderr::write(format!("elbowroom: {note}\n").as_bytes()));
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let body = move || {
+        state::enter_service_thread();
+        body();
+    };
+    std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body).map(drop)
+}
+
+fn fail(process: &Process, why: String) {
+    process.set_error(why);
+    set_phase(process, FAILED);
+}
+
+fn set_phase(process: &Process, phase: u32) {
+    process.phase.store(phase, Ordering::Release);
+    sys::futex_wake(process.phase.as_ptr(), i32::MAX);
+}
+
+/// Says why the manager did not start, once in a process. The program goes on without: `elbowroom run` has
+/// found out before that a manager can work here, and what the program has done since to its limits or its
+/// system is no reason to end it.
+fn report_failure(process: &Process) {
+    if state::options().is_none_or(|options| options.quiet) {
+        return;
+    }
+    let why = process.error().unwrap_or("unknown reason");
+    stderr::write(format!("elbowroom: running without a manager: {why}\n").as_bytes());
+}
+
+fn first_thread(process: &'static Process) {
+    let Some(options) = state::options() else { return fail(process, "no options".to_owned()) };
+    if let Err(error) = file_table::make_empty() {
+        return fail(
+            process,
+            format!("cannot get a file table of its own (Linux 5.9 or later has it): {error}"),
+        );
+    }
+    report_panics();
+    let mut config = config(options);
+    if options.swap_by_default {
+        swap_that_can_be_had(process, &mut config);
+    }
+    let (manager, space) = match Manager::start(config) {
+        Ok(started) => started,
+        Err(error) => return fail(process, error.to_string()),
+    };
+    if options.contention {
+        manager.locks().count_in_detail();
+    }
+    // It lives as long as the process: pointers to it are read without locks, by forked children too.
+    serve_with(process, Box::leak(Box::new(manager)), space);
+}
+
+/// Starts the threads that serve requests.
+fn serve_with(process: &'static Process, manager: &'static Manager, space: Space<Host>) {
+    let pool = Arc::new(Pool {
+        process,
+        manager,
+        space,
+        queues: Default::default(),
+        wanted: Default::default(),
+        house_bell: AtomicU32::new(0),
+    });
+    let house = pool.clone();
+    let spawned = pool
+        .spawn_worker(LaneKind::Ordinary)
+        .and_then(|()| pool.spawn_worker(LaneKind::Ending))
+        .and_then(|()| spawn("elbowroom-house", move || keep_house(&house)));
+    if let Err(error) = spawned {
+        return fail(process, format!("cannot start a thread: {error}"));
+    }
+    process.set_manager(manager);
+    set_phase(process, ALIVE);
+}
+
+/// In a forked child, on its only thread: has the copy of its parent's manager go on. `false`: it cannot, and
+/// that was said.
+pub fn take_over(process: &'static Process, manager: &'static Manager, copying: &'static Copying) -> bool {
+    let first = move || {
+        let renewed = file_table::inherit(&copying.opened, copying.rest.top).and_then(|()| {
+            let renewed = manager.renew(&copying.rest.inheritance);
+            renewed.map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
+        });
+        match renewed {
+            Ok(space) => serve_with(process, manager, space),
+            Err(error) => {
+                fail(process, format!("a forked child cannot go on with the memory it has: {error}"));
+            }
+        }
+    };
+    process.phase.store(STARTING, Ordering::Release);
+    start_threads(process, || (), first);
+    process.phase.load(Ordering::Acquire) == ALIVE
+}
+
+/// Nobody has asked for swap, so what this process cannot have, it does without: it may not see the directory
+/// that the command saw, or not write there, and the disk is not as empty any more.
+fn swap_that_can_be_had(process: &Process, config: &mut Config) {
+    let Some(dir) = config.swap_dir.clone().filter(|_| config.swap > 0) else { return };
+    let default = DefaultSwap::of(config.memory, &dir);
+    config.swap = config.swap.min(default.bytes);
+    if config.swap > 0 {
+        return;
+    }
+    (config.swap_dir, config.private_writes) = (None, false);
+    state::leave_private();
+    if let Some(lack) = default.lack {
+        let dir = dir.display();
+        let note =
+            format!("anonymous memory stays with the kernel, since {dir} has no place for swap: {lack}");
+        process.note.store(Box::into_raw(Box::new(note)), Ordering::Release);
+    }
+}
+
+fn config(options: &Options) -> Config {
+    Config {
+        memory: options.memory_bytes,
+        engine: match options.io {
+            Io::Auto => EngineKind::Auto,
+            Io::Uring => EngineKind::Uring,
+            Io::Threads => EngineKind::Threads,
+        },
+        mover: match options.mmu {
+            Mmu::Auto => MoverKind::Auto,
+            Mmu::Move => MoverKind::Move,
+            Mmu::Copy => MoverKind::Copy,
+        },
+        handlers: options.handlers,
+        writeback_interval: Duration::from_millis(options.writeback_ms),
+        dirty: options.dirty_bytes,
+        swap: options.swap_bytes,
+        swap_dir: options.swap_dir.clone(),
+        swap_encrypt: options.swap_encrypt,
+        inject: options.inject.clone(),
+        private_writes: options.swap_bytes > 0,
+        on_thread_start: Some(state::enter_service_thread),
+        changes_wait: Some(state::changes_wait),
+        close_unmapped: true,
+        alone: options.sharing == Sharing::Auto,
+        shallow_idle: !options.deep_idle,
+        on_late_fork: Some(tree::note_late),
+        fork_bound: options.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
+        on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
+        fault_bound: elbowroom::FAULT_BOUND,
+        report: Some(say),
+        end_process: Some(die),
+        trace_bytes: if options.trace.is_some() { options.trace_bytes } else { 0 },
+        ablation: options.ablation,
+    }
+}
+
+/// A panic of the manager is a bug that the user must see; the service threads' own descriptor 2 leads
+/// nowhere, so the text goes to the program's.
+fn report_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        say(&format!("internal error: {info}"));
+    }));
+}
+
+/// Ends the process by SIGABRT, whatever the program does about that, and without our own way to the end,
+/// which would wait for the thread that is gone.
+fn die() -> ! {
+    // SAFETY: all zero is a valid disposition, SIG_DFL; the set of signals is 64 bits, as the kernel has it;
+    // and the rest are integers.
+    unsafe {
+        let action: libc::sigaction = std::mem::zeroed();
+        let _ = real::sigaction(libc::SIGABRT, &action, std::ptr::null_mut());
+        let set = 1_u64 << (libc::SIGABRT - 1);
+        let (how, none) = (libc::SIG_UNBLOCK as libc::c_long, std::ptr::null_mut::<u64>());
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set, none, 8 as libc::c_long);
+        let (process, thread) = (sys::getpid() as libc::c_long, sys::gettid() as libc::c_long);
+        libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGABRT as libc::c_long);
+    }
+    sys::exit_group(128 + libc::SIGABRT)
+}
+
+/// Writes a line to the program's standard error.
+fn say(line: &str) {
+    let text = format!("elbowroom: {line}\n");
+    // The program's own open file: another one of the same file has a position of its own, and what the
+    // program writes next, or the summary, would be written over the line.
+    let own = Origin::take(sys::getpid(), 2, 0).ok();
+    if let Some(stderr) = own.and_then(|own| own.as_fd().try_clone_to_owned().ok()) {
+        let _ = File::from(stderr).write_all(text.as_bytes());
+        return;
+    }
+    let path = format!("/proc/{}/fd/2", sys::getpid());
+    if let Ok(mut stderr) = open_briefly(|| std::fs::OpenOptions::new().append(true).open(&path)) {
+        let _ = stderr.write_all(text.as_bytes());
+    }
+}
+
+/// The workers' side of the lanes.
+struct Pool {
+    process: &'static Process,
+    manager: &'static Manager,
+    space: Space<Host>,
+    queues: [Mutex<VecDeque<Taken>>; 2],
+    /// Workers that are to be started, by [`LaneKind`].
+    wanted: [AtomicU32; 2],
+    /// A futex, changed when `wanted` was.
+    house_bell: AtomicU32,
+}
+
+/// A request that was taken off its lane.
+struct Taken(*mut Request);
+
+// SAFETY: the request's caller waits until it is completed, and exactly one thread holds the `Taken`.
+unsafe impl Send for Taken {}
+
+impl Pool {
+    /// Asks for another worker. The house thread starts it: libc allocates for a thread that starts another,
+    /// in memory that it maps for each thread once (reserve/stacks.rs).
+    fn want_worker(&self, kind: LaneKind) {
+        if self.process.lanes[kind as usize].workers.load(Ordering::Acquire) < MAX_WORKERS[kind as usize] {
+            self.wanted[kind as usize].store(1, Ordering::Release);
+            self.house_bell.fetch_add(1, Ordering::AcqRel);
+            sys::futex_wake(self.house_bell.as_ptr(), 1);
+        }
+    }
+
+    /// Starts the workers that were asked for.
+    fn spawn_wanted(self: &Arc<Self>) {
+        for kind in [LaneKind::Ordinary, LaneKind::Ending] {
+            if self.wanted[kind as usize].swap(0, Ordering::AcqRel) != 0 {
+                // Without another thread, those that there are serve all, later: no reason to refuse a
+                // request.
+                let _ = self.spawn_worker(kind);
+            }
+        }
+    }
+
+    fn spawn_worker(self: &Arc<Self>, kind: LaneKind) -> std::io::Result<()> {
+        let lane = &self.process.lanes[kind as usize];
+        if lane.workers.fetch_add(1, Ordering::AcqRel) >= MAX_WORKERS[kind as usize] {
+            lane.workers.fetch_sub(1, Ordering::AcqRel);
+            return Ok(());
+        }
+        let pool = self.clone();
+        spawn("elbowroom-svc", move || pool.work(kind)).inspect_err(|_| {
+            lane.workers.fetch_sub(1, Ordering::AcqRel);
+        })
+    }
+
+    fn work(self: Arc<Self>, kind: LaneKind) {
+        let lane = &self.process.lanes[kind as usize];
+        loop {
+            let bell = lane.doorbell.load(Ordering::Acquire);
+            let Some(Taken(request)) = self.next(kind) else {
+                lane.idle.fetch_add(1, Ordering::AcqRel);
+                sys::futex_wait(&lane.doorbell, bell, None);
+                lane.idle.fetch_sub(1, Ordering::AcqRel);
+                continue;
+            };
+            if lane.idle.load(Ordering::Acquire) == 0 {
+                self.want_worker(kind);
+            }
+            // SAFETY: taken off the lane by this thread.
+            let asked = unsafe { &mut *request };
+            let forks = matches!(asked.op, Op::ForkBegins);
+            let working = (!forks).then(|| self.manager.work());
+            serve::serve(self.process, self.manager, &self.space, asked);
+            let rest = if let Ok(Answer::Rests(rest)) = &asked.reply { Some(rest.clone()) } else { None };
+            drop(working);
+            // SAFETY: as above; `asked` is not used any more.
+            unsafe { Node::complete(request.cast()) };
+            if let Some(rest) = rest {
+                rest::until_over(self.manager, &rest);
+            }
+        }
+    }
+
+    /// The oldest request that waits.
+    fn next(&self, kind: LaneKind) -> Option<Taken> {
+        let mut queue = self.queues[kind as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        self.process.lanes[kind as usize].drain(|node| queue.push_back(Taken(node.cast())));
+        queue.pop_front()
+    }
+}
+
+/// Sleeps until the program is only our threads, then ends it as libc would have.
+fn watch(process: &'static Process) {
+    while process.exit_now.load(Ordering::Acquire) == 0 {
+        sys::futex_wait(&process.exit_now, 0, None);
+    }
+    // From here on this is the program's last thread: what its exit handlers call is managed like all the
+    // rest.
+    state::set_service_thread(false);
+    // SAFETY: this is how libc ends a process whose last thread has ended.
+    unsafe { libc::exit(0) }
+}
+
+/// Starts workers, and looks each second whether the program has ended.
+fn keep_house(pool: &Arc<Pool>) {
+    let (process, pid) = (pool.process, sys::getpid());
+    let mut looked = Instant::now();
+    loop {
+        let bell = pool.house_bell.load(Ordering::Acquire);
+        pool.spawn_wanted();
+        let rest = WATCH_INTERVAL.saturating_sub(looked.elapsed());
+        if !rest.is_zero() {
+            sys::futex_wait(&pool.house_bell, bell, Some(rest.as_millis() as u32 + 1));
+            continue;
+        }
+        looked = Instant::now();
+        let ending = process.exit_now.load(Ordering::Acquire) != 0;
+        if !ending && main_thread_ended(pid) && only_our_threads(process, pid) {
+            process.exit_now.store(1, Ordering::Release);
+            sys::futex_wake(process.exit_now.as_ptr(), 1);
+        }
+    }
+}
+
+fn main_thread_ended(pid: u32) -> bool {
+    open_briefly(|| std::fs::read_to_string(format!("/proc/self/task/{pid}/stat")))
+        .is_ok_and(|stat| is_zombie(&stat))
+}
+
+/// The state follows the command name, which is in parentheses and may contain any character.
+fn is_zombie(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+fn only_our_threads(process: &Process, pid: u32) -> bool {
+    let Ok(tasks) = open_briefly(|| std::fs::read_dir("/proc/self/task")) else { return false };
+    tasks
+        .flatten()
+        .filter_map(|task| task.file_name().to_str()?.parse().ok())
+        .all(|tid: u32| tid == pid || process.is_our_thread(tid) || is_kernel_worker(tid))
+}
+
+/// The kernel's io_uring workers appear among our threads.
+fn is_kernel_worker(tid: u32) -> bool {
+    open_briefly(|| std::fs::read_to_string(format!("/proc/self/task/{tid}/comm")))
+        .is_ok_and(|name| name.starts_with("iou-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_read_behind_any_name() {
+        assert!(is_zombie("12 (a) Z b) Z 1 1"));
+        assert!(!is_zombie("12 (a) Z b) S 1 1"));
+        assert!(!is_zombie(""));
+    }
+
+    #[test]
+    fn this_process_runs() {
+        assert!(!main_thread_ended(sys::getpid()));
+    }
+}

@@ -1,0 +1,271 @@
+//! The summary at the end: text for people, JSON for `--stats`. No allocation here, so that a process can
+//! report from wherever it ends.
+
+pub mod contention;
+
+use crate::base::reason::Counts;
+use crate::base::state::{self, Process};
+use crate::base::{sys, tree};
+use elbowroom::{LockUse, Stats};
+use serde::{Serialize, Serializer};
+use std::fmt::{self, Display, Write};
+
+/// What is reported.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    /// The manager's figures.
+    #[serde(flatten)]
+    pub stats: Stats,
+    /// How its locks were used. Nothing is allocated for that of no manager.
+    pub locks: LockUse,
+    /// Forked processes of this program's tree that neither executed a program nor got a manager.
+    pub forked_unmanaged: u64,
+    /// What was left to the kernel.
+    #[serde(serialize_with = "as_map")]
+    pub left_to_kernel: &'a Counts,
+    /// The process.
+    pub pid: u32,
+    /// Its name as it was called.
+    pub program: &'a str,
+    /// Whether there was a manager at all.
+    #[serde(skip)]
+    pub managed: bool,
+}
+
+fn as_map<S: Serializer>(counts: &Counts, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(counts.met())
+}
+
+impl Report<'_> {
+    /// The JSON object and a newline.
+    ///
+    /// # Errors
+    /// When `out` has no room.
+    pub fn json(&self, mut out: impl std::io::Write) -> std::io::Result<()> {
+        serde_json::to_writer(&mut out, self)?;
+        out.write_all(b"\n")
+    }
+}
+
+impl Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stats = &self.stats;
+        writeln!(f, "elbowroom: {} (pid {})", self.program, self.pid)?;
+        if self.managed {
+            let (budget, peak) = (Bytes(stats.budget_bytes), Bytes(stats.peak_bytes));
+            line(f, "memory", format_args!("{peak} at most, of {budget}"))?;
+            line(
+                f,
+                "faults",
+                format_args!("{} minor, {} major", stats.pgfault - stats.pgmajfault, stats.pgmajfault),
+            )?;
+            let [p50, p99, max] = [stats.fault_p50_ns, stats.fault_p99_ns, stats.fault_max_ns].map(Nanos);
+            line(f, "fault latency", format_args!("p50 {p50}, p99 {p99}, max {max}"))?;
+            let (read, written) = (Bytes(stats.read_bytes), Bytes(stats.written_bytes));
+            line(f, "input/output", format_args!("{read} read, {written} written"))?;
+            if stats.pswpout > 0 {
+                let [out, back] = [stats.pswpout, stats.pswpin].map(|n| Bytes(n * sys::PAGE as u64));
+                line(f, "swap", format_args!("{out} out, {back} in, {} errors", stats.swap_errors))?;
+            }
+            let (reads, writes, lost) = (stats.read_errors, stats.write_errors, stats.lost_dirty_pages);
+            line(
+                f,
+                "I/O errors",
+                format_args!("{reads} reads, {writes} writes, {lost} pages of stores lost"),
+            )?;
+            line(f, "layout lock", format_args!("taken by {} faults", stats.layout_lock_faults))?;
+        } else {
+            line(f, "memory", format_args!("nothing was managed, of {}", Bytes(stats.budget_bytes)))?;
+        }
+        if self.forked_unmanaged > 0 {
+            let n = self.forked_unmanaged;
+            line(f, "forked children", format_args!("nothing was managed in {n} of them"))?;
+        }
+        line(f, "left to kernel", format_args!("{}", Left(self.left_to_kernel)))
+    }
+}
+
+fn line(f: &mut fmt::Formatter<'_>, what: &str, figures: fmt::Arguments<'_>) -> fmt::Result {
+    writeln!(f, "  {what:<15} {figures}")
+}
+
+struct Left<'a>(&'a Counts);
+
+impl Display for Left<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut any = false;
+        for (name, count) in self.0.met() {
+            write!(f, "{}{count} {name}", if any { ", " } else { "" })?;
+            any = true;
+        }
+        if any { Ok(()) } else { f.write_str("nothing") }
+    }
+}
+
+struct Bytes(u64);
+
+impl Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let mut value = self.0 as f64 / 1024.0;
+        let mut unit = 0;
+        while value >= 1023.95 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        write!(f, "{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// A time with the unit that suits it.
+pub struct Nanos(pub u64);
+
+impl Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0 as f64;
+        match self.0 {
+            0..1_000 => write!(f, "{} ns", self.0),
+            1_000..1_000_000 => write!(f, "{:.1} us", ns / 1e3),
+            1_000_000..1_000_000_000 => write!(f, "{:.1} ms", ns / 1e6),
+            _ => write!(f, "{:.1} s", ns / 1e9),
+        }
+    }
+}
+
+/// Text in a buffer of fixed size; what does not fit is cut off.
+pub struct Buffer<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Buffer<N> {
+    /// Empty.
+    pub const fn new() -> Self {
+        Self { bytes: [0; N], len: 0 }
+    }
+
+    /// What was written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<const N: usize> Write for Buffer<N> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let taken = text.len().min(N - self.len);
+        self.bytes[self.len..self.len + taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.len += taken;
+        Ok(())
+    }
+}
+
+impl<const N: usize> std::io::Write for Buffer<N> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let taken = bytes.len().min(N - self.len);
+        self.bytes[self.len..self.len + taken].copy_from_slice(&bytes[..taken]);
+        self.len += taken;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The figures of a process, with those of its manager if there is one.
+pub fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report<'_> {
+    let managed = figures.is_some();
+    let budget_bytes = state::options().map_or(0, |options| options.memory_bytes);
+    let (stats, locks) =
+        figures.unwrap_or_else(|| (Stats { budget_bytes, ..Stats::default() }, LockUse::default()));
+    Report {
+        stats,
+        locks,
+        forked_unmanaged: tree::unmanaged_children(),
+        left_to_kernel: &process.left,
+        pid: sys::getpid(),
+        program: program_name(),
+        managed,
+    }
+}
+
+fn program_name() -> &'static str {
+    unsafe extern "C" {
+        static program_invocation_short_name: *const libc::c_char;
+    }
+    // SAFETY: libc sets it before any of our code can end the process, to a string that is never freed.
+    let name = unsafe {
+        if program_invocation_short_name.is_null() {
+            return "?";
+        }
+        std::ffi::CStr::from_ptr(program_invocation_short_name)
+    };
+    name.to_str().unwrap_or("?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::reason::Reason;
+
+    #[test]
+    fn units_are_for_people() {
+        let bytes = [0, 1023, 1024, 1536, 240 << 20, (1 << 30) - 1, 5 << 40].map(|n| Bytes(n).to_string());
+        assert_eq!(bytes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "240.0 MiB", "1.0 GiB", "5.0 TiB"]);
+        let times = [999, 1_000, 2_340_000, 9_500_000_000].map(|n| Nanos(n).to_string());
+        assert_eq!(times, ["999 ns", "1.0 us", "2.3 ms", "9.5 s"]);
+    }
+
+    #[test]
+    fn the_statistics_are_one_json_object() {
+        let left = Counts::new();
+        left.count(Reason::TooSmall);
+        let stats = Stats { budget_bytes: 16 << 20, ..Stats::default() };
+        let report = Report {
+            stats,
+            locks: LockUse::default(),
+            forked_unmanaged: 3,
+            left_to_kernel: &left,
+            pid: 9,
+            program: "a \"b\"",
+            managed: false,
+        };
+        let mut out = Vec::new();
+        report.json(&mut out).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["budget_bytes"], 16 << 20);
+        assert_eq!(value["left_to_kernel"], serde_json::json!({"too_small": 1}));
+        assert_eq!((&value["pid"], &value["program"]), (&9.into(), &"a \"b\"".into()));
+        assert_eq!(value["forked_unmanaged"], 3);
+        assert_eq!(value["locks"], serde_json::json!({"by_lock": [], "by_caller": []}));
+        assert!(report.to_string().contains("1 too_small"));
+        assert!(report.to_string().contains("nothing was managed in 3 of them"));
+    }
+
+    #[test]
+    fn what_went_out_is_said_if_anything_did() {
+        let left = Counts::new();
+        let report = |pswpout| Report {
+            stats: Stats { pswpout, pswpin: pswpout / 2, ..Stats::default() },
+            locks: LockUse::default(),
+            forked_unmanaged: 0,
+            left_to_kernel: &left,
+            pid: 9,
+            program: "a",
+            managed: true,
+        };
+        let text = report(512).to_string();
+        assert!(text.contains("\n  swap            2.0 MiB out, 1.0 MiB in, 0 errors\n"), "{text}");
+        assert!(!report(0).to_string().contains("swap"));
+    }
+
+    #[test]
+    fn a_full_buffer_cuts_off() {
+        let mut buffer = Buffer::<4>::new();
+        write!(buffer, "abcdef").unwrap();
+        assert_eq!(buffer.as_bytes(), b"abcd");
+    }
+}

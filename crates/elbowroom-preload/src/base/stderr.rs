@@ -1,0 +1,141 @@
+//! Text for the program's standard error, written on a thread of the program.
+//!
+//! The write must not change what the program does or how it ends. If standard error is a pipe that nobody
+//! reads any more, or a file beyond its limit, the write would raise a signal: SIGPIPE and SIGXFSZ are
+//! blocked meanwhile, and one that was not pending before is taken back. If it is a pipe that is full,
+//! whoever should read it may be waiting for the end of the process: the rest of the text is dropped after
+//! [`PATIENCE_MS`].
+
+use crate::base::sys;
+use libc::{c_int, c_long};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How long all the writes of one text wait for room, in milliseconds.
+const PATIENCE_MS: i64 = 2_000;
+/// A pipe that is ready for writing takes this much without waiting (PIPE_BUF).
+const CHUNK: usize = 4_096;
+/// What a write can raise: SIGPIPE and SIGXFSZ, as the kernel's set of signals.
+const RAISED: u64 = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1);
+
+/// What descriptor 2 was when the program started.
+static STDERR_DEVICE: AtomicU64 = AtomicU64::new(0);
+static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
+
+/// Remembers what standard error is. Called by the constructor.
+pub fn remember() {
+    if let Some(stat) = sys::fstat(2) {
+        STDERR_DEVICE.store(stat.st_dev, Ordering::Relaxed);
+        STDERR_INODE.store(stat.st_ino, Ordering::Relaxed);
+    }
+}
+
+/// Whether descriptor 2 is still what it was: a program may have put a file of its own there.
+pub fn is_unchanged() -> bool {
+    let (device, inode) = (STDERR_DEVICE.load(Ordering::Relaxed), STDERR_INODE.load(Ordering::Relaxed));
+    inode != 0 && sys::fstat(2).is_some_and(|stat| (stat.st_dev, stat.st_ino) == (device, inode))
+}
+
+/// Writes all of `text` to descriptor 2 as far as it goes; errors are of no use to anybody here. `errno` is
+/// kept.
+pub fn write(text: &[u8]) {
+    quietly(|| write_bounded(text));
+}
+
+/// Runs `call`, whose writes may raise SIGPIPE or SIGXFSZ, without any trace of these. `errno` is kept.
+pub fn quietly<R>(call: impl FnOnce() -> R) -> R {
+    let kept = sys::errno();
+    let blocked = sys::block(RAISED);
+    let before = pending();
+    let result = call();
+    take(RAISED & pending() & !before);
+    sys::set_mask(blocked);
+    sys::set_errno(kept);
+    result
+}
+
+fn write_bounded(mut text: &[u8]) {
+    let until = now_ms() + PATIENCE_MS;
+    let regular = sys::fstat(2).is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG);
+    let mut no_wait = !regular;
+    while !text.is_empty() {
+        let chunk = &text[..text.len().min(CHUNK)];
+        if !regular && !is_ready(until - now_ms()) {
+            return;
+        }
+        match write_once(chunk, no_wait) {
+            Ok(0) => return,
+            Ok(n) => text = &text[n..],
+            // Terminals, for example, cannot be told not to wait; poll said that there is room.
+            Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) if no_wait => no_wait = false,
+            Err(libc::EINTR) => {}
+            // Somebody else took the room that there was, or the program made the descriptor non-blocking.
+            Err(libc::EAGAIN) if now_ms() < until => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Waits until descriptor 2 has room, or an error to tell.
+fn is_ready(timeout_ms: i64) -> bool {
+    let mut asked = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+    let timeout =
+        libc::timespec { tv_sec: timeout_ms.max(0) / 1_000, tv_nsec: timeout_ms.max(0) % 1_000 * 1_000_000 };
+    // SAFETY: both are valid; no mask is given.
+    let n = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut asked,
+            1 as c_long,
+            &raw const timeout,
+            std::ptr::null::<u64>(),
+            8 as c_long,
+        )
+    };
+    // Interrupted: the next turn of the caller looks at the time.
+    n > 0 || (n < 0 && sys::errno() == libc::EINTR && timeout_ms > 0)
+}
+
+fn write_once(text: &[u8], no_wait: bool) -> Result<usize, c_int> {
+    // SAFETY: the buffer is valid for its length.
+    let n = unsafe {
+        if no_wait {
+            let part = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
+            let (current, high, flags) = (-1 as c_long, 0 as c_long, libc::RWF_NOWAIT as c_long);
+            libc::syscall(libc::SYS_pwritev2, 2 as c_long, &raw const part, 1 as c_long, current, high, flags)
+        } else {
+            libc::syscall(libc::SYS_write, 2 as c_long, text.as_ptr(), text.len())
+        }
+    };
+    if n < 0 { Err(sys::errno()) } else { Ok(n as usize) }
+}
+
+/// The signals that wait for this thread or its process.
+fn pending() -> u64 {
+    let mut set = 0u64;
+    // SAFETY: the kernel writes 8 bytes.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut set, 8 as c_long) };
+    set
+}
+
+/// Takes pending signals away.
+fn take(mut set: u64) {
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    while set != 0 {
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: the pointers are null or valid.
+        let signal = unsafe {
+            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, none, &raw const now, 8 as c_long)
+        };
+        if signal <= 0 {
+            return;
+        }
+        set &= !(1 << (signal - 1));
+    }
+}
+
+fn now_ms() -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid.
+    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC as c_long, &raw mut now) };
+    now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+}

@@ -1,0 +1,99 @@
+//! What the processes of a tree of forks share.
+//!
+//! The processes that forked and did nothing more are counted, since nothing is managed in them: every fork
+//! counts one, and a forked process that executes a program or gets a manager counts itself out. The counter
+//! is in memory that all of them share; a program that is executed starts its own.
+//!
+//! Synchronization: atomics.
+
+use super::state;
+use super::sys::{self, PAGE};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
+
+/// In memory that all processes of the tree share. All zero is the start.
+#[repr(C)]
+struct Shared {
+    /// Those that were forked and neither executed a program nor got a manager.
+    only_forked: AtomicI64,
+    /// Forks that took too long to be made while a manager rested.
+    late_forks: AtomicI64,
+}
+
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
+/// This process is one of those that only forked.
+static IS_ONLY_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Makes what the processes share. Called by the constructor.
+pub fn set_up() {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, wherever the kernel puts it.
+    let page = unsafe { sys::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0) };
+    if page != libc::MAP_FAILED {
+        SHARED.store(page.cast(), Ordering::Release);
+    }
+}
+
+fn shared() -> Option<&'static Shared> {
+    // SAFETY: null, or the page of `set_up`, which is never unmapped; all of it is atomics.
+    unsafe { SHARED.load(Ordering::Acquire).as_ref() }
+}
+
+/// How many forks of this tree took too long while a manager rested for them. Their children have no copy
+/// that is whole, and find the number changed.
+pub fn late_forks() -> i64 {
+    shared().map_or(1, |shared| shared.late_forks.load(Ordering::SeqCst))
+}
+
+/// A fork takes too long.
+pub fn note_late() {
+    if let Some(shared) = shared() {
+        shared.late_forks.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn count(change: i64) {
+    if let Some(shared) = shared() {
+        shared.only_forked.fetch_add(change, Ordering::AcqRel);
+    }
+}
+
+/// How many processes of this tree were forked, and then neither executed a program nor got a manager. A
+/// child that is about to do so counts until it has.
+pub fn unmanaged_children() -> u64 {
+    shared().map_or(0, |shared| shared.only_forked.load(Ordering::Acquire).try_into().unwrap_or(0))
+}
+
+/// This process was forked, and has no manager.
+pub fn only_forked() {
+    count(1);
+    IS_ONLY_FORKED.store(true, Ordering::Release);
+}
+
+/// This process has a manager: it is not among those that only forked.
+pub fn now_managed() {
+    leave();
+}
+
+/// This process is about to execute a program. Gives what [`came_back`] wants.
+pub fn about_to_exec() -> bool {
+    leave()
+}
+
+/// The program was not executed.
+pub fn came_back(left: bool) {
+    if left {
+        IS_ONLY_FORKED.store(true, Ordering::Release);
+        count(1);
+    }
+}
+
+/// Counts this process out, if it is not a child that shares the memory of one that is counted.
+fn leave() -> bool {
+    let left = IS_ONLY_FORKED.load(Ordering::Acquire)
+        && state::process().is_some_and(|process| process.is_home())
+        && IS_ONLY_FORKED.swap(false, Ordering::AcqRel);
+    if left {
+        count(-1);
+    }
+    left
+}

@@ -1,0 +1,174 @@
+//! The end of the process: dirty pages are written back, then the summary is written, once, whichever end
+//! comes first.
+//!
+//! With a manager, a service thread collects the figures and writes the statistics file; the ending thread
+//! only writes text to standard error, which the service threads do not have. Nothing is allocated on the
+//! ending thread, and no buffer is on its stack: it may be in a signal handler, whose alternate stack may
+//! have room for little more than what the kernel puts there.
+//!
+//! Synchronization: who sets [`Process::ended`] reports; the buffers of the report without a manager belong
+//! to who sets [`UNMANAGED_TAKEN`], for good.
+
+use crate::agent::flush::flush;
+use crate::agent::request::{self, Answer, Op};
+use crate::base::config::Options;
+use crate::base::report::{Buffer, report_of};
+use crate::base::state::{self, Process};
+use crate::base::{stderr, sys};
+use std::cell::UnsafeCell;
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The process ends now.
+pub fn process_ends() {
+    flush();
+    report(Always::ForMainProcess);
+}
+
+/// The process is about to become another program, which may fail: the next end then reports again, if this
+/// is told to [`process_goes_on`].
+pub fn process_is_replaced() -> Reported {
+    flush();
+    report(Always::No)
+}
+
+/// The process did not become another program.
+pub fn process_goes_on(reported: Reported) {
+    if reported == Reported::Now
+        && let Some(process) = state::for_program().filter(|process| process.is_home())
+    {
+        process.ended.store(false, Ordering::Release);
+    }
+}
+
+/// Whether a call has reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reported {
+    /// It has.
+    Now,
+    /// There was nothing to report, or another thread does.
+    Not,
+}
+
+/// Whether a process without a manager reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Always {
+    /// If it is the one that `elbowroom run` became.
+    ForMainProcess,
+    /// It does not.
+    No,
+}
+
+fn report(always: Always) -> Reported {
+    let Some(process) = state::for_program().filter(|process| process.is_home()) else {
+        return Reported::Not;
+    };
+    let Some(options) = state::options() else { return Reported::Not };
+    let is_main = options.main_pid == sys::getpid();
+    let manager = process.manager();
+    if manager.is_none() && !(is_main && always == Always::ForMainProcess) {
+        return Reported::Not;
+    }
+    if process.ended.swap(true, Ordering::AcqRel) {
+        return Reported::Not;
+    }
+    match manager {
+        Some(_) => {
+            if let Ok(Answer::Text(text)) = request::submit(process, Op::Report)
+                && !text.is_empty()
+                && stderr::is_unchanged()
+            {
+                stderr::write(text.as_bytes());
+            }
+        }
+        None => report_unmanaged(process, options, options.quiet || !stderr::is_unchanged()),
+    }
+    Reported::Now
+}
+
+/// Where a report without a manager is put together.
+struct Unmanaged {
+    text: Buffer<2048>,
+    json: Buffer<8192>,
+    path: [u8; libc::PATH_MAX as usize],
+}
+
+struct Shared(UnsafeCell<Unmanaged>);
+
+// SAFETY: only who has set `UNMANAGED_TAKEN` uses it.
+unsafe impl Sync for Shared {}
+
+static UNMANAGED: Shared = Shared(UnsafeCell::new(Unmanaged {
+    text: Buffer::new(),
+    json: Buffer::new(),
+    path: [0; libc::PATH_MAX as usize],
+}));
+static UNMANAGED_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Without a manager there is no service thread either: by hand, and only ever for the main process.
+#[inline(never)]
+fn report_unmanaged(process: &Process, options: &Options, quiet: bool) {
+    if UNMANAGED_TAKEN.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: it was not taken, and is never given back.
+    let buffers = unsafe { &mut *UNMANAGED.0.get() };
+    let report = report_of(process, None);
+    if !quiet {
+        let _ = write!(buffers.text, "{report}");
+        stderr::write(buffers.text.as_bytes());
+    }
+    if options.contention && stderr::is_unchanged() {
+        stderr::write(b"elbowroom: no locks were used: nothing was managed\n");
+    }
+    if let Some(path) = options.stats.as_deref() {
+        let made = report.json(&mut buffers.json).is_ok();
+        write_unmanaged(
+            path,
+            &mut buffers.path,
+            made.then_some(buffers.json.as_bytes()),
+            "statistics",
+            quiet,
+        );
+    }
+    if let Some(path) = options.trace.as_deref() {
+        write_unmanaged(path, &mut buffers.path, Some(EMPTY_TRACE), "trace", quiet);
+    }
+}
+
+/// What nothing has happened in, as far as a manager would know.
+const EMPTY_TRACE: &[u8] = b"{\"otherData\":{\"kept_events\":0,\"lost_events\":0},\"traceEvents\":[]}\n";
+
+fn write_unmanaged(path: &Path, buffer: &mut [u8], text: Option<&[u8]>, what: &str, quiet: bool) {
+    let bytes = path.as_os_str().as_bytes();
+    let written = bytes.len() < buffer.len()
+        && text.is_some_and(|text| {
+            buffer[..bytes.len()].copy_from_slice(bytes);
+            buffer[bytes.len()] = 0;
+            write_raw(buffer, text)
+        });
+    if !written && !quiet {
+        for part in [b"elbowroom: cannot write the ".as_slice(), what.as_bytes(), b" to ", bytes, b"\n"] {
+            stderr::write(part);
+        }
+    }
+}
+
+/// Writes a file with nothing but system calls; `path` ends with a 0 byte.
+fn write_raw(path: &[u8], bytes: &[u8]) -> bool {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+    // SAFETY: `path` is terminated, `bytes` is valid, and the descriptor is closed by who opened it.
+    unsafe {
+        let dir = libc::AT_FDCWD as libc::c_long;
+        let fd =
+            libc::syscall(libc::SYS_openat, dir, path.as_ptr(), flags as libc::c_long, 0o666 as libc::c_long);
+        if fd < 0 {
+            return false;
+        }
+        let n = stderr::quietly(|| libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()));
+        libc::syscall(libc::SYS_close, fd);
+        n == bytes.len() as libc::c_long
+    }
+}

@@ -1,0 +1,167 @@
+//! The ends of a process that run no exit handlers, and its replacement by another program: before all of
+//! them, stores through mappings go to their files.
+
+use crate::agent::flush::flush;
+use crate::base::real;
+use crate::base::state;
+use crate::base::sys::{self, Except, SignalsBlocked};
+use crate::base::tree;
+use crate::process::end;
+use crate::process::limits;
+use crate::process::signals;
+use libc::{c_char, c_int, c_long};
+
+pub type Strings = *const *const c_char;
+
+pub unsafe fn exit_now(status: c_int) -> ! {
+    end::process_ends();
+    // SAFETY: integers only.
+    unsafe { real::_exit(status) };
+    sys::exit_group(status)
+}
+
+/// First what the program has set for SIGABRT happens, as libc's abort(3) has it. If that returns, or is
+/// SIG_IGN, libc would make it SIG_DFL itself and raise it once more: nothing of ours would run then.
+pub unsafe fn abort_now() -> ! {
+    if state::alive().is_some_and(|(process, _)| process.is_home()) {
+        signals::abort_first();
+        end::process_ends();
+        signals::kernel::set_default(libc::SIGABRT);
+    }
+    // SAFETY: takes nothing.
+    unsafe { real::abort() };
+    sys::exit_group(ABORT_STATUS)
+}
+
+/// What libc's abort(3) ends with when nothing else ends the process.
+const ABORT_STATUS: c_int = 127;
+
+/// An exec that is expected to succeed or not. If it does, nothing after it runs; a report that was made for
+/// nothing is made again at the real end.
+fn replaced(expected: bool, exec: impl FnOnce() -> c_int) -> c_int {
+    let exec = || with_own_descriptor_limit(exec);
+    if !expected {
+        flush();
+        return exec();
+    }
+    let reported = end::process_is_replaced();
+    signals::before_exec();
+    limits::before_exec();
+    let left = tree::about_to_exec();
+    let r = exec();
+    let kept = sys::errno();
+    tree::came_back(left);
+    limits::after_exec();
+    signals::after_exec();
+    end::process_goes_on(reported);
+    sys::set_errno(kept);
+    r
+}
+
+/// An exec at a moment in which our threads have not raised the limit on descriptors: the other program
+/// inherits it. (The limit of a child that shares our memory is its own.)
+fn with_own_descriptor_limit(exec: impl FnOnce() -> c_int) -> c_int {
+    if !state::alive().is_some_and(|(process, _)| process.is_home()) {
+        return exec();
+    }
+    let blocked = SignalsBlocked::new(Except::Nothing);
+    let (r, blocked) = elbowroom::with_own_limit(|| {
+        // The other program inherits what is blocked, too.
+        drop(blocked);
+        (exec(), SignalsBlocked::new(Except::Nothing))
+    });
+    drop(blocked);
+    r
+}
+
+/// Whether the file can be executed. `errno` is kept.
+fn executable(dir: c_int, path: *const c_char) -> bool {
+    let kept = sys::errno();
+    // SAFETY: the kernel checks the path.
+    let r = unsafe { libc::syscall(libc::SYS_faccessat, dir as c_long, path, libc::X_OK as c_long) };
+    sys::set_errno(kept);
+    r == 0
+}
+
+/// Whether execvp would find the program.
+unsafe fn found(name: *const c_char) -> bool {
+    // SAFETY: the caller's promise: a string.
+    let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes_with_nul();
+    if name.contains(&b'/') {
+        return executable(libc::AT_FDCWD, name.as_ptr().cast());
+    }
+    // SAFETY: the name is a string; programs that change their environment meanwhile are at fault themselves.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    if path.is_null() {
+        return false;
+    }
+    // SAFETY: the environment holds strings.
+    let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
+    path.split(|byte| *byte == b':').any(|dir| {
+        let mut full = [0u8; libc::PATH_MAX as usize];
+        let dir = if dir.is_empty() { b"." } else { dir };
+        let len = dir.len() + 1 + name.len();
+        if len > full.len() {
+            return false;
+        }
+        full[..dir.len()].copy_from_slice(dir);
+        full[dir.len()] = b'/';
+        full[dir.len() + 1..len].copy_from_slice(name);
+        executable(libc::AT_FDCWD, full.as_ptr().cast())
+    })
+}
+
+pub unsafe fn exec_path_env(path: *const c_char, args: Strings, env: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    replaced(executable(libc::AT_FDCWD, path), || unsafe { real::execve(path, args, env) })
+}
+
+pub unsafe fn exec_path(path: *const c_char, args: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    replaced(executable(libc::AT_FDCWD, path), || unsafe { real::execv(path, args) })
+}
+
+pub unsafe fn exec_name(name: *const c_char, args: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    replaced(unsafe { found(name) }, || unsafe { real::execvp(name, args) })
+}
+
+pub unsafe fn exec_name_env(name: *const c_char, args: Strings, env: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    replaced(unsafe { found(name) }, || unsafe { real::execvpe(name, args, env) })
+}
+
+pub unsafe extern "C" fn exec_path_list(path: *const c_char, args: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { exec_path(path, args) }
+}
+
+pub unsafe extern "C" fn exec_name_list(name: *const c_char, args: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { exec_name(name, args) }
+}
+
+/// The environment follows the end of the arguments.
+pub unsafe extern "C" fn exec_path_list_env(path: *const c_char, args: Strings) -> c_int {
+    let mut end = args;
+    // SAFETY: the caller's promise: the list ends with a null pointer, and one pointer more follows.
+    let env = unsafe {
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        end.add(1).cast::<Strings>().read()
+    };
+    // SAFETY: the caller's promise.
+    unsafe { exec_path_env(path, args, env) }
+}
+
+pub unsafe fn exec_fd(fd: c_int, args: Strings, env: Strings) -> c_int {
+    // SAFETY: the caller's promise.
+    replaced(true, || unsafe { real::fexecve(fd, args, env) })
+}
+
+pub unsafe fn exec_at(dir: c_int, path: *const c_char, args: Strings, env: Strings, flags: c_int) -> c_int {
+    let expected = flags & libc::AT_EMPTY_PATH != 0 || executable(dir, path);
+    // SAFETY: the caller's promise.
+    replaced(expected, || unsafe { real::execveat(dir, path, args, env, flags) })
+}

@@ -1,0 +1,127 @@
+//! Forks that fail rather than be made without a copy (`--fork fail`).
+//!
+//! What is known before is refused before: there is no child at all. The rest is found by libc's own hook,
+//! when nothing can keep libc from making the child any more. That child has nothing of managed memory, and
+//! is ended before anything of the program's runs in it; fork's caller, which waits for its end, is told that
+//! there is none. Its signals are blocked from the hook on: no handler of the program's must run in the
+//! child, and none in the parent must meet a child that is about to be none.
+//!
+//! Synchronization: an atomic, so that one line says why; all else is the forking thread's.
+
+use crate::base::config::Fork;
+use crate::base::state;
+use crate::base::stderr;
+use crate::base::sys;
+use libc::{c_int, c_long};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Why a fork cannot be made with a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// EAGAIN: it may succeed later, and programs that try again at that (shells do) are right. ENOMEM: it
+    /// will not.
+    errno: c_int,
+    why: &'static str,
+}
+
+impl Refusal {
+    /// It may be otherwise later.
+    pub const fn for_now(why: &'static str) -> Self {
+        Self { errno: libc::EAGAIN, why }
+    }
+
+    /// It stays so.
+    pub const fn for_good(why: &'static str) -> Self {
+        Self { errno: libc::ENOMEM, why }
+    }
+}
+
+/// The call that this thread is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// None that can be told of a failure: libc forks by itself (daemon, forkpty).
+    None,
+    /// fork.
+    Fork,
+    /// fork, which is to fail.
+    Refused {
+        errno: c_int,
+        /// The signals that were blocked before.
+        mask: u64,
+    },
+}
+
+thread_local! {
+    static CALL: Cell<Call> = const { Cell::new(Call::None) };
+}
+
+/// Whether forks may fail so.
+pub fn is_wanted() -> bool {
+    state::options().is_some_and(|options| options.fork == Fork::Fail)
+        && state::manages_private()
+        && state::alive().is_some()
+}
+
+/// Says why a fork fails, once, also with `--quiet`: nobody would find out otherwise.
+fn say(refusal: Refusal) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::AcqRel) {
+        let Refusal { why, .. } = refusal;
+        let text = "elbowroom: fork fails, since its child cannot have a copy of managed memory";
+        stderr::write(format!("{text}: {why}\n").as_bytes());
+    }
+}
+
+/// `Some`: a fork that none of libc's hooks sees fails with this errno, since its child cannot have a copy.
+pub fn without_hooks() -> Option<c_int> {
+    let refusal = Refusal::for_good("_Fork, or clone without CLONE_VM, was called instead of fork");
+    is_wanted().then(|| {
+        say(refusal);
+        refusal.errno
+    })
+}
+
+/// In the hook before a fork, last of all: it is not to be made. `false`: its caller cannot be told.
+pub fn in_hook(refusal: Refusal) -> bool {
+    if CALL.get() != Call::Fork {
+        return false;
+    }
+    say(refusal);
+    CALL.set(Call::Refused { errno: refusal.errno, mask: sys::block(u64::MAX) });
+    true
+}
+
+/// In the hooks after a fork: it was not to be made.
+pub fn is_refused() -> bool {
+    matches!(CALL.get(), Call::Refused { .. })
+}
+
+/// fork(2), which fails if there is something now that does not let it have a copy, or the hook says so.
+pub fn fork(now: Option<Refusal>, real: impl FnOnce() -> c_int) -> c_int {
+    if let Some(refusal) = now {
+        say(refusal);
+        return sys::fail(refusal.errno);
+    }
+    // A signal handler may fork in the middle of a fork.
+    let before = CALL.replace(Call::Fork);
+    let pid = real();
+    let Call::Refused { errno, mask } = CALL.replace(before) else { return pid };
+    // The kernel may have made none for reasons of its own.
+    let errno = if pid > 0 { errno } else { sys::errno() };
+    if pid > 0 {
+        reap(pid);
+    }
+    sys::set_mask(mask);
+    sys::fail(errno)
+}
+
+/// Waits until the child has gone: its end, or another thread that waits for children, is all it can meet.
+fn reap(pid: c_int) {
+    let none = std::ptr::null_mut::<c_int>();
+    let wait = || {
+        // SAFETY: null pointers, which the call takes, and integers.
+        unsafe { libc::syscall(libc::SYS_wait4, pid as c_long, none, 0 as c_long, none) }
+    };
+    while wait() < 0 && sys::errno() == libc::EINTR {}
+}

@@ -1,0 +1,13 @@
+//! What happens to the whole process: its first managed mapping, forks, programs that it executes, its ends,
+//! its signals and its limits.
+
+pub mod children;
+pub mod end;
+pub mod exec;
+pub mod fork;
+pub mod inherit;
+pub mod limit_calls;
+pub mod limits;
+pub mod mask;
+pub mod signals;
+pub mod start;

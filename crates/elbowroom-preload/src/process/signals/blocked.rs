@@ -1,0 +1,219 @@
+//! Signals that instructions raise, where the program has blocked them.
+//!
+//! If such a signal is blocked when an instruction raises it, the kernel ends the process and calls no
+//! handler. So the kernel's mask does not have them: what the program has blocked is remembered here for each
+//! thread, and our handler (mod.rs) does as the kernel would, after writing back. Functions that read or
+//! change the mask (process/mask.rs) are told what the program expects.
+//!
+//! Two sets make the virtual mask of a thread: what it has blocked itself, and what is blocked because
+//! handlers run. A handler that is left by siglongjmp(3) takes the second along, if the mask was saved, and
+//! else leaves it behind.
+//!
+//! A blocked signal that somebody sends must wait: our handler queues it again, and it is blocked in the
+//! kernel from then on, until the program unblocks it.
+//!
+//! Synchronization: values of one thread, which its handlers restore.
+
+use super::kernel::has_own_table;
+use super::kind::is_synchronous;
+use crate::base::state;
+use crate::base::sys;
+use libc::{c_int, c_void, siginfo_t};
+use std::cell::Cell;
+
+/// The signals that instructions raise, as the kernel's set.
+pub const SYNCHRONOUS: u64 = bit(libc::SIGSEGV)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGTRAP)
+    | bit(libc::SIGSYS);
+/// What libc never lets a program block: its own two signals.
+const OF_LIBC: u64 = 0b11 << 31;
+/// Where a `jmp_buf` says whether it has a mask: behind the registers.
+const MASK_WAS_SAVED_AT: usize = if cfg!(target_arch = "x86_64") { 64 } else { 176 };
+
+thread_local! {
+    static OWN: Cell<u64> = const { Cell::new(0) };
+    static BY_HANDLERS: Cell<u64> = const { Cell::new(0) };
+}
+
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// What this thread has blocked of them, as the program sees it.
+pub fn mask() -> u64 {
+    OWN.get() | BY_HANDLERS.get()
+}
+
+/// In a new thread: what it has inherited.
+pub fn inherit(mask: u64) {
+    OWN.set(mask);
+}
+
+/// Whether the program has blocked this signal, one that instructions raise.
+pub fn blocks(signal: c_int) -> bool {
+    is_synchronous(signal) && mask() & bit(signal) != 0
+}
+
+/// Whether the caller's mask is virtual. A child that shares our memory has a mask of its own, but not these
+/// values.
+fn is_virtual() -> bool {
+    state::for_program().is_some() && has_own_table()
+}
+
+/// Whether a change of the mask blocks signals that instructions raise, and the caller's mask is virtual:
+/// then our handler must stand in front of them before ([`super::arm_synchronous`]).
+pub fn blocks_more(how: c_int, set: Option<u64>) -> bool {
+    set.is_some_and(|set| set & SYNCHRONOUS != 0 && how != libc::SIG_UNBLOCK) && is_virtual()
+}
+
+/// rt_sigprocmask(2) as the program sees it: gives the mask before. If it [`blocks_more`], our handler stands
+/// in front by now.
+pub fn change(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
+    let set = set.map(|set| set & !OF_LIBC);
+    let virtual_before = (OWN.get(), BY_HANDLERS.get());
+    if mask() == 0 && !blocks_more(how, set) || !is_virtual() {
+        return kernel(how, set).map(|before| before | mask());
+    }
+    let Some(set) = set else { return kernel(how, None).map(|before| before | mask()) };
+    let asked = set & SYNCHRONOUS;
+    let given = match how {
+        libc::SIG_BLOCK => set & !SYNCHRONOUS,
+        // Those that wait are blocked in the kernel, and stay so.
+        libc::SIG_SETMASK => set & !SYNCHRONOUS | asked & kernel(libc::SIG_BLOCK, None)?,
+        _ => set,
+    };
+    // Before the kernel's mask changes: what waits happens within that call.
+    let (own, by_handlers) = virtual_before;
+    match how {
+        libc::SIG_BLOCK => OWN.set(own | asked),
+        libc::SIG_UNBLOCK => {
+            OWN.set(own & !asked);
+            BY_HANDLERS.set(by_handlers & !asked);
+        }
+        libc::SIG_SETMASK => {
+            OWN.set(asked);
+            BY_HANDLERS.set(0);
+        }
+        _ => {}
+    }
+    kernel(how, Some(given)).map(|before| before | own | by_handlers).inspect_err(|_| {
+        OWN.set(own);
+        BY_HANDLERS.set(by_handlers);
+    })
+}
+
+fn kernel(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
+    let kept = sys::errno();
+    let mut before = 0u64;
+    let set = set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the pointers are null, or to 8 bytes, the size of the kernel's set.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::c_long::from(how),
+            set,
+            &raw mut before,
+            8 as libc::c_long,
+        )
+    };
+    let errno = sys::errno();
+    sys::set_errno(kept);
+    if r == 0 { Ok(before) } else { Err(errno) }
+}
+
+/// Calls a handler that blocks `more` of them while it runs. It sees them in its context as well, and may
+/// change there what is blocked after it.
+///
+/// # Safety
+/// `context` is what the kernel gave our handler.
+pub unsafe fn during(more: u64, context: *mut c_void, handler: impl FnOnce()) {
+    let more = more & SYNCHRONOUS;
+    if more == 0 && mask() == 0 {
+        return handler();
+    }
+    // SAFETY: the caller's promise; the kernel's set is the first 64 bits.
+    let saved = unsafe { (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>() };
+    let (before, by_handlers) = (mask(), BY_HANDLERS.get());
+    // SAFETY: as above.
+    let waiting = unsafe { *saved } & SYNCHRONOUS;
+    // SAFETY: as above.
+    unsafe { *saved |= before };
+    BY_HANDLERS.set(by_handlers | more);
+    handler();
+    // SAFETY: as above.
+    let after = unsafe { *saved } & SYNCHRONOUS;
+    BY_HANDLERS.set(after & by_handlers);
+    OWN.set(after & !by_handlers);
+    // SAFETY: as above.
+    unsafe { *saved = *saved & !SYNCHRONOUS | after & waiting };
+}
+
+/// A blocked signal was sent: it waits until it is unblocked, for the thread or for the process, as it came.
+///
+/// # Safety
+/// `info` and `context` are what the kernel gave our handler.
+pub unsafe fn postpone(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let kept = sys::errno();
+    // Blocked now, so that it does not come before this handler has returned; and afterwards.
+    sys::block(bit(signal));
+    let (pid, tid) = (sys::getpid() as libc::c_long, sys::gettid() as libc::c_long);
+    let number = libc::c_long::from(signal);
+    // SAFETY: the caller's promise; to itself a process may queue any.
+    unsafe {
+        let saved = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
+        *saved |= bit(signal);
+        if (*info).si_code == libc::SI_TKILL {
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, number, info);
+        } else {
+            let queued = libc::syscall(libc::SYS_rt_sigqueueinfo, pid, number, info);
+            if queued < 0 {
+                // Only the first thread may queue what looks like another's. Sent anew, it loses no more than
+                // its sender.
+                libc::syscall(libc::SYS_kill, pid, number);
+            }
+        }
+    }
+    sys::set_errno(kept);
+}
+
+/// The handlers that run are left by a jump to `env`.
+///
+/// # Safety
+/// `env` is a `jmp_buf` that was set.
+pub unsafe fn jumps(env: *const c_void) {
+    let left = BY_HANDLERS.get();
+    if left == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let restores = unsafe { env.byte_add(MASK_WAS_SAVED_AT).cast::<c_int>().read() } != 0;
+    if !restores {
+        OWN.set(OWN.get() | left);
+    }
+    BY_HANDLERS.set(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_buffer_says_whether_it_has_a_mask() {
+        unsafe extern "C" {
+            #[link_name = "__sigsetjmp"]
+            fn sigsetjmp(env: *mut c_void, save: c_int) -> c_int;
+        }
+        let mut env = [0u64; 64];
+        let at = env.as_mut_ptr().cast::<c_void>();
+        for save in [0, 1] {
+            // SAFETY: the buffer is larger than any `jmp_buf`, and nobody jumps to it.
+            unsafe { sigsetjmp(at, save) };
+            // SAFETY: inside the buffer.
+            let saved = unsafe { at.byte_add(MASK_WAS_SAVED_AT).cast::<c_int>().read() };
+            assert_eq!(saved, save);
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! Signals whose default action ends the process.
+//!
+//! Once a mapping is managed, such an end must not lose stores, nor the report. So we stand in front of the
+//! program's dispositions where it matters, with [`dispatch`], and the program is not to notice: sigaction(2)
+//! and its relatives (abi/signal.rs) report what the program has set, which table.rs remembers. We
+//! stand in front of
+//! * SIG_DFL, of every signal that ends the process: the handler writes back and reports, and lets the signal
+//!   happen again by default (fatal.rs);
+//! * handlers with SA_RESETHAND: the kernel would make the disposition SIG_DFL behind our back, and a handler
+//!   that raises the signal again would end the process. It becomes our SIG_DFL instead;
+//! * SIG_IGN of signals that instructions raise: the kernel does not ignore them then, but kills;
+//! * handlers of signals that instructions raise, and handlers that block such signals: if they are blocked,
+//!   the kernel kills, so it must not know (blocked.rs);
+//! * handlers and SIG_IGN of SIGABRT: abort(3) inside libc raises it, and then once more by default.
+//!
+//! The kernel's disposition has the program's flags and mask, so that a handler is called as the kernel would
+//! call it.
+//!
+//! As process 1 of a PID namespace a process cannot be ended by SIG_DFL, unless an instruction raises the
+//! signal; handlers would be called, and interrupt its system calls. There we stand in front of SIG_DFL only
+//! for signals that instructions raise.
+//!
+//! A child that shares our memory (vfork) has dispositions of its own, but not a table of its own: what it
+//! sets goes to the kernel as it is.
+//!
+//! Synchronization: see table.rs.
+
+pub mod blocked;
+mod fatal;
+pub mod kernel;
+pub mod kind;
+mod passage;
+mod table;
+
+use crate::agent::flush::flush;
+use crate::base::real;
+use crate::base::sys;
+use crate::base::tree;
+use kernel::{exchange, has_own_table, set_default};
+use kind::{LAST_SIGNAL, is_fatal, is_synchronous};
+use libc::{c_int, c_void, siginfo_t};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use table::{Action, Held};
+
+/// What we stand in front of: nothing, signals that instructions raise, or all.
+static ARMED: AtomicU32 = AtomicU32::new(NOTHING);
+const NOTHING: u32 = 0;
+const INSTRUCTIONS: u32 = 1;
+const ALL: u32 = 2;
+/// It was process 1 of its namespace that armed.
+static AS_INIT: AtomicBool = AtomicBool::new(false);
+/// Signals that the program ignores, and that we stand in front of (bit n-1 for signal n).
+static IGNORED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the disposition of the signal is virtual now.
+fn is_virtual(signal: c_int) -> bool {
+    match ARMED.load(Ordering::Acquire) {
+        NOTHING => false,
+        INSTRUCTIONS => is_synchronous(signal),
+        _ => is_fatal(signal),
+    }
+}
+
+/// Stands in front of the dispositions. Once is enough for a process and its children; only the children of a
+/// process 1 have to do more than it did.
+pub fn arm() {
+    tree::now_managed();
+    let armed = ARMED.load(Ordering::Acquire) == ALL;
+    if armed && !(AS_INIT.load(Ordering::Acquire) && sys::getpid() != 1) {
+        return;
+    }
+    AS_INIT.store(sys::getpid() == 1, Ordering::Release);
+    ARMED.store(ALL, Ordering::Release);
+    for signal in (1..=LAST_SIGNAL).filter(|signal| is_fatal(*signal)) {
+        adopt(&table::lock(signal));
+    }
+}
+
+/// The same for the signals that instructions raise, whatever is managed: the program blocks some of them.
+pub fn arm_synchronous() {
+    let armed = ARMED.compare_exchange(NOTHING, INSTRUCTIONS, Ordering::AcqRel, Ordering::Acquire).is_err();
+    if armed {
+        return;
+    }
+    for signal in (1..=LAST_SIGNAL).filter(|signal| is_synchronous(*signal)) {
+        adopt(&table::lock(signal));
+    }
+}
+
+/// In a child that has only one thread.
+pub fn after_fork() {
+    table::after_fork();
+    // A child that touches its parent's managed memory is told what it did.
+    if is_virtual(libc::SIGSEGV) {
+        adopt(&table::lock(libc::SIGSEGV));
+    }
+}
+
+/// Remembers what the kernel has for a signal, if that is not ours, and stands in front of it if need be.
+fn adopt(held: &Held) {
+    let signal = held.signal();
+    let Some(there) = exchange(signal, None) else { return };
+    if is_ours(&there) {
+        return;
+    }
+    held.store(Action::of(&there));
+    if let Some(front) = in_front_of(signal, Action::of(&there)) {
+        exchange(signal, Some(front));
+    }
+    note_ignored(signal, &there);
+}
+
+/// What the kernel gets for what the program has set; `None`: the same.
+fn in_front_of(signal: c_int, action: Action) -> Option<Action> {
+    let handler = dispatch as *const () as usize;
+    let ours = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    match action.handler {
+        libc::SIG_DFL => (is_synchronous(signal) || sys::getpid() != 1).then_some(Action {
+            handler,
+            flags: ours,
+            mask: !0,
+        }),
+        libc::SIG_IGN => (is_synchronous(signal) || signal == libc::SIGABRT).then_some(Action {
+            handler,
+            flags: ours | libc::SA_RESTART,
+            mask: 0,
+        }),
+        _ => {
+            let deferred = if is_synchronous(signal) { libc::SA_NODEFER } else { 0 };
+            let needed = action.flags & libc::SA_RESETHAND != 0
+                || signal == libc::SIGABRT
+                || is_synchronous(signal)
+                || action.mask & blocked::SYNCHRONOUS != 0;
+            needed.then_some(Action {
+                handler,
+                flags: action.flags & !libc::SA_RESETHAND | libc::SA_SIGINFO | deferred,
+                mask: action.mask & !blocked::SYNCHRONOUS,
+            })
+        }
+    }
+}
+
+/// Whether a disposition of the kernel's is ours.
+fn is_ours(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == dispatch as *const () as usize
+}
+
+fn note_ignored(signal: c_int, set: &libc::sigaction) {
+    let bit = 1 << (signal - 1);
+    if set.sa_sigaction == libc::SIG_IGN && in_front_of(signal, Action::of(set)).is_some() {
+        IGNORED.fetch_or(bit, Ordering::AcqRel);
+    } else {
+        IGNORED.fetch_and(!bit, Ordering::AcqRel);
+    }
+}
+
+/// sigaction(2) as the program sees it.
+///
+/// # Safety
+/// As sigaction(2): the pointers are null or valid.
+pub unsafe fn virtual_sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    if !is_virtual(signal) {
+        // SAFETY: the caller's promise.
+        let r = unsafe { real::sigaction(signal, new, old) };
+        if is_virtual(signal) && has_own_table() {
+            // Another thread armed meanwhile.
+            adopt(&table::lock(signal));
+        }
+        return r;
+    }
+    // SAFETY: the caller's promise. Read before `old` is written: they may be the same.
+    let asked = unsafe { new.as_ref() }.copied();
+    let mut there = Action { handler: libc::SIG_DFL, flags: 0, mask: 0 }.to_libc();
+    let (before, r);
+    if has_own_table() {
+        let held = table::lock(signal);
+        before = held.load();
+        let front = asked.and_then(|asked| in_front_of(signal, Action::of(&asked))).map(Action::to_libc);
+        let set = front.as_ref().or(asked.as_ref()).map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: both pointers are null or to our own.
+        r = unsafe { real::sigaction(signal, set, &mut there) };
+        if let (0, Some(asked)) = (r, asked) {
+            held.store(as_reported(Action::of(&asked)));
+            note_ignored(signal, &asked);
+        }
+    } else {
+        before = table::load(signal);
+        let set = asked.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: as above.
+        r = unsafe { real::sigaction(signal, set, &mut there) };
+    }
+    // SAFETY: the caller's promise.
+    if let (0, Some(old)) = (r, unsafe { old.as_mut() }) {
+        *old = there;
+        if is_ours(&there) {
+            tell(before, old);
+        }
+    }
+    r
+}
+
+/// What sigaction(2) reports for what was set by libc's sigaction: the flag that libc adds is in it.
+fn as_reported(action: Action) -> Action {
+    let added = if cfg!(target_arch = "x86_64") { table::SA_RESTORER } else { 0 };
+    Action { flags: action.flags | added, ..action }
+}
+
+/// Replaces our disposition by what it stands in front of.
+fn tell(action: Action, old: &mut libc::sigaction) {
+    // siginterrupt(3) changes this one in the kernel's disposition, without our knowing.
+    let restart = if action.is_handler() { libc::SA_RESTART } else { 0 };
+    let flags = action.flags & !restart | old.sa_flags & restart;
+    Action { flags, ..action }.write_to(old);
+    if flags & table::SA_RESTORER == 0 {
+        old.sa_restorer = None;
+    }
+}
+
+/// libc's signal(3) or a relative of it, as the program sees it.
+///
+/// # Safety
+/// As that function.
+pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_int, handler: usize) -> usize {
+    let before = is_fatal(signal).then(|| table::load(signal).handler);
+    // SAFETY: the caller's promise. Not under the lock, which blocks signals: some of them look at the mask,
+    // and change it.
+    let was = unsafe { real(signal, handler) };
+    let Some(before) = before else { return was };
+    if is_virtual(signal) && has_own_table() {
+        let kept = sys::errno();
+        adopt(&table::lock(signal));
+        sys::set_errno(kept);
+    }
+    if was == dispatch as *const () as usize { before } else { was }
+}
+
+/// Before another program replaces this one: it inherits which signals are ignored, and which are blocked.
+pub fn before_exec() {
+    // A child that shares our memory may have set its own mask, which is the kernel's.
+    if has_own_table() {
+        sys::block(blocked::mask());
+    }
+    each_ignored(Some);
+}
+
+/// The other program did not start.
+pub fn after_exec() {
+    if has_own_table() {
+        sys::unblock(blocked::mask());
+    }
+    each_ignored(|_| None);
+}
+
+/// Gives the kernel `given(SIG_IGN)` for the ignored signals that we stand in front of, or what stands there.
+fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
+    let ignored = IGNORED.load(Ordering::Acquire);
+    let action = Action { handler: libc::SIG_IGN, flags: 0, mask: 0 };
+    for signal in (1..=LAST_SIGNAL).filter(|signal| ignored & 1 << (signal - 1) != 0) {
+        // A child that shares our memory may have set something else in the kernel.
+        let expected = |there: &libc::sigaction| is_ours(there) || there.sa_sigaction == libc::SIG_IGN;
+        if exchange(signal, None).is_some_and(|there| expected(&there)) {
+            exchange(signal, given(action).or(in_front_of(signal, action)));
+        }
+    }
+}
+
+/// abort(3), when what the program has set for SIGABRT is still to happen. For SIG_DFL nothing is: the
+/// alternate stack of the handler that may have called abort has no room for another.
+pub fn abort_first() {
+    if table::load(libc::SIGABRT).handler == libc::SIG_DFL {
+        return;
+    }
+    sys::unblock(1 << (libc::SIGABRT - 1));
+    // SAFETY: integers only.
+    unsafe {
+        libc::syscall(
+            libc::SYS_tgkill,
+            libc::c_long::from(sys::getpid()),
+            libc::c_long::from(sys::gettid()),
+            libc::SIGABRT as libc::c_long,
+        )
+    };
+}
+
+/// What the kernel calls instead of what the program has set.
+unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives a valid siginfo, in which all signals that instructions raise have an address.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    let by_instruction = is_synchronous(signal) && code > 0;
+    if signal == libc::SIGSEGV && code == passage::SEGV_ACCERR && passage::met(address) {
+        // The instruction is done again.
+        return;
+    }
+    if blocked::blocks(signal) {
+        match by_instruction {
+            true => fatal::happens(signal, info),
+            // SAFETY: the kernel's own.
+            false => unsafe { blocked::postpone(signal, info, context) },
+        }
+        return;
+    }
+    let mut action = table::load(signal);
+    if action.is_handler() && action.flags & libc::SA_RESETHAND != 0 {
+        action = reset(signal);
+    }
+    let by_itself = signal == libc::SIGABRT && code == libc::SI_TKILL;
+    match action.handler {
+        libc::SIG_DFL => fatal::happens(signal, info),
+        libc::SIG_IGN if by_instruction => fatal::happens(signal, info),
+        libc::SIG_IGN => {}
+        // SAFETY: the kernel's own.
+        _ => unsafe { call(action, signal, info, context) },
+    }
+    if by_itself {
+        // If it is abort(3), inside libc, it raises the signal again now, after making it SIG_DFL.
+        flush();
+    }
+}
+
+/// Calls the program's handler as the kernel would.
+unsafe fn call(action: Action, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the program gave this function for this signal; one that takes only the number ignores the
+    // rest.
+    let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+        unsafe { std::mem::transmute(action.handler) };
+    let itself = if action.flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+    // SAFETY: as above.
+    unsafe { blocked::during(action.mask | itself, context, || handler(signal, info, context)) };
+}
+
+/// What a handler with SA_RESETHAND finds: its disposition is SIG_DFL, with its flags and its mask. Gives the
+/// disposition before.
+fn reset(signal: c_int) -> Action {
+    if !has_own_table() {
+        set_default(signal);
+        return table::load(signal);
+    }
+    let held = table::lock(signal);
+    let before = held.load();
+    // Of two threads that get the signal at once, the second finds the first one's SIG_DFL.
+    if before.is_handler() && before.flags & libc::SA_RESETHAND != 0 {
+        let after = Action { handler: libc::SIG_DFL, ..before };
+        held.store(after);
+        exchange(signal, Some(in_front_of(signal, after).unwrap_or(after)));
+    }
+    before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_keeps_its_flags_and_mask_behind_ours() {
+        let once = Action { handler: 0x1000, flags: libc::SA_RESETHAND | libc::SA_NODEFER, mask: 5 };
+        let front = in_front_of(libc::SIGTERM, once).unwrap();
+        assert_eq!((front.flags, front.mask), (libc::SA_NODEFER | libc::SA_SIGINFO, 5));
+        assert_eq!(in_front_of(libc::SIGTERM, Action { flags: 0, ..once }), None);
+        assert!(in_front_of(libc::SIGABRT, Action { flags: 0, ..once }).is_some());
+        assert_eq!(in_front_of(libc::SIGTERM, Action { handler: libc::SIG_IGN, ..once }), None);
+        assert!(in_front_of(libc::SIGBUS, Action { handler: libc::SIG_IGN, ..once }).is_some());
+        assert!(in_front_of(libc::SIGTERM, Action { handler: libc::SIG_DFL, ..once }).is_some());
+    }
+}

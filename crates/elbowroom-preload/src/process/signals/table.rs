@@ -1,0 +1,159 @@
+//! What the program has set for each signal, where that is not what the kernel has.
+//!
+//! Synchronization: a slot is changed, together with the kernel's disposition, by who holds its lock with all
+//! signals blocked. Handlers read single values without it.
+
+use crate::base::sys::{self, Except, SignalsBlocked};
+use libc::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+const SIGNALS: usize = 65;
+/// How often a lock is tried before it counts as left behind: by a thread of the parent, in a child that was
+/// made by a system call that we do not see. Whoever holds one makes some system calls, and waits for
+/// nothing.
+const TRIES: u32 = 100_000;
+/// The flag by which the kernel tells that there is a restorer. libc sets it, and sigaction(2) reports it.
+pub const SA_RESTORER: c_int = 0x0400_0000;
+
+/// A disposition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Action {
+    /// SIG_DFL, SIG_IGN, or a function's address.
+    pub handler: usize,
+    /// SA_*.
+    pub flags: c_int,
+    /// What is blocked while it runs, as the kernel's set.
+    pub mask: u64,
+}
+
+impl Action {
+    /// What is in libc's type.
+    pub fn of(action: &libc::sigaction) -> Self {
+        // SAFETY: a `sigset_t` begins with the 64 bits that the kernel knows.
+        let mask = unsafe { std::ptr::from_ref(&action.sa_mask).cast::<u64>().read() };
+        Self { handler: action.sa_sigaction, flags: action.sa_flags, mask }
+    }
+
+    /// Libc's type.
+    pub fn to_libc(self) -> libc::sigaction {
+        // SAFETY: all zero is a valid `sigaction`.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        self.write_to(&mut action);
+        action
+    }
+
+    /// Puts it into libc's type, where all but the restorer is replaced.
+    pub fn write_to(self, action: &mut libc::sigaction) {
+        action.sa_sigaction = self.handler;
+        action.sa_flags = self.flags;
+        // SAFETY: as in `of`.
+        unsafe {
+            libc::sigemptyset(&mut action.sa_mask);
+            (&raw mut action.sa_mask).cast::<u64>().write(self.mask);
+        }
+    }
+
+    /// Whether it is a function of the program's.
+    pub fn is_handler(self) -> bool {
+        self.handler != libc::SIG_DFL && self.handler != libc::SIG_IGN
+    }
+}
+
+struct Slot {
+    lock: AtomicBool,
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    mask: AtomicU64,
+}
+
+static SLOTS: [Slot; SIGNALS] = [const {
+    Slot {
+        lock: AtomicBool::new(false),
+        handler: AtomicUsize::new(libc::SIG_DFL),
+        flags: AtomicI32::new(0),
+        mask: AtomicU64::new(0),
+    }
+}; SIGNALS];
+
+/// A slot that the calling thread alone may change. All signals are blocked until it is dropped.
+pub struct Held {
+    signal: c_int,
+    _blocked: SignalsBlocked,
+}
+
+/// Locks a signal's slot; the signal is one of 1..=64.
+pub fn lock(signal: c_int) -> Held {
+    let blocked = SignalsBlocked::new(Except::Nothing);
+    let slot = &SLOTS[signal as usize];
+    let mut tries = 0;
+    while slot.lock.swap(true, Ordering::Acquire) && tries < TRIES {
+        tries += 1;
+        sys::sched_yield();
+    }
+    Held { signal, _blocked: blocked }
+}
+
+/// What is set now, read value by value.
+pub fn load(signal: c_int) -> Action {
+    let slot = &SLOTS[signal as usize];
+    Action {
+        handler: slot.handler.load(Ordering::Acquire),
+        flags: slot.flags.load(Ordering::Acquire),
+        mask: slot.mask.load(Ordering::Acquire),
+    }
+}
+
+impl Held {
+    /// The signal.
+    pub fn signal(&self) -> c_int {
+        self.signal
+    }
+
+    /// What is set.
+    pub fn load(&self) -> Action {
+        load(self.signal)
+    }
+
+    /// Sets it.
+    pub fn store(&self, action: Action) {
+        let slot = &SLOTS[self.signal as usize];
+        slot.flags.store(action.flags, Ordering::Release);
+        slot.mask.store(action.mask, Ordering::Release);
+        slot.handler.store(action.handler, Ordering::Release);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Before the signals are unblocked, which happens when the fields are dropped.
+        SLOTS[self.signal as usize].lock.store(false, Ordering::Release);
+    }
+}
+
+/// In a child that has only one thread: whoever held a lock is not here.
+pub fn after_fork() {
+    for slot in &SLOTS {
+        slot.lock.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_action_goes_through_libcs_type() {
+        let action =
+            Action { handler: 0x1234, flags: libc::SA_RESTART | libc::SA_NODEFER, mask: 0xdead_beef };
+        assert_eq!(Action::of(&action.to_libc()), action);
+        assert!(action.is_handler());
+        assert!(!Action { handler: libc::SIG_IGN, ..action }.is_handler());
+    }
+
+    #[test]
+    fn a_slot_keeps_what_is_set() {
+        let action = Action { handler: 7, flags: 8, mask: 9 };
+        lock(64).store(action);
+        assert_eq!(lock(64).load(), action);
+    }
+}

@@ -1,0 +1,70 @@
+//! The first mapping that is managed starts the manager, and changes what the process is.
+
+use crate::agent::map::{self, Mapped};
+use crate::agent::service;
+use crate::base::reason::Reason;
+use crate::base::reserve;
+use crate::base::state::{self, Process};
+use crate::base::sys;
+use crate::process::{limits, signals};
+use crate::rules::map::MapArgs;
+use libc::{c_int, c_void, off_t, size_t};
+use std::sync::atomic::Ordering;
+
+/// mmap(2).
+///
+/// # Safety
+/// As mmap(2).
+pub unsafe fn map(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let args = MapArgs { addr: addr as usize, len, prot, flags, fd, offset };
+    if flags & libc::MAP_FIXED != 0 && reserve::refuses(args.addr, len) {
+        return sys::map_failed(libc::ENOMEM);
+    }
+    match state::for_program() {
+        Some(process) => map_for_program(process, &args),
+        None if addr.is_null() && state::is_service_thread() => map::map_for_ours(&args),
+        // SAFETY: the caller's promise.
+        None => unsafe { sys::mmap(addr, len, prot, flags, fd, offset) },
+    }
+}
+
+fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
+    let mapped = match map::map(process, args) {
+        Mapped::NeedsManager => match start(process) {
+            // What can be managed is known better by now: there may be no place for swap.
+            Ok(()) => map::map(process, args),
+            Err(reason) => Mapped::Answered(map::by_kernel(process, args, reason)),
+        },
+        mapped => mapped,
+    };
+    match mapped {
+        Mapped::Managed(at) => {
+            signals::arm();
+            limits::settle();
+            at as *mut c_void
+        }
+        Mapped::Answered(at) => at,
+        Mapped::NeedsManager => unreachable!("the manager was started"),
+    }
+}
+
+/// Starts the manager. `Err`: the kernel maps, counted under the reason.
+fn start(process: &'static Process) -> Result<(), Option<Reason>> {
+    if !process.is_home() {
+        return Err(Some(Reason::ChildProcess));
+    }
+    if state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
+        return Err(Some(Reason::LockedMemory));
+    }
+    if !limits::make_room() {
+        return Err(Some(Reason::AddressSpaceLimit));
+    }
+    service::manager(process).map(drop).ok_or(None)
+}

@@ -1,0 +1,34 @@
+//! What an advice means for managed memory.
+
+use elbowroom::Advice;
+use libc::c_int;
+
+/// Not in libc yet.
+const MADV_DONTNEED_LOCKED: c_int = 24;
+
+/// What an advice of madvise(2) is to the manager; `None`: only the kernel can follow it.
+pub fn meaning(advice: c_int) -> Option<Advice> {
+    Some(match advice {
+        libc::MADV_NORMAL => Advice::Normal,
+        libc::MADV_RANDOM => Advice::Random,
+        libc::MADV_SEQUENTIAL => Advice::Sequential,
+        libc::MADV_WILLNEED => Advice::WillNeed,
+        libc::MADV_DONTNEED => Advice::DontNeed,
+        MADV_DONTNEED_LOCKED => Advice::DontNeedLocked,
+        libc::MADV_FREE => Advice::Free,
+        libc::MADV_COLD => Advice::Cold,
+        libc::MADV_PAGEOUT => Advice::PageOut,
+        libc::MADV_POPULATE_READ => Advice::PopulateRead,
+        libc::MADV_POPULATE_WRITE => Advice::PopulateWrite,
+        libc::MADV_REMOVE => Advice::Remove,
+        libc::MADV_DONTFORK => Advice::DontFork,
+        libc::MADV_DOFORK => Advice::DoFork,
+        libc::MADV_WIPEONFORK => Advice::WipeOnFork,
+        libc::MADV_KEEPONFORK => Advice::KeepOnFork,
+        libc::MADV_DONTDUMP => Advice::DontDump,
+        libc::MADV_DODUMP => Advice::DoDump,
+        libc::MADV_HUGEPAGE => Advice::HugePage,
+        libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
+        _ => return None,
+    })
+}
