@@ -10,6 +10,7 @@
 //!
 //! * [`differential`]: the same random operations on two engines
 //! * [`kills`]: processes that share files and are ended at any moment
+//! * [`modules`]: which modules of a crate use which, for the tidy test
 //! * [`place`]: scratch directories, and the binary under test
 //! * [`mod@program`]: the C programs of `tests/programs`
 //! * [`mod@public`]: programs that other people have written, as rows of a table
@@ -20,6 +21,7 @@
 
 pub mod differential;
 pub mod kills;
+pub mod modules;
 pub mod place;
 pub mod program;
 pub mod public;

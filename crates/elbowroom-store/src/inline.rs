@@ -4,16 +4,14 @@
 //! another. A read is queued by [`Reactor::read`] and made by a later wait, one by each, so that others can
 //! run in between, as they can while a disk works.
 
+use crate::bell::Bell;
 use crate::inject::Inject;
 use crate::reactor::{Kicker, Reactor, Read, ReadDone, Woken};
 use crate::request::{Request, Step, perform};
 use elbowroom_machine::Errno;
 use elbowroom_sync::time::Duration;
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::{Arc, thread};
 use std::collections::VecDeque;
-
-/// A condition has no end of its own under shuttle; this is for its signature.
-const FOREVER: Duration = Duration::MAX;
 
 pub(crate) struct Inline {
     queue: VecDeque<(Request, Step)>,
@@ -54,40 +52,5 @@ impl Reactor for Inline {
 
     fn in_flight(&self) -> usize {
         self.queue.len()
-    }
-}
-
-/// What ends a wait.
-pub(crate) struct Bell {
-    kicked: Mutex<bool>,
-    rung: Condvar,
-}
-
-impl std::fmt::Debug for Bell {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Bell")
-    }
-}
-
-impl Bell {
-    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
-        let kicked = LockStats::new().mutex(LockClass::Io, false);
-        Ok(Arc::new(Self { kicked, rung: Condvar::new() }))
-    }
-
-    pub(crate) fn kick(&self) {
-        *self.kicked.lock() = true;
-        self.rung.notify_all();
-    }
-
-    fn take_kick(&self) -> bool {
-        std::mem::take(&mut *self.kicked.lock())
-    }
-
-    fn wait(&self) {
-        let mut kicked = self.kicked.lock();
-        while !*kicked {
-            self.rung.wait_timeout(&mut kicked, FOREVER);
-        }
     }
 }

@@ -33,7 +33,11 @@
 
 #[cfg(not(shuttle))]
 mod bell;
+#[cfg(shuttle)]
+#[path = "bell_model.rs"]
+mod bell;
 mod calls;
+mod engines;
 mod file;
 mod guard;
 #[cfg(not(shuttle))]
@@ -69,6 +73,9 @@ mod threads;
 mod uring;
 
 pub use elbowroom_machine::{Errno, Extent};
+#[cfg(not(shuttle))]
+pub use engines::reactor_of_child;
+pub use engines::{EngineKind, reactor};
 pub use file::{FileId, FileStat, StoreFile, Write};
 pub use guard::{Comer, Guard, Guards, Trials};
 pub use inject::Inject;
@@ -76,9 +83,7 @@ pub use inject::Inject;
 pub use lifeline::{Handed, Lifeline};
 pub use limits::{open_briefly, with_own_limit};
 pub use origin::Origin;
-#[cfg(not(shuttle))]
-pub use reactor::reactor_of_child;
-pub use reactor::{EngineKind, Kicker, Reactor, Read, ReadDone, Woken, reactor};
+pub use reactor::{Kicker, Reactor, Read, ReadDone, Woken};
 #[cfg(not(shuttle))]
 pub use room::Room;
 pub use scatter::{SCATTERED_WRITES, WriteRing};

@@ -1,19 +1,10 @@
-//! The interface of an event loop, and what both kinds share.
+//! The interface of an event loop, and what all kinds share. `engines` makes one.
 
-#[cfg(not(shuttle))]
 use crate::bell::Bell;
 use crate::file::StoreFile;
-use crate::inject::Inject;
-#[cfg(shuttle)]
-use crate::inline::{Bell, Inline};
-#[cfg(not(shuttle))]
-use crate::threads::Threads;
-#[cfg(not(shuttle))]
-use crate::uring::{RingMode, Uring};
 use elbowroom_machine::{Errno, Extent};
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Duration;
-use std::os::fd::RawFd;
 
 /// A read of `len` bytes at `offset` of `file` into the start of `buf`.
 #[derive(Debug)]
@@ -52,17 +43,6 @@ pub struct Woken {
     pub kicked: bool,
 }
 
-/// How reads are done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineKind {
-    /// io_uring, and threads where it is refused.
-    Auto,
-    /// io_uring or an error.
-    Uring,
-    /// Blocking threads.
-    Threads,
-}
-
 /// One handler thread's event loop: its reads, one watched descriptor (the userfaultfd), and kicks from other
 /// threads.
 ///
@@ -96,82 +76,6 @@ pub trait Reactor: Send {
     fn in_flight(&self) -> usize;
 }
 
-/// Makes a reactor that watches `watch`, if any (not owned; must stay open until the reactor is dropped;
-/// nonblocking).
-///
-/// `inject` holds for all reads through this reactor, instead of the faults of the file that is read. Threads
-/// that it starts call `on_thread_start` first.
-///
-/// # Errors
-/// [`Errno::BADF`] if `watch` is negative; with [`EngineKind::Uring`] what io_uring_setup(2) says:
-/// [`Errno::PERM`] or [`Errno::NOSYS`] where io_uring is not allowed; else what eventfd(2) says.
-pub fn reactor(
-    kind: EngineKind,
-    watch: Option<RawFd>,
-    inject: Option<Arc<Inject>>,
-    on_thread_start: Option<fn()>,
-) -> Result<Box<dyn Reactor>, Errno> {
-    if watch.is_some_and(|fd| fd < 0) {
-        return Err(Errno::BADF);
-    }
-    engine(kind, watch, Bell::new()?, inject, on_thread_start)
-}
-
-/// The same in the child of a fork, whose threads have a file table of their own in which nothing has the
-/// numbers that the parent's descriptors have: the kicks of `kicker`, that of the parent's reactor, end the
-/// waits of this one.
-///
-/// # Errors
-/// The same.
-#[cfg(not(shuttle))]
-pub fn reactor_of_child(
-    kind: EngineKind,
-    watch: Option<RawFd>,
-    kicker: &Kicker,
-    inject: Option<Arc<Inject>>,
-    on_thread_start: Option<fn()>,
-) -> Result<Box<dyn Reactor>, Errno> {
-    kicker.bell.renew()?;
-    engine(kind, watch, kicker.bell.clone(), inject, on_thread_start)
-}
-
-/// Under shuttle there is one engine, and descriptors cannot be watched.
-#[cfg(shuttle)]
-fn engine(
-    _kind: EngineKind,
-    _watch: Option<RawFd>,
-    bell: Arc<Bell>,
-    inject: Option<Arc<Inject>>,
-    _on_thread_start: Option<fn()>,
-) -> Result<Box<dyn Reactor>, Errno> {
-    Ok(Box::new(Inline::new(bell, inject)))
-}
-
-#[cfg(not(shuttle))]
-fn engine(
-    kind: EngineKind,
-    watch: Option<RawFd>,
-    bell: Arc<Bell>,
-    inject: Option<Arc<Inject>>,
-    on_thread_start: Option<fn()>,
-) -> Result<Box<dyn Reactor>, Errno> {
-    let uring = || -> Result<Box<dyn Reactor>, Errno> {
-        Ok(match Uring::new(RingMode::Deferred, watch, bell.clone(), inject.clone()) {
-            Err(Errno::INVAL) => Box::new(Uring::new(RingMode::Plain, watch, bell.clone(), inject.clone())?),
-            ring => Box::new(ring?),
-        })
-    };
-    let threads = || Box::new(Threads::new(watch, bell.clone(), inject.clone(), on_thread_start));
-    Ok(match kind {
-        EngineKind::Uring => uring()?,
-        EngineKind::Threads => threads(),
-        EngineKind::Auto => match uring() {
-            Ok(ring) => ring,
-            Err(_) => threads(),
-        },
-    })
-}
-
 /// Ends a reactor's wait, now or the next one. Cloneable, for any thread of the same file table.
 #[derive(Debug, Clone)]
 pub struct Kicker {
@@ -181,6 +85,11 @@ pub struct Kicker {
 impl Kicker {
     pub(crate) fn new(bell: &Arc<Bell>) -> Self {
         Self { bell: bell.clone() }
+    }
+
+    #[cfg(not(shuttle))]
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
     }
 
     /// Does it. What this thread wrote before is visible to the thread whose wait says `kicked`. Kicks that

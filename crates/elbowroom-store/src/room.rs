@@ -1,7 +1,7 @@
 //! What a directory offers to a swap file.
 
-use crate::{Errno, StoreFile};
-use elbowroom_machine::PAGE_SIZE;
+use crate::file::StoreFile;
+use elbowroom_machine::{Errno, PAGE_SIZE};
 use rustix::fs;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
