@@ -31,11 +31,11 @@
 //!
 //! # Concurrency
 //! A thread of the program that calls in takes no lock and allocates nothing; it blocks its signals while a
-//! service thread works for it (agent/request.rs). So all of this may be called in signal handlers, except that the
-//! first mapping that qualifies starts threads. Service threads (agent/service.rs) have a file table of their own,
-//! block all signals but libc's two, never touch the program's memory, and their own calls of interposed
-//! functions go straight to the kernel. State that a forked child must not inherit is wiped by the kernel
-//! (base/state.rs).
+//! service thread works for it (agent/request.rs). So all of this may be called in signal handlers, except
+//! that the first mapping that qualifies starts threads. Service threads (agent/service.rs) have a file table
+//! of their own, block all signals but libc's two, never touch the program's memory, and their own calls of
+//! interposed functions go straight to the kernel. State that a forked child must not inherit is wiped by the
+//! kernel (base/state.rs).
 
 mod base;
 mod rules;

@@ -12,7 +12,8 @@ export! {
     execvp(name: *const c_char, args: Strings) -> c_int = exec::exec_name;
     execvpe(name: *const c_char, args: Strings, env: Strings) -> c_int = exec::exec_name_env;
     fexecve(fd: c_int, args: Strings, env: Strings) -> c_int = exec::exec_fd;
-    execveat(dir: c_int, path: *const c_char, args: Strings, env: Strings, flags: c_int) -> c_int = exec::exec_at;
+    execveat(dir: c_int, path: *const c_char, args: Strings, env: Strings, flags: c_int) -> c_int
+        = exec::exec_at;
 }
 
 export_lists! {

@@ -8,6 +8,8 @@ export! {
     getrlimit64(resource: c_uint, old: *mut rlimit) -> c_int = limit_calls::get;
     setrlimit(resource: c_uint, new: *const rlimit) -> c_int = limit_calls::set;
     setrlimit64(resource: c_uint, new: *const rlimit) -> c_int = limit_calls::set;
-    prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int = limit_calls::change;
-    prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int = limit_calls::change;
+    prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int
+        = limit_calls::change;
+    prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int
+        = limit_calls::change;
 }

@@ -10,7 +10,8 @@ export! {
     siglongjmp(env: Jump, value: c_int) -> c_int = |env, value| mask::jump(real::siglongjmp, env, value);
     longjmp(env: Jump, value: c_int) -> c_int = |env, value| mask::jump(real::longjmp, env, value);
     _longjmp(env: Jump, value: c_int) -> c_int = |env, value| mask::jump(real::_longjmp, env, value);
-    __longjmp_chk(env: Jump, value: c_int) -> c_int = |env, value| mask::jump(real::__longjmp_chk, env, value);
+    __longjmp_chk(env: Jump, value: c_int) -> c_int
+        = |env, value| mask::jump(real::__longjmp_chk, env, value);
     pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
         start: *const c_void, argument: *mut c_void) -> c_int = mask::create_thread;
 }

@@ -5,7 +5,8 @@ use libc::{c_int, c_uchar, c_uint, c_void, size_t};
 
 export! {
     mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int = ranges::protect;
-    pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int = ranges::protect_with_key;
+    pkey_mprotect(addr: *mut c_void, len: size_t, prot: c_int, key: c_int) -> c_int
+        = ranges::protect_with_key;
     msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int = ranges::synchronize;
     madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int = ranges::advise;
     posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int = ranges::posix_advise;

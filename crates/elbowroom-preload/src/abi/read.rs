@@ -17,7 +17,8 @@ export! {
     readv(fd: c_int, to: *const iovec, n: c_int) -> ssize_t = read::read_parts;
     preadv(fd: c_int, to: *const iovec, n: c_int, offset: off_t) -> ssize_t = read::read_parts_at;
     preadv64(fd: c_int, to: *const iovec, n: c_int, offset: off_t) -> ssize_t = read::read_parts_at;
-    preadv2(fd: c_int, to: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t = read::read_parts_with;
+    preadv2(fd: c_int, to: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t
+        = read::read_parts_with;
     preadv64v2(fd: c_int, to: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t
         = read::read_parts_with;
 }

@@ -1,9 +1,9 @@
 //! What happens around fork(2) and what is like it.
 //!
-//! A forked child has neither the service threads nor the windows, and finds [`crate::base::state::Process`] wiped.
-//! Before the fork, files that could be stored to, and watched ones, are handed back to the kernel, and dirty
-//! pages are written back: the child reads the files as its parent left them, and the two see each other's
-//! stores.
+//! A forked child has neither the service threads nor the windows, and finds [`crate::base::state::Process`]
+//! wiped. Before the fork, files that could be stored to, and watched ones, are handed back to the kernel,
+//! and dirty pages are written back: the child reads the files as its parent left them, and the two see each
+//! other's stores.
 //!
 //! Synchronization: atomics, and one lock so that forks are made one after the other.
 
