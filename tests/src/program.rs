@@ -1,4 +1,4 @@
-//! The C programs of `tests/programs`, compiled when they are first needed and kept for later runs.
+//! The C programs of `tests/programs` and `tests/cases`, compiled when they are first needed and kept for later runs.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -10,7 +10,17 @@ use std::sync::Mutex;
 use crate::place::{root, workspace};
 use crate::run::Command;
 
-const FLAGS: [&str; 6] = ["-O2", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"];
+/// Where programs are, and how they are compiled.
+struct Kind {
+    directory: &'static str,
+    flags: &'static [&'static str],
+}
+
+/// Programs that check themselves.
+const PROGRAMS: Kind =
+    Kind { directory: "tests/programs", flags: &["-O2", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"] };
+/// Small programs that once differed: each access is made as it is written.
+const CASES: Kind = Kind { directory: "tests/cases", flags: &["-O0", "-w", "-pthread"] };
 
 /// The compiled program `name`, from `tests/programs/name.c`.
 ///
@@ -20,17 +30,26 @@ pub fn program(name: &str) -> PathBuf {
     static COMPILED: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     // A test that panicked while it compiled leaves a map that is still right.
     let mut compiled = COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    compiled.get_or_insert_default().entry(name.to_owned()).or_insert_with(|| compile(name)).clone()
+    let compile = || compile(&PROGRAMS, name, &[]);
+    compiled.get_or_insert_default().entry(name.to_owned()).or_insert_with(compile).clone()
 }
 
-fn compile(name: &str) -> PathBuf {
-    let sources = workspace().join("tests/programs");
+/// The compiled case `name`, from `tests/cases/name.c`, linked with libraries.
+///
+/// # Panics
+/// If it does not compile.
+pub fn case(name: &str, libraries: &[&str]) -> PathBuf {
+    compile(&CASES, name, libraries)
+}
+
+fn compile(kind: &Kind, name: &str, libraries: &[&str]) -> PathBuf {
+    let sources = workspace().join(kind.directory);
     let source = sources.join(format!("{name}.c"));
     let mut hash = DefaultHasher::new();
     for path in headers(&sources).iter().chain([&source]) {
         std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).hash(&mut hash);
     }
-    FLAGS.hash(&mut hash);
+    kind.flags.hash(&mut hash);
     // The name ends in the program's name, so that what argv[0] says about it does not change with the
     // source.
     let directory = root().join("programs").join(format!("{:016x}", hash.finish()));
@@ -39,13 +58,16 @@ fn compile(name: &str) -> PathBuf {
         return compiled;
     }
     std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-    // Another test binary may do the same at this moment: a rename makes the program whole or absent.
-    let partial = directory.join(format!("{name}.{}", std::process::id()));
+    // Another test binary, or thread, may do the same at this moment: a rename makes the program whole or
+    // absent.
+    let thread = format!("{:?}", std::thread::current().id());
+    let partial = directory.join(format!("{name}.{}.{thread}", std::process::id()));
     let output = std::process::Command::new("cc")
-        .args(FLAGS)
+        .args(kind.flags)
         .arg(&source)
         .arg("-o")
         .arg(&partial)
+        .args(libraries)
         .output()
         .unwrap_or_else(|error| panic!("the tests need a C compiler: cc: {error}"));
     assert!(output.status.success(), "{name}.c:\n{}", String::from_utf8_lossy(&output.stderr));

@@ -29,6 +29,8 @@ macro_rules! variants {
 variants! {
     /// No Elbowroom: this validates the test.
     plain: 0 None;
+    /// Under `run`, with the options that the test gives.
+    bare: 0 Some(&[]);
     /// A budget of 64 MiB.
     m64: 64 Some(&["--memory", "64M"]);
     /// The smallest budget.
