@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::about;
 use super::chart::{self, Bar, BarColor, Line, WaitPair, Words};
+use super::course;
 use super::html::{Cell, Table, escaped, id};
 use super::input::Figures;
 use super::units::{self, change, change_of, show};
@@ -330,32 +331,18 @@ impl Section<'_> {
         Ok(figure(&svg, "Throughput over time (mean of the runs)", &self.legend_of(&shown)))
     }
 
-    /// Rates between samples: seconds, and how many per second, the mean of all runs that have that sample.
+    /// Rates in the course of the runs: seconds, and how many per second.
     fn rates(&self, engine: &str, counter: &str) -> Vec<(f64, f64)> {
-        let mut sums: Vec<(f64, f64, f64)> = Vec::new();
         let is_meant = |run: &&serde_json::Value| {
             run["engine"] == engine && !run["in_detail"].as_bool().unwrap_or(false)
         };
-        for run in self.figures.runs.iter().filter(is_meant) {
-            let mut last = (0.0, 0.0);
-            for (number, sample) in run["timeline"].as_array().into_iter().flatten().enumerate() {
-                let (Some(ms), Some(count)) = (sample["at_ms"].as_f64(), sample[counter].as_f64()) else {
-                    continue;
-                };
-                if ms <= last.0 {
-                    continue;
-                }
-                let rate = (count - last.1).max(0.0) / (ms - last.0) * 1e3;
-                last = (ms, count);
-                if number >= sums.len() {
-                    sums.push((0.0, 0.0, 0.0));
-                }
-                if let Some(sum) = sums.get_mut(number) {
-                    *sum = (sum.0 + ms / 1e3, sum.1 + rate, sum.2 + 1.0);
-                }
-            }
-        }
-        sums.into_iter().map(|(seconds, rate, runs)| (seconds / runs, rate / runs)).collect()
+        let sample =
+            |sample: &serde_json::Value| Some((sample["at_ms"].as_f64()?, sample[counter].as_f64()?));
+        let samples = |run: &serde_json::Value| {
+            run["timeline"].as_array().into_iter().flatten().filter_map(sample).collect()
+        };
+        let runs: Vec<_> = self.figures.runs.iter().filter(is_meant).map(samples).collect();
+        course::rates(&runs)
     }
 
     /// Latencies by percentiles: of whatever has a p50 and a p99.
