@@ -123,6 +123,7 @@ pub struct LabArgs {
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Run one workload in several engines in turn, and compare them
+    #[command(after_help = engine::legend_of_all())]
     Run {
         /// Which one, with its options.
         #[command(subcommand)]

@@ -1,6 +1,6 @@
 //! The engines that are compared: who has the memory, and which of Elbowroom's improvements are off.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
@@ -56,6 +56,25 @@ impl Kind {
             Self::Soft => "soft",
             Self::Host => "host",
             Self::Plain => "plain",
+        }
+    }
+
+    /// What it is, in one line of a table.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Kernel => {
+                "Linux; in a control group with the budget as its limit where the workload says so"
+            }
+            Self::KernelRandom => "Linux, told by MADV_RANDOM that access is random",
+            Self::KernelHuge => "Linux, told by MADV_HUGEPAGE to use pages of 2 MiB",
+            Self::Elbowroom => "an unmodified program under elbowroom run: real pointers, by userfaultfd",
+            Self::ElbowroomLarge => "elbowroom with only the large blocks of the heap managed (--heap large)",
+            Self::ElbowroomForkKernel => "elbowroom that gives private memory to the kernel at a fork",
+            Self::Soft => "memory of the library that is reached by calls, without userfaultfd",
+            Self::Host => {
+                "the library with real pointers, by userfaultfd, in one process with the lab's threads"
+            }
+            Self::Plain => "Linux with all memory that there is: no budget, no control group",
         }
     }
 
@@ -155,6 +174,37 @@ pub fn before_and_after(engines: &[Engine]) -> Vec<(Engine, Engine)> {
     .collect()
 }
 
+/// Who is compared with whom, ours first: each of ours with all that it has, beside each of the kernel's and
+/// beside itself without an improvement.
+pub fn compared(engines: &[Engine]) -> Vec<(Engine, Engine)> {
+    let ours = engines.iter().filter(|engine| engine.is_whole() && !engine.is_kernel());
+    let is_base = |base: &Engine, ours: &Engine| base.is_kernel() || base.kind == ours.kind && base != ours;
+    ours.flat_map(|ours| {
+        let bases = engines.iter().filter(move |base| is_base(base, ours));
+        bases.map(|base| (*ours, *base))
+    })
+    .collect()
+}
+
+/// A line about each kind of engine.
+pub fn legend(engines: &[Engine]) -> String {
+    let mut text = String::new();
+    for kind in Kind::ALL.into_iter().filter(|kind| engines.iter().any(|engine| engine.kind == *kind)) {
+        let _ = writeln!(text, "{}: {}", kind.name(), kind.about());
+    }
+    if engines.iter().any(|engine| !engine.is_whole()) {
+        text.push_str("A name of an improvement behind that of an engine: the engine without it.\n");
+    }
+    text
+}
+
+/// A line about each engine that there is, for the help.
+pub fn legend_of_all() -> String {
+    let without = Engine::without(Kind::Soft, "vma_locks");
+    let all: Vec<_> = Kind::ALL.into_iter().map(Engine::whole).chain(without).collect();
+    format!("Engines, of which each workload has some (--engines):\n{}", legend(&all))
+}
+
 /// Fails unless each of the engines is of a kind that the workload has, and none is there twice.
 ///
 /// # Errors
@@ -216,6 +266,21 @@ mod tests {
         let expected =
             ["kernel elbowroom", "elbowroom-vma_locks elbowroom", "kernel soft", "soft-given_way soft"];
         assert_eq!(pairs, expected);
+    }
+
+    #[test]
+    fn ours_are_beside_the_kernels_and_beside_themselves_and_each_is_explained() {
+        let engines = ["plain", "kernel", "elbowroom-vma_locks", "elbowroom", "soft"]
+            .map(|name| name.parse::<Engine>().unwrap());
+        let pairs: Vec<_> = compared(&engines).iter().map(|(ours, base)| format!("{ours}/{base}")).collect();
+        let own = "elbowroom/elbowroom-vma_locks";
+        assert_eq!(pairs, ["elbowroom/plain", "elbowroom/kernel", own, "soft/plain", "soft/kernel"]);
+        let legend = legend(&engines);
+        for kind in ["plain: ", "kernel: ", "elbowroom: ", "soft: ", "without it"] {
+            assert!(legend.contains(kind), "{kind}: {legend}");
+        }
+        assert!(!legend.contains("host"), "{legend}");
+        assert!(legend_of_all().contains("host: ") && legend_of_all().lines().all(|line| line.len() < 100));
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //!
 //! From here down: [`cli`] says what can be asked for; `session` makes the files and runs the engines in
 //! turn; `watch` runs one worker and samples it; `record` is what was seen of it and the figures that follow;
-//! `report` computes medians and ratios and prints them, `published` beside what others have published;
-//! `tune` does so for what is switched off. `engine` names what is compared, and `programs` starts it.
+//! `report` prints them with ratios by `compared`, which `verdict` judges by the range of the runs, `published`
+//! beside what others have published; `tune` does so for what is switched off. `engine` names what is compared, and `programs` starts it.
 //! [`board`], [`content`] and [`histogram`] are what the lab and the worker must agree on. Beside that,
 //! `bench` measures the library alone, in this process, and `unmodified` runs programs that people use.
 //! Unsafe code is in `bench::area` only; the worker's is in its `memory` module.
@@ -27,6 +27,7 @@ mod bench;
 pub mod board;
 mod cgroup;
 pub mod cli;
+mod compared;
 pub mod content;
 mod device;
 mod dirty_limit;
@@ -35,6 +36,7 @@ mod files;
 pub mod histogram;
 mod interrupt;
 mod kernel_swap;
+mod load;
 mod locks;
 mod origin;
 mod output;
@@ -51,6 +53,7 @@ mod session;
 pub mod size;
 mod tune;
 mod unmodified;
+mod verdict;
 mod watch;
 
 /// The granularity of everything in the lab, in bytes. Files are whole pages.
@@ -74,7 +77,7 @@ const INTERRUPTED_STATUS: u8 = 130;
 pub fn run(args: cli::LabArgs) -> Result<ExitCode> {
     match args.command {
         cli::LabCommand::List => {
-            print!("{}", cli::LIST);
+            print!("{}\n{}", cli::LIST, engine::legend_of_all());
             Ok(ExitCode::SUCCESS)
         }
         cli::LabCommand::Report { files, output } => {

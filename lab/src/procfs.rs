@@ -107,16 +107,54 @@ fn parse_faults(stat: &str) -> Option<(u64, u64)> {
 /// How long all processors together have been busy since the machine started: everything but idle, waiting
 /// for I/O, and time taken by other machines.
 pub fn machine_busy() -> Result<Duration> {
-    let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
-    parse_busy(&stat).context("/proc/stat is not understood")
+    ticks().map(|ticks| ticks.busy)
 }
 
-fn parse_busy(stat: &str) -> Option<Duration> {
+/// Time of all processors together since the machine started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticks {
+    /// In programs.
+    pub user: Duration,
+    /// Everything but idle, waiting for I/O, and what was taken by other machines.
+    pub busy: Duration,
+    /// Taken by other machines.
+    pub steal: Duration,
+}
+
+/// What all processors have done so far.
+pub fn ticks() -> Result<Ticks> {
+    let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+    parse_ticks(&stat).context("/proc/stat is not understood")
+}
+
+fn parse_ticks(stat: &str) -> Option<Ticks> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     // user nice system idle iowait irq softirq steal; guest time is part of user.
-    let busy = [0, 1, 2, 5, 6].iter().map(|column| ticks.get(*column)).sum::<Option<u64>>()?;
-    Some(of_ticks(busy))
+    let sum = |columns: &[usize]| columns.iter().map(|column| ticks.get(*column)).sum::<Option<u64>>();
+    let steal = of_ticks(ticks.get(7).copied().unwrap_or(0));
+    Some(Ticks { user: of_ticks(sum(&[0, 1])?), busy: of_ticks(sum(&[0, 1, 2, 5, 6])?), steal })
+}
+
+/// The load average of the last minute.
+pub fn load_average() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
+/// How many threads run or could run now.
+pub fn runnable() -> Option<u64> {
+    let loadavg = fs::read_to_string("/proc/loadavg").ok()?;
+    loadavg.split(' ').nth(3)?.split('/').next()?.parse().ok()
+}
+
+/// The share of the last 10 s in which some thread waited for a processor; `None` where the kernel does not
+/// tell.
+pub fn cpu_pressure_percent() -> Option<f64> {
+    parse_pressure(&fs::read_to_string("/proc/pressure/cpu").ok()?)
+}
+
+fn parse_pressure(text: &str) -> Option<f64> {
+    text.strip_prefix("some avg10=")?.split(' ').next()?.parse().ok()
 }
 
 fn of_ticks(ticks: u64) -> Duration {
@@ -187,7 +225,15 @@ mod tests {
 
     #[test]
     fn busy_leaves_out_idle_iowait_and_steal() {
-        assert_eq!(parse_busy("cpu  1 2 4 1000 1000 8 16 1000 0 0\ncpu0 1"), Some(of_ticks(31)));
+        let ticks = parse_ticks("cpu  1 2 4 1000 1000 8 16 500 0 0\ncpu0 1").unwrap();
+        let expected = Ticks { user: of_ticks(3), busy: of_ticks(31), steal: of_ticks(500) };
+        assert_eq!((ticks, parse_ticks("cpu0 1")), (expected, None));
+    }
+
+    #[test]
+    fn pressure_is_that_of_some_threads_over_ten_seconds() {
+        let text = "some avg10=51.07 avg60=85.55 avg300=54.98 total=269945172\nfull avg10=0.00";
+        assert_eq!((parse_pressure(text), parse_pressure("")), (Some(51.07), None));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! What others have published of these workloads, on other machines: printed beside what was measured here.
 //! The direction and the size of a change are what can be compared.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 
 use serde_json::{Value, json};
 
 use crate::locks::DECADES;
 use crate::record::Unit;
 use crate::report::align;
+use crate::verdict::{Spread, ratio, ratio_cell};
 
 /// What is known of a figure.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +30,50 @@ struct Published {
     /// The key of our own figure. Where our figures have no such key, only the published one is shown.
     key: &'static str,
     change: Change,
+    window: Window,
+    /// Why there is no figure of ours yet, if so.
+    missing: Option<&'static str>,
+}
+
+/// Over how many seconds something was counted, or added up, that grows with the time.
+#[derive(Debug, Clone, Copy)]
+enum Window {
+    /// It is no such figure, or that was not published.
+    None,
+    /// Ours is of a whole run.
+    OfRun(f64),
+    /// Ours is per second.
+    PerSecond(f64),
+}
+
+impl Window {
+    fn seconds(self) -> Option<f64> {
+        match self {
+            Self::None => None,
+            Self::OfRun(seconds) | Self::PerSecond(seconds) => Some(seconds),
+        }
+    }
+
+    /// What a figure of ours is multiplied with, whose runs are so long, so that it is of this window.
+    fn scale(self, run_seconds: f64) -> f64 {
+        match self {
+            Self::OfRun(seconds) if run_seconds > 0.0 => seconds / run_seconds,
+            Self::PerSecond(seconds) => seconds,
+            Self::None | Self::OfRun(_) => 1.0,
+        }
+    }
+}
+
+impl Published {
+    /// The figure is of so many seconds.
+    const fn within(self, window: Window) -> Self {
+        Self { window, ..self }
+    }
+
+    /// There is no figure of ours yet.
+    const fn missing(self, reason: &'static str) -> Self {
+        Self { missing: Some(reason), ..self }
+    }
 }
 
 const fn row(
@@ -39,7 +84,15 @@ const fn row(
     before: f64,
     after: f64,
 ) -> Published {
-    Published { workload, metric, unit, key, change: Change::Figures { before, after } }
+    Published {
+        workload,
+        metric,
+        unit,
+        key,
+        change: Change::Figures { before, after },
+        window: Window::None,
+        missing: None,
+    }
 }
 
 const fn percent(
@@ -49,7 +102,15 @@ const fn percent(
     unit: Unit,
     percent: f64,
 ) -> Published {
-    Published { workload, metric, unit, key, change: Change::Percent(percent) }
+    Published {
+        workload,
+        metric,
+        unit,
+        key,
+        change: Change::Percent(percent),
+        window: Window::None,
+        missing: None,
+    }
 }
 
 /// What is to be shown: how much less there is to be of something after than before, in percent.
@@ -115,17 +176,33 @@ pub fn waits_json(workload: &str) -> Value {
     of_workload.map(one).collect()
 }
 
+/// How long a published run of io-retry was.
+const IO_RETRY_RUN: Window = Window::OfRun(600.0);
+/// The same of usemem.
+const USEMEM_RUN: Window = Window::OfRun(30.0);
+
+/// Waits for the LRU lock at one kind of call site.
+const fn lru_wait(key: &'static str, metric: &'static str, before: f64, after: f64) -> Published {
+    row("usemem", key, metric, Unit::Nanoseconds, before, after)
+        .within(USEMEM_RUN)
+        .missing("not measured yet: it needs the ablation scan_cost")
+}
+
 /// Figures from the Linux mailing lists, before and after an improvement. The keys that begin with `layout_`
 /// are for the statistics of the layout lock, by reading and writing.
 const PUBLISHED: &[Published] = &[
     row("io-retry", "rounds_per_second", "rounds/s, first case", Unit::PerSecond, 37.85, 90.71),
     row("io-retry", "rounds_per_second", "rounds/s, second case", Unit::PerSecond, 39.22, 59.91),
-    row("io-retry", "rounds", "rounds, first case", Unit::Count, 22_711.0, 54_428.0),
-    row("io-retry", "rounds", "rounds, second case", Unit::Count, 23_530.0, 35_949.0),
-    row("io-retry", "retry_mmap_drop", "retries after I/O, first case", Unit::Count, 970_078.0, 1_204_124.0),
-    row("io-retry", "retry_mmap_drop", "retries after I/O, second case", Unit::Count, 972_043.0, 327_023.0),
-    row("io-retry", "retry_io_miss", "of them missed, first case", Unit::Count, 436_956.0, 20_398.0),
-    row("io-retry", "retry_io_miss", "of them missed, second case", Unit::Count, 437_077.0, 99.0),
+    row("io-retry", "rounds", "rounds, first case", Unit::Count, 22_711.0, 54_428.0).within(IO_RETRY_RUN),
+    row("io-retry", "rounds", "rounds, second case", Unit::Count, 23_530.0, 35_949.0).within(IO_RETRY_RUN),
+    row("io-retry", "retry_mmap_drop", "retries after I/O, first case", Unit::Count, 970_078.0, 1_204_124.0)
+        .within(IO_RETRY_RUN),
+    row("io-retry", "retry_mmap_drop", "retries after I/O, second case", Unit::Count, 972_043.0, 327_023.0)
+        .within(IO_RETRY_RUN),
+    row("io-retry", "retry_io_miss", "of them missed, first case", Unit::Count, 436_956.0, 20_398.0)
+        .within(IO_RETRY_RUN),
+    row("io-retry", "retry_io_miss", "of them missed, second case", Unit::Count, 437_077.0, 99.0)
+        .within(IO_RETRY_RUN),
     row("io-retry", "retry_io_miss_percent", "retries that miss, first case", Unit::Percent, 45.04, 1.69),
     row("io-retry", "retry_io_miss_percent", "retries that miss, second case", Unit::Percent, 44.96, 0.03),
     row("lock-wait", "layout_read_acquisitions", "read acquisitions", Unit::Count, 20_010.0, 5_719.0),
@@ -142,7 +219,24 @@ const PUBLISHED: &[Published] = &[
     row("usemem", "scanned_per_second", "pages scanned/s", Unit::PerSecond, 172_662.0, 171_817.0),
     row("usemem", "stolen_per_second", "pages stolen/s", Unit::PerSecond, 67_162.0, 66_306.0),
     row("usemem", "refaults_per_second", "refaults/s", Unit::PerSecond, 40_696.0, 39_830.0),
-    row("usemem", "lru_wait_ns", "waits for the LRU lock, in 30 s", Unit::Nanoseconds, 4.23e9, 1.66e9),
+    row("usemem", "lru_wait_ns", "waits for the LRU lock", Unit::Nanoseconds, 4.23e9, 1.66e9)
+        .within(USEMEM_RUN),
+    lru_wait("lru_wait_shrink_cost_ns", "  cost recorded when a list is shrunk", 722.84e6, 0.0),
+    lru_wait("lru_wait_refault_cost_ns", "  cost recorded at a refault", 385.26e6, 0.0),
+    lru_wait("lru_wait_scan_start_ns", "  snapshot at the start of a scan", 689.43e6, 26.95e6),
+    lru_wait("lru_wait_active_list_ns", "  active list", 208.34e6, 15.97e6),
+    lru_wait("lru_wait_drain_ns", "  draining of batches", 1.96e9, 0.92e9),
+    row(
+        "swap-in",
+        "pageout_rounds_per_second",
+        "rounds of MADV_PAGEOUT",
+        Unit::Count,
+        1_324_847.0,
+        1_330_550.0,
+    )
+    .within(Window::PerSecond(30.0)),
+    row("swap-in", "reader_passes_per_second", "reader passes", Unit::Count, 874.0, 1_017.0)
+        .within(Window::PerSecond(30.0)),
     percent(
         "file-map-churn",
         "maps_per_second",
@@ -157,33 +251,49 @@ fn of(workload: &str) -> impl Iterator<Item = &'static Published> {
 }
 
 /// The table of what was published, with what was measured below each row, if it was: for each pair of
-/// engines, before and after. Empty if nothing was published.
+/// engines, before and after, with runs of so many seconds. Empty if nothing was published.
 pub fn table<E: Display>(
     workload: &str,
+    run_seconds: f64,
     pairs: &[(E, E)],
-    figure: impl Fn(&E, &str) -> Option<f64>,
+    figure: impl Fn(&E, &str) -> Option<Spread>,
 ) -> String {
-    let mut rows = vec![["Metric", "", "Before", "After", "Change"].map(str::to_owned).to_vec()];
-    let mut push =
-        |metric: &str, whose: String, unit: Unit, before: Option<f64>, after: Option<f64>, change| {
-            let show = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| unit.show(value));
-            let change: Option<f64> = change;
-            let change = change.map_or_else(|| "-".to_owned(), |percent| format!("{percent:+.1} %"));
-            rows.push(vec![metric.to_owned(), whose, show(before), show(after), change]);
-        };
+    let header = ["Metric", "", "Before", "After", "Change", "After/before"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let mut push = |metric: &str, whose: String, [before, after]: [Option<String>; 2], change, ratio| {
+        let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let change = change_cell(change);
+        rows.push(vec![metric.to_owned(), whose, cell(before), cell(after), change, ratio]);
+    };
+    let mut is_scaled = false;
     for published in of(workload) {
-        let (before, after, change) = match published.change {
-            Change::Figures { before, after } => (Some(before), Some(after), change(before, after)),
-            Change::Percent(percent) => (None, None, Some(percent)),
+        let Published { key, unit, window, .. } = published;
+        let (before, after, change) = published.figures();
+        let whose = match window.seconds() {
+            Some(seconds) => format!("published, {seconds} s"),
+            None => "published".into(),
         };
-        push(published.metric, "published".into(), published.unit, before, after, change);
+        let dash = || "-".to_owned();
+        let ratio = before.zip(after).and_then(|(before, after)| ratio(after, before));
+        let ratio = ratio.map_or_else(dash, |ratio| format!("{ratio:.2}"));
+        push(published.metric, whose, [before, after].map(|value| Some(unit.show(value?))), change, ratio);
+        let scale = window.scale(run_seconds);
+        let mut is_there = false;
         for (first, second) in pairs {
-            let (before, after) = (figure(first, published.key), figure(second, published.key));
-            if before.is_none() && after.is_none() {
+            let figures = [first, second].map(|engine| Some(figure(engine, key)?.times(scale)));
+            if figures.iter().all(Option::is_none) {
                 continue;
             }
-            let changed = before.zip(after).and_then(|(before, after)| self::change(before, after));
-            push("", format!("{first} -> {second}"), published.unit, before, after, changed);
+            is_there = true;
+            is_scaled |= scale != 1.0;
+            let changed = figures[0].zip(figures[1]);
+            let changed = changed.and_then(|(before, after)| self::change(before.median, after.median));
+            let ratio = ratio_cell(key, figures[1], figures[0]);
+            let shown = figures.map(|spread| Some(spread?.show(|value| unit.show(value))));
+            push("", format!("{first} -> {second}"), shown, changed, ratio);
+        }
+        if let Some(reason) = published.missing.filter(|_| !is_there) {
+            push("", reason.into(), [None, None], None, dash());
         }
     }
     if rows.len() == 1 {
@@ -191,22 +301,42 @@ pub fn table<E: Display>(
     }
     let mut text = String::from("\nBeside what was published, on other machines:\n");
     align(&rows, &mut text);
+    if is_scaled {
+        let _ = writeln!(
+            text,
+            "Ours is scaled to the published seconds where those are given: runs here are of {run_seconds} s."
+        );
+    }
     text
 }
 
-/// The same as a list of objects.
-pub fn json(workload: &str) -> Value {
-    let one = |published: &Published| {
-        let (before, after, percent) = match published.change {
+fn change_cell(percent: Option<f64>) -> String {
+    percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:+.1} %"))
+}
+
+impl Published {
+    /// Before, after, and the change in percent.
+    fn figures(&self) -> (Option<f64>, Option<f64>, Option<f64>) {
+        match self.change {
             Change::Figures { before, after } => (Some(before), Some(after), change(before, after)),
             Change::Percent(percent) => (None, None, Some(percent)),
-        };
+        }
+    }
+}
+
+/// The same as a list of objects.
+pub fn json(workload: &str, run_seconds: f64) -> Value {
+    let one = |published: &Published| {
+        let (before, after, percent) = published.figures();
         json!({
-            "metric": published.metric,
+            "metric": published.metric.trim(),
             "key": published.key,
             "before": before,
             "after": after,
             "change_percent": percent,
+            "window_seconds": published.window.seconds(),
+            "ours_times": published.window.scale(run_seconds),
+            "missing": published.missing,
         })
     };
     of(workload).map(one).collect()
@@ -220,31 +350,79 @@ fn change(before: f64, after: f64) -> Option<f64> {
 mod tests {
     use super::*;
 
+    /// The cells of each line that have something in them.
+    fn cells(table: &str) -> Vec<Vec<String>> {
+        let of = |line: &str| {
+            line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+        };
+        table.lines().map(of).collect()
+    }
+
+    fn one(value: f64) -> Option<Spread> {
+        Spread::of(vec![value])
+    }
+
     #[test]
     fn what_was_published_stands_above_what_was_measured() {
         let figure = |engine: &&str, key: &str| match (*engine, key) {
-            ("kernel", "pass_ns") => Some(200e6),
-            ("elbowroom", "pass_ns") => Some(50e6),
+            ("kernel", "pass_ns") => one(200e6),
+            ("elbowroom", "pass_ns") => Spread::of(vec![40e6, 50e6, 60e6]),
             _ => None,
         };
-        let table = table("shared-dirty", &[("kernel", "elbowroom")], figure);
-        let cells: Vec<Vec<&str>> = table.lines().map(|line| line.split("  ").collect()).collect();
-        let line = |number: usize| {
-            cells[number].iter().map(|cell| cell.trim()).filter(|cell| !cell.is_empty()).collect::<Vec<_>>()
-        };
-        assert_eq!(line(2), ["Metric", "Before", "After", "Change"]);
-        assert_eq!(line(3), ["whole pass", "published", "651.0 ms", "569.4 ms", "-12.5 %"]);
-        assert_eq!(line(4), ["kernel -> elbowroom", "200.0 ms", "50.0 ms", "-75.0 %"]);
-        assert_eq!(line(5), ["faults per page", "published", "2.00", "1.00", "-50.0 %"]);
-        // Nobody has measured it here.
+        let cells = cells(&table("shared-dirty", 10.0, &[("kernel", "elbowroom")], figure));
+        assert_eq!(cells[2], ["Metric", "Before", "After", "Change", "After/before"]);
+        assert_eq!(cells[3], ["whole pass", "published", "651.0 ms", "569.4 ms", "-12.5 %", "0.87"]);
+        let ours = "50.0 (40.0 - 60.0) ms";
+        assert_eq!(cells[4], ["kernel -> elbowroom", "200.0 ms", ours, "-75.0 %", "0.25 better"]);
+        assert_eq!(cells[5], ["faults per page", "published", "2.00", "1.00", "-50.0 %", "0.50"]);
+        // Nobody has measured it here, and nothing is scaled.
         assert_eq!(cells.len(), 6);
-        assert_eq!(json("shared-dirty")[0]["after"], json!(569_396_400.0));
+        assert_eq!(json("shared-dirty", 10.0)[0]["after"], json!(569_396_400.0));
+    }
+
+    #[test]
+    fn ours_is_scaled_to_the_seconds_that_were_published() {
+        let figure = |engine: &&str, key: &str| match (*engine, key) {
+            ("kernel", "rounds") => one(100.0),
+            ("elbowroom", "rounds") => one(150.0),
+            ("elbowroom", "rounds_per_second") => one(15.0),
+            _ => None,
+        };
+        let text = table("io-retry", 10.0, &[("kernel", "elbowroom")], figure);
+        let scaled: Vec<_> =
+            cells(&text).into_iter().filter(|row| row.contains(&"6000".to_owned())).collect();
+        // In both cases, 600 s; rates stay.
+        assert_eq!(scaled, vec![vec!["kernel -> elbowroom", "6000", "9000", "+50.0 %", "1.50 better"]; 2]);
+        assert!(text.contains("15.00") && text.contains("published, 600 s"), "{text}");
+        assert!(text.contains("runs here are of 10 s"), "{text}");
+        let json = json("io-retry", 10.0);
+        let rounds = json.as_array().unwrap().iter().find(|row| row["key"] == "rounds").unwrap();
+        assert_eq!((&rounds["ours_times"], &rounds["window_seconds"]), (&json!(60.0), &json!(600.0)));
+
+        let figure = |_: &&str, key: &str| (key == "reader_passes_per_second").then(|| one(10.0)).flatten();
+        let text = table("swap-in", 5.0, &[("kernel", "soft")], figure);
+        let passes = cells(&text).into_iter().find(|row| row.first().is_some_and(|cell| cell == "kernel -> soft")).unwrap();
+        assert_eq!(passes[1..3], ["300", "300"], "{text}");
+        assert!(text.contains("1324847") && text.contains("1330550"), "{text}");
+        assert!(text.contains("874") && text.contains("1017"), "{text}");
+    }
+
+    #[test]
+    fn rows_of_what_is_not_measured_yet_say_so() {
+        let nothing = |_: &&str, _: &str| None;
+        let text = table("usemem", 10.0, &[("kernel", "soft")], nothing);
+        assert_eq!(text.matches("not measured yet: it needs the ablation scan_cost").count(), 5, "{text}");
+        assert!(text.contains("722.8 ms") && text.contains("1960.0 ms"), "{text}");
+        // As soon as there are figures, they are shown instead.
+        let text = table("usemem", 10.0, &[("kernel", "soft")], |_, _| one(1e6));
+        assert!(!text.contains("not measured yet") && text.contains("3000.0 us"), "{text}");
+        assert!(json("usemem", 10.0)[4]["missing"].as_str().unwrap().contains("scan_cost"));
     }
 
     #[test]
     fn where_nothing_was_published_nothing_is_printed() {
-        assert_eq!(table::<&str>("scan", &[], |_, _| None), "");
-        assert_eq!(json("scan"), json!([]));
-        assert!(table::<&str>("file-map-churn", &[], |_, _| None).contains("+12.0 %"));
+        assert_eq!(table::<&str>("scan", 1.0, &[], |_, _| None), "");
+        assert_eq!(json("scan", 1.0), json!([]));
+        assert!(table::<&str>("file-map-churn", 1.0, &[], |_, _| None).contains("+12.0 %"));
     }
 }

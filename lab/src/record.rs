@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 use crate::PAGE_BYTES;
 use crate::engine::{Engine, Kind};
 use crate::histogram::Latency;
+use crate::load::Load;
 use crate::locks::{DECADES, LockUse};
-use crate::report::ratio;
 use crate::size::Size;
+use crate::verdict::ratio;
 use crate::watch::Progressed;
 
 /// An Elbowroom worker with more of files resident than programs and libraries are large has its data mapped
@@ -42,6 +43,8 @@ pub struct Record {
     /// Of the whole machine while the worker lived, without the lab: kernel threads that work for it, but
     /// also everybody else.
     pub machine_cpu_ns: u64,
+    /// What else the machine did; null where it does not tell.
+    pub load: Option<Load>,
     /// Everything that the device read meanwhile.
     pub device_read_bytes: Option<u64>,
     /// In the kernel's runs.
@@ -467,6 +470,7 @@ impl Record {
             cpu_user_ns: 100 * pages,
             cpu_system_ns: 900 * pages,
             machine_cpu_ns: 1500 * pages,
+            load: None,
             device_read_bytes: None,
             device_readahead_bytes: None,
             peak_rss_bytes: 0,

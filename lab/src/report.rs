@@ -8,14 +8,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cli::{Workload, option_name};
+use crate::compared::{Compared, Line};
 use crate::device::Device;
 use crate::engine::{self, Engine, Kind};
+use crate::load::{self, Load};
 use crate::locks::{DECADE_NAMES, DECADES};
 use crate::origin;
 use crate::procfs::{self, Machine};
 use crate::published;
 use crate::record::{Metric, Record, Waits, histograms, metrics};
 use crate::size::Size;
+use crate::verdict::Spread;
 
 /// An engine that this machine cannot run.
 #[derive(Debug, Clone, Serialize)]
@@ -109,21 +112,20 @@ impl Report {
         Some(medians)
     }
 
-    fn median(&self, engine: Engine, metric: &Metric) -> Option<f64> {
-        median(self.runs_of(engine, metric.in_detail).filter_map(metric.of).collect())
-    }
-
-    /// Of each run in which both engines have a figure, the ratio; of these the median.
-    fn median_of_pairs(&self, engine: Engine, base: Engine, metric: &Metric) -> Option<f64> {
-        let value = |engine, run| {
-            let record = self.runs_of(engine, metric.in_detail).find(|record| record.run == run)?;
-            (metric.of)(record)
+    /// All figures of all engines.
+    fn compared(&self) -> Compared<'_> {
+        let line = |metric: &'static Metric| {
+            let values = |engine: &Engine| {
+                let runs = self.runs_of(*engine, metric.in_detail);
+                runs.filter_map(|record| Some((record.run, (metric.of)(record)?))).collect()
+            };
+            let runs = self.engines.iter().map(values).collect();
+            Line { key: metric.key, label: metric.label, unit: metric.unit, runs }
         };
-        let runs = self.runs.iter().map(|record| record.run).max().unwrap_or(0);
-        median((1..=runs).filter_map(|run| ratio(value(engine, run)?, value(base, run)?)).collect())
+        Compared::new(&self.engines, self.metrics().map(line).collect())
     }
 
-    /// Who is compared with whom: Elbowroom, or else the last engine, with each of the others.
+    /// The pairs of `ratios`: Elbowroom, or else the last engine, with each of the others.
     fn comparisons(&self) -> Vec<(Engine, Engine)> {
         let elbowroom = self.engines.iter().find(|engine| **engine == Engine::whole(Kind::Elbowroom));
         let Some(subject) = elbowroom.or(self.engines.last()).copied() else { return Vec::new() };
@@ -132,41 +134,23 @@ impl Report {
 
     /// The table, with the machine above it and what needs to be known to read it below.
     pub fn table(&self) -> String {
-        let mut rows = vec![vec![String::from("median")]];
-        rows[0].extend(self.engines.iter().map(Engine::to_string));
-        for (engine, base) in self.comparisons() {
-            rows[0].extend([format!("{engine}/{base}"), "of pairs".into()]);
-        }
-        let dash = || String::from("-");
-        for metric in self.metrics() {
-            let medians: Vec<_> = self.engines.iter().map(|engine| self.median(*engine, metric)).collect();
-            if medians.iter().all(Option::is_none) {
-                continue;
-            }
-            let mut row = vec![metric.label.to_owned()];
-            row.extend(medians.iter().map(|value| value.map_or_else(dash, |value| metric.unit.show(value))));
-            for (engine, base) in self.comparisons() {
-                let of_medians = || ratio(self.median(engine, metric)?, self.median(base, metric)?);
-                let both = [of_medians(), self.median_of_pairs(engine, base, metric)];
-                row.extend(both.map(|value| value.map_or_else(dash, |value| format!("{value:.2}"))));
-            }
-            rows.push(row);
-        }
-        let mut text = self.heading();
-        align(&rows, &mut text);
-        text.push_str(&self.published());
+        let compared = self.compared();
+        let mut text = self.heading() + &compared.table();
+        text.push_str(&self.published(&compared));
         text.push_str(&self.histograms());
         text.push_str(self.notes().as_str());
         text
     }
 
     /// What was published, with our own figures of each pair of engines.
-    fn published(&self) -> String {
+    fn published(&self, compared: &Compared<'_>) -> String {
         let pairs = engine::before_and_after(&self.engines);
-        published::table(self.workload, &pairs, |engine, key| {
-            let metric = self.metrics().find(|metric| metric.key == key)?;
-            self.median(*engine, metric)
-        })
+        published::table(self.workload, self.seconds(), &pairs, |engine, key| compared.spread(*engine, key))
+    }
+
+    /// How long a run is.
+    fn seconds(&self) -> f64 {
+        self.parameters["seconds"].as_f64().unwrap_or(0.0)
     }
 
     /// Waits by how long they were, of each engine below what was published. Empty if there are none.
@@ -230,6 +214,8 @@ impl Report {
                  This is no comparison; are they smaller than the smallest mapping that is managed?\n",
             );
         }
+        let loads: Vec<Load> = self.runs.iter().filter_map(|record| record.load).collect();
+        notes.extend(load::warning(&loads).map(|text| format!("WARNING: {text}\n")));
         for Skipped { engine, reason } in &self.skipped {
             let _ = writeln!(notes, "{engine} was left out: {reason}");
         }
@@ -238,21 +224,15 @@ impl Report {
 
     /// The same as an object, with all runs.
     pub fn json(&self) -> Result<Value> {
-        let mut medians = BTreeMap::new();
-        for engine in &self.engines {
-            let of_engine: BTreeMap<_, _> =
-                self.metrics().map(|m| (m.key, self.median(*engine, m))).collect();
-            medians.insert(engine.to_string(), of_engine);
-        }
+        let compared = self.compared();
         let mut ratios = BTreeMap::new();
         for (engine, base) in self.comparisons() {
-            let mut of_pair = BTreeMap::new();
-            for metric in self.metrics() {
-                let of_medians = self.median(engine, metric).zip(self.median(base, metric));
-                let of_medians = of_medians.and_then(|(value, base)| ratio(value, base));
-                let of_pairs = self.median_of_pairs(engine, base, metric);
-                of_pair.insert(metric.key, json!({ "of_medians": of_medians, "median_of_pairs": of_pairs }));
-            }
+            let of_key = |key: &str| {
+                let of_medians = compared.ratio(engine, base, key);
+                let of_pairs = compared.median_of_pairs(engine, base, key);
+                json!({ "of_medians": of_medians, "median_of_pairs": of_pairs })
+            };
+            let of_pair: BTreeMap<_, _> = self.metrics().map(|m| (m.key, of_key(m.key))).collect();
             ratios.insert(format!("{engine}/{base}"), of_pair);
         }
         let runs: serde_json::Result<Vec<Value>> =
@@ -262,7 +242,6 @@ impl Report {
             json!({ "name": name, "readahead_bytes": readahead })
         };
         let device = self.device.as_ref().map(of_device);
-        let rows: Vec<_> = self.metrics().map(|m| json!({ "key": m.key, "label": m.label.trim() })).collect();
         let mut waits = BTreeMap::new();
         for engine in &self.engines {
             let of_engine: BTreeMap<_, _> =
@@ -274,7 +253,6 @@ impl Report {
         let mut json = json!({
             "workload": self.workload,
             "description": self.description,
-            "rows": rows,
             "parameters": self.parameters,
             "machine": self.machine,
             "device": device,
@@ -282,13 +260,13 @@ impl Report {
             "engines": self.engines,
             "skipped": self.skipped,
             "runs": runs?,
-            "medians": medians,
             "ratios": ratios,
             "waits": waits,
-            "published": published::json(self.workload),
+            "published": published::json(self.workload, self.seconds()),
             "published_waits": published::waits_json(self.workload),
             "goals": published::goals_json(self.workload),
         });
+        compared.note(&mut json);
         origin::note(&mut json);
         Ok(json)
     }
@@ -319,18 +297,8 @@ fn describe(workload: &Workload) -> String {
     )
 }
 
-pub(crate) fn ratio(value: f64, base: f64) -> Option<f64> {
-    (base != 0.0).then(|| value / base)
-}
-
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        len if len % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
-    }
+pub(crate) fn median(values: Vec<f64>) -> Option<f64> {
+    Spread::of(values).map(|spread| spread.median)
 }
 
 /// Writes rows with the first column to the left and the others to the right.
@@ -385,12 +353,21 @@ mod tests {
         assert_eq!((&ratio["of_medians"], &ratio["median_of_pairs"]), (&json!(4.5), &json!(4.0)));
         assert_eq!(json["runs"].as_array().map(Vec::len), Some(6));
         let table = report.table();
-        let row = table.lines().find(|line| line.starts_with("rounds/s")).unwrap();
-        assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["rounds/s", "2.00", "9.00", "4.50", "4.00"]);
+        let cells = |start: &str| -> Vec<String> {
+            let line = table.lines().find(|line| line.starts_with(start)).unwrap();
+            line.split("  ").map(|cell| cell.trim().to_owned()).filter(|cell| !cell.is_empty()).collect()
+        };
+        // Runs are further apart (8 times) than the engines are.
+        let expected = ["rounds/s", "2.00 (1.00 - 8.00)", "9.00 (4.00 - 10.00)", "4.50 unclear", "4.00"];
+        assert_eq!(cells("rounds/s"), expected);
+        assert_eq!(cells("CPU per page, worker")[3], "1.00 same");
+        assert!(
+            cells("WARNING")[0].starts_with("WARNING: rounds/s, elbowroom/kernel: 9.00 (4.00"),
+            "{table}"
+        );
         // What others have published of this workload is beside it.
         let ours = table.lines().find(|line| line.trim().starts_with("kernel -> elbowroom")).unwrap();
-        let cells: Vec<_> = ours.split_whitespace().collect();
-        assert_eq!(cells, ["kernel", "->", "elbowroom", "2.00", "9.00", "+350.0", "%"]);
+        assert!(ours.contains("2.00 (1.00 - 8.00)") && ours.contains("+350.0 %  4.50 unclear"), "{ours}");
         assert_eq!(json["published"][0]["key"], json!("rounds_per_second"));
     }
 
@@ -402,12 +379,5 @@ mod tests {
         assert!(!table.contains("bystander") && !table.contains("inf") && !table.contains("NaN"), "{table}");
         let row = table.lines().find(|line| line.starts_with("CPU per page, worker")).unwrap();
         assert!(row.contains(" - "), "{row}");
-    }
-
-    #[test]
-    fn medians_of_even_and_odd_counts() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 }

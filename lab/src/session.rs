@@ -20,6 +20,7 @@ use crate::dirty_limit;
 use crate::engine::{Engine, Kind};
 use crate::files::DataFiles;
 use crate::interrupt::Interrupt;
+use crate::load::{Begun, Load};
 use crate::output::OutputFile;
 use crate::procfs::{self, Resident};
 use crate::programs::Programs;
@@ -233,16 +234,18 @@ impl Session<'_> {
             grace: Duration::from_secs_f64(common.grace_seconds),
             stderr: &mut stderr,
         };
+        let begun = Load::begin();
         let meters = Meters::read(self.device.as_ref())?;
         let tick = |board: &BoardReading, resident| {
             progress.update(|| format!("{label}: {}", live_line(board, resident)))
         };
         let watched = watch::watch(task, &self.interrupt, tick)?;
         let used = Meters::read(self.device.as_ref())?.since(&meters, watched.cpu.total());
+        let load = begun.and_then(Begun::end);
         judge(&watched, group.as_ref(), &mut stderr)?;
         let peak_engine_bytes = group.as_ref().and_then(Cgroup::peak_bytes);
         let stats = if engine.is_kernel() || watched.killed { None } else { Some(read_stats(&stats_path)?) };
-        Ok(self.record(turn, &watched, used, peak_engine_bytes, stats))
+        Ok(Record { load, ..self.record(turn, &watched, used, peak_engine_bytes, stats) })
     }
 
     fn worker_arguments(&self, turn: Turn, board: &Path, stats: &Path) -> Vec<OsString> {
@@ -299,6 +302,7 @@ impl Session<'_> {
             cpu_user_ns: watched.cpu.user.as_nanos() as u64,
             cpu_system_ns: watched.cpu.system.as_nanos() as u64,
             machine_cpu_ns: used.busy.as_nanos() as u64,
+            load: None,
             device_read_bytes: used.read_bytes,
             device_readahead_bytes: match engine.is_kernel() {
                 true => {

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::cli::Workload;
 use crate::record::Record;
-use crate::report::{align, median, ratio};
+use crate::report::{align, median};
+use crate::verdict::{LEGEND, Spread, Verdict, ratio};
 
 /// What was measured of one thing with all on, and with it off.
 pub struct Worth {
@@ -57,32 +58,39 @@ impl Worth {
 
     /// How far the runs with all on are from each other, as a share of their median.
     fn noise(&self) -> Option<f64> {
-        let all = &self.on.pages_per_second;
-        let (least, most) = all.iter().fold((f64::MAX, 0.0_f64), |(l, m), &v| (l.min(v), m.max(v)));
-        ratio(most - least, median(all.clone())?)
+        let Spread { least, median, most, .. } = Spread::of(self.on.pages_per_second.clone())?;
+        ratio(most - least, median)
+    }
+
+    /// What is said of it, by all runs.
+    fn verdict(&self) -> Option<Verdict> {
+        let spread = |figures: &Figures| Spread::of(figures.pages_per_second.clone());
+        Verdict::of("pages_per_second", &spread(&self.on)?, &spread(&self.off)?)
     }
 
     /// One line about it.
     pub fn line(&self) -> String {
-        let [name, speed, cpu, noise] = self.cells();
-        format!("{name}: pages/s on/off {speed}, CPU per page on/off {cpu}, noise {noise}")
+        let [name, speed, cpu, noise, verdict] = self.cells();
+        format!("{name}: pages/s on/off {speed}, CPU per page on/off {cpu}, noise {noise}, {verdict}")
     }
 
-    fn cells(&self) -> [String; 4] {
+    fn cells(&self) -> [String; 5] {
         let show = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
         let (speed, cpu) = self.gains();
-        [self.name.clone(), show(speed), show(cpu), show(self.noise())]
+        let verdict = self.verdict().map_or("-", Verdict::word).to_owned();
+        [self.name.clone(), show(speed), show(cpu), show(self.noise()), verdict]
     }
 }
 
 /// The table of all.
 pub fn table(worths: &[Worth]) -> String {
-    let header = ["switched off", "pages/s on/off", "CPU per page on/off", "noise of pages/s on"];
+    let header =
+        ["switched off", "pages/s on/off", "CPU per page on/off", "noise of pages/s on", "pages/s with it"];
     let rows: Vec<_> =
         [header.map(str::to_owned)].into_iter().chain(worths.iter().map(Worth::cells)).collect();
     let mut text = String::new();
     align(&rows.iter().map(|row| row.to_vec()).collect::<Vec<_>>(), &mut text);
-    text
+    text + "\n" + LEGEND
 }
 
 /// The object of all, with the single runs.
@@ -97,6 +105,7 @@ pub fn json(workload: &Workload, worths: &[Worth]) -> Result<Value> {
             "pages_per_second_on_over_off": speed,
             "cpu_per_page_on_over_off": cpu,
             "noise": worth.noise(),
+            "verdict": worth.verdict().map(Verdict::word),
             "on": worth.on.json(),
             "off": worth.off.json(),
         })
@@ -119,6 +128,8 @@ mod tests {
         }
         assert_eq!((worth.gains().0, worth.noise()), (Some(2.0), Some(1.0)));
         assert!(worth.line().starts_with("x: pages/s on/off 2.00, "), "{}", worth.line());
-        assert_eq!(table(&[worth]).lines().count(), 2);
+        // Runs with it are of 100 to 300 pages.
+        assert!(worth.line().ends_with(", unclear"), "{}", worth.line());
+        assert!(table(&[worth]).lines().nth(1).unwrap().ends_with("unclear"));
     }
 }

@@ -30,15 +30,15 @@ const PAGE: usize = PAGE_BYTES as usize;
 const BATCH: usize = 256;
 
 const ROWS: &[Row] = &[
-    Row::new("first_touch_ns", "first touch of each page, in order", Unit::Time),
+    Row::new("first_touch_ns", "first touch of each page, in order", Unit::Nanoseconds),
     Row::new("first_touch_gigabytes_per_second", "  GB/s", Unit::Ratio),
     Row::new("pages_per_fault", "  pages per fault", Unit::Ratio),
-    Row::new("touch_again_ns", "touch again, in order", Unit::Time),
+    Row::new("touch_again_ns", "touch again, in order", Unit::Nanoseconds),
     Row::new("touch_again_gigabytes_per_second", "  GB/s", Unit::Ratio),
-    Row::new("random_first_touch_ns", "first touch of each page, at random", Unit::Time),
+    Row::new("random_first_touch_ns", "first touch of each page, at random", Unit::Nanoseconds),
     Row::new("random_first_touch_gigabytes_per_second", "  GB/s", Unit::Ratio),
     Row::new("random_pages_per_fault", "  pages per fault", Unit::Ratio),
-    Row::new("random_touch_again_ns", "touch again, at random", Unit::Time),
+    Row::new("random_touch_again_ns", "touch again, at random", Unit::Nanoseconds),
     Row::new("random_touch_again_gigabytes_per_second", "  GB/s", Unit::Ratio),
 ];
 

@@ -7,37 +7,13 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::compared::{Compared, Line};
 use crate::engine::{self, Engine, Kind};
+use crate::load::{self, Load};
 use crate::origin;
 use crate::procfs;
 use crate::published;
-use crate::report::{align, median, ratio};
-
-/// How a figure is shown.
-#[derive(Clone, Copy)]
-pub enum Unit {
-    /// Nanoseconds, in the unit that fits.
-    Time,
-    Count,
-    Ratio,
-    Percent,
-    /// In MiB.
-    Bytes,
-}
-
-impl Unit {
-    pub fn show(self, value: f64) -> String {
-        match self {
-            Self::Time if value < 1e4 => format!("{value:.0} ns"),
-            Self::Time if value < 1e7 => format!("{:.1} us", value / 1e3),
-            Self::Time => format!("{:.1} ms", value / 1e6),
-            Self::Count => format!("{value:.0}"),
-            Self::Ratio => format!("{value:.2}"),
-            Self::Bytes => format!("{:.1} MiB", value / f64::from(1 << 20)),
-            Self::Percent => format!("{value:.2} %"),
-        }
-    }
-}
+pub use crate::record::Unit;
 
 /// A figure of a record.
 pub struct Row {
@@ -65,7 +41,7 @@ pub struct Comparison {
     pub highlights: &'static [&'static str],
     pub engines: Vec<Engine>,
     pub skipped: Vec<(Engine, String)>,
-    runs: Vec<(Engine, usize, Record)>,
+    runs: Vec<(Engine, usize, Record, Option<Load>)>,
 }
 
 impl Comparison {
@@ -86,8 +62,8 @@ impl Comparison {
     }
 
     /// Adds a record.
-    pub fn push(&mut self, engine: Engine, run: usize, record: Record) {
-        self.runs.push((engine, run, record));
+    pub fn push(&mut self, engine: Engine, run: usize, record: Record, load: Option<Load>) {
+        self.runs.push((engine, run, record, load));
     }
 
     /// Leaves an engine out, with what it has measured so far.
@@ -105,21 +81,29 @@ impl Comparison {
         highlighted.filter_map(shown).collect::<Vec<_>>().join(", ")
     }
 
-    /// The median of a figure over the runs of an engine.
-    pub fn median(&self, engine: Engine, key: &str) -> Option<f64> {
-        let of_engine = self.runs.iter().filter(|(of, ..)| *of == engine);
-        median(of_engine.filter_map(|(.., record)| record.get(key).copied()).collect())
+    /// All figures of all engines.
+    fn compared(&self) -> Compared<'_> {
+        let line = |row: &Row| {
+            let values = |engine: &Engine| {
+                let runs = self.runs.iter().filter(|(of, ..)| of == engine);
+                runs.filter_map(|(_, run, record, _)| Some((*run, *record.get(row.key)?))).collect()
+            };
+            let runs = self.engines.iter().map(values).collect();
+            Line { key: row.key, label: row.label, unit: row.unit, runs }
+        };
+        Compared::new(&self.engines, self.rows.iter().map(line).collect())
     }
 
-    /// Who is compared with whom: soft, or else the last engine, with each of the others.
+    /// How long a run is.
+    fn seconds(&self) -> f64 {
+        self.parameters["seconds"].as_f64().unwrap_or(0.0)
+    }
+
+    /// The pairs of `ratios`: each engine with soft, or else with the last.
     fn comparisons(&self) -> Vec<(Engine, Engine)> {
         let soft = self.engines.iter().find(|engine| **engine == Engine::whole(Kind::Soft));
         let Some(base) = soft.or(self.engines.last()).copied() else { return Vec::new() };
         self.engines.iter().filter(|engine| **engine != base).map(|engine| (*engine, base)).collect()
-    }
-
-    fn ratio(&self, engine: Engine, base: Engine, key: &str) -> Option<f64> {
-        ratio(self.median(engine, key)?, self.median(base, key)?)
     }
 
     /// The table, with the machine above it.
@@ -127,31 +111,15 @@ impl Comparison {
     /// # Errors
     /// If the machine cannot be described.
     pub fn table(&self) -> Result<String> {
-        let mut header = vec![String::from("median")];
-        header.extend(self.engines.iter().map(Engine::to_string));
-        header.extend(self.comparisons().iter().map(|(engine, base)| format!("{engine}/{base}")));
-        let mut rows = vec![header];
-        let dash = || String::from("-");
-        for row in self.rows {
-            let medians: Vec<_> = self.engines.iter().map(|engine| self.median(*engine, row.key)).collect();
-            if medians.iter().all(Option::is_none) {
-                continue;
-            }
-            let mut cells = vec![row.label.to_owned()];
-            cells.extend(medians.iter().map(|value| value.map_or_else(dash, |value| row.unit.show(value))));
-            for (engine, base) in self.comparisons() {
-                let value = self.ratio(engine, base, row.key);
-                cells.push(value.map_or_else(dash, |value| format!("{value:.2}")));
-            }
-            rows.push(cells);
-        }
+        let compared = self.compared();
         let mut text = format!("{}\n{}\n\n", self.description, super::machine_line(&procfs::machine()?));
-        align(&rows, &mut text);
-        text.push_str(&published::table(
-            self.workload,
-            &engine::before_and_after(&self.engines),
-            |engine, key| self.median(*engine, key),
-        ));
+        text.push_str(&compared.table());
+        let pairs = engine::before_and_after(&self.engines);
+        text.push_str(&published::table(self.workload, self.seconds(), &pairs, |engine, key| {
+            compared.spread(*engine, key)
+        }));
+        let loads: Vec<Load> = self.runs.iter().filter_map(|(.., load)| *load).collect();
+        text.extend(load::warning(&loads).map(|warning| format!("WARNING: {warning}\n")));
         for (engine, reason) in &self.skipped {
             let _ = writeln!(text, "{engine} was left out: {reason}");
         }
@@ -163,43 +131,33 @@ impl Comparison {
     /// # Errors
     /// If the machine cannot be described.
     pub fn json(&self) -> Result<Value> {
-        let run = |one: &(Engine, usize, Record)| {
-            let (engine, run, record) = one;
-            json!({ "engine": engine, "run": run, "figures": record })
+        let run = |(engine, run, record, load): &(Engine, usize, Record, Option<Load>)| json!({ "engine": engine, "run": run, "figures": record, "load": load });
+        let compared = self.compared();
+        let of_pair = |engine, base| -> BTreeMap<&str, Option<f64>> {
+            self.rows.iter().map(|row| (row.key, compared.ratio(engine, base, row.key))).collect()
         };
-        let of_rows = |figure: &dyn Fn(&str) -> Option<f64>| -> BTreeMap<&str, Option<f64>> {
-            self.rows.iter().map(|row| (row.key, figure(row.key))).collect()
-        };
-        let medians: BTreeMap<_, _> = self
-            .engines
-            .iter()
-            .map(|engine| (engine.to_string(), of_rows(&|key| self.median(*engine, key))))
-            .collect();
         let ratios: BTreeMap<_, _> = self
             .comparisons()
             .into_iter()
-            .map(|(engine, base)| (format!("{engine}/{base}"), of_rows(&|key| self.ratio(engine, base, key))))
+            .map(|(engine, base)| (format!("{engine}/{base}"), of_pair(engine, base)))
             .collect();
         let skipped: Vec<_> = self
             .skipped
             .iter()
             .map(|(engine, reason)| json!({ "engine": engine, "reason": reason }))
             .collect();
-        let rows: Vec<_> =
-            self.rows.iter().map(|row| json!({ "key": row.key, "label": row.label.trim() })).collect();
         let mut json = json!({
             "workload": self.workload,
             "description": self.description,
-            "rows": rows,
             "parameters": self.parameters,
             "machine": procfs::machine()?,
             "engines": self.engines,
             "skipped": skipped,
             "runs": self.runs.iter().map(run).collect::<Vec<_>>(),
-            "medians": medians,
             "ratios": ratios,
-            "published": published::json(self.workload),
+            "published": published::json(self.workload, self.seconds()),
         });
+        compared.note(&mut json);
         origin::note(&mut json);
         Ok(json)
     }

@@ -39,11 +39,11 @@ const FORK: &str = "fork_exec_ns";
 const FIRST: &str = "first_fork_exec_ns";
 
 const ROWS: &[Row] = &[
-    Row::new(FORK, "fork + exec", Unit::Time),
-    Row::new(FIRST, "  the first", Unit::Time),
-    Row::new("most_fork_exec_ns", "  the longest of the others", Unit::Time),
-    Row::new("until_end_ns", "fork + exec of true, until its end", Unit::Time),
-    Row::new("store_ns", "stores to all pages after it", Unit::Time),
+    Row::new(FORK, "fork + exec", Unit::Nanoseconds),
+    Row::new(FIRST, "  the first", Unit::Nanoseconds),
+    Row::new("most_fork_exec_ns", "  the longest of the others", Unit::Nanoseconds),
+    Row::new("until_end_ns", "fork + exec of true, until its end", Unit::Nanoseconds),
+    Row::new("store_ns", "stores to all pages after it", Unit::Nanoseconds),
     Row::new("resident_bytes", "resident before the first", Unit::Bytes),
     Row::new("pages_out", "pages paged out (0)", Unit::Count),
 ];

@@ -26,11 +26,11 @@ const SETTLE: Duration = Duration::from_millis(20);
 const STEP: usize = 64;
 
 const ROWS: &[Row] = &[
-    Row::new("random_ns", "read of 8 bytes at random", Unit::Time),
-    Row::new("plain_random_ns", "  by a plain pointer", Unit::Time),
+    Row::new("random_ns", "read of 8 bytes at random", Unit::Nanoseconds),
+    Row::new("plain_random_ns", "  by a plain pointer", Unit::Nanoseconds),
     Row::new("random_over_plain_ratio", "  ratio", Unit::Ratio),
-    Row::new("sequential_ns", "read of 8 bytes in order", Unit::Time),
-    Row::new("plain_sequential_ns", "  by a plain pointer", Unit::Time),
+    Row::new("sequential_ns", "read of 8 bytes in order", Unit::Nanoseconds),
+    Row::new("plain_sequential_ns", "  by a plain pointer", Unit::Nanoseconds),
     Row::new("sequential_over_plain_ratio", "  ratio", Unit::Ratio),
     Row::new("faults", "faults meanwhile (0)", Unit::Count),
 ];

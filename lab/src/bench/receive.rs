@@ -22,6 +22,7 @@ use super::cli::{ReceiveArgs, without_vma_locks};
 use super::compare::{Comparison, Record, Row, Unit};
 use crate::engine::{Engine, Kind};
 use crate::interrupt::Interrupt;
+use crate::load::{Begun, Load};
 use crate::size::Size;
 
 const PAGE: usize = crate::PAGE_BYTES as usize;
@@ -36,9 +37,9 @@ const OTHERS: usize = 64;
 const OTHER_PAGES: usize = 16;
 
 const ROWS: &[Row] = &[
-    Row::new("insert_ns", "insert, per page", Unit::Time),
-    Row::new("batch_ns", "batch", Unit::Time),
-    Row::new("find_ns", "find + lock + unlock of the VMA", Unit::Time),
+    Row::new("insert_ns", "insert, per page", Unit::Nanoseconds),
+    Row::new("batch_ns", "batch", Unit::Nanoseconds),
+    Row::new("find_ns", "find + lock + unlock of the VMA", Unit::Nanoseconds),
     Row::new("find_share_percent", "share of find + lock + unlock", Unit::Percent),
     Row::new("layout_share_percent", "share of the layout lock", Unit::Percent),
     Row::new("layout_takes_percent", "batches that took the layout lock", Unit::Percent),
@@ -50,7 +51,7 @@ const ROWS: &[Row] = &[
     Row::new("vma_lock_retry", "VMA lock: retry", Unit::Count),
     Row::new("vma_lock_miss", "VMA lock: miss", Unit::Count),
     Row::new("layout_waits", "layout lock waits", Unit::Count),
-    Row::new("layout_wait_ns", "layout lock wait, sum", Unit::Time),
+    Row::new("layout_wait_ns", "layout lock wait, sum", Unit::Nanoseconds),
 ];
 
 /// What a line about one run shows.
@@ -85,7 +86,7 @@ pub fn measure(args: &ReceiveArgs, stage: &mut Stage) -> Result<(String, Value)>
         grounds.push((*engine, ground));
     }
     for run in 1..=args.turns.repeat.runs {
-        let mut records = Vec::new();
+        let (mut records, begun) = (Vec::new(), Load::begin());
         for (engine, ground) in &grounds {
             let label = format!("run {run}/{} {engine}", args.turns.repeat.runs);
             stage.progress.update(|| label.clone());
@@ -94,7 +95,8 @@ pub fn measure(args: &ReceiveArgs, stage: &mut Stage) -> Result<(String, Value)>
             records.push((*engine, record));
         }
         note_layout_share(&mut records);
-        records.into_iter().for_each(|(engine, record)| comparison.push(engine, run, record));
+        let load = begun.and_then(Begun::end);
+        records.into_iter().for_each(|(engine, record)| comparison.push(engine, run, record, load));
     }
     Ok((comparison.table()?, comparison.json()?))
 }

@@ -39,8 +39,19 @@ fn measured(
 #[test]
 fn core_has_exactly_its_keys_and_positive_figures() {
     let (table, json) = measured("core --seconds SECONDS --runs 1", 0.15, |_| true);
-    let noted =
-        ["command", "commit", "date", "description", "format", "rows", "targets", "version", "workload"];
+    let noted = [
+        "command",
+        "commit",
+        "date",
+        "description",
+        "format",
+        "load",
+        "ranges",
+        "rows",
+        "targets",
+        "version",
+        "workload",
+    ];
     let keys = [
         "lookup_100k_ns",
         "lookup_1k_ns",
@@ -73,7 +84,7 @@ fn core_has_exactly_its_keys_and_positive_figures() {
             ),
         }
     }
-    assert!(table.contains("kernel's mmap + munmap over the soft space's"), "{table}");
+    assert!(table.contains("soft space's map + unmap / the kernel's"), "{table}");
 }
 
 #[test]
@@ -110,7 +121,7 @@ fn a_storm_shows_what_vma_locks_are_for() {
         assert!(of("soft-vma_locks", taken) >= of("soft-vma_locks", faults), "{taken}");
     }
     assert_eq!(of("kernel", "layout_lock_faults"), None);
-    assert!(table.contains("soft-vma_locks/soft"), "{table}");
+    assert!(table.contains("soft/soft-vma_locks"), "{table}");
 }
 
 #[test]
@@ -219,7 +230,7 @@ fn usemem_pages_what_does_not_fit_and_finds_it_as_it_was() {
             assert!(of("lru_wait_percent").unwrap() < 100.0);
             assert_eq!(of("retry_io_miss"), Some(0.0), "{engine}");
         }
-        assert!(table.contains("waits for the LRU lock, in 30 s"), "{table}");
+        assert!(table.contains("waits for the LRU lock"), "{table}");
     }
 }
 

@@ -10,6 +10,7 @@ use super::compare::{Comparison, Record};
 use super::terms::Terms;
 use crate::cli::TurnArgs;
 use crate::engine::Engine;
+use crate::load::{Begun, Load};
 
 /// Who takes turns, and how often.
 pub struct Turns<'a> {
@@ -59,7 +60,10 @@ impl<'a> Turns<'a> {
                 }
                 let label = format!("run {run}/{} {engine}", self.runs);
                 stage.progress.update(|| label.clone());
-                let record = match one(ground, stage) {
+                let begun = Load::begin();
+                let record = one(ground, stage);
+                let load = begun.and_then(Begun::end);
+                let record = match record {
                     // That there is not enough memory for it is a figure, too.
                     Err(error) if error.is::<Killed>() && comparison.engines.len() > 1 => {
                         stage.progress.keep(&format!("{label}: {error:#}"));
@@ -69,7 +73,7 @@ impl<'a> Turns<'a> {
                     record => record.with_context(|| label.clone())?,
                 };
                 stage.progress.keep(&format!("{label}: {}", comparison.line(&record)));
-                comparison.push(*engine, run, record);
+                comparison.push(*engine, run, record, load);
             }
         }
         Ok((comparison.table()?, comparison.json()?))

@@ -42,7 +42,7 @@ const ROWS: &[Row] = &[
     Row::new("stolen_per_second", "pages stolen per second", Unit::Count),
     Row::new("lru_acquisitions_per_second", "LRU lock taken per second", Unit::Count),
     Row::new("lru_waits", "  found taken", Unit::Count),
-    Row::new("lru_wait_ns", "  all waits for it", Unit::Time),
+    Row::new("lru_wait_ns", "  all waits for it", Unit::Nanoseconds),
     Row::new("lru_wait_percent", "  of all workers' time", Unit::Percent),
     Row::new("retry_io_miss", "retries that found the page gone (0)", Unit::Count),
 ];

@@ -157,6 +157,7 @@ mod tests {
             cpu_seconds: 1.0,
             device_read_bytes: None,
             device_written_bytes: None,
+            load: None,
             result: "same".to_owned(),
             memory_bytes: 100 << 20,
             peak: (!engine.is_kernel()).then_some(peak),

@@ -30,6 +30,7 @@ use crate::device::Device;
 use crate::engine::{Engine, Kind};
 use crate::interrupt::Interrupt;
 use crate::kernel_swap::KernelSwap;
+use crate::load::{Begun, Load};
 use crate::output::OutputFile;
 use crate::procfs;
 use crate::programs::{Programs, Swap};
@@ -250,11 +251,13 @@ impl Session<'_> {
         };
         let mut sampler = Sampler::new(if engine.is_kernel() { Managed::No } else { Managed::Yes });
         let bound = Duration::from_secs_f64(self.args.bound_seconds);
+        let begun = Load::begin();
         let ended = child::run_sampled(&line, bound, &self.interrupt, |_| {}, Some(&mut sampler));
         if let Some(kills @ 1..) = group.as_ref().map(Cgroup::oom_kills) {
             bail!("it cannot run in {memory} ({kills} out-of-memory kills by the kernel); raise --memory");
         }
         let ended = ended?;
+        let load = begun.and_then(Begun::end);
         drop(group);
         let stored = self.store.check(program, &self.interrupt)?;
         Ok(Run {
@@ -265,6 +268,7 @@ impl Session<'_> {
             cpu_seconds: ended.cpu.total().as_secs_f64(),
             device_read_bytes: ended.device_bytes.map(|bytes| bytes.0),
             device_written_bytes: ended.device_bytes.map(|bytes| bytes.1),
+            load,
             result: result(&ended.output, stored.as_ref()),
             memory_bytes: memory.bytes(),
             peak: ended.peak,

@@ -7,10 +7,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::goals;
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
+use crate::load::{self, Load};
 use crate::procfs::Machine;
-use crate::report::{align, median, ratio};
+use crate::report::align;
 use crate::resident::Peak;
+use crate::verdict::{LEGEND, Spread, ratio, ratio_cell};
+
+/// Less of it is better.
+const SECONDS: &str = "time_ns";
 
 /// One run of a program.
 #[derive(Debug, Clone, Serialize)]
@@ -29,6 +34,9 @@ pub struct Run {
     pub device_read_bytes: Option<u64>,
     /// What they wrote for it, or are to write.
     pub device_written_bytes: Option<u64>,
+    /// What else the machine did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load: Option<Load>,
     /// What the program printed, and what it stored, as checksums.
     pub result: String,
     /// The budget, or the limit.
@@ -74,14 +82,17 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn median(
-        &self,
-        program: &str,
-        engine: Engine,
-        of: impl Fn(&Run) -> Option<f64>,
-    ) -> Option<f64> {
+    fn spread(&self, program: &str, engine: Engine, of: impl Fn(&Run) -> Option<f64>) -> Option<Spread> {
         let runs = self.runs.iter().filter(|run| run.program == program && run.engine == engine);
-        median(runs.filter_map(of).collect())
+        Spread::of(runs.filter_map(of).collect())
+    }
+
+    fn median(&self, program: &str, engine: Engine) -> Option<f64> {
+        self.seconds(program, engine).map(|spread| spread.median)
+    }
+
+    fn seconds(&self, program: &str, engine: Engine) -> Option<Spread> {
+        self.spread(program, engine, |run| Some(run.seconds))
     }
 
     pub(super) fn programs(&self) -> Vec<&'static str> {
@@ -103,39 +114,43 @@ impl Report {
 
     /// The engine's seconds over another one's.
     pub(super) fn ratio_of(&self, program: &str, last: Engine, other: Engine) -> Option<f64> {
-        let seconds = |engine| self.median(program, engine, |run| Some(run.seconds));
-        ratio(seconds(last)?, seconds(other)?)
+        ratio(self.median(program, last)?, self.median(program, other)?)
     }
 
     /// Of each program the seconds in each engine, the ratios, and beside them CPU time and what was read.
     pub fn table(&self) -> String {
-        let last = self.engines.last().map(Engine::to_string).unwrap_or_default();
-        let mut header = vec!["seconds, median".to_owned()];
+        let pairs = engine::compared(&self.engines);
+        let mut header = vec!["seconds, median (range of runs)".to_owned()];
         header.extend(self.engines.iter().map(Engine::to_string));
-        header.extend(self.others().iter().map(|other| format!("{last}/{other}")));
+        header.extend(pairs.iter().map(|(ours, base)| format!("{ours}/{base}")));
         header.extend(self.engines.iter().map(|engine| format!("CPU, {engine}")));
         header.extend(self.engines.iter().map(|engine| format!("read, {engine}")));
-        let show = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-        let gigabytes = |value: Option<f64>| {
-            value.map_or_else(|| "-".to_owned(), |value| format!("{:.2} GB", value / 1e9))
+        let show = |spread: Option<Spread>, show: &dyn Fn(f64) -> String| {
+            spread.map_or_else(|| "-".to_owned(), |spread| spread.show(show))
         };
         let mut rows = vec![header];
         for program in self.programs() {
             let mut row = vec![program.to_owned()];
-            let each = |of: &dyn Fn(&Run) -> Option<f64>| {
-                self.engines.iter().map(|engine| self.median(program, *engine, of)).collect::<Vec<_>>()
+            let each = |of: &dyn Fn(&Run) -> Option<f64>, shown: &dyn Fn(f64) -> String| {
+                let engines = self.engines.iter();
+                engines.map(|engine| show(self.spread(program, *engine, of), shown)).collect::<Vec<_>>()
             };
-            row.extend(each(&|run| Some(run.seconds)).into_iter().map(show));
-            row.extend(self.others().iter().map(|other| show(self.ratio(program, *other))));
-            row.extend(each(&|run| Some(run.cpu_seconds)).into_iter().map(show));
-            row.extend(
-                each(&|run| run.device_read_bytes.map(|bytes| bytes as f64)).into_iter().map(gigabytes),
-            );
+            let seconds = |value: f64| format!("{value:.2}");
+            let gigabytes = |value: f64| format!("{:.2} GB", value / 1e9);
+            row.extend(each(&|run| Some(run.seconds), &seconds));
+            row.extend(pairs.iter().map(|(ours, base)| {
+                ratio_cell(SECONDS, self.seconds(program, *ours), self.seconds(program, *base))
+            }));
+            row.extend(each(&|run| Some(run.cpu_seconds), &seconds));
+            row.extend(each(&|run| run.device_read_bytes.map(|bytes| bytes as f64), &gigabytes));
             rows.push(row);
         }
         let mut text = format!("{}\n\n", self.description);
         align(&rows, &mut text);
         text.push_str(&goals::table(self));
+        let _ = write!(text, "\n{LEGEND}\n{}", engine::legend(&self.engines));
+        let loads: Vec<Load> = self.runs.iter().filter_map(|run| run.load).collect();
+        text.extend(load::warning(&loads).map(|warning| format!("WARNING: {warning}\n")));
         for LeftOut { what, reason } in &self.left_out {
             let _ = writeln!(text, "{what} was left out: {reason}");
         }
@@ -151,9 +166,7 @@ impl Report {
                 let seconds: BTreeMap<_, _> = self
                     .engines
                     .iter()
-                    .map(|engine| {
-                        (engine.to_string(), self.median(program, *engine, |run| Some(run.seconds)))
-                    })
+                    .map(|engine| (engine.to_string(), self.median(program, *engine)))
                     .collect();
                 let ratios =
                     self.others().iter().map(|other| (other.to_string(), self.ratio(program, *other)));
@@ -189,6 +202,7 @@ mod tests {
             cpu_seconds: 1.0,
             device_read_bytes: None,
             device_written_bytes: None,
+            load: None,
             result: "same".to_owned(),
             memory_bytes: 1 << 20,
             peak: None,
@@ -211,6 +225,11 @@ mod tests {
         };
         assert_eq!(report.json()["medians"]["git"]["ratios"]["kernel"], 0.5);
         let table = report.table();
-        assert!(table.contains("0.50") && table.contains("faiss was left out: pip install"), "{table}");
+        // One run of the kernel's took 100 s.
+        assert!(table.contains("4.00 (2.00 - 100.00)  2.00 (1.00 - 3.00)") && table.contains("0.50 unclear"));
+        assert!(
+            table.contains("kernel: Linux") && table.contains("faiss was left out: pip install"),
+            "{table}"
+        );
     }
 }
