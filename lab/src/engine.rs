@@ -78,7 +78,17 @@ impl Kind {
         }
     }
 
-    fn is_kernel(self) -> bool {
+    /// The kind that an engine's name begins with, and the names behind it of what is off.
+    pub fn split(name: &str) -> Option<(Self, &str)> {
+        let after = |kind: &Self| match name.strip_prefix(kind.name())? {
+            "" => Some(""),
+            rest => rest.strip_prefix('-'),
+        };
+        Self::ALL.into_iter().find_map(|kind| after(&kind).map(|off| (kind, off)))
+    }
+
+    /// Whether the kernel pages.
+    pub fn is_kernel(self) -> bool {
         matches!(self, Self::Kernel | Self::KernelRandom | Self::KernelHuge | Self::Plain)
     }
 }
@@ -136,12 +146,7 @@ impl FromStr for Engine {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let after = |kind: &Kind| match text.strip_prefix(kind.name())? {
-            "" => Some(""),
-            rest => rest.strip_prefix('-'),
-        };
-        let found = Kind::ALL.into_iter().find_map(|kind| after(&kind).map(|off| (kind, off)));
-        let (kind, off) = found.with_context(|| {
+        let (kind, off) = Kind::split(text).with_context(|| {
             let known = Kind::ALL.map(Kind::name).join(", ");
             format!("no engine \"{text}\"; there are {known}, and without an improvement: soft-vma_locks")
         })?;

@@ -401,7 +401,10 @@ mod tests {
 
         let figure = |_: &&str, key: &str| (key == "reader_passes_per_second").then(|| one(10.0)).flatten();
         let text = table("swap-in", 5.0, &[("kernel", "soft")], figure);
-        let passes = cells(&text).into_iter().find(|row| row.first().is_some_and(|cell| cell == "kernel -> soft")).unwrap();
+        let passes = cells(&text)
+            .into_iter()
+            .find(|row| row.first().is_some_and(|cell| cell == "kernel -> soft"))
+            .unwrap();
         assert_eq!(passes[1..3], ["300", "300"], "{text}");
         assert!(text.contains("1324847") && text.contains("1330550"), "{text}");
         assert!(text.contains("874") && text.contains("1017"), "{text}");

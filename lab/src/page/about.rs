@@ -130,7 +130,7 @@ pub fn rank(workload: &str) -> usize {
 }
 
 /// The paragraphs above everything.
-pub const INTRO: [&str; 3] = [
+pub const INTRO: [&str; 2] = [
     "Elbowroom manages virtual memory in user space. Its fault path has the improvements that Linux's got \
      in the past years, one by one, and each can be switched off. This report compares the same workload \
      in the Linux kernel (in a memory control group of the same size), in Elbowroom without the \
@@ -141,7 +141,4 @@ pub const INTRO: [&str; 3] = [
      improvements measured before and after them, on other and mostly far larger machines (from a phone \
      of 8 GB to 256 processors). So the absolute figures are not comparable. What is compared is the \
      direction and the size of the change.",
-    "kernel is Linux. elbowroom is an unmodified program under \"elbowroom run\", with real pointers, by \
-     userfaultfd; host is the same in one process of the library. soft is a space of the library that is \
-     reached by calls, without userfaultfd. A name behind a minus is an improvement that is off.",
 ];

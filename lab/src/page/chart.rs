@@ -52,7 +52,7 @@ fn number_of(engine: &str, engines: &[&str]) -> u8 {
     };
     match engine {
         "kernel" => 4,
-        "kernel-random" => 5,
+        "kernel-random" | "kernel-huge" | "plain" => 5,
         "elbowroom" => 6,
         "soft" => 9,
         _ if engine.starts_with("elbowroom-") => 7 + off_before("elbowroom").min(1) as u8,

@@ -2,6 +2,12 @@
 
 use std::fmt::Write;
 
+use super::units::three_digits;
+use crate::verdict::{Spread, Verdict, ratio};
+
+/// Nothing to show.
+pub const DASH: &str = "\u{2013}";
+
 /// A text as HTML shows it, whatever is in it. Characters that XML does not allow are replaced.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -64,6 +70,39 @@ impl Cell {
     pub fn judged(self, is_good: bool) -> Self {
         Self { class: if is_good { "n good" } else { "n bad" }, ..self }
     }
+
+    /// The median of a figure with the range of its runs below.
+    pub fn spread(spread: Option<Spread>, show: impl Fn(f64) -> String) -> Self {
+        let Some(spread) = spread else { return Self::figure(DASH) };
+        let range = spread.range().map(|(least, most)| format!("{} {DASH} {}", show(least), show(most)));
+        Self::figure(show(spread.median)).with_small(range)
+    }
+
+    /// Something that follows from two figures, with what is said of them below.
+    pub fn verdict(text: String, verdict: Option<Verdict>) -> Self {
+        let cell = Self::figure(text).with_small(verdict.map(|verdict| verdict.word().to_owned()));
+        match verdict {
+            Some(Verdict::Better) => cell.judged(true),
+            Some(Verdict::Worse) => cell.judged(false),
+            Some(Verdict::Unclear) => Self { class: "n unclear", ..cell },
+            Some(Verdict::Same) | None => cell,
+        }
+    }
+
+    /// The ratio of two figures, `base` the second, with what is said of them.
+    pub fn ratio(key: &str, ours: Option<Spread>, base: Option<Spread>) -> Self {
+        let Some((ours, base)) = ours.zip(base) else { return Self::figure(DASH) };
+        let Some(ratio) = ratio(ours.median, base.median) else { return Self::figure(DASH) };
+        Self::verdict(three_digits(ratio), Verdict::of(key, &ours, &base))
+    }
+
+    /// In one line.
+    pub fn line(&self) -> String {
+        match &self.small {
+            Some(small) => format!("{} ({small})", self.text),
+            None => self.text.clone(),
+        }
+    }
 }
 
 impl Table {
@@ -86,7 +125,16 @@ impl Table {
 
     /// A row, whose first cell is its heading.
     pub fn row(&mut self, heading: &str, cells: &[Cell]) {
-        let _ = write!(self.html, "<tr><th scope=\"row\">{}</th>", escaped(heading));
+        self.row_of(&escaped(heading), cells);
+    }
+
+    /// The same, and the heading leads to another place of the page.
+    pub fn row_to(&mut self, anchor: &str, heading: &str, cells: &[Cell]) {
+        self.row_of(&format!("<a href=\"#{anchor}\">{}</a>", escaped(heading)), cells);
+    }
+
+    fn row_of(&mut self, heading: &str, cells: &[Cell]) {
+        let _ = write!(self.html, "<tr><th scope=\"row\">{heading}</th>");
         for Cell { text, small, class } in cells {
             let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
             let _ = write!(self.html, "<td{class}>{}", escaped(text));

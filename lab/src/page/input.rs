@@ -8,8 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::engine::Kind;
+use crate::load::Load;
 use crate::locks::DECADES;
 use crate::origin::FORMAT;
+use crate::verdict::Spread;
 
 /// What was measured of one workload. What a file does not have is empty: one that was written by another
 /// build may have less.
@@ -96,6 +99,15 @@ pub struct Published {
     pub before: Option<f64>,
     pub after: Option<f64>,
     pub change_percent: Option<f64>,
+    /// The seconds of which the published figures are.
+    #[serde(default)]
+    pub window_seconds: Option<f64>,
+    /// What ours are to be multiplied with, to be of as many seconds.
+    #[serde(default)]
+    pub ours_times: Option<f64>,
+    /// Why there are none of ours yet.
+    #[serde(default)]
+    pub missing: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -191,18 +203,15 @@ fn figures(value: Value) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Kind and what is off, of the name of an engine.
-fn parts(engine: &str) -> (&str, &str) {
-    match engine {
-        "kernel-random" => (engine, ""),
-        _ => engine.split_once('-').unwrap_or((engine, "")),
-    }
-}
-
 /// Whether it is one of Elbowroom's with all that it has.
 pub fn is_whole(engine: &str) -> bool {
-    let (kind, off) = parts(engine);
-    off.is_empty() && !kind.starts_with("kernel")
+    Kind::split(engine).is_some_and(|(kind, off)| off.is_empty() && !kind.is_kernel())
+}
+
+/// Whether an engine is the other one without an improvement.
+fn is_without(engine: &str, whole: &str) -> bool {
+    let kind = |name| Kind::split(name).map(|(kind, _)| kind);
+    engine != whole && kind(engine).is_some() && kind(engine) == kind(whole)
 }
 
 impl Figures {
@@ -211,8 +220,9 @@ impl Figures {
         *self.medians.get(engine)?.get(key)?
     }
 
-    /// The least and the most of a figure over the runs of an engine, if there are several runs.
-    pub fn spread(&self, engine: &str, key: &str) -> Option<(f64, f64)> {
+    /// The median of a figure of an engine, and the range of its runs.
+    pub fn spread(&self, engine: &str, key: &str) -> Option<Spread> {
+        let median = self.median(engine, key)?;
         let of_run = |run: &Value| {
             let figures = run.get("figures").unwrap_or(run);
             figures.get(key)?.as_f64().filter(|_| run["engine"] == engine)
@@ -223,9 +233,15 @@ impl Figures {
             self.runs.iter().filter(is_meant).filter_map(of_run).collect()
         };
         let all = Some(of_runs(false)).filter(|all| !all.is_empty()).unwrap_or_else(|| of_runs(true));
-        let least = all.iter().copied().reduce(f64::min)?;
-        let most = all.iter().copied().reduce(f64::max)?;
-        (all.len() > 1).then_some((least, most))
+        let runs = Spread::of(all).or_else(|| Spread::of(vec![median]))?;
+        Some(Spread { median, ..runs })
+    }
+
+    /// What else the machine did in each run.
+    pub fn loads(&self) -> Vec<Load> {
+        let of_core = self.other.get("load").and_then(Value::as_array).into_iter().flatten();
+        let all = self.runs.iter().filter_map(|run| run.get("load")).chain(of_core);
+        all.filter_map(|load| serde_json::from_value(load.clone()).ok()).collect()
     }
 
     /// The keys of all figures in the order of the table, each with its label.
@@ -246,20 +262,30 @@ impl Figures {
         self.keys().into_iter().find(|(key, _)| is_there(key))
     }
 
+    /// The pairs of ours with all that it has, and of an engine that `is_base`, which is first.
+    fn pairs_with(&self, is_base: impl Fn(&str, &str) -> bool) -> Vec<(&str, &str)> {
+        let ours = self.engines.iter().filter(|engine| is_whole(engine));
+        let all = ours.flat_map(|ours| self.engines.iter().map(move |base| (base.as_str(), ours.as_str())));
+        all.filter(|(base, ours)| is_base(base, ours)).collect()
+    }
+
     /// The pairs of which one is before and one after: each of ours with all that it has, after the kernel
     /// and after itself without an improvement.
     pub fn pairs(&self) -> Vec<(&str, &str)> {
-        let afters = self.engines.iter().filter(|engine| is_whole(engine));
-        let is_before = |before: &str, after: &str| {
-            let (kind, off) = parts(before);
-            before == "kernel" || kind == parts(after).0 && !off.is_empty()
-        };
-        afters
-            .flat_map(|after| {
-                let befores = self.engines.iter().filter(move |before| is_before(before, after));
-                befores.map(move |before| (before.as_str(), after.as_str()))
-            })
-            .collect()
+        self.pairs_with(|before, after| before == "kernel" || is_without(before, after))
+    }
+
+    /// The pairs that are compared: ours beside each of the kernel's engines, and beside itself without an
+    /// improvement.
+    pub fn compared(&self) -> Vec<(&str, &str)> {
+        let is_kernel = |engine: &str| Kind::split(engine).is_some_and(|(kind, _)| kind.is_kernel());
+        self.pairs_with(|base, ours| is_kernel(base) || is_without(base, ours))
+    }
+
+    /// The engine that ours are compared with at a glance.
+    pub fn base(&self) -> Option<&str> {
+        let of = |name: &str| self.engines.iter().find(|engine| *engine == name);
+        of("kernel").or_else(|| of("plain")).map(String::as_str)
     }
 
     /// The pairs of one engine without an improvement and with it.
@@ -305,11 +331,16 @@ mod tests {
     #[test]
     fn pairs_are_after_the_kernel_and_after_itself() {
         let medians = json!({ "kernel": { "x_ns": 1.0 } });
-        let engines = json!(["kernel", "kernel-random", "soft-a-b", "soft", "elbowroom"]);
+        let engines =
+            ["kernel", "kernel-random", "soft-a-b", "soft", "elbowroom", "elbowroom-large", "plain"];
         let value = json!({ "format": FORMAT, "workload": "w", "engines": engines, "medians": medians });
         let input = add(&value.to_string()).unwrap();
         let figures = &input.figures[0];
-        assert_eq!(figures.pairs(), [("kernel", "soft"), ("soft-a-b", "soft"), ("kernel", "elbowroom")]);
+        let after = [("kernel", "soft"), ("soft-a-b", "soft"), ("kernel", "elbowroom")];
+        assert_eq!(figures.pairs(), [&after[..], &[("kernel", "elbowroom-large")]].concat());
+        assert!(figures.compared().contains(&("plain", "elbowroom")), "{:?}", figures.compared());
+        assert!(figures.compared().iter().all(|(_, ours)| *ours != "plain"), "{:?}", figures.compared());
+        assert_eq!(figures.base(), Some("kernel"));
         assert_eq!(figures.own_pairs(), [("soft-a-b", "soft")]);
         assert_eq!(figures.headline(), Some(("x_ns".into(), "x ns".into())));
     }
@@ -325,7 +356,7 @@ mod tests {
         let medians = json!({ "soft": { "maps": 11, "held": 6 } });
         let value = json!({ "format": FORMAT, "workload": "w", "medians": medians, "runs": runs });
         let input = add(&value.to_string()).unwrap();
-        let spread = |key: &str| input.figures[0].spread("soft", key);
+        let spread = |key: &str| input.figures[0].spread("soft", key)?.range();
         assert_eq!((spread("maps"), spread("held")), (Some((10.0, 12.0)), Some((5.0, 7.0))));
         assert_eq!(spread("other"), None);
     }

@@ -21,7 +21,9 @@ use anyhow::Result;
 
 use self::html::{Cell, Table, escaped, id};
 use self::input::{Figures, Input};
+use crate::engine::{self, Engine};
 use crate::output::OutputFile;
+use crate::verdict::LEGEND;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -73,6 +75,8 @@ fn page(mut input: Input) -> Result<String> {
     for text in about::INTRO {
         let _ = writeln!(page, "<p>{}</p>", escaped(text));
     }
+    let _ = writeln!(page, "<p>{}</p>", escaped(&LEGEND.replace('\n', " ")));
+    page.push_str(&engines(&input.figures));
     page.push_str(&machines(&input.figures));
     page.push_str(&failures(&input));
     page.push_str(&glance::html(&input.figures, &anchors));
@@ -81,6 +85,18 @@ fn page(mut input: Input) -> Result<String> {
     }
     page.push_str("</main></body></html>\n");
     Ok(page)
+}
+
+/// What each engine is of those that are there.
+fn engines(all: &[Figures]) -> String {
+    let all: Vec<Engine> =
+        all.iter().flat_map(|figures| &figures.engines).filter_map(|name| name.parse().ok()).collect();
+    let mut html = String::from("<ul class=\"engines\">");
+    for line in engine::legend(&all).lines() {
+        let _ = write!(html, "<li>{}</li>", escaped(line));
+    }
+    html.push_str("</ul>\n");
+    if all.is_empty() { String::new() } else { html }
 }
 
 /// Where the figures are from: a row for each machine.

@@ -7,13 +7,12 @@ use anyhow::Result;
 use super::about;
 use super::chart::{self, Bar, BarColor, Line, WaitPair, Words};
 use super::course;
-use super::html::{Cell, Table, escaped, id};
+use super::html::{Cell, DASH, Table, escaped, id};
 use super::input::Figures;
-use super::units::{self, change, change_of, show};
+use super::units::{self, change, change_of, show, three_digits};
+use crate::load;
 use crate::locks::{DECADE_NAMES, DECADES};
-
-/// Nothing to show.
-const DASH: &str = "\u{2013}";
+use crate::verdict::{Spread, Verdict, ratio};
 
 /// A section, with a name for links that no other one has.
 pub fn html(figures: &Figures, anchor: &str) -> Result<String> {
@@ -46,12 +45,15 @@ struct Section<'a> {
     anchor: &'a str,
 }
 
-fn show_or_dash(key: &str, value: Option<f64>) -> String {
-    value.map_or_else(|| DASH.into(), |value| show(key, value))
-}
-
-fn changed(before: Option<f64>, after: Option<f64>) -> Option<f64> {
-    change_of(before?, after?)
+/// Whether a figure is as a target says: `<= 5 ns`.
+fn is_met(target: &str, value: f64) -> Option<bool> {
+    let mut words = target.split(' ');
+    let (side, bound) = (words.next()?, words.next()?.parse::<f64>().ok()?);
+    match side {
+        "<=" => Some(value <= bound),
+        ">=" => Some(value >= bound),
+        _ => None,
+    }
 }
 
 fn change_or_dash(percent: Option<f64>) -> String {
@@ -100,6 +102,9 @@ impl Section<'_> {
             let text = format!("It ended before its time: {problem}. These are the figures until then.");
             let _ = write!(html, "<p class=\"problem\">{}</p>", escaped(&text));
         }
+        if let Some(warning) = load::warning(&self.figures.loads()) {
+            let _ = write!(html, "<p class=\"problem\">{}</p>", escaped(&warning));
+        }
         for skipped in skipped {
             let text = format!("{} was left out: {}", skipped.engine, skipped.reason);
             let _ = write!(html, "<p class=\"problem\">{}</p>", escaped(&text));
@@ -134,16 +139,19 @@ impl Section<'_> {
         for goal in &self.figures.goals {
             table.group();
             for (before, after) in self.figures.own_pairs() {
-                let values = [before, after].map(|engine| self.figures.median(engine, &goal.key));
-                let percent = changed(values[0], values[1]);
+                let spreads = [before, after].map(|engine| self.figures.spread(engine, &goal.key));
+                let both = spreads[0].zip(spreads[1]);
+                let percent = both.and_then(|(before, after)| change_of(before.median, after.median));
                 let reached = percent.map(|percent| percent <= goal.change_percent);
+                let cell = |spread| Cell::spread(spread, |value| show(&goal.key, value));
+                let verdict = both.and_then(|(before, after)| Verdict::of(&goal.key, &after, &before));
                 table.row(
                     &goal.metric,
                     &[
                         Cell::words(format!("{before} \u{2192} {after}")),
-                        Cell::figure(show_or_dash(&goal.key, values[0])),
-                        Cell::figure(show_or_dash(&goal.key, values[1])),
-                        Cell::figure(change_or_dash(percent)),
+                        cell(spreads[0]),
+                        cell(spreads[1]),
+                        Cell::verdict(change_or_dash(percent), verdict),
                         Cell::figure(change(goal.change_percent)),
                         match reached {
                             Some(reached) => Cell::figure(if reached { "yes" } else { "no" }).judged(reached),
@@ -163,8 +171,10 @@ impl Section<'_> {
             return Ok(String::new());
         }
         let engines = self.engines();
-        let columns = ["Metric", "Whose", "Before", "After", "Change"].map(String::from);
-        let mut table = Table::new("Beside what was published, on other machines", &columns, 2);
+        let columns = ["Metric", "Whose", "Before", "After", "Change", "After / before"].map(String::from);
+        let caption = "Beside what was published, on other machines; what was counted in a time is scaled to \
+                       the published seconds";
+        let mut table = Table::new(caption, &columns, 2);
         let mut bars = Vec::new();
         // Cases of one figure follow each other, and ours is below the last.
         for cases in self.figures.published.chunk_by(|one, next| one.key == next.key) {
@@ -173,37 +183,50 @@ impl Section<'_> {
             let heading = cases[0].metric.split(", first case").next().unwrap_or_default();
             let (value, color) = (None, BarColor::Published);
             bars.push(Bar { name: heading.to_owned(), value, shown: String::new(), color });
-            let mut push = |row: &str, whose: &str, [before, after]: [Option<f64>; 2], percent, bar: Bar| {
-                table.row(
-                    row,
-                    &[
-                        Cell::words(whose),
-                        Cell::figure(show_or_dash(key, before)),
-                        Cell::figure(show_or_dash(key, after)),
-                        Cell::figure(change_or_dash(percent)),
-                    ],
-                );
-                bars.extend(percent.map(|percent| Bar {
-                    value: Some(1.0 + percent / 100.0),
-                    shown: change(percent),
-                    ..bar
-                }));
-            };
+            let mut push =
+                |row: &str, whose: Cell, spreads: [Option<Spread>; 2], percent, is_ours, bar: Bar| {
+                    let [before, after] = spreads;
+                    let cell = |spread| Cell::spread(spread, |value| show(key, value));
+                    let ratio = match before.zip(after).and_then(|(b, a)| ratio(a.median, b.median)) {
+                        Some(_) if is_ours => Cell::ratio(key, after, before),
+                        ratio => Cell::figure(ratio.map_or_else(|| DASH.into(), three_digits)),
+                    };
+                    table.row(
+                        row,
+                        &[whose, cell(before), cell(after), Cell::figure(change_or_dash(percent)), ratio],
+                    );
+                    bars.extend(percent.map(|percent| Bar {
+                        value: Some(1.0 + percent / 100.0),
+                        shown: change(percent),
+                        ..bar
+                    }));
+                };
             let bar = |name: String, color| Bar { name, value: None, shown: String::new(), color };
             for (number, published) in cases.iter().enumerate() {
                 let case = published.metric.split_once(", ").filter(|_| cases.len() > 1);
                 let case = case.map(|(_, case)| case);
                 let whose = case.map_or_else(|| "published".into(), |case| format!("published, {case}"));
                 let row = if number == 0 { heading } else { "" };
-                let figures = [published.before, published.after];
-                push(row, &whose, figures, published.change_percent, bar(whose.clone(), color));
+                let figures = [published.before, published.after].map(|value| Spread::of(vec![value?]));
+                let within = published.window_seconds.map(|seconds| format!("in {seconds} s"));
+                let cell = Cell::words(whose.clone()).with_small(within);
+                push(row, cell, figures, published.change_percent, false, bar(whose, color));
             }
+            let times = cases[0].ours_times.unwrap_or(1.0);
+            let scaled = (times != 1.0).then(|| format!("\u{d7} {}", three_digits(times)));
+            let mut is_there = false;
             for (first, second) in self.figures.pairs() {
-                let figures = [first, second].map(|engine| self.figures.median(engine, key));
+                let figures =
+                    [first, second].map(|engine| Some(self.figures.spread(engine, key)?.times(times)));
                 let [Some(before), Some(after)] = figures else { continue };
+                is_there = true;
                 let color = BarColor::of(first, &engines);
                 let name = shortened(first, second);
-                push("", &name, figures, change_of(before, after), bar(name.clone(), color));
+                let cell = Cell::words(name.clone()).with_small(scaled.clone());
+                push("", cell, figures, change_of(before.median, after.median), true, bar(name, color));
+            }
+            if let Some(reason) = cases[0].missing.as_ref().filter(|_| !is_there) {
+                push("", Cell::words(reason), [None, None], None, false, bar(String::new(), color));
             }
         }
         let title = "Change from before to after, published and ours";
@@ -399,20 +422,39 @@ impl Section<'_> {
         if self.figures.targets.is_empty() {
             return Ok(String::new());
         }
-        let columns = ["Operation", "Measured", "Target"].map(String::from);
-        let mut table = Table::new("Single operations (medians)", &columns, 1);
+        let columns = ["Operation", "Measured", "Ours / kernel", "Target"].map(String::from);
+        let mut table = Table::new("Single operations (medians, and the range of the runs)", &columns, 1);
         for (key, label) in self.figures.keys() {
-            let value = self.figures.other.get(&key).and_then(serde_json::Value::as_f64);
-            let target = self.figures.targets.get(&key).cloned();
+            let spread = self.of_core(&key);
+            let kernels = ["_soft_", "_host_"].map(|kind| key.replace(kind, "_kernel_"));
+            let kernel = kernels.iter().find(|other| **other != key).and_then(|other| self.of_core(other));
+            let target = self.figures.targets.get(&key);
+            let cell = Cell::figure(target.map_or(DASH, String::as_str));
+            let met = target.zip(spread).and_then(|(target, spread)| is_met(target, spread.median));
             table.row(
                 &label,
                 &[
-                    Cell::figure(show_or_dash(&key, value)),
-                    Cell::figure(target.unwrap_or_else(|| DASH.into())),
+                    Cell::spread(spread, |value| show(&key, value)),
+                    Cell::ratio(&key, spread, kernel),
+                    match met {
+                        Some(met) => cell.judged(met),
+                        None => cell,
+                    },
                 ],
             );
         }
         Ok(table.done())
+    }
+
+    /// A figure of `core`, which has no engines.
+    fn of_core(&self, key: &str) -> Option<Spread> {
+        let other = &self.figures.other;
+        let median = other.get(key)?.as_f64()?;
+        let range = other.get("ranges").map(|ranges| [0, 1].map(|end| ranges[key][end].as_f64()));
+        match range {
+            Some([Some(least), Some(most)]) => Some(Spread { least, median, most, runs: 2 }),
+            _ => Spread::of(vec![median]),
+        }
     }
 
     /// Every figure of every engine.
@@ -421,24 +463,20 @@ impl Section<'_> {
         if self.figures.medians.is_empty() {
             return Ok(String::new());
         }
+        let pairs = self.figures.compared();
         let mut columns = vec![String::from("Figure")];
         columns.extend(engines.iter().map(|engine| (*engine).to_owned()));
+        columns.extend(pairs.iter().map(|(base, ours)| format!("{ours} / {base}")));
         let mut table = Table::new("Medians; below them the least and the most of all runs", &columns, 1);
         for (key, label) in self.figures.keys() {
-            if engines.iter().all(|engine| self.figures.median(engine, &key).is_none()) {
+            let spread = |engine: &str| self.figures.spread(engine, &key);
+            if engines.iter().all(|engine| spread(engine).is_none()) {
                 continue;
             }
-            let cells: Vec<Cell> = engines
-                .iter()
-                .map(|engine| {
-                    let spread = self
-                        .figures
-                        .spread(engine, &key)
-                        .map(|(least, most)| format!("{} \u{2013} {}", show(&key, least), show(&key, most)));
-                    Cell::figure(show_or_dash(&key, self.figures.median(engine, &key))).with_small(spread)
-                })
-                .collect();
-            table.row(&label, &cells);
+            let figures =
+                engines.iter().map(|engine| Cell::spread(spread(engine), |value| show(&key, value)));
+            let ratios = pairs.iter().map(|(base, ours)| Cell::ratio(&key, spread(ours), spread(base)));
+            table.row(&label, &figures.chain(ratios).collect::<Vec<_>>());
         }
         Ok(format!(
             "<details><summary>All figures of {}</summary>{}</details>\n",

@@ -12,7 +12,9 @@ use crate::origin::FORMAT;
 fn lock_wait() -> Value {
     let waits = |most: u64| json!([most, 7, 6, 5, 4, 3, 2, 1]);
     let run = |engine: &str, run: u64, reads: f64| {
-        json!({ "engine": engine, "run": run, "reads_per_second": reads, "timeline": [
+        let load = json!({ "steal_percent": 9.0 * (run - 1) as f64, "others_percent": 1.0,
+                           "runnable_before": 0, "average_before": null, "pressure_before_percent": null });
+        json!({ "engine": engine, "run": run, "reads_per_second": reads, "load": load, "timeline": [
             { "at_ms": 250, "pages": 100, "maps": 1 },
             { "at_ms": 500, "pages": 300, "maps": 2 },
             { "at_ms": 750, "pages": 500, "maps": 3 },
@@ -101,6 +103,13 @@ fn every_figure_of_a_file_is_in_the_page() {
         "2.50 \u{b5}s",
         "3.00 ms",
         "4,000 \u{2013} 4,642",
+        // Ours / kernel, what is better, and what the engines are.
+        "Ours / kernel",
+        "1.31",
+        "better",
+        "elbowroom: an unmodified program",
+        // Other load.
+        "1 of 2 runs were beside other load",
         // Published, and the changes.
         "10.7 s",
         "408 ms",
@@ -120,6 +129,28 @@ fn every_figure_of_a_file_is_in_the_page() {
         assert!(text.contains(expected), "{expected} is not in the page: {text}");
     }
     assert!(!text.contains("never_measured") && !text.contains("NaN") && !text.contains("inf "), "{text}");
+}
+
+#[test]
+fn what_is_no_figure_is_marked_and_published_seconds_are_met() {
+    let run = |engine: &str, run: u64, passes: f64| json!({ "engine": engine, "run": run, "figures": { "reader_passes_per_second": passes } });
+    let ours = [4.0, 3.0, 209.0].into_iter().zip(1..).map(|(passes, number)| run("soft", number, passes));
+    let kernels =
+        [20.0, 20.5, 21.0].into_iter().zip(1..).map(|(passes, number)| run("kernel", number, passes));
+    let mut value = json!({
+        "workload": "swap-in",
+        "engines": ["kernel", "soft"],
+        "medians": { "kernel": { "reader_passes_per_second": 20.5 }, "soft": { "reader_passes_per_second": 4.0 } },
+        "runs": ours.chain(kernels).collect::<Vec<_>>(),
+        "published": crate::published::json("swap-in", 1.0),
+    });
+    crate::origin::note(&mut value);
+    let text = text_of(parsed(&of_value(value.clone()).unwrap()).root_element());
+    for expected in ["unclear", "3 \u{2013} 209", "in 30 s", "\u{d7} 30.0", "615", "1,017", "0.20"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let text = summary(value).unwrap();
+    assert!(text.contains("4 (3 \u{2013} 209)") && text.contains("0.20 (unclear)"), "{text}");
 }
 
 #[test]

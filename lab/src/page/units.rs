@@ -14,7 +14,7 @@ fn grouped(value: f64) -> String {
 }
 
 /// Three digits that mean something, and as many before the point as there are.
-fn three_digits(value: f64) -> String {
+pub fn three_digits(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => grouped(value),
         size if size >= 10.0 => format!("{value:.1}"),
