@@ -1,5 +1,5 @@
-//! Figures of several engines: the table with medians, the range of the runs, ratios and what is said of them;
-//! and the same as JSON.
+//! Figures of several engines: the table with medians, the range of the runs, ratios and what is said of
+//! them; and the same as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

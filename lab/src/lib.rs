@@ -7,8 +7,9 @@
 //!
 //! From here down: [`cli`] says what can be asked for; `session` makes the files and runs the engines in
 //! turn; `watch` runs one worker and samples it; `record` is what was seen of it and the figures that follow;
-//! `report` prints them with ratios by `compared`, which `verdict` judges by the range of the runs, `published`
-//! beside what others have published; `tune` does so for what is switched off. `engine` names what is compared, and `programs` starts it.
+//! `report` prints them by `compared`, with ratios that `verdict` judges by the range of the runs, and
+//! `published` beside what others have published; `load` is what else the machine did meanwhile. `tune` does
+//! so for what is switched off. `engine` names what is compared, and `programs` starts it.
 //! [`board`], [`content`] and [`histogram`] are what the lab and the worker must agree on. Beside that,
 //! `bench` measures the library alone, in this process, and `unmodified` runs programs that people use.
 //! Unsafe code is in `bench::area` only; the worker's is in its `memory` module.

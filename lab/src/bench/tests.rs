@@ -165,6 +165,54 @@ fn in_memory_nothing_faults_and_a_plain_pointer_is_beside_it() {
 }
 
 #[test]
+fn every_table_has_ours_over_the_kernel_and_the_range_of_the_runs() {
+    let line =
+        "map-unmap --threads 2 --memory 16M --seconds SECONDS --runs 3 --engines kernel,soft-vma_locks,soft";
+    let (table, json) = measured(line, 0.05, |_| true);
+    let row = table.lines().find(|line| line.starts_with("map + unmap per second")).unwrap();
+    let words = ["better", "worse", "same", "unclear"];
+    assert!(words.iter().any(|word| row.contains(word)) && row.contains(" - "), "{table}");
+    for expected in
+        ["soft/kernel", "soft/soft-vma_locks", "range of runs", "unclear: ", "kernel: Linux", "soft: "]
+    {
+        assert!(table.contains(expected), "{expected}: {table}");
+    }
+    let key = "map_unmap_per_second";
+    let of = |value: &serde_json::Value| value.as_f64().unwrap();
+    let range = json["ranges"]["soft"][key].as_array().unwrap();
+    let median = of(&json["medians"]["soft"][key]);
+    assert!(of(&range[0]) <= median && median <= of(&range[1]), "{json}");
+    let said = &json["comparisons"]["soft/kernel"][key];
+    assert_eq!(of(&said["ratio"]), median / of(&json["medians"]["kernel"][key]));
+    assert!(row.contains(said["verdict"].as_str().unwrap()), "{row} {said}");
+    for run in json["runs"].as_array().unwrap() {
+        let percent = of(&run["load"]["others_percent"]);
+        assert!((0.0..=100.0).contains(&percent), "{run}");
+    }
+    let page = crate::page::of_value(json).unwrap();
+    assert!(page.contains("Ours / kernel") && page.contains("soft / kernel"), "{page}");
+}
+
+#[test]
+fn swap_in_is_scaled_to_the_published_seconds() {
+    let dir = tempfile::tempdir_in(".").unwrap();
+    let line = format!(
+        "swap-in --threads 1 --size 4M --memory 16M --seconds SECONDS --runs 1 --dir {} \
+         --engines soft-retry_under_vma_lock,soft",
+        dir.path().display()
+    );
+    let (table, json) =
+        measured(&line, 0.1, |json| json["medians"]["soft"]["reader_passes_per_second"].as_f64() > Some(0.0));
+    let lines: Vec<&str> = table.lines().collect();
+    let at =
+        lines.iter().position(|line| line.starts_with("reader passes  ") && line.contains("1017")).unwrap();
+    assert!(lines[at].contains("published, 30 s") && lines[at].contains("874"), "{table}");
+    let passes = json["medians"]["soft"]["reader_passes_per_second"].as_f64().unwrap();
+    assert!(lines[at + 1].contains(&format!(" {:.0} ", 30.0 * passes)), "{table}");
+    assert!(table.contains("1324847") && table.contains("Ours is scaled"), "{table}");
+}
+
+#[test]
 fn map_unmap_counts_both_kinds_of_rounds() {
     let line = "map-unmap --threads 2 --memory 16M --seconds SECONDS --runs 1 \
                 --engines kernel,soft-vma_locks,soft,host";

@@ -3,8 +3,8 @@
 /// The distance of the points of a curve.
 const STEP_MS: f64 = 250.0;
 
-/// Rates (per second) at the ends of steps of [`STEP_MS`] (in seconds), the mean of all runs that lasted until
-/// then. Each run is a list of milliseconds since its start, and what had been done by then.
+/// Rates (per second) at the ends of steps of [`STEP_MS`] (in seconds), the mean of all runs that lasted
+/// until then. Each run is a list of milliseconds since its start, and what had been done by then.
 ///
 /// Samples of different runs are not of the same moments: one that is taken late moves all after it. So each
 /// run is read off at the same moments, between its samples, and no point depends on how many runs have an

@@ -2,7 +2,8 @@
 //! written.
 //!
 //! [`input`] reads the files; `section` makes the part about one workload of tables (`html`) and plots
-//! (`chart`, `course`); `glance` is the table above them; `about` is what is said in words; `units` shows figures.
+//! (`chart`, `course`); `glance` is the table above them; `about` is what is said in words; `units` shows
+//! figures.
 //! Everything that comes from a file is escaped. Nothing is written before all files are read.
 
 mod about;
