@@ -3,13 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use elbowroom_options::size;
 use serde::{Serialize, Serializer};
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(u64);
-
-const UNITS: [(&str, u32); 4] = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
 
 impl Size {
     /// A size of that many bytes.
@@ -31,37 +30,19 @@ impl Size {
 impl FromStr for Size {
     type Err = String;
 
-    /// Reads a whole number with an optional unit (`K`, `M`, `G`, `T`, also as `KB` or `KiB`), in either
-    /// case.
+    /// Reads a size as `elbowroom run` does.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("'{text}' is not a size; write a whole number and a unit, like 512K, 240M or 2G");
-        let trimmed = text.trim();
-        let digits = trimmed.len() - trimmed.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, unit) = trimmed.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| wrong())?;
-        let unit = unit.trim_start().to_ascii_uppercase();
-        let letter = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
-        let shift = match letter {
-            "" if unit.len() < 2 => 0,
-            _ => UNITS.iter().find(|(name, _)| *name == letter).ok_or_else(wrong)?.1,
-        };
-        number
-            .checked_mul(1 << shift)
-            .filter(|bytes| *bytes <= i64::MAX as u64)
-            .map(Self)
-            .ok_or_else(|| format!("'{text}' is larger than any file or memory can be"))
+        match size::parse(text) {
+            Ok(bytes) if bytes <= i64::MAX as u64 => Ok(Self(bytes)),
+            Ok(_) => Err(format!("'{text}' is larger than any file or memory can be")),
+            Err(error) => Err(error.to_string()),
+        }
     }
 }
 
 impl fmt::Display for Size {
-    /// Writes the largest unit that gives a whole number, so that the text reads back as the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = UNITS.iter().rev().find(|(_, shift)| self.0 != 0 && self.0.is_multiple_of(1 << shift));
-        match unit {
-            Some((name, shift)) => write!(f, "{}{name}", self.0 >> shift),
-            None => write!(f, "{}", self.0),
-        }
+        size::Exact(self.0).fmt(f)
     }
 }
 
@@ -76,17 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_binary_units_in_every_spelling() {
-        for text in ["240M", "240MiB", "240MB", "240m", "240 mib", "245760K", "251658240", "251658240B"] {
-            assert_eq!(text.parse::<Size>().unwrap().bytes(), 240 << 20, "{text}");
-        }
-    }
-
-    #[test]
-    fn refuses_what_is_no_size() {
-        for text in ["", "M", "-1M", "1.5G", "12Q", "12iB", "1 M x", "99999999999T"] {
-            assert!(text.parse::<Size>().is_err(), "{text}");
-        }
+    fn a_size_is_what_the_command_reads() {
+        assert_eq!("1.5G".parse::<Size>().map(Size::bytes), Ok(3 << 29));
+        assert_eq!("1,5G".parse::<Size>(), Err("1,5G: write 1.5G".to_owned()));
+        assert!("8E".parse::<Size>().unwrap_err().contains("larger than any file"));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use elbowroom_tests::modules::{self, Circles, House};
 use elbowroom_tests::source::{Source, has_word};
 
 /// The crates, each of which may use only those before it, by directory.
-const CRATES: [(&str, &str); 11] = [
+const CRATES: [(&str, &str); 12] = [
+    ("crates/elbowroom-options", "elbowroom-options"),
     ("crates/elbowroom-sync", "elbowroom-sync"),
     ("crates/elbowroom-index", "elbowroom-index"),
     ("crates/elbowroom-machine", "elbowroom-machine"),

@@ -11,12 +11,12 @@ use clap::Args;
 use elbowroom::{Config, DefaultSwap};
 use elbowroom_machine::ShallowIdle;
 use elbowroom_machine::probe::{Probe, Trial, probe};
+use elbowroom_options::size::Shown;
+use elbowroom_options::{Io, Mmu};
 use elbowroom_store::{Errno, Trials};
 use serde::Serialize;
 
-use crate::options::{Io, Mmu};
 use crate::plan::{self, Mode};
-use crate::size::show_size;
 use crate::swap::DIRECTORY;
 
 /// Say what this machine or container allows, and what to change
@@ -238,7 +238,7 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
     if let Some(lack) = &swap.lack {
         let less = match swap.bytes {
             0 => "anonymous memory stays with the kernel".to_owned(),
-            bytes => format!("by default there is swap for {} only", show_size(bytes)),
+            bytes => format!("by default there is swap for {} only", Shown(bytes)),
         };
         let dir = swap.directory;
         let text = format!("{less}, since in {dir}, {lack}: name a directory on a disk with --swap-dir");
@@ -285,7 +285,7 @@ fn advise_on_limits(found: &Probe, add: &mut impl FnMut(&'static str, bool, Stri
     if let Some(bytes) = found.limits.rlimit_address_space_bytes {
         let text = format!(
             "address space is limited to {}, and windows are large: `ulimit -v unlimited`",
-            show_size(bytes)
+            Shown(bytes)
         );
         add("address space", false, text);
     }
@@ -312,8 +312,8 @@ fn render(report: &Report<'_>) -> String {
         Some(Mode { userfaultfd, mmu, io }) => format!(
             "elbowroom run works here: userfaultfd by {userfaultfd}, --mmu {mmu}, --io {io}, \
              --memory {} --swap {} by default",
-            show_size(report.default_memory_bytes),
-            show_size(report.default_swap.bytes)
+            Shown(report.default_memory_bytes),
+            Shown(report.default_swap.bytes)
         ),
         None => "elbowroom run cannot work here; `elbowroom run --fallback kernel` runs programs unmanaged"
             .to_owned(),
@@ -390,6 +390,10 @@ fn show_trial(trial: &Trial) -> String {
 
 fn show_number(number: Option<u64>) -> String {
     number.map_or_else(|| "not there".to_owned(), |number| number.to_string())
+}
+
+fn show_size(bytes: u64) -> String {
+    Shown(bytes).to_string()
 }
 
 fn unlimited() -> String {

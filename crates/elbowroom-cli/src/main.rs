@@ -17,7 +17,6 @@ mod plan;
 mod preload;
 mod program;
 mod run;
-mod size;
 mod swap;
 
 use std::io::Write;

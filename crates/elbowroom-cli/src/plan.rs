@@ -1,10 +1,9 @@
 //! What the facts of a probe mean: whether `run` can work, in which mode, and what stands in the way.
 
 use elbowroom_machine::probe::{IoUring, Memory, MemoryCgroup, Userfaultfd};
+use elbowroom_options::{Io, Mmu};
 use rustix::io::Errno;
 use serde::Serialize;
-
-use crate::options::{Io, Mmu};
 
 /// How `run` will work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

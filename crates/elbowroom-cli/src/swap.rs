@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use elbowroom::{Config, DefaultSwap, Lack};
+use elbowroom_options::size::Shown;
+use elbowroom_options::table;
 
 use crate::failure::{CANNOT_WORK, Failure, USAGE};
-use crate::size::show_size;
+use crate::options::Given;
 
 /// Where the swap file is, if nobody says.
 pub const DIRECTORY: &str = "/var/tmp";
@@ -36,7 +38,18 @@ pub struct Swap {
     pub note: Option<String>,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// What was given.
+    pub fn of(given: &'a Given) -> Self {
+        let options = &given.options;
+        Self {
+            bytes: given.names(&table::SWAP).then_some(options.swap_bytes),
+            dir: options.swap_dir.as_deref().filter(|_| given.names(&table::SWAP_DIR)),
+            encrypt: options.swap_encrypt,
+            for_named_budget: given.names(&table::MEMORY),
+        }
+    }
+
     /// Whether a budget of `memory` bytes can describe so much.
     ///
     /// # Errors
@@ -44,7 +57,7 @@ impl Asked<'_> {
     pub fn check(&self, memory: u64) -> Result<(), Failure> {
         let most = Config::with_memory(memory).most_swap();
         if let Some(bytes) = self.bytes.filter(|&bytes| bytes > most) {
-            let (swap, memory, most) = (show_size(bytes), show_size(memory), show_size(most));
+            let (swap, memory, most) = (Shown(bytes), Shown(memory), Shown(most));
             let why = format!(
                 "--swap {swap} is too much for a budget of {memory}: at most {most} can be described in it; \
                  use less swap, or more --memory"
@@ -77,7 +90,7 @@ impl Asked<'_> {
         };
         if let Some(bytes) = self.bytes {
             return match Lack::for_file(&dir, bytes).filter(|_| bytes > 0) {
-                Some(lack) => impossible(lack, &format!("--swap {}", show_size(bytes))),
+                Some(lack) => impossible(lack, &format!("--swap {}", Shown(bytes))),
                 None => done(bytes, None),
             };
         }
@@ -85,7 +98,7 @@ impl Asked<'_> {
         match lack {
             None => done(bytes, None),
             Some(lack) if bytes > 0 => {
-                let swap = show_size(bytes);
+                let swap = Shown(bytes);
                 let note = || format!("--swap is {swap}, less than usual: in {shown}, {lack}");
                 done(bytes, self.for_named_budget.then(note))
             }

@@ -9,7 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
+use elbowroom_options::{Io, Mmu, Options, Sharing};
 use tempfile::TempDir;
 
 const ELBOWROOM: &str = env!("CARGO_BIN_EXE_elbowroom");
@@ -110,26 +112,27 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
     let started = bench.dir.path().join("started");
     let program = bench.script("program", &format!("#!/bin/sh\ntouch {}\n", started.display()));
     for (options, expected) in [
-        (&["--memory", "0"][..], "more than 0"),
-        (&["--memory", "lots"], "not a"),
-        (&["--memory", ""], "not a size"),
-        (&["--memory", "15M"], "at least 16 MiB"),
-        (&["--memory", "1023"], "at least 16 MiB"),
+        (&["--memory", "0"][..], "at least 16M"),
+        (&["--memory", "lots"], "no number: write a size as 512M or 1.5G"),
+        (&["-m", "1,5G"], "1,5G: write 1.5G"),
+        (&["--memory", ""], "no number"),
+        (&["--memory", "15M"], "at least 16M"),
+        (&["--memory", "1023"], "at least 16M"),
         (&["--memory", "99999999T"], "too large"),
-        (&["--memory=-5M"], "not a size"),
+        (&["--memory=-5M"], "a size cannot be below 0: write 5M"),
         (&["--memory"], "--memory"),
-        (&["--min-size", "0"], "more than 0"),
+        (&["--min-size", "0"], "at least 1"),
         (&["--min-size", "1 furlong"], "'furlong' is not a unit"),
         (&["--io", "aio"], "[possible values: auto, uring, threads]"),
         (&["--mmu", "soft"], "[possible values: auto, move, copy]"),
         (&["--fallback", "yes"], "[possible values: none, kernel]"),
-        (&["--handlers", "17"], "17 is not in 0..=16"),
+        (&["--handlers", "17"], "'17' is not a whole number from 0 to 16"),
         (&["--dirty", "8191"], "at least 8K"),
         (&["--memory", "16M", "--swap", "1G"], "too much for a budget of 16 MiB: at most 682.7 MiB"),
         (&["--swap", "0", "--swap-encrypt"], "with --swap 0 is none"),
         (&["--writeback-interval", "5"], "needs a unit"),
-        (&["--writeback-interval", "1ms"], "from 10ms to 60m"),
-        (&["--inject", "a;b"], "must not contain ';'"),
+        (&["--writeback-interval", "1ms"], "it must be 10ms to 60m"),
+        (&["--inject", "a;b"], "`a;b` is no operation"),
         (&["--ablate", "vma_locks,speed"], "there is no improvement \"speed\"; there are vma_locks"),
         (&["--stats", "/no/such/directory/s.json"], "cannot be written"),
         (&["--stats", "/"], "is a directory"),
@@ -292,13 +295,26 @@ fn the_environment_tells_the_library_everything() {
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
     let id = child.id();
     let output = child.wait_with_output().unwrap();
-    let expected = format!(
-        "memory=251658240;min_size=2097152;io=threads;mmu=copy;handlers=3;writeback_ms=250;quiet=1;\
-         fallback=none;sharing=trust;dirty=1048576;inject=read:eio;ablate=given_way;\
-         main_pid={id};stats={stats}\n{}\n",
-        bench.library().display()
-    );
-    assert_eq!(stdout(&output), expected);
+    let text = stdout(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    let expected = Options {
+        memory_bytes: 240 << 20,
+        min_size_bytes: 2 << 20,
+        io: Io::Threads,
+        mmu: Mmu::Copy,
+        handlers: 3,
+        writeback_interval: Duration::from_millis(250),
+        quiet: true,
+        dirty_bytes: Some(1 << 20),
+        sharing: Sharing::Trust,
+        inject: Some("read:eio".to_owned()),
+        ablate: Some("given_way".to_owned()),
+        main_pid: id,
+        stats: Some(stats.into()),
+        ..Options::default()
+    };
+    assert_eq!(Options::parse(lines[0].as_ref()), Ok(expected));
+    assert_eq!(lines[1..], [bench.library().display().to_string()]);
 
     let other = bench.dir.path().join("other.so");
     std::fs::copy(bench.library(), &other).unwrap();
@@ -314,22 +330,23 @@ fn anonymous_memory_is_managed_by_default() {
     let (dir, heap) = (bench.dir.path().to_owned(), bench.dir.path().join("libelbowroom_heap.so"));
     copy(&bench.library(), &heap);
     let run = |options: &[&str]| {
-        let show = "echo \"$ELBOWROOM_OPTIONS\"; echo \"$LD_PRELOAD\"; echo \"$ELBOWROOM_HEAP\"";
-        bench.output(&[&["run", "--memory", "16M"], options, &["--", "sh", "-c", show]].concat())
+        let show = "echo \"$ELBOWROOM_OPTIONS\"; echo \"$LD_PRELOAD\"";
+        let output =
+            bench.output(&[&["run", "--memory", "16M"], options, &["--", "sh", "-c", show]].concat());
+        let text = stdout(&output);
+        let (options, preloaded) = text.split_once('\n').unwrap();
+        (Options::parse(options.as_ref()).unwrap(), preloaded.trim_end().to_owned(), stderr(&output))
     };
-    let place = dir.display().to_string();
-    let output = run(&["--swap-dir", &place]);
-    let text = stdout(&output);
-    let lines: Vec<&str> = text.lines().collect();
-    let swap = format!(";swap=67108864;memory_min=262144;swap_dir={place};swap_by_default=1;");
-    assert!(lines[0].contains(&swap), "{lines:?}");
-    assert_eq!(lines[1], format!("{}:{}", bench.library().display(), heap.display()));
-    assert_eq!((lines[2], stderr(&output).as_str()), ("262144;2097152;0", ""));
+    let (options, preloaded, said) = run(&["--swap-dir", dir.to_str().unwrap()]);
+    assert_eq!((options.swap_bytes, options.swap_by_default), (64 << 20, true));
+    assert_eq!((options.swap_dir.as_deref(), options.memory_min_bytes()), (Some(dir.as_path()), 256 << 10));
+    assert_eq!(preloaded, format!("{}:{}", bench.library().display(), heap.display()));
+    assert_eq!(said, "");
     // What was asked for is not by default.
-    let text = stdout(&run(&["--swap", "32M", "--swap-dir", &place]));
-    assert!(text.contains(&format!(";swap=33554432;memory_min=262144;swap_dir={place};fork=")), "{text}");
-    let text = stdout(&run(&["--swap", "0"]));
-    assert!(!text.contains("swap") && !text.contains("heap"), "{text}");
+    let (options, ..) = run(&["--swap", "32M", "--swap-dir", dir.to_str().unwrap()]);
+    assert_eq!((options.swap_bytes, options.swap_by_default), (32 << 20, false));
+    let (options, preloaded, _) = run(&["--swap", "0"]);
+    assert_eq!((options.swap_bytes, preloaded.contains("heap")), (0, false));
     // There is nothing left of trying.
     let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("swap")));
@@ -361,7 +378,8 @@ fn swap_that_cannot_be_had_is_refused_or_done_without() {
         let output =
             command.env("ELBOWROOM_PRELOAD", bench.library()).env_remove("LD_PRELOAD").output().unwrap();
         assert!(output.status.success() && stderr(&output).contains(left), "{}", stderr(&output));
-        assert_eq!(stdout(&output).contains(";swap=67108864;"), blocks == "65536", "{}", stdout(&output));
+        let expected = if blocks == "65536" { 64 << 20 } else { 0 };
+        assert_eq!(Options::parse(stdout(&output).trim_end().as_ref()).unwrap().swap_bytes, expected);
         assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
     }
 }
@@ -378,7 +396,7 @@ fn without_the_second_library_anonymous_memory_stays_with_the_kernel() {
         command.env("ELBOWROOM_PRELOAD", bench.library()).env_remove("LD_PRELOAD").output().unwrap()
     };
     let output = run(&["--memory", "16M"]);
-    assert!(output.status.success() && !stdout(&output).contains("swap"), "{}", stdout(&output));
+    assert!(output.status.success() && stdout(&output).contains(";swap=0;"), "{}", stdout(&output));
     assert!(stderr(&output).contains("libelbowroom_heap.so was not found"), "{}", stderr(&output));
     assert_refused(&run(&["--memory", "16M", "--swap", "64M"]), 125, "libelbowroom_heap.so was not found");
 }

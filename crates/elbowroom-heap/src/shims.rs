@@ -1,6 +1,7 @@
 //! The functions that the program finds instead of libc's.
 
 use crate::{apart, large, next, small};
+use elbowroom_options::{C_VARIABLE, HeapOptions};
 use libc::{c_int, c_void, size_t};
 use std::ptr;
 
@@ -71,42 +72,25 @@ static CONSTRUCTOR: unsafe extern "C" fn() = construct;
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn construct() {
     apart::set_up();
-    if let Some(options) = Options::read()
+    // Where another allocator than libc's comes next, no block is ours: it may be asked for more about a block
+    // than can be stood before, and its own mappings are managed.
+    if let Some(options) = read_options()
         && next::is_libc()
     {
-        large::set_up(options.smallest, options.kept);
-        small::set_up(options.arena);
+        large::set_up(options.smallest_bytes as usize, options.kept_bytes as usize);
+        small::set_up(options.arena_bytes as usize);
     }
 }
 
-/// What the command asks for, all in bytes.
-struct Options {
-    /// The smallest large block.
-    smallest: usize,
-    /// The most that is kept of freed large blocks.
-    kept: usize,
-    /// The addresses for small blocks; 0: they are libc's.
-    arena: usize,
-}
-
-impl Options {
-    /// The variable: three numbers, as `262144;67108864;0`.
-    const VARIABLE: &std::ffi::CStr = c"ELBOWROOM_HEAP";
-
-    /// Without options no block is ours. Nor where another allocator than libc's comes next: it may be asked
-    /// for more about a block than can be stood before, and its own mappings are managed.
-    fn read() -> Option<Self> {
-        // SAFETY: the name is a string; no other thread exists.
-        let text = unsafe { libc::getenv(Self::VARIABLE.as_ptr()) };
-        if text.is_null() {
-            return None;
-        }
-        // SAFETY: the environment holds strings.
-        let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_str().ok()?;
-        let mut numbers = text.split(';').map_while(|number| number.parse().ok());
-        let (smallest, kept, arena) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        Some(Self { smallest, kept, arena })
+/// What the command asks for. Without options no block is ours.
+fn read_options() -> Option<HeapOptions> {
+    // SAFETY: the name is a string; no other thread exists.
+    let text = unsafe { libc::getenv(C_VARIABLE.as_ptr()) };
+    if text.is_null() {
+        return None;
     }
+    // SAFETY: the environment holds strings.
+    HeapOptions::parse(unsafe { std::ffi::CStr::from_ptr(text) }.to_str().ok()?)
 }
 
 fn no_memory() -> *mut c_void {

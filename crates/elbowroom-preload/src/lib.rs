@@ -64,13 +64,13 @@ static CONSTRUCTOR: unsafe extern "C" fn() = construct;
 unsafe extern "C" fn construct() {
     real::resolve();
     // SAFETY: the name is a string; no other thread exists.
-    let text = unsafe { libc::getenv(CStr::as_ptr(c"ELBOWROOM_OPTIONS")) };
+    let text = unsafe { libc::getenv(config::C_VARIABLE.as_ptr()) };
     if text.is_null() {
         return;
     }
     // SAFETY: the environment holds strings.
     let text = unsafe { CStr::from_ptr(text) };
-    match config::Options::parse(OsStr::from_bytes(text.to_bytes())) {
+    match config::parse(OsStr::from_bytes(text.to_bytes())) {
         Ok(options) => {
             stderr::remember();
             let own = options.swap_bytes > 0 && allocator::is_in_the_executable();

@@ -6,6 +6,7 @@
 //! Synchronization: one atomic counter a rule.
 
 use elbowroom_machine::Errno;
+use elbowroom_options::duration;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::time::Duration;
 
@@ -66,7 +67,7 @@ struct Rule {
 /// operation := "open" | "read" | "write" | "sync" | "keep"
 /// fault     := "eio" | "enospc" | "short" | "slow=" DURATION | "nodirect" | "corrupt"
 /// condition := "file=" TEXT | "from=" BYTES | "to=" BYTES | "after=" N | "every=" N | "times=" N
-/// DURATION  := digits ( "us" | "ms" | "s" )
+/// DURATION  := a duration as the command line has it: 500us, 5ms, 1.5s
 /// ```
 /// White space around a rule is ignored; BYTES and N are decimal digits. TEXT can contain neither `:` nor
 /// `,`.
@@ -217,7 +218,10 @@ fn parse_fault(operation: Operation, word: &str) -> Result<Fault, String> {
             "corrupt" => Fault::Corrupt,
             _ => return Err(no_fault(word)),
         },
-        Some(("slow", value)) => Fault::Slow(parse_duration(value)?),
+        Some(("slow", value)) => {
+            let wrong = |error| format!("`slow={value}` needs a duration such as 500us, 5ms or 2s: {error}");
+            Fault::Slow(duration::parse(value).map_err(wrong)?)
+        }
         Some(_) => return Err(no_fault(word)),
     };
     let possible = match fault {
@@ -236,20 +240,6 @@ fn parse_fault(operation: Operation, word: &str) -> Result<Fault, String> {
 
 fn no_fault(word: &str) -> String {
     format!("`{word}` is no fault; use eio, enospc, short, slow=DURATION, nodirect or corrupt")
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(unit_at);
-    let wrong = || format!("`slow={text}` needs a duration such as 500us, 5ms or 2s");
-    let count: u64 = digits.parse().map_err(|_| wrong())?;
-    let unit_us = match unit {
-        "us" => 1,
-        "ms" => 1000,
-        "s" => 1_000_000,
-        _ => return Err(wrong()),
-    };
-    count.checked_mul(unit_us).map(Duration::from_micros).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ fn surroundings(process: &Process, options: &Options, args: &MapArgs) -> Surroun
     let manager = process.manager();
     Surroundings {
         min_size_bytes: options.min_size_bytes,
-        memory_min_bytes: state::manages_private().then_some(options.memory_min_bytes),
+        memory_min_bytes: state::manages_private().then(|| options.memory_min_bytes()),
         own_allocator: state::OWN_ALLOCATOR.load(Ordering::Acquire),
         any_managed: manager.is_some_and(|manager| manager.managed_files() > 0),
         inside_windows: manager.is_some_and(|manager| inside_windows(manager, args)),

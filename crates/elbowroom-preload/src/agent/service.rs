@@ -15,7 +15,7 @@ use super::file_table;
 use super::request::{Answer, Op, Request};
 use super::rest::{self, Copying};
 use super::serve;
-use crate::base::config::{Io, Mmu, Options, Sharing};
+use crate::base::config::{self, Idle, Io, Mmu, Options, Sharing};
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
@@ -223,7 +223,7 @@ fn config(options: &Options) -> Config {
             Mmu::Copy => MoverKind::Copy,
         },
         handlers: options.handlers,
-        writeback_interval: Duration::from_millis(options.writeback_ms),
+        writeback_interval: options.writeback_interval,
         dirty: options.dirty_bytes,
         swap: options.swap_bytes,
         swap_dir: options.swap_dir.clone(),
@@ -234,7 +234,7 @@ fn config(options: &Options) -> Config {
         changes_wait: Some(state::changes_wait),
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
-        shallow_idle: !options.deep_idle,
+        shallow_idle: options.idle == Idle::Shallow,
         on_late_fork: Some(tree::note_late),
         fork_bound: options.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
         on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
@@ -242,7 +242,7 @@ fn config(options: &Options) -> Config {
         report: Some(say),
         end_process: Some(die),
         trace_bytes: if options.trace.is_some() { options.trace_bytes } else { 0 },
-        ablation: options.ablation,
+        ablation: config::ablation(options),
     }
 }
 

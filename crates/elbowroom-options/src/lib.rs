@@ -1,0 +1,29 @@
+//! The options of `elbowroom run`: each is described once, and each size and duration is parsed once.
+//!
+//! * [`table`]: what each option is called, what its value may be, its default and its help text ([`Spec`]).
+//!   The command makes its command line of it.
+//! * [`Options`]: the values of all options. [`Options::encode`] writes them into the environment variable
+//!   [`VARIABLE`] for the preloaded libraries, in the spelling of the command line, and [`Options::parse`]
+//!   reads them there, by the same parsers. `memory=1.5G` is therefore right in both places.
+//! * [`HeapOptions`]: what the library that stands before malloc needs of the same variable. That library
+//!   cannot allocate when it reads them, and nothing here allocates for it.
+//! * [`size`] and [`duration`]: the parsers, which the lab uses, too, and how sizes are shown.
+//! * [`choices`]: the options that have a few named values, as types.
+//!
+//! This crate is pure: it reads no environment, no files and no clock. It depends on no other crate of
+//! Elbowroom. What only the manager can judge (a path, the names of `--ablate`) the command checks.
+#![forbid(unsafe_code)]
+
+pub mod choices;
+pub mod duration;
+mod heap;
+mod options;
+pub mod size;
+pub mod table;
+mod value;
+
+pub use choices::{Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
+pub use heap::HeapOptions;
+pub use options::{C_VARIABLE, Options, VARIABLE};
+pub use table::{Kind, Place, Spec};
+pub use value::{Problem, Value};

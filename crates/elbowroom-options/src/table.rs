@@ -1,0 +1,335 @@
+//! The description of each option. The order is that of `elbowroom run --help`.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::choices::{Choice, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
+
+/// What the value of an option may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A size; the range in bytes.
+    Size {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// A duration.
+    Duration {
+        /// The least.
+        least: Duration,
+        /// The most.
+        most: Duration,
+    },
+    /// A whole number from 0.
+    Count {
+        /// The most.
+        most: u64,
+    },
+    /// One of a few names.
+    Choice(&'static [Choice]),
+    /// Said or not.
+    Flag,
+    /// A path of a file or directory.
+    Path,
+    /// A text whose grammar is not this crate's.
+    Text,
+}
+
+impl Kind {
+    const fn size(range: RangeInclusive<u64>) -> Self {
+        Self::Size { least: *range.start(), most: *range.end() }
+    }
+}
+
+/// Where an option can be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On the command line, and the help has it.
+    CommandLine,
+    /// On the command line, but the help is silent about it: it is for tests and measurements.
+    Hidden,
+    /// Only in the variable: the command finds the value out.
+    Variable,
+}
+
+/// The description of an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spec {
+    /// The name: on the command line after `--`, in the variable before `=`.
+    pub name: &'static str,
+    /// The letter after one `-`.
+    pub short: Option<char>,
+    /// What its value may be.
+    pub kind: Kind,
+    /// What stands for the value in the help.
+    pub value_name: &'static str,
+    /// The value where none is given, as it would be written.
+    pub default: Option<&'static str>,
+    /// What the option does, in a few lines of the help.
+    pub help: &'static str,
+    /// What only `--help` says, not `-h`.
+    pub more: &'static str,
+    /// The option that must be given with it.
+    pub requires: Option<&'static str>,
+    /// Where it can be given.
+    pub place: Place,
+}
+
+/// The smallest budget, in bytes.
+pub const MIN_MEMORY: u64 = 16 << 20;
+
+/// No limit but that of the type.
+const ANY: u64 = u64::MAX;
+
+impl Spec {
+    const fn new(name: &'static str, value_name: &'static str, kind: Kind, help: &'static str) -> Self {
+        Self {
+            name,
+            short: None,
+            kind,
+            value_name,
+            default: None,
+            help,
+            more: "",
+            requires: None,
+            place: Place::CommandLine,
+        }
+    }
+
+    const fn flag(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, "", Kind::Flag, help)
+    }
+
+    const fn or(self, default: &'static str) -> Self {
+        Self { default: Some(default), ..self }
+    }
+
+    const fn short(self, letter: char) -> Self {
+        Self { short: Some(letter), ..self }
+    }
+
+    const fn at(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Whether the command line takes it.
+    pub fn is_on_the_command_line(&self) -> bool {
+        self.place != Place::Variable
+    }
+}
+
+/// The budget.
+pub const MEMORY: Spec = Spec::new(
+    "memory",
+    "SIZE",
+    Kind::size(MIN_MEMORY..=ANY),
+    "The budget: a hard limit on managed memory, at least 16M [default: half of the memory that is available, \
+     or of what the memory group has left, if that is smaller]",
+)
+.short('m');
+
+/// The smallest mapping of a file that is managed.
+pub const MIN_SIZE: Spec =
+    Spec::new("min-size", "SIZE", Kind::size(1..=ANY), "Leave mappings of less than this to the kernel")
+        .or("1M");
+
+/// The engine of reads and writes.
+pub const IO: Spec =
+    Spec::new("io", "ENGINE", Kind::Choice(Io::CHOICES), "How bytes move between files and memory")
+        .or("auto");
+
+/// The way of pages.
+pub const MMU: Spec =
+    Spec::new("mmu", "HOW", Kind::Choice(Mmu::CHOICES), "How pages get into the program's mappings")
+        .or("auto");
+
+/// Threads that serve faults.
+pub const HANDLERS: Spec = Spec::new(
+    "handlers",
+    "N",
+    Kind::Count { most: 16 },
+    "Threads that serve page faults, up to 16; 0 chooses by the processors there are",
+)
+.or("0");
+
+/// How long a page stays dirty.
+pub const WRITEBACK_INTERVAL: Spec = Spec::new(
+    "writeback-interval",
+    "DURATION",
+    Kind::Duration { least: Duration::from_millis(10), most: Duration::from_secs(3600) },
+    "Write changed pages back to their file at the latest after this, 10ms to 60m",
+)
+.or("1s");
+
+/// How much may be dirty.
+pub const DIRTY: Spec = Spec::new(
+    "dirty",
+    "SIZE",
+    Kind::size(8 << 10..=ANY),
+    "How much may be changed and not written back: from three quarters of it on stores are slowed down to what \
+     the disk takes. At least 8K [default: three quarters of the budget]",
+);
+
+/// How much anonymous memory may be out.
+pub const SWAP: Spec = Spec::new(
+    "swap",
+    "SIZE",
+    Kind::size(0..=ANY),
+    "So much anonymous memory, and private copies of files' pages, may be out of the budget, compressed or in \
+     a file; 0: all of it stays with the kernel [default: four times the budget; less, which is said, if the \
+     swap file's directory has no room for that]",
+)
+.short('s');
+
+/// Whether the amount of swap is a default.
+pub const SWAP_BY_DEFAULT: Spec = Spec::flag(
+    "swap-by-default",
+    "Nobody has said how much swap there is: a process that cannot have so much makes do with less",
+)
+.or("0")
+.at(Place::Variable);
+
+/// Which blocks of the heap are managed.
+pub const HEAP: Spec = Spec::new(
+    "heap",
+    "WHICH",
+    Kind::Choice(Heap::CHOICES),
+    "Which blocks of the program's heap are managed; none with --swap 0",
+)
+.or("large");
+
+/// The smallest large block.
+pub const HEAP_MIN: Spec = Spec::new(
+    "heap-min",
+    "SIZE",
+    Kind::size(1..=ANY),
+    "The smallest block that is large, and the smallest private mapping that is managed",
+)
+.or("256K");
+
+/// Where the swap file is.
+pub const SWAP_DIR: Spec = Spec::new(
+    "swap-dir",
+    "DIR",
+    Kind::Path,
+    "The directory of the swap file, on a disk; the file has no name, and takes room there only as it is used",
+)
+.or("/var/tmp");
+
+/// Whether the swap file is encrypted.
+pub const SWAP_ENCRYPT: Spec = Spec::flag(
+    "swap-encrypt",
+    "Encrypt the swap file, with a key that is nowhere but in the process's memory",
+)
+.or("0");
+
+/// What a forked child gets.
+pub const FORK: Spec = Spec::new(
+    "fork",
+    "HOW",
+    Kind::Choice(Fork::CHOICES),
+    "What a forked child gets of the private memory that is managed; nothing is with --swap 0",
+)
+.or("copy");
+
+/// How long a fork may take.
+pub const FORK_BOUND: Spec = Spec::new(
+    "fork-bound",
+    "MS",
+    Kind::Count { most: ANY },
+    "So many milliseconds a fork may take at most, for tests",
+)
+.at(Place::Hidden);
+
+/// Where the statistics go.
+pub const STATS: Spec =
+    Spec::new("stats", "FILE", Kind::Path, "Write statistics to this file at the end, as JSON");
+
+/// No summary.
+pub const QUIET: Spec = Spec::flag("quiet", "Print no summary at the end").short('q').or("0");
+
+/// The lock statistics.
+pub const CONTENTION: Spec = Spec {
+    more: "As `perf lock contention` does for the kernel, without root. Acquisitions are counted by caller and \
+           have their hold times measured then, which costs some 60 ns each. --stats has the same figures under \
+           the key `locks`.",
+    ..Spec::flag(
+        "contention",
+        "Print at the end which locks of the manager were waited for, and where, most total wait first; also \
+         with --quiet",
+    )
+    .or("0")
+};
+
+/// Where the trace goes.
+pub const TRACE: Spec = Spec {
+    more: "Each thread keeps the last of what it did (--trace-buffer); the file says how much was lost. Costs \
+           some 100 ns for each event.",
+    ..Spec::new(
+        "trace",
+        "FILE",
+        Kind::Path,
+        "Write what happened to this file at the end: faults, what they waited for, reads, writes, reclaim, \
+         calls of the mmap family; as JSON for ui.perfetto.dev",
+    )
+};
+
+/// How much of the trace a thread keeps.
+pub const TRACE_BUFFER: Spec = Spec {
+    requires: Some("trace"),
+    ..Spec::new(
+        "trace-buffer",
+        "SIZE",
+        Kind::size(4 << 10..=1 << 30),
+        "How much of the trace each thread keeps, 4K to 1G; 48 bytes an event",
+    )
+    .or("4M")
+};
+
+/// What to do where memory cannot be managed.
+pub const FALLBACK: Spec = Spec::new(
+    "fallback",
+    "HOW",
+    Kind::Choice(Fallback::CHOICES),
+    "What to do where memory cannot be managed (userfaultfd not permitted, program statically linked, ...)",
+)
+.or("none");
+
+/// Whether other processes may use the files.
+pub const SHARING: Spec = Spec::new(
+    "sharing",
+    "HOW",
+    Kind::Choice(Sharing::CHOICES),
+    "Whether other processes may use the files that the program maps",
+)
+.or("auto");
+
+/// How deeply idle processors may sleep.
+pub const IDLE: Spec = Spec::new(
+    "idle",
+    "HOW",
+    Kind::Choice(Idle::CHOICES),
+    "How deeply idle processors may sleep while page faults come often",
+)
+.or("shallow");
+
+/// Faults to inject.
+pub const INJECT: Spec =
+    Spec::new("inject", "TEXT", Kind::Text, "Make the store fail, for tests").at(Place::Hidden);
+
+/// Improvements that are off.
+pub const ABLATE: Spec = Spec::new(
+    "ablate",
+    "NAMES",
+    Kind::Text,
+    "Switch improvements off, to measure what they are worth: names of `Ablation`, with commas between",
+)
+.at(Place::Hidden);
+
+/// The process that the command becomes.
+pub const MAIN_PID: Spec =
+    Spec::new("main-pid", "PID", Kind::Count { most: u32::MAX as u64 }, "The process that `run` becomes")
+        .or("0")
+        .at(Place::Variable);
