@@ -44,8 +44,8 @@ pub struct RunArgs {
 }
 
 const MORE: &str = "\
-SIZE is in bytes or has a unit: K, M, G, T, also written KB or KiB and so on. All units are binary: 240M, 240MB \
-and 240MiB are 240 * 1048576 bytes. Fractions are allowed: 1.5G. DURATION has a unit: 500ms, 2s, 1m.
+SIZE is in bytes or has a unit: K, M, G, T, also written KB or KiB and so on. All units are binary: 240M, \
+240MB and 240MiB are 240 * 1048576 bytes. Fractions are allowed: 1.5G. DURATION has a unit: 500ms, 2s, 1m.
 
 Exit status: the program's own; or 2 if the command line is wrong, 125 if Elbowroom cannot work here (see \
 `elbowroom doctor`), 126 if the program cannot be run or not be managed, 127 if it is not found.

@@ -72,8 +72,8 @@ static CONSTRUCTOR: unsafe extern "C" fn() = construct;
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn construct() {
     apart::set_up();
-    // Where another allocator than libc's comes next, no block is ours: it may be asked for more about a block
-    // than can be stood before, and its own mappings are managed.
+    // Where another allocator than libc's comes next, no block is ours: it may be asked for more about a
+    // block than can be stood before, and its own mappings are managed.
     if let Some(options) = read_options()
         && next::is_libc()
     {

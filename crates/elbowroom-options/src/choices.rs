@@ -86,16 +86,17 @@ choices! {
     /// What a forked child gets of managed private memory.
     Fork {
         Kernel = "kernel": "All of it goes to the kernel before, in the parent, too",
-        Copy = "copy": "The parent keeps it managed, and the child gets a manager of its own, with a budget of \
-                        its own; where that cannot be, that fork is made as with `kernel`",
-        Fail = "fail": "The same, but where that cannot be, fork fails, and a line on standard error says why",
+        Copy = "copy": "The parent keeps it managed, and the child gets a manager of its own, with a budget \
+                        of its own; where that cannot be, that fork is made as with `kernel`",
+        Fail = "fail": "As `copy`, but where that cannot be, fork fails, and a line on standard error says \
+                        why",
     }
 
     /// How deeply idle processors may sleep while faults come often.
     Idle {
         Shallow = "shallow": "They stay awake, if that is permitted (root) and the machine has at most 16 of \
-                              them: each fault wakes two, which in a virtual machine takes longer than all the \
-                              rest of a fault",
+                              them: each fault wakes two, which in a virtual machine takes longer than all \
+                              the rest of a fault",
         Deep = "deep": "As deeply as they like, which saves power",
     }
 }

@@ -25,8 +25,8 @@ const KEPT_SHARE: u64 = 8;
 const MOST_KEPT: u64 = 64 << 20;
 
 impl HeapOptions {
-    /// Reads the text of [`VARIABLE`](crate::VARIABLE) without allocating memory. `None`: no block is managed,
-    /// or the text is wrong, which [`Options::parse`](crate::Options::parse) says.
+    /// Reads the text of [`VARIABLE`](crate::VARIABLE) without allocating memory. `None`: no block is
+    /// managed, or the text is wrong, which [`Options::parse`](crate::Options::parse) says.
     pub fn parse(text: &str) -> Option<Self> {
         let (mut memory, mut swap, mut heap, mut heap_min) = (0_u64, 0_u64, Heap::Large, 0_u64);
         heap_min.set(table::HEAP_MIN.kind.read(OsStr::new(table::HEAP_MIN.default?)).ok()?);

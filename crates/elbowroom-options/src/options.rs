@@ -159,15 +159,15 @@ impl Options {
         Self::NOTHING.clone().settings().map(|(spec, _)| spec)
     }
 
-    /// Stores the value of the option that is called `name`. False, and nothing is stored, if there is none, or
-    /// its value is of another kind.
+    /// Stores the value of the option that is called `name`. False, and nothing is stored, if there is none,
+    /// or its value is of another kind.
     pub fn set(&mut self, name: &str, value: Value) -> bool {
         let found = self.settings().into_iter().find(|(spec, _)| spec.name == name);
         found.is_some_and(|(_, setting)| setting.set(value))
     }
 
-    /// The smallest private mapping that is managed, in bytes. Where the heap is left out, its allocator's own
-    /// mappings are as any other.
+    /// The smallest private mapping that is managed, in bytes. Where the heap is left out, its allocator's
+    /// own mappings are as any other.
     pub fn memory_min_bytes(&self) -> u64 {
         match self.heap {
             Heap::Off => self.min_size_bytes,

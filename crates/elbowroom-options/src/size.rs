@@ -45,9 +45,9 @@ impl std::error::Error for SizeError<'_> {}
 
 /// Parses a size in bytes: `1048576`, `240M`, `1.5GiB`, `512 MB`.
 ///
-/// The units are B, K, M, G, T, P and E, also as KB or KiB and so on, in any case. All are binary, as those of
-/// `ls`, `dd bs=` and the kernel's files are: `1KB` is 1024 bytes. A fraction is rounded to whole bytes. No
-/// memory is allocated.
+/// The units are B, K, M, G, T, P and E, also as KB or KiB and so on, in any case. All are binary, as those
+/// of `ls`, `dd bs=` and the kernel's files are: `1KB` is 1024 bytes. A fraction is rounded to whole bytes.
+/// No memory is allocated.
 ///
 /// # Errors
 /// What is wrong with a text that is no size, and with a size of 2^64 bytes or more.

@@ -125,8 +125,8 @@ pub const MEMORY: Spec = Spec::new(
     "memory",
     "SIZE",
     Kind::size(MIN_MEMORY..=ANY),
-    "The budget: a hard limit on managed memory, at least 16M [default: half of the memory that is available, \
-     or of what the memory group has left, if that is smaller]",
+    "The budget: a hard limit on managed memory, at least 16M [default: half of the memory that is \
+     available, or of what the memory group has left, if that is smaller]",
 )
 .short('m');
 
@@ -168,8 +168,8 @@ pub const DIRTY: Spec = Spec::new(
     "dirty",
     "SIZE",
     Kind::size(8 << 10..=ANY),
-    "How much may be changed and not written back: from three quarters of it on stores are slowed down to what \
-     the disk takes. At least 8K [default: three quarters of the budget]",
+    "How much may be changed and not written back: from three quarters of it on stores are slowed down to \
+     what the disk takes. At least 8K [default: three quarters of the budget]",
 );
 
 /// How much anonymous memory may be out.
@@ -177,9 +177,9 @@ pub const SWAP: Spec = Spec::new(
     "swap",
     "SIZE",
     Kind::size(0..=ANY),
-    "So much anonymous memory, and private copies of files' pages, may be out of the budget, compressed or in \
-     a file; 0: all of it stays with the kernel [default: four times the budget; less, which is said, if the \
-     swap file's directory has no room for that]",
+    "So much anonymous memory, and private copies of files' pages, may be out of the budget, compressed or \
+     in a file; 0: all of it stays with the kernel [default: four times the budget; less, which is said, if \
+     the swap file's directory has no room for that]",
 )
 .short('s');
 
@@ -214,7 +214,8 @@ pub const SWAP_DIR: Spec = Spec::new(
     "swap-dir",
     "DIR",
     Kind::Path,
-    "The directory of the swap file, on a disk; the file has no name, and takes room there only as it is used",
+    "The directory of the swap file, on a disk; the file has no name, and takes room there only as it is \
+     used",
 )
 .or("/var/tmp");
 
@@ -252,9 +253,9 @@ pub const QUIET: Spec = Spec::flag("quiet", "Print no summary at the end").short
 
 /// The lock statistics.
 pub const CONTENTION: Spec = Spec {
-    more: "As `perf lock contention` does for the kernel, without root. Acquisitions are counted by caller and \
-           have their hold times measured then, which costs some 60 ns each. --stats has the same figures under \
-           the key `locks`.",
+    more: "As `perf lock contention` does for the kernel, without root. Acquisitions are counted by caller \
+           and have their hold times measured then, which costs some 60 ns each. --stats has the same \
+           figures under the key `locks`.",
     ..Spec::flag(
         "contention",
         "Print at the end which locks of the manager were waited for, and where, most total wait first; also \
@@ -265,8 +266,8 @@ pub const CONTENTION: Spec = Spec {
 
 /// Where the trace goes.
 pub const TRACE: Spec = Spec {
-    more: "Each thread keeps the last of what it did (--trace-buffer); the file says how much was lost. Costs \
-           some 100 ns for each event.",
+    more: "Each thread keeps the last of what it did (--trace-buffer); the file says how much was lost. \
+           Costs some 100 ns for each event.",
     ..Spec::new(
         "trace",
         "FILE",

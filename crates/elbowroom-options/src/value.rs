@@ -126,7 +126,8 @@ impl Kind {
         })
     }
 
-    /// Reads a value as it is written in the variable: as on the command line, but paths and texts are escaped.
+    /// Reads a value as it is written in the variable: as on the command line, but paths and texts are
+    /// escaped.
     ///
     /// # Errors
     /// What is wrong with the text.
@@ -155,8 +156,8 @@ impl Kind {
     }
 }
 
-/// Bytes as text without what separates options or is no text: `%` and two hexadecimal digits stand for such a
-/// byte.
+/// Bytes as text without what separates options or is no text: `%` and two hexadecimal digits stand for such
+/// a byte.
 fn escape(bytes: &[u8]) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,@".contains(byte);
     let one = |byte: &u8| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02x}") };
