@@ -78,6 +78,9 @@ pub struct Config {
     pub fork_bound: Duration,
     /// A fault that was not served for so long is reported, and ended by SIGBUS.
     pub fault_bound: Duration,
+    /// A fault for which there has been no memory for so long is ended by SIGBUS: budget and swap are full of
+    /// what cannot be dropped. The first one is reported.
+    pub memory_wait_bound: Duration,
     /// Told, in a line without its end, what went wrong that nobody else is told of. `None`: it is written to
     /// standard error. Called by the manager's threads.
     pub report: Option<fn(&str)>,
@@ -125,6 +128,7 @@ impl Config {
             on_late_fork: None,
             fork_bound: FORK_BOUND,
             fault_bound: FAULT_BOUND,
+            memory_wait_bound: MEMORY_WAIT_BOUND,
             report: None,
             end_process: None,
             trace_bytes: 0,
@@ -318,7 +322,8 @@ pub const STILL_PATIENCE_MOST: Duration = Duration::from_secs(1);
 /// a disk.
 pub const STILL_BOUND: Duration = Duration::from_secs(30);
 
-/// How long a fault waits for memory before it fails with SIGBUS rather than hang.
+/// How long a fault waits for memory before it fails with SIGBUS rather than hang, if nothing else is asked
+/// for.
 pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 
 /// How long dirty pages that could not be written are kept while others wait for memory.

@@ -37,7 +37,7 @@ mod vma;
 mod writeback;
 
 pub use ablation::{Ablation, Tuning};
-pub use config::{Config, FAULT_BOUND, FORK_BOUND, MAX_HANDLERS, MoverKind};
+pub use config::{Config, FAULT_BOUND, FORK_BOUND, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind};
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};

@@ -61,6 +61,53 @@ fn a_read_that_never_ends_ends_its_fault_host() {
     a_read_that_never_ends_ends_its_fault::<HostMove>();
 }
 
+/// Nor one of the swap file: the page's bytes are nowhere else, so nothing is lost.
+fn a_page_that_the_swap_file_never_gives_ends_its_fault<M: Machine>() {
+    let dir = scratch();
+    let config = Config {
+        inject: Some("read:slow=8s".to_owned()),
+        fault_bound: BOUND,
+        report: Some(note_report),
+        swap: BUDGET,
+        swap_dir: Some(dir.path().into()),
+        ..Config::with_memory(BUDGET)
+    };
+    let Some(m) = M::start(config) else { return };
+    let (addr, port) = (m.map_anon(1, Sharing::Private), m.port());
+    // So that it does not compress.
+    let mut word = 1_u64;
+    let bytes: [u8; PAGE] = std::array::from_fn(|_| {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word as u8
+    });
+    port.store(addr, &bytes);
+    m.space().advise(addr, PAGE, elbowroom::Advice::PageOut).unwrap();
+    assert!(m.manager().stats().swap_file_bytes > 0);
+    let began = Instant::now();
+    port.load_fails(addr, Failure::Bus);
+    let took = began.elapsed();
+    assert!(took >= BOUND && took < Duration::from_secs(7), "{took:?}");
+    while !port.can_load(addr) {
+        assert!(began.elapsed() < LONG, "it never comes");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut found = [0; PAGE];
+    port.load(addr, &mut found);
+    assert!(found == bytes);
+}
+
+#[test]
+fn a_page_that_the_swap_file_never_gives_ends_its_fault_soft() {
+    a_page_that_the_swap_file_never_gives_ends_its_fault::<SoftMachine>();
+}
+
+#[test]
+fn a_page_that_the_swap_file_never_gives_ends_its_fault_host() {
+    a_page_that_the_swap_file_never_gives_ends_its_fault::<HostMove>();
+}
+
 /// While a handler hangs, even the one that the kernel wakes, the others serve.
 #[test]
 fn a_handler_that_hangs_is_stood_in_for() {

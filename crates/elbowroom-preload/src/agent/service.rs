@@ -239,6 +239,7 @@ fn config(options: &Options) -> Config {
         fork_bound: options.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
         on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
         fault_bound: elbowroom::FAULT_BOUND,
+        memory_wait_bound: elbowroom::MEMORY_WAIT_BOUND,
         report: Some(say),
         end_process: Some(die),
         trace_bytes: if options.trace.is_some() { options.trace_bytes } else { 0 },

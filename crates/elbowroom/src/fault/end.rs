@@ -2,12 +2,15 @@
 
 use super::Faults;
 use super::outcome::{Ended, Wakeup, note_waited};
+use super::step::bus;
 use super::table::{Counts, State};
 use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Kind;
 use crate::trace::{FaultEnd, Trace};
+use crate::vma::VmaGuard;
 use elbowroom_machine::{Denial, Extent, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, Place, UnmapError};
+use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::Slot;
 
 impl<P: Platform> Faults<P> {
@@ -57,8 +60,9 @@ impl<P: Platform> Faults<P> {
         self.finish(fault, ended);
     }
 
-    /// Makes an access fail that was not served in time, until the flusher's next look; `false`: its page is
-    /// there or comes, or stays where it is pinned.
+    /// Makes an access fail that was not served in time, until the flusher's next look; `false`: its page
+    /// comes just now, or stays where it is pinned. No byte is lost: a page that is out stays out, and one in
+    /// memory is taken out of its window first.
     pub(super) fn give_up(&self, event: &FaultEvent) -> bool {
         let page = event.addr..event.addr + PAGE_SIZE;
         let Some(mm) = self.spaces.of(event.addr) else { return false };
@@ -66,25 +70,21 @@ impl<P: Platform> Faults<P> {
         // maps meanwhile.
         let Ok(vma) = mm.enter(event.addr) else { return false };
         let number = (event.addr >> PAGE_SHIFT) as u64;
-        let own = || vma.spec.is_private() && !matches!(mm.anon.slot(number), Slot::Empty);
-        let index = vma.page_at(event.addr);
-        let cached = || vma.spec.object.as_ref().and_then(|object| object.lookup(index));
-        let denied = if own() {
-            false
-        } else {
-            match cached() {
-                None => self.deny_unless(event.addr, || own() || cached().is_some()),
-                Some(folio) => match LockedFolio::try_lock(folio, &self.waits, self.handlers()) {
-                    Ok(mut folio) => {
-                        self.take_away(&mut folio, event.addr) && self.deny_unless(event.addr, own)
-                    }
-                    // Nothing of it is mapped before it is read. Else somebody is about to bring it, perhaps.
-                    Err(folio) => {
-                        let comes =
-                            || folio.state.test(Flag::Uptodate) || folio.state.test(Flag::Dead) || own();
-                        !comes() && self.deny_unless(event.addr, comes)
-                    }
-                },
+        let own = if vma.spec.is_private() { mm.anon.slot(number) } else { Slot::Empty };
+        let denied = match own {
+            Slot::Word(_) => self.deny_if(&vma, event.addr, || mm.anon.is_out(number)),
+            Slot::Full(folio) => {
+                let is_there = |folio: &Arc<Folio>| mm.anon.has(number, folio);
+                self.deny_cached(&vma, event.addr, folio, is_there, || true)
+            }
+            Slot::Empty => {
+                let none = || !vma.spec.is_private() || matches!(mm.anon.slot(number), Slot::Empty);
+                let index = vma.page_at(event.addr);
+                let cached = || vma.spec.object.as_ref().and_then(|object| object.lookup(index));
+                match cached() {
+                    None => self.deny_if(&vma, event.addr, || none() && cached().is_none()),
+                    Some(folio) => self.deny_cached(&vma, event.addr, folio, |_| true, none),
+                }
             }
         };
         if denied {
@@ -93,8 +93,31 @@ impl<P: Platform> Faults<P> {
         denied
     }
 
-    fn deny_unless(&self, addr: usize, there: impl Fn() -> bool) -> bool {
-        self.mmu.deny(addr, Denial::Bus, || !there()) == Ok(true)
+    /// Makes an access fail whose page is that of a folio, if the folio `is_there`, and the access is `wanted`
+    /// to fail when others can see that it does.
+    fn deny_cached(
+        &self,
+        vma: &VmaGuard<'_>,
+        addr: usize,
+        folio: Arc<Folio>,
+        is_there: impl Fn(&Arc<Folio>) -> bool,
+        wanted: impl Fn() -> bool,
+    ) -> bool {
+        match LockedFolio::try_lock(folio, &self.waits, self.handlers()) {
+            Ok(mut folio) => {
+                is_there(folio.arc()) && self.take_away(&mut folio, addr) && self.deny_if(vma, addr, wanted)
+            }
+            // Nothing of it is mapped before it is read. Else somebody is about to bring it, perhaps.
+            Err(folio) => {
+                let is_read = || !folio.state.test(Flag::Uptodate) && !folio.state.test(Flag::Dead);
+                let reads = || is_read() && is_there(&folio) && wanted();
+                reads() && self.deny_if(vma, addr, reads)
+            }
+        }
+    }
+
+    fn deny_if(&self, vma: &VmaGuard<'_>, addr: usize, wanted: impl Fn() -> bool) -> bool {
+        self.mmu.deny(addr, bus(vma), wanted) == Ok(true)
     }
 
     /// Takes a locked folio out of the window; `false`: its page at `addr` is pinned there.

@@ -40,7 +40,7 @@ use self::io::Io;
 use self::needs::{Got, Need};
 use self::outcome::{Driver, Ended, Verdict, Waited, Wakeup};
 pub(crate) use self::outcome::{Outcome, Reason};
-use crate::config::{DELAY, HAND_OVER_FAULTS, MEMORY_WAIT_BOUND, PINNED_BOUND};
+use crate::config::{DELAY, HAND_OVER_FAULTS, PINNED_BOUND};
 use crate::core::{Inbox, Job};
 use crate::object::FileObject;
 use crate::page::{Delayed, Parked, Ready};
@@ -384,7 +384,7 @@ impl<'a, P: Platform> Handler<'a, P> {
         let mut left = self.inbox().waiting.lock().starved.len();
         while left > 0 {
             let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { return };
-            if self.core.waited(fault.since) > MEMORY_WAIT_BOUND {
+            if self.core.waited(fault.since) > self.core.config.memory_wait_bound {
                 self.core.report_full(fault.event.addr);
                 self.core.end_overdue(fault);
                 if self.inbox().waiting.lock().starved.is_empty() {

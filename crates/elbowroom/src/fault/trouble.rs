@@ -1,7 +1,7 @@
 //! What is done when something inside is broken: it is said, and the process ends if it cannot go on.
 
 use super::Faults;
-use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, MEMORY_WAIT_BOUND, STOPPED};
+use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use elbowroom_machine::PAGE_SHIFT;
@@ -42,9 +42,10 @@ impl<P: Platform> Faults<P> {
         let (budget, swap) = (mebibytes(self.config.memory), mebibytes(self.config.swap));
         let (used, in_file) = (self.swap.used() << PAGE_SHIFT, self.swap.file_pages() << PAGE_SHIFT);
         let (used, in_file) = (mebibytes(used), mebibytes(in_file));
+        let waited = self.config.memory_wait_bound;
         let with_more = if self.swap.is_on() { "a larger budget or more swap" } else { "a larger budget" };
         self.report(&format!(
-            "memory is full: an access at {addr:#x} has waited {MEMORY_WAIT_BOUND:.0?} for a page, and \
+            "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and \
              fails. All of the budget of {budget} MiB is in use, and {used} of {swap} MiB of swap, {in_file} \
              of it in the swap file. It needs {with_more}"
         ));
