@@ -70,6 +70,36 @@ fn full(variant: Variant) {
 }
 behaviour!(full: m16);
 
+/// Loads of what is out fail then, too: by a load, in a system call and in a signal handler. Once there is
+/// room, all is as it was.
+fn full_for_loads(variant: Variant) {
+    let scratch = Scratch::new();
+    let dir = scratch.file("");
+    let command = || Command::new(program("full")).args(["128"]).time_limit(TIME_LIMIT);
+    assert_eq!(command().run().success().stdout, "there is room for all\n");
+    let outcome =
+        command().variant(variant).run_options(&["--swap", "64M", "--swap-dir", &dir]).run().success();
+    let expected =
+        "a load: SIGBUS\na system call: EFAULT\na signal handler: SIGBUS\nall of the rest is right\n";
+    assert_eq!(outcome.stdout, expected, "{}", outcome.report());
+    assert!(outcome.stat("faults_denied") >= 4, "{}", outcome.report());
+}
+behaviour!(full_for_loads: m16);
+
+/// Zeros need no room, however they came about: a kernel has one page of zeros for all loads.
+fn zeros(variant: Variant) {
+    let scratch = Scratch::new();
+    let dir = scratch.file("");
+    let command = || Command::new(program("zeros")).args(["256"]).time_limit(TIME_LIMIT);
+    let plain = command().run().success();
+    let options = ["--swap", "64M", "--swap-dir", &dir];
+    let managed = command().variant(variant).run_options(&options).run().success();
+    managed.same_as(&plain);
+    assert!(managed.stat("zeros_dropped") > 65536, "{}", managed.report());
+    assert_eq!(managed.stat("swap_used_bytes"), 0, "{}", managed.report());
+}
+behaviour!(zeros: m16, copy);
+
 /// What the kernel would refuse is refused: a program that gets a terabyte may count on it. 256 GiB, and more
 /// than there are addresses.
 fn promised(variant: Variant) {

@@ -318,6 +318,7 @@ impl<P: Platform> Manager<P> {
             pswpout: c.get(Event::SwapOuts),
             pswpin: c.get(Event::SwapIns),
             swap_clean_outs: c.get(Event::SwapCleanOuts),
+            zeros_dropped: c.get(Event::ZerosDropped),
             zswpwb: c.get(Event::SwapWritebacks),
             swap_errors: c.get(Event::SwapErrors),
             swap_used_bytes: core.swap.used() << PAGE_SHIFT,

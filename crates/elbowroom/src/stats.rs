@@ -100,6 +100,8 @@ pub enum Event {
     SwapWritebacks,
     /// Pages of anonymous memory that went out and that the swap file had still.
     SwapCleanOuts,
+    /// Pages of zeros that became nothing instead of going out.
+    ZerosDropped,
     /// Pages of anonymous memory whose bytes were not those that went out.
     SwapErrors,
     /// Faults that found no frame to be had, and waited for one.
@@ -310,6 +312,8 @@ pub struct Stats {
     /// Pages of anonymous memory that went out and that the swap file had still: nobody had stored to them
     /// since they came in from it.
     pub swap_clean_outs: u64,
+    /// Pages of anonymous memory that were all zeros, and became nothing instead of going out.
+    pub zeros_dropped: u64,
     /// Compressed pages that went to the swap file.
     pub zswpwb: u64,
     /// Pages of anonymous memory that came back with other bytes than they went out with: accesses to them

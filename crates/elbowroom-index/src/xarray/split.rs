@@ -28,10 +28,10 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         self.split_into(index, order, |first| Slot::Full(value(first)))
     }
 
-    /// The same into single indices, each of which gets a value or a word; a word has no marks.
+    /// The same into single indices, each of which gets a value, a word or nothing; a word has no marks.
     ///
     /// # Panics
-    /// If `part` changes this array, gives nothing, or a word of more than 63 bits.
+    /// If `part` changes this array, or gives a word of more than 63 bits.
     pub fn split_to_slots(&self, index: u64, part: impl FnMut(u64) -> Slot<Arc<T>>) -> Option<Arc<T>> {
         self.split_into(index, 0, part)
     }
@@ -43,6 +43,9 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         }
         // Before anything changes: `part` may panic.
         let values: Vec<_> = before.indices().step_by(1 << order).map(part).collect();
+        if values.iter().all(|value| matches!(value, Slot::Empty)) {
+            return self.erase(index);
+        }
         let mut parts = Parts { order: u32::from(order), tags: Vec::new(), values: values.into_iter() };
         let whole = self.split_below(self.root_over(index)?, index, &mut parts);
         self.publish_summary();
@@ -92,6 +95,9 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
             let Some(order) = order else {
                 let child = Node::new(node.shift - BITS);
                 self.fill(&child, 0..SLOTS, node.index_of(slot, index), parts);
+                if child.is_empty() {
+                    continue;
+                }
                 let has = Tag::ALL.map(|tag| child.tag(tag) != 0);
                 self.put_child(node, slot, child);
                 let tags = Tag::ALL.into_iter().zip(has).filter(|(_, has)| *has);
@@ -104,7 +110,7 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
                     parts.tags.iter().for_each(|&tag| _ = node.set(tag, 1 << slot));
                 }
                 Slot::Word(word) => node.put_word(slot, word, self.guard()),
-                Slot::Empty => panic!("a part is nothing"),
+                Slot::Empty => {}
             }
         }
     }

@@ -132,7 +132,7 @@ impl Model {
                     self.values.insert(index, Modelled { order: 0, value, ..whole.clone() });
                 }
                 Slot::Word(word) => _ = self.words.insert(index, word),
-                Slot::Empty => unreachable!("each part is something"),
+                Slot::Empty => {}
             }
         }
         Some(whole.value)
@@ -197,9 +197,12 @@ impl Pair {
                 assert_eq!(changed, before == Some(!on));
             }
             96..99 => {
-                // Some are words, all of a few neighbours, or all at all.
-                let words = random.below(4);
+                // Some are words, all of a few neighbours, or all at all. Some are nothing, one by one, by
+                // neighbours and by whole nodes.
+                let (words, nothing) = (random.below(4), random.below(16));
                 let part = |index: u64| match (fresh ^ index >> 4).is_multiple_of(2) {
+                    _ if nothing < 8 && (fresh ^ index >> nothing).is_multiple_of(3) => Slot::Empty,
+                    _ if nothing == 8 => Slot::Empty,
                     _ if words == 0 => Slot::Word((fresh ^ index) >> 1),
                     true if words < 3 => Slot::Word((fresh ^ index) >> 1),
                     _ => Slot::Full(fresh ^ index),

@@ -109,8 +109,8 @@ impl AnonPages {
         self.in_steps(|pages| pages.split(first, order, part).is_some())
     }
 
-    /// Puts folios of one page and numbers of swap slots in the place of the larger folio `old` from `first`
-    /// on, whose lock the caller has.
+    /// Puts folios of one page, numbers of swap slots and nothing in the place of the larger folio `old` from
+    /// `first` on, whose lock the caller has.
     pub fn split_out(&self, first: u64, old: &Arc<Folio>, parts: Vec<Slot<Arc<Folio>>>) -> bool {
         let _changing = self.lock();
         if !self.has(first, old) {

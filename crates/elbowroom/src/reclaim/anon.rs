@@ -5,6 +5,7 @@
 //! the slot's number, and they are there until the last space has taken its own number out.
 
 use super::Reclaim;
+use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::Frames;
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
@@ -153,13 +154,16 @@ impl<P: Platform> Reclaim<P> {
 
     /// Puts a locked folio of anonymous memory, which is home and in no list, out, and frees its frames. A
     /// larger one of which not all can go out is split: the pages that stay are listed, and those that the
-    /// flusher is to write are added to `to_file`.
+    /// flusher is to write are added to `to_file`. What is all zeros becomes nothing, where nothing reads so.
     pub(crate) fn swap_out(&self, mut folio: LockedFolio<'_>, to_file: &mut Vec<Arc<Folio>>) -> Out {
         if folio.order > 0 {
             return self.swap_run_out(folio, to_file);
         }
         if folio.state.test(Flag::Queued) {
             return Out::ToFile(folio.into_folio());
+        }
+        if let Zeros::All = self.zeros_in(&mut folio) {
+            return Out::Gone(self.drop_zeros(folio));
         }
         let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom(folio.into_folio()) };
         let (spaces, home) = (folio.body().spaces() as u32, folio.body_mut().kept.take(0));
@@ -183,6 +187,11 @@ impl<P: Platform> Reclaim<P> {
         if large.state.test(Flag::Queued) {
             return Out::ToFile(large.into_folio());
         }
+        let zeros = match self.zeros_in(&mut large) {
+            Zeros::All => return Out::Gone(self.drop_zeros(large)),
+            Zeros::Some(zeros) => zeros,
+            Zeros::None => Vec::new(),
+        };
         let mut compressor = Compressor::new();
         let first = large.body().rmap.pages()[0];
         let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
@@ -205,7 +214,15 @@ impl<P: Platform> Reclaim<P> {
         let (mut parts, mut slots) = (Vec::with_capacity(own.pages()), Vec::with_capacity(own.pages()));
         let (mut stay, mut freed) = (Vec::new(), Vec::new());
         for (page, own) in (first..).zip(own.split(0)) {
-            let home = large.body_mut().kept.take((page - first) as usize);
+            let nth = (page - first) as usize;
+            let home = large.body_mut().kept.take(nth);
+            if zeros.get(nth) == Some(&true) {
+                let kept = home.map(|home| self.swap.forget(home.place));
+                kept.into_iter().flatten().for_each(|frames| self.free(frames));
+                freed.push(own);
+                parts.push(Slot::Empty);
+                continue;
+            }
             parts.push(match self.keep(own, home, 1, room, &mut compressor) {
                 Ok((slot, own)) => {
                     freed.extend(own);
@@ -221,12 +238,14 @@ impl<P: Platform> Reclaim<P> {
             });
         }
         self.swap.queue_up(&slots);
-        let gone = slots.len();
+        let dropped = parts.iter().filter(|part| matches!(part, Slot::Empty)).count();
+        let gone = slots.len() + dropped;
         let split = mm.anon.split_out(first, large.arc(), parts);
         assert!(split, "what is at a page changes only under its folio's lock");
         large.state.set(Flag::Dead);
         self.groups.root().remove_folio();
-        self.counters.add(Event::SwapOuts, gone as u64);
+        self.counters.add(Event::SwapOuts, slots.len() as u64);
+        self.counters.add(Event::ZerosDropped, dropped as u64);
         for (small, why) in stay {
             if why == Stays::ForFile {
                 to_file.push(small.arc().clone());

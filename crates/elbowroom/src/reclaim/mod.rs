@@ -1,11 +1,12 @@
 //! Making frames free: second chances, eviction, and what a refault means.
 //!
 //! Who gets frames, and the thread that keeps some at hand, are in [`mod@supply`]; what is special about
-//! anonymous memory is in [`mod@anon`]. Nothing here waits: a locked or held folio is passed over, a dirty
+//! anonymous memory is in [`mod@anon`], and what becomes of pages of zeros in [`mod@zeros`]. Nothing here waits: a locked or held folio is passed over, a dirty
 //! one is handed to the flusher.
 
 mod anon;
 mod supply;
+mod zeros;
 
 pub(crate) use self::anon::Out;
 

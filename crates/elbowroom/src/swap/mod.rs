@@ -22,4 +22,4 @@ pub use cipher::Cipher;
 pub use classes::LARGEST;
 pub use packed::{Packer, follow};
 pub use sizing::Back;
-pub use tier::{Compressor, Placement, Room};
+pub use tier::{Compressor, Placement, Room, is_zero};

@@ -74,6 +74,11 @@ impl Compressor {
     }
 }
 
+/// Whether a page is all zeros.
+pub fn is_zero(page: &[u8]) -> bool {
+    filled_with(page) == Some(0)
+}
+
 /// Fills a page with the word.
 pub fn fill(page: &mut [u8], word: u64) {
     page.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());

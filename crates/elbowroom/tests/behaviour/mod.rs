@@ -29,5 +29,7 @@ mod stores;
 mod storm;
 mod swap;
 mod swap_ahead;
+mod swap_full;
 mod swap_packed;
 mod swap_slow;
+mod zeros;

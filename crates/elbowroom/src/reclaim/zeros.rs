@@ -1,0 +1,74 @@
+//! Pages of zeros that become nothing. Anonymous memory reads as zeros where nothing is, so a page of zeros
+//! that goes out needs no slot and no place in an index: whether a thread stored the zeros or only read the
+//! page. Linux maps one shared page of zeros for loads, and writes no page of zeros to a swap file.
+//!
+//! A copy of a file's page is kept although it is all zeros: without it the file's page would be there.
+
+use super::Reclaim;
+use crate::page::LockedFolio;
+use crate::platform::Platform;
+use crate::stats::Event;
+use crate::swap::is_zero;
+use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::Mutant;
+use std::ops::Range;
+
+/// In tests of the tests: a copy of a file's page that is all zeros is dropped, too.
+const MUTANT_DROP_ZERO_COPIES: Mutant = Mutant::new("drop_zero_copies");
+
+/// What of a folio that goes out may become nothing.
+pub(super) enum Zeros {
+    /// All of it.
+    All,
+    /// The pages of which this says so, by their number in the folio.
+    Some(Vec<bool>),
+    /// No page.
+    None,
+}
+
+impl<P: Platform> Reclaim<P> {
+    /// What of a locked folio of a space's own memory, which is home, may become nothing.
+    pub(super) fn zeros_in(&self, folio: &mut LockedFolio<'_>) -> Zeros {
+        let mut pages = folio.body_mut().extent().bytes().chunks(PAGE_SIZE);
+        // Hardly any page is.
+        if !pages.clone().any(is_zero) {
+            return Zeros::None;
+        }
+        let (all, zeros) = (pages.clone().all(is_zero), pages.by_ref().map(is_zero).collect());
+        let count = folio.pages();
+        if !folio.body().rmap.pages().iter().all(|&first| self.nothing_is_zero(first..first + count)) {
+            Zeros::None
+        } else if all {
+            Zeros::All
+        } else {
+            Zeros::Some(zeros)
+        }
+    }
+
+    /// Whether pages read as zeros where the space has nothing, for who has the lock of the folio that the
+    /// space has there: such pages change their mapping only with that lock. In a mapping that is being
+    /// changed: no.
+    fn nothing_is_zero(&self, pages: Range<u64>) -> bool {
+        let bytes = (pages.start as usize) << PAGE_SHIFT..(pages.end as usize) << PAGE_SHIFT;
+        let Some(mm) = self.spaces.of(bytes.start) else { return false };
+        let vma = mm.enter(bytes.start);
+        vma.is_ok_and(|vma| {
+            let anonymous = vma.spec.object.is_none() || MUTANT_DROP_ZERO_COPIES.planted();
+            vma.spec.is_private() && anonymous && bytes.end <= vma.range.end
+        })
+    }
+
+    /// Takes a locked folio of which [`Reclaim::zeros_in`] says that all of it may become nothing out of its
+    /// spaces, and frees its frames. Returns how many pages it had.
+    pub(super) fn drop_zeros(&self, folio: LockedFolio<'_>) -> usize {
+        let pages = folio.pages();
+        for &page in folio.body().rmap.pages() {
+            let mm = self.spaces.of((page as usize) << PAGE_SHIFT);
+            let out = mm.is_some_and(|mm| mm.anon.remove(page, folio.arc()));
+            assert!(out, "what is at a page changes only under its folio's lock");
+        }
+        self.free_folio(folio);
+        self.counters.add(Event::ZerosDropped, pages);
+        pages as usize
+    }
+}
