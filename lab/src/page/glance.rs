@@ -1,10 +1,13 @@
 //! All workloads at a glance: of each the figure that it is about, as a table of the page and as text.
 
+use std::fmt::Write;
+
 use super::html::{Cell, DASH, Table};
 use super::input::{Figures, is_whole};
 use super::units::{change, change_of, show};
+use crate::load;
 use crate::report::align;
-use crate::verdict::Verdict;
+use crate::verdict::{LEGEND, Verdict};
 
 const COLUMNS: [&str; 9] =
     ["Workload", "Figure", "Engine", "Kernel", "Ours", "Ours / kernel", "Before", "Change", "Published"];
@@ -59,7 +62,7 @@ pub fn html(all: &[Figures], anchors: &[String]) -> String {
     format!("<h2>At a glance</h2>\n{}", table.done())
 }
 
-/// The same for a terminal.
+/// The same for a terminal, with what the words in it mean, and the warnings.
 pub fn text(all: &[Figures]) -> String {
     let mut table = vec![COLUMNS.map(String::from).to_vec()];
     for figures in all {
@@ -70,5 +73,11 @@ pub fn text(all: &[Figures]) -> String {
     }
     let mut text = String::new();
     align(&table, &mut text);
+    let _ = write!(text, "\n{LEGEND}\n{}", super::engines(all));
+    for figures in all {
+        if let Some(warning) = load::warning(&figures.loads()) {
+            let _ = writeln!(text, "WARNING: {}: {warning}", figures.workload);
+        }
+    }
     text
 }

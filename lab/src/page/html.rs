@@ -24,6 +24,15 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
+/// The same, and no line ends within a word that has a minus in it: names are never broken.
+fn unbroken(text: &str) -> String {
+    let word = |word: &str| match word.contains('-') {
+        true => format!("<span class=\"w\">{}</span>", escaped(word)),
+        false => escaped(word),
+    };
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
 /// What stands for a character that XML does not allow, or that is no character.
 pub fn printable(c: char) -> char {
     match c {
@@ -108,11 +117,13 @@ impl Cell {
 impl Table {
     /// A table of columns; those from the number `figures` on have figures.
     pub fn new(caption: &str, columns: &[String], figures: usize) -> Self {
-        let mut html =
-            format!("<div class=\"scroll\"><table><caption>{}</caption><thead><tr>", escaped(caption));
+        let mut html = format!(
+            "<div class=\"scroll\" tabindex=\"0\"><table><caption><span>{}</span></caption><thead><tr>",
+            escaped(caption)
+        );
         for (number, column) in columns.iter().enumerate() {
             let class = if number >= figures { " class=\"n\"" } else { "" };
-            let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", escaped(column));
+            let _ = write!(html, "<th scope=\"col\"{class}>{}</th>", unbroken(column));
         }
         html.push_str("</tr></thead><tbody>");
         Self { html }
@@ -125,19 +136,19 @@ impl Table {
 
     /// A row, whose first cell is its heading.
     pub fn row(&mut self, heading: &str, cells: &[Cell]) {
-        self.row_of(&escaped(heading), cells);
+        self.row_of(&unbroken(heading), cells);
     }
 
     /// The same, and the heading leads to another place of the page.
     pub fn row_to(&mut self, anchor: &str, heading: &str, cells: &[Cell]) {
-        self.row_of(&format!("<a href=\"#{anchor}\">{}</a>", escaped(heading)), cells);
+        self.row_of(&format!("<a href=\"#{anchor}\">{}</a>", unbroken(heading)), cells);
     }
 
     fn row_of(&mut self, heading: &str, cells: &[Cell]) {
         let _ = write!(self.html, "<tr><th scope=\"row\">{heading}</th>");
         for Cell { text, small, class } in cells {
             let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
-            let _ = write!(self.html, "<td{class}>{}", escaped(text));
+            let _ = write!(self.html, "<td{class}>{}", unbroken(text));
             if let Some(small) = small {
                 let _ = write!(self.html, "<small>{}</small>", escaped(small));
             }
@@ -165,5 +176,6 @@ mod tests {
             "&lt;b a=&#39;1&#39; c=&quot;2&quot;&gt;&amp;\u{fffd} "
         );
         assert_eq!(id("a b/<c>"), "a-b--c-");
+        assert_eq!(unbroken("a <b-c> d"), "a <span class=\"w\">&lt;b-c&gt;</span> d");
     }
 }

@@ -22,7 +22,7 @@ use anyhow::Result;
 
 use self::html::{Cell, Table, escaped, id};
 use self::input::{Figures, Input};
-use crate::engine::{self, Engine};
+use crate::engine;
 use crate::output::OutputFile;
 use crate::verdict::LEGEND;
 
@@ -77,7 +77,11 @@ fn page(mut input: Input) -> Result<String> {
         let _ = writeln!(page, "<p>{}</p>", escaped(text));
     }
     let _ = writeln!(page, "<p>{}</p>", escaped(&LEGEND.replace('\n', " ")));
-    page.push_str(&engines(&input.figures));
+    page.push_str("<ul class=\"engines\">");
+    for line in engines(&input.figures).lines() {
+        let _ = write!(page, "<li>{}</li>", escaped(line));
+    }
+    page.push_str("</ul>\n");
     page.push_str(&machines(&input.figures));
     page.push_str(&failures(&input));
     page.push_str(&glance::html(&input.figures, &anchors));
@@ -88,16 +92,10 @@ fn page(mut input: Input) -> Result<String> {
     Ok(page)
 }
 
-/// What each engine is of those that are there.
+/// What each engine is of those that are there, a line each.
 fn engines(all: &[Figures]) -> String {
-    let all: Vec<Engine> =
-        all.iter().flat_map(|figures| &figures.engines).filter_map(|name| name.parse().ok()).collect();
-    let mut html = String::from("<ul class=\"engines\">");
-    for line in engine::legend(&all).lines() {
-        let _ = write!(html, "<li>{}</li>", escaped(line));
-    }
-    html.push_str("</ul>\n");
-    if all.is_empty() { String::new() } else { html }
+    let names = all.iter().flat_map(|figures| &figures.engines);
+    engine::legend(&names.filter_map(|name| name.parse().ok()).collect::<Vec<_>>())
 }
 
 /// Where the figures are from: a row for each machine.

@@ -135,8 +135,9 @@ fn every_figure_of_a_file_is_in_the_page() {
 fn what_is_no_figure_is_marked_and_published_seconds_are_met() {
     let figures = |passes: f64| json!({ "reader_passes_per_second": passes });
     let run = |engine: &str, run: u64, passes: f64| -> Value {
-        let figures = figures(passes);
-        json!({ "engine": engine, "run": run, "figures": figures })
+        let (figures, steal) = (figures(passes), if passes == 209.0 { 90.0 } else { 0.0 });
+        let load = json!({ "steal_percent": steal, "others_percent": 0.0, "average_before": 0.1 });
+        json!({ "engine": engine, "run": run, "figures": figures, "load": load })
     };
     let ours = [4.0, 3.0, 209.0].into_iter().zip(1..).map(|(passes, number)| run("soft", number, passes));
     let kernels =
@@ -155,6 +156,8 @@ fn what_is_no_figure_is_marked_and_published_seconds_are_met() {
     }
     let text = summary(value).unwrap();
     assert!(text.contains("4 (3 \u{2013} 209)") && text.contains("0.20 (unclear)"), "{text}");
+    assert!(text.contains("is no figure") && text.contains("soft: memory of the library"), "{text}");
+    assert!(text.contains("WARNING: swap-in: 1 of 6 runs were beside other load"), "{text}");
 }
 
 #[test]
