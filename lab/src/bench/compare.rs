@@ -131,7 +131,10 @@ impl Comparison {
     /// # Errors
     /// If the machine cannot be described.
     pub fn json(&self) -> Result<Value> {
-        let run = |(engine, run, record, load): &(Engine, usize, Record, Option<Load>)| json!({ "engine": engine, "run": run, "figures": record, "load": load });
+        let run = |one: &(Engine, usize, Record, Option<Load>)| {
+            let (engine, run, figures, load) = one;
+            json!({ "engine": engine, "run": run, "figures": figures, "load": load })
+        };
         let compared = self.compared();
         let of_pair = |engine, base| -> BTreeMap<&str, Option<f64>> {
             self.rows.iter().map(|row| (row.key, compared.ratio(engine, base, row.key))).collect()
