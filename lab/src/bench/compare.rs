@@ -131,7 +131,7 @@ impl Comparison {
     /// # Errors
     /// If the machine cannot be described.
     pub fn json(&self) -> Result<Value> {
-        let run = |one: &(Engine, usize, Record, Option<Load>)| {
+        let run = |one: &(Engine, usize, Record, Option<Load>)| -> Value {
             let (engine, run, figures, load) = one;
             json!({ "engine": engine, "run": run, "figures": figures, "load": load })
         };
