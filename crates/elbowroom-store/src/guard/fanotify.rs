@@ -70,68 +70,78 @@ impl Drop for Answer {
     }
 }
 
+fn own_pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// A group of this class.
+fn new_group(class: libc::c_uint) -> Result<Descriptor, Errno> {
+    let flags = class
+        | libc::FAN_CLOEXEC
+        | libc::FAN_NONBLOCK
+        | libc::FAN_UNLIMITED_MARKS
+        | libc::FAN_UNLIMITED_QUEUE;
+    let event_flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_LARGEFILE;
+    // SAFETY: integers only; the descriptor that comes back is new.
+    unsafe {
+        let r = libc::syscall(libc::SYS_fanotify_init, flags as libc::c_long, event_flags as libc::c_long);
+        Ok(own(check(r)?))
+    }
+}
+
+/// Adds marks of a group or takes them away, as `how` says; `fd` is any if all are meant.
+fn change_mark(group: &Descriptor, how: libc::c_uint, mask: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let group = group.as_fd().as_raw_fd() as libc::c_long;
+    let (how, fd) = (how as libc::c_long, fd.as_raw_fd() as libc::c_long);
+    let no_path: *const libc::c_char = std::ptr::null();
+    // SAFETY: integers and a null pointer, which means the file behind the descriptor.
+    check(unsafe { libc::syscall(libc::SYS_fanotify_mark, group, how, mask, fd, no_path) }).map(|_| ())
+}
+
+/// Reads one event. `Err`: there is none, or it could not be told.
+fn read_event(group: &Descriptor) -> Result<libc::fanotify_event_metadata, Errno> {
+    let group = group.as_fd().as_raw_fd() as libc::c_long;
+    let mut event = MaybeUninit::<libc::fanotify_event_metadata>::uninit();
+    // SAFETY: the buffer is ours and as long as said.
+    let n = check(unsafe { libc::syscall(libc::SYS_read, group, event.as_mut_ptr(), EVENT_BYTES) })?;
+    if n < EVENT_BYTES as libc::c_long {
+        return Err(Errno::AGAIN);
+    }
+    // SAFETY: the kernel has put an event there, of just this size: no group asks for anything more.
+    Ok(unsafe { event.assume_init() })
+}
+
 impl Fanotify {
     /// # Errors
     /// EPERM: that takes CAP_SYS_ADMIN.
     pub(super) fn new() -> Result<Self, Errno> {
-        let flags = libc::FAN_CLASS_CONTENT
-            | libc::FAN_CLOEXEC
-            | libc::FAN_NONBLOCK
-            | libc::FAN_UNLIMITED_MARKS
-            | libc::FAN_UNLIMITED_QUEUE;
-        let event_flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_LARGEFILE;
-        // SAFETY: integers only; the descriptor that comes back is new.
-        let group = unsafe {
-            let r =
-                libc::syscall(libc::SYS_fanotify_init, flags as libc::c_long, event_flags as libc::c_long);
-            own(check(r)?)
-        };
-        Ok(Self { group: Arc::new(group), own_pid: rustix::process::getpid().as_raw_nonzero().get() })
+        Ok(Self { group: Arc::new(new_group(libc::FAN_CLASS_CONTENT)?), own_pid: own_pid() })
     }
 
     /// Begins to be asked for the file behind `fd`.
     pub(super) fn mark(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.change_mark(libc::FAN_MARK_ADD, fd)
+        change_mark(&self.group, libc::FAN_MARK_ADD, libc::FAN_OPEN_PERM, fd)
     }
 
     /// Ends it.
     pub(super) fn unmark(&self, fd: BorrowedFd<'_>) {
         // Only a mark that is not there cannot be taken away.
-        let _ = self.change_mark(libc::FAN_MARK_REMOVE, fd);
-    }
-
-    fn change_mark(&self, how: libc::c_uint, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        let group = self.group.as_fd().as_raw_fd() as libc::c_long;
-        let (how, fd) = (how as libc::c_long, fd.as_raw_fd() as libc::c_long);
-        let no_path: *const libc::c_char = std::ptr::null();
-        // SAFETY: integers and a null pointer, which means the file behind the descriptor.
-        check(unsafe { libc::syscall(libc::SYS_fanotify_mark, group, how, libc::FAN_OPEN_PERM, fd, no_path) })
-            .map(|_| ())
+        let _ = change_mark(&self.group, libc::FAN_MARK_REMOVE, libc::FAN_OPEN_PERM, fd);
     }
 
     /// Takes the events that wait: those of this process are allowed at once, the others given to `each`.
     /// `false`: more may wait, for which no descriptor is left until somebody who has come is answered.
     pub(super) fn take_events(&self, mut each: impl FnMut(FileId, Answer)) -> bool {
-        let group = self.group.as_fd().as_raw_fd() as libc::c_long;
-        let mut event = MaybeUninit::<libc::fanotify_event_metadata>::uninit();
-        let to = event.as_mut_ptr();
         loop {
-            let read = || {
-                // SAFETY: the buffer is ours and as long as said.
-                unsafe { libc::syscall(libc::SYS_read, group, to, EVENT_BYTES) }
-            };
+            let read = || read_event(&self.group);
             // The kernel denies an open whose event it finds no descriptor for.
-            let n = match limits::with_room(self.group.as_fd(), read) {
-                Some(n) => n,
+            let event = match limits::with_room(self.group.as_fd(), read) {
+                Some(event) => event,
                 None if Arc::strong_count(&self.group) > 1 => return false,
                 // None of ours will become free: rather a denial than no end of waiting.
                 None => read(),
             };
-            if n < EVENT_BYTES as libc::c_long {
-                return true;
-            }
-            // SAFETY: the kernel has put an event there, of just this size: the group asks for nothing more.
-            let event = unsafe { event.assume_init() };
+            let Ok(event) = event else { return true };
             self.take_event(&event, &mut each);
         }
     }
@@ -148,6 +158,53 @@ impl Fanotify {
         }
         if let Ok(stat) = fs::fstat(&answer.event) {
             each(FileId { device: stat.st_dev, inode: stat.st_ino }, answer);
+        }
+    }
+}
+
+/// A fanotify group that is told of opens of marked files, which do not wait for it. As long as nobody maps
+/// a file there is nothing to wait for.
+pub(super) struct Opens {
+    group: Descriptor,
+    own_pid: i32,
+}
+
+impl Opens {
+    /// # Errors
+    /// EPERM: that takes CAP_SYS_ADMIN.
+    pub(super) fn new() -> Result<Self, Errno> {
+        Ok(Self { group: new_group(libc::FAN_CLASS_NOTIF)?, own_pid: own_pid() })
+    }
+
+    /// Begins to be told of the file behind `fd`. A mark keeps no file and no file system open.
+    pub(super) fn mark(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        change_mark(&self.group, libc::FAN_MARK_ADD, libc::FAN_OPEN, fd)
+    }
+
+    /// Takes all marks away.
+    pub(super) fn unmark_all(&self) {
+        // The descriptor is not looked at.
+        let _ = change_mark(&self.group, libc::FAN_MARK_FLUSH, 0, self.group.as_fd());
+    }
+
+    /// Takes the events that wait, and gives the files that other processes have opened to `each`. An error:
+    /// it cannot be told which.
+    pub(super) fn take_events(&self, mut each: impl FnMut(FileId)) -> Result<(), Errno> {
+        loop {
+            let event = match read_event(&self.group) {
+                Ok(event) => event,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            if event.fd < 0 {
+                return Err(Errno::OVERFLOW);
+            }
+            // SAFETY: the event's descriptor is new and ours.
+            let fd = unsafe { own(event.fd.into()) };
+            if event.pid != self.own_pid {
+                let stat = fs::fstat(&fd)?;
+                each(FileId { device: stat.st_dev, inode: stat.st_ino });
+            }
         }
     }
 }

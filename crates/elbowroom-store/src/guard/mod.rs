@@ -8,7 +8,12 @@
 //!   has the file open for writing, and makes whoever opens it so, or truncates it, wait until the lease is
 //!   given up.
 //! * **A watch** (fanotify FAN_OPEN_PERM) for any other. The kernel asks us before another process has the
-//!   file open. Whether one has it already is asked when the watch begins ([`others::have_open`]).
+//!   file open. Whether one has it already is asked when the watch begins ([`Others::look`]).
+//!
+//! To look at all processes takes milliseconds, so what was found is used again if a file is mapped soon after
+//! it was unmapped. Until then the kernel only tells of opens, for which nobody waits (`Opens`). With the
+//! answer it is known up to which number processes were looked at: who was made since, and may have inherited
+//! the file, is looked at alone.
 //!
 //! Whoever comes waits until the file was handed back to the kernel, and then finds everything as without us.
 //! What has no guard is not managed, unless the user says that the files are his alone.
@@ -30,7 +35,8 @@ use crate::origin::Origin;
 use elbowroom_machine::Errno;
 use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
-use fanotify::{Answer, Fanotify};
+use fanotify::{Answer, Fanotify, Opens};
+use others::{Looked, Others};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::collections::{HashMap, VecDeque};
@@ -42,9 +48,15 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long the listener waits for a free descriptor before it tries again.
 const WAIT_FOR_NUMBER: Duration = Duration::from_millis(1);
 
+/// Of so many files that were unmapped is it known that no other process has them. Each mark keeps an inode
+/// in the kernel's memory.
+const LEFT_MAX: usize = 64;
+
 /// All guards of a process.
 pub struct Guards {
     fanotify: Option<Fanotify>,
+    opens: Option<Opens>,
+    others: Others,
     signals: Descriptor,
     state: Mutex<State>,
     changed: Condvar,
@@ -57,6 +69,11 @@ struct State {
     next: u64,
     guards: HashMap<u64, Entry>,
     waiting: VecDeque<Comer>,
+    /// Files whose watch has ended, and which no other process had when it did. All of them have a mark of
+    /// `opens`.
+    left: HashMap<FileId, Looked>,
+    /// Threads that have taken events of `opens` and not yet said what they are.
+    hearing: usize,
     stop: bool,
 }
 
@@ -64,6 +81,8 @@ struct Entry {
     id: FileId,
     kind: Kind,
     broken: bool,
+    /// Of a watch: that no other process has the file, and how that is known.
+    looked: Option<Looked>,
 }
 
 /// What tells of who comes.
@@ -123,8 +142,11 @@ impl Guards {
     /// # Errors
     /// The kernel's: no descriptor for signals.
     pub fn new(locks: &LockStats) -> Result<Arc<Self>, Errno> {
+        let fanotify = Fanotify::new().ok();
         Ok(Arc::new(Self {
-            fanotify: Fanotify::new().ok(),
+            opens: fanotify.as_ref().and_then(|_| Opens::new().ok()),
+            others: Others::new(),
+            fanotify,
             signals: fanotify::signal_descriptor()?,
             state: locks.mutex(LockClass::Queue, State::default()),
             changed: Condvar::new(),
@@ -156,11 +178,72 @@ impl Guards {
             fanotify.mark(origin.as_fd()).ok()?;
             self.enter(&mut state, origin.id(), Kind::Watch, Some(watched))
         };
-        if others::have_open(origin.id()) {
+        // From now on whoever opens the file waits for us. Who has opened it before?
+        let looked = self.others.look(origin.id(), self.known(origin.id()))?;
+        let mut state = self.state.lock();
+        let entry = state.guards.get_mut(&guard.number).filter(|entry| !entry.broken);
+        entry?.looked = looked;
+        drop(state);
+        Some(guard)
+    }
+
+    /// Whether it is known that no other process had the file a moment ago, when its last watch ended.
+    pub fn was_alone(&self, id: FileId) -> bool {
+        self.state.lock().left.get(&id).is_some_and(Looked::holds)
+    }
+
+    /// What is known still of a file whose last watch has ended.
+    fn known(&self, id: FileId) -> Option<Looked> {
+        if !self.was_alone(id) {
             return None;
         }
-        let broken = self.state.lock().guards.get(&guard.number).is_none_or(|entry| entry.broken);
-        (!broken).then_some(guard)
+        self.hear();
+        let state = self.state.lock();
+        // What another thread hears just now may be about this file.
+        state.left.get(&id).copied().filter(|_| state.hearing == 0)
+    }
+
+    /// Takes note of what `opens` has to tell.
+    fn hear(&self) {
+        let Some(opens) = &self.opens else { return };
+        self.state.lock().hearing += 1;
+        let heard = opens.take_events(|id| self.was_opened(id));
+        let mut state = self.state.lock();
+        if heard.is_err() {
+            state.left.clear();
+        }
+        state.hearing -= 1;
+    }
+
+    /// Another process has opened a file that has a mark of `opens`.
+    fn was_opened(&self, id: FileId) {
+        let mut state = self.state.lock();
+        state.left.remove(&id);
+        // It was let in when there was no watch, and tells of it only now: it may have the file since the
+        // watch began.
+        let mut late = false;
+        for entry in state.guards.values_mut().filter(|entry| entry.id == id && entry.kind == Kind::Watch) {
+            late |= !entry.broken;
+            entry.broken = true;
+        }
+        if late {
+            state.waiting.push_back(Comer { id, _answer: None });
+            self.changed.notify_all();
+        }
+    }
+
+    /// Forgets what is known of files that nobody maps, if it is of no use any more.
+    fn forget(&self) {
+        let Some(opens) = &self.opens else { return };
+        let mut state = self.state.lock();
+        if state.left.is_empty() || state.left.values().any(Looked::holds) {
+            return;
+        }
+        state.left.clear();
+        opens.unmark_all();
+        drop(state);
+        // An event that nobody takes keeps its file system from being unmounted.
+        self.hear();
     }
 
     fn enter(
@@ -172,7 +255,7 @@ impl Guards {
     ) -> Guard {
         state.next += 1;
         let number = state.next;
-        state.guards.insert(number, Entry { id, kind, broken: false });
+        state.guards.insert(number, Entry { id, kind, broken: false, looked: None });
         Guard { guards: self.clone(), number, watched }
     }
 
@@ -213,6 +296,7 @@ impl Guards {
     /// Somebody is about to have a watched file open.
     fn comes(&self, id: FileId, answer: Answer) {
         let mut state = self.state.lock();
+        state.left.remove(&id);
         let mut guarded = false;
         for entry in state.guards.values_mut().filter(|entry| entry.id == id) {
             entry.broken = true;
@@ -250,6 +334,9 @@ impl Guards {
                 return None;
             }
             self.changed.wait_timeout(&mut state, LOOK);
+            drop(state);
+            self.forget();
+            state = self.state.lock();
         }
     }
 
@@ -288,6 +375,20 @@ impl Drop for Guard {
         let Some(gone) = state.guards.remove(&self.number) else { return };
         let more = state.guards.values().any(|entry| entry.id == gone.id && entry.kind == Kind::Watch);
         if let (false, Some(watched), Some(fanotify)) = (more, &self.watched, &self.guards.fanotify) {
+            let looked = gone.looked.filter(|looked| !gone.broken && looked.holds());
+            if let (Some(looked), Some(opens)) = (looked, &self.guards.opens)
+                // Before the other mark goes, so that no open is between the two.
+                && opens.mark(watched.as_fd()).is_ok()
+            {
+                if state.left.len() >= LEFT_MAX {
+                    // Whoever maps so many files in turn comes back to none of them soon.
+                    state.left.clear();
+                    opens.unmark_all();
+                } else {
+                    state.left.insert(gone.id, looked);
+                }
+                state.left.insert(gone.id, looked);
+            }
             fanotify.unmark(watched.as_fd());
         }
     }

@@ -1,9 +1,13 @@
-//! Whether another process has a file open.
+//! Whether another process has a file open. Most of it is what /proc says of each process; a second look soon
+//! after the first is at those only that were made since.
 
+use crate::calls::Descriptor;
 use crate::file::FileId;
 use crate::limits;
 use elbowroom_machine::Errno;
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+use elbowroom_sync::time::{Duration, Instant};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, fstatfs, makedev, open, statx};
+use rustix::io::pread;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -48,14 +52,109 @@ impl Look {
     }
 }
 
-/// Whether another process has the file open, or maps it. `true` also where that cannot be known.
-///
-/// All processes are looked at. (A write lease on the program's description would tell of other descriptions
-/// at once, but not of a process that shares this one since a fork.) Not seen is what no process shows: a
-/// loop device, a file server in the kernel, processes outside of our PID namespace. Process 1 of some
-/// containers belongs to who has made the container, and cannot be looked at with whatever right: it is taken
-/// to have nothing open, or no file could be managed there.
-pub(super) fn have_open(id: FileId) -> bool {
+/// For so long after a look the processes that were there then need no second one: in that time the kernel
+/// cannot have given out all numbers of processes, and begun again.
+const HOLDS: Duration = Duration::from_millis(200);
+/// So many numbers of new processes are looked at one by one.
+const NEW_MAX: u32 = 256;
+/// How often to look again for who was made during the look.
+const ROUNDS: u32 = 4;
+
+/// That no other process had a file, at some moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Looked {
+    /// The highest number of a process, or of a thread, that was there then.
+    newest: u32,
+    at: Instant,
+}
+
+impl Looked {
+    /// Whether it is of use: whoever may have the file now, if nobody has opened it since, has a higher
+    /// number.
+    pub(super) fn holds(&self) -> bool {
+        self.at.elapsed() < HOLDS
+    }
+}
+
+/// How to look at other processes.
+pub(super) struct Others {
+    /// /proc/loadavg, which has the number of the process that was made last. `None`: it has not.
+    newest: Option<Descriptor>,
+}
+
+impl Others {
+    pub(super) fn new() -> Self {
+        Self { newest: open_newest() }
+    }
+
+    /// Looks whether another process has the file open, or maps it. `None`: one has, or that cannot be known.
+    /// Else what there is to know about a later look, if anything. `known`: nobody had it then, and nobody
+    /// has opened it since.
+    ///
+    /// All processes are looked at, or those that `known` says nothing of. (A write lease on the program's
+    /// description would tell of other descriptions at once, but not of a process that shares this one since
+    /// a fork.) Not seen is what no process shows: a loop device, a file server in the kernel, processes
+    /// outside of our PID namespace. Process 1 of some containers belongs to who has made the container, and
+    /// cannot be looked at with whatever right: it is taken to have nothing open, or no file could be managed
+    /// there.
+    pub(super) fn look(&self, id: FileId, known: Option<Looked>) -> Option<Option<Looked>> {
+        if let Some(known) = known.filter(Looked::holds)
+            && let Some(alone) = self.look_at_new(id, known)
+        {
+            return alone.map(Some);
+        }
+        // Before the look: who is made during it is looked at again.
+        let looked = self.newest().map(|newest| Looked { newest, at: Instant::now() });
+        (!have_open(id)).then_some(looked)
+    }
+
+    /// The same, of those alone who were made since. `None`: these are not known, or too many.
+    fn look_at_new(&self, id: FileId, mut known: Looked) -> Option<Option<Looked>> {
+        for _ in 0..ROUNDS {
+            let now = Looked { newest: self.newest()?, at: Instant::now() };
+            // The numbers have begun again if the newest is a low one.
+            if now.newest.checked_sub(known.newest)? > NEW_MAX {
+                return None;
+            }
+            if now.newest == known.newest {
+                return Some(Some(now));
+            }
+            let is_alone = |number: u32| {
+                let is_own = fs::exists(format!("/proc/self/task/{number}")).unwrap_or(false);
+                is_own || look_at(format!("/proc/{number}").as_ref(), id) == Look::Absent
+            };
+            if !(known.newest + 1..=now.newest).all(is_alone) {
+                return Some(None);
+            }
+            known = now;
+        }
+        Some(Some(known))
+    }
+
+    fn newest(&self) -> Option<u32> {
+        let mut text = [0; 128];
+        let n = pread(self.newest.as_ref()?, &mut text, 0).ok()?;
+        newest_in(std::str::from_utf8(&text[..n]).ok()?)
+    }
+}
+
+/// Opens /proc/loadavg, if it is the kernel's own and about the processes that /proc shows: containers have
+/// something else there, which is late.
+fn open_newest() -> Option<Descriptor> {
+    const PROC: i64 = 0x9fa0;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = limits::open_kept(|| open("/proc/loadavg", flags, Mode::empty())).ok()?;
+    let is_the_kernels = fstatfs(&file).is_ok_and(|system| system.f_type as i64 == PROC);
+    let own = std::process::id().to_string();
+    let is_ours = fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str());
+    (is_the_kernels && is_ours).then_some(file)
+}
+
+fn newest_in(loadavg: &str) -> Option<u32> {
+    loadavg.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
+fn have_open(id: FileId) -> bool {
     let own = std::process::id().to_string();
     let Ok(mut processes) = limits::open_briefly(|| fs::read_dir("/proc")) else { return true };
     processes.any(|process| {

@@ -160,13 +160,14 @@ impl ObjectTable {
         guards: &Arc<Guards>,
     ) -> Result<(StoreFile, Guard), OpenError> {
         let open = || StoreFile::open(origin.path().as_ref(), writable, self.inject.clone());
-        if writable {
+        if writable && !guards.was_alone(origin.id()) {
             // Before we have it open, too: then it is known best who else has.
             let guard = guards.watch(origin).ok_or(OpenError::NotAlone)?;
             return Ok((open()?, guard));
         }
+        // Each opening of a watched file waits for the thread that answers, ours, too.
         let file = open()?;
-        let lease = guards.lease(file.id(), file.as_fd());
+        let lease = if writable { None } else { guards.lease(file.id(), file.as_fd()) };
         let guard = lease.or_else(|| guards.watch(origin)).ok_or(OpenError::NotAlone)?;
         Ok((file, guard))
     }
