@@ -1,5 +1,7 @@
 /* Anonymous memory and private copies of a file's pages, more than the budget has.
  *   memory arrays MIB      threads fill an array and check it, twice
+ *   memory limited MIB     arrays, also of a child, of a program that may not write large files any more
+ *   memory limited_first MIB  the same, of one that limits itself before it has any memory
  *   memory allocator MIB   reserves, commits, purges and releases as allocators do
  *   memory hints MIB       a heap at an address of the program's choice
  *   memory advised MIB     an array that the program puts out by itself, beside another one
@@ -12,6 +14,7 @@
  *   memory copies FILE     a private mapping that is stored to; the file stays as it is
  * MIB: of memory, a quarter of which nothing makes smaller. */
 #include "common.h"
+#include <sys/resource.h>
 
 #define THREADS 4
 #define WORDS (PAGE / sizeof(uint64_t))
@@ -77,6 +80,46 @@ static void arrays(size_t bytes)
         pthread_join(ids[i], NULL);
     check(array, 0, array_words, 2);
     SYS(munmap(array, bytes));
+}
+
+static volatile sig_atomic_t xfsz;
+
+static void count_xfsz(int sig)
+{
+    (void)sig;
+    xfsz++;
+}
+
+static void limited(size_t bytes, bool first)
+{
+    static const rlim_t most = 8 * MIB;
+    struct sigaction action = {.sa_handler = count_xfsz};
+    SYS(sigaction(SIGXFSZ, &action, NULL));
+    if (!first)
+        fill(map(MIB, PROT_READ | PROT_WRITE, 0), 0, MIB / 8, 1);
+    struct rlimit limit, after;
+    SYS(getrlimit(RLIMIT_FSIZE, &limit));
+    limit.rlim_cur = most;
+    if (!first)
+        limit.rlim_max = most;
+    SYS(setrlimit(RLIMIT_FSIZE, &limit));
+    arrays(bytes);
+    fflush(stdout);
+    pid_t child = SYS(fork());
+    if (child == 0)
+        arrays(bytes);
+    SYS(getrlimit(RLIMIT_FSIZE, &after));
+    CHECK(after.rlim_cur == limit.rlim_cur && after.rlim_max == limit.rlim_max, "the limit is %llu, %llu",
+          (unsigned long long)after.rlim_cur, (unsigned long long)after.rlim_max);
+    CHECK(xfsz == 0, "memory has raised SIGXFSZ");
+    int fd = (int)SYS(open("/var/tmp", O_RDWR | O_TMPFILE, 0600));
+    SYS_FAILS(pwrite(fd, "x", 1, (off_t)most), EFBIG);
+    CHECK(xfsz == 1, "the limit is there");
+    if (child == 0)
+        _exit(0);
+    int status;
+    SYS(waitpid(child, &status, 0));
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %#x", status);
 }
 
 static void allocator(size_t bytes)
@@ -408,6 +451,10 @@ int main(int argc, char **argv)
     size_t bytes = (size_t)atol(argv[2]) * MIB;
     if (strcmp(argv[1], "arrays") == 0)
         arrays(bytes);
+    else if (strcmp(argv[1], "limited") == 0)
+        limited(bytes, false);
+    else if (strcmp(argv[1], "limited_first") == 0)
+        limited(bytes, true);
     else if (strcmp(argv[1], "allocator") == 0)
         allocator(bytes);
     else if (strcmp(argv[1], "hints") == 0)

@@ -30,6 +30,18 @@ fn arrays(variant: Variant) {
 }
 behaviour!(arrays: m16, m64, copy, threads);
 
+/// A limit on files that the program sets for its own does not hold for the swap file.
+fn limited(variant: Variant) {
+    was_out(&memory(&Scratch::new(), variant, "limited", "96"));
+}
+behaviour!(limited: m16, copy, threads);
+
+/// Nor if it is there before the swap file.
+fn limited_first(variant: Variant) {
+    was_out(&memory(&Scratch::new(), variant, "limited_first", "96"));
+}
+behaviour!(limited_first: m16, copy);
+
 /// Nothing is said about swap: there is four times the budget.
 fn by_default(variant: Variant) {
     let mib = 3 * variant.memory_mib;

@@ -33,6 +33,9 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+/// A multiple of the blocks of all file systems.
+const HOLE_UNIT: u64 = 2 << 20;
+
 /// A file's identity: device and inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
@@ -140,12 +143,14 @@ impl StoreFile {
         Ok(file)
     }
 
-    /// A new, empty file without a name, in the directory `dir`, that only its owner may read: it is gone
-    /// when it is closed, whatever ends the process. As for [`StoreFile::open`] in all else.
+    /// A new file without a name, in the directory `dir`, that only its owner may read: it is gone when it is
+    /// closed, whatever ends the process. It has `bytes` bytes, of which none takes room yet, so that it can
+    /// be written up to there whatever the program's limit on files is by then; fewer if the kernel refuses
+    /// that. As for [`StoreFile::open`] in all else.
     ///
     /// # Errors
     /// What open(2) says, of the directory or of its file system.
-    pub fn temporary(dir: &Path, inject: Option<Arc<Inject>>) -> Result<StoreFile, Errno> {
+    pub fn temporary(dir: &Path, bytes: u64, inject: Option<Arc<Inject>>) -> Result<StoreFile, Errno> {
         may_block();
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
@@ -158,6 +163,8 @@ impl StoreFile {
             made => made?,
         };
         let file = Descriptor::from(file);
+        // What it cannot have, writes find out.
+        let _ = limits::with_highest_file_limit(|limit| set_size(&file, bytes, limit));
         StoreFile::open(Path::new(&file.proc_path()), true, inject)
     }
 
@@ -277,7 +284,7 @@ impl StoreFile {
                 if direct.writes.load(Ordering::Relaxed) && !(verdict.no_direct || verdict.short) =>
             {
                 if limits::is_beyond_file_limit(offset + len as u64) {
-                    0
+                    if self.write_mapped(&parts, offset).is_ok() { len } else { 0 }
                 } else {
                     direct.write_vectored(&parts, offset)
                 }
@@ -335,12 +342,12 @@ impl StoreFile {
         // Asked before, so that the kernel sends no signal for it: the file is as long already, so the limit
         // is not what the program meant.
         if limits::is_beyond_file_limit(offset + bytes.len() as u64) {
-            return self.write_mapped(bytes, offset);
+            return self.write_mapped(&[bytes], offset);
         }
         match self.write_allowed(bytes, offset, verdict) {
             // The program has set its limit just now. The signal is blocked on our threads, and for this one
             // alone.
-            Err(Errno::FBIG) => self.write_mapped(bytes, offset),
+            Err(Errno::FBIG) => self.write_mapped(&[bytes], offset),
             result => result,
         }
     }
@@ -359,9 +366,9 @@ impl StoreFile {
         Ok(())
     }
 
-    fn write_mapped(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
-        let result = mapped::write(self.buffered.as_fd(), bytes, offset);
-        self.drop_cache(offset, bytes.len() as u64);
+    fn write_mapped(&self, parts: &[&[u8]], offset: u64) -> Result<(), Errno> {
+        let result = mapped::write(self.buffered.as_fd(), parts, offset);
+        self.drop_cache(offset, parts.iter().map(|bytes| bytes.len() as u64).sum());
         result
     }
 
@@ -546,6 +553,20 @@ fn direct_align(fd: &Descriptor) -> Option<u64> {
 
 fn open_at(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     retry(|| fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))
+}
+
+/// Gives an empty file `bytes` bytes that take no room, of which the program's limit allows `limit`.
+fn set_size(file: &Descriptor, bytes: u64, limit: u64) -> Result<(), Errno> {
+    // Beyond the limit the kernel would send a signal.
+    let allowed = bytes.min(limit);
+    retry(|| fs::ftruncate(file, allowed))?;
+    if allowed == 0 || allowed == bytes {
+        return Ok(());
+    }
+    // A hole that is put before what is there makes the file longer, too, and no limit is asked. Not all file
+    // systems can do that; those that can want whole blocks of their own.
+    let hole = (bytes - allowed).next_multiple_of(HOLE_UNIT);
+    retry(|| fs::fallocate(file, fs::FallocateFlags::INSERT_RANGE, 0, hole))
 }
 
 /// A file that has had a name for a moment.

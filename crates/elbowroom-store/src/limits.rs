@@ -37,12 +37,20 @@ const PATIENCE: Duration = Duration::from_millis(100);
 static TURN: AtomicU32 = AtomicU32::new(0);
 /// The process that the rest is about.
 static KNOWN_OF: AtomicU32 = AtomicU32::new(0);
-/// How many calls need the raised limit now.
-static RAISERS: AtomicU32 = AtomicU32::new(0);
-/// How many calls need the program's own limit now.
+/// How many calls need the program's own limits now.
 static KEEPERS: AtomicU32 = AtomicU32::new(0);
-/// The program's own soft limit, while it is raised.
-static OWN_SOFT: AtomicU64 = AtomicU64::new(0);
+
+static DESCRIPTORS: Raisable = Raisable::new(Resource::Nofile);
+static FILE_SIZE: Raisable = Raisable::new(Resource::Fsize);
+
+/// A limit that is raised for a moment.
+struct Raisable {
+    resource: Resource,
+    /// How many calls need it raised now.
+    raisers: AtomicU32,
+    /// The program's own soft and hard limit, while it is raised; `u64::MAX`: none.
+    own: [AtomicU64; 2],
+}
 
 /// Opens a file that is kept open.
 ///
@@ -107,7 +115,7 @@ pub(crate) fn with_room<T>(fd: BorrowedFd<'_>, call: impl Fn() -> T) -> Option<T
 /// The program's own soft limit, if it is not raised now.
 fn own_soft() -> Option<u64> {
     let _turn = Turn::take();
-    let is_own = RAISERS.load(Ordering::Relaxed) == 0;
+    let is_own = DESCRIPTORS.raisers.load(Ordering::Relaxed) == 0;
     is_own.then(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
@@ -119,6 +127,18 @@ fn own_soft() -> Option<u64> {
 pub fn with_own_limit<T>(call: impl FnOnce() -> T) -> T {
     let _keeper = Keeper::new();
     call()
+}
+
+/// Makes a call that gives a file of our own a size, which may be beyond what the program may write. It is
+/// told how many bytes the kernel allows.
+pub(crate) fn with_highest_file_limit<T>(call: impl FnOnce(u64) -> T) -> T {
+    let _raised = Raised::new(&FILE_SIZE);
+    call(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX))
+}
+
+/// How large a file of our own can be made, as far as the user says; `None`: no limit.
+pub(crate) fn highest_file_limit() -> Option<u64> {
+    getrlimit(Resource::Fsize).maximum
 }
 
 /// Whether the kernel would refuse to write up to this byte of a file, and send a signal for it.
@@ -145,7 +165,8 @@ impl Turn {
             thread::yield_now();
         }
         if KNOWN_OF.swap(this, Ordering::Relaxed) != this {
-            RAISERS.store(0, Ordering::Relaxed);
+            DESCRIPTORS.raisers.store(0, Ordering::Relaxed);
+            FILE_SIZE.raisers.store(0, Ordering::Relaxed);
             KEEPERS.store(0, Ordering::Relaxed);
         }
         Self
@@ -158,14 +179,15 @@ impl Drop for Turn {
     }
 }
 
-/// While it lives, the limit is the program's own.
+/// While it lives, the limits are the program's own.
 struct Keeper;
 
 impl Keeper {
     fn new() -> Self {
         loop {
             let turn = Turn::take();
-            if RAISERS.load(Ordering::Relaxed) == 0 {
+            let raisers = [&DESCRIPTORS, &FILE_SIZE].map(|limit| limit.raisers.load(Ordering::Relaxed));
+            if raisers == [0, 0] {
                 KEEPERS.fetch_add(1, Ordering::Relaxed);
                 return Self;
             }
@@ -182,21 +204,21 @@ impl Drop for Keeper {
     }
 }
 
-/// While it lives, the soft limit on descriptors is as high as the hard one.
-struct Raised;
+/// While it lives, a soft limit is as high as the hard one.
+struct Raised(&'static Raisable);
 
 impl Raised {
     /// `None`: it is so in any case, or cannot be had now.
-    fn new() -> Option<Self> {
+    fn new(limit: &'static Raisable) -> Option<Self> {
         let mut until = None;
         loop {
             let turn = Turn::take();
             if KEEPERS.load(Ordering::Relaxed) == 0 {
-                if RAISERS.load(Ordering::Relaxed) == 0 {
-                    OWN_SOFT.store(raise()?, Ordering::Relaxed);
+                if limit.raisers.load(Ordering::Relaxed) == 0 {
+                    limit.raise()?;
                 }
-                RAISERS.fetch_add(1, Ordering::Relaxed);
-                return Some(Self);
+                limit.raisers.fetch_add(1, Ordering::Relaxed);
+                return Some(Self(limit));
             }
             drop(turn);
             if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
@@ -210,47 +232,65 @@ impl Raised {
 impl Drop for Raised {
     fn drop(&mut self) {
         let _turn = Turn::take();
-        if RAISERS.fetch_sub(1, Ordering::Relaxed) == 1 {
-            lower(OWN_SOFT.load(Ordering::Relaxed));
+        if self.0.raisers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.lower();
         }
     }
 }
 
 /// Makes a call while the soft limit on descriptors is as high as the hard one.
 fn raised<T>(call: impl Fn() -> T) -> T {
-    let _raised = Raised::new();
+    let _raised = Raised::new(&DESCRIPTORS);
     call()
 }
 
-/// The limit with the highest soft limit.
-fn highest(limit: &Rlimit) -> Rlimit {
-    // A number must fit into an int.
-    let top = limit.maximum.unwrap_or(u64::MAX).min(i32::MAX as u64);
-    Rlimit { current: Some(top), maximum: limit.maximum }
-}
-
-/// Raises the soft limit, and gives what it was. `None`: it is as high already, or may not be changed.
-fn raise() -> Option<u64> {
-    let before = getrlimit(Resource::Nofile);
-    let (own, high) = (before.current?, highest(&before));
-    if high.current.is_none_or(|top| own >= top) {
-        return None;
+impl Raisable {
+    const fn new(resource: Resource) -> Self {
+        Self { resource, raisers: AtomicU32::new(0), own: [AtomicU64::new(0), AtomicU64::new(0)] }
     }
-    prlimit(None, Resource::Nofile, high).ok().map(|_| own)
-}
 
-/// Puts the program's own soft limit back. Not if it was changed past us since.
-fn lower(own: u64) {
-    let found = getrlimit(Resource::Nofile);
-    let own = Rlimit { current: Some(own), maximum: found.maximum };
-    if found != highest(&found) {
-        return;
+    /// What it can be raised to: what is best first.
+    fn highest(&self, limit: &Rlimit) -> [Rlimit; 2] {
+        let soft = match self.resource {
+            // A number must fit into an int.
+            Resource::Nofile => Some(limit.maximum.unwrap_or(u64::MAX).min(i32::MAX as u64)),
+            _ => limit.maximum,
+        };
+        let as_hard = Rlimit { current: soft, maximum: limit.maximum };
+        // Nothing of ours needs more descriptors than the user allows. How large our files are he has said
+        // apart; that needs CAP_SYS_RESOURCE.
+        let without = Rlimit { current: None, maximum: None };
+        if self.resource == Resource::Fsize { [without, as_hard] } else { [as_hard.clone(), as_hard] }
     }
-    // Putting a lower limit back cannot fail.
-    if let Ok(replaced) = prlimit(None, Resource::Nofile, own)
-        && replaced != found
-    {
-        let _ = prlimit(None, Resource::Nofile, replaced);
+
+    /// Raises it. `None`: it is as high already, or may not be changed.
+    fn raise(&self) -> Option<()> {
+        let before = getrlimit(self.resource);
+        let own = before.current?;
+        let higher = |limit: &Rlimit| limit.current.is_none_or(|top| own < top);
+        let raised = self.highest(&before).into_iter().filter(higher);
+        raised.map(|limit| prlimit(None, self.resource, limit)).find(Result::is_ok)?.ok()?;
+        let own = [before.current, before.maximum].map(|limit| limit.unwrap_or(u64::MAX));
+        self.own.iter().zip(own).for_each(|(place, own)| place.store(own, Ordering::Relaxed));
+        Some(())
+    }
+
+    /// Puts the program's own limit back. Not if it was changed past us since.
+    fn lower(&self) {
+        let found = getrlimit(self.resource);
+        if !self.highest(&found).contains(&found) {
+            return;
+        }
+        let own = self.own.each_ref().map(|own| own.load(Ordering::Relaxed));
+        let own = own.map(|own| (own != u64::MAX).then_some(own));
+        // The hard limit may have been lowered past us.
+        let maximum = if found.maximum.is_none() { own[1] } else { found.maximum };
+        // Putting a lower limit back cannot fail.
+        if let Ok(replaced) = prlimit(None, self.resource, Rlimit { current: own[0], maximum })
+            && replaced != found
+        {
+            let _ = prlimit(None, self.resource, replaced);
+        }
     }
 }
 

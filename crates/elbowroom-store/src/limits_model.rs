@@ -26,6 +26,10 @@ pub fn with_own_limit<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
+pub(crate) fn with_highest_file_limit<T>(call: impl FnOnce(u64) -> T) -> T {
+    call(u64::MAX)
+}
+
 pub(crate) fn is_beyond_file_limit(_end: u64) -> bool {
     false
 }

@@ -13,6 +13,8 @@ use std::os::fd::BorrowedFd;
 
 /// How much is mapped at once.
 const PIECE_BYTES: usize = 1 << 20;
+/// How many parts are copied at once: IOV_MAX.
+const PARTS_MAX: usize = 1024;
 #[cfg(target_arch = "x86_64")]
 const SYS_PROCESS_VM_WRITEV: c_long = 311;
 #[cfg(not(target_arch = "x86_64"))]
@@ -28,35 +30,42 @@ struct IoVec {
     len: usize,
 }
 
-/// Writes `bytes` to `offset` of a file that is at least that long. EFBIG if that cannot be done here: what
-/// write(2) would have said.
-pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < bytes.len() {
-        let at = offset + done as u64;
-        let skip = (at % PAGE_SIZE as u64) as usize;
-        let len = (bytes.len() - done).min(PIECE_BYTES);
-        write_piece(fd, &bytes[done..done + len], at - skip as u64, skip)?;
-        done += len;
+/// Writes `parts`, which follow each other, to `offset` of a file that is at least that long. EFBIG if that
+/// cannot be done here: what write(2) would have said.
+pub(crate) fn write(fd: BorrowedFd<'_>, parts: &[&[u8]], offset: u64) -> Result<(), Errno> {
+    let mut at = offset;
+    let mut piece: Vec<IoVec> = Vec::new();
+    let mut piece_bytes = 0;
+    for bytes in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
+        if piece_bytes + bytes.len() > PIECE_BYTES || piece.len() == PARTS_MAX {
+            write_piece(fd, &piece, piece_bytes, at)?;
+            at += piece_bytes as u64;
+            piece.clear();
+            piece_bytes = 0;
+        }
+        piece.push(IoVec { base: bytes.as_ptr() as usize, len: bytes.len() });
+        piece_bytes += bytes.len();
     }
-    Ok(())
+    if piece_bytes == 0 { Ok(()) } else { write_piece(fd, &piece, piece_bytes, at) }
 }
 
-fn write_piece(fd: BorrowedFd<'_>, bytes: &[u8], page: u64, skip: usize) -> Result<(), Errno> {
-    let (len, prot) = (skip + bytes.len(), ProtFlags::READ | ProtFlags::WRITE);
+/// The parts point to slices that are borrowed by the caller.
+fn write_piece(fd: BorrowedFd<'_>, parts: &[IoVec], bytes: usize, at: u64) -> Result<(), Errno> {
+    let skip = (at % PAGE_SIZE as u64) as usize;
+    let page = at - skip as u64;
+    let (len, prot) = (skip + bytes, ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new mapping, wherever the kernel puts it, of which only the address is used.
     let mapped = unsafe { mmap(aside() as *mut _, len, prot, MapFlags::SHARED, fd, page) };
     let mapped = mapped.map_err(|_| Errno::FBIG)?;
-    let from = IoVec { base: bytes.as_ptr() as usize, len: bytes.len() };
-    let to = IoVec { base: mapped as usize + skip, len: bytes.len() };
+    let (from, count) = (parts.as_ptr(), parts.len() as c_ulong);
+    let to = IoVec { base: mapped as usize + skip, len: bytes };
     let (one, flags): (c_ulong, c_ulong) = (1, 0);
     let this: c_int = getpid().as_raw_nonzero().get();
-    // SAFETY: (1) the arguments are those of process_vm_writev(2), each list being of one part; (2) what is
-    // written is the mapping just made, which nobody else knows, and what is read is a slice.
-    let copied = unsafe {
-        syscall(SYS_PROCESS_VM_WRITEV, c_long::from(this), &raw const from, one, &raw const to, one, flags)
-    };
+    // SAFETY: (1) the arguments are those of process_vm_writev(2), the second list being of one part; (2) what
+    // is written is the mapping just made, which nobody else knows, and what is read are slices.
+    let copied =
+        unsafe { syscall(SYS_PROCESS_VM_WRITEV, c_long::from(this), from, count, &raw const to, one, flags) };
     // SAFETY: made above, and nothing points to it any more.
     let _ = unsafe { munmap(mapped, len) };
-    if copied == bytes.len() as c_long { Ok(()) } else { Err(Errno::FBIG) }
+    if copied == bytes as c_long { Ok(()) } else { Err(Errno::FBIG) }
 }

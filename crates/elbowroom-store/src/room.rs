@@ -1,9 +1,9 @@
 //! What a directory offers to a swap file.
 
 use crate::file::StoreFile;
+use crate::limits;
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use rustix::fs;
-use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
 /// What a directory offers to a swap file, as far as can be seen without writing one.
@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct Room {
     /// So much of the file system is free for this user, in bytes; `u64::MAX`: it does not say.
     pub free_bytes: u64,
-    /// No file of this process may be larger, in bytes (RLIMIT_FSIZE); `None`: no limit.
+    /// No file of this process can be made larger, in bytes (the hard RLIMIT_FSIZE); `None`: no limit.
     pub file_limit_bytes: Option<u64>,
     /// The file system bypasses the kernel's page cache (O_DIRECT).
     pub direct: bool,
@@ -25,14 +25,14 @@ impl Room {
     /// # Errors
     /// What open(2) says, of the directory or of its file system.
     pub fn look(dir: &Path) -> Result<Room, Errno> {
-        let file = StoreFile::temporary(dir, None)?;
+        let file = StoreFile::temporary(dir, 0, None)?;
         let (system, space) = (fs::statfs(dir)?, fs::statvfs(dir)?);
         // What is in no file system with blocks, as FUSE may have it, has sizes of zero.
         let free_bytes =
             if space.f_blocks == 0 { u64::MAX } else { space.f_bavail.saturating_mul(space.f_frsize) };
         Ok(Room {
             free_bytes,
-            file_limit_bytes: getrlimit(Resource::Fsize).current,
+            file_limit_bytes: limits::highest_file_limit(),
             direct: file.direct(),
             in_memory: matches!(system.f_type as u64, TMPFS | RAMFS),
         })

@@ -11,6 +11,7 @@ use crate::space::{Space, Spaces};
 use elbowroom_machine::Errno;
 use elbowroom_store::{Handed, Lifeline, StoreFile, reactor_of_child};
 use elbowroom_sync::atomic::Ordering;
+use std::path::PathBuf;
 
 /// Threads of a manager that work by themselves: flusher, watchdog, supplier.
 const HELPERS: usize = 3;
@@ -101,7 +102,8 @@ impl Manager<Host> {
         core.mmu.renew()?;
         core.quiet.renew(&core.locks);
         let dir = core.config.swap_dir.as_ref().filter(|_| core.swap.has_file());
-        core.swap.renew(dir.map(|dir| StoreFile::temporary(dir, core.swap.faults())).transpose()?);
+        let new = |dir: &PathBuf| StoreFile::temporary(dir, core.config.swap, core.swap.faults());
+        core.swap.renew(dir.map(new).transpose()?);
         core.is_child.store(true, Ordering::Release);
         let mm = core.spaces.of(0).ok_or(Errno::INVAL)?;
         let space = Space { core: core.clone(), mm, base: 0 };

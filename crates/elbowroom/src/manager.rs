@@ -74,7 +74,7 @@ impl<P: Platform> Manager<P> {
         let locking = if config.ablation.narrow_file_lock { FileLocking::Narrow } else { FileLocking::Wide };
         let swap_file = match &config.swap_dir {
             Some(dir) if config.swap > 0 => {
-                let made = StoreFile::temporary(dir, inject.clone());
+                let made = StoreFile::temporary(dir, config.swap, inject.clone());
                 let file = made.map_err(|error| StartError::SwapFile(dir.clone(), error))?;
                 let cipher = config.swap_encrypt.then(Cipher::new).transpose();
                 Some((Arc::new(file), cipher.map_err(|error| StartError::SwapKey(error.to_string()))?))

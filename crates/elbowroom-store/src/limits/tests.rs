@@ -122,3 +122,40 @@ fn a_long_call_with_the_own_limit_holds_nobody_up() {
         assert_eq!(raised(soft), 200);
     });
 }
+
+#[test]
+fn a_file_of_our_own_gets_its_size_under_a_low_limit() {
+    alone("a_file_of_our_own_gets_its_size_under_a_low_limit", 100, 200, || {
+        let own = Rlimit { current: Some(4096), maximum: getrlimit(Resource::Fsize).maximum };
+        rustix::process::setrlimit(Resource::Fsize, own.clone()).unwrap();
+        let dir = std::env::temp_dir();
+        let file = crate::StoreFile::temporary(&dir, 1 << 20, None).unwrap();
+        assert_eq!(file.stat().unwrap().size, 1 << 20);
+        assert_eq!(getrlimit(Resource::Fsize), own, "as before");
+        with_own_limit(|| {
+            let file = crate::StoreFile::temporary(&dir, 1 << 20, None).unwrap();
+            // As large as may be, and no signal; or larger where the file system puts a hole in front.
+            let size = file.stat().unwrap().size;
+            assert!(size == 4096 || size >= 1 << 20, "{size}");
+        });
+        // What is written beyond the limit goes where it belongs, in one part or several.
+        let extents = [7, 8, 9].map(|byte| {
+            let mut extent = crate::test_extent::extent(0);
+            extent.bytes_mut().fill(byte);
+            extent
+        });
+        let parts: Vec<_> = extents.iter().map(|extent| (extent, 0..4096)).collect();
+        file.write_vectored(&parts, 8192).unwrap();
+        file.write(&extents[2], 0..100, 5).unwrap();
+        let mut found = vec![0; 8192 + 3 * 4096];
+        assert_eq!(file.read_buffered(&mut found, 0), Ok(found.len()));
+        for (at, byte) in found.iter().enumerate() {
+            let expected = match at {
+                5..105 => 9,
+                0..8192 => 0,
+                _ => 7 + ((at - 8192) / 4096) as u8,
+            };
+            assert_eq!(*byte, expected, "byte {at}");
+        }
+    });
+}

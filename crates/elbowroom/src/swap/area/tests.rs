@@ -19,7 +19,7 @@ fn arena() -> (SoftMmu, Groups) {
 
 /// An area for so many pages, with a file.
 fn with_file(limit: u64) -> Swap {
-    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), None).unwrap());
+    let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), 0, None).unwrap());
     Swap::new(&LockStats::new(), limit, [64, 8], Some((file, None)), true)
 }
 
@@ -385,7 +385,7 @@ fn a_child_gives_pages_of_its_own_file_back_only() {
     assert_eq!(take(&swap, 4), 0..4);
     let slots: Vec<_> = (0..4).map(|page| swap.keep_in_file(Spot::whole(page), 0, 1).unwrap()).collect();
     let ancestor = swap.place(3).unwrap();
-    swap.renew(Some(StoreFile::temporary(&std::env::temp_dir(), None).unwrap()));
+    swap.renew(Some(StoreFile::temporary(&std::env::temp_dir(), 0, None).unwrap()));
     assert!(Arc::ptr_eq(&swap.place(3).unwrap().0, &ancestor.0));
     assert_eq!(swap.file_pages(), 0);
     let own = take(&swap, 4);
