@@ -172,13 +172,15 @@ impl Guards {
     pub fn watch(self: &Arc<Self>, origin: &Origin) -> Option<Guard> {
         let fanotify = self.fanotify.as_ref().filter(|_| limits::is_room(origin.as_fd()))?;
         let watched = limits::open_kept(|| fcntl_dupfd_cloexec(origin.as_fd(), 0)).ok()?;
+        // Who has opened the file and let it go before is no reason.
+        self.known(origin.id());
         let guard = {
             // With the lock: a watch that ends meanwhile must not take the mark away.
             let mut state = self.state.lock();
             fanotify.mark(origin.as_fd()).ok()?;
             self.enter(&mut state, origin.id(), Kind::Watch, Some(watched))
         };
-        // From now on whoever opens the file waits for us. Who has opened it before?
+        // From now on whoever opens the file waits for us. Who has opened it before, if not just now?
         let looked = self.others.look(origin.id(), self.known(origin.id()))?;
         let mut state = self.state.lock();
         let entry = state.guards.get_mut(&guard.number).filter(|entry| !entry.broken);

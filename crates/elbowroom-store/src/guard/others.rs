@@ -119,10 +119,10 @@ impl Others {
             if now.newest == known.newest {
                 return Some(Some(now));
             }
-            let is_alone = |number: u32| {
-                let is_own = fs::exists(format!("/proc/self/task/{number}")).unwrap_or(false);
-                is_own || look_at(format!("/proc/{number}").as_ref(), id) == Look::Absent
-            };
+            let is_own = |number: u32| fs::exists(format!("/proc/self/task/{number}")).unwrap_or(false);
+            let is_absent = |number: u32| look_at(format!("/proc/{number}").as_ref(), id) == Look::Absent;
+            // Asked again: a thread of ours that is just being made is not among them at once.
+            let is_alone = |number: u32| is_own(number) || is_absent(number) || is_own(number);
             if !(known.newest + 1..=now.newest).all(is_alone) {
                 return Some(None);
             }
@@ -266,4 +266,22 @@ fn may_look_everywhere() -> bool {
     effective
         .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
         .is_some_and(|bits| bits & 1 << CAP_SYS_PTRACE != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_process_has_the_highest_number() {
+        assert_eq!(newest_in("0.20 0.18 0.12 1/80 11206\n"), Some(11206));
+        assert_eq!(newest_in("0.20 0.18 0.12 1/80"), None);
+        let others = Others::new();
+        let Some(before) = others.newest() else { return };
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let after = others.newest().unwrap();
+        // The numbers may have begun again.
+        assert!(after >= child.id() || after < before, "{before}, {}, {after}", child.id());
+        child.wait().unwrap();
+    }
 }

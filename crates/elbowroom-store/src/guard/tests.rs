@@ -159,6 +159,62 @@ fn who_has_it_open_already_is_found() {
     drop(second);
 }
 
+#[test]
+fn what_a_look_has_found_is_used_until_somebody_else_may_have_the_file() {
+    let running = Running::start();
+    let guards = &running.guards;
+    if guards.fanotify.is_none() {
+        return skipped("fanotify with permission events needs CAP_SYS_ADMIN");
+    }
+    let path = new_file();
+    let (id, origin) = (id_of(path.as_file()), origin_of(path.as_file()));
+    let map_again = || guards.watch(&origin).map(drop).is_some();
+    assert!(!guards.was_alone(id), "nobody has looked");
+    // The machine may be slower than what is known lasts.
+    let until = Instant::now() + LONG;
+    while !(map_again() && guards.was_alone(id)) {
+        assert!(Instant::now() < until, "each look takes too long, or is of no use");
+    }
+    // Our own opens tell nothing.
+    drop(File::open(path.path()).unwrap());
+    assert!(map_again());
+    let until = Instant::now() + LONG;
+    while guards.known(id).is_none() {
+        assert!(map_again() && Instant::now() < until, "what was known is lost");
+    }
+    assert!(shell("cat \"$1\"", path.path()).wait().unwrap().success(), "nobody is waited for");
+    assert!(guards.known(id).is_none(), "somebody has opened it");
+    assert!(map_again(), "and has let it go");
+    for _ in 0..3 {
+        assert!(map_again());
+        let mut heir = sleeper(path.as_file(), |_| {});
+        assert!(!map_again(), "a child has it, and has not opened it");
+        heir.kill().unwrap();
+        heir.wait().unwrap();
+        assert!(map_again(), "the child is gone");
+    }
+}
+
+#[test]
+fn what_is_known_of_many_files_is_forgotten() {
+    let running = Running::start();
+    let guards = &running.guards;
+    if guards.fanotify.is_none() {
+        return skipped("fanotify with permission events needs CAP_SYS_ADMIN");
+    }
+    let files: Vec<_> = (0..LEFT_MAX + 10).map(|_| new_file()).collect();
+    for file in &files {
+        drop(guards.watch(&origin_of(file.as_file())).expect("nobody else has it"));
+        assert!(guards.state.lock().left.len() <= LEFT_MAX);
+    }
+    let until = Instant::now() + LONG;
+    while !guards.state.lock().left.is_empty() {
+        assert!(Instant::now() < until, "what is known is kept for ever");
+        std::thread::sleep(SOON);
+        guards.forget();
+    }
+}
+
 fn process(pid: u32) -> std::path::PathBuf {
     format!("/proc/{pid}").into()
 }
