@@ -1,4 +1,5 @@
-//! The C programs of `tests/programs` and `tests/cases`, compiled when they are first needed and kept for later runs.
+//! The C programs of `tests/programs` and `tests/cases`, compiled when they are first needed and kept for
+//! later runs.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;

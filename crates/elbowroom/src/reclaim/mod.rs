@@ -1,8 +1,8 @@
 //! Making frames free: second chances, eviction, and what a refault means.
 //!
 //! Who gets frames, and the thread that keeps some at hand, are in [`mod@supply`]; what is special about
-//! anonymous memory is in [`mod@anon`], and what becomes of pages of zeros in [`mod@zeros`]. Nothing here waits: a locked or held folio is passed over, a dirty
-//! one is handed to the flusher.
+//! anonymous memory is in [`mod@anon`], and what becomes of pages of zeros in [`mod@zeros`]. Nothing here
+//! waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
 mod anon;
 mod supply;
