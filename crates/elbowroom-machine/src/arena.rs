@@ -1,15 +1,18 @@
 //! The arena: the physical memory of a manager.
 //!
 //! One private anonymous reservation, populated block by block ahead of need ([`Arena::grow`]) and never
-//! beyond its size. With [`crate::Mover::Move`] a populated block is registered with the userfaultfd, because
-//! the way home of a page is a MOVE whose destination must be registered; so nobody may touch the home of a
-//! page that is away.
+//! beyond its size, in a few [`lanes`] at the same time. With [`crate::Mover::Move`] a populated block is
+//! registered with the userfaultfd, because the way home of a page is a MOVE whose destination must be
+//! registered; so nobody may touch the home of a page that is away.
 
+mod lanes;
+
+use self::lanes::{Claim, Lanes};
 use crate::buddy::Buddy;
 use crate::uffd::{Protection, Uffd};
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
-use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex, time::Duration};
+use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex, thread, time::Duration};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 use std::ops::Range;
@@ -32,26 +35,22 @@ pub(crate) struct Arena {
     /// Frames that there are addresses for.
     capacity: usize,
     state: Mutex<State>,
-    /// A turn of growing it has ended.
+    /// A block has its memory, or could not get any.
     grown: Condvar,
     populated: AtomicUsize,
-    /// What `state` says, for who only wants to know about: frames that are free, `claimed` and `limit`.
+    /// What `state` says, for who only wants to know about: frames that are free, and those that can be
+    /// populated still.
     free: AtomicUsize,
-    claimed: AtomicUsize,
-    limit: AtomicUsize,
+    ungrown: AtomicUsize,
     /// Frames that were given up.
     withheld: AtomicUsize,
 }
 
 struct State {
     buddy: Buddy,
-    /// Frames below this one are populated or being populated.
-    claimed: usize,
-    /// No frame from this one on is ever populated.
-    limit: usize,
-    /// Whether a thread populates a block.
-    growing: bool,
-    /// How often that has ended.
+    /// What is populated, and by how many threads.
+    lanes: Lanes,
+    /// How often a thread has ended populating a block.
     turn: u64,
     /// Frames that somebody has had: the others are all zeros, as the kernel gave them.
     used: Vec<u64>,
@@ -100,9 +99,7 @@ impl Arena {
         let used = vec![0; frames.div_ceil(64)];
         let state = State {
             buddy: Buddy::default(),
-            claimed: 0,
-            limit: frames,
-            growing: false,
+            lanes: Lanes::new(frames, BLOCK_PAGES, thread::parallelism()),
             turn: 0,
             used,
             unbacked: Vec::new(),
@@ -115,8 +112,7 @@ impl Arena {
             grown: Condvar::new(),
             populated: AtomicUsize::new(0),
             free: AtomicUsize::new(0),
-            claimed: AtomicUsize::new(0),
-            limit: AtomicUsize::new(frames),
+            ungrown: AtomicUsize::new(frames),
             withheld: AtomicUsize::new(0),
         })
     }
@@ -133,8 +129,7 @@ impl Arena {
 
     fn publish(&self, state: &State) {
         self.free.store(state.buddy.free_frames() + state.unbacked.len(), Ordering::Relaxed);
-        self.claimed.store(state.claimed, Ordering::Relaxed);
-        self.limit.store(state.limit, Ordering::Relaxed);
+        self.ungrown.store(state.lanes.ungrown(), Ordering::Relaxed);
     }
 
     /// Whether a thread that has time should call [`Arena::grow`]: few frames are free, and the arena has not
@@ -145,7 +140,7 @@ impl Arena {
 
     /// Whether it has not reached its size. A guess: nothing is locked.
     pub(crate) fn can_grow(&self) -> bool {
-        self.claimed.load(Ordering::Relaxed) < self.limit.load(Ordering::Relaxed)
+        self.ungrown.load(Ordering::Relaxed) > 0
     }
 
     /// Frames that are free without growing, unbacked ones included. A guess: nothing is locked.
@@ -155,38 +150,35 @@ impl Arena {
 
     /// Whether one part in `one_in` of its size is free. A guess: nothing is locked.
     pub(crate) fn has_free(&self, one_in: usize) -> bool {
-        let rest = self.limit.load(Ordering::Relaxed).saturating_sub(self.claimed.load(Ordering::Relaxed));
+        let rest = self.ungrown.load(Ordering::Relaxed);
         (self.free.load(Ordering::Relaxed) + rest) * one_in >= self.frames()
     }
 
-    /// Populates one more block, or waits while somebody else does; `false` if the arena has reached its
-    /// size. Takes as long as it takes the kernel to clear 2 MiB: 0.1 ms where the memory is at hand, several
+    /// Populates one more block, or waits while others do; `false` if the arena has reached its size. Takes
+    /// as long as it takes the kernel to clear 2 MiB: 0.1 ms where the memory is at hand, several
     /// milliseconds where a hypervisor must find it first. Calls `between` after each request to the kernel
     /// that had mmap_lock.
     ///
-    /// One thread populates at a time. Two would only wait for each other: the advice for one block is for a
-    /// neighbour of the VMA in which the other is being cleared, so it waits for that, with mmap_lock; and
-    /// all of the program's mmap with it.
+    /// One thread populates in each lane at a time. Two that populate neighbours would only wait for each
+    /// other: the advice for one block is for a neighbour of the VMA in which the other is being cleared, so
+    /// it waits for that, with mmap_lock; and all of the program's mmap with it.
     ///
     /// # Errors
     /// The kernel's: no memory, or none that can be registered.
     pub(crate) fn grow(&self, register: Option<&Uffd>, between: impl Fn()) -> Result<bool, Errno> {
         let block = {
             let mut state = self.state.lock();
-            if state.growing {
-                let turn = state.turn;
-                while state.turn == turn {
-                    self.grown.wait_timeout(&mut state, GROWTH_BOUND);
+            match state.lanes.claim() {
+                Claim::Block(block) => block,
+                Claim::Busy => {
+                    let turn = state.turn;
+                    while state.turn == turn {
+                        self.grown.wait_timeout(&mut state, GROWTH_BOUND);
+                    }
+                    return Ok(true);
                 }
-                return Ok(true);
+                Claim::Nothing => return Ok(false),
             }
-            let start = state.claimed;
-            if start == state.limit {
-                return Ok(false);
-            }
-            state.growing = true;
-            state.claimed = (start + BLOCK_PAGES).min(state.limit);
-            start..state.claimed
         };
         // Ends the turn whatever happens, a panic too: others wait for it.
         let mut turn = Turn { arena: self, block, done: false };
@@ -262,25 +254,24 @@ impl Arena {
     /// # Errors
     /// The kernel's.
     pub(crate) fn renew(&self, uffd: &Uffd) -> Result<(), Errno> {
-        let claimed = self.state.lock().claimed;
-        if claimed == 0 {
-            return Ok(());
-        }
-        uffd.register(self.base..self.base + (claimed << PAGE_SHIFT), Protection::Writable)
+        let populated: Vec<_> = self.state.lock().lanes.ranges().collect();
+        let addresses = |frames: Range<usize>| {
+            self.base + (frames.start << PAGE_SHIFT)..self.base + (frames.end << PAGE_SHIFT)
+        };
+        populated.into_iter().try_for_each(|frames| uffd.register(addresses(frames), Protection::Writable))
     }
 
     /// Frames that can be allocated now or after growing.
     pub(crate) fn free_frames(&self) -> usize {
         let state = self.state.lock();
-        state.buddy.free_frames() + state.unbacked.len() + (state.limit - state.claimed)
+        state.buddy.free_frames() + state.unbacked.len() + state.lanes.ungrown()
     }
 
     /// Gives up at most so many free frames for good, for memory that something else needs: those without
     /// memory first. Tells how many it gave up.
     pub(crate) fn withhold(&self, most: usize) -> usize {
         let mut state = self.state.lock();
-        let ungrown = most.min(state.limit - state.claimed);
-        state.limit -= ungrown;
+        let ungrown = state.lanes.withhold(most);
         let empty = state.unbacked.len().min(most - ungrown);
         let kept = state.unbacked.len() - empty;
         state.unbacked.truncate(kept);
@@ -400,7 +391,7 @@ fn frame_number(frame: usize) -> u32 {
     u32::try_from(frame).expect("an arena has fewer than 2^32 frames: `new` sees to it")
 }
 
-/// The right to grow the arena, by a block that was claimed for it.
+/// The right to populate a block that was claimed for it.
 struct Turn<'a> {
     arena: &'a Arena,
     block: Range<usize>,
@@ -413,11 +404,9 @@ impl Drop for Turn<'_> {
         let mut state = self.arena.state.lock();
         if self.done {
             state.buddy.add(frame_number(self.block.start), frame_number(self.block.end));
-        } else {
-            // The next one to grow it tries this block again.
-            state.claimed = self.block.start;
         }
-        state.growing = false;
+        // If it has no memory, the next one to grow the arena tries this block again.
+        state.lanes.end(&self.block, self.done);
         state.turn += 1;
         self.arena.publish(&state);
         drop(state);
@@ -461,4 +450,44 @@ fn reserve_by(len: usize, start: usize, place: MapFlags) -> Result<usize, Errno>
         }
     }
     Ok(base as usize)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use elbowroom_sync::time::Instant;
+    use std::sync::Barrier;
+
+    /// Threads clear memory side by side, and each frame is there once. On one processor a thread is alone.
+    #[test]
+    fn threads_populate_different_blocks_at_the_same_time() {
+        const FRAMES: usize = 40 * BLOCK_PAGES;
+        let threads = thread::parallelism().min(2);
+        let arena = Arena::new(FRAMES, &LockStats::new()).unwrap();
+        let (met, began) = (Barrier::new(threads), Instant::now());
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    // All of them are in a block. If one of them had to wait for another one's end, neither
+                    // would come here again.
+                    let first = std::cell::Cell::new(true);
+                    let between = || {
+                        if first.take() {
+                            met.wait();
+                        }
+                    };
+                    while arena.grow(None, between).unwrap() {}
+                });
+            }
+        });
+        assert!(began.elapsed() < Duration::from_secs(60));
+        assert_eq!((arena.populated_frames(), arena.can_grow()), (FRAMES, false));
+        let all: Vec<_> = std::iter::from_fn(|| arena.alloc(0)).collect();
+        let mut homes: Vec<_> = all.iter().map(|extent| extent.home).collect();
+        homes.sort_unstable();
+        homes.dedup();
+        assert_eq!(homes.len(), FRAMES);
+        assert!(all.iter().all(|extent| extent.bytes().iter().all(|byte| *byte == 0)));
+        all.into_iter().for_each(|extent| arena.free(extent));
+    }
 }
