@@ -543,6 +543,11 @@ impl<P: Platform> Core<P> {
         frames as u64 + self.described_bytes()
     }
 
+    /// Bytes of frames that are in use now, and of what describes pages.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.peak_bytes().saturating_sub((self.mmu.frames_at_hand() * PAGE_SIZE) as u64)
+    }
+
     /// Bytes of what describes pages. It never shrinks: it is there for the next ones.
     fn described_bytes(&self) -> u64 {
         // The folio, its entry in a list, its places in the index, and what the allocator adds.

@@ -264,6 +264,7 @@ impl<P: Platform> Manager<P> {
         Stats {
             budget_bytes: core.config.memory,
             peak_bytes: core.peak_bytes(),
+            resident_bytes: core.resident_bytes(),
             pgfault: c.get(Event::FaultsMinor) + c.get(Event::FaultsMajor),
             pgmajfault: c.get(Event::FaultsMajor),
             faults_spurious: c.get(Event::FaultsSpurious),

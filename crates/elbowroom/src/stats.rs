@@ -202,6 +202,9 @@ pub struct Stats {
     pub budget_bytes: u64,
     /// The most memory that frames and what describes them have taken, in bytes.
     pub peak_bytes: u64,
+    /// Of the budget, what is in use now: pages in memory, mapped or not, compressed ones, and what describes
+    /// pages, in bytes. What /proc/self/status says of the process does not follow that.
+    pub resident_bytes: u64,
     /// Faults served, with and without I/O. Linux: the same name in /proc/vmstat.
     pub pgfault: u64,
     /// Of these, faults that waited for I/O. Linux: the same.
