@@ -93,8 +93,8 @@ impl<P: Platform> Faults<P> {
         denied
     }
 
-    /// Makes an access fail whose page is that of a folio, if the folio `is_there`, and the access is `wanted`
-    /// to fail when others can see that it does.
+    /// Makes an access fail whose page is that of a folio, if the folio `is_there`, and the access is still
+    /// `wanted` to fail when others can see that it does.
     fn deny_cached(
         &self,
         vma: &VmaGuard<'_>,

@@ -72,3 +72,33 @@ impl<P: Platform> Reclaim<P> {
         pages as usize
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use crate::{Advice, Config, Manager, MapRequest, Soft};
+    use elbowroom_machine::PAGE_SIZE;
+
+    const BUDGET: u64 = 16 << 20;
+
+    /// Beside a page of memory, which becomes nothing.
+    #[test]
+    fn a_copy_that_is_all_zeros_stays_in_the_place_of_the_files_page() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; PAGE_SIZE]).unwrap();
+        let config = Config { swap: BUDGET, ..Config::with_memory(BUDGET) };
+        let manager = Manager::<Soft>::start_on(config).unwrap();
+        let space = manager.create_space().unwrap();
+        let memory = MapRequest::private_memory(PAGE_SIZE);
+        let object = Some(manager.open(file.path(), true).unwrap());
+        let copy = space.map(MapRequest { object, ..MapRequest::private_memory(PAGE_SIZE) }).unwrap();
+        let memory = space.map(memory).unwrap();
+        let cpu = space.cpu();
+        for addr in [copy, memory] {
+            cpu.write(addr, &[0; PAGE_SIZE]).unwrap();
+            space.advise(addr, PAGE_SIZE, Advice::PageOut).unwrap();
+            assert_eq!(cpu.read_u64(addr), Ok(0));
+        }
+        let stats = manager.stats();
+        assert_eq!((stats.pswpout, stats.zeros_dropped), (1, 1));
+    }
+}

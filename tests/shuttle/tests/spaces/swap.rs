@@ -175,6 +175,63 @@ fn drops() {
     assert_eq!((stats.swap_used_bytes, stats.swap_pool_bytes, stats.swap_errors), (0, 0, 0));
 }
 
+/// Stores words to pages that are zeros else, and zeros in their place.
+fn write_and_clear(cpu: &Cpu, base: usize, writer: usize, stored: &Stored) {
+    for turn in 0..STORES {
+        let page = thread_rng().gen_range(0..PAGES);
+        let (at, last) = (base + page * PAGE + COUNTS + 8 * writer, &stored[page][writer]);
+        let seen = last.load(Ordering::Relaxed);
+        assert_eq!(cpu.read_u64(at), Ok(seen), "page {page}");
+        let word = if seen == 0 { turn as u64 + 1 } else { 0 };
+        cpu.write_u64(at, word).unwrap();
+        last.store(word, Ordering::Relaxed);
+    }
+}
+
+/// Pages of zeros become nothing, and are stored to at that moment, while spaces come that have them, too.
+fn zeros() {
+    let world = world();
+    let base = world.at(0);
+    world.map(base, PAGES, Prot::READ | Prot::WRITE, Sharing::Private);
+    let stored: Arc<Stored> = Arc::default();
+    let writer = |writer| {
+        let stored = stored.clone();
+        world.spawn("writer", move |_, cpu| write_and_clear(cpu, base, writer, &stored))
+    };
+    let writers: Vec<_> = (0..WRITERS).map(writer).collect();
+    let cpu = Keep::new(world.space.cpu());
+    for turn in 0..TURNS as u64 {
+        world.space.advise(base, PAGES * PAGE, Advice::PageOut).unwrap();
+        let Ok(child) = world.space.fork() else { continue };
+        let child = Keep::new(child);
+        let there = base.wrapping_sub(world.space.base()).wrapping_add(child.base());
+        for page in (0..PAGES).step_by(5) {
+            cpu.write_u64(there + page * PAGE, turn + 1).unwrap();
+        }
+        child.advise(there, PAGES * PAGE, Advice::PageOut).unwrap();
+        for page in 0..PAGES {
+            let expected = if page % 5 == 0 { turn + 1 } else { 0 };
+            assert_eq!(cpu.read_u64(there + page * PAGE), Ok(expected), "page {page} of a child");
+        }
+    }
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    for (page, words) in stored.iter().enumerate() {
+        for (writer, last) in words.iter().enumerate() {
+            let at = base + page * PAGE + COUNTS + 8 * writer;
+            assert_eq!(cpu.read_u64(at), Ok(last.load(Ordering::Relaxed)), "page {page}, writer {writer}");
+        }
+    }
+    drop(cpu);
+    world.space.unmap(base, PAGES * PAGE).unwrap();
+    let stats = world.manager().stats();
+    assert_eq!((stats.swap_used_bytes, stats.swap_pool_bytes, stats.swap_errors), (0, 0, 0));
+}
+
+#[test]
+fn zeros_become_nothing_and_no_store_is_lost() {
+    check("swap, zeros", 6, zeros);
+}
+
 #[test]
 fn what_is_out_moves_with_the_rest() {
     check("swap, remap", 4, moves);
