@@ -61,7 +61,7 @@ fn write_piece(fd: BorrowedFd<'_>, parts: &[IoVec], bytes: usize, at: u64) -> Re
     let to = IoVec { base: mapped as usize + skip, len: bytes };
     let (one, flags): (c_ulong, c_ulong) = (1, 0);
     let this: c_int = getpid().as_raw_nonzero().get();
-    // SAFETY: (1) the arguments are those of process_vm_writev(2), the second list being of one part; (2) what
+    // SAFETY: (1) the arguments are those of process_vm_writev(2), the second list of one part; (2) what
     // is written is the mapping just made, which nobody else knows, and what is read are slices.
     let copied =
         unsafe { syscall(SYS_PROCESS_VM_WRITEV, c_long::from(this), from, count, &raw const to, one, flags) };

@@ -10,8 +10,8 @@
 //! * **A watch** (fanotify FAN_OPEN_PERM) for any other. The kernel asks us before another process has the
 //!   file open. Whether one has it already is asked when the watch begins ([`Others::look`]).
 //!
-//! To look at all processes takes milliseconds, so what was found is used again if a file is mapped soon after
-//! it was unmapped. Until then the kernel only tells of opens, for which nobody waits (`Opens`). With the
+//! To look at all processes takes milliseconds, so what was found is used again if a file is mapped soon
+//! after it was unmapped. Until then the kernel only tells of opens, for which nobody waits (`Opens`). With the
 //! answer it is known up to which number processes were looked at: who was made since, and may have inherited
 //! the file, is looked at alone.
 //!
