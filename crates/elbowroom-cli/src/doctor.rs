@@ -13,7 +13,7 @@ use elbowroom_machine::ShallowIdle;
 use elbowroom_machine::probe::{Probe, Trial, probe};
 use elbowroom_options::size::Shown;
 use elbowroom_options::{Io, Mmu};
-use elbowroom_store::{Errno, Trials};
+use elbowroom_store::{Errno, LEAST_DESCRIPTORS, Trials};
 use serde::Serialize;
 
 use crate::plan::{self, Mode};
@@ -50,9 +50,12 @@ const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
     io_uring               ring (trial), feature_bits, sysctl_disabled
     huge_pages             mode: always|madvise|never, huge_page_bytes
     memory                 total_bytes, available_bytes, overcommit_mode
-    limits                 max_map_count, rlimit_memlock_bytes, rlimit_nofile,
-                           rlimit_address_space_bytes (null: no limit)
-    memory_cgroup          version: 1|2, path, limit_bytes (null: none), used_bytes,
+    limits                 max_map_count, rlimit_memlock_bytes, rlimit_nofile, rlimit_nofile_hard,
+                           rlimit_address_space_bytes, rlimit_data_bytes (null: no limit)
+    start                  what a process needs to be managed: procfs (trial), threads (trial: so many as
+                           thread_count), addresses (trial: the limits leave or can be given room for
+                           reserved_bytes)
+    memory_cgroup          version: 1|2, path, limit_bytes, left_bytes (null: no limit), used_bytes,
                            can_make_child (trial); or null
     security               effective_uid, cap_sys_ptrace, seccomp_mode: 0|1|2, no_new_privs
 A trial is {works, error, errno}; what could not be found out is null.";
@@ -158,10 +161,11 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
     let memory = default_memory_bytes(&found);
     let swap = Swap::of(memory);
     let advice = advise(&found, &sharing, &awake, &swap);
+    let can_run = !advice.iter().any(|advice| advice.required);
     let report = Report {
         elbowroom_version: env!("CARGO_PKG_VERSION"),
-        can_run: mode.is_ok(),
-        mode: mode.as_ref().ok(),
+        can_run,
+        mode: mode.as_ref().ok().filter(|_| can_run),
         default_memory_bytes: memory,
         default_swap: &swap,
         advice: &advice,
@@ -173,11 +177,20 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
         // Plain data with text keys always serializes.
         serde_json::to_string_pretty(&report).map_or_else(|error| error.to_string(), |json| json + "\n")
     } else {
-        render(&report)
+        render(&report, columns())
     };
     // Whoever closed the pipe does not want to read it; the exit code still tells.
     let _ = std::io::stdout().write_all(text.as_bytes());
     if report.can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How wide lines may be: the terminal's width, or what COLUMNS says, as for the help of the command. Lines
+/// for other programs are not broken.
+fn columns() -> usize {
+    const NARROWEST: usize = 40;
+    let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    terminal.or_else(variable).unwrap_or(usize::MAX).max(NARROWEST)
 }
 
 fn default_memory_bytes(found: &Probe) -> u64 {
@@ -192,6 +205,9 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
     let works = userfaultfd.is_none();
     if let Some(text) = userfaultfd {
         add("userfaultfd", true, text);
+    }
+    for (about, text) in plan::start_obstacles(&found.start, &found.limits) {
+        add(about, true, text);
     }
     if works && !found.userfaultfd.move_page.works {
         let why = reason(&found.userfaultfd.move_page);
@@ -237,14 +253,18 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
     }
     if let Some(lack) = &swap.lack {
         let less = match swap.bytes {
-            0 => "anonymous memory stays with the kernel".to_owned(),
+            0 => "anonymous memory cannot be managed".to_owned(),
             bytes => format!("by default there is swap for {} only", Shown(bytes)),
         };
         let dir = swap.directory;
-        let text = format!("{less}, since in {dir}, {lack}: name a directory on a disk with --swap-dir");
-        add("swap", false, text);
+        let else_say =
+            if swap.bytes == 0 { ", or leave that memory to the kernel with --swap 0" } else { "" };
+        let text =
+            format!("{less}, since in {dir}, {lack}: name a directory on a disk with --swap-dir{else_say}");
+        add("swap", swap.bytes == 0, text);
     }
     advise_on_limits(found, &mut add);
+    advise_on_group(found, &mut add);
     match &found.memory_cgroup {
         None => add(
             "memory cgroup",
@@ -266,6 +286,23 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
     advice
 }
 
+/// A group's limit ends programs without a word, and each process that is managed has a budget of its own.
+fn advise_on_group(found: &Probe, add: &mut impl FnMut(&'static str, bool, String)) {
+    let Some(group) = &found.memory_cgroup else { return };
+    let (Some(limit), Some(left)) = (group.limit_bytes, group.left_bytes) else { return };
+    let budget = default_memory_bytes(found);
+    let text = plan::group_warning(budget, Some(group)).unwrap_or_else(|| {
+        format!(
+            "{} of the limit of {} are left, and each process that is managed has a budget of its own, {} by \
+             default: with several processes at a time, name less with --memory",
+            Shown(left),
+            Shown(limit),
+            Shown(budget)
+        )
+    });
+    add("memory limit", false, text);
+}
+
 fn advise_on_limits(found: &Probe, add: &mut impl FnMut(&'static str, bool, String)) {
     /// What Linux has by default, and what a program with many mappings gets near to.
     const USUAL_MAPS: u64 = 65_530;
@@ -275,19 +312,16 @@ fn advise_on_limits(found: &Probe, add: &mut impl FnMut(&'static str, bool, Stri
             format!("{maps} mappings are few: as root, `sysctl vm.max_map_count={USUAL_MAPS}` or more");
         add("max_map_count", false, text);
     }
-    if let Some(files) = found.limits.rlimit_nofile.filter(|&files| files < USUAL_FILES) {
+    let few = |files: &u64| *files < USUAL_FILES;
+    let hard = found.limits.rlimit_nofile_hard;
+    // What is too few to start at all was said already.
+    let enough = hard.is_none_or(|files| files >= LEAST_DESCRIPTORS);
+    if let Some(files) = hard.filter(few).filter(|_| enough) {
         let text = format!(
-            "{files} open files are few, and each managed file takes 3 or 4 more, in a table of their own \
-             and up to the hard limit: `ulimit -n {USUAL_FILES}` or more"
+            "a hard limit of {files} open files is low, and each managed file takes 3 or 4 in a table of \
+             their own: `ulimit -Hn {USUAL_FILES}` or more"
         );
         add("open files", false, text);
-    }
-    if let Some(bytes) = found.limits.rlimit_address_space_bytes {
-        let text = format!(
-            "address space is limited to {}, and windows are large: `ulimit -v unlimited`",
-            Shown(bytes)
-        );
-        add("address space", false, text);
     }
     if found.memory.overcommit_mode == Some(2) {
         let text = "reservations count as memory in mode 2, so large windows may fail: as root, \
@@ -300,13 +334,17 @@ fn reason(trial: &Trial) -> &str {
     trial.error.as_deref().unwrap_or("not tried")
 }
 
-/// The report for people: a table, the mode, the advice.
-fn render(report: &Report<'_>) -> String {
+/// The report for people, in lines of at most `columns`: a table, the mode, the advice.
+fn render(report: &Report<'_>, columns: usize) -> String {
+    let fill = |line: &str, indent: &str| {
+        textwrap::fill(line, textwrap::Options::new(columns).subsequent_indent(indent).break_words(false))
+    };
     let rows = rows(report.probe, report.sharing, report.shallow_idle);
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
+    let indent = " ".repeat(width + 2);
     for (name, value) in rows {
-        text.push_str(&format!("{name:width$}  {value}\n"));
+        text.push_str(&format!("{}\n", fill(&format!("{name:width$}  {value}"), &indent)));
     }
     let verdict = match report.mode {
         Some(Mode { userfaultfd, mmu, io }) => format!(
@@ -318,14 +356,14 @@ fn render(report: &Report<'_>) -> String {
         None => "elbowroom run cannot work here; `elbowroom run --fallback kernel` runs programs unmanaged"
             .to_owned(),
     };
-    text.push_str(&format!("\n{verdict}\n"));
+    text.push_str(&format!("\n{}\n", fill(&verdict, "")));
     for (required, title) in [(true, "What must change:"), (false, "What could be better:")] {
         let lines: Vec<_> = report.advice.iter().filter(|advice| advice.required == required).collect();
         if !lines.is_empty() {
             text.push_str(&format!("\n{title}\n"));
         }
         for Advice { about, text: line, .. } in lines {
-            text.push_str(&format!("  {about}: {line}\n"));
+            text.push_str(&format!("{}\n", fill(&format!("  {about}: {line}"), "    ")));
         }
     }
     text
@@ -354,7 +392,12 @@ fn rows(found: &Probe, sharing: &Sharing, awake: &Trial) -> Vec<(&'static str, S
         ("vm.max_map_count", show_number(found.limits.max_map_count)),
         ("limit of locked memory", found.limits.rlimit_memlock_bytes.map_or_else(unlimited, show_size)),
         ("limit of open files", found.limits.rlimit_nofile.map_or_else(unlimited, |files| files.to_string())),
+        ("  hard", found.limits.rlimit_nofile_hard.map_or_else(unlimited, |files| files.to_string())),
         ("limit of address space", found.limits.rlimit_address_space_bytes.map_or_else(unlimited, show_size)),
+        ("limit of data", found.limits.rlimit_data_bytes.map_or_else(unlimited, show_size)),
+        ("  can be raised", show_trial(&found.start.addresses)),
+        ("/proc", show_trial(&found.start.procfs)),
+        ("threads for a manager", show_trial(&found.start.threads)),
     ];
     match &found.memory_cgroup {
         None => rows.push(("memory cgroup", "none".to_owned())),
@@ -362,6 +405,7 @@ fn rows(found: &Probe, sharing: &Sharing, awake: &Trial) -> Vec<(&'static str, S
             let limit = group.limit_bytes.map_or_else(unlimited, show_size);
             rows.push(("memory cgroup", format!("version {}, {}", group.version, group.path.display())));
             rows.push(("  limit", limit));
+            rows.push(("  left of it", group.left_bytes.map_or_else(unlimited, show_size)));
             rows.push(("  can make a group in it", show_trial(&group.can_make_child)));
         }
     }

@@ -22,7 +22,9 @@ mod swap;
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Parser, Subcommand};
+use elbowroom_options::Options;
 
 use crate::failure::USAGE;
 
@@ -53,7 +55,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(error),
     };
     match cli.command {
         Command::Run(args) => run::run(args),
@@ -66,14 +68,60 @@ fn main() -> ExitCode {
 }
 
 /// Prints help and version as clap does, and errors of usage with our prefix.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // Nothing useful can be done if the help cannot be printed.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let tip = tip(&mut error, &arguments);
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").map_or(text.clone(), |rest| format!("elbowroom: {rest}"));
+    let text = match tip {
+        // Behind the first paragraph, where clap's own tips are.
+        Some(tip) => text.replacen("\n\n", &format!("\n\n  tip: {tip}\n\n"), 1),
+        None => text,
+    };
     let _ = write!(std::io::stderr(), "{text}");
     ExitCode::from(USAGE)
+}
+
+/// What to write instead, where clap does not know: `run` is missing. Takes clap's own tip away where it
+/// would be wrong: what looks like an option is none of the program's arguments only because it stands before
+/// its name.
+fn tip(error: &mut clap::Error, arguments: &[String]) -> Option<String> {
+    let first = arguments.first()?;
+    let run_takes = |name: &str| {
+        let name = name.split('=').next().unwrap_or(name);
+        Options::specs().into_iter().any(|spec| {
+            let short = spec.short.is_some_and(|letter| name == format!("-{letter}"));
+            spec.is_on_the_command_line() && (short || name.strip_prefix("--") == Some(spec.name))
+        })
+    };
+    match error.kind() {
+        ErrorKind::InvalidSubcommand if error.get(ContextKind::SuggestedSubcommand).is_none() => {
+            Some(format!("to run a program: elbowroom run -- {}", quote(arguments)))
+        }
+        ErrorKind::UnknownArgument if run_takes(first) => {
+            error.remove(ContextKind::Suggested);
+            Some(format!("it is an option of run: elbowroom run {}", quote(arguments)))
+        }
+        ErrorKind::UnknownArgument if error.get(ContextKind::SuggestedArg).is_none() => {
+            error.remove(ContextKind::Suggested);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// The words as a shell reads them back.
+fn quote(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=,:+@%".contains(c);
+    let one = |word: &String| match word.chars().all(plain) && !word.is_empty() {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    words.iter().map(one).collect::<Vec<_>>().join(" ")
 }

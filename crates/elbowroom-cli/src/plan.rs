@@ -1,7 +1,9 @@
 //! What the facts of a probe mean: whether `run` can work, in which mode, and what stands in the way.
 
-use elbowroom_machine::probe::{IoUring, Memory, MemoryCgroup, Userfaultfd};
+use elbowroom_machine::probe::{IoUring, Limits, Memory, MemoryCgroup, Start, Trial, Userfaultfd};
+use elbowroom_options::size::{Exact, Shown};
 use elbowroom_options::{Io, Mmu};
+use elbowroom_store::LEAST_DESCRIPTORS;
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -84,6 +86,48 @@ pub fn userfaultfd_obstacle(found: &Userfaultfd) -> Option<String> {
     None
 }
 
+/// What a process lacks to start a manager, besides userfaultfd, and what to do: what it is about, and a
+/// line.
+pub fn start_obstacles(found: &Start, limits: &Limits) -> Vec<(&'static str, String)> {
+    let mut lacks = Vec::new();
+    let why = |trial: &Trial| trial.error.clone().unwrap_or_else(|| "unknown".to_owned());
+    if !found.procfs.works {
+        let text = format!("/proc cannot be read ({}): `mount -t proc proc /proc`", why(&found.procfs));
+        lacks.push(("/proc", text));
+    }
+    if !found.threads.works {
+        let text = format!(
+            "a managed process has {} threads more, and they cannot be started ({}): raise `ulimit -u`, or \
+             pids.max of the control group",
+            found.thread_count,
+            why(&found.threads)
+        );
+        lacks.push(("threads", text));
+    }
+    if !found.addresses.works {
+        let show =
+            |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |bytes| Shown(bytes).to_string());
+        let text = format!(
+            "a managed process reserves {} of addresses beside its own, and the limits (`ulimit -v`: {}, \
+             `ulimit -d`: {}) cannot be raised ({}): `ulimit -v unlimited -d unlimited` before, or a hard \
+             limit that is higher",
+            Shown(found.reserved_bytes),
+            show(limits.rlimit_address_space_bytes),
+            show(limits.rlimit_data_bytes),
+            why(&found.addresses)
+        );
+        lacks.push(("address space", text));
+    }
+    if let Some(hard) = limits.rlimit_nofile_hard.filter(|hard| *hard < LEAST_DESCRIPTORS) {
+        let text = format!(
+            "{hard} open files are too few for managed files and a swap file: a hard limit (`ulimit -Hn`) of \
+             {LEAST_DESCRIPTORS} or more, better 1024"
+        );
+        lacks.push(("open files", text));
+    }
+    lacks
+}
+
 /// What to do about io_uring that does not work.
 pub fn ring_advice(found: &IoUring) -> String {
     let why = found.ring.error.as_deref().unwrap_or("unknown");
@@ -101,19 +145,34 @@ pub fn ring_advice(found: &IoUring) -> String {
     }
 }
 
-/// The budget where none is given: half of what is available, or of the memory group's limit if that is
-/// smaller, in whole MiB, and at least `least_bytes`.
+/// The budget where none is given: half of what is available, or of what the memory group has left if that is
+/// less, in whole MiB, and at least `least_bytes`. The other half is the program's for all else, and a second
+/// process's: each process has a budget of its own.
 pub fn default_memory_bytes(memory: &Memory, group: Option<&MemoryCgroup>, least_bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
-    let limit = group.and_then(|group| group.limit_bytes);
-    let half = memory.available_bytes.into_iter().chain(limit).min().unwrap_or(0) / 2;
+    let left = group.and_then(|group| group.left_bytes);
+    let half = memory.available_bytes.into_iter().chain(left).min().unwrap_or(0) / 2;
     (half / MIB * MIB).max(least_bytes)
+}
+
+/// Says that the memory group's limit will end a program with a budget of `memory` bytes, if so: the budget
+/// is all of the limit, or nearly, and the program has some memory beside it.
+pub fn group_warning(memory: u64, group: Option<&MemoryCgroup>) -> Option<String> {
+    /// What the smallest program takes beside its budget, with what describes the budget's frames.
+    const BESIDE: u64 = 16 << 20;
+    let limit = group?.limit_bytes?;
+    if memory.saturating_add(memory / 32).saturating_add(BESIDE) <= limit {
+        return None;
+    }
+    let (memory, limit, half) = (Shown(memory), Shown(limit), Exact(limit / 2 >> 20 << 20));
+    Some(format!(
+        "a budget of {memory} does not fit into the memory group's limit of {limit} with what a program \
+         takes beside it, so the kernel may kill the program: use --memory {half} or less, or raise the group's limit"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use elbowroom_machine::probe::Trial;
-
     use super::*;
 
     fn yes() -> Trial {
@@ -175,17 +234,58 @@ mod tests {
         assert_eq!(userfaultfd_obstacle(&good().0), None);
     }
 
-    #[test]
-    fn default_memory_is_half_of_the_smaller() {
-        const MIB: u64 = 1 << 20;
-        let memory = Memory { available_bytes: Some(1001 * MIB), ..Memory::default() };
-        let group = |limit_bytes| MemoryCgroup {
+    fn group(limit_bytes: Option<u64>) -> MemoryCgroup {
+        MemoryCgroup {
             version: 2,
             path: "/g".into(),
             limit_bytes,
             used_bytes: None,
+            left_bytes: limit_bytes,
             can_make_child: Trial::default(),
+        }
+    }
+
+    #[test]
+    fn a_budget_that_a_group_cannot_hold_is_warned_of() {
+        const MIB: u64 = 1 << 20;
+        let warning = |memory| group_warning(memory, Some(&group(Some(128 * MIB))));
+        assert_eq!((warning(64 * MIB), warning(108 * MIB)), (None, None));
+        for memory in [112 * MIB, 128 * MIB, 1 << 40] {
+            assert!(warning(memory).unwrap().contains("limit of 128 MiB"), "{memory}");
+        }
+        assert!(warning(128 * MIB).unwrap().contains("--memory 64M or less"));
+        assert_eq!(group_warning(1 << 40, Some(&group(None))), None);
+        assert_eq!(group_warning(1 << 40, None), None);
+    }
+
+    #[test]
+    fn what_a_start_lacks_is_said() {
+        let good = Start {
+            procfs: yes(),
+            threads: yes(),
+            addresses: yes(),
+            thread_count: 14,
+            reserved_bytes: 1 << 40,
         };
+        let limits = Limits { rlimit_nofile_hard: Some(1024), ..Limits::default() };
+        assert_eq!(start_obstacles(&good, &limits), []);
+        let few = Limits { rlimit_nofile_hard: Some(64), rlimit_data_bytes: Some(1 << 30), ..limits };
+        let bad = Start { procfs: no(2), threads: no(11), addresses: no(1), ..good };
+        let lacks = start_obstacles(&bad, &few);
+        let about: Vec<_> = lacks.iter().map(|(about, _)| *about).collect();
+        assert_eq!(about, ["/proc", "threads", "address space", "open files"]);
+        for ((about, text), said) in
+            lacks.iter().zip(["mount -t proc", "14 threads more", "`ulimit -d`: 1 GiB", "64 open files"])
+        {
+            assert!(text.contains(said) && !text.contains('\n'), "{about}: {text}");
+        }
+    }
+
+    #[test]
+    fn default_memory_is_half_of_the_smaller() {
+        const MIB: u64 = 1 << 20;
+        let memory = Memory { available_bytes: Some(1001 * MIB), ..Memory::default() };
+        let group = |left_bytes| MemoryCgroup { left_bytes, ..group(Some(1 << 30)) };
         let bytes = |group: Option<MemoryCgroup>| default_memory_bytes(&memory, group.as_ref(), 16 * MIB);
         assert_eq!(bytes(None), 500 * MIB);
         assert_eq!(bytes(Some(group(None))), 500 * MIB);

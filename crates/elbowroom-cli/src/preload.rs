@@ -123,9 +123,15 @@ fn others<'a>(ours: &[&Path], before: &'a OsStr) -> impl Iterator<Item = &'a [u8
     all.filter(move |other| !is_ours(other)).collect::<Vec<_>>().into_iter()
 }
 
-/// The loader's variable without our libraries, for a program that runs unmanaged; `None` if nothing is left.
-pub fn loader_value_without(library: &Path, before: &OsStr) -> Option<OsString> {
-    let others: Vec<_> = others(&[library], before).collect();
+/// The loader's variable without our libraries, wherever they are, for a program that runs unmanaged; `None`
+/// if nothing is left. `chosen` names the library that is used instead of the installed one.
+pub fn loader_value_without_ours(chosen: Option<&OsStr>, before: &OsStr) -> Option<OsString> {
+    let chosen = chosen.map(Path::new);
+    let is_ours = |other: &&[u8]| {
+        let path = Path::new(OsStr::from_bytes(other));
+        Some(path) == chosen || path.file_name() == Some(OsStr::new(FILE_NAME))
+    };
+    let others: Vec<_> = others(&[], before).filter(|other| !is_ours(other)).collect();
     (!others.is_empty()).then(|| OsString::from_vec(others.join(&b':')))
 }
 
@@ -141,13 +147,15 @@ mod tests {
         assert_eq!(value(""), "/l/e.so");
         assert_eq!(value("a.so b.so:c.so"), "/l/e.so:a.so:b.so:c.so");
         assert_eq!(value("/l/e.so:a.so"), "/l/e.so:a.so");
-        assert_eq!(loader_value_without(library, OsStr::new("/l/e.so a.so")), Some("a.so".into()));
-        assert_eq!(loader_value_without(library, OsStr::new("/l/e.so")), None);
+        let without = |before: &OsStr| loader_value_without_ours(Some(library.as_os_str()), before);
+        assert_eq!(without(OsStr::new("/l/e.so a.so")), Some("a.so".into()));
+        assert_eq!(without(OsStr::new("/l/e.so:/elsewhere/libelbowroom_preload.so")), None);
+        assert_eq!(loader_value_without_ours(None, OsStr::new("/l/e.so")), Some("/l/e.so".into()));
         let heap = Path::new("/l").join(HEAP_FILE_NAME);
         let before = OsStr::new("/l/e.so:/elsewhere/libelbowroom_heap.so:a.so");
         assert_eq!(loader_value(&[library, &heap], Some(before)), "/l/e.so:/l/libelbowroom_heap.so:a.so");
         assert_eq!(value("/l/libelbowroom_heap.so a.so"), "/l/e.so:a.so");
-        assert_eq!(loader_value_without(library, before), Some("a.so".into()));
+        assert_eq!(without(before), Some("a.so".into()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use elbowroom_machine::probe;
 use object::Endianness;
 use object::elf;
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use rustix::fs::{Access, AtFlags, CWD};
 
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND};
@@ -38,6 +38,9 @@ pub struct Elf {
     pub interpreter: Option<PathBuf>,
     /// Whether it has a dynamic section.
     pub dynamic: bool,
+    /// Whether it maps all its memory by system calls of its own: Go's runtime does, but where C is linked
+    /// in.
+    pub maps_by_itself: bool,
 }
 
 /// What must be the same for a program and a library that is loaded into it.
@@ -215,6 +218,13 @@ fn check_elf(path: &Path, file: File, target: Target) -> Result<(), Obstacle> {
             "{shown} is linked with {libc}, this Elbowroom is not; use one built with the same libc"
         ));
     }
+    if found.maps_by_itself {
+        return refuse(format!(
+            "{shown} was built by Go without C: its memory and files are mapped by system calls of its own, \
+             which Elbowroom does not see, so none of its memory can be managed; build it with \
+             CGO_ENABLED=1 and a package that uses C (net, os/user, runtime/cgo)"
+        ));
+    }
     match gains_rights(path, &metadata) {
         Some(how) => refuse(format!(
             "{shown} {how}, and the loader preloads nothing into programs that gain rights; run it as the \
@@ -287,8 +297,13 @@ fn read_headers<H: FileHeader<Endian = Endianness>>(
     let header = H::parse(cache)?;
     let endian = header.endian()?;
     let mut interpreter = None;
-    let mut dynamic = false;
+    let (mut dynamic, mut go) = (false, false);
     for segment in header.program_headers(endian, cache)? {
+        if let Some(mut notes) = segment.notes(endian, cache)? {
+            while let Some(note) = notes.next()? {
+                go |= note.name() == b"Go";
+            }
+        }
         dynamic |= segment.p_type(endian) == elf::PT_DYNAMIC;
         if let Some(path) = segment.interpreter(endian, cache)? {
             interpreter = Some(PathBuf::from(OsStr::from_bytes(path)));
@@ -296,7 +311,24 @@ fn read_headers<H: FileHeader<Endian = Endianness>>(
     }
     let little_endian = header.is_little_endian();
     let target = Target { bits, little_endian, machine: header.e_machine(endian) };
-    Ok(Elf { target, interpreter, dynamic })
+    let maps_by_itself = go && !imports(header, endian, cache, b"mmap")?;
+    Ok(Elf { target, interpreter, dynamic, maps_by_itself })
+}
+
+/// Whether the program has the function from a library.
+fn imports<'d, H: FileHeader<Endian = Endianness>>(
+    header: &H,
+    endian: Endianness,
+    cache: &'d ReadCache<File>,
+    function: &[u8],
+) -> object::Result<bool> {
+    let symbols = header.sections(endian, cache)?.symbols(endian, cache, elf::SHT_DYNSYM)?;
+    for symbol in symbols.iter() {
+        if symbol.is_undefined(endian) && symbols.symbol_name(endian, symbol)? == function {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

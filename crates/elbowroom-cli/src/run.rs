@@ -81,46 +81,72 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     let (name, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;
     let program = program::find(name, env::var_os("PATH").as_deref())?;
-    let exe = env::current_exe().map_err(|error| {
-        Failure::new(CANNOT_WORK, format!("cannot find out where this command is: {error}"))
-    })?;
-    let library = preload::find(env::var_os(OVERRIDE_VARIABLE).as_deref(), &exe)?;
 
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    let swap = match obstacle(&options, &program, &library)? {
-        None => asked.decide(options.memory_bytes),
-        Some(failure) => Err(failure),
-    };
-    match swap {
-        Ok(mut swap) => {
-            // It is needed also if it manages no block (elbowroom-heap, `apart`).
-            let heap = match (swap.bytes > 0).then(|| preload::find_heap(&library, &exe)).transpose() {
-                Err(missing) if swap.by_default => {
-                    swap.leave(&missing);
-                    None
-                }
-                found => found?,
-            };
-            if let Some(note) = swap.note.as_ref().filter(|_| !options.quiet) {
-                say(&format!("note: {note}"));
-            }
-            (options.swap_bytes, options.swap_by_default) = (swap.bytes, swap.by_default);
-            options.swap_dir = Some(swap.dir);
-            options.main_pid = std::process::id();
-            let before = env::var_os(LOADER_VARIABLE);
+    match prepare(&mut options, &asked, &program)? {
+        Ok(libraries) => {
             command.env(VARIABLE, options.encode());
-            let ours = [Some(&library), heap.as_ref()];
-            let ours: Vec<_> = ours.into_iter().flatten().map(|library| library.path.as_path()).collect();
+            let ours: Vec<_> = libraries.iter().map(|library| library.path.as_path()).collect();
+            let before = env::var_os(LOADER_VARIABLE);
             command.env(LOADER_VARIABLE, preload::loader_value(&ours, before.as_deref()));
         }
         Err(failure) if options.fallback == Fallback::Kernel => {
-            say(&format!("warning: running unmanaged: {failure}"));
-            unmanaged(&mut command, &library);
+            if !options.quiet {
+                say(&format!("warning: running unmanaged: {failure}"));
+            }
+            unmanaged(&mut command);
         }
         Err(failure) => return Err(failure),
     }
     Err(execute(command, name))
+}
+
+/// Finds the libraries that manage the program's memory, and the rest of what the options are to say. The
+/// inner error is why the memory cannot be managed, where the program could still be run.
+fn prepare(
+    options: &mut Options,
+    asked: &swap::Asked<'_>,
+    program: &Path,
+) -> Result<Result<Vec<Library>, Failure>, Failure> {
+    // First of all, since without it no library is found either.
+    let needs = probe::start(options.handlers, options.memory_bytes);
+    if let Some((about, why)) = plan::start_obstacles(&needs, &probe::limits()).into_iter().next() {
+        return Ok(Err(Failure::new(CANNOT_WORK, format!("{about}: {why}"))));
+    }
+    let found = env::current_exe()
+        .map_err(|error| Failure::new(CANNOT_WORK, format!("cannot find out where this command is: {error}")))
+        .and_then(|exe| {
+            let library = preload::find(env::var_os(OVERRIDE_VARIABLE).as_deref(), &exe)?;
+            Ok((library, exe))
+        });
+    let (library, exe) = match found {
+        Ok(found) => found,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    if let Some(failure) = obstacle(options, program, &library)? {
+        return Ok(Err(failure));
+    }
+    let mut swap = match asked.decide(options.memory_bytes) {
+        Ok(swap) => swap,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    // It is needed also if it manages no block (elbowroom-heap, `apart`).
+    let heap = match (swap.bytes > 0).then(|| preload::find_heap(&library, &exe)).transpose() {
+        Err(missing) if asked.bytes.is_none() && options.fallback == Fallback::Kernel => {
+            swap.leave(&missing);
+            None
+        }
+        Err(missing) => return Ok(Err(missing)),
+        Ok(found) => found,
+    };
+    if let Some(note) = swap.note.as_ref().filter(|_| !options.quiet) {
+        say(&format!("note: {note}"));
+    }
+    (options.swap_bytes, options.swap_by_default) = (swap.bytes, swap.by_default);
+    options.swap_dir = Some(swap.dir);
+    options.main_pid = std::process::id();
+    Ok(Ok([Some(library), heap].into_iter().flatten().collect()))
 }
 
 /// Checks what the table of options cannot know: that files can be written, and the grammars of other crates.
@@ -152,25 +178,31 @@ fn obstacle(options: &Options, program: &Path, library: &Library) -> Result<Opti
     Ok(mode.err().map(|why| Failure::new(CANNOT_WORK, why)))
 }
 
-/// The budget that is asked for, or the default. Says so if it is more than there can be.
+/// The budget that is asked for, or the default. Says so if it is more than there can be: with `--quiet`,
+/// too, since the kernel kills the program without a word.
 fn budget(given: &Given) -> u64 {
-    let memory = probe::memory();
-    if !given.names(&table::MEMORY) {
-        return plan::default_memory_bytes(&memory, probe::memory_cgroup().as_ref(), Config::MIN_MEMORY);
-    }
-    let asked = given.options.memory_bytes;
-    if let Some(total) = memory.total_bytes.filter(|total| asked > *total && !given.options.quiet) {
-        let (asked, total) = (Shown(asked), Shown(total));
+    let (memory, group) = (probe::memory(), probe::memory_cgroup());
+    let named = given.names(&table::MEMORY);
+    let budget = if named {
+        given.options.memory_bytes
+    } else {
+        plan::default_memory_bytes(&memory, group.as_ref(), Config::MIN_MEMORY)
+    };
+    let total = memory.total_bytes.filter(|total| named && budget > *total);
+    if let Some(warning) = plan::group_warning(budget, group.as_ref()) {
+        say(&format!("warning: {warning}"));
+    } else if let Some(total) = total {
+        let (asked, total) = (Shown(budget), Shown(total));
         say(&format!("warning: --memory {asked} is more than this machine has ({total})"));
     }
-    asked
+    budget
 }
 
 /// Takes out of the environment what a run around this one has put there.
-fn unmanaged(command: &mut Command, library: &Library) {
+fn unmanaged(command: &mut Command) {
     command.env_remove(VARIABLE);
     let Some(before) = env::var_os(LOADER_VARIABLE) else { return };
-    match preload::loader_value_without(&library.path, &before) {
+    match preload::loader_value_without_ours(env::var_os(OVERRIDE_VARIABLE).as_deref(), &before) {
         Some(rest) => command.env(LOADER_VARIABLE, rest),
         None => command.env_remove(LOADER_VARIABLE),
     };

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use elbowroom::{Config, DefaultSwap, Lack};
 use elbowroom_options::size::Shown;
-use elbowroom_options::table;
+use elbowroom_options::{Fallback, table};
 
 use crate::failure::{CANNOT_WORK, Failure, USAGE};
 use crate::options::Given;
@@ -23,6 +23,8 @@ pub struct Asked<'a> {
     pub encrypt: bool,
     /// `--memory` was said. Who names a budget counts on its multiple of swap, and is told if there is less.
     pub for_named_budget: bool,
+    /// `--fallback`: whether anonymous memory may stay with the kernel.
+    pub fallback: Fallback,
 }
 
 /// What there will be.
@@ -47,6 +49,7 @@ impl<'a> Asked<'a> {
             dir: options.swap_dir.as_deref().filter(|_| given.names(&table::SWAP_DIR)),
             encrypt: options.swap_encrypt,
             for_named_budget: given.names(&table::MEMORY),
+            fallback: options.fallback,
         }
     }
 
@@ -71,47 +74,63 @@ impl<'a> Asked<'a> {
     }
 
     /// What there will be, with a budget of `memory` bytes: what was asked for, or an error; if nothing was,
-    /// what is possible.
+    /// what is possible, which is an error if it is nothing, but with `--fallback kernel`.
     ///
     /// # Errors
-    /// What the directory lacks that was asked for.
+    /// What the directory lacks.
     pub fn decide(&self, memory: u64) -> Result<Swap, Failure> {
         let dir = self.dir.unwrap_or(Path::new(DIRECTORY));
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-        let by_default = self.bytes.is_none();
-        let done = |bytes, note| Ok(Swap { bytes, by_default, dir: dir.clone(), note });
         let shown = dir.display();
-        let impossible = |lack: Lack, swap: &str| {
-            let why = format!("{swap}: no place for a swap file in {shown}: {lack}");
-            Err(Failure::new(
-                CANNOT_WORK,
-                format!("{why}; name another directory with --swap-dir, or {LEAVE}"),
-            ))
+        let impossible = |lack: Lack, asked: &str| {
+            let why = format!("{asked}no place for a swap file in {shown}: {lack}");
+            Err(Failure::new(CANNOT_WORK, format!("{why}; {}", remedy(lack))))
         };
+        // A process may make do with less than the default, but not with nothing in place of what was named.
+        let done = |bytes, by_default, note| Ok(Swap { bytes, by_default, dir: dir.clone(), note });
         if let Some(bytes) = self.bytes {
             return match Lack::for_file(&dir, bytes).filter(|_| bytes > 0) {
-                Some(lack) => impossible(lack, &format!("--swap {}", Shown(bytes))),
-                None => done(bytes, None),
+                Some(lack) => impossible(lack, &format!("--swap {}: ", Shown(bytes))),
+                None => done(bytes, false, None),
             };
         }
-        let DefaultSwap { bytes, lack } = DefaultSwap::of(memory, &dir);
-        match lack {
-            None => done(bytes, None),
-            Some(lack) if bytes > 0 => {
+        let named = self.dir.is_some();
+        let of = if named { DefaultSwap::in_named } else { DefaultSwap::of };
+        match of(memory, &dir) {
+            DefaultSwap { bytes, lack: None } => done(bytes, true, None),
+            DefaultSwap { bytes, lack: Some(lack @ (Lack::Disk | Lack::Direct)) } if bytes > 0 => done(
+                bytes,
+                false,
+                Some(format!("the swap file in {shown} takes memory beside the budget: {lack}")),
+            ),
+            DefaultSwap { bytes, lack: Some(lack) } if bytes > 0 => {
                 let swap = Shown(bytes);
                 let note = || format!("--swap is {swap}, less than usual: in {shown}, {lack}");
-                done(bytes, self.for_named_budget.then(note))
+                done(bytes, true, self.for_named_budget.then(note))
             }
             // Who names a directory, or wants the file encrypted, does not want to do without.
-            Some(lack) if self.dir.is_some() => impossible(lack, "--swap-dir"),
-            Some(lack) if self.encrypt => impossible(lack, "--swap-encrypt"),
-            Some(lack) => done(
-                0,
-                Some(format!(
-                    "anonymous memory stays with the kernel, since there is no place for a swap file in \
-                     {shown}: {lack}; name another directory with --swap-dir, or {LEAVE}"
-                )),
-            ),
+            DefaultSwap { lack: Some(lack), .. } if named => impossible(lack, "--swap-dir: "),
+            DefaultSwap { lack: Some(lack), .. } if self.encrypt => impossible(lack, "--swap-encrypt: "),
+            DefaultSwap { lack: Some(lack), .. } if self.fallback == Fallback::None => {
+                impossible(lack, "anonymous memory cannot be managed, ")
+            }
+            DefaultSwap { lack: Some(lack), .. } => {
+                let why = format!("there is no place for a swap file in {shown}: {lack}; {}", remedy(lack));
+                done(0, true, Some(format!("anonymous memory stays with the kernel, since {why}")))
+            }
+        }
+    }
+}
+
+/// What to do about a directory without a place for a swap file.
+fn remedy(lack: Lack) -> &'static str {
+    match lack {
+        Lack::File(_) | Lack::Disk | Lack::Direct => {
+            "name another directory with --swap-dir, or leave anonymous memory to the kernel with --swap 0"
+        }
+        Lack::Space(_) | Lack::FileLimit(_) => {
+            "name another directory with --swap-dir, less with --memory and --swap, or leave anonymous \
+             memory to the kernel with --swap 0"
         }
     }
 }
@@ -124,14 +143,13 @@ impl Swap {
     }
 }
 
-const LEAVE: &str = "say --swap 0";
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const MEMORY: u64 = 64 << 20;
-    const NOTHING: Asked<'static> = Asked { bytes: None, dir: None, encrypt: false, for_named_budget: true };
+    const NOTHING: Asked<'static> =
+        Asked { bytes: None, dir: None, encrypt: false, for_named_budget: true, fallback: Fallback::None };
 
     #[test]
     fn what_a_budget_cannot_describe_is_an_error_of_usage() {
@@ -167,6 +185,20 @@ mod tests {
         // Nothing is made for nothing.
         let none = Asked { bytes: Some(0), dir: Some(&file), ..NOTHING }.decide(MEMORY).unwrap();
         assert_eq!((none.bytes, none.by_default, none.note), (0, false, None));
+    }
+
+    #[test]
+    fn a_directory_in_memory_is_used_where_it_is_named() {
+        let shm = Path::new("/dev/shm");
+        let room = elbowroom_store::Room::look(shm);
+        if !room.is_ok_and(|room| room.in_memory && room.bytes() >= MEMORY) {
+            return;
+        }
+        let here = Asked { dir: Some(shm), ..NOTHING };
+        let by_size = Asked { bytes: Some(MEMORY), ..here }.decide(MEMORY).unwrap();
+        let by_default = here.decide(MEMORY).unwrap();
+        assert_eq!((by_size.bytes, by_size.by_default), (MEMORY, false));
+        assert!(by_default.bytes >= MEMORY);
     }
 
     #[test]

@@ -29,6 +29,9 @@ const SPARE: u64 = 64;
 /// So many of the numbers below [`FIRST_KEPT`] must follow a free one, so that other threads do not take it
 /// before a call that fails with harm without one.
 const ROOM: i32 = 16;
+/// A hard limit of so many descriptors leaves no number for a file that is kept open, or none behind it for
+/// what is opened for a moment.
+pub const LEAST_DESCRIPTORS: u64 = FIRST_KEPT as u64 + ROOM as u64 + SPARE;
 /// How long a call that needs the raised limit waits for those that need the program's own. They are short,
 /// except that of exec, which may itself wait for us.
 const PATIENCE: Duration = Duration::from_millis(100);

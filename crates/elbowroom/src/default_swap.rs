@@ -60,19 +60,36 @@ impl DefaultSwap {
         Self::decide(memory, Room::look(dir))
     }
 
+    /// The same in a directory that somebody has named: a file that is in memory, or goes through the page
+    /// cache, is what was asked for, too. The lack is said all the same.
+    pub fn in_named(memory: u64, dir: &Path) -> Self {
+        let room = Room::look(dir);
+        let lack = room.as_ref().ok().and_then(lack_of_disk);
+        let decided = Self::decide(memory, room.map(|room| Room { direct: true, in_memory: false, ..room }));
+        Self { lack: decided.lack.or(lack), ..decided }
+    }
+
     fn decide(memory: u64, room: Result<Room, Errno>) -> Self {
         let wanted = memory.saturating_mul(TIMES).min(Config::with_memory(memory).most_swap());
         let wanted = wanted / PAGE_SIZE as u64 * PAGE_SIZE as u64;
         match room {
             Err(errno) => Self { bytes: 0, lack: Some(Lack::File(errno)) },
-            Ok(room) if room.in_memory => Self { bytes: 0, lack: Some(Lack::Disk) },
-            Ok(room) if !room.direct => Self { bytes: 0, lack: Some(Lack::Direct) },
+            Ok(room) if lack_of_disk(&room).is_some() => Self { bytes: 0, lack: lack_of_disk(&room) },
             Ok(room) => {
                 let lack = lack_of_room(&room, wanted);
                 let bytes = if room.bytes() < memory { 0 } else { room.bytes().min(wanted) };
                 Self { bytes, lack }
             }
         }
+    }
+}
+
+/// Why a file there is not on a disk alone, if so.
+fn lack_of_disk(room: &Room) -> Option<Lack> {
+    match room {
+        Room { in_memory: true, .. } => Some(Lack::Disk),
+        Room { direct: false, .. } => Some(Lack::Direct),
+        _ => None,
     }
 }
 
@@ -145,6 +162,19 @@ mod tests {
             let expected = DefaultSwap { bytes: 0, lack: Some(lack) };
             assert_eq!(DefaultSwap::decide(64 * MIB, room), expected);
         }
+    }
+
+    #[test]
+    fn a_directory_in_memory_that_was_named_is_used() {
+        let shm = Path::new("/dev/shm");
+        if !Room::look(shm).is_ok_and(|room| room.in_memory && room.bytes() >= 16 * MIB) {
+            return;
+        }
+        assert_eq!(DefaultSwap::of(16 * MIB, shm), DefaultSwap { bytes: 0, lack: Some(Lack::Disk) });
+        let named = DefaultSwap::in_named(16 * MIB, shm);
+        assert!(named.bytes >= 16 * MIB && named.lack.is_some(), "{named:?}");
+        let none = DefaultSwap::in_named(16 * MIB, Path::new("/no/such/directory"));
+        assert_eq!(none, DefaultSwap { bytes: 0, lack: Some(Lack::File(Errno::NOENT)) });
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Advice on probes that are made up, so that what is missing elsewhere is tested here.
 
-use elbowroom_machine::probe::MemoryCgroup;
+use elbowroom_machine::probe::{MemoryCgroup, Start};
 
 use super::*;
 
@@ -40,6 +40,14 @@ fn perfect() -> Probe {
     found.huge_pages.mode = Some("madvise".to_owned());
     found.limits.max_map_count = Some(65_530);
     found.limits.rlimit_nofile = None;
+    found.limits.rlimit_nofile_hard = None;
+    found.start = Start {
+        procfs: works(),
+        threads: works(),
+        addresses: works(),
+        thread_count: 14,
+        reserved_bytes: 1 << 40,
+    };
     found.limits.rlimit_address_space_bytes = None;
     found.memory.overcommit_mode = Some(0);
     found.memory_cgroup = Some(MemoryCgroup {
@@ -47,15 +55,20 @@ fn perfect() -> Probe {
         path: "/sys/fs/cgroup/x".into(),
         limit_bytes: None,
         used_bytes: Some(1),
+        left_bytes: None,
         can_make_child: yes,
     });
     found
 }
 
 fn report_of(found: &Probe) -> String {
+    report_in(found, usize::MAX)
+}
+
+fn report_in(found: &Probe, columns: usize) -> String {
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto).ok();
     let advice = advise(found, &all_sharing(), &works(), &all_swap());
-    render(&Report {
+    let report = Report {
         elbowroom_version: "0",
         can_run: mode.is_some(),
         mode: mode.as_ref(),
@@ -65,7 +78,8 @@ fn report_of(found: &Probe) -> String {
         advice: &advice,
         sharing: &all_sharing(),
         probe: found,
-    })
+    };
+    render(&report, columns)
 }
 
 #[test]
@@ -85,7 +99,7 @@ fn nothing_missing_no_advice() {
 #[test]
 fn everything_missing_has_one_line() {
     type Change = (&'static str, bool, fn(&mut Probe));
-    let changes: [Change; 9] = [
+    let changes: [Change; 12] = [
         ("userfaultfd", true, |found| {
             (found.userfaultfd.device, found.userfaultfd.syscall) = (refused(), refused());
         }),
@@ -93,8 +107,14 @@ fn everything_missing_has_one_line() {
         ("io_uring", false, |found| found.io_uring.ring = refused()),
         ("huge pages", false, |found| found.huge_pages.mode = Some("never".to_owned())),
         ("max_map_count", false, |found| found.limits.max_map_count = Some(1000)),
-        ("open files", false, |found| found.limits.rlimit_nofile = Some(256)),
-        ("address space", false, |found| found.limits.rlimit_address_space_bytes = Some(1 << 30)),
+        ("open files", false, |found| found.limits.rlimit_nofile_hard = Some(256)),
+        ("address space", true, |found| found.start.addresses = refused()),
+        ("threads", true, |found| found.start.threads = refused()),
+        ("/proc", true, |found| found.start.procfs = refused()),
+        ("memory limit", false, |found| {
+            let Some(group) = &mut found.memory_cgroup else { return };
+            (group.limit_bytes, group.left_bytes) = (Some(1 << 30), Some(1 << 29));
+        }),
         ("overcommit", false, |found| found.memory.overcommit_mode = Some(2)),
         ("memory cgroup", false, |found| found.memory_cgroup = None),
     ];
@@ -132,20 +152,17 @@ fn what_is_left_to_the_kernel_without_watches_is_said() {
 
 #[test]
 fn what_a_swap_file_lacks_is_said() {
-    let advice = |bytes, lack: &str| {
+    let advice = |bytes, lack: &str, needed| {
         let swap = Swap { bytes, lack: Some(lack.to_owned()), ..all_swap() };
         let mut advice = advise(&perfect(), &all_sharing(), &works(), &swap);
         assert_eq!(advice.len(), 1, "{advice:?}");
         let Advice { about, required, text } = advice.remove(0);
-        assert_eq!((about, required), ("swap", false));
+        assert_eq!((about, required), ("swap", needed));
         text
     };
-    let none = advice(0, "its file system is in memory");
-    assert!(
-        none.contains("stays with the kernel, since in /var/tmp, its file system is in memory"),
-        "{none}"
-    );
-    let little = advice(64 << 20, "80 MiB are free there");
+    let none = advice(0, "its file system is in memory", true);
+    assert!(none.contains("cannot be managed, since in /var/tmp, its file system is in memory"), "{none}");
+    let little = advice(64 << 20, "80 MiB are free there", false);
     assert!(little.contains("swap for 64 MiB only, since in /var/tmp, 80 MiB are free"), "{little}");
 }
 
@@ -177,4 +194,16 @@ fn values_are_aligned() {
         let (name, value) = line.split_at(column);
         assert!(name.ends_with("  ") && !value.starts_with(' '), "{line:?}");
     }
+}
+
+#[test]
+fn lines_fit_the_terminal() {
+    let mut found = perfect();
+    found.limits.max_map_count = Some(1000);
+    found.start.threads = refused();
+    let text = report_in(&found, 60);
+    assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+    assert!(text.contains("\n    "), "{text}");
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(&text), words(&report_of(&found)), "nothing is lost");
 }

@@ -162,3 +162,27 @@ fn found_as_execvp_finds() {
     assert_eq!(look(&first.display().to_string()).unwrap_err().code, CANNOT_RUN);
     assert_eq!(look("/bin/sh/x").unwrap_err().code, NOT_FOUND);
 }
+
+/// As Go's linker makes programs, as far as it matters: a note of Go's, with mmap from libc or without.
+#[test]
+fn a_go_program_that_maps_by_itself_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let note = "__asm__(\".pushsection .note.go.buildid, \\\"a\\\", @note\\n.long 3, 4, 4\\n.asciz \
+                \\\"Go\\\"\\n\"\n \".balign 4\\n.long 7\\n.popsection\");\n";
+    for (uses_c, body) in [(false, "return 0;"), (true, "return mmap(0, 4096, 0, 34, -1, 0) == (void *)-1;")]
+    {
+        let (source, program) = (dir.path().join("go.c"), dir.path().join("go"));
+        std::fs::write(&source, format!("#include <sys/mman.h>\n{note}int main(void) {{ {body} }}\n"))
+            .unwrap();
+        let built = Command::new("cc").arg("-o").arg(&program).arg(&source).output();
+        if !built.is_ok_and(|built| built.status.success()) {
+            return skipped("there is no C compiler that makes notes");
+        }
+        let checked = check(&program, own_target());
+        if uses_c {
+            checked.unwrap();
+        } else {
+            assert!(unmanageable(checked).contains("built by Go without C"));
+        }
+    }
+}

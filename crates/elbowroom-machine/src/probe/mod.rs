@@ -12,9 +12,11 @@
 //!
 //! Synchronization: none; any thread may probe at any time, several at once too.
 
+mod process;
 mod system;
 mod userfaults;
 
+pub use process::{OWN_BYTES, RESERVED_BYTES, WINDOW_BYTES, start};
 pub use system::{huge_pages, io_uring, limits, memory, memory_cgroup, security};
 pub use userfaults::userfaultfd;
 
@@ -43,6 +45,8 @@ pub struct Probe {
     pub memory: Memory,
     /// Limits of this process and of the kernel.
     pub limits: Limits,
+    /// What a process needs to start a manager.
+    pub start: Start,
     /// The memory group this process is in, if there is one and it can be seen.
     pub memory_cgroup: Option<MemoryCgroup>,
     /// Rights and restrictions of this process.
@@ -136,8 +140,29 @@ pub struct Limits {
     pub rlimit_memlock_bytes: Option<u64>,
     /// RLIMIT_NOFILE (soft), in descriptors.
     pub rlimit_nofile: Option<u64>,
+    /// The same, hard: up to here a process may raise the soft limit.
+    pub rlimit_nofile_hard: Option<u64>,
     /// RLIMIT_AS (soft), in bytes.
     pub rlimit_address_space_bytes: Option<u64>,
+    /// RLIMIT_DATA (soft), in bytes.
+    pub rlimit_data_bytes: Option<u64>,
+}
+
+/// What a process needs to start a manager, besides userfaultfd. Tried for the number of handlers and the
+/// budget that were asked about.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Start {
+    /// /proc is mounted.
+    pub procfs: Trial,
+    /// So many threads as `thread_count` were there at once.
+    pub threads: Trial,
+    /// How many threads a process needs in addition to the program's.
+    pub thread_count: usize,
+    /// The limits of address space and data (RLIMIT_AS, RLIMIT_DATA) have room for `reserved_bytes`, or can
+    /// be raised.
+    pub addresses: Trial,
+    /// Addresses that are reserved, in bytes.
+    pub reserved_bytes: u64,
 }
 
 /// The memory group of this process.
@@ -151,6 +176,9 @@ pub struct MemoryCgroup {
     pub limit_bytes: Option<u64>,
     /// What it uses, in bytes.
     pub used_bytes: Option<u64>,
+    /// What it has left, in bytes: the least that a limit of it or of a group above it leaves, where page
+    /// cache that nobody uses counts as free; `None` is unlimited.
+    pub left_bytes: Option<u64>,
     /// Whether this process may make a group inside it.
     pub can_make_child: Trial,
 }
@@ -179,6 +207,7 @@ pub fn probe() -> Probe {
         huge_pages: huge_pages(),
         memory: memory(),
         limits: limits(),
+        start: start(0, 0),
         memory_cgroup: memory_cgroup(),
         security: security(),
     }

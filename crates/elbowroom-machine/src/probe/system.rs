@@ -90,7 +90,9 @@ pub fn limits() -> Limits {
         max_map_count: read_number("/proc/sys/vm/max_map_count"),
         rlimit_memlock_bytes: getrlimit(Resource::Memlock).current,
         rlimit_nofile: getrlimit(Resource::Nofile).current,
+        rlimit_nofile_hard: getrlimit(Resource::Nofile).maximum,
         rlimit_address_space_bytes: getrlimit(Resource::As).current,
+        rlimit_data_bytes: getrlimit(Resource::Data).current,
     }
 }
 
@@ -119,21 +121,38 @@ pub fn memory_cgroup() -> Option<MemoryCgroup> {
     };
     // The root of version 2 has no memory.max, and neither has a group without the controller: no limit
     // there.
-    let limit_bytes = path
+    let limits: Vec<(u64, u64)> = path
         .ancestors()
         .take_while(|directory| directory.starts_with(&top))
-        .filter_map(|directory| read_number(directory.join(limit_file)))
-        .filter(|&bytes| bytes < UNLIMITED_BYTES)
-        .min();
+        .filter_map(|directory| Some((directory, read_number(directory.join(limit_file))?)))
+        .filter(|(_, limit)| *limit < UNLIMITED_BYTES)
+        .map(|(directory, limit)| {
+            let used = read_number(directory.join(used_file)).unwrap_or(0);
+            let stat = read_text(directory.join("memory.stat")).unwrap_or_default();
+            (limit, left(limit, used, &stat))
+        })
+        .collect();
     let makes = Access::WRITE_OK | Access::EXEC_OK;
     let writable = rustix::fs::accessat(rustix::fs::CWD, &path, makes, AtFlags::EACCESS);
     Some(MemoryCgroup {
         version,
-        limit_bytes,
+        limit_bytes: limits.iter().map(|(limit, _)| *limit).min(),
         used_bytes: read_number(path.join(used_file)),
+        left_bytes: limits.iter().map(|(_, left)| *left).min(),
         can_make_child: Trial::of(&writable),
         path,
     })
+}
+
+/// What a limit leaves, in bytes, where so much is used, of which the group's `memory.stat` tells how much is
+/// page cache that nobody has used for long.
+fn left(limit: u64, used: u64, stat: &str) -> u64 {
+    let number = |key: &str| {
+        stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
+    };
+    // Version 1 has the groups below, too, under a name of its own.
+    let idle = number("total_inactive_file").or_else(|| number("inactive_file")).unwrap_or(0);
+    limit.saturating_sub(used.saturating_sub(idle))
 }
 
 /// Version 1 says "no limit" with a number near 2^63; a limit of an exbibyte is none either.
@@ -206,6 +225,14 @@ mod tests {
         assert_eq!(found.ring.works, found.ring.error.is_none(), "{found:?}");
         // Every kernel that has rings since 5.4 maps them with one call, and says so.
         assert_eq!(found.ring.works, found.feature_bits & 1 != 0, "{found:?}");
+    }
+
+    #[test]
+    fn page_cache_that_nobody_uses_is_left() {
+        assert_eq!(left(100, 30, ""), 70);
+        assert_eq!(left(100, 90, "anon 5\ninactive_file 60\nactive_file 7\n"), 70);
+        assert_eq!(left(100, 90, "inactive_file 1\ntotal_inactive_file 60\n"), 70);
+        assert_eq!((left(100, 200, ""), left(100, 10, "inactive_file 99\n")), (0, 100));
     }
 
     #[test]

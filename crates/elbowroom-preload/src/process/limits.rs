@@ -11,13 +11,10 @@
 
 use crate::base::state;
 use crate::base::sys;
+use elbowroom_machine::probe::{OWN_BYTES, WINDOW_BYTES};
 use libc::{c_int, c_long, rlimit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The most that one window takes.
-const WINDOW_BYTES: u64 = 1 << 40;
-/// What our threads take: their stacks, and the heap that describes the frames.
-const OWN_BYTES: u64 = 128 << 20;
 /// The limits that reservations count against.
 const RESOURCES: [c_int; 2] = [libc::RLIMIT_AS as c_int, libc::RLIMIT_DATA as c_int];
 

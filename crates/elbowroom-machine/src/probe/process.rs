@@ -1,0 +1,118 @@
+//! What a process that starts a manager needs besides userfaultfd: /proc, threads, addresses.
+
+use elbowroom_sync::{Arc, thread};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{Start, Trial};
+
+/// The addresses that a managed process reserves beside its arena, in bytes: one window, and what the
+/// library's own threads take. The kernel counts them against RLIMIT_AS and RLIMIT_DATA.
+pub const RESERVED_BYTES: u64 = WINDOW_BYTES + OWN_BYTES;
+
+/// The most addresses that one window takes, in bytes.
+pub const WINDOW_BYTES: u64 = 1 << 40;
+
+/// What the threads of the library take, in bytes: their stacks, and the heap that describes the frames.
+pub const OWN_BYTES: u64 = 128 << 20;
+
+/// Threads of a managed process that serve no faults: all that start before the first mapping is managed, and
+/// one for a second call at a time.
+const OTHER_THREADS: usize = 12;
+
+/// As many threads serve faults where nobody says how many, at most.
+const MOST_HANDLERS: usize = 16;
+
+/// Tries what a process needs whose manager has so many handlers (0: as many as it chooses) and a budget of
+/// `memory_bytes`.
+pub fn start(handlers: usize, memory_bytes: u64) -> Start {
+    let chosen = thread::parallelism().div_ceil(2).clamp(2, MOST_HANDLERS);
+    let handlers = if handlers == 0 { chosen } else { handlers };
+    let (threads, reserved_bytes) = (OTHER_THREADS + handlers, RESERVED_BYTES.saturating_add(memory_bytes));
+    Start {
+        procfs: Trial::of(&rustix::fs::access("/proc/self/maps", rustix::fs::Access::READ_OK)),
+        threads: Trial::of(&start_threads(threads)),
+        thread_count: threads,
+        addresses: Trial::of(&reserve(reserved_bytes)),
+        reserved_bytes,
+    }
+}
+
+/// Starts so many threads that are there at the same time, and has them end.
+fn start_threads(count: usize) -> Result<(), Errno> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    let read = Arc::new(read);
+    let mut started = Vec::new();
+    let mut result = Ok(());
+    for _ in 0..count {
+        let end = read.clone();
+        let spawned = thread::spawn("elbowroom-probe", move || {
+            // Ends when the writing end is closed, which is all that it is for.
+            let _ = rustix::io::read(&*end, &mut [0_u8; 1]);
+        });
+        match spawned {
+            Ok(thread) => started.push(thread),
+            Err(error) => {
+                result = Err(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
+                break;
+            }
+        }
+    }
+    drop(write);
+    for thread in started {
+        // It cannot panic.
+        let _ = thread.join();
+    }
+    result
+}
+
+/// Whether the limits of address space and of data leave room for so many bytes more, or can be raised to.
+/// Limits that are raised for a moment are put back.
+fn reserve(bytes: u64) -> Result<(), Errno> {
+    [Resource::As, Resource::Data].into_iter().try_for_each(|resource| reserve_in(resource, bytes))
+}
+
+fn reserve_in(resource: Resource, bytes: u64) -> Result<(), Errno> {
+    let own = getrlimit(resource);
+    let Some(soft) = own.current else { return Ok(()) };
+    let current = Some(soft.saturating_add(bytes));
+    let both = Rlimit { current, maximum: own.maximum.map(|hard| hard.saturating_add(bytes)) };
+    let soft_only = Rlimit { current, maximum: own.maximum };
+    let raised = setrlimit(resource, both).or_else(|_| setrlimit(resource, soft_only));
+    if raised.is_ok() {
+        // Lowering what was just raised is always allowed.
+        setrlimit(resource, own)?;
+    }
+    raised
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn here_a_process_can_start() {
+        let limits = [Resource::As, Resource::Data].map(getrlimit);
+        let found = start(0, 64 << 20);
+        assert!(found.procfs.works && found.threads.works, "{found:?}");
+        assert_eq!(found.reserved_bytes, RESERVED_BYTES + (64 << 20));
+        assert!(found.thread_count > OTHER_THREADS);
+        assert_eq!(start(7, 0).thread_count, OTHER_THREADS + 7);
+        assert_eq!([Resource::As, Resource::Data].map(getrlimit), limits);
+        if limits.iter().all(|limit| limit.current.is_none()) {
+            assert!(found.addresses.works, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn more_than_can_be_is_refused_and_leaves_nothing() {
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        // Other tests have threads, too, but not as many as would be left here.
+        let before = threads();
+        for _ in 0..20 {
+            start_threads(30).unwrap();
+        }
+        assert!(threads() < before + 100);
+    }
+}
