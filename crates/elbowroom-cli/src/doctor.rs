@@ -37,7 +37,7 @@ const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
   mode                     {userfaultfd: device|syscall, mmu: move|copy, io: uring|threads};
                            null if it cannot run
   default_memory_bytes     the budget of a run without --memory
-  default_swap             bytes: of such a run without --swap, 0: anonymous memory stays with the kernel;
+  default_swap             bytes: of such a run without --swap, 0: there is no place for it;
                            directory; lack: what the directory lacks for four times the budget, or null
   advice                   [{about, required, text}]; required: without it `run` cannot work
   sharing                  watch, lease (trials): what `--sharing auto` needs to manage files that are
@@ -189,7 +189,7 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
 fn columns() -> usize {
     const NARROWEST: usize = 40;
     let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
-    let terminal = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+    let terminal = terminal_size::terminal_size_of(std::io::stdout()).map(|(width, _)| usize::from(width.0));
     terminal.or_else(variable).unwrap_or(usize::MAX).max(NARROWEST)
 }
 

@@ -167,7 +167,8 @@ pub fn group_warning(memory: u64, group: Option<&MemoryCgroup>) -> Option<String
     let (memory, limit, half) = (Shown(memory), Shown(limit), Exact(limit / 2 >> 20 << 20));
     Some(format!(
         "a budget of {memory} does not fit into the memory group's limit of {limit} with what a program \
-         takes beside it, so the kernel may kill the program: use --memory {half} or less, or raise the group's limit"
+         takes beside it, so the kernel may kill the program: use --memory {half} or less, or \
+         raise the group's limit"
     ))
 }
 

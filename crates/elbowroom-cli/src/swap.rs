@@ -91,18 +91,16 @@ impl<'a> Asked<'a> {
         if let Some(bytes) = self.bytes {
             return match Lack::for_file(&dir, bytes).filter(|_| bytes > 0) {
                 Some(lack) => impossible(lack, &format!("--swap {}: ", Shown(bytes))),
-                None => done(bytes, false, None),
+                None => done(bytes, false, self.dir.and_then(in_memory)),
             };
         }
         let named = self.dir.is_some();
         let of = if named { DefaultSwap::in_named } else { DefaultSwap::of };
         match of(memory, &dir) {
             DefaultSwap { bytes, lack: None } => done(bytes, true, None),
-            DefaultSwap { bytes, lack: Some(lack @ (Lack::Disk | Lack::Direct)) } if bytes > 0 => done(
-                bytes,
-                false,
-                Some(format!("the swap file in {shown} takes memory beside the budget: {lack}")),
-            ),
+            DefaultSwap { bytes, lack: Some(Lack::Disk | Lack::Direct) } if bytes > 0 => {
+                done(bytes, false, self.dir.and_then(in_memory))
+            }
             DefaultSwap { bytes, lack: Some(lack) } if bytes > 0 => {
                 let swap = Shown(bytes);
                 let note = || format!("--swap is {swap}, less than usual: in {shown}, {lack}");
@@ -119,6 +117,16 @@ impl<'a> Asked<'a> {
                 done(0, true, Some(format!("anonymous memory stays with the kernel, since {why}")))
             }
         }
+    }
+}
+
+/// Says that a swap file in the directory takes memory that the budget does not bound, if so.
+fn in_memory(dir: &Path) -> Option<String> {
+    match DefaultSwap::in_named(0, dir).lack {
+        Some(lack @ (Lack::Disk | Lack::Direct)) => {
+            Some(format!("the swap file in {} takes memory beside the budget: {lack}", dir.display()))
+        }
+        _ => None,
     }
 }
 
@@ -198,7 +206,9 @@ mod tests {
         let by_size = Asked { bytes: Some(MEMORY), ..here }.decide(MEMORY).unwrap();
         let by_default = here.decide(MEMORY).unwrap();
         assert_eq!((by_size.bytes, by_size.by_default), (MEMORY, false));
-        assert!(by_default.bytes >= MEMORY);
+        assert!(by_default.bytes >= MEMORY && !by_default.by_default);
+        assert!(by_size.note.as_ref().is_some_and(|note| note.contains("memory beside the budget")));
+        assert_eq!(by_size.note, by_default.note);
     }
 
     #[test]

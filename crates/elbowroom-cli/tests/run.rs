@@ -4,107 +4,18 @@
 //! The preloaded library is an empty one, compiled here: these tests are about what happens before the
 //! program starts. Tests that need a C compiler or a userfaultfd and have none say so and pass.
 
+mod bench;
+
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use elbowroom_options::{Io, Mmu, Options, Sharing};
-use tempfile::TempDir;
 
-const ELBOWROOM: &str = env!("CARGO_BIN_EXE_elbowroom");
-
-/// A directory with an empty library to preload.
-struct Bench {
-    dir: TempDir,
-}
-
-impl Bench {
-    /// `None`, said aloud, without a C compiler.
-    fn new() -> Option<Bench> {
-        let dir = tempfile::tempdir().unwrap();
-        let source = dir.path().join("empty.c");
-        std::fs::write(&source, "int elbowroom_empty_library;\n").unwrap();
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-o"])
-            .args([dir.path().join("empty.so"), source])
-            .status();
-        if built.is_ok_and(|status| status.success()) {
-            Some(Bench { dir })
-        } else {
-            skipped("there is no C compiler");
-            None
-        }
-    }
-
-    fn library(&self) -> PathBuf {
-        self.dir.path().join("empty.so")
-    }
-
-    /// `elbowroom` with the empty library.
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(ELBOWROOM);
-        command.args(arguments).env("ELBOWROOM_PRELOAD", self.library()).env_remove("LD_PRELOAD");
-        command
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    /// Writes an executable file.
-    fn script(&self, name: &str, text: &str) -> String {
-        let (draft, path) = (self.dir.path().join("draft"), self.dir.path().join(name));
-        std::fs::write(&draft, text).unwrap();
-        copy(&draft, &path);
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path.display().to_string()
-    }
-}
-
-/// Copies a file that is going to be executed, in another process: a descriptor that this process had open
-/// for writing could be inherited for a moment by a program that another test starts, and nobody could
-/// execute the file then (ETXTBSY).
-fn copy(from: &Path, to: &Path) {
-    assert!(Command::new("cp").args([from, to]).status().unwrap().success());
-}
-
-/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
-/// print to itself.
-fn skipped(reason: impl std::fmt::Display) {
-    // If nobody can be told, there is nobody to tell.
-    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));
-}
-
-/// A bench where programs can run managed; `None`, said aloud, where doctor says they cannot.
-fn managed_bench() -> Option<Bench> {
-    let bench = Bench::new()?;
-    if bench.output(&["doctor"]).status.success() {
-        return Some(bench);
-    }
-    skipped("elbowroom doctor says that run cannot work here");
-    None
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// Checks the exit code, that nothing was printed, and that the error has the prefix and says `expected`.
-fn assert_refused(output: &Output, code: i32, expected: &str) {
-    let error = stderr(output);
-    assert_eq!(output.status.code(), Some(code), "{error}");
-    assert!(error.starts_with("elbowroom: "), "{error}");
-    assert!(error.contains(expected), "no '{expected}' in: {error}");
-    assert!(!error.contains("panicked"), "{error}");
-    assert_eq!(stdout(output), "");
-}
+use self::bench::{Bench, ELBOWROOM, assert_refused, copy, managed_bench, skipped, stderr, stdout};
 
 #[test]
 fn bad_options_are_errors_of_usage_before_the_program_starts() {
@@ -145,6 +56,20 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
     }
     assert_refused(&bench.output(&["run"]), 2, "PROGRAM");
     assert_refused(&bench.output(&["walk"]), 2, "walk");
+    for (arguments, tip) in [
+        (&["python3", "x.py", "a b"][..], "  tip: to run a program: elbowroom run -- python3 x.py 'a b'\n"),
+        (&["-m", "64M", "ls"], "  tip: it is an option of run: elbowroom run -m 64M ls\n"),
+        (&["--memory=64M", "ls"], "  tip: it is an option of run: elbowroom run --memory=64M ls\n"),
+        (&["docter"], "tip: a similar subcommand exists: 'doctor'"),
+        (&["run", "--memroy", "1G", "ls"], "tip: a similar argument exists: '--memory'"),
+    ] {
+        assert_refused(&bench.output(arguments), 2, tip);
+    }
+    for arguments in [&["run", "-x", "ls"][..], &["run", "--frobnicate", "ls"]] {
+        let output = bench.output(arguments);
+        assert_refused(&output, 2, "unexpected argument");
+        assert!(!stderr(&output).contains("tip:"), "{}", stderr(&output));
+    }
 }
 
 #[test]
@@ -370,22 +295,26 @@ fn swap_that_cannot_be_had_is_refused_or_done_without() {
         assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "\n"));
         assert!(stderr(&output).contains("running unmanaged") && stderr(&output).contains(expected));
     }
-    // A limit of file sizes is of the program's doing, and no reason to refuse it.
-    for (blocks, left) in [("65536", "less than usual"), ("4", "anonymous memory stays with the kernel")] {
+    // A limit of file sizes leaves room for less, which is said, or for nothing, which is as no directory.
+    let limited = |blocks: &str, options: &[&str]| {
         let line = format!("ulimit -f {blocks}; exec \"$@\"");
         let mut command = Command::new("bash");
-        command.args(["-c", &line, "bash", ELBOWROOM, "run", "--memory", "32M"]).args(show);
-        let output =
-            command.env("ELBOWROOM_PRELOAD", bench.library()).env_remove("LD_PRELOAD").output().unwrap();
-        assert!(output.status.success() && stderr(&output).contains(left), "{}", stderr(&output));
-        let expected = if blocks == "65536" { 64 << 20 } else { 0 };
-        assert_eq!(Options::parse(stdout(&output).trim_end().as_ref()).unwrap().swap_bytes, expected);
-        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
-    }
+        command.args(["-c", &line, "bash", ELBOWROOM, "run", "--memory", "32M"]).args(options).args(show);
+        command.env("ELBOWROOM_PRELOAD", bench.library()).env_remove("LD_PRELOAD").output().unwrap()
+    };
+    std::fs::copy(bench.library(), bench.dir.path().join("libelbowroom_heap.so")).unwrap();
+    let less = limited("65536", &[]);
+    assert!(less.status.success() && stderr(&less).contains("less than usual"), "{}", stderr(&less));
+    let options = Options::parse(stdout(&less).trim_end().as_ref()).unwrap();
+    assert_eq!((options.swap_bytes, stderr(&less).lines().count()), (64 << 20, 1));
+    assert_refused(&limited("4", &[]), 125, "`ulimit -f`");
+    let left = limited("4", &["--fallback", "kernel"]);
+    assert!(stderr(&left).contains("anonymous memory stays with the kernel"), "{}", stderr(&left));
+    assert_eq!(Options::parse(stdout(&left).trim_end().as_ref()).unwrap().swap_bytes, 0);
 }
 
 #[test]
-fn without_the_second_library_anonymous_memory_stays_with_the_kernel() {
+fn without_the_second_library_anonymous_memory_cannot_be_managed() {
     let Some(bench) = managed_bench() else { return };
     // Far from any other library.
     let lonely = bench.dir.path().join("elbowroom");
@@ -395,7 +324,8 @@ fn without_the_second_library_anonymous_memory_stays_with_the_kernel() {
         command.arg("run").args(options).args(["--", "sh", "-c", "echo $ELBOWROOM_OPTIONS"]);
         command.env("ELBOWROOM_PRELOAD", bench.library()).env_remove("LD_PRELOAD").output().unwrap()
     };
-    let output = run(&["--memory", "16M"]);
+    assert_refused(&run(&["--memory", "16M"]), 125, "libelbowroom_heap.so was not found");
+    let output = run(&["--memory", "16M", "--fallback", "kernel"]);
     assert!(output.status.success() && stdout(&output).contains(";swap=0;"), "{}", stdout(&output));
     assert!(stderr(&output).contains("libelbowroom_heap.so was not found"), "{}", stderr(&output));
     assert_refused(&run(&["--memory", "16M", "--swap", "64M"]), 125, "libelbowroom_heap.so was not found");
@@ -441,5 +371,15 @@ fn help_and_version_go_to_standard_output() {
         assert!(output.status.success());
         assert!(stdout(&output).contains(expected), "{arguments:?}: {}", stdout(&output));
         assert!(!stdout(&output).contains("--inject"));
+    }
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["run", "-h"], &["doctor"]] {
+        let output = Command::new(ELBOWROOM).args(arguments).env("COLUMNS", "60").output().unwrap();
+        let text = stdout(&output);
+        let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 60).collect();
+        assert!(long.is_empty(), "{arguments:?}: {long:#?}");
     }
 }

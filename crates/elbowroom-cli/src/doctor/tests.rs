@@ -128,8 +128,9 @@ fn everything_missing_has_one_line() {
         assert_eq!((advice[0].about, advice[0].required), (about, required));
         assert!(!advice[0].text.contains('\n'), "{about}");
     }
-    // Whether pages would be moved or copied matters only where there is a userfaultfd.
-    assert_eq!(advise(&all, &all_sharing(), &works(), &all_swap()).len(), changes.len() - 1);
+    // Whether pages would be moved or copied matters only where there is a userfaultfd, and the limit of a
+    // group only where there is one.
+    assert_eq!(advise(&all, &all_sharing(), &works(), &all_swap()).len(), changes.len() - 2);
     let text = report_of(&all);
     assert!(text.contains("cannot work here") && text.contains("--fallback kernel"), "{text}");
     assert!(text.contains("What must change:\n  userfaultfd:"), "{text}");
