@@ -110,7 +110,9 @@ fn prepare(
     program: &Path,
 ) -> Result<Result<Vec<Library>, Failure>, Failure> {
     // First of all, since without it no library is found either.
+    let signal = probe::InternalSignal::look();
     let needs = probe::start(options.handlers, options.memory_bytes);
+    signal.put_back();
     if let Some((about, why)) = plan::start_obstacles(&needs, &probe::limits()).into_iter().next() {
         return Ok(Err(Failure::new(CANNOT_WORK, format!("{about}: {why}"))));
     }

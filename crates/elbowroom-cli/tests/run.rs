@@ -379,7 +379,9 @@ fn help_fits_the_terminal() {
     for arguments in [&["--help"][..], &["run", "--help"], &["run", "-h"], &["doctor"]] {
         let output = Command::new(ELBOWROOM).args(arguments).env("COLUMNS", "60").output().unwrap();
         let text = stdout(&output);
-        let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 60).collect();
+        // A path is not broken.
+        let breakable = |line: &&str| line.chars().count() > 60 && line.trim().contains(' ');
+        let long: Vec<_> = text.lines().filter(breakable).collect();
         assert!(long.is_empty(), "{arguments:?}: {long:#?}");
     }
 }

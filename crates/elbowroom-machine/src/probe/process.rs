@@ -1,5 +1,8 @@
 //! What a process that starts a manager needs besides userfaultfd: /proc, threads, addresses.
 
+use std::ffi::c_long;
+use std::ptr;
+
 use elbowroom_sync::{Arc, thread};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -67,6 +70,58 @@ fn start_threads(count: usize) -> Result<(), Errno> {
     result
 }
 
+/// What a process does about the signal that libc uses between its threads. libc sets a handler for it when it
+/// starts the first thread, and exec turns that into the default action, so a program that is executed after
+/// [`start`] would not inherit that the signal is ignored.
+#[derive(Debug)]
+pub struct InternalSignal(Option<KernelAction>);
+
+/// `struct sigaction` of the kernel, which nobody looks into here: handler, flags, restorer, and a mask of 64
+/// signals.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct KernelAction([u64; 4]);
+
+impl InternalSignal {
+    /// glibc's SIGSETXID. Its sigaction refuses the number, so the system call is made directly.
+    const NUMBER: c_long = 33;
+
+    /// Looks at what is done about the signal now.
+    pub fn look() -> Self {
+        let mut there = KernelAction::default();
+        // SAFETY: no action is set; the kernel writes at most the 32 bytes of its structure to `there`.
+        let result = unsafe {
+            let (set, bytes) = (ptr::null::<KernelAction>(), size_of::<u64>());
+            syscall(RT_SIGACTION, Self::NUMBER, set, &raw mut there, bytes)
+        };
+        Self((result == 0).then_some(there))
+    }
+
+    /// Has that done again. For a process that executes a program next: libc still believes that its handler is
+    /// there, and a change of the user in a process of several threads would wait for it in vain.
+    pub fn put_back(self) {
+        let Some(there) = self.0 else { return };
+        // SAFETY: the kernel gave this action itself, for the same signal of the same process; what it executes
+        // for the signal, if anything, is the handler that was there then, which is code that stays loaded.
+        unsafe {
+            let (old, bytes) = (ptr::null_mut::<KernelAction>(), size_of::<u64>());
+            // It can fail only as looking can, which did not.
+            let _ = syscall(RT_SIGACTION, Self::NUMBER, &raw const there, old, bytes);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+const RT_SIGACTION: c_long = 13;
+/// The number of the machines that came later.
+#[cfg(not(target_arch = "x86_64"))]
+const RT_SIGACTION: c_long = 134;
+
+unsafe extern "C" {
+    /// libc's way to a system call that its own function refuses to make.
+    fn syscall(number: c_long, ...) -> c_long;
+}
+
 /// Whether the limits of address space and of data leave room for so many bytes more, or can be raised to.
 /// Limits that are raised for a moment are put back.
 fn reserve(bytes: u64) -> Result<(), Errno> {
@@ -103,6 +158,16 @@ mod tests {
         if limits.iter().all(|limit| limit.current.is_none()) {
             assert!(found.addresses.works, "{found:?}");
         }
+    }
+
+    #[test]
+    fn what_is_done_about_the_internal_signal_comes_back() {
+        // In a process that has threads already, libc's handler is there and stays.
+        let before = InternalSignal::look();
+        start_threads(1).unwrap();
+        let there = before.0.unwrap().0;
+        before.put_back();
+        assert_eq!(InternalSignal::look().0.unwrap().0, there);
     }
 
     #[test]
