@@ -43,6 +43,12 @@ impl<W: AsRef<[AtomicU64]>> Cache<W> {
         kept
     }
 
+    /// Whether the block at an address is kept.
+    pub fn has(&self, at: usize) -> bool {
+        let words = self.words.as_ref().iter().map(|place| place.load(Ordering::Relaxed));
+        words.filter_map(Block::of_word).any(|block| block.at == at)
+    }
+
     /// Takes a block of at least `len` bytes, and hardly more: the smallest.
     pub fn take(&self, len: usize) -> Option<Block> {
         if self.bytes.load(Ordering::Relaxed) < len {
@@ -89,7 +95,9 @@ mod tests {
         for kept in [block(1000, 100), block(2000, 110), block(3000, 200)] {
             assert!(cache.put(kept));
         }
+        assert!(cache.has(2000 * PAGE) && !cache.has(2001 * PAGE));
         assert_eq!(cache.take(105 * PAGE), Some(block(2000, 110)));
+        assert!(!cache.has(2000 * PAGE));
         assert_eq!(cache.take(120 * PAGE), None, "200 pages are too many");
         assert_eq!(cache.take(99 * PAGE), Some(block(1000, 100)));
         assert_eq!(cache.take(99 * PAGE), None);

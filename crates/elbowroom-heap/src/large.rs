@@ -2,6 +2,8 @@
 //! library stands.
 
 use crate::cache::Cache;
+use crate::changes;
+use crate::live;
 use crate::table::{Block, Table};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::c_void;
@@ -24,8 +26,12 @@ impl<const N: usize> AsRef<[AtomicU64]> for Words<N> {
     }
 }
 
-static TABLE: Table<Words<BLOCKS>> = Table::new(Words([const { AtomicU64::new(0) }; BLOCKS]));
-static FREED: Cache<Words<KEPT>> = Cache::new(Words([const { AtomicU64::new(0) }; KEPT]));
+const fn words<const N: usize>() -> Words<N> {
+    Words([const { AtomicU64::new(0) }; N])
+}
+
+static TABLE: Table<Words<BLOCKS>> = Table::new(words(), words());
+static FREED: Cache<Words<KEPT>> = Cache::new(words());
 
 /// Blocks from this size on are large.
 static SMALLEST: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -58,13 +64,13 @@ fn unmap(at: usize, len: usize) {
     if len > 0 {
         // SAFETY: a part of a mapping of ours, which nobody uses any more. If the kernel has no memory to
         // split one, it stays.
-        unsafe { libc::munmap(at as *mut c_void, len) };
+        unsafe { changes::unmap(at as *mut c_void, len) };
     }
 }
 
 /// Enters a block that is mapped; unmaps it if there is no room in the table.
 fn enter(block: Block) -> Option<*mut c_void> {
-    if TABLE.insert(block) {
+    if TABLE.insert(block, changes::now()) {
         return Some(block.at as *mut c_void);
     }
     unmap(block.at, block.len);
@@ -132,7 +138,7 @@ pub fn size_of(block: *mut c_void) -> Option<usize> {
     if may_have(block) { TABLE.size_of(block as usize) } else { None }
 }
 
-/// Frees a block; `false`: it is not ours.
+/// Frees a block; `false`: it is not ours. Ends the program if it is kept as a freed one.
 ///
 /// # Safety
 /// Nobody uses it any more.
@@ -141,8 +147,14 @@ pub unsafe fn free(block: *mut c_void) -> bool {
         return false;
     }
     // First this: as soon as it is unmapped, another thread's may be at the address.
-    let Some(block) = TABLE.remove(block as usize) else { return false };
-    if !FREED.put(block) {
+    let Some((block, since)) = TABLE.remove(block as usize) else {
+        if FREED.has(block as usize) {
+            live::abort(b"free(): double free\n");
+        }
+        return false;
+    };
+    let as_new = !changes::since(since, block.at, block.len);
+    if !(as_new && FREED.put(block)) {
         unmap(block.at, block.len);
     }
     true
@@ -165,19 +177,18 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
     // Nobody finds it meanwhile: as soon as it has moved, another thread's may be at the address.
     let held = TABLE.hold(at)?;
     // SAFETY: the caller owns the block, which is a mapping of ours.
-    let new = unsafe { libc::mremap(block, has, len, libc::MREMAP_MAYMOVE) };
+    let new = unsafe { changes::remap(block, has, len) };
     if new == libc::MAP_FAILED || new == block {
         held.put_back(if new == block { len } else { has });
         return (new == block).then_some(block);
     }
+    // Its state moves with it.
+    let since = if changes::since(held.since(), at, has) { changes::CHANGED } else { changes::now() };
     drop(held);
-    if !TABLE.insert(Block { at: new as usize, len }) {
+    if !TABLE.insert(Block { at: new as usize, len }, since) {
         // Its old entry has made room, so others were faster, and there are more blocks than a process can
         // have mappings. It could not be freed, nor given back.
-        const WHY: &[u8] = b"elbowroom: too many large blocks\n";
-        // SAFETY: the bytes are a constant.
-        unsafe { libc::write(2, WHY.as_ptr().cast(), WHY.len()) };
-        std::process::abort();
+        live::abort(b"elbowroom: too many large blocks\n");
     }
     Some(new)
 }

@@ -11,7 +11,7 @@
 //! Whose a block is, is known by its address: a small one is in mimalloc's range; a large one begins with a
 //! page, and is in the table ([`table::Table`]). Freed large ones are kept for a while ([`cache::Cache`]), as
 //! libc keeps them: who allocates and frees the same large block again and again must not pay for a mapping
-//! and its faults each time.
+//! and its faults each time. Not those whose mapping the program has changed ([`changes`]).
 //!
 //! It has no locks of its own, and so a forked child finds it complete: table and cache are arrays of words.
 
@@ -25,7 +25,11 @@ mod apart;
 #[cfg(not(loom))]
 mod cache;
 #[cfg(not(loom))]
+mod changes;
+#[cfg(not(loom))]
 mod large;
+#[cfg(not(loom))]
+mod live;
 #[cfg(not(loom))]
 mod next;
 #[cfg(not(loom))]

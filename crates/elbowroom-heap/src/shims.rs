@@ -1,6 +1,6 @@
 //! The functions that the program finds instead of libc's.
 
-use crate::{apart, large, next, small};
+use crate::{apart, changes, large, next, small};
 use elbowroom_options::{C_VARIABLE, HeapOptions};
 use libc::{c_int, c_void, size_t};
 use std::ptr;
@@ -77,6 +77,7 @@ unsafe extern "C" fn construct() {
     if let Some(options) = read_options()
         && next::is_libc()
     {
+        changes::set_up();
         large::set_up(options.smallest_bytes as usize, options.kept_bytes as usize);
         small::set_up(options.arena_bytes as usize);
     }

@@ -5,9 +5,12 @@
 //! is managed, and given to mimalloc, which gets no memory from elsewhere. Whose a block is is known by
 //! whether it lies in the range. If the range is full, libc is asked again.
 //!
+//! A block that is freed twice, or from its inside, ends the program ([`crate::live`]).
+//!
 //! Synchronization: the range is written before `STATE` says so. mimalloc takes no locks where it allocates
 //! and frees (of its two kept versions that is the second), so a forked child can go on with what was copied.
 
+use crate::live::{self, ALIGN};
 use elbowroom_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_void;
 use libmimalloc_sys as mi;
@@ -15,9 +18,6 @@ use std::ptr;
 
 /// What libc allocates first, in bytes, all together.
 const LIBC_BYTES: usize = 4 << 20;
-
-/// libc's blocks are multiples of that, and programs rely on it.
-const ALIGN: usize = 16;
 
 /// Larger alignments are left to libc.
 const MAX_ALIGN: usize = 64 << 10;
@@ -84,6 +84,7 @@ fn start() -> bool {
         }
     };
     if given {
+        live::set_up(at as usize, len);
         START.store(at as usize, Ordering::Release);
     }
     STATE.store(if given { ON } else { OFF }, Ordering::Release);
@@ -97,27 +98,34 @@ pub fn has(block: *mut c_void) -> bool {
     start != 0 && (block as usize).wrapping_sub(start) < LEN.load(Ordering::Relaxed)
 }
 
+/// A new block from now on is the caller's; `None`: there is none.
+#[inline]
+fn somebodys(block: *mut c_void) -> Option<*mut c_void> {
+    if block.is_null() {
+        return None;
+    }
+    live::begin(block as usize);
+    Some(block)
+}
+
 /// A block; `None`: whoever comes next is to have a try.
 #[inline]
 pub fn allocate(size: usize) -> Option<*mut c_void> {
     // SAFETY: of these functions there is no condition.
-    let block = is_ours(size).then(|| unsafe { mi::mi_malloc(size.max(ALIGN)) })?;
-    (!block.is_null()).then_some(block)
+    somebodys(is_ours(size).then(|| unsafe { mi::mi_malloc(size.max(ALIGN)) })?)
 }
 
 /// The same, of zeros. Touches none that are new.
 pub fn allocate_zeros(size: usize) -> Option<*mut c_void> {
     // SAFETY: as above.
-    let block = is_ours(size).then(|| unsafe { mi::mi_zalloc(size.max(ALIGN)) })?;
-    (!block.is_null()).then_some(block)
+    somebodys(is_ours(size).then(|| unsafe { mi::mi_zalloc(size.max(ALIGN)) })?)
 }
 
 /// The same as the first, at a multiple of `align`, a power of two.
 pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
     let ours = align <= MAX_ALIGN && is_ours(size);
     // SAFETY: as above.
-    let block = ours.then(|| unsafe { mi::mi_malloc_aligned(size.max(ALIGN), align) })?;
-    (!block.is_null()).then_some(block)
+    somebodys(ours.then(|| unsafe { mi::mi_malloc_aligned(size.max(ALIGN), align) })?)
 }
 
 /// The bytes of a block.
@@ -129,21 +137,31 @@ pub unsafe fn size_of(block: *mut c_void) -> usize {
     unsafe { mi::mi_usable_size(block) }
 }
 
-/// Gives a block another size; it may move. `None`: it is as it was.
+/// Gives a block another size; it may move. `None`: it is as it was. Ends the program if it is nobody's.
 ///
 /// # Safety
-/// It is one of these, and the caller's.
+/// It is in the range, and the caller's if it is a block.
 pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
+    // Before another thread may get it.
+    if !live::end(block as usize) {
+        live::abort(b"realloc(): invalid pointer\n");
+    }
     // SAFETY: the caller's promise.
-    let block = unsafe { mi::mi_realloc(block, size.max(ALIGN)) };
-    (!block.is_null()).then_some(block)
+    let new = unsafe { mi::mi_realloc(block, size.max(ALIGN)) };
+    if new.is_null() {
+        live::begin(block as usize);
+    }
+    somebodys(new)
 }
 
-/// Frees a block.
+/// Frees a block. Ends the program if it is nobody's.
 ///
 /// # Safety
-/// It is one of these, and nobody uses it any more.
+/// It is in the range, and nobody uses it any more.
 pub unsafe fn free(block: *mut c_void) {
+    if !live::end(block as usize) {
+        live::abort(b"free(): double free or invalid pointer\n");
+    }
     // SAFETY: the caller's promise.
     unsafe { mi::mi_free(block) };
 }

@@ -1,8 +1,9 @@
-//! Which blocks are ours, and how large they are.
+//! Which blocks are ours, how large they are, and since when.
 //!
 //! An array of words, found by a hash of the address: open addressing. How far an entry has ever been from
 //! its place is kept, so that an address that is not there is known by a few words. A word has all of an
-//! entry, so that it comes and goes in one step. Nobody asks for the same address at once, but a program that
+//! entry's block, so that it comes and goes in one step; beside it is the time from which on the block was as new,
+//! which only the owner of the block needs. Nobody asks for the same address at once, but a program that
 //! frees a block twice, so what is found stays until its owner takes it out.
 //!
 //! Synchronization: lock-free. An entry that was put in is seen by whoever got the block from who put it in,
@@ -54,12 +55,18 @@ impl Block {
 pub struct Held<'a> {
     place: &'a AtomicU64,
     block: Block,
+    since: u64,
 }
 
 impl Held<'_> {
     /// The block, as it was.
     pub fn block(&self) -> Block {
         self.block
+    }
+
+    /// What [`Table::insert`] was told.
+    pub fn since(&self) -> u64 {
+        self.since
     }
 
     /// Puts the entry back, with so many bytes.
@@ -82,34 +89,37 @@ impl Drop for Held<'_> {
 /// The table, over an array of zeros.
 pub struct Table<W: AsRef<[AtomicU64]>> {
     words: W,
+    /// Since when the block of the word of the same place was as new.
+    since: W,
     /// No entry was ever farther from its place.
     reach: AtomicUsize,
 }
 
 impl<W: AsRef<[AtomicU64]>> Table<W> {
-    /// One over `words`, all of them 0, as many as a power of two.
+    /// One over `words` and `since`, all of them 0, as many of each as a power of two.
     #[cfg(not(loom))]
-    pub const fn new(words: W) -> Self {
-        Self { words, reach: AtomicUsize::new(0) }
+    pub const fn new(words: W, since: W) -> Self {
+        Self { words, since, reach: AtomicUsize::new(0) }
     }
 
     #[cfg(loom)]
-    pub fn new(words: W) -> Self {
-        Self { words, reach: AtomicUsize::new(0) }
+    pub fn new(words: W, since: W) -> Self {
+        Self { words, since, reach: AtomicUsize::new(0) }
     }
 
     /// The places where the entry of an address may be, the likeliest first.
-    fn places(&self, at: usize) -> impl Iterator<Item = &AtomicU64> {
-        let words = self.words.as_ref();
+    fn places(&self, at: usize) -> impl Iterator<Item = (&AtomicU64, &AtomicU64)> {
+        let (words, since) = (self.words.as_ref(), self.since.as_ref());
         let hash = (at as u64 >> PAGE_SHIFT).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let first = (hash >> 32) as usize;
-        (0..words.len()).map(move |probe| &words[(first + probe) & (words.len() - 1)])
+        let place = move |probe| (first + probe) & (words.len() - 1);
+        (0..words.len()).map(move |probe| (&words[place(probe)], &since[place(probe)]))
     }
 
-    /// Puts a block in; `false`: the table is full.
-    pub fn insert(&self, block: Block) -> bool {
+    /// Puts a block in that is as new at the time `now`; `false`: the table is full.
+    pub fn insert(&self, block: Block, now: u64) -> bool {
         let Some(word) = block.word() else { return false };
-        self.places(block.at).enumerate().any(|(distance, place)| {
+        self.places(block.at).enumerate().any(|(distance, (place, since))| {
             let there = place.load(Ordering::Relaxed);
             if there != EMPTY && there != GONE {
                 return false;
@@ -118,18 +128,23 @@ impl<W: AsRef<[AtomicU64]>> Table<W> {
             if self.reach.load(Ordering::Relaxed) < distance {
                 self.reach.fetch_max(distance, Ordering::Relaxed);
             }
-            place.compare_exchange(there, word, Ordering::Release, Ordering::Relaxed).is_ok()
+            let done = place.compare_exchange(there, word, Ordering::Release, Ordering::Relaxed).is_ok();
+            if done {
+                // Nobody asks before the block is somebody's.
+                since.store(now, Ordering::Relaxed);
+            }
+            done
         })
     }
 
-    fn find(&self, at: usize) -> Option<(&AtomicU64, u64)> {
-        for place in self.places(at).take(self.reach.load(Ordering::Relaxed) + 1) {
+    fn find(&self, at: usize) -> Option<(&AtomicU64, u64, &AtomicU64)> {
+        for (place, since) in self.places(at).take(self.reach.load(Ordering::Relaxed) + 1) {
             let word = place.load(Ordering::Acquire);
             if word == EMPTY {
                 return None;
             }
             if Block::of_word(word).is_some_and(|block| block.at == at) {
-                return Some((place, word));
+                return Some((place, word, since));
             }
         }
         None
@@ -142,14 +157,15 @@ impl<W: AsRef<[AtomicU64]>> Table<W> {
 
     /// Holds the entry of the block at an address, if one is there.
     pub fn hold(&self, at: usize) -> Option<Held<'_>> {
-        let (place, word) = self.find(at)?;
+        let (place, word, since) = self.find(at)?;
+        let since = since.load(Ordering::Relaxed);
         let held = place.compare_exchange(word, HELD, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        Block::of_word(word).filter(|_| held).map(|block| Held { place, block })
+        Block::of_word(word).filter(|_| held).map(|block| Held { place, block, since })
     }
 
-    /// Takes the block at an address out.
-    pub fn remove(&self, at: usize) -> Option<Block> {
-        self.hold(at).map(|held| held.block())
+    /// Takes the block at an address out; tells since when it was as new.
+    pub fn remove(&self, at: usize) -> Option<(Block, u64)> {
+        self.hold(at).map(|held| (held.block(), held.since()))
     }
 }
 
@@ -161,7 +177,8 @@ mod tests {
     const PAGE: usize = 1 << PAGE_SHIFT;
 
     fn table(words: usize) -> Table<Vec<AtomicU64>> {
-        Table::new((0..words).map(|_| AtomicU64::new(EMPTY)).collect())
+        let zeros = || (0..words).map(|_| AtomicU64::new(EMPTY)).collect();
+        Table::new(zeros(), zeros())
     }
 
     #[test]
@@ -188,11 +205,11 @@ mod tests {
             assert_eq!(table.size_of(at), model.get(&at).copied());
             if model.contains_key(&at) {
                 let len = model.remove(&at).unwrap();
-                assert_eq!(table.remove(at), Some(Block { at, len }));
+                assert_eq!(table.remove(at), Some((Block { at, len }, at as u64)));
                 assert_eq!(table.remove(at), None, "freed twice");
                 continue;
             }
-            if table.insert(Block { at, len }) {
+            if table.insert(Block { at, len }, at as u64) {
                 let held = table.hold(at).unwrap();
                 assert_eq!((held.block().len, table.size_of(at), table.remove(at)), (len, None, None));
                 held.put_back(len + PAGE);
@@ -217,14 +234,14 @@ mod models {
     #[test]
     fn entries_that_share_places_do_not_hide_each_other() {
         loom::model(|| {
-            let table: Arc<Table<Vec<AtomicU64>>> =
-                Arc::new(Table::new((0..2).map(|_| AtomicU64::new(EMPTY)).collect()));
+            let zeros = || (0..2).map(|_| AtomicU64::new(EMPTY)).collect();
+            let table: Arc<Table<Vec<AtomicU64>>> = Arc::new(Table::new(zeros(), zeros()));
             let turns = |table: &Table<Vec<AtomicU64>>, first: usize| {
                 for turn in 0..2 {
                     let block = Block { at: (first + turn) << PAGE_SHIFT, len: 1 << PAGE_SHIFT };
-                    assert!(table.insert(block));
+                    assert!(table.insert(block, first as u64));
                     assert_eq!(table.size_of(block.at), Some(block.len));
-                    assert_eq!(table.remove(block.at), Some(block));
+                    assert_eq!(table.remove(block.at), Some((block, first as u64)));
                     assert_eq!(table.size_of(block.at), None);
                 }
             };

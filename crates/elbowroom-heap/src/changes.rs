@@ -1,0 +1,94 @@
+//! Whether the program has changed the mapping of a block, as the other library tells, which stands before the
+//! calls that do: rights, guards, holes, locks, advice for forks. Such a block is not kept when it is freed.
+//!
+//! What is changed by calls that nobody stands before (`syscall(2)`) is not known.
+//!
+//! Synchronization: the pointers are written once, before the program has threads.
+
+use elbowroom_sync::atomic::{AtomicPtr, Ordering};
+use libc::{c_int, c_void};
+use std::ptr;
+
+/// The time of a block that was changed once, whatever becomes of its addresses.
+pub const CHANGED: u64 = u64::MAX;
+
+static NOW: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static CHANGED_SINCE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static UNMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static REMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Finds the other library's functions. Without them the program is taken to change nothing.
+pub fn set_up() {
+    let found = [
+        (&NOW, c"elbowroom_changes"),
+        (&CHANGED_SINCE, c"elbowroom_changed_since"),
+        (&UNMAP, c"elbowroom_unmap"),
+        (&REMAP, c"elbowroom_remap"),
+    ]
+    .map(|(place, name)| {
+        // SAFETY: the name is a string.
+        (place, unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+    });
+    if found.iter().all(|(_, function)| !function.is_null()) {
+        found.iter().for_each(|(place, function)| place.store(*function, Ordering::Release));
+    }
+}
+
+/// The time, as the other library counts it.
+pub fn now() -> u64 {
+    let function = NOW.load(Ordering::Acquire);
+    if function.is_null() {
+        return 0;
+    }
+    // SAFETY: the other library's function of this name has this type.
+    unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(function)() }
+}
+
+/// Whether the program may have changed the mapping of a range since a time.
+pub fn since(time: u64, at: usize, len: usize) -> bool {
+    let function = CHANGED_SINCE.load(Ordering::Acquire);
+    if function.is_null() || time == CHANGED {
+        return time == CHANGED;
+    }
+    type Changed = extern "C" fn(u64, usize, usize) -> bool;
+    // SAFETY: the other library's function of this name has this type.
+    unsafe { std::mem::transmute::<*mut c_void, Changed>(function)(time, at, len) }
+}
+
+/// munmap, which is no change of the program's.
+///
+/// # Safety
+/// As munmap.
+pub unsafe fn unmap(at: *mut c_void, len: usize) -> c_int {
+    let function = UNMAP.load(Ordering::Acquire);
+    if function.is_null() {
+        // SAFETY: the caller's promise.
+        return unsafe { libc::munmap(at, len) };
+    }
+    type Unmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
+    // SAFETY: the other library's function of this name has this type; the caller's promise.
+    unsafe { std::mem::transmute::<*mut c_void, Unmap>(function)(at, len) }
+}
+
+/// mremap to wherever there is room, which is no change of the program's.
+///
+/// # Safety
+/// As mremap.
+pub unsafe fn remap(at: *mut c_void, len: usize, new_len: usize) -> *mut c_void {
+    let function = REMAP.load(Ordering::Acquire);
+    if function.is_null() {
+        // SAFETY: the caller's promise.
+        return unsafe { libc::mremap(at, len, new_len, libc::MREMAP_MAYMOVE) };
+    }
+    type Remap = unsafe extern "C" fn(*mut c_void, usize, usize, c_int, *mut c_void) -> *mut c_void;
+    // SAFETY: the other library's function of this name has this type; the caller's promise.
+    unsafe {
+        std::mem::transmute::<*mut c_void, Remap>(function)(
+            at,
+            len,
+            new_len,
+            libc::MREMAP_MAYMOVE,
+            ptr::null_mut(),
+        )
+    }
+}

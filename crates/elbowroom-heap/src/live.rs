@@ -1,0 +1,93 @@
+//! Which small blocks are somebody's: a bit for each place at which a block may begin. A block that is freed
+//! twice, and an address inside of a block, have no bit: as with libc, the program ends with a line that says
+//! so. mimalloc's own checks find the first on the thread that has allocated the block only, need pages without
+//! access between the blocks (each a mapping), and do not find the second.
+//!
+//! The bits are in a mapping of the kernel's: a 128th of what the blocks of a program take.
+//!
+//! Synchronization: atomics. A bit is changed by the owner of the block; whatever passes a block on orders the
+//! changes of its bit. The mapping is made before the first block.
+
+use elbowroom_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use libc::c_long;
+use std::ptr;
+
+/// Blocks begin at multiples of that.
+pub const ALIGN: usize = 16;
+
+const BITS: usize = u64::BITS as usize;
+
+static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+static START: AtomicUsize = AtomicUsize::new(0);
+
+/// Begins with no blocks in the range. Without memory for the bits nothing is checked.
+pub fn set_up(start: usize, len: usize) {
+    let bytes = (len / ALIGN).div_ceil(BITS) * size_of::<u64>();
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (prot, flags) = (prot as c_long, (flags | libc::MAP_NORESERVE) as c_long);
+    // By system call: the other library stands before the function, and would have it paged.
+    // SAFETY: a new mapping, wherever it is put.
+    let words = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes, prot, flags, -1 as c_long, 0_usize) };
+    if words > 0 {
+        START.store(start, Ordering::Relaxed);
+        WORDS.store(words as *mut AtomicU64, Ordering::Release);
+    }
+}
+
+/// The word with the bit of a block, and the bit. The block is in the range.
+#[inline]
+fn place(block: usize) -> Option<(&'static AtomicU64, u64)> {
+    let words = WORDS.load(Ordering::Acquire);
+    if words.is_null() {
+        return None;
+    }
+    let number = (block - START.load(Ordering::Relaxed)) / ALIGN;
+    // SAFETY: the mapping has a bit for each place in the range, and is never unmapped.
+    let word = unsafe { &*words.add(number / BITS) };
+    Some((word, 1 << (number % BITS)))
+}
+
+/// A block is somebody's.
+#[inline]
+pub fn begin(block: usize) {
+    if let Some((word, bit)) = place(block) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// A block is given up. `false`: it is nobody's, or no block.
+#[inline]
+#[must_use]
+pub fn end(block: usize) -> bool {
+    place(block).is_none_or(|(word, bit)| {
+        let before = word.fetch_and(!bit, Ordering::Relaxed);
+        block.is_multiple_of(ALIGN) && before & bit != 0
+    })
+}
+
+/// Ends the program, as libc does.
+#[cold]
+pub fn abort(why: &[u8]) -> ! {
+    // SAFETY: the bytes are there.
+    unsafe { libc::syscall(libc::SYS_write, 2 as c_long, why.as_ptr(), why.len()) };
+    std::process::abort()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_blocks_that_are_somebodys_end() {
+        const AT: usize = 0x7000_0000_0000;
+        set_up(AT, 1 << 30);
+        let blocks = [0, 16, 1008, 1024, (1 << 30) - 16].map(|offset| AT + offset);
+        blocks.into_iter().for_each(begin);
+        for block in blocks {
+            assert!(!end(block + 8), "inside");
+            begin(block);
+            assert!(end(block) && !end(block), "twice");
+        }
+        assert!(!end(AT + 512));
+    }
+}
