@@ -22,10 +22,10 @@ use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
-use rustix::mm::{self, Advice};
+use rustix::mm::Advice;
 use std::ops::Range;
 
-pub use crate::layout::{Denial, PutBytes, RearmError, Replaced};
+pub use crate::layout::{Denial, GivenState, PutBytes, RearmError, Replaced};
 pub use crate::uffd::Wake;
 pub use rustix::mm::Advice as GivenAdvice;
 
@@ -435,32 +435,23 @@ impl HostMmu {
         self.layout.rearm_free(&self.uffd, range)
     }
 
-    /// Tells the kernel about its own mapping at `range`, which [`HostMmu::map_file`] has made.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn advise_given(&self, range: Range<usize>, advice: GivenAdvice) -> Result<(), Errno> {
-        // SAFETY: none of the advice that is given here changes what is mapped; the range is the kernel's.
-        unsafe { mm::madvise(range.start as *mut _, range.len(), advice) }
-    }
-
-    /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, with
-    /// PROT_* bits `prot`.
+    /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, in
+    /// a state.
     pub fn map_file(
         &self,
         range: Range<usize>,
         file: BorrowedFd<'_>,
         offset: u64,
-        prot: u32,
+        state: &GivenState<'_>,
         private: bool,
     ) -> Result<(), Errno> {
-        self.layout.map_file(range.clone(), file, offset, prot, private)?;
+        self.layout.map_file(range.clone(), file, offset, state, private)?;
         self.wake(range);
         Ok(())
     }
 
     /// Replaces `range`, with no page of ours in it, by the kernel's own private memory, or its private
-    /// mapping of a file at an offset, with PROT_* bits `prot`, and with the bytes that `fill` puts into it.
+    /// mapping of a file at an offset, in a state, and with the bytes that `fill` puts into it.
     ///
     /// # Errors
     /// The kernel's, or that of `fill`; the range stays as it is then.
@@ -468,10 +459,10 @@ impl HostMmu {
         &self,
         range: Range<usize>,
         file: Option<(BorrowedFd<'_>, u64)>,
-        prot: u32,
+        state: &GivenState<'_>,
         fill: impl FnOnce(PutBytes<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        self.layout.map_private(range.clone(), file, prot, fill)?;
+        self.layout.map_private(range.clone(), file, state, fill)?;
         self.wake(range);
         Ok(())
     }

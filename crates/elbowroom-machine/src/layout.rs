@@ -391,16 +391,21 @@ impl Layout {
         range: Range<usize>,
         file: BorrowedFd<'_>,
         offset: u64,
-        prot: u32,
+        state: &GivenState<'_>,
         private: bool,
     ) -> Result<(), Errno> {
-        let sharing = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
-        let prot = ProtFlags::from_bits_retain(prot);
+        let mut sharing = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
+        sharing.set(MapFlags::NORESERVE, state.no_reserve);
+        let prot = ProtFlags::from_bits_retain(state.prot);
         let mut denials = self.denials.lock();
         // Mapped first: if that fails, nothing was given.
         // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
         unsafe {
             mm::mmap(range.start as *mut _, range.len(), prot, sharing | MapFlags::FIXED, file, offset)?;
+            for advice in state.advice {
+                // The mapping is there. The kernel has no memory for one more, or does not know the advice.
+                let _ = mm::madvise(range.start as *mut _, range.len(), *advice);
+            }
         }
         self.give_away_held(&range, &mut denials);
         Ok(())
@@ -413,18 +418,24 @@ impl Layout {
         &self,
         range: Range<usize>,
         file: Option<(BorrowedFd<'_>, u64)>,
-        prot: u32,
+        state: &GivenState<'_>,
         fill: impl FnOnce(PutBytes<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let (all, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let all = ProtFlags::READ | ProtFlags::WRITE;
         // Made elsewhere, so that nobody sees it half filled.
         let hint = aside() as *mut _;
         // SAFETY: without MAP_FIXED a new mapping replaces no other.
-        let at = unsafe {
+        let map = |flags| unsafe {
             match file {
-                Some((file, offset)) => mm::mmap(hint, range.len(), all, flags, file, offset)?,
-                None => mm::mmap_anonymous(hint, range.len(), all, flags)?,
+                Some((file, offset)) => mm::mmap(hint, range.len(), all, flags, file, offset),
+                None => mm::mmap_anonymous(hint, range.len(), all, flags),
             }
+        };
+        let unreserved = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // What the kernel would not promise today was the program's before.
+        let at = match map(if state.no_reserve { unreserved } else { MapFlags::PRIVATE }) {
+            Err(Errno::NOMEM) => map(unreserved)?,
+            mapped => mapped?,
         };
         let put = |place: usize, bytes: &[u8]| {
             assert!(
@@ -435,12 +446,19 @@ impl Layout {
             unsafe { poke(at as usize + place, bytes) }
         };
         let filled = fill(&put);
-        let prot = MprotectFlags::from_bits_retain(prot);
+        let prot = MprotectFlags::from_bits_retain(state.prot);
         let mut denials = self.denials.lock();
         let moved = filled.and_then(|()| {
             // SAFETY: the mapping is ours, and nobody has a reference into it any more. Its target is inside
             // a window, and the caller has taken every page of ours out of that.
             unsafe {
+                for advice in state.advice {
+                    match mm::madvise(at, range.len(), *advice) {
+                        // What the kernel does not know of hints cannot matter to it.
+                        Ok(()) | Err(Errno::INVAL) => {}
+                        refused => refused?,
+                    }
+                }
                 mm::mprotect(at, range.len(), prot)?;
                 let to = range.start as *mut _;
                 mm::mremap_fixed(at, range.len(), range.len(), mm::MremapFlags::MAYMOVE, to)
@@ -454,6 +472,17 @@ impl Layout {
         self.give_away_held(&range, &mut denials);
         Ok(())
     }
+}
+
+/// What is said of a mapping that becomes the kernel's, besides its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct GivenState<'a> {
+    /// PROT_* bits.
+    pub prot: u32,
+    /// MAP_NORESERVE.
+    pub no_reserve: bool,
+    /// What madvise has said.
+    pub advice: &'a [Advice],
 }
 
 /// While it lives, pages on their way back into a window have no rights. For whoever holds the lock.

@@ -40,8 +40,8 @@ mod window;
 pub use aside::aside;
 pub use extent::{Extent, Place};
 pub use host::{
-    Access, Batches, Denial, FaultEvent, GivenAdvice, HostConfig, HostMmu, Mover, PutBytes, RearmError,
-    Replaced, SetupError, UnmapError, Wake,
+    Access, Batches, Denial, FaultEvent, GivenAdvice, GivenState, HostConfig, HostMmu, Mover, PutBytes,
+    RearmError, Replaced, SetupError, UnmapError, Wake,
 };
 pub use idle::ShallowIdle;
 pub use mmu::Mmu;

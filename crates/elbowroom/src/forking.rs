@@ -125,6 +125,7 @@ impl Manager<Host> {
         }
         self.start_in_child(reactors)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        space.leave_to_parent()?;
         Ok(space)
     }
 }

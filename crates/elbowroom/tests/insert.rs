@@ -25,6 +25,7 @@ fn map_at(space: &Space<Soft>, place: Place, pages: usize, prot: Prot) -> usize 
         offset: 0,
         populate: false,
         locked: false,
+        no_reserve: false,
     };
     space.map(request).unwrap()
 }

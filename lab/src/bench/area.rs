@@ -65,6 +65,7 @@ pub fn anonymous(place: Place, len: usize) -> MapRequest {
         offset: 0,
         populate: false,
         locked: false,
+        no_reserve: false,
     }
 }
 

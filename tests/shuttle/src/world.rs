@@ -100,6 +100,7 @@ fn of(addr: usize, pages: usize, sharing: Sharing, object: Option<Arc<FileObject
         offset: 0,
         populate: false,
         locked: false,
+        no_reserve: false,
     }
 }
 

@@ -129,6 +129,7 @@ impl Ours<Host, Pointers> {
             offset: 0,
             populate: false,
             locked: false,
+            no_reserve: false,
         };
         let top = space.map(probe).expect("there is room");
         space.unmap(top, 1).expect("it was just mapped");
@@ -293,6 +294,7 @@ impl<P: Platform, R: Reach> Engine for Ours<P, R> {
             offset,
             populate: flags & libc::MAP_POPULATE != 0,
             locked: flags & libc::MAP_LOCKED != 0,
+            no_reserve: flags & libc::MAP_NORESERVE != 0,
         };
         let mapped = self.space.map(request)?;
         if anonymous && !private {

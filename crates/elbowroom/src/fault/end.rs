@@ -199,6 +199,7 @@ mod tests {
             offset: 0,
             populate: false,
             locked: false,
+            no_reserve: false,
         };
         let (start, cpu, core) = (space.map(request).unwrap(), space.cpu(), &space.core);
         cpu.write_u64(start, 7).unwrap();

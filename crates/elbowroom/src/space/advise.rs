@@ -53,6 +53,12 @@ pub enum Advice {
     HugePage,
     /// It has no huge pages. Kept as well.
     NoHugePage,
+    /// Pages with the same bytes may be one. Kept as well.
+    Mergeable,
+    /// They may not.
+    Unmergeable,
+    /// It has no guard pages. What has any is the kernel's, so there is nothing to do.
+    RemoveGuards,
 }
 
 impl<P: Platform> Space<P> {
@@ -144,7 +150,9 @@ impl<P: Platform> Space<P> {
                 self.core.free_part(&self.mm, part);
                 Ok(())
             }
-            Advice::PopulateRead | Advice::PopulateWrite => Ok(()),
+            Advice::Mergeable => self.set_flags(range, |flags| flags.insert(VmaFlags::MERGEABLE)),
+            Advice::Unmergeable => self.set_flags(range, |flags| flags.remove(VmaFlags::MERGEABLE)),
+            Advice::PopulateRead | Advice::PopulateWrite | Advice::RemoveGuards => Ok(()),
         }
     }
 

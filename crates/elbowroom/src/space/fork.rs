@@ -180,6 +180,7 @@ mod tests {
             offset: 0,
             populate: false,
             locked: false,
+            no_reserve: false,
         };
         let addr = parent.map(request).unwrap();
         parent.cpu().write_u64(addr, 1).unwrap();

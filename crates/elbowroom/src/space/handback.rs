@@ -14,7 +14,7 @@ use crate::stats::Event;
 use crate::trace::Verb;
 use crate::vma::{Pattern, Prot, VmaFlags};
 use crate::writeback::Obstacle;
-use elbowroom_machine::{Errno, GivenAdvice, Mmu, PAGE_SIZE, RearmError, Side};
+use elbowroom_machine::{Errno, GivenAdvice, GivenState, Mmu, PAGE_SIZE, PutBytes, RearmError, Side};
 use elbowroom_store::FileId;
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Instant;
@@ -271,22 +271,19 @@ impl Space<Host> {
             (None, None) if file.is_some() => return Err(Errno::BADF),
             (None, None) => None,
         };
+        let (flags, advice) = (part.spec.flags, &advice_of(part)[..]);
+        let state = GivenState { prot, no_reserve: flags.contains(VmaFlags::NO_RESERVE), advice };
         // Only now, in the change, can no more pages of the space's own appear.
         match descriptor {
             Some(file) if !(private && self.mm.anon.has_any(part.page_numbers())) => {
-                self.core.mmu.map_file(range, file, offset, prot, private)?;
+                self.core.mmu.map_file(range, file, offset, &state, private)?;
             }
             file => {
                 let file = file.map(|file| (file, offset));
-                self.core
-                    .mmu
-                    .map_private(range, file, prot, |put| self.core.copy_own(&self.mm, part, put))?;
+                let fill = |put: PutBytes<'_>| self.core.copy_own(&self.mm, part, put);
+                self.core.mmu.map_private(range, file, &state, fill)?;
                 self.core.drop_own(&self.mm, part);
             }
-        }
-        for advice in advice_of(part) {
-            // The mapping is there; what the kernel does not know of advice cannot matter to it.
-            let _ = self.core.mmu.advise_given(part.range.clone(), advice);
         }
         Ok(())
     }
@@ -315,6 +312,17 @@ impl Space<Host> {
             return Err(Errno::EXIST);
         }
         if range.is_empty() { Ok(()) } else { self.punch(&range) }
+    }
+
+    /// Unmaps for real what is free right below an address, at most `len` bytes: for a mapping of the kernel's
+    /// there that grows downwards.
+    ///
+    /// # Errors
+    /// The kernel's: too many mappings.
+    pub fn make_room_below(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let below = self.clamped(addr.saturating_sub(len), len.min(addr));
+        let lowest = self.parts(&below).last().map_or(below.start, |part| part.range.end);
+        if lowest < below.end { self.punch(&(lowest..below.end)) } else { Ok(()) }
     }
 
     /// Takes back what of the range was given to the kernel, instead of whatever it maps there now: for a
@@ -411,9 +419,11 @@ fn advice_of(part: &VmaPart) -> Vec<GivenAdvice> {
     };
     let flags = [
         (VmaFlags::DONT_FORK, GivenAdvice::LinuxDontFork),
+        (VmaFlags::WIPE_ON_FORK, GivenAdvice::LinuxWipeOnFork),
         (VmaFlags::DONT_DUMP, GivenAdvice::LinuxDontDump),
         (VmaFlags::HUGE_PAGE, GivenAdvice::LinuxHugepage),
         (VmaFlags::NO_HUGE_PAGE, GivenAdvice::LinuxNoHugepage),
+        (VmaFlags::MERGEABLE, GivenAdvice::LinuxMergeable),
     ];
     let said =
         flags.into_iter().filter(|(flag, _)| part.spec.flags.contains(*flag)).map(|(_, advice)| advice);

@@ -47,6 +47,8 @@ pub struct MapRequest {
     pub populate: bool,
     /// Whether to lock them, as mlock does.
     pub locked: bool,
+    /// MAP_NORESERVE: the kernel's own mapping, should this go back to it, is one.
+    pub no_reserve: bool,
 }
 
 #[cfg(test)]
@@ -63,6 +65,7 @@ impl MapRequest {
             offset: 0,
             populate: false,
             locked: false,
+            no_reserve: false,
         }
     }
 }
@@ -137,6 +140,9 @@ impl<P: Platform> Space<P> {
         {
             object.note_private();
         }
+        let mut flags = VmaFlags::empty();
+        flags.set(VmaFlags::LOCKED, request.locked);
+        flags.set(VmaFlags::NO_RESERVE, request.no_reserve);
         let spec = VmaSpec {
             object,
             origin,
@@ -144,7 +150,7 @@ impl<P: Platform> Space<P> {
             may_write: request.may_write,
             sharing: request.sharing,
             pattern: Pattern::Detect,
-            flags: if request.locked { VmaFlags::LOCKED } else { VmaFlags::empty() },
+            flags,
         };
         let range = match place {
             Place::Fixed(addr) => {

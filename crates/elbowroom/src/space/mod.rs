@@ -13,6 +13,7 @@ mod advise;
 mod change;
 mod fork;
 mod handback;
+mod inherit;
 mod insert;
 mod lock;
 mod map;

@@ -110,6 +110,7 @@ mod tests {
                 offset: 0,
                 populate: false,
                 locked: false,
+                no_reserve: false,
             };
             let at = space.map(request).unwrap();
             space.protect(at, 8 * PAGE_SIZE, Prot::READ.union(Prot::WRITE)).unwrap();

@@ -39,6 +39,7 @@ fn request(place: Place, object: Option<Arc<FileObject>>, sharing: Sharing, page
         offset: 0,
         populate: false,
         locked: false,
+        no_reserve: false,
     }
 }
 

@@ -30,7 +30,7 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What else was said of a mapping. Linux: `vm_flags`.
+    /// What else was said of a mapping. Linux: `vm_flags`. docs/advice.md has what becomes of each.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct VmaFlags: u16 {
         /// mlock: its pages stay.
@@ -47,6 +47,10 @@ bitflags::bitflags! {
         const HUGE_PAGE = 32;
         /// MADV_NOHUGEPAGE. Only kept, for the kernel.
         const NO_HUGE_PAGE = 64;
+        /// MADV_MERGEABLE. Only kept, for the kernel.
+        const MERGEABLE = 128;
+        /// MAP_NORESERVE. Only kept, for the kernel.
+        const NO_RESERVE = 256;
     }
 }
 

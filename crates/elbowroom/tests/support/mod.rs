@@ -200,6 +200,7 @@ pub fn request(object: Option<&Arc<FileObject>>, pages: usize, sharing: Sharing)
         offset: 0,
         populate: false,
         locked: false,
+        no_reserve: false,
     }
 }
 

@@ -217,6 +217,7 @@ fn map_file(manager: &Manager<Soft>, space: &Space<Soft>, dir: &TempDir) -> Resu
         offset: 0,
         populate: false,
         locked: false,
+        no_reserve: false,
     })?;
     // Single pages are read then, and so each touch is a fault: a fault maps all pages that were read
     // together.

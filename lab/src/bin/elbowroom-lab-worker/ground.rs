@@ -152,6 +152,7 @@ impl SoftGround {
             offset: bytes.start,
             populate: false,
             locked: false,
+            no_reserve: false,
         })?;
         Ok(Memory::Soft { ground: self, addr, len })
     }

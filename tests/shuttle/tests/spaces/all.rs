@@ -35,6 +35,7 @@ fn request(addr: usize, file: &Arc<FileObject>) -> MapRequest {
         offset: 0,
         populate: false,
         locked: false,
+        no_reserve: false,
     }
 }
 

@@ -465,3 +465,17 @@ fn every_gap() {
         assert_eq!(free, gaps(&range, single.filter(overlaps)), "\n  |----|\n{drawing}");
     }
 }
+
+#[test]
+fn every_flag_keeps_neighbours_apart() {
+    let with = |pages: Range<usize>, flags| Side {
+        kind: Kind { flags, ..kind(b'Z', b' ') },
+        ..side(pages.clone(), pages.start as u64, kind(b'Z', b' '))
+    };
+    for flag in VmaFlags::all().iter() {
+        let (plain, flagged) = (with(1..2, VmaFlags::empty()), with(2..3, flag));
+        assert_eq!(merge(Some(&plain), &flagged, None), Merge::Alone, "{flag:?}");
+        assert_eq!(merge(Some(&with(1..2, flag)), &flagged, None), Merge::Before, "{flag:?}");
+    }
+    assert_eq!(VmaFlags::all().iter().count(), 9, "docs/advice.md has them");
+}
