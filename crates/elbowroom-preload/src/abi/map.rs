@@ -1,4 +1,5 @@
-//! mmap, munmap and mremap.
+//! mmap, munmap and mremap; the last two once more, for the library of the heap, whose own calls change no
+//! block.
 
 use crate::agent::{remap, unmap};
 use crate::process::start;
@@ -9,7 +10,11 @@ export! {
         = start::map;
     mmap64(addr: *mut c_void, len: size_t, prot: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void
         = start::map;
-    munmap(addr: *mut c_void, len: size_t) -> c_int = unmap::unmap;
+    munmap(addr: *mut c_void, len: size_t) -> c_int = unmap::unmap_for_program;
     mremap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void
-        = remap::remap;
+        = remap::remap_for_program;
+    elbowroom_unmap(addr: *mut c_void, len: size_t) -> c_int = unmap::unmap;
+    elbowroom_remap(
+        old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void,
+    ) -> *mut c_void = remap::remap;
 }

@@ -2,9 +2,11 @@
 //! alone would drop managed pages with what was stored in them.
 
 use super::ranges;
+use crate::base::changes;
 use crate::base::real;
 use crate::base::state;
 use crate::base::sys::{self, PAGE};
+use crate::rules::advice as rules;
 use elbowroom::Manager;
 use libc::{c_int, c_long, c_uint, iovec, size_t, ssize_t};
 
@@ -26,6 +28,9 @@ pub unsafe fn advise(pidfd: c_int, parts: *const iovec, n: size_t, advice: c_int
     {
         // SAFETY: the caller's promise.
         return unsafe { advise_self(pidfd, parts, n, advice, flags) };
+    }
+    if !rules::leaves_mapping(advice) {
+        changes::note(0, usize::MAX);
     }
     // SAFETY: the caller's promise.
     unsafe { real::process_madvise(pidfd, parts, n, advice, flags) }

@@ -19,7 +19,7 @@ use crate::base::sys::{self, ADDRESS_END, PAGE};
 use crate::rules::map::{self, FileFacts, First, Last, MapArgs, Surroundings};
 use elbowroom::{FileId, Manager};
 use elbowroom_machine::aside;
-use libc::{c_int, c_void};
+use libc::{c_int, c_long, c_void};
 use std::sync::atomic::{Ordering, fence};
 
 /// MAP_32BIT: the kernel chooses an address in the first 2 GiB. Only x86-64 has it.
@@ -214,6 +214,9 @@ pub fn by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
     if at == libc::MAP_FAILED {
         return at;
     }
+    if args.flags & libc::MAP_GROWSDOWN != 0 {
+        make_room_to_grow(process, at as usize);
+    }
     if let Some(file) = &file {
         // Who has found before that the kernel does not map it looks again.
         state::KERNEL_MAPPED.add(file.id.device, file.id.inode);
@@ -234,6 +237,24 @@ pub fn by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
         process.count(reason);
     }
     at
+}
+
+/// Under a mapping that grows downwards, what is free in windows becomes the kernel's: as much as it may grow,
+/// and the gap that the kernel wants between it and any other.
+fn make_room_to_grow(process: &Process, at: usize) {
+    /// Linux: `stack_guard_gap`, unless it was told another.
+    const GAP: usize = 256 * PAGE;
+    /// The most that it is expected to grow, where there is no limit.
+    const MOST: usize = 1 << 30;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one `rlimit`.
+    unsafe { libc::syscall(libc::SYS_getrlimit, libc::RLIMIT_STACK as c_long, &raw mut limit) };
+    let below = at.saturating_sub(usize::try_from(limit.rlim_cur).unwrap_or(MOST).min(MOST) + GAP)..at;
+    let windows = process.manager().map(|manager| manager.windows());
+    if windows.is_some_and(|windows| windows.intersects(below.start, below.len())) {
+        // Where that fails, it cannot grow as far.
+        let _ = request::submit(process, Op::MakeRoomBelow(below));
+    }
 }
 
 /// A regular file that the kernel is to map.

@@ -7,6 +7,7 @@
 
 use crate::agent::coherence;
 use crate::agent::request::{self, Answer, Durable, Op, RESIDENT_PAGES};
+use crate::base::changes;
 use crate::base::real;
 use crate::base::reason::Reason;
 use crate::base::reserve;
@@ -173,6 +174,7 @@ pub unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     if reserve::refuses(addr as usize, len) {
         return sys::fail(libc::ENOMEM);
     }
+    changes::note(addr as usize, len);
     let mut managed = |process: &'static Process, range| protect_managed(process, range, prot);
     by_parts(addr as usize, len, Holes::End, &mut managed, &|addr, len| {
         let prot = prot as c_long;
@@ -201,6 +203,7 @@ pub unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key:
     if reserve::refuses(addr as usize, len) {
         return sys::fail(libc::ENOMEM);
     }
+    changes::note(addr as usize, len);
     let mut managed = |process: &'static Process, range| match key {
         -1 => protect_managed(process, range, prot),
         _ => {
@@ -248,12 +251,17 @@ pub unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     if reserve::refuses(addr as usize, len) {
         return sys::fail(libc::ENOMEM);
     }
-    let mut managed = |process: &'static Process, range| match advice::meaning(advice) {
-        Some(advice) => submit(process, Op::Advise(range, advice)),
-        None => {
+    if !advice::leaves_mapping(advice) {
+        changes::note(addr as usize, len);
+    }
+    let mut managed = |process: &'static Process, range: Range<usize>| {
+        if !advice::all_kernels_know(advice) {
             // SAFETY: advice for no bytes.
             refused(unsafe { libc::syscall(libc::SYS_madvise, range.start, 0, advice as c_long) })?;
-            Ok(Done::ByKernel(Reason::KernelCall))
+        }
+        match advice::meaning(advice) {
+            Some(advice) => submit(process, Op::Advise(range, advice)),
+            None => Ok(Done::ByKernel(Reason::KernelCall)),
         }
     };
     let populates = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE].contains(&advice);
@@ -303,14 +311,16 @@ pub unsafe fn lock(addr: *const c_void, len: size_t) -> c_int {
     unsafe { lock_with(addr, len, 0) }
 }
 
-/// The range that mlock and munlock mean: they take any address and round it down.
+/// The range that mlock and munlock mean: they take any address and round it down. What wraps stays as it is,
+/// for the kernel to refuse or not.
 fn locked_range(addr: *const c_void, len: size_t) -> (usize, usize) {
     let start = addr as usize & !(PAGE - 1);
-    (start, (addr as usize).saturating_add(len) - start)
+    (addr as usize).checked_add(len).map_or((addr as usize, len), |end| (start, end - start))
 }
 
 pub unsafe fn lock_with(addr: *const c_void, len: size_t, flags: c_uint) -> c_int {
     let (start, whole) = locked_range(addr, len);
+    changes::note(start, whole);
     by_side(
         start,
         whole,
@@ -344,6 +354,7 @@ pub unsafe fn unlock(addr: *const c_void, len: size_t) -> c_int {
 /// Linux emulates it by a mapping of its own, so the mapping must be one.
 pub unsafe fn remap_pages(addr: *mut c_void, size: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int {
     let (start, whole) = (addr as usize & !(PAGE - 1), size & !(PAGE - 1));
+    changes::note(start, whole);
     let (prot, flags) = (prot as c_long, flags as c_long);
     by_side(
         start,
@@ -357,6 +368,7 @@ pub unsafe fn remap_pages(addr: *mut c_void, size: size_t, prot: c_int, page: si
 
 /// Windows and the arena must not be locked: their pages move.
 pub unsafe fn lock_all(flags: c_int) -> c_int {
+    changes::note(0, usize::MAX);
     if let Some((process, _)) = state::alive() {
         process.count(Reason::MlockRefused);
         return sys::fail(libc::ENOMEM);

@@ -3,6 +3,7 @@
 use super::map::give_to_fork;
 use super::ranges::hand_back;
 use super::request::{self, NOT_OURS, Op};
+use crate::base::changes;
 use crate::base::reason::Reason;
 use crate::base::reserve;
 use crate::base::state::{self, Process};
@@ -11,6 +12,25 @@ use crate::rules::remap::{Facts, Plan, Ranges, RemapArgs};
 use elbowroom::Manager;
 use libc::{c_int, c_long, c_void, size_t};
 use std::ops::Range;
+
+/// mremap(2) of the program.
+///
+/// # Safety
+/// As mremap(2).
+pub unsafe fn remap_for_program(
+    old: *mut c_void,
+    old_len: size_t,
+    new_len: size_t,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    changes::note(old as usize, old_len);
+    if flags & libc::MREMAP_FIXED != 0 {
+        changes::note(new as usize, new_len);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { remap(old, old_len, new_len, flags, new) }
+}
 
 /// mremap(2).
 ///

@@ -75,6 +75,8 @@ pub enum Op {
     KernelMaps(FileId, bool),
     /// Unmaps the holes in the range for real, if nothing is mapped there.
     MakeRoom(Range<usize>),
+    /// The free addresses right below the end of the range become the kernel's.
+    MakeRoomBelow(Range<usize>),
     /// What a child of fork could store to, or see stored to, goes back to the kernel, and so what others are
     /// kept from.
     HandBackShared,

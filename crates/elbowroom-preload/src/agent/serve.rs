@@ -83,6 +83,7 @@ fn perform(
         Op::HandBackFile(id) => space.give_file(id).map(|_| ()),
         Op::KernelMaps(id, writes) => space.give_if_stored_to(id, writes),
         Op::MakeRoom(range) => space.make_room(range.start, range.len()),
+        Op::MakeRoomBelow(range) => space.make_room_below(range.end, range.len()),
         Op::HandBackShared => {
             let shared = space.give_shared();
             // A child has the kernel's copy of what is private.
@@ -268,6 +269,7 @@ fn map_object(
         may_write: may_write || args.shared() == Some(false),
         populate: args.flags & libc::MAP_POPULATE != 0 && !nonblocking,
         locked: false,
+        no_reserve: args.flags & libc::MAP_NORESERVE != 0,
     };
     space.map_through(request, origin)
 }

@@ -2,12 +2,23 @@
 
 use super::ranges::{each_part, managed_range};
 use super::request::{self, NOT_OURS, Op};
+use crate::base::changes;
 use crate::base::reserve;
 use crate::base::state::{self, Process};
 use crate::base::sys::{self, ADDRESS_END};
 use elbowroom::{Manager, Side};
 use libc::{c_int, c_void, size_t};
 use std::ops::Range;
+
+/// munmap(2) of the program.
+///
+/// # Safety
+/// As munmap(2).
+pub unsafe fn unmap_for_program(addr: *mut c_void, len: size_t) -> c_int {
+    changes::note(addr as usize, len);
+    // SAFETY: the caller's promise.
+    unsafe { unmap(addr, len) }
+}
 
 /// munmap(2).
 ///

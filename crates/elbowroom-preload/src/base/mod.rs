@@ -3,6 +3,7 @@
 //! Nothing here knows the manager's verbs, or asks anything of a service thread.
 
 pub mod allocator;
+pub mod changes;
 pub mod config;
 pub mod ids;
 pub mod lane;

@@ -2,6 +2,7 @@
 
 use crate::agent::map::{self, Mapped};
 use crate::agent::service;
+use crate::base::changes;
 use crate::base::reason::Reason;
 use crate::base::reserve;
 use crate::base::state::{self, Process};
@@ -26,6 +27,9 @@ pub unsafe fn map(
     let args = MapArgs { addr: addr as usize, len, prot, flags, fd, offset };
     if flags & libc::MAP_FIXED != 0 && reserve::refuses(args.addr, len) {
         return sys::map_failed(libc::ENOMEM);
+    }
+    if flags & libc::MAP_FIXED != 0 {
+        changes::note(args.addr, len);
     }
     match state::for_program() {
         Some(process) => map_for_program(process, &args),

@@ -3,8 +3,9 @@
 use elbowroom::Advice;
 use libc::c_int;
 
-/// Not in libc yet.
+/// These are not in libc yet.
 const MADV_DONTNEED_LOCKED: c_int = 24;
+const MADV_GUARD_REMOVE: c_int = 103;
 
 /// What an advice of madvise(2) is to the manager; `None`: only the kernel can follow it.
 pub fn meaning(advice: c_int) -> Option<Advice> {
@@ -29,6 +30,29 @@ pub fn meaning(advice: c_int) -> Option<Advice> {
         libc::MADV_DODUMP => Advice::DoDump,
         libc::MADV_HUGEPAGE => Advice::HugePage,
         libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
+        libc::MADV_MERGEABLE => Advice::Mergeable,
+        libc::MADV_UNMERGEABLE => Advice::Unmergeable,
+        MADV_GUARD_REMOVE => Advice::RemoveGuards,
         _ => return None,
     })
+}
+
+/// Whether no kernel refuses the advice as such: one without huge pages, for example, knows nothing of them.
+pub fn all_kernels_know(advice: c_int) -> bool {
+    (libc::MADV_NORMAL..=libc::MADV_DONTNEED).contains(&advice) || advice == libc::MADV_FREE
+}
+
+/// Whether a mapping is as it was after the advice, but for its bytes.
+pub fn leaves_mapping(advice: c_int) -> bool {
+    matches!(
+        advice,
+        libc::MADV_WILLNEED
+            | libc::MADV_DONTNEED
+            | MADV_DONTNEED_LOCKED
+            | libc::MADV_FREE
+            | libc::MADV_COLD
+            | libc::MADV_PAGEOUT
+            | libc::MADV_POPULATE_READ
+            | libc::MADV_POPULATE_WRITE
+    )
 }

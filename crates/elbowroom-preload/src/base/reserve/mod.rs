@@ -71,7 +71,8 @@ pub fn refuses(addr: usize, len: usize) -> bool {
     if !addr.is_multiple_of(PAGE) {
         return false;
     }
-    let Some(range) = addr.checked_add(len).map(|end| addr..end).filter(|range| !range.is_empty()) else {
+    let end = len.checked_next_multiple_of(PAGE).and_then(|len| addr.checked_add(len));
+    let Some(range) = end.map(|end| addr..end).filter(|range| !range.is_empty()) else {
         return false;
     };
     let Some(process) = state::for_program() else { return false };
