@@ -56,3 +56,23 @@ pub fn leaves_mapping(advice: c_int) -> bool {
             | libc::MADV_POPULATE_WRITE
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_kernel_follows_these() {
+        // Numbers that mean nothing, COLLAPSE, HWPOISON, SOFT_OFFLINE, GUARD_INSTALL.
+        let left: Vec<_> = (0..=103).filter(|advice| meaning(*advice).is_none()).collect();
+        let expected: Vec<_> = [5, 6, 7].into_iter().chain(25..=102).collect();
+        assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn what_leaves_a_mapping_is_followed() {
+        let leave: Vec<_> = (0..=103).filter(|advice| leaves_mapping(*advice)).collect();
+        assert!(leave.iter().all(|advice| meaning(*advice).is_some()), "{leave:?}");
+        assert!(!leave.contains(&libc::MADV_WIPEONFORK) && leave.contains(&libc::MADV_DONTNEED));
+    }
+}
