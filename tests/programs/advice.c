@@ -1,6 +1,7 @@
-/* What advice, locks, guards and flags of mappings mean, a line for each case: what a child of fork sees, what
- * stays when the mapping moves, is split and merged, becomes one with other rights (under Elbowroom it goes back
- * to the kernel for them), and when the addresses are used again. The lines are the same whoever maps.
+/* What advice, locks, guards and flags of mappings mean, a line for each case: what a child of fork sees, and
+ * what stays when the mapping moves, is split and merged, becomes one with other rights (under Elbowroom it
+ * goes back to the kernel for them), and when the addresses are used again. The lines are the same whoever
+ * maps.
  *   advice FILE [parts]  all states in all cases; FILE is made for mappings of a file; parts: what was split
  *                    need not become one mapping again
  *   advice out MIB   so much other memory is stored to between the advice and the fork
@@ -272,7 +273,8 @@ static void split(const struct state *state)
     printf(" undone %s", name_of(set(state, at + from, len, true)));
     print_children(at);
     /* What was handed back in parts is several mappings, and memory policies are not seen. */
-    bool apart = in_parts || state->call != ADVISE || state->advice == GUARD_INSTALL || state->advice == COLLAPSE;
+    bool kernels = state->call != ADVISE || state->advice == GUARD_INSTALL || state->advice == COLLAPSE;
+    bool apart = in_parts || kernels;
     if (!apart) {
         char *grown = mremap(at, LEN, 2 * LEN, MREMAP_MAYMOVE);
         printf(", grown %s", grown == MAP_FAILED ? name_of(errno) : "ok");

@@ -1,5 +1,5 @@
-//! What advice, locks, guards and flags of mappings mean (docs/advice.md): a program prints a line for each case,
-//! the same plainly and under all variants.
+//! What advice, locks, guards and flags of mappings mean (docs/advice.md): a program prints a line for each
+//! case, the same plainly and under all variants.
 
 use elbowroom_tests::program::program;
 use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour};

@@ -1,12 +1,12 @@
 //! Which small blocks are somebody's: a bit for each place at which a block may begin. A block that is freed
 //! twice, and an address inside of a block, have no bit: as with libc, the program ends with a line that says
-//! so. mimalloc's own checks find the first on the thread that has allocated the block only, need pages without
-//! access between the blocks (each a mapping), and do not find the second.
+//! so. mimalloc's own checks find the first only on the thread that has allocated the block, need pages
+//! without access between the blocks (each a mapping), and do not find the second.
 //!
 //! The bits are in a mapping of the kernel's: a 128th of what the blocks of a program take.
 //!
-//! Synchronization: atomics. A bit is changed by the owner of the block; whatever passes a block on orders the
-//! changes of its bit. The mapping is made before the first block.
+//! Synchronization: atomics. A bit is changed by the owner of the block; whatever passes a block on orders
+//! the changes of its bit. The mapping is made before the first block.
 
 use elbowroom_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_long;

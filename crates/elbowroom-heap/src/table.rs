@@ -2,8 +2,8 @@
 //!
 //! An array of words, found by a hash of the address: open addressing. How far an entry has ever been from
 //! its place is kept, so that an address that is not there is known by a few words. A word has all of an
-//! entry's block, so that it comes and goes in one step; beside it is the time from which on the block was as new,
-//! which only the owner of the block needs. Nobody asks for the same address at once, but a program that
+//! entry's block, so that it comes and goes in one step; beside it is the time from which on the block was as
+//! new, which only the owner of the block needs. Nobody asks for the same address at once, but a program that
 //! frees a block twice, so what is found stays until its owner takes it out.
 //!
 //! Synchronization: lock-free. An entry that was put in is seen by whoever got the block from who put it in,

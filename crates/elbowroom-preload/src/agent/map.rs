@@ -239,8 +239,8 @@ pub fn by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
     at
 }
 
-/// Under a mapping that grows downwards, what is free in windows becomes the kernel's: as much as it may grow,
-/// and the gap that the kernel wants between it and any other.
+/// Under a mapping that grows downwards, what is free in windows becomes the kernel's: as much as it may
+/// grow, and the gap that the kernel wants between it and any other.
 fn make_room_to_grow(process: &Process, at: usize) {
     /// Linux: `stack_guard_gap`, unless it was told another.
     const GAP: usize = 256 * PAGE;

@@ -1,10 +1,10 @@
 //! Which addresses have had their mappings changed by the program, and when: the library that stands before
-//! malloc keeps freed blocks, and must not give one out again whose rights, guards or pages are not those of a
-//! new mapping (crates/elbowroom-heap/src/changes.rs).
+//! malloc keeps freed blocks, and must not give one out again whose rights, guards or pages are not those of
+//! a new mapping (crates/elbowroom-heap/src/changes.rs).
 //!
 //! Time is a count of changes. Addresses are grouped into granules, and each granule has a stamp: the time of
-//! its last change. Granules share stamps, and blocks share granules: so a block may seem changed that is not,
-//! never the other way round. The block is then unmapped instead of kept.
+//! its last change. Granules share stamps, and blocks share granules: so a block may seem changed that is
+//! not, never the other way round. The block is then unmapped instead of kept.
 //!
 //! Synchronization: atomics. A change is noted before the call that makes it, on the thread that makes it;
 //! whoever frees a block that was changed has learnt of the change from that thread.

@@ -314,8 +314,8 @@ impl Space<Host> {
         if range.is_empty() { Ok(()) } else { self.punch(&range) }
     }
 
-    /// Unmaps for real what is free right below an address, at most `len` bytes: for a mapping of the kernel's
-    /// there that grows downwards.
+    /// Unmaps for real what is free right below an address, at most `len` bytes: for a mapping of the
+    /// kernel's there that grows downwards.
     ///
     /// # Errors
     /// The kernel's: too many mappings.
