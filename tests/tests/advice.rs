@@ -26,7 +26,8 @@ fn same(variant: Variant, args: &[&str], options: &[&str]) -> Outcome {
 
 fn states(variant: Variant) {
     let scratch = Scratch::new();
-    same(variant, &[&scratch.file("data")], &["--fork", "copy"]);
+    let outcome = same(variant, &[&scratch.file("data")], &["--fork", "copy"]);
+    assert!(outcome.stat("pgfault") > 1000, "it was managed: {}", outcome.report());
 }
 behaviour!(states: m64, m16, small, copy, threads);
 
