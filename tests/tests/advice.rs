@@ -26,10 +26,10 @@ fn same(variant: Variant, args: &[&str], options: &[&str]) -> Outcome {
 
 fn states(variant: Variant) {
     let scratch = Scratch::new();
-    let outcome = same(variant, &[&scratch.file("data")], &["--fork", "copy"]);
+    let outcome = same(variant, &[&scratch.file("data")], &["--fork", "copy", "--min-size", "4K"]);
     assert!(outcome.stat("pgfault") > 1000, "it was managed: {}", outcome.report());
 }
-behaviour!(states: m64, m16, small, copy, threads);
+behaviour!(states: m64, m16, copy, threads, handlers1);
 
 /// The kernel does not make one mapping of what goes back to it in parts (docs/limits.md).
 fn states_where_the_kernel_forks(variant: Variant) {
