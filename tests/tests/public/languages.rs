@@ -145,6 +145,33 @@ chmod -R u+w cache; rm -rf cache",
 }
 
 program! {
+    /// The runtime has libc make its threads while all signals are blocked, and unblocks them by itself. On
+    /// which thread the fault comes, is chance.
+    go_that_recovers {
+        needs: &[("/usr/lib/go-1.19/bin/go", "golang-1.19-go"), ("cc", "build-essential")],
+        prepare: "mkdir src; cat > src/m.go <<'END'
+package main
+import (\"fmt\"; _ \"net\"; \"os/exec\"; \"runtime\")
+type node struct { k int }
+func fault() { defer func() { recover() }(); var p *node; fmt.Println(p.k) }
+func main() {
+  var keep [][]byte
+  for i := 0; i < 40; i++ { b := make([]byte, 1<<20); for k := range b { b[k] = byte(k * i) }
+    keep = append(keep, b) }
+  done := make(chan bool)
+  for i := 0; i < 50; i++ { go func() { runtime.LockOSThread(); fault(); done <- true }() }
+  for i := 0; i < 50; i++ { <-done }
+  out, err := exec.Command(\"echo\", \"child\").Output(); fmt.Print(string(out), err, keep[7][100], \"\\n\")
+}
+END
+export GOCACHE=$PWD/cache GOFLAGS=-mod=mod GO111MODULE=off; /usr/lib/go-1.19/bin/go build -p 2 -o m src/m.go
+chmod -R u+w cache; rm -rf cache",
+        script: "for i in 1 2 3 4; do run ./m; done",
+        maps: false,
+    }
+}
+
+program! {
     rust {
         needs: &[("rustc", "rustc")],
         prepare: "cat > m.rs <<'END'

@@ -12,14 +12,21 @@
 //! A blocked signal that somebody sends must wait: our handler queues it again, and it is blocked in the
 //! kernel from then on, until the program unblocks it.
 //!
+//! A runtime may set the mask by raw calls, of which we learn nothing: Go has libc make a thread while all
+//! signals are blocked, and unblocks them in the thread by itself. Two witnesses tell of that. The kernel's
+//! mask lacks a signal that the program blocked together with those that are virtual (the set is in
+//! [`BESIDE`]); or the handlers that block some were left by a jump that is not libc's ([`witness`]). Then the
+//! kernel's mask is all there is. In doubt a signal counts as not blocked: its handler is called where the
+//! kernel would have killed.
+//!
 //! Synchronization: values of one thread, which its handlers restore.
 
 use super::kernel::has_own_table;
-use super::kind::is_synchronous;
 use crate::base::state;
 use crate::base::sys;
 use libc::{c_int, c_void, siginfo_t};
 use std::cell::Cell;
+use std::ops::Range;
 
 /// The signals that instructions raise, as the kernel's set.
 pub const SYNCHRONOUS: u64 = bit(libc::SIGSEGV)
@@ -28,6 +35,8 @@ pub const SYNCHRONOUS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGILL)
     | bit(libc::SIGTRAP)
     | bit(libc::SIGSYS);
+/// What no mask of the kernel's ever has.
+const NEVER_BLOCKED: u64 = bit(libc::SIGKILL) | bit(libc::SIGSTOP);
 /// What libc never lets a program block: its own two signals.
 const OF_LIBC: u64 = 0b11 << 31;
 /// Where a `jmp_buf` says whether it has a mask: behind the registers.
@@ -36,6 +45,10 @@ const MASK_WAS_SAVED_AT: usize = if cfg!(target_arch = "x86_64") { 64 } else { 1
 thread_local! {
     static OWN: Cell<u64> = const { Cell::new(0) };
     static BY_HANDLERS: Cell<u64> = const { Cell::new(0) };
+    /// Signals that the kernel's mask has as long as [`OWN`] is true.
+    static BESIDE: Cell<u64> = const { Cell::new(0) };
+    /// Where the stack of the innermost handler is that blocks some.
+    static FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
 const fn bit(signal: c_int) -> u64 {
@@ -44,17 +57,82 @@ const fn bit(signal: c_int) -> u64 {
 
 /// What this thread has blocked of them, as the program sees it.
 pub fn mask() -> u64 {
-    OWN.get() | BY_HANDLERS.get()
+    own() | BY_HANDLERS.get()
 }
 
-/// In a new thread: what it has inherited.
+/// What the thread has blocked itself, and not unblocked by a raw call.
+fn own() -> u64 {
+    match OWN.get() {
+        0 => 0,
+        _ => kernel(libc::SIG_BLOCK, None).map_or(0, own_beside),
+    }
+}
+
+/// The same, where the kernel's mask is this.
+fn own_beside(in_kernel: u64) -> u64 {
+    if BESIDE.get() & !in_kernel == 0 { OWN.get() } else { 0 }
+}
+
+/// Of the kernel's set: what can be a witness.
+fn beside(set: u64) -> u64 {
+    set & !SYNCHRONOUS & !NEVER_BLOCKED & !OF_LIBC
+}
+
+/// In a new thread: what it has inherited. The kernel's mask is that of the thread that made it.
 pub fn inherit(mask: u64) {
     OWN.set(mask);
+    BESIDE.set(kernel(libc::SIG_BLOCK, None).map_or(0, beside));
 }
 
-/// Whether the program has blocked this signal, one that instructions raise.
-pub fn blocks(signal: c_int) -> bool {
-    is_synchronous(signal) && mask() & bit(signal) != 0
+/// What the interrupted thread has blocked of them. Handlers that do not run any more block nothing.
+///
+/// # Safety
+/// `context` is what the kernel gave our handler.
+pub unsafe fn witness(context: *mut c_void) -> u64 {
+    if OWN.get() | BY_HANDLERS.get() == 0 {
+        return 0;
+    }
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: the caller's promise; the kernel's set is the first 64 bits.
+    let in_kernel = unsafe { (&raw const (*context).uc_sigmask).cast::<u64>().read() };
+    // SAFETY: the caller's promise.
+    let (sp, alternate) = unsafe { (stack_pointer(context), alternate_stack(context)) };
+    if BY_HANDLERS.get() != 0 && is_left(FRAME.get(), sp, &alternate) {
+        BY_HANDLERS.set(0);
+    }
+    own_beside(in_kernel) | BY_HANDLERS.get()
+}
+
+/// Whether the handler with this frame does not run any more when the stack pointer is `sp`.
+fn is_left(frame: usize, sp: usize, alternate: &Range<usize>) -> bool {
+    match (alternate.contains(&frame), alternate.contains(&sp)) {
+        (true, false) => true,
+        // Another handler runs, of a signal that we do not stand in front of.
+        (false, true) => false,
+        (true, true) | (false, false) => sp > frame,
+    }
+}
+
+/// # Safety
+/// The context is valid.
+unsafe fn stack_pointer(context: *const libc::ucontext_t) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    return unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] as usize };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller's promise.
+    return unsafe { (*context).uc_mcontext.sp as usize };
+}
+
+/// The alternate stack of the thread.
+///
+/// # Safety
+/// The context is valid.
+unsafe fn alternate_stack(context: *const libc::ucontext_t) -> Range<usize> {
+    // SAFETY: the caller's promise.
+    let stack = unsafe { (*context).uc_stack };
+    let start = stack.ss_sp as usize;
+    start..start.saturating_add(stack.ss_size)
 }
 
 /// Whether the caller's mask is virtual. A child that shares our memory has a mask of its own, but not these
@@ -73,11 +151,13 @@ pub fn blocks_more(how: c_int, set: Option<u64>) -> bool {
 /// in front by now.
 pub fn change(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     let set = set.map(|set| set & !OF_LIBC);
-    let virtual_before = (OWN.get(), BY_HANDLERS.get());
-    if mask() == 0 && !blocks_more(how, set) || !is_virtual() {
-        return kernel(how, set).map(|before| before | mask());
+    // Asked before the kernel's mask changes.
+    let (own, by_handlers) = (own(), BY_HANDLERS.get());
+    let blocked = own | by_handlers;
+    if blocked == 0 && !blocks_more(how, set) || !is_virtual() {
+        return kernel(how, set).map(|before| before | blocked);
     }
-    let Some(set) = set else { return kernel(how, None).map(|before| before | mask()) };
+    let Some(set) = set else { return kernel(how, None).map(|before| before | blocked) };
     let asked = set & SYNCHRONOUS;
     let given = match how {
         libc::SIG_BLOCK => set & !SYNCHRONOUS,
@@ -85,8 +165,15 @@ pub fn change(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
         libc::SIG_SETMASK => set & !SYNCHRONOUS | asked & kernel(libc::SIG_BLOCK, None)?,
         _ => set,
     };
-    // Before the kernel's mask changes: what waits happens within that call.
-    let (own, by_handlers) = virtual_before;
+    // Before the kernel's mask changes: what waits happens within that call. Until it is changed, a signal
+    // is a witness only if both masks have it.
+    let beside_before = if own == 0 { 0 } else { BESIDE.get() };
+    let beside_after = match how {
+        libc::SIG_BLOCK => beside_before | beside(given),
+        libc::SIG_UNBLOCK => beside_before & !given,
+        _ => beside(given),
+    };
+    BESIDE.set(beside_before & beside_after);
     match how {
         libc::SIG_BLOCK => OWN.set(own | asked),
         libc::SIG_UNBLOCK => {
@@ -99,10 +186,13 @@ pub fn change(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
         }
         _ => {}
     }
-    kernel(how, Some(given)).map(|before| before | own | by_handlers).inspect_err(|_| {
-        OWN.set(own);
-        BY_HANDLERS.set(by_handlers);
-    })
+    let changed = kernel(how, Some(given));
+    if changed.is_ok() {
+        BESIDE.set(beside_after);
+    } else {
+        (OWN.set(own), BY_HANDLERS.set(by_handlers), BESIDE.set(beside_before));
+    }
+    changed.map(|before| before | blocked)
 }
 
 fn kernel(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
@@ -124,31 +214,35 @@ fn kernel(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     if r == 0 { Ok(before) } else { Err(errno) }
 }
 
-/// Calls a handler that blocks `more` of them while it runs. It sees them in its context as well, and may
-/// change there what is blocked after it.
+/// Calls a handler that blocks `more` of them while it runs, in a thread that has blocked `before` of them. It
+/// sees them in its context as well, and may change there what is blocked after it.
 ///
 /// # Safety
-/// `context` is what the kernel gave our handler.
-pub unsafe fn during(more: u64, context: *mut c_void, handler: impl FnOnce()) {
+/// `context` is what the kernel gave our handler, and `before` what [`witness`] said of it.
+pub unsafe fn during(more: u64, before: u64, context: *mut c_void, handler: impl FnOnce()) {
     let more = more & SYNCHRONOUS;
-    if more == 0 && mask() == 0 {
+    // The kernel's mask has more signals while the handler runs: an old value would look true again.
+    OWN.set(before & !BY_HANDLERS.get());
+    if more | before == 0 {
         return handler();
     }
     // SAFETY: the caller's promise; the kernel's set is the first 64 bits.
     let saved = unsafe { (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>() };
-    let (before, by_handlers) = (mask(), BY_HANDLERS.get());
+    let (by_handlers, beside, frame) = (BY_HANDLERS.get(), BESIDE.get(), FRAME.get());
     // SAFETY: as above.
     let waiting = unsafe { *saved } & SYNCHRONOUS;
     // SAFETY: as above.
     unsafe { *saved |= before };
     BY_HANDLERS.set(by_handlers | more);
+    FRAME.set((&raw const more) as usize);
     handler();
     // SAFETY: as above.
-    let after = unsafe { *saved } & SYNCHRONOUS;
-    BY_HANDLERS.set(after & by_handlers);
-    OWN.set(after & !by_handlers);
+    let after = unsafe { *saved };
+    BY_HANDLERS.set(after & SYNCHRONOUS & by_handlers);
+    OWN.set(after & SYNCHRONOUS & !by_handlers);
+    (BESIDE.set(beside & after), FRAME.set(frame));
     // SAFETY: as above.
-    unsafe { *saved = *saved & !SYNCHRONOUS | after & waiting };
+    unsafe { *saved = after & !SYNCHRONOUS | after & waiting };
 }
 
 /// A blocked signal was sent: it waits until it is unblocked, for the thread or for the process, as it came.
@@ -191,7 +285,9 @@ pub unsafe fn jumps(env: *const c_void) {
     // SAFETY: the caller's promise.
     let restores = unsafe { env.byte_add(MASK_WAS_SAVED_AT).cast::<c_int>().read() } != 0;
     if !restores {
-        OWN.set(OWN.get() | left);
+        OWN.set(own() | left);
+        // The kernel's mask stays what it is, too.
+        BESIDE.set(0);
     }
     BY_HANDLERS.set(0);
 }
@@ -199,6 +295,17 @@ pub unsafe fn jumps(env: *const c_void) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_handler_is_left_when_the_stack_above_it_is_in_use() {
+        let (alternate, none) = (0x1000..0x2000, 0..0);
+        assert!(!is_left(0x9000, 0x8ff0, &none));
+        assert!(is_left(0x9000, 0x9010, &none));
+        // On the alternate stack, and left for the thread's own.
+        assert!(is_left(0x1800, 0x9000, &alternate));
+        assert!(!is_left(0x1800, 0x1700, &alternate));
+        assert!(!is_left(0x9000, 0x1700, &alternate));
+    }
 
     #[test]
     fn a_jump_buffer_says_whether_it_has_a_mask() {

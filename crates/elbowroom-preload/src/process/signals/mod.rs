@@ -20,6 +20,12 @@
 //! signal; handlers would be called, and interrupt its system calls. There we stand in front of SIG_DFL only
 //! for signals that instructions raise.
 //!
+//! A handler may be installed by a raw call, in the place of ours. While it is there the kernel calls it, and
+//! what it saw there before, which it may call in turn, is ours: that means the program's disposition of then.
+//! It is looked for, and stood in front of, when a range is mapped, when the program changes the signal's
+//! disposition, and before abort(3). From then on the same handler may call ours from within ours
+//! (forward.rs).
+//!
 //! A child that shares our memory (vfork) has dispositions of its own, but not a table of its own: what it
 //! sets goes to the kernel as it is.
 //!
@@ -27,6 +33,7 @@
 
 pub mod blocked;
 mod fatal;
+mod forward;
 pub mod kernel;
 pub mod kind;
 mod passage;
@@ -66,6 +73,10 @@ fn is_virtual(signal: c_int) -> bool {
 pub fn arm() {
     tree::now_managed();
     let armed = ARMED.load(Ordering::Acquire) == ALL;
+    if armed && !exchange(libc::SIGSEGV, None).is_some_and(|there| is_ours(&there)) {
+        // A raw call has replaced our handler. This signal may be the library's doing.
+        adopt(&table::lock(libc::SIGSEGV));
+    }
     if armed && !(AS_INIT.load(Ordering::Acquire) && sys::getpid() != 1) {
         return;
     }
@@ -99,16 +110,20 @@ pub fn after_fork() {
 /// Remembers what the kernel has for a signal, if that is not ours, and stands in front of it if need be.
 fn adopt(held: &Held) {
     let signal = held.signal();
-    let Some(there) = exchange(signal, None) else { return };
-    if is_ours(&there) {
-        return;
+    let mut there = exchange(signal, None);
+    for _ in 0..ADOPTIONS {
+        let Some(found) = there.filter(|there| !is_ours(there)) else { return };
+        let action = Action::of(&found);
+        held.adopt(action);
+        note_ignored(signal, &found);
+        let Some(front) = in_front_of(signal, action) else { return };
+        // A raw call may have set something else meanwhile.
+        there = exchange(signal, Some(front)).filter(|there| Action::of(there) != action);
     }
-    held.store(Action::of(&there));
-    if let Some(front) = in_front_of(signal, Action::of(&there)) {
-        exchange(signal, Some(front));
-    }
-    note_ignored(signal, &there);
 }
+
+/// How often it is tried to stand in front of what raw calls of other threads set at the same moment.
+const ADOPTIONS: usize = 16;
 
 /// What the kernel gets for what the program has set; `None`: the same.
 fn in_front_of(signal: c_int, action: Action) -> Option<Action> {
@@ -271,6 +286,7 @@ fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
 /// abort(3), when what the program has set for SIGABRT is still to happen. For SIG_DFL nothing is: the
 /// alternate stack of the handler that may have called abort has no room for another.
 pub fn abort_first() {
+    adopt(&table::lock(libc::SIGABRT));
     if table::load(libc::SIGABRT).handler == libc::SIG_DFL {
         return;
     }
@@ -295,7 +311,9 @@ unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, contex
         // The instruction is done again.
         return;
     }
-    if blocked::blocks(signal) {
+    // SAFETY: the kernel's own.
+    let interrupted = unsafe { blocked::witness(context) };
+    if is_synchronous(signal) && interrupted & 1 << (signal - 1) != 0 {
         match by_instruction {
             true => fatal::happens(signal, info),
             // SAFETY: the kernel's own.
@@ -303,7 +321,9 @@ unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, contex
         }
         return;
     }
-    let mut action = table::load(signal);
+    let frame = (&raw const by_instruction) as usize;
+    let this = forward::Call::new(signal, context, frame);
+    let mut action = this.action();
     if action.is_handler() && action.flags & libc::SA_RESETHAND != 0 {
         action = reset(signal);
     }
@@ -313,7 +333,7 @@ unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, contex
         libc::SIG_IGN if by_instruction => fatal::happens(signal, info),
         libc::SIG_IGN => {}
         // SAFETY: the kernel's own.
-        _ => unsafe { call(action, signal, info, context) },
+        _ => this.during(|| unsafe { call(action, interrupted, signal, info, context) }),
     }
     if by_itself {
         // If it is abort(3), inside libc, it raises the signal again now, after making it SIG_DFL.
@@ -321,15 +341,17 @@ unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, contex
     }
 }
 
-/// Calls the program's handler as the kernel would.
-unsafe fn call(action: Action, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+/// Calls the program's handler as the kernel would, in a thread that has blocked `interrupted`.
+unsafe fn call(action: Action, interrupted: u64, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the program gave this function for this signal; one that takes only the number ignores the
     // rest.
     let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
         unsafe { std::mem::transmute(action.handler) };
     let itself = if action.flags & libc::SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
     // SAFETY: as above.
-    unsafe { blocked::during(action.mask | itself, context, || handler(signal, info, context)) };
+    unsafe {
+        blocked::during(action.mask | itself, interrupted, context, || handler(signal, info, context));
+    };
 }
 
 /// What a handler with SA_RESETHAND finds: its disposition is SIG_DFL, with its flags and its mask. Gives the
@@ -345,7 +367,10 @@ fn reset(signal: c_int) -> Action {
     if before.is_handler() && before.flags & libc::SA_RESETHAND != 0 {
         let after = Action { handler: libc::SIG_DFL, ..before };
         held.store(after);
-        exchange(signal, Some(in_front_of(signal, after).unwrap_or(after)));
+        // A raw handler that stands in front of ours stays there.
+        if exchange(signal, None).is_some_and(|there| is_ours(&there)) {
+            exchange(signal, Some(in_front_of(signal, after).unwrap_or(after)));
+        }
     }
     before
 }

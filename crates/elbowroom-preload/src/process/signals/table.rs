@@ -59,21 +59,42 @@ impl Action {
     }
 }
 
-struct Slot {
-    lock: AtomicBool,
+/// A disposition that others may replace, value by value.
+struct Entry {
     handler: AtomicUsize,
     flags: AtomicI32,
     mask: AtomicU64,
 }
 
-static SLOTS: [Slot; SIGNALS] = [const {
-    Slot {
-        lock: AtomicBool::new(false),
-        handler: AtomicUsize::new(libc::SIG_DFL),
-        flags: AtomicI32::new(0),
-        mask: AtomicU64::new(0),
+impl Entry {
+    const DEFAULT: Self =
+        Self { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0), mask: AtomicU64::new(0) };
+
+    fn load(&self) -> Action {
+        Action {
+            handler: self.handler.load(Ordering::Acquire),
+            flags: self.flags.load(Ordering::Acquire),
+            mask: self.mask.load(Ordering::Acquire),
+        }
     }
-}; SIGNALS];
+
+    fn store(&self, action: Action) {
+        self.flags.store(action.flags, Ordering::Release);
+        self.mask.store(action.mask, Ordering::Release);
+        self.handler.store(action.handler, Ordering::Release);
+    }
+}
+
+struct Slot {
+    lock: AtomicBool,
+    /// What the program has set.
+    set: Entry,
+    /// What was set before something that a raw call has installed.
+    under: Entry,
+}
+
+static SLOTS: [Slot; SIGNALS] =
+    [const { Slot { lock: AtomicBool::new(false), set: Entry::DEFAULT, under: Entry::DEFAULT } }; SIGNALS];
 
 /// A slot that the calling thread alone may change. All signals are blocked until it is dropped.
 pub struct Held {
@@ -95,12 +116,12 @@ pub fn lock(signal: c_int) -> Held {
 
 /// What is set now, read value by value.
 pub fn load(signal: c_int) -> Action {
-    let slot = &SLOTS[signal as usize];
-    Action {
-        handler: slot.handler.load(Ordering::Acquire),
-        flags: slot.flags.load(Ordering::Acquire),
-        mask: slot.mask.load(Ordering::Acquire),
-    }
+    SLOTS[signal as usize].set.load()
+}
+
+/// What was set before what the kernel had when it was last adopted, read value by value.
+pub fn load_under(signal: c_int) -> Action {
+    SLOTS[signal as usize].under.load()
 }
 
 impl Held {
@@ -116,10 +137,16 @@ impl Held {
 
     /// Sets it.
     pub fn store(&self, action: Action) {
+        SLOTS[self.signal as usize].set.store(action);
+    }
+
+    /// Sets what was found in the kernel, and keeps what was set before.
+    pub fn adopt(&self, action: Action) {
         let slot = &SLOTS[self.signal as usize];
-        slot.flags.store(action.flags, Ordering::Release);
-        slot.mask.store(action.mask, Ordering::Release);
-        slot.handler.store(action.handler, Ordering::Release);
+        if action != slot.set.load() {
+            slot.under.store(slot.set.load());
+        }
+        slot.set.store(action);
     }
 }
 
