@@ -20,7 +20,8 @@
 //!   fork by libc's own hooks: dirty pages are written back first. fork itself, so that it can fail.
 //! * sigaction and relatives, the signal mask, longjmp and pthread_create: see [`signals`].
 //! * getrlimit, setrlimit, prlimit: see [`limits`].
-//! * pthread_create and __cxa_thread_atexit_impl, for the library's own threads: see [`reserve`].
+//! * pthread_create and __cxa_thread_atexit_impl, for the library's own threads: see [`reserve`]; and with
+//!   thrd_create for those of the program: see [`threads`].
 //!
 //! # What is not covered
 //! Raw system calls (`syscall(2)`, Go programs) on managed memory or files; reads and writes of managed files
@@ -46,7 +47,7 @@ mod process;
 mod abi;
 
 use base::{allocator, config, real, reserve, state, stderr, sys, tree};
-use process::{end, fork};
+use process::{end, fork, threads};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
@@ -79,6 +80,7 @@ unsafe extern "C" fn construct() {
             fork::register();
             tree::set_up();
             register_ends();
+            threads::set_up();
         }
         Err(error) => {
             stderr::write(format!("elbowroom: {error}\n").as_bytes());

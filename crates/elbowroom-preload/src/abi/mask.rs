@@ -1,8 +1,8 @@
-//! The signal mask, and what changes it; threads, which inherit it.
+//! The signal mask, and what changes it.
 
 use crate::base::real;
 use crate::process::mask::{self, Jump};
-use libc::{c_int, c_void};
+use libc::c_int;
 
 export! {
     sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int = mask::change_or_fail;
@@ -12,6 +12,4 @@ export! {
     _longjmp(env: Jump, value: c_int) -> c_int = |env, value| mask::jump(real::_longjmp, env, value);
     __longjmp_chk(env: Jump, value: c_int) -> c_int
         = |env, value| mask::jump(real::__longjmp_chk, env, value);
-    pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
-        start: *const c_void, argument: *mut c_void) -> c_int = mask::create_thread;
 }

@@ -216,5 +216,6 @@ real! {
     sigset(signal: c_int, handler: Handler) -> Handler;
     pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t,
         start: *const c_void, argument: *mut c_void) -> c_int;
+    thrd_create(thread: *mut libc::pthread_t, start: *const c_void, argument: *mut c_void) -> c_int;
     __cxa_thread_atexit_impl(destructor: *const c_void, object: *mut c_void, dso: *mut c_void) -> c_int;
 }

@@ -7,6 +7,7 @@ use crate::base::state;
 use crate::base::sys;
 use crate::process::fork;
 use crate::process::inherit::{self, refuse};
+use crate::process::threads;
 use libc::{FILE, c_char, c_int, c_void};
 
 pub type Strings = *const *const c_char;
@@ -104,6 +105,9 @@ pub unsafe fn make_clone(
     }
     if flags & libc::CLONE_THREAD == 0 {
         before_child();
+    }
+    if flags & libc::CLONE_CHILD_CLEARTID != 0 {
+        threads::give(child_tid as usize, size_of::<c_int>());
     }
     // SAFETY: the caller's promise.
     unsafe { real::clone(start, stack, flags, argument, parent_tid, tls, child_tid) }

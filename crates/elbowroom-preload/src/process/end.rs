@@ -15,6 +15,7 @@ use crate::base::config::Options;
 use crate::base::report::{Buffer, report_of};
 use crate::base::state::{self, Process};
 use crate::base::{stderr, sys};
+use crate::process::threads;
 use std::cell::UnsafeCell;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The process ends now.
 pub fn process_ends() {
+    threads::give_held();
     flush();
     report(Always::ForMainProcess);
 }

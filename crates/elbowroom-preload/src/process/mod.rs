@@ -11,3 +11,4 @@ pub mod limits;
 pub mod mask;
 pub mod signals;
 pub mod start;
+pub mod threads;

@@ -26,7 +26,7 @@ mod stacks;
 pub use super::regions::{place_beside, touches};
 pub use buffers::{BOUNCE_BYTES, Buffer};
 pub use heap::Heap;
-pub use stacks::{at_thread_exit, create_thread};
+pub use stacks::{at_thread_exit, create_thread, kept_by_libc};
 
 use crate::base::reason::Reason;
 use crate::base::regions;

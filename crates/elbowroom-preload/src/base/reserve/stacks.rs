@@ -59,8 +59,8 @@ pub(super) fn prepare() {
 }
 
 /// What libc keeps on each stack: the thread-local variables of the program and of libraries that were loaded
-/// with it.
-fn kept_by_libc() -> usize {
+/// with it, its own words about the thread, and what it takes to be the least stack.
+pub fn kept_by_libc() -> usize {
     // SAFETY: the name is a string.
     let minimum = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
     if minimum.is_null() {

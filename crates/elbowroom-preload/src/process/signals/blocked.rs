@@ -80,8 +80,10 @@ fn beside(set: u64) -> u64 {
 
 /// In a new thread: what it has inherited. The kernel's mask is that of the thread that made it.
 pub fn inherit(mask: u64) {
-    OWN.set(mask);
-    BESIDE.set(kernel(libc::SIG_BLOCK, None).map_or(0, beside));
+    if mask != 0 {
+        BESIDE.set(kernel(libc::SIG_BLOCK, None).map_or(0, beside));
+        OWN.set(mask);
+    }
 }
 
 /// What the interrupted thread has blocked of them. Handlers that do not run any more block nothing.
