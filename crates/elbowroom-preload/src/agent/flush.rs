@@ -13,7 +13,7 @@ pub fn flush() {
         return;
     }
     if let Err(errno) = request::submit(process, Op::FlushAll)
-        && stderr::is_unchanged()
+        && stderr::descriptor().is_some()
     {
         say_not_written(errno);
     }

@@ -22,6 +22,7 @@ pub mod rest;
 pub mod seek;
 pub mod serve;
 pub mod service;
+pub mod stderr;
 pub mod stdio;
 pub mod sync;
 pub mod transfer;

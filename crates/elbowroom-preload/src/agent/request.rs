@@ -103,6 +103,10 @@ pub enum Op {
     FlushAll,
     /// Writes the statistics file: gives the summary, [`Answer::Text`].
     Report,
+    /// Writes a text to the service threads' own duplicate of standard error, if there is one.
+    Say(&'static str),
+    /// The program has put something on descriptor 2.
+    StandardErrorChanged,
 }
 
 /// What a call changed in a file.

@@ -5,7 +5,7 @@ use super::request::{
     Answer, Change, Durable, Flush, MAPPED_BY_KERNEL, NO_ADDRESSES, NOT_ALONE, OPEN_FAILED, Op,
     RESIDENT_PAGES, Reply, Request, Ticket,
 };
-use super::rest;
+use super::{rest, stderr};
 use crate::base::reason::Reason;
 use crate::base::state::{self, Process};
 use crate::base::streams::Kind;
@@ -111,6 +111,14 @@ fn perform(
             None => Ok(()),
         },
         Op::FlushAll => manager.flush_all(),
+        Op::Say(text) => {
+            stderr::write(text.as_bytes());
+            Ok(())
+        }
+        Op::StandardErrorChanged => {
+            stderr::look();
+            Ok(())
+        }
         Op::Report => return Ok(Answer::Text(String::leak(report::collect(process, manager)))),
     };
     done.map(|()| Answer::Done).map_err(number)

@@ -15,6 +15,7 @@ use super::file_table;
 use super::request::{Answer, Op, Request};
 use super::rest::{self, Copying};
 use super::serve;
+use super::stderr as own_stderr;
 use crate::base::config::{self, Idle, Io, Mmu, Options, Sharing};
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
@@ -166,6 +167,7 @@ fn serve_with(process: &'static Process, manager: &'static Manager, space: Space
     if let Err(error) = spawned {
         return fail(process, format!("cannot start a thread: {error}"));
     }
+    own_stderr::take();
     process.set_manager(manager);
     set_phase(process, ALIVE);
 }
@@ -278,6 +280,9 @@ fn say(line: &str) {
     // The program's own open file: another one of the same file has a position of its own, and what the
     // program writes next, or the summary, would be written over the line.
     let own = Origin::take(sys::getpid(), 2, 0).ok();
+    if own.is_none() && own_stderr::write(text.as_bytes()) {
+        return;
+    }
     if let Some(stderr) = own.and_then(|own| own.as_fd().try_clone_to_owned().ok()) {
         let _ = File::from(stderr).write_all(text.as_bytes());
         return;
@@ -401,6 +406,7 @@ fn keep_house(pool: &Arc<Pool>) {
             continue;
         }
         looked = Instant::now();
+        own_stderr::look();
         let ending = process.exit_now.load(Ordering::Acquire) != 0;
         if !ending && main_thread_ended(pid) && only_our_threads(process, pid) {
             process.exit_now.store(1, Ordering::Release);

@@ -13,6 +13,7 @@ use crate::agent::coherence;
 use crate::agent::request::{self, Change, Op};
 use crate::base::real;
 use crate::base::state;
+use crate::base::stderr;
 use crate::base::streams::{Entry, Kind, LASTING, Streams};
 use crate::base::sys;
 use elbowroom::FileId;
@@ -198,6 +199,10 @@ pub unsafe fn close(file: *mut FILE) -> c_int {
         Some(_) => STREAMS.unbind(file.addr()),
         None => None,
     };
+    if stderr::is_ending() {
+        // SAFETY: the caller's promise.
+        stderr::before_close(unsafe { fileno(file) });
+    }
     // SAFETY: the caller's promise.
     let r = unsafe { real::fclose(file) };
     closed(entry);
@@ -253,6 +258,9 @@ fn copy_under(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
         return sys::fail(errno);
     }
     let r = call();
+    if to == STDERR && r == to && fd != to {
+        standard_error_changed();
+    }
     // A child that shares our memory has descriptors of its own.
     if let Some(entry) = entry
         && r == to
@@ -261,6 +269,14 @@ fn copy_under(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
         STREAMS.name(entry, regular(sys::fstat(to)), kind);
     }
     r
+}
+
+/// Something else is on descriptor 2: who reads what was there must not wait for our duplicate. `errno` is
+/// kept.
+fn standard_error_changed() {
+    if let Some((process, _)) = state::alive().filter(|(process, _)| process.is_home()) {
+        let _ = request::submit(process, Op::StandardErrorChanged);
+    }
 }
 
 /// Gives libc's function, which writes to the descriptor by itself. It cannot be refused here: that the file

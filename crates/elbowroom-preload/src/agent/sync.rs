@@ -5,6 +5,7 @@ use crate::agent::coherence::{self, Target};
 use crate::agent::flush::flush;
 use crate::agent::request::{self, Op};
 use crate::base::real;
+use crate::base::stderr;
 use crate::base::sys;
 use libc::{c_int, c_long, c_uint, off_t};
 use std::ops::Range;
@@ -78,6 +79,7 @@ pub unsafe fn sync_everything() {
 }
 
 pub unsafe fn close_fd(fd: c_int) -> c_int {
+    stderr::before_close(fd);
     let target = coherence::managed_fd(fd);
     // SAFETY: integers only.
     let r = unsafe { real::close(fd) };

@@ -2,9 +2,9 @@
 //! comes first.
 //!
 //! With a manager, a service thread collects the figures and writes the statistics file; the ending thread
-//! only writes text to standard error, which the service threads do not have. Nothing is allocated on the
-//! ending thread, and no buffer is on its stack: it may be in a signal handler, whose alternate stack may
-//! have room for little more than what the kernel puts there.
+//! only writes text to standard error, or has a service thread do that if the program has closed descriptor 2.
+//! Nothing is allocated on the ending thread, and no buffer is on its stack: it may be in a signal handler,
+//! whose alternate stack may have room for little more than what the kernel puts there.
 //!
 //! Synchronization: who sets [`Process::ended`] reports; the buffers of the report without a manager belong
 //! to who sets [`UNMANAGED_TAKEN`], for good.
@@ -80,14 +80,23 @@ fn report(always: Always) -> Reported {
         Some(_) => {
             if let Ok(Answer::Text(text)) = request::submit(process, Op::Report)
                 && !text.is_empty()
-                && stderr::is_unchanged()
             {
-                stderr::write(text.as_bytes());
+                say(process, text);
             }
         }
-        None => report_unmanaged(process, options, options.quiet || !stderr::is_unchanged()),
+        None => report_unmanaged(process, options, options.quiet || stderr::descriptor().is_none()),
     }
     Reported::Now
+}
+
+/// Writes the text to what standard error was when the program started. If the program has closed that, the
+/// service threads may have it still.
+fn say(process: &Process, text: &'static str) {
+    match stderr::descriptor() {
+        Some(fd) => stderr::write_to(fd, text.as_bytes()),
+        None if stderr::is_closed() => drop(request::submit(process, Op::Say(text))),
+        None => {}
+    }
 }
 
 /// Where a report without a manager is put together.
@@ -122,7 +131,7 @@ fn report_unmanaged(process: &Process, options: &Options, quiet: bool) {
         let _ = write!(buffers.text, "{report}");
         stderr::write(buffers.text.as_bytes());
     }
-    if options.contention && stderr::is_unchanged() {
+    if options.contention && stderr::descriptor().is_some() {
         stderr::write(b"elbowroom: no locks were used: nothing was managed\n");
     }
     if let Some(path) = options.stats.as_deref() {
