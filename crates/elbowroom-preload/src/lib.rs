@@ -81,6 +81,11 @@ unsafe extern "C" fn construct() {
             tree::set_up();
             register_ends();
             threads::set_up();
+            if base::said::is_wanted() && base::executable::is_go() {
+                base::said::say(format_args!(
+                    "a Go program: what its runtime maps by system calls of its own, as its heap, is not managed"
+                ));
+            }
         }
         Err(error) => {
             stderr::write(format!("elbowroom: {error}\n").as_bytes());

@@ -263,6 +263,8 @@ pub(crate) struct Arrived {
     pub(crate) frames: Frames,
     /// The swap slots that were read, of which it has a count each.
     pub(crate) slots: Vec<u64>,
+    /// How many bytes were read of the swap file; 0 after an error.
+    pub(crate) bytes: usize,
     /// All of it was read.
     pub(crate) whole: bool,
 }

@@ -322,6 +322,8 @@ impl<P: Platform> Manager<P> {
             zeros_dropped: c.get(Event::ZerosDropped),
             zswpwb: c.get(Event::SwapWritebacks),
             swap_errors: c.get(Event::SwapErrors),
+            swap_read_bytes: c.get(Event::SwapReadBytes),
+            swap_written_bytes: c.get(Event::SwapWrittenBytes),
             swap_used_bytes: core.swap.used() << PAGE_SHIFT,
             swap_file_bytes: core.swap.file_pages() << PAGE_SHIFT,
             swap_compressed_bytes: core.swap.pool().bytes(),

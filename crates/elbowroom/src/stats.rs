@@ -52,14 +52,18 @@ pub enum Event {
     HandOvers,
     /// Times that a fault has looked so often that others had their turn.
     Turns,
-    /// Bytes read from stores.
+    /// Bytes read from files, without the swap file.
     ReadBytes,
-    /// Reads from stores.
+    /// Reads from files, without the swap file.
     Reads,
-    /// Bytes written to stores.
+    /// Bytes written to files, without the swap file.
     WrittenBytes,
-    /// Writes to stores.
+    /// Writes to files, without the swap file.
     Writes,
+    /// Bytes read from the swap file.
+    SwapReadBytes,
+    /// Bytes written to the swap file.
+    SwapWrittenBytes,
     /// Reads that failed.
     ReadErrors,
     /// Writes that failed.
@@ -322,6 +326,10 @@ pub struct Stats {
     /// Pages of anonymous memory that came back with other bytes than they went out with: accesses to them
     /// fail.
     pub swap_errors: u64,
+    /// Bytes read from the swap file, which `read_bytes` does not have.
+    pub swap_read_bytes: u64,
+    /// Bytes written to the swap file, which `written_bytes` does not have.
+    pub swap_written_bytes: u64,
     /// Bytes of anonymous memory that are out now.
     pub swap_used_bytes: u64,
     /// Bytes of it that are in the swap file.

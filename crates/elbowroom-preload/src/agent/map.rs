@@ -14,6 +14,7 @@ use super::stdio;
 use crate::base::config::Options;
 use crate::base::reason::Reason;
 use crate::base::reserve;
+use crate::base::said;
 use crate::base::state::{self, Process};
 use crate::base::sys::{self, ADDRESS_END, PAGE};
 use crate::rules::map::{self, FileFacts, First, Last, MapArgs, Surroundings};
@@ -233,8 +234,12 @@ pub fn by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
             }
         }
     }
-    if let Some(reason) = reason {
-        process.count(reason);
+    if let Some(reason) = reason
+        && process.count_bytes(reason, args.rounded())
+        && reason.is_lack()
+    {
+        let words = reason.words();
+        said::say(format_args!("left to the kernel: {words} (this is said once)"));
     }
     at
 }

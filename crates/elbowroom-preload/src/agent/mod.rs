@@ -27,4 +27,5 @@ pub mod stdio;
 pub mod sync;
 pub mod transfer;
 pub mod unmap;
+pub mod user;
 pub mod write;

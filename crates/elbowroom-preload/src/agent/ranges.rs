@@ -90,7 +90,7 @@ fn by_parts(
         _ => Ok(()),
     };
     let kernel_instead = |part: &Range<usize>, reason| {
-        process.count(reason);
+        process.count_bytes(reason, part.len());
         hand_back(process, part.clone()).and_then(|()| by_kernel(part))
     };
     let kept = sys::errno();
@@ -158,7 +158,7 @@ fn kernel_instead(
     range: Range<usize>,
     kernel: impl FnOnce() -> c_long,
 ) -> c_int {
-    process.count(reason);
+    process.count_bytes(reason, range.len());
     match hand_back(process, range) {
         Ok(()) => kernel() as c_int,
         Err(errno) => sys::fail(errno),

@@ -88,7 +88,7 @@ fn remap_managed(process: &Process, manager: &Manager, args: &RemapArgs) -> Opti
         // own from then on.
         return Some(Err(libc::EFAULT));
     }
-    process.count(Reason::Remapped);
+    process.count_bytes(Reason::Remapped, args.old_len);
     hand_back_for(process, manager, &ranges).err().map(Err)
 }
 

@@ -5,7 +5,7 @@ use super::request::{
     Answer, Change, Durable, Flush, MAPPED_BY_KERNEL, NO_ADDRESSES, NOT_ALONE, OPEN_FAILED, Op,
     RESIDENT_PAGES, Reply, Request, Ticket,
 };
-use super::{rest, stderr};
+use super::{rest, stderr, user};
 use crate::base::reason::Reason;
 use crate::base::state::{self, Process};
 use crate::base::streams::Kind;
@@ -224,7 +224,10 @@ fn open(
     let (object, origin) =
         manager.open_through(wanted.tid, wanted.args.fd, wanted.writable).map_err(|error| match error {
             OpenError::Failed(_) => OPEN_FAILED,
-            OpenError::NotAlone => NOT_ALONE,
+            OpenError::NotAlone => {
+                user::note(process, id);
+                NOT_ALONE
+            }
         })?;
     if object.id() != id {
         // Another thread has closed the descriptor and opened something else under its number: as if it had

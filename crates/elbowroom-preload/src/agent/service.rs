@@ -21,8 +21,8 @@ use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
 use crate::base::reserve;
+use crate::base::said;
 use crate::base::state::{self, ALIVE, FAILED, NONE, Process, STARTING};
-use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree;
 use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Origin, Space};
@@ -89,10 +89,9 @@ fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl 
     if process.phase.load(Ordering::Acquire) == FAILED {
         report_failure(process);
     }
-    if state::options().is_some_and(|options| !options.quiet) {
-        // SAFETY: leaked before the phase was set.
-        let note = unsafe { process.note.load(Ordering::Acquire).as_ref() };
-        note.iter().for_each(|note| stderr::write(format!("elbowroom: {note}\n").as_bytes()));
+    // SAFETY: leaked before the phase was set.
+    if let Some(note) = unsafe { process.note.load(Ordering::Acquire).as_ref() } {
+        said::say(format_args!("{note}"));
     }
 }
 
@@ -118,11 +117,8 @@ fn set_phase(process: &Process, phase: u32) {
 /// found out before that a manager can work here, and what the program has done since to its limits or its
 /// system is no reason to end it.
 fn report_failure(process: &Process) {
-    if state::options().is_none_or(|options| options.quiet) {
-        return;
-    }
     let why = process.error().unwrap_or("unknown reason");
-    stderr::write(format!("elbowroom: running without a manager: {why}\n").as_bytes());
+    said::say(format_args!("running without a manager, nothing is managed: {why}"));
 }
 
 fn first_thread(process: &'static Process) {

@@ -5,6 +5,7 @@
 pub mod allocator;
 pub mod changes;
 pub mod config;
+pub mod executable;
 pub mod ids;
 pub mod lane;
 pub mod own_thread;
@@ -13,6 +14,7 @@ pub mod reason;
 pub mod regions;
 pub mod report;
 pub mod reserve;
+pub mod said;
 pub mod state;
 pub mod stderr;
 pub mod streams;

@@ -49,8 +49,8 @@ pub struct Process {
     error: AtomicPtr<String>,
     /// What is to be said of the manager although it serves (leaked), for the same thread.
     pub note: AtomicPtr<String>,
-    /// The end of the process was reported.
-    pub ended: AtomicBool,
+    /// A futex: whether the end of the process is reported. Only process/end.rs uses it.
+    pub ended: AtomicU32,
     /// A futex: 1 when the watcher is to call exit(0).
     pub exit_now: AtomicU32,
     /// Requests by [`LaneKind`](crate::base::lane::LaneKind).
@@ -61,6 +61,8 @@ pub struct Process {
     pub managed: IdSet,
     /// Mappings and calls that were left to the kernel.
     pub left: Counts,
+    /// Another process that had a file open when that was first left to the kernel for it (leaked).
+    pub user_of_file: AtomicPtr<String>,
     /// Threads that change the program's mappings in the kernel right now, or wait there to.
     changes: AtomicU32,
     /// Forks that are under way: what they hand back stays so.
@@ -253,9 +255,15 @@ impl Process {
         }
     }
 
-    /// Counts something left to the kernel.
+    /// Counts a call that was left to the kernel.
     pub fn count(&self, reason: Reason) {
-        self.left.count(reason);
+        self.count_bytes(reason, 0);
+    }
+
+    /// Counts something of so many bytes that was left to the kernel. Tells whether the reason is met for the
+    /// first time.
+    pub fn count_bytes(&self, reason: Reason, bytes: usize) -> bool {
+        self.left.count(reason, bytes as u64)
     }
 
     /// Whether `tid` is a thread of ours.

@@ -174,7 +174,15 @@ fn write_once(fd: c_int, text: &[u8], no_wait: bool) -> Result<usize, c_int> {
         if no_wait {
             let part = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
             let (current, high, flags) = (-1 as c_long, 0 as c_long, libc::RWF_NOWAIT as c_long);
-            libc::syscall(libc::SYS_pwritev2, fd as c_long, &raw const part, 1 as c_long, current, high, flags)
+            libc::syscall(
+                libc::SYS_pwritev2,
+                fd as c_long,
+                &raw const part,
+                1 as c_long,
+                current,
+                high,
+                flags,
+            )
         } else {
             libc::syscall(libc::SYS_write, fd as c_long, text.as_ptr(), text.len())
         }

@@ -94,6 +94,19 @@ pub fn map_failed(errno: c_int) -> *mut c_void {
 /// The status of a program that could not be started as asked.
 pub const CANNOT_RUN_STATUS: c_int = 125;
 
+/// Whether the calling thread has this capability. `errno` is kept.
+pub fn has_capability(number: u32) -> bool {
+    const VERSION_3: u32 = 0x2008_0522;
+    let kept = errno();
+    let header = [VERSION_3, 0];
+    // Effective, permitted, inheritable: of the first 32 capabilities, then of the others.
+    let mut sets = [[0u32; 3]; 2];
+    // SAFETY: the header and the sets are as large as this version says.
+    let r = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
+    set_errno(kept);
+    r == 0 && sets[number as usize / 32][0] & 1 << (number % 32) != 0
+}
+
 /// fstat(2) of a descriptor, or `None` with `errno` as it was before.
 pub fn fstat(fd: c_int) -> Option<libc::stat> {
     stat_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH)

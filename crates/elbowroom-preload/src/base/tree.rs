@@ -2,13 +2,14 @@
 //!
 //! The processes that forked and did nothing more are counted, since nothing is managed in them: every fork
 //! counts one, and a forked process that executes a program or gets a manager counts itself out. The counter
-//! is in memory that all of them share; a program that is executed starts its own.
+//! is in memory that all of them share; a program that is executed starts its own. There, too, is noted what
+//! they execute that cannot be managed, so that it is said once.
 //!
 //! Synchronization: atomics.
 
 use super::state;
 use super::sys::{self, PAGE};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// In memory that all processes of the tree share. All zero is the start.
 #[repr(C)]
@@ -17,7 +18,28 @@ struct Shared {
     only_forked: AtomicI64,
     /// Forks that took too long to be made while a manager rested.
     late_forks: AtomicI64,
+    /// Programs that processes of the tree executed, and of which nothing is managed.
+    unmanaged: [Unmanaged; UNMANAGED],
 }
+
+/// How many of these are told apart; further ones are not noted.
+const UNMANAGED: usize = 16;
+
+/// A program of which nothing is managed.
+#[repr(C)]
+struct Unmanaged {
+    /// Which file it is; 0: none is noted here.
+    key: AtomicU64,
+    /// Why not, as a number of the caller's.
+    why: AtomicU32,
+    /// [`NAMED`] once the name is whole, [`SAID`] once it was said.
+    state: AtomicU32,
+    /// The name, as far as there is room, and zeros.
+    name: [AtomicU8; 48],
+}
+
+const NAMED: u32 = 1;
+const SAID: u32 = 2;
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 /// This process is one of those that only forked.
@@ -48,6 +70,43 @@ pub fn late_forks() -> i64 {
 pub fn note_late() {
     if let Some(shared) = shared() {
         shared.late_forks.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A program is executed of which nothing is managed: noted for [`say_unmanaged`], once for each file of the
+/// tree.
+pub fn note_unmanaged(device: u64, inode: u64, why: u32, name: &[u8]) {
+    let Some(shared) = shared() else { return };
+    let key = device.rotate_left(40) ^ inode | 1 << 63;
+    for slot in &shared.unmanaged {
+        match slot.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                slot.why.store(why, Ordering::Relaxed);
+                for (to, from) in slot.name.iter().zip(name) {
+                    to.store(*from, Ordering::Relaxed);
+                }
+                slot.state.store(NAMED, Ordering::Release);
+                return;
+            }
+            Err(other) if other == key => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Has `say` say each program that was noted and not said: its name and why. What `say` could not say is left
+/// to another process of the tree.
+pub fn say_unmanaged(say: impl Fn(&str, u32) -> bool) {
+    for slot in shared().iter().flat_map(|shared| &shared.unmanaged) {
+        if slot.state.compare_exchange(NAMED, SAID, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let mut name = [0; 48];
+            name.iter_mut().zip(&slot.name).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+            let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+            let text = std::str::from_utf8(&name[..len]).unwrap_or("?");
+            if !say(text, slot.why.load(Ordering::Relaxed)) {
+                slot.state.store(NAMED, Ordering::Release);
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::agent::flush::flush;
 use crate::base::real;
 use crate::base::state;
 use crate::base::sys;
+use crate::process::exec;
 use crate::process::fork;
 use crate::process::inherit::{self, refuse};
 use crate::process::threads;
@@ -129,8 +130,11 @@ pub unsafe fn spawn(
     env: Strings,
 ) -> c_int {
     before_child();
-    // SAFETY: the caller's promise.
-    unsafe { real::posix_spawn(pid, path, actions, attributes, args, env) }
+    // SAFETY: the caller's promise; what is executable has a path that is a string.
+    unsafe {
+        exec::note_path(path, env);
+        real::posix_spawn(pid, path, actions, attributes, args, env)
+    }
 }
 
 pub unsafe fn spawn_name(
@@ -143,7 +147,10 @@ pub unsafe fn spawn_name(
 ) -> c_int {
     before_child();
     // SAFETY: the caller's promise.
-    unsafe { real::posix_spawnp(pid, name, actions, attributes, args, env) }
+    unsafe {
+        exec::note_name(name, env);
+        real::posix_spawnp(pid, name, actions, attributes, args, env)
+    }
 }
 
 pub unsafe fn run_shell(command: *const c_char) -> c_int {

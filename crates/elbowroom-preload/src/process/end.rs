@@ -6,26 +6,41 @@
 //! Nothing is allocated on the ending thread, and no buffer is on its stack: it may be in a signal handler,
 //! whose alternate stack may have room for little more than what the kernel puts there.
 //!
-//! Synchronization: who sets [`Process::ended`] reports; the buffers of the report without a manager belong
-//! to who sets [`UNMANAGED_TAKEN`], for good.
+//! Synchronization: the thread that changes [`Process::ended`] from [`NOT_REPORTED`] reports, with its signals
+//! blocked; other threads that end the process wait for it, for [`PATIENCE_MS`] at most. The buffers of the
+//! report without a manager belong to the thread that sets [`UNMANAGED_TAKEN`], for good.
 
 use crate::agent::flush::flush;
 use crate::agent::request::{self, Answer, Op};
 use crate::base::config::Options;
 use crate::base::report::{Buffer, report_of};
 use crate::base::state::{self, Process};
-use crate::base::{stderr, sys};
-use crate::process::threads;
+use crate::base::stderr;
+use crate::base::sys::{self, Except, SignalsBlocked};
+use crate::process::{threads, unmanaged};
 use std::cell::UnsafeCell;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// [`Process::ended`]: nobody has reported.
+const NOT_REPORTED: u32 = 0;
+/// A thread reports.
+const REPORTS: u32 = 1;
+/// It has reported.
+const REPORTED: u32 = 2;
+/// How long a thread waits for the report of another, in milliseconds: longer than a text waits for its
+/// reader.
+const PATIENCE_MS: u32 = 3_000;
+
 /// The process ends now.
 pub fn process_ends() {
     threads::give_held();
     flush();
+    if state::for_program().is_some_and(Process::is_home) {
+        unmanaged::say();
+    }
     report(Always::ForMainProcess);
 }
 
@@ -41,7 +56,7 @@ pub fn process_goes_on(reported: Reported) {
     if reported == Reported::Now
         && let Some(process) = state::for_program().filter(|process| process.is_home())
     {
-        process.ended.store(false, Ordering::Release);
+        process.ended.store(NOT_REPORTED, Ordering::Release);
     }
 }
 
@@ -73,7 +88,13 @@ fn report(always: Always) -> Reported {
     if manager.is_none() && !(is_main && always == Always::ForMainProcess) {
         return Reported::Not;
     }
-    if process.ended.swap(true, Ordering::AcqRel) {
+    // A signal that ends the process comes after the report, which would otherwise be lost with its thread.
+    let _blocked = SignalsBlocked::new(Except::Nothing);
+    let (none, takes) = (NOT_REPORTED, REPORTS);
+    if let Err(state) = process.ended.compare_exchange(none, takes, Ordering::AcqRel, Ordering::Acquire) {
+        if state == REPORTS {
+            sys::futex_wait(&process.ended, REPORTS, Some(PATIENCE_MS));
+        }
         return Reported::Not;
     }
     match manager {
@@ -86,6 +107,8 @@ fn report(always: Always) -> Reported {
         }
         None => report_unmanaged(process, options, options.quiet || stderr::descriptor().is_none()),
     }
+    process.ended.store(REPORTED, Ordering::Release);
+    sys::futex_wake(process.ended.as_ptr(), i32::MAX);
     Reported::Now
 }
 
@@ -101,7 +124,7 @@ fn say(process: &Process, text: &'static str) {
 
 /// Where a report without a manager is put together.
 struct Unmanaged {
-    text: Buffer<2048>,
+    text: Buffer<6144>,
     json: Buffer<8192>,
     path: [u8; libc::PATH_MAX as usize],
 }

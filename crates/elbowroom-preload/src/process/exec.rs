@@ -9,6 +9,7 @@ use crate::base::tree;
 use crate::process::end;
 use crate::process::limits;
 use crate::process::signals;
+use crate::process::unmanaged;
 use libc::{c_char, c_int, c_long};
 
 pub type Strings = *const *const c_char;
@@ -83,12 +84,16 @@ fn executable(dir: c_int, path: *const c_char) -> bool {
     r == 0
 }
 
-/// Whether execvp would find the program.
-unsafe fn found(name: *const c_char) -> bool {
+/// Calls `look` with the path at which execvp would find the program, if it would. Tells whether it would.
+unsafe fn found(name: *const c_char, look: impl FnOnce(*const c_char)) -> bool {
     // SAFETY: the caller's promise: a string.
     let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes_with_nul();
     if name.contains(&b'/') {
-        return executable(libc::AT_FDCWD, name.as_ptr().cast());
+        let there = executable(libc::AT_FDCWD, name.as_ptr().cast());
+        if there {
+            look(name.as_ptr().cast());
+        }
+        return there;
     }
     // SAFETY: the name is a string; programs that change their environment meanwhile are at fault themselves.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
@@ -97,8 +102,8 @@ unsafe fn found(name: *const c_char) -> bool {
     }
     // SAFETY: the environment holds strings.
     let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
-    path.split(|byte| *byte == b':').any(|dir| {
-        let mut full = [0u8; libc::PATH_MAX as usize];
+    let mut full = [0u8; libc::PATH_MAX as usize];
+    let there = path.split(|byte| *byte == b':').any(|dir| {
         let dir = if dir.is_empty() { b"." } else { dir };
         let len = dir.len() + 1 + name.len();
         if len > full.len() {
@@ -108,27 +113,65 @@ unsafe fn found(name: *const c_char) -> bool {
         full[dir.len()] = b'/';
         full[dir.len() + 1..len].copy_from_slice(name);
         executable(libc::AT_FDCWD, full.as_ptr().cast())
-    })
+    });
+    if there {
+        look(full.as_ptr().cast());
+    }
+    there
+}
+
+/// Whether the file can be executed. What it is is said if nothing of it will be managed.
+unsafe fn expected(dir: c_int, path: *const c_char, env: Option<Strings>) -> bool {
+    let expected = executable(dir, path);
+    if expected {
+        // SAFETY: the caller's promise: the program is there, so the path is a string.
+        unsafe { unmanaged::note(dir, path, env) };
+    }
+    expected
+}
+
+/// The same for a program that execvp finds.
+unsafe fn expected_name(name: *const c_char, env: Option<Strings>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { found(name, |path| unmanaged::note(libc::AT_FDCWD, path, env)) }
+}
+
+/// A program is about to be spawned.
+///
+/// # Safety
+/// As posix_spawn(3).
+pub unsafe fn note_path(path: *const c_char, env: Strings) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { expected(libc::AT_FDCWD, path, Some(env)) };
+}
+
+/// The same for one that is looked for.
+///
+/// # Safety
+/// As posix_spawnp(3).
+pub unsafe fn note_name(name: *const c_char, env: Strings) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { expected_name(name, Some(env)) };
 }
 
 pub unsafe fn exec_path_env(path: *const c_char, args: Strings, env: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    replaced(executable(libc::AT_FDCWD, path), || unsafe { real::execve(path, args, env) })
+    unsafe { replaced(expected(libc::AT_FDCWD, path, Some(env)), || real::execve(path, args, env)) }
 }
 
 pub unsafe fn exec_path(path: *const c_char, args: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    replaced(executable(libc::AT_FDCWD, path), || unsafe { real::execv(path, args) })
+    unsafe { replaced(expected(libc::AT_FDCWD, path, None), || real::execv(path, args)) }
 }
 
 pub unsafe fn exec_name(name: *const c_char, args: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    replaced(unsafe { found(name) }, || unsafe { real::execvp(name, args) })
+    unsafe { replaced(expected_name(name, None), || real::execvp(name, args)) }
 }
 
 pub unsafe fn exec_name_env(name: *const c_char, args: Strings, env: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    replaced(unsafe { found(name) }, || unsafe { real::execvpe(name, args, env) })
+    unsafe { replaced(expected_name(name, Some(env)), || real::execvpe(name, args, env)) }
 }
 
 pub unsafe extern "C" fn exec_path_list(path: *const c_char, args: Strings) -> c_int {
@@ -156,12 +199,17 @@ pub unsafe extern "C" fn exec_path_list_env(path: *const c_char, args: Strings) 
 }
 
 pub unsafe fn exec_fd(fd: c_int, args: Strings, env: Strings) -> c_int {
-    // SAFETY: the caller's promise.
-    replaced(true, || unsafe { real::fexecve(fd, args, env) })
+    // SAFETY: the caller's promise; the path is a string.
+    unsafe {
+        unmanaged::note(fd, c"".as_ptr(), Some(env));
+        replaced(true, || real::fexecve(fd, args, env))
+    }
 }
 
 pub unsafe fn exec_at(dir: c_int, path: *const c_char, args: Strings, env: Strings, flags: c_int) -> c_int {
-    let expected = flags & libc::AT_EMPTY_PATH != 0 || executable(dir, path);
     // SAFETY: the caller's promise.
-    replaced(expected, || unsafe { real::execveat(dir, path, args, env, flags) })
+    unsafe {
+        let there = expected(dir, path, Some(env));
+        replaced(there || flags & libc::AT_EMPTY_PATH != 0, || real::execveat(dir, path, args, env, flags))
+    }
 }

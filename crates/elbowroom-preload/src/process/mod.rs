@@ -12,3 +12,4 @@ pub mod mask;
 pub mod signals;
 pub mod start;
 pub mod threads;
+pub mod unmanaged;

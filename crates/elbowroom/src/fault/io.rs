@@ -65,7 +65,8 @@ impl Io {
         let Some(UnderWay { folio, charge, len, slots, .. }) = self.take(read.token) else {
             return Err(read);
         };
-        Ok(Arrived { folio, frames: charge.with(read.buf), slots, whole: read.result == Ok(len) })
+        let (bytes, whole) = (read.result.unwrap_or(0), read.result == Ok(len));
+        Ok(Arrived { folio, frames: charge.with(read.buf), slots, bytes, whole })
     }
 
     /// What a finished read was for.
@@ -165,7 +166,8 @@ impl<P: Platform> Pass<'_, P> {
     /// Pages have been read from the swap file, all of them or not.
     pub(super) fn swapped_in(&mut self, arrived: Arrived) {
         let core = self.core;
-        let Arrived { folio, mut frames, slots, whole } = arrived;
+        let Arrived { folio, mut frames, slots, bytes, whole } = arrived;
+        core.counters.add(Event::SwapReadBytes, bytes as u64);
         let mut folio = folio.end(&core.waits, self.ready);
         let sums = if whole { core.swap.arrive(&slots, frames.bytes_mut()).ok() } else { None };
         if let Some(sums) = sums {

@@ -155,13 +155,25 @@ impl<P: Platform> Writeback<P> {
 
     /// Counts a transfer to a file that has just ended, and traces it. An error is counted by who tells it.
     pub(super) fn note_transfer(&self, file: FileId, done: bool, begun_ns: u64, offset_and_bytes: [u64; 2]) {
-        if let Some(trace) = &self.trace {
-            let what = if done { Happened::Write } else { Happened::WriteError };
-            trace.transfer(what, begun_ns, offset_and_bytes, file.inode);
-        }
+        self.trace_transfer(file, done, begun_ns, offset_and_bytes);
         if done {
             self.counters.add(Event::Writes, 1);
             self.counters.add(Event::WrittenBytes, offset_and_bytes[1]);
+        }
+    }
+
+    /// The same for a transfer to the swap file.
+    pub(super) fn note_swap_transfer(&self, file: FileId, done: bool, begun_ns: u64, place: [u64; 2]) {
+        self.trace_transfer(file, done, begun_ns, place);
+        if done {
+            self.counters.add(Event::SwapWrittenBytes, place[1]);
+        }
+    }
+
+    fn trace_transfer(&self, file: FileId, done: bool, begun_ns: u64, offset_and_bytes: [u64; 2]) {
+        if let Some(trace) = &self.trace {
+            let what = if done { Happened::Write } else { Happened::WriteError };
+            trace.transfer(what, begun_ns, offset_and_bytes, file.inode);
         }
     }
 

@@ -162,7 +162,7 @@ impl<P: Platform> Writeback<P> {
         let bytes = packed * PAGE_SIZE;
         let begun_ns = self.begin_transfer();
         let written = file.write(staging, 0..bytes, offset);
-        self.note_transfer(file.id(), written.is_ok(), begun_ns, [offset, bytes as u64]);
+        self.note_swap_transfer(file.id(), written.is_ok(), begun_ns, [offset, bytes as u64]);
         self.swap.note_written(written.is_ok());
         if written.is_err() {
             // A full disk, perhaps. The pages stay in the pool.
@@ -217,7 +217,7 @@ impl<P: Platform> Writeback<P> {
         let Some((file, offset)) = self.swap.place(position) else { return false };
         let begun_ns = self.begin_transfer();
         let written = file.write_vectored(pages, offset).is_ok();
-        self.note_transfer(file.id(), written, begun_ns, [offset, (pages.len() * PAGE_SIZE) as u64]);
+        self.note_swap_transfer(file.id(), written, begun_ns, [offset, (pages.len() * PAGE_SIZE) as u64]);
         self.swap.note_written(written);
         if !written {
             // A full disk, perhaps. The pages stay in memory.

@@ -3,12 +3,16 @@
 
 pub mod contention;
 
-use crate::base::reason::Counts;
+use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
 use crate::base::{sys, tree};
 use elbowroom::{LockUse, Stats};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Write};
+use std::sync::atomic::Ordering;
+
+/// The number of the capability by which files are watched.
+const CAP_SYS_ADMIN: u32 = 21;
 
 /// What is reported.
 #[derive(Serialize)]
@@ -21,8 +25,8 @@ pub struct Report<'a> {
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
     /// What was left to the kernel.
-    #[serde(serialize_with = "as_map")]
-    pub left_to_kernel: &'a Counts,
+    #[serde(flatten, serialize_with = "as_maps")]
+    pub left_to_kernel: Left<'a>,
     /// The process.
     pub pid: u32,
     /// Its name as it was called.
@@ -32,8 +36,25 @@ pub struct Report<'a> {
     pub managed: bool,
 }
 
-fn as_map<S: Serializer>(counts: &Counts, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(counts.met())
+/// Two maps with the names of the reasons as keys.
+fn as_maps<S: Serializer>(left: &Left<'_>, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Maps<T, B> {
+        left_to_kernel: T,
+        left_to_kernel_bytes: B,
+    }
+    let times = Map(left.counts, |met| met.times);
+    let bytes = Map(left.counts, |met| met.bytes);
+    Maps { left_to_kernel: times, left_to_kernel_bytes: bytes }.serialize(serializer)
+}
+
+/// A figure of each reason that was met.
+struct Map<'a>(&'a Counts, fn(&Met) -> u64);
+
+impl Serialize for Map<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.met().map(|met| (met.name, (self.1)(&met))))
+    }
 }
 
 impl Report<'_> {
@@ -67,6 +88,10 @@ impl Display for Report<'_> {
                 let [out, back] = [stats.pswpout, stats.pswpin].map(|n| Bytes(n * sys::PAGE as u64));
                 line(f, "swap", format_args!("{out} out, {back} in, {} errors", stats.swap_errors))?;
             }
+            if stats.swap_read_bytes + stats.swap_written_bytes > 0 {
+                let (read, written) = (Bytes(stats.swap_read_bytes), Bytes(stats.swap_written_bytes));
+                line(f, "swap file", format_args!("{read} read, {written} written"))?;
+            }
             let (reads, writes, lost) = (stats.read_errors, stats.write_errors, stats.lost_dirty_pages);
             line(
                 f,
@@ -81,7 +106,7 @@ impl Display for Report<'_> {
             let n = self.forked_unmanaged;
             line(f, "forked children", format_args!("nothing was managed in {n} of them"))?;
         }
-        line(f, "left to kernel", format_args!("{}", Left(self.left_to_kernel)))
+        self.left_to_kernel.fmt(f)
     }
 }
 
@@ -89,16 +114,49 @@ fn line(f: &mut fmt::Formatter<'_>, what: &str, figures: fmt::Arguments<'_>) -> 
     writeln!(f, "  {what:<15} {figures}")
 }
 
-struct Left<'a>(&'a Counts);
+/// What was left to the kernel, and what can be done about it.
+pub struct Left<'a> {
+    /// How much, by reason.
+    pub counts: &'a Counts,
+    /// Another process that had a file open when that was first left to the kernel for it.
+    pub user_of_file: Option<&'a str>,
+    /// Without the right, no file can be watched for other processes.
+    pub may_watch: bool,
+}
 
 impl Display for Left<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut any = false;
-        for (name, count) in self.0.met() {
-            write!(f, "{}{count} {name}", if any { ", " } else { "" })?;
-            any = true;
+        let mut title = "left to kernel";
+        for Met { name, words, times, bytes } in self.counts.met_by_size() {
+            let calls = if times == 1 { "call" } else { "calls" };
+            if bytes > 0 {
+                let bytes = Bytes(bytes);
+                line(f, title, format_args!("{bytes} in {times} {calls}: {words} ({name})"))?;
+            } else {
+                line(f, title, format_args!("{times} {calls}: {words} ({name})"))?;
+            }
+            title = "";
+            if name == NAMES[Reason::NotAlone as usize] {
+                self.explain_other_users(f)?;
+            }
         }
-        if any { Ok(()) } else { f.write_str("nothing") }
+        if title.is_empty() { Ok(()) } else { line(f, title, format_args!("nothing")) }
+    }
+}
+
+impl Left<'_> {
+    /// What stands in the way of a file that others may use, and what helps.
+    fn explain_other_users(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.user_of_file, self.may_watch) {
+            (Some(user), _) => line(f, "", format_args!("  open in {user}"))?,
+            (None, false) => {
+                let lack = "CAP_SYS_ADMIN is missing, by which files are watched for other processes";
+                line(f, "", format_args!("  {lack}"))?;
+            }
+            (None, true) => {}
+        }
+        let way = "--sharing trust manages them: right where nobody else writes to them";
+        line(f, "", format_args!("  {way}"))
     }
 }
 
@@ -185,14 +243,21 @@ pub fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report
         stats,
         locks,
         forked_unmanaged: tree::unmanaged_children(),
-        left_to_kernel: &process.left,
+        left_to_kernel: Left {
+            counts: &process.left,
+            // SAFETY: null, or leaked.
+            user_of_file: unsafe { process.user_of_file.load(Ordering::Acquire).as_ref() }
+                .map(String::as_str),
+            may_watch: sys::has_capability(CAP_SYS_ADMIN),
+        },
         pid: sys::getpid(),
         program: program_name(),
         managed,
     }
 }
 
-fn program_name() -> &'static str {
+/// The name of the program as it was called.
+pub fn program_name() -> &'static str {
     unsafe extern "C" {
         static program_invocation_short_name: *const libc::c_char;
     }
@@ -209,7 +274,10 @@ fn program_name() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::reason::Reason;
+
+    fn of(counts: &Counts) -> Left<'_> {
+        Left { counts, user_of_file: None, may_watch: true }
+    }
 
     #[test]
     fn units_are_for_people() {
@@ -222,13 +290,13 @@ mod tests {
     #[test]
     fn the_statistics_are_one_json_object() {
         let left = Counts::new();
-        left.count(Reason::TooSmall);
+        left.count(Reason::TooSmall, 12_288);
         let stats = Stats { budget_bytes: 16 << 20, ..Stats::default() };
         let report = Report {
             stats,
             locks: LockUse::default(),
             forked_unmanaged: 3,
-            left_to_kernel: &left,
+            left_to_kernel: of(&left),
             pid: 9,
             program: "a \"b\"",
             managed: false,
@@ -241,7 +309,11 @@ mod tests {
         assert_eq!((&value["pid"], &value["program"]), (&9.into(), &"a \"b\"".into()));
         assert_eq!(value["forked_unmanaged"], 3);
         assert_eq!(value["locks"], serde_json::json!({"by_lock": [], "by_caller": []}));
-        assert!(report.to_string().contains("1 too_small"));
+        assert_eq!(value["left_to_kernel_bytes"], serde_json::json!({"too_small": 12_288}));
+        assert!(
+            report.to_string().contains("\n  left to kernel  12.0 KiB in 1 call: shorter than"),
+            "{report}"
+        );
         assert!(report.to_string().contains("nothing was managed in 3 of them"));
     }
 
@@ -249,17 +321,37 @@ mod tests {
     fn what_went_out_is_said_if_anything_did() {
         let left = Counts::new();
         let report = |pswpout| Report {
-            stats: Stats { pswpout, pswpin: pswpout / 2, ..Stats::default() },
+            stats: Stats { pswpout, pswpin: pswpout / 2, swap_written_bytes: 8192, ..Stats::default() },
             locks: LockUse::default(),
             forked_unmanaged: 0,
-            left_to_kernel: &left,
+            left_to_kernel: of(&left),
             pid: 9,
             program: "a",
             managed: true,
         };
         let text = report(512).to_string();
-        assert!(text.contains("\n  swap            2.0 MiB out, 1.0 MiB in, 0 errors\n"), "{text}");
+        let swap = "\n  swap            2.0 MiB out, 1.0 MiB in, 0 errors\n  swap file       0 B read, 8.0 KiB written\n";
+        assert!(text.contains(swap), "{text}");
+        assert!(text.contains("\n  input/output    0 B read, 0 B written\n"), "{text}");
         assert!(!report(0).to_string().contains("swap"));
+    }
+
+    #[test]
+    fn other_users_of_a_file_are_named_or_the_right_that_is_missing() {
+        let counts = Counts::new();
+        counts.count(Reason::NotAlone, 3 << 20);
+        counts.count(Reason::NotAlone, 1 << 20);
+        counts.count(Reason::Stdio, 0);
+        let text = |user_of_file, may_watch| Left { counts: &counts, user_of_file, may_watch }.to_string();
+        let named = text(Some("sleep (pid 7)"), true);
+        assert!(named.starts_with("  left to kernel  4.0 MiB in 2 calls: another process"), "{named}");
+        assert!(named.contains("  open in sleep (pid 7)\n") && named.contains("--sharing trust"), "{named}");
+        assert!(
+            named.ends_with("\n                  1 call: a stdio stream or aio uses the file (stdio)\n"),
+            "{named}"
+        );
+        assert!(text(None, false).contains("CAP_SYS_ADMIN is missing"));
+        assert!(!text(None, true).contains("CAP_SYS_ADMIN"));
     }
 
     #[test]

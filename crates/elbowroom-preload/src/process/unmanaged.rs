@@ -1,0 +1,266 @@
+//! Programs that a process executes, and of which nothing will be managed: the loader does not load this
+//! library into them. That is said, once for each of them in a tree of forks, also with `--quiet`.
+//!
+//! Where the process that executes such a program has put something else on descriptor 2, the line would be in
+//! the program's output: a process of the tree that has its standard error still says it when it ends.
+
+use crate::base::said;
+use crate::base::state;
+use crate::base::sys;
+use crate::base::tree;
+use libc::{Elf64_Ehdr, Elf64_Phdr, c_char, c_int, c_long};
+use std::ffi::CStr;
+
+/// How many interpreters of interpreters of scripts are followed; Linux follows as many.
+const INTERPRETERS: usize = 4;
+/// So much of a file is looked at: the ELF header and the program headers that follow it, or the first line of
+/// a script.
+const HEAD_BYTES: usize = 1024;
+
+/// Why nothing of a program is managed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// It has no loader.
+    Static = 1,
+    /// It gets rights that its caller does not have, and its loader loads no libraries of its caller's choice.
+    Privileged,
+    /// It is not told to load this library.
+    Environment,
+}
+
+impl Why {
+    fn words(number: u32) -> &'static str {
+        match number {
+            1 => "is static",
+            2 => "has rights of its own (setuid, setgid, capabilities), so its loader ignores Elbowroom",
+            _ => "is executed without LD_PRELOAD or ELBOWROOM_OPTIONS in its environment",
+        }
+    }
+}
+
+/// The program at `path`, from `dir` on, is about to be executed with this environment (`None`: the
+/// program's own).
+///
+/// # Safety
+/// The path is a string. The environment is null or a list of strings that ends with a null pointer.
+pub unsafe fn note(dir: c_int, path: *const c_char, env: Option<*const *const c_char>) {
+    if state::for_program().is_none() || !said::is_wanted() {
+        return;
+    }
+    let kept = sys::errno();
+    // SAFETY: the caller's promise.
+    unsafe { look(dir, path, env.unwrap_or_else(own_environment)) };
+    say();
+    sys::set_errno(kept);
+}
+
+/// Says what was noted, as far as standard error is there.
+pub fn say() {
+    tree::say_unmanaged(|name, why| {
+        said::say(format_args!("{name} {}: nothing of it is managed", Why::words(why)))
+    });
+}
+
+fn own_environment() -> *const *const c_char {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: libc's; a program that changes it meanwhile is at fault itself.
+    unsafe { environ }
+}
+
+/// # Safety
+/// As for [`note`].
+#[inline(never)]
+unsafe fn look(dir: c_int, path: *const c_char, env: *const *const c_char) {
+    // SAFETY: the caller's promise.
+    let preloads = unsafe { has(env, b"LD_PRELOAD=") && has(env, b"ELBOWROOM_OPTIONS=") };
+    let mut interpreter = [0u8; HEAD_BYTES];
+    let (mut dir, mut path) = (dir, path);
+    for _ in 0..=INTERPRETERS {
+        let Some(stat) = sys::stat_at(dir, path, if path_is_empty(path) { libc::AT_EMPTY_PATH } else { 0 })
+        else {
+            return;
+        };
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return;
+        }
+        let mut head = [0u8; HEAD_BYTES];
+        let Some(len) = read_head(dir, path, &mut head) else { return };
+        let head = &head[..len];
+        if let Some(line) = head.strip_prefix(b"#!") {
+            let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+            let Some(word) = words.next() else { return };
+            interpreter.fill(0);
+            interpreter[..word.len()].copy_from_slice(word);
+            (dir, path) = (libc::AT_FDCWD, interpreter.as_ptr().cast());
+            continue;
+        }
+        let name = name_of(path);
+        let why = match kind_of(head) {
+            Kind::Other => return,
+            Kind::Static if is_loader(name) => return,
+            Kind::Static => Why::Static,
+            Kind::Dynamic if gets_rights(&stat, dir, path) => Why::Privileged,
+            Kind::Dynamic if !preloads => Why::Environment,
+            Kind::Dynamic => return,
+        };
+        return tree::note_unmanaged(stat.st_dev, stat.st_ino, why as u32, name);
+    }
+}
+
+/// Whether the environment has a string that begins so.
+///
+/// # Safety
+/// As for [`note`].
+unsafe fn has(env: *const *const c_char, beginning: &[u8]) -> bool {
+    let mut at = env;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            if CStr::from_ptr(*at).to_bytes().starts_with(beginning) {
+                return true;
+            }
+            at = at.add(1);
+        }
+    }
+    false
+}
+
+fn path_is_empty(path: *const c_char) -> bool {
+    // SAFETY: a string, the promise of `note`'s caller.
+    unsafe { *path == 0 }
+}
+
+/// What follows the last slash.
+fn name_of<'a>(path: *const c_char) -> &'a [u8] {
+    // SAFETY: a string, the promise of `note`'s caller, or our own; it outlives its use in `look`.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    if name.is_empty() { b"a program" } else { name }
+}
+
+/// The loader can be executed as a program, and then loads as always.
+fn is_loader(name: &[u8]) -> bool {
+    name.starts_with(b"ld-") || name.starts_with(b"ld.") || name.starts_with(b"ld64")
+}
+
+/// Reads the beginning of a regular file. `None`: it may not be read.
+fn read_head(dir: c_int, path: *const c_char, head: &mut [u8]) -> Option<usize> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    // SAFETY: the kernel checks the path, and writes no more than fits; the descriptor is closed by who opened
+    // it, unless it is the caller's.
+    unsafe {
+        if path_is_empty(path) {
+            let n =
+                libc::syscall(libc::SYS_pread64, dir as c_long, head.as_mut_ptr(), head.len(), 0 as c_long);
+            return usize::try_from(n).ok();
+        }
+        let fd = libc::syscall(libc::SYS_openat, dir as c_long, path, flags as c_long, 0 as c_long);
+        if fd < 0 {
+            return None;
+        }
+        let n = libc::syscall(libc::SYS_read, fd, head.as_mut_ptr(), head.len());
+        libc::syscall(libc::SYS_close, fd);
+        usize::try_from(n).ok()
+    }
+}
+
+/// What the kernel makes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It is not for this machine's 64-bit programs, or not known.
+    Other,
+    /// An executable without a loader.
+    Static,
+    /// An executable with one.
+    Dynamic,
+}
+
+/// Offsets in the header of an ELF file.
+const MACHINE: usize = std::mem::offset_of!(Elf64_Ehdr, e_machine);
+const HEADERS: usize = std::mem::offset_of!(Elf64_Ehdr, e_phoff);
+const HEADER_SIZE: usize = std::mem::offset_of!(Elf64_Ehdr, e_phentsize);
+const HEADER_COUNT: usize = std::mem::offset_of!(Elf64_Ehdr, e_phnum);
+
+fn kind_of(head: &[u8]) -> Kind {
+    let half = |at: usize| Some(u16::from_ne_bytes(head.get(at..at + 2)?.try_into().ok()?));
+    let headers = || {
+        let at =
+            usize::try_from(u64::from_ne_bytes(head.get(HEADERS..HEADERS + 8)?.try_into().ok()?)).ok()?;
+        let (size, count) = (half(HEADER_SIZE)? as usize, half(HEADER_COUNT)? as usize);
+        head.get(at..at.checked_add(size.checked_mul(count)?)?).filter(|_| size == size_of::<Elf64_Phdr>())
+    };
+    let own_machine = if cfg!(target_arch = "x86_64") { libc::EM_X86_64 } else { libc::EM_AARCH64 };
+    if !head.starts_with(b"\x7fELF\x02\x01") || half(MACHINE) != Some(own_machine) {
+        return Kind::Other;
+    }
+    let Some(headers) = headers() else { return Kind::Other };
+    let mut kinds = headers.chunks_exact(size_of::<Elf64_Phdr>()).map(|header| &header[..4]);
+    if kinds.any(|kind| kind == libc::PT_INTERP.to_ne_bytes()) { Kind::Dynamic } else { Kind::Static }
+}
+
+/// Whether the kernel gives a program rights that its caller does not have: AT_SECURE.
+fn gets_rights(stat: &libc::stat, dir: c_int, path: *const c_char) -> bool {
+    // SAFETY: integers.
+    let [uid, gid, no_more] = unsafe {
+        [
+            libc::syscall(libc::SYS_getuid),
+            libc::syscall(libc::SYS_getgid),
+            libc::syscall(libc::SYS_prctl, libc::PR_GET_NO_NEW_PRIVS as c_long, 0, 0, 0, 0),
+        ]
+    };
+    if no_more == 1 {
+        return false;
+    }
+    let as_user = stat.st_mode & libc::S_ISUID != 0 && stat.st_uid as c_long != uid;
+    let as_group = stat.st_mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
+        && stat.st_gid as c_long != gid;
+    // Root has all capabilities already.
+    let capable = || {
+        let name = c"security.capability".as_ptr();
+        // SAFETY: both are strings, and nothing is written. A path that does not begin at the root is of the
+        // working directory only for a `dir` of AT_FDCWD.
+        dir == libc::AT_FDCWD
+            && unsafe { libc::syscall(libc::SYS_getxattr, path, name, std::ptr::null_mut::<u8>(), 0) } > 0
+    };
+    as_user || as_group || uid != 0 && capable()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elf(kinds: &[u32]) -> Vec<u8> {
+        let mut head = vec![0; size_of::<Elf64_Ehdr>()];
+        head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        let machine = if cfg!(target_arch = "x86_64") { libc::EM_X86_64 } else { libc::EM_AARCH64 };
+        head[MACHINE..MACHINE + 2].copy_from_slice(&machine.to_ne_bytes());
+        head[HEADERS..HEADERS + 8].copy_from_slice(&(size_of::<Elf64_Ehdr>() as u64).to_ne_bytes());
+        head[HEADER_SIZE..HEADER_SIZE + 2].copy_from_slice(&(size_of::<Elf64_Phdr>() as u16).to_ne_bytes());
+        head[HEADER_COUNT..HEADER_COUNT + 2].copy_from_slice(&(kinds.len() as u16).to_ne_bytes());
+        for kind in kinds {
+            head.extend(kind.to_ne_bytes());
+            head.resize(head.len() + size_of::<Elf64_Phdr>() - 4, 0);
+        }
+        head
+    }
+
+    #[test]
+    fn what_has_no_loader_is_static() {
+        assert_eq!(kind_of(&elf(&[libc::PT_PHDR, libc::PT_INTERP, libc::PT_LOAD])), Kind::Dynamic);
+        assert_eq!(kind_of(&elf(&[libc::PT_LOAD, libc::PT_NOTE])), Kind::Static);
+        let whole = elf(&[libc::PT_LOAD; 4]);
+        assert_eq!(kind_of(&whole[..whole.len() - 1]), Kind::Other);
+        assert_eq!(kind_of(b"#!/bin/sh\n"), Kind::Other);
+        assert_eq!(kind_of(b""), Kind::Other);
+    }
+
+    #[test]
+    fn names_are_what_follows_the_last_slash() {
+        assert_eq!(name_of(c"/usr/bin/busybox".as_ptr()), b"busybox");
+        assert_eq!(name_of(c"busybox".as_ptr()), b"busybox");
+        assert_eq!(name_of(c"".as_ptr()), b"a program");
+    }
+}
