@@ -70,9 +70,9 @@ fn start_threads(count: usize) -> Result<(), Errno> {
     result
 }
 
-/// What a process does about the signal that libc uses between its threads. libc sets a handler for it when it
-/// starts the first thread, and exec turns that into the default action, so a program that is executed after
-/// [`start`] would not inherit that the signal is ignored.
+/// What a process does about the signal that libc uses between its threads. libc sets a handler for it when
+/// it starts the first thread, and exec turns that into the default action, so a program that is executed
+/// after [`start`] would not inherit that the signal is ignored.
 #[derive(Debug)]
 pub struct InternalSignal(Option<KernelAction>);
 
@@ -97,12 +97,13 @@ impl InternalSignal {
         Self((result == 0).then_some(there))
     }
 
-    /// Has that done again. For a process that executes a program next: libc still believes that its handler is
-    /// there, and a change of the user in a process of several threads would wait for it in vain.
+    /// Has that done again. For a process that executes a program next: libc still believes that its handler
+    /// is there, and a change of the user in a process of several threads would wait for it in vain.
     pub fn put_back(self) {
         let Some(there) = self.0 else { return };
-        // SAFETY: the kernel gave this action itself, for the same signal of the same process; what it executes
-        // for the signal, if anything, is the handler that was there then, which is code that stays loaded.
+        // SAFETY: the kernel gave this action itself, for the same signal of the same process; what it
+        // executes for the signal, if anything, is the handler that was there then, which is code that stays
+        // loaded.
         unsafe {
             let (old, bytes) = (ptr::null_mut::<KernelAction>(), size_of::<u64>());
             // It can fail only as looking can, which did not.
