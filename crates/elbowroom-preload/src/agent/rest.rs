@@ -19,8 +19,8 @@ pub struct Rest {
     pub tid: u32,
     /// The highest number in that table.
     pub top: RawFd,
-    /// A futex: 1 once the fork was made, or is not to be.
-    over: AtomicU32,
+    /// A futex: 1 once the fork was made, or is not to be. Apart, since it is told when the rest may be gone.
+    over: Arc<AtomicU32>,
 }
 
 /// What a child's threads need of its parent's.
@@ -40,7 +40,7 @@ pub struct Copying {
 /// The manager's, as errno.
 pub fn begin(manager: &Manager, space: &Space<Host>) -> Result<Arc<Rest>, i32> {
     let inheritance = manager.fork_begins(space).map_err(|error| error.raw_os_error())?;
-    let rest = Rest { inheritance, tid: sys::gettid(), top: highest_number(), over: AtomicU32::new(0) };
+    let rest = Rest { inheritance, tid: sys::gettid(), top: highest_number(), over: Arc::default() };
     Ok(Arc::new(rest))
 }
 
@@ -58,9 +58,12 @@ pub fn until_over(manager: &Manager, rest: &Rest) {
 }
 
 impl Rest {
-    /// The fork was made, or is not to be.
-    pub fn end(&self) {
-        self.over.store(1, Ordering::Release);
-        sys::futex_wake(self.over.as_ptr(), 1);
+    /// The fork was made, or is not to be. What the rest owns are descriptors of the service threads' table, so
+    /// the service thread that waits is the last to have it: the caller's share goes before that is woken.
+    pub fn end(self: Arc<Self>) {
+        let over = self.over.clone();
+        drop(self);
+        over.store(1, Ordering::Release);
+        sys::futex_wake(over.as_ptr(), 1);
     }
 }

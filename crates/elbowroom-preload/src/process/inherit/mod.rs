@@ -135,7 +135,7 @@ fn end_rest() -> bool {
         return false;
     }
     // SAFETY: made by `rest`, on this thread, which has taken it.
-    let copying = unsafe { Box::from_raw(copying) };
+    let copying = *unsafe { Box::from_raw(copying) };
     close(&copying);
     copying.rest.end();
     true
