@@ -81,7 +81,7 @@ pub use guard::{Comer, Guard, Guards, Trials};
 pub use inject::Inject;
 #[cfg(not(shuttle))]
 pub use lifeline::{Handed, Lifeline};
-pub use limits::{LEAST_DESCRIPTORS, open_briefly, with_own_limit};
+pub use limits::{LEAST_DESCRIPTORS, open_briefly, with_highest_file_limit, with_own_limit};
 pub use origin::Origin;
 pub use reactor::{Kicker, Reactor, Read, ReadDone, Woken};
 #[cfg(not(shuttle))]

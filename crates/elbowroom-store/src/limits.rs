@@ -134,7 +134,7 @@ pub fn with_own_limit<T>(call: impl FnOnce() -> T) -> T {
 
 /// Makes a call that gives a file of our own a size, which may be beyond what the program may write. It is
 /// told how many bytes the kernel allows.
-pub(crate) fn with_highest_file_limit<T>(call: impl FnOnce(u64) -> T) -> T {
+pub fn with_highest_file_limit<T>(call: impl FnOnce(u64) -> T) -> T {
     let _raised = Raised::new(&FILE_SIZE);
     call(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX))
 }
@@ -263,7 +263,7 @@ impl Raisable {
         // Nothing of ours needs more descriptors than the user allows. How large our files are he has said
         // apart; that needs CAP_SYS_RESOURCE.
         let without = Rlimit { current: None, maximum: None };
-        if self.resource == Resource::Fsize { [without, as_hard] } else { [as_hard.clone(), as_hard] }
+        if self.resource == Resource::Fsize { [without, as_hard] } else { [as_hard, as_hard] }
     }
 
     /// Raises it. `None`: it is as high already, or may not be changed.

@@ -26,7 +26,8 @@ pub fn with_own_limit<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-pub(crate) fn with_highest_file_limit<T>(call: impl FnOnce(u64) -> T) -> T {
+/// See `limits.rs`.
+pub fn with_highest_file_limit<T>(call: impl FnOnce(u64) -> T) -> T {
     call(u64::MAX)
 }
 

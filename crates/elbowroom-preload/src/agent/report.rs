@@ -3,7 +3,7 @@
 use crate::base::report::{Report, contention, report_of};
 use crate::base::state::{self, Process};
 use elbowroom::{Manager, TraceAbout};
-use elbowroom_store::open_briefly;
+use elbowroom_store::{open_briefly, with_highest_file_limit};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::BufWriter;
@@ -28,7 +28,8 @@ pub fn collect(process: &Process, manager: &Manager) -> String {
             path.push(format!(".{}", report.pid));
         }
         let path = PathBuf::from(path);
-        if let Err(error) = write(&path)
+        // They are not the program's files, whatever limit it has set for those.
+        if let Err(error) = with_highest_file_limit(|_| write(&path))
             && !quiet
         {
             let _ = writeln!(text, "elbowroom: cannot write the {what} to {}: {error}", path.display());

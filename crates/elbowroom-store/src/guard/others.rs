@@ -144,7 +144,7 @@ fn open_newest() -> Option<Descriptor> {
     const PROC: i64 = 0x9fa0;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = limits::open_kept(|| open("/proc/loadavg", flags, Mode::empty())).ok()?;
-    let is_the_kernels = fstatfs(&file).is_ok_and(|system| system.f_type as i64 == PROC);
+    let is_the_kernels = fstatfs(&file).is_ok_and(|system| system.f_type == PROC);
     let own = std::process::id().to_string();
     let is_ours = fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str());
     (is_the_kernels && is_ours).then_some(file)

@@ -127,7 +127,7 @@ fn a_long_call_with_the_own_limit_holds_nobody_up() {
 fn a_file_of_our_own_gets_its_size_under_a_low_limit() {
     alone("a_file_of_our_own_gets_its_size_under_a_low_limit", 100, 200, || {
         let own = Rlimit { current: Some(4096), maximum: getrlimit(Resource::Fsize).maximum };
-        rustix::process::setrlimit(Resource::Fsize, own.clone()).unwrap();
+        rustix::process::setrlimit(Resource::Fsize, own).unwrap();
         let dir = std::env::temp_dir();
         let file = crate::StoreFile::temporary(&dir, 1 << 20, None).unwrap();
         assert_eq!(file.stat().unwrap().size, 1 << 20);
