@@ -18,70 +18,70 @@ extern char **environ;
 
 static void use_memory(void)
 {
-	size_t bytes = 8 << 20;
-	char *memory = malloc(bytes);
-	CHECK(memory);
-	memset(memory, 1, bytes);
-	printf("used %d\n", memory[bytes / 2]);
-	fflush(stdout);
+    size_t bytes = 8 << 20;
+    char *memory = malloc(bytes);
+    CHECK(memory, "it failed");
+    memset(memory, 1, bytes);
+    printf("used %d\n", memory[bytes / 2]);
+    fflush(stdout);
 }
 
 static void close_stderr(void)
 {
-	fclose(stdout);
-	fclose(stderr);
+    fclose(stdout);
+    fclose(stderr);
 }
 
 static void live_on(const char *seconds, int nothing)
 {
-	pid_t child = fork();
-	CHECK(child >= 0);
-	if (child > 0)
-		return;
-	for (int fd = 0; fd < 3; fd++) {
-		if (nothing)
-			CHECK(dup2(nothing, fd) == fd);
-		else
-			close(fd);
-	}
-	sleep(atoi(seconds));
-	_exit(0);
+    pid_t child = fork();
+    CHECK(child >= 0, "it failed");
+    if (child > 0)
+        return;
+    for (int fd = 0; fd < 3; fd++) {
+        if (nothing)
+            CHECK(dup2(nothing, fd) == fd, "it failed");
+        else
+            close(fd);
+    }
+    sleep(atoi(seconds));
+    _exit(0);
 }
 
 int main(int count, char **arguments)
 {
-	CHECK(count > 1);
-	const char *mode = arguments[1], *argument = count > 2 ? arguments[2] : "";
-	char *const program[] = {(char *)argument, NULL}, *const nothing[] = {NULL};
-	if (!strcmp(mode, "exit"))
-		atexit(close_stderr);
-	use_memory();
-	if (!strcmp(mode, "close")) {
-		close(2);
-		_exit(0);
-	}
-	if (!strcmp(mode, "all")) {
-		for (int fd = 0; fd < 3; fd++)
-			close(fd);
-		_exit(0);
-	}
-	if (!strcmp(mode, "stays"))
-		live_on(argument, 0);
-	if (!strcmp(mode, "daemon"))
-		live_on(argument, open("/dev/null", O_RDWR));
-	if (!strcmp(mode, "replaced")) {
-		int fd = open(argument, O_WRONLY | O_CREAT, 0600);
-		CHECK(fd >= 0 && dup2(fd, 2) == 2);
-	}
-	if (!strcmp(mode, "exec"))
-		execv(argument, program);
-	if (!strcmp(mode, "bare"))
-		execve(argument, program, nothing);
-	if (!strcmp(mode, "spawn")) {
-		pid_t child;
-		int status;
-		CHECK(posix_spawn(&child, argument, NULL, NULL, program, environ) == 0);
-		CHECK(waitpid(child, &status, 0) == child && status == 0);
-	}
-	return 0;
+    CHECK(count > 1, "it failed");
+    const char *mode = arguments[1], *argument = count > 2 ? arguments[2] : "";
+    char *const program[] = {(char *)argument, NULL}, *const nothing[] = {NULL};
+    if (!strcmp(mode, "exit"))
+        atexit(close_stderr);
+    use_memory();
+    if (!strcmp(mode, "close")) {
+        close(2);
+        _exit(0);
+    }
+    if (!strcmp(mode, "all")) {
+        for (int fd = 0; fd < 3; fd++)
+            close(fd);
+        _exit(0);
+    }
+    if (!strcmp(mode, "stays"))
+        live_on(argument, 0);
+    if (!strcmp(mode, "daemon"))
+        live_on(argument, open("/dev/null", O_RDWR));
+    if (!strcmp(mode, "replaced")) {
+        int fd = open(argument, O_WRONLY | O_CREAT, 0600);
+        CHECK(fd >= 0 && dup2(fd, 2) == 2, "it failed");
+    }
+    if (!strcmp(mode, "exec"))
+        execv(argument, program);
+    if (!strcmp(mode, "bare"))
+        execve(argument, program, nothing);
+    if (!strcmp(mode, "spawn")) {
+        pid_t child;
+        int status;
+        CHECK(posix_spawn(&child, argument, NULL, NULL, program, environ) == 0, "it failed");
+        CHECK(waitpid(child, &status, 0) == child && status == 0, "it failed");
+    }
+    return 0;
 }

@@ -76,6 +76,13 @@ choices! {
         Kernel = "kernel": "Warn, and run the program without Elbowroom",
     }
 
+    /// What a core dump has of managed memory.
+    Core {
+        Managed = "managed": "What is out, too, as far as memory is free, and files: they go to the kernel first",
+        Resident = "resident": "What is in memory",
+        None = "none": "Nothing",
+    }
+
     /// Whether other processes may use the files that are managed.
     Sharing {
         Auto = "auto": "They may: a file goes to the kernel before another process has it, and is left there \

@@ -22,7 +22,7 @@ pub mod size;
 pub mod table;
 mod value;
 
-pub use choices::{Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
+pub use choices::{Core, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
 pub use heap::HeapOptions;
 pub use options::{C_VARIABLE, Options, VARIABLE};
 pub use table::{Kind, Place, Spec};

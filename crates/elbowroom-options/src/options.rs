@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choices::{Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
+use crate::choices::{Core, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
 use crate::table::{self, Spec};
 use crate::value::{Problem, Setting, Value};
 
@@ -63,6 +63,8 @@ pub struct Options {
     pub trace_bytes: usize,
     /// [`table::FALLBACK`].
     pub fallback: Fallback,
+    /// [`table::CORE`].
+    pub core: Core,
     /// [`table::SHARING`].
     pub sharing: Sharing,
     /// [`table::IDLE`].
@@ -76,7 +78,7 @@ pub struct Options {
 }
 
 /// How many options there are.
-const COUNT: usize = 26;
+const COUNT: usize = 27;
 
 impl Default for Options {
     /// The defaults of [`table`].
@@ -115,6 +117,7 @@ impl Options {
         trace: None,
         trace_bytes: 0,
         fallback: Fallback::None,
+        core: Core::Managed,
         sharing: Sharing::Auto,
         idle: Idle::Shallow,
         inject: None,
@@ -146,6 +149,7 @@ impl Options {
             (&table::TRACE, &mut self.trace),
             (&table::TRACE_BUFFER, &mut self.trace_bytes),
             (&table::FALLBACK, &mut self.fallback),
+            (&table::CORE, &mut self.core),
             (&table::SHARING, &mut self.sharing),
             (&table::IDLE, &mut self.idle),
             (&table::INJECT, &mut self.inject),

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::choices::{Choice, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
+use crate::choices::{Choice, Core, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
 
 /// What the value of an option may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,6 +297,15 @@ pub const FALLBACK: Spec = Spec::new(
     "What to do where memory cannot be managed (userfaultfd not permitted, program statically linked, ...)",
 )
 .or("none");
+
+/// What a core dump has of managed memory.
+pub const CORE: Spec = Spec::new(
+    "core",
+    "WHAT",
+    Kind::Choice(Core::CHOICES),
+    "What a core dump has of managed memory; what is missing is said",
+)
+.or("managed");
 
 /// Whether other processes may use the files.
 pub const SHARING: Spec = Spec::new(

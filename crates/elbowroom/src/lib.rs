@@ -49,7 +49,9 @@ pub use forking::Inheritance;
 pub use manager::Manager;
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
-pub use space::{AccessError, Advice, Area, Buffer, Cpu, MapRequest, PartialInsert, Place, Remap, Space};
+pub use space::{
+    AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, PartialInsert, Place, Remap, Space,
+};
 pub use stats::{LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats};
 pub use trace::{TraceAbout, TraceSnapshot};
 pub use vma::{Prot, Sharing};

@@ -30,6 +30,7 @@ mod jump;
 mod advise;
 mod aio;
 mod children;
+mod debugger;
 mod exec;
 mod lend;
 mod limit_calls;

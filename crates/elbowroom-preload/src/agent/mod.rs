@@ -7,6 +7,7 @@
 pub mod advise;
 pub mod aio;
 pub mod coherence;
+pub mod dump;
 pub mod file_table;
 pub mod flush;
 pub mod lend;

@@ -103,6 +103,14 @@ pub enum Op {
     FlushAll,
     /// Writes the statistics file: gives the summary, [`Answer::Text`].
     Report,
+    /// Has a core dump of at most so many bytes find what is managed. Gives [`Answer::Text`]: what it will not
+    /// have, or nothing.
+    MakeDumpable {
+        /// The most that goes to the kernel for it.
+        most_bytes: u64,
+        /// Where an access has failed.
+        address: Option<usize>,
+    },
     /// Writes a text to the service threads' own duplicate of standard error, if there is one.
     Say(&'static str),
     /// The program has put something on descriptor 2.

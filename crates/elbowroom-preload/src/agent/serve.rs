@@ -5,7 +5,7 @@ use super::request::{
     Answer, Change, Durable, Flush, MAPPED_BY_KERNEL, NO_ADDRESSES, NOT_ALONE, OPEN_FAILED, Op,
     RESIDENT_PAGES, Reply, Request, Ticket,
 };
-use super::{rest, stderr, user};
+use super::{dump, rest, stderr, user};
 use crate::base::reason::Reason;
 use crate::base::state::{self, Process};
 use crate::base::streams::Kind;
@@ -111,6 +111,9 @@ fn perform(
             None => Ok(()),
         },
         Op::FlushAll => manager.flush_all(),
+        Op::MakeDumpable { most_bytes, address } => {
+            return Ok(Answer::Text(String::leak(dump::prepare(space, most_bytes, address))));
+        }
         Op::Say(text) => {
             stderr::write(text.as_bytes());
             Ok(())

@@ -6,6 +6,7 @@ use crate::base::real;
 use crate::base::state;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree;
+use crate::process::core_dump;
 use crate::process::end;
 use crate::process::limits;
 use crate::process::signals;
@@ -27,6 +28,7 @@ pub unsafe fn abort_now() -> ! {
     if state::alive().is_some_and(|(process, _)| process.is_home()) {
         signals::abort_first();
         end::process_ends();
+        core_dump::prepare(libc::SIGABRT, None);
         signals::kernel::set_default(libc::SIGABRT);
     }
     // SAFETY: takes nothing.

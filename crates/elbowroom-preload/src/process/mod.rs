@@ -2,6 +2,7 @@
 //! its signals and its limits.
 
 pub mod children;
+pub mod core_dump;
 pub mod end;
 pub mod exec;
 pub mod fork;

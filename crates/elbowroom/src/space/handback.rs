@@ -63,7 +63,7 @@ impl Space<Host> {
     }
 
     /// Gives anonymous memory back: the kernel's own is there then, with the same bytes.
-    fn give_memory(&self, range: Range<usize>, options: BeginOptions) -> Result<(), Errno> {
+    pub(super) fn give_memory(&self, range: Range<usize>, options: BeginOptions) -> Result<(), Errno> {
         let change = self.begin_on(options, range, |parts| {
             // Perhaps it was unmapped meanwhile, and something else mapped.
             let same = parts.iter().all(|part| part.spec.object.is_none());
@@ -135,7 +135,7 @@ impl Space<Host> {
         }
     }
 
-    fn give_object(&self, object: &Arc<FileObject>) -> Result<(), Errno> {
+    pub(super) fn give_object(&self, object: &Arc<FileObject>) -> Result<(), Errno> {
         if object.is_memory() {
             return Err(Errno::OPNOTSUPP);
         }

@@ -11,6 +11,7 @@
 mod access;
 mod advise;
 mod change;
+mod dump;
 mod fork;
 mod handback;
 mod inherit;
@@ -28,6 +29,7 @@ mod unmap;
 mod view;
 
 pub use advise::Advice;
+pub use dump::Dumpable;
 pub use insert::{Buffer, PartialInsert};
 pub use map::{MapRequest, Place};
 pub use query::Area;

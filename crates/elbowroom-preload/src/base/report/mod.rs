@@ -160,7 +160,8 @@ impl Left<'_> {
     }
 }
 
-struct Bytes(u64);
+/// A number of bytes with the unit that suits it.
+pub struct Bytes(pub u64);
 
 impl Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

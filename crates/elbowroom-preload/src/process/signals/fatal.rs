@@ -13,7 +13,7 @@ use crate::base::report::Buffer;
 use crate::base::state;
 use crate::base::stderr;
 use crate::base::sys;
-use crate::process::end;
+use crate::process::{core_dump, end};
 use libc::{c_int, siginfo_t};
 use std::fmt::Write;
 
@@ -34,6 +34,7 @@ pub fn happens(signal: c_int, info: *mut siginfo_t) {
             explain_child_fault(address);
         }
         end::process_ends();
+        core_dump::prepare(signal, (is_synchronous(signal) && code > 0).then_some(address));
     }
     set_default(signal);
     let faulted = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL);

@@ -1,0 +1,70 @@
+//! Core dumps of managed memory, which the kernel leaves out as it is: docs/limits.md has the rules.
+//!
+//! Before a signal ends the process with a core dump, a service thread gives to the kernel what memory is there
+//! for, and has what is in memory of the rest dumped. A debugger can have the same done by
+//! [`for_debugger`].
+
+use crate::agent::request::{self, Answer, Op};
+use crate::base::config::Core;
+use crate::base::said;
+use crate::base::state;
+use crate::base::sys;
+use libc::{c_int, c_long};
+
+/// The signals whose default is a core dump: signal(7).
+const DUMPING: [c_int; 10] = [
+    libc::SIGQUIT,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGSYS,
+];
+
+/// The process is about to be ended by the signal; `address`: where an access of its failed.
+pub fn prepare(signal: c_int, address: Option<usize>) {
+    let Some(core) = state::options().map(|options| options.core).filter(|core| *core != Core::None) else {
+        return;
+    };
+    let Some((process, _)) = state::alive().filter(|(process, _)| process.is_home()) else { return };
+    let Some(largest) = most_bytes().filter(|_| DUMPING.contains(&signal)) else { return };
+    let most_bytes = if core == Core::Resident { 0 } else { largest };
+    if let Ok(Answer::Text(text)) = request::submit(process, Op::MakeDumpable { most_bytes, address })
+        && !text.is_empty()
+    {
+        said::say(format_args!("{text}"));
+    }
+}
+
+/// All managed memory becomes the kernel's, as far as memory is there, so that a debugger can read it: to be
+/// called by one. 0: all of it did; 1: not all; -1: nothing is managed, or this is a thread of ours.
+///
+/// # Safety
+/// None is needed: it is as libc's functions are.
+pub unsafe fn for_debugger() -> c_int {
+    let Some((process, _)) = state::alive().filter(|(process, _)| process.is_home()) else { return -1 };
+    match request::submit(process, Op::MakeDumpable { most_bytes: u64::MAX, address: None }) {
+        Ok(Answer::Text(text)) if text.is_empty() => 0,
+        Ok(_) => 1,
+        Err(_) => -1,
+    }
+}
+
+/// How large a core dump may be, in bytes; `None`: there will be none.
+fn most_bytes() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut pattern = [0; 1];
+    // SAFETY: the kernel writes one `rlimit`; the others are integers.
+    let dumpable = unsafe {
+        libc::syscall(libc::SYS_getrlimit, libc::RLIMIT_CORE as c_long, &raw mut limit);
+        libc::syscall(libc::SYS_prctl, libc::PR_GET_DUMPABLE as c_long, 0, 0, 0, 0)
+    };
+    // A program that takes core dumps is not bound by the limit.
+    let is_piped = sys::read_file(b"/proc/sys/kernel/core_pattern\0", &mut pattern) == Some(b"|");
+    let most = if is_piped { u64::MAX } else { limit.rlim_cur };
+    (dumpable == 1 && most > 0).then_some(most)
+}

@@ -1,0 +1,93 @@
+//! What the kernel reads for a core dump, or a debugger for its own: pages that are there while no thread of
+//! ours runs. Windows are left out of core dumps as they are (a terabyte each), and a page that is out cannot
+//! come in then.
+
+use super::Space;
+use super::change::{BeginOptions, VmaPart};
+use crate::object::FileObject;
+use crate::platform::Host;
+use crate::vma::VmaFlags;
+use elbowroom_machine::{GivenAdvice, PAGE_SHIFT};
+use elbowroom_sync::Arc;
+use elbowroom_sync::time::Instant;
+use std::ops::Range;
+
+/// So much memory goes to the kernel at once, in bytes: both copies of it are there meanwhile.
+const STEP_BYTES: usize = 64 << 20;
+
+/// How much of what is managed a core dump can have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dumpable {
+    /// Bytes of private memory that went to the kernel, all of which a dump has.
+    pub given_bytes: u64,
+    /// Bytes of private memory that are out, and that a dump does not have.
+    pub missing_bytes: u64,
+}
+
+impl Space<Host> {
+    /// Has a core dump find what is managed. As much private memory as `most_bytes` goes to the kernel, with
+    /// what is out of it, and so do all files, if `most_bytes` is not 0. Of what stays, a dump has what is in
+    /// memory. Nothing begins after `until`. The mapping at the address `except` stays as it is: an access
+    /// that failed there is to fail again.
+    pub fn make_dumpable(&self, most_bytes: u64, until: Instant, except: Option<usize>) -> Dumpable {
+        let mut done = Dumpable::default();
+        let stays = |part: &VmaPart| except.is_some_and(|address| part.range.contains(&address));
+        let in_time = || Instant::now() < until;
+        let mut files: Vec<Arc<FileObject>> = Vec::new();
+        let mut kept: Vec<Arc<FileObject>> = Vec::new();
+        for part in self.parts(&self.everything()) {
+            if let Some(object) = part.spec.object.as_deref() {
+                let list = if stays(&part) { &mut kept } else { &mut files };
+                if !list.iter().any(|known| Arc::ptr_eq(known, object)) {
+                    list.push(object.clone());
+                }
+                self.show(&part, part.range.clone());
+                continue;
+            }
+            let mut start = part.range.start;
+            while start < part.range.end {
+                let range = start..part.range.end.min(start.saturating_add(STEP_BYTES));
+                start = range.end;
+                let bytes = self.owned_bytes(&range);
+                if bytes == 0 {
+                    continue;
+                }
+                let fits = done.given_bytes + bytes <= most_bytes && in_time() && !stays(&part);
+                if fits && self.give_memory(range.clone(), BeginOptions::default()).is_ok() {
+                    done.given_bytes += bytes;
+                } else {
+                    self.show(&part, range.clone());
+                    let out = self.mm.anon.out_in(pages(&range)).len() as u64;
+                    done.missing_bytes += out << PAGE_SHIFT;
+                }
+            }
+        }
+        for object in files.iter().filter(|object| !kept.iter().any(|other| Arc::ptr_eq(other, object))) {
+            if most_bytes > 0 && in_time() {
+                // One that cannot go has in the dump what is in memory of it.
+                let _ = self.give_object(object);
+            }
+        }
+        done
+    }
+
+    /// A dump is to have what is in memory of the range, unless the program does not want that.
+    fn show(&self, part: &VmaPart, range: Range<usize>) {
+        if !part.spec.flags.contains(VmaFlags::DONT_DUMP) {
+            // Without it less is in the dump.
+            let _ = self.core.mmu.advise_given(range, GivenAdvice::LinuxDoDump);
+        }
+    }
+
+    /// How many bytes of private memory there are in the range, in memory or out.
+    fn owned_bytes(&self, range: &Range<usize>) -> u64 {
+        let pages = pages(range);
+        let within =
+            |owned: Range<u64>| owned.end.min(pages.end).saturating_sub(owned.start.max(pages.start));
+        self.mm.anon.owned_in(pages.clone()).map(within).sum::<u64>() << PAGE_SHIFT
+    }
+}
+
+fn pages(range: &Range<usize>) -> Range<u64> {
+    (range.start >> PAGE_SHIFT) as u64..(range.end >> PAGE_SHIFT) as u64
+}
