@@ -181,8 +181,8 @@ fn a_program_without_our_environment_is_named() {
     let said = program("said");
     let Said { stdout, stderr, .. } = run(&["--quiet"], &[path(&said), "bare", "/usr/bin/true"]);
     assert_eq!(stdout, "used 1\n");
-    let line = "true is executed without LD_PRELOAD or ELBOWROOM_OPTIONS in its environment: nothing of it is managed";
-    assert_eq!(lines(&stderr), [line]);
+    let why = "is executed without LD_PRELOAD or ELBOWROOM_OPTIONS in its environment";
+    assert_eq!(lines(&stderr), [format!("true {why}: nothing of it is managed")]);
 }
 
 #[test]
@@ -217,7 +217,8 @@ fn swap_is_not_counted_as_files_and_what_was_left_has_a_size() {
     let scratch = Scratch::new();
     let stats = scratch.file("stats");
     // Random, so that it is not compressed; read again after it was out.
-    let script = "import os, mmap\nb = bytearray(os.urandom(160 << 20))\ns = sum(b[::4096]) + sum(b[::4096])\n\
+    let script = "import os, mmap\nb = bytearray(os.urandom(160 << 20))\n\
+                  s = sum(b[::4096]) + sum(b[::4096])\n\
                   m = mmap.mmap(-1, 3 << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)\nprint(s > 0)";
     let options = ["--swap", "400M", "--stats", &stats];
     let Said { stdout, stderr, .. } = run(&options, &["/usr/bin/python3", "-c", script]);

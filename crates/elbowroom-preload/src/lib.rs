@@ -83,7 +83,7 @@ unsafe extern "C" fn construct() {
             threads::set_up();
             if base::said::is_wanted() && base::executable::is_go() {
                 base::said::say(format_args!(
-                    "a Go program: what its runtime maps by system calls of its own, as its heap, is not managed"
+                    "a Go program: what its runtime maps by system calls of its own (its heap) is not managed"
                 ));
             }
         }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 /// How long memory is brought in for a dump.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Has a dump find what is managed, within `most_bytes` and what memory there is. Gives what it will not have,
-/// for people, or nothing.
+/// Has a dump find what is managed, within `most_bytes` and what memory there is. Gives what it will not
+/// have, for people, or nothing.
 pub fn prepare(space: &Space<Host>, most_bytes: u64, address: Option<usize>) -> String {
     let most = most_bytes.min(there_is());
     let Dumpable { missing_bytes, .. } = space.make_dumpable(most, Instant::now() + PATIENCE, address);

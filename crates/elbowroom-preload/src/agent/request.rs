@@ -103,8 +103,8 @@ pub enum Op {
     FlushAll,
     /// Writes the statistics file: gives the summary, [`Answer::Text`].
     Report,
-    /// Has a core dump of at most so many bytes find what is managed. Gives [`Answer::Text`]: what it will not
-    /// have, or nothing.
+    /// Has a core dump of at most so many bytes find what is managed. Gives [`Answer::Text`]: what it will
+    /// not have, or nothing.
     MakeDumpable {
         /// The most that goes to the kernel for it.
         most_bytes: u64,

@@ -53,8 +53,8 @@ pub fn write(text: &[u8]) -> bool {
     file.is_some()
 }
 
-/// Looks at descriptor 2 of the program, once a second and when the program has put something there: gives the
-/// duplicate up if the program does not have its standard error any more.
+/// Looks at descriptor 2 of the program, once a second and when the program has put something there: gives
+/// the duplicate up if the program does not have its standard error any more.
 pub fn look() {
     let Some(own) = own() else { return };
     let path = format!("/proc/{}/fd/2\0", sys::getpid());

@@ -9,10 +9,10 @@ const GO_BUILD_ID: u32 = 4;
 /// Bytes before the name of a note: the lengths of the name and of what follows, and the type.
 const NOTE_HEADER: usize = 12;
 
-/// Whether a Go linker made the executable: the runtime of such a program maps its heap by system calls of its
-/// own, also if libc is there.
+/// Whether a Go linker made the executable: the runtime of such a program maps its heap by system calls of
+/// its own, also if libc is there.
 pub fn is_go() -> bool {
-    notes().into_iter().flatten().any(|notes| has_go_note(notes))
+    notes().into_iter().flatten().any(has_go_note)
 }
 
 /// The parts of the executable that have notes.

@@ -147,8 +147,10 @@ impl Counts {
     /// None yet.
     #[cfg(test)]
     pub const fn new() -> Self {
-        let zeros = || [const { AtomicU64::new(0) }; NAMES.len()];
-        Self { times: zeros(), bytes: zeros() }
+        Self {
+            times: [const { AtomicU64::new(0) }; NAMES.len()],
+            bytes: [const { AtomicU64::new(0) }; NAMES.len()],
+        }
     }
 
     /// One more, of so many bytes. Tells whether it is the first.

@@ -89,8 +89,8 @@ pub fn before_close(fd: c_int) {
 }
 
 /// The descriptor of what standard error was when the program started, if the program has that still:
-/// descriptor 2, or the duplicate if the program has closed descriptor 2. A program may have put a file of its
-/// own there, which is not for our text.
+/// descriptor 2, or the duplicate if the program has closed descriptor 2. A program may have put a file of
+/// its own there, which is not for our text.
 pub fn descriptor() -> Option<c_int> {
     if is_remembered_at(2) {
         return Some(2);

@@ -1,7 +1,7 @@
 //! Core dumps of managed memory, which the kernel leaves out as it is: docs/limits.md has the rules.
 //!
-//! Before a signal ends the process with a core dump, a service thread gives to the kernel what memory is there
-//! for, and has what is in memory of the rest dumped. A debugger can have the same done by
+//! Before a signal ends the process with a core dump, a service thread gives to the kernel what memory is
+//! there for, and has what is in memory of the rest dumped. A debugger can have the same done by
 //! [`for_debugger`].
 
 use crate::agent::request::{self, Answer, Op};
@@ -48,7 +48,7 @@ pub fn prepare(signal: c_int, address: Option<usize>) {
 pub unsafe fn for_debugger() -> c_int {
     let Some((process, _)) = state::alive().filter(|(process, _)| process.is_home()) else { return -1 };
     match request::submit(process, Op::MakeDumpable { most_bytes: u64::MAX, address: None }) {
-        Ok(Answer::Text(text)) if text.is_empty() => 0,
+        Ok(Answer::Text("")) => 0,
         Ok(_) => 1,
         Err(_) => -1,
     }

@@ -2,12 +2,12 @@
 //! comes first.
 //!
 //! With a manager, a service thread collects the figures and writes the statistics file; the ending thread
-//! only writes text to standard error, or has a service thread do that if the program has closed descriptor 2.
+//! only writes text to standard error, or has a service thread do that if descriptor 2 was closed.
 //! Nothing is allocated on the ending thread, and no buffer is on its stack: it may be in a signal handler,
 //! whose alternate stack may have room for little more than what the kernel puts there.
 //!
-//! Synchronization: the thread that changes [`Process::ended`] from [`NOT_REPORTED`] reports, with its signals
-//! blocked; other threads that end the process wait for it, for [`PATIENCE_MS`] at most. The buffers of the
+//! Synchronization: the thread that changes [`Process::ended`] from [`NOT_REPORTED`] reports, with its
+//! signals blocked; other threads that end the process wait for it, for [`PATIENCE_MS`] at most. The buffers of the
 //! report without a manager belong to the thread that sets [`UNMANAGED_TAKEN`], for good.
 
 use crate::agent::flush::flush;

@@ -1,8 +1,8 @@
 //! Programs that a process executes, and of which nothing will be managed: the loader does not load this
 //! library into them. That is said, once for each of them in a tree of forks, also with `--quiet`.
 //!
-//! Where the process that executes such a program has put something else on descriptor 2, the line would be in
-//! the program's output: a process of the tree that has its standard error still says it when it ends.
+//! Where the process that executes such a program has put something else on descriptor 2, the line would be
+//! in the program's output: a process of the tree that has its standard error still says it when it ends.
 
 use crate::base::said;
 use crate::base::state;
@@ -13,8 +13,8 @@ use std::ffi::CStr;
 
 /// How many interpreters of interpreters of scripts are followed; Linux follows as many.
 const INTERPRETERS: usize = 4;
-/// So much of a file is looked at: the ELF header and the program headers that follow it, or the first line of
-/// a script.
+/// So much of a file is looked at: the ELF header and the program headers that follow it, or the first
+/// line of a script.
 const HEAD_BYTES: usize = 1024;
 
 /// Why nothing of a program is managed.
@@ -22,7 +22,7 @@ const HEAD_BYTES: usize = 1024;
 enum Why {
     /// It has no loader.
     Static = 1,
-    /// It gets rights that its caller does not have, and its loader loads no libraries of its caller's choice.
+    /// It gets rights that its caller does not have, so its loader loads no libraries of the caller's choice.
     Privileged,
     /// It is not told to load this library.
     Environment,
@@ -149,8 +149,8 @@ fn is_loader(name: &[u8]) -> bool {
 /// Reads the beginning of a regular file. `None`: it may not be read.
 fn read_head(dir: c_int, path: *const c_char, head: &mut [u8]) -> Option<usize> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // SAFETY: the kernel checks the path, and writes no more than fits; the descriptor is closed by who opened
-    // it, unless it is the caller's.
+    // SAFETY: the kernel checks the path, and writes no more than fits; the descriptor is closed here,
+    // unless it is the caller's.
     unsafe {
         if path_is_empty(path) {
             let n =

@@ -331,7 +331,8 @@ mod tests {
             managed: true,
         };
         let text = report(512).to_string();
-        let swap = "\n  swap            2.0 MiB out, 1.0 MiB in, 0 errors\n  swap file       0 B read, 8.0 KiB written\n";
+        let swap = "\n  swap            2.0 MiB out, 1.0 MiB in, 0 errors\n\
+                    \x20 swap file       0 B read, 8.0 KiB written\n";
         assert!(text.contains(swap), "{text}");
         assert!(text.contains("\n  input/output    0 B read, 0 B written\n"), "{text}");
         assert!(!report(0).to_string().contains("swap"));
