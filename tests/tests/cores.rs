@@ -122,6 +122,14 @@ fn what_a_core_dump_does_not_have_is_said() {
     assert_eq!(signal, Some(6), "{stderr}");
     assert!(core_bytes > 0, "{stderr}");
     assert!(stderr.contains(" MiB of managed memory are out and not in the core dump"), "{stderr}");
+    // What the user does not want is not brought in, or not dumped.
+    let run = |core| dumped(&["--memory", "16M", "--swap", "200M", "--core", core], "unlimited", 48, "abort");
+    let Dumped { stderr, right, .. } = run("resident");
+    assert!(right > 0 && right < 40 * WORDS_OF_MIB, "{right}: {stderr}");
+    assert!(stderr.contains(" MiB of managed memory are out and not in the core dump"), "{stderr}");
+    let Dumped { stderr, right, core_bytes, .. } = run("none");
+    assert_eq!((stderr.as_str(), right), ("", 0));
+    assert!(core_bytes > 0);
     // No dump, no line.
     let Dumped { stderr, core_bytes, .. } = dumped(&["--memory", "16M", "--swap", "200M"], "0", 48, "abort");
     assert_eq!((stderr.as_str(), core_bytes), ("", 0));

@@ -78,7 +78,8 @@ choices! {
 
     /// What a core dump has of managed memory.
     Core {
-        Managed = "managed": "What is out, too, as far as memory is free, and files: they go to the kernel first",
+        Managed = "managed": "What is out, too, as far as memory is free, and files: they go to the \
+                             kernel first",
         Resident = "resident": "What is in memory",
         None = "none": "Nothing",
     }

@@ -301,6 +301,7 @@ mod tests {
         assert_eq!((options.writeback_interval, options.dirty_bytes), (Duration::from_secs(1), None));
         assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
         assert_eq!((options.sharing, options.fork, options.idle), (Sharing::Auto, Fork::Copy, Idle::Shallow));
+        assert_eq!((options.core, parse("memory=16M;core=none").unwrap().core), (Core::Managed, Core::None));
         assert_eq!((options.quiet, options.contention, options.main_pid), (false, false, 7));
         assert_eq!((options.swap_bytes, options.swap_by_default, &options.stats), (0, false, &None));
         assert_eq!((options.heap, options.memory_min_bytes()), (Heap::Large, 256 << 10));

@@ -7,8 +7,8 @@
 //! whose alternate stack may have room for little more than what the kernel puts there.
 //!
 //! Synchronization: the thread that changes [`Process::ended`] from [`NOT_REPORTED`] reports, with its
-//! signals blocked; other threads that end the process wait for it, for [`PATIENCE_MS`] at most. The buffers of the
-//! report without a manager belong to the thread that sets [`UNMANAGED_TAKEN`], for good.
+//! signals blocked; other threads that end the process wait for it, for [`PATIENCE_MS`] at most. The buffers
+//! of the report without a manager belong to the thread that sets [`UNMANAGED_TAKEN`], for good.
 
 use crate::agent::flush::flush;
 use crate::agent::request::{self, Answer, Op};
