@@ -164,7 +164,7 @@ pub fn group_warning(memory: u64, group: Option<&MemoryCgroup>) -> Option<String
     if memory.saturating_add(memory / 32).saturating_add(BESIDE) <= limit {
         return None;
     }
-    let (memory, limit, half) = (Shown(memory), Shown(limit), Exact(limit / 2 >> 20 << 20));
+    let (memory, limit, half) = (Shown(memory), Shown(limit), Exact((limit / 2) >> 20 << 20));
     Some(format!(
         "a budget of {memory} does not fit into the memory group's limit of {limit} with what a program \
          takes beside it, so the kernel may kill the program: use --memory {half} or less, or \

@@ -316,10 +316,10 @@ fn read_headers<H: FileHeader<Endian = Endianness>>(
 }
 
 /// Whether the program has the function from a library.
-fn imports<'d, H: FileHeader<Endian = Endianness>>(
+fn imports<H: FileHeader<Endian = Endianness>>(
     header: &H,
     endian: Endianness,
-    cache: &'d ReadCache<File>,
+    cache: &ReadCache<File>,
     function: &[u8],
 ) -> object::Result<bool> {
     let symbols = header.sections(endian, cache)?.symbols(endian, cache, elf::SHT_DYNSYM)?;

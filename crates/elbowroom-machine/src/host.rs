@@ -22,7 +22,7 @@ use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
-use rustix::mm::Advice;
+use rustix::mm::{self, Advice};
 use std::ops::Range;
 
 pub use crate::layout::{Denial, GivenState, PutBytes, RearmError, Replaced};
@@ -433,6 +433,15 @@ impl HostMmu {
     /// The same. EEXIST: something is; nothing is changed.
     pub fn rearm_free(&self, range: &Range<usize>) -> Result<(), RearmError> {
         self.layout.rearm_free(&self.uffd, range)
+    }
+
+    /// Has a core dump have what is present of a range of a window.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn show_in_dumps(&self, range: Range<usize>) -> Result<(), Errno> {
+        // SAFETY: the range is a window's; the advice does not change what is in it.
+        unsafe { mm::madvise(range.start as *mut _, range.len(), Advice::LinuxDoDump) }
     }
 
     /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, in

@@ -7,7 +7,7 @@ use super::change::{BeginOptions, VmaPart};
 use crate::object::FileObject;
 use crate::platform::Host;
 use crate::vma::VmaFlags;
-use elbowroom_machine::{GivenAdvice, PAGE_SHIFT};
+use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
@@ -75,7 +75,7 @@ impl Space<Host> {
     fn show(&self, part: &VmaPart, range: Range<usize>) {
         if !part.spec.flags.contains(VmaFlags::DONT_DUMP) {
             // Without it less is in the dump.
-            let _ = self.core.mmu.advise_given(range, GivenAdvice::LinuxDoDump);
+            let _ = self.core.mmu.show_in_dumps(range);
         }
     }
 
