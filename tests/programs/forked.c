@@ -10,7 +10,9 @@
  *     killed     children end by SIGKILL with pages of their own out; the parent needs all its swap again
  *     refused    fork fails where there cannot be a copy (--fork fail)
  *     late       a fork takes longer than it may; the next one is right. late-refused: it fails
- *     denied     the child is denied system calls that a manager needs
+ *     denied     the child is denied system calls that a manager needs. filtered: one of them ends it
+ *     other-user the process becomes another user's. other-user-refused: its forks fail
+ *     cloned     children of clone and _Fork
  *     prefork    a server's children, several at once
  * Those from `refused` to `denied` are about Elbowroom: the kernel alone cannot do what they expect. */
 #include "common.h"
@@ -413,16 +415,16 @@ static void late(bool then_fails)
     SYS((int)syscall(SYS_munmap, other, more));
 }
 
-/* From now on this thread, its children and their threads get EPERM for a system call, if its second argument
- * is as given (0: whatever it is). */
-static void deny(long call, unsigned long second)
+/* From now on this thread, its children and their threads get EPERM for a system call, or are ended by it, if
+ * its second argument is as given (0: whatever it is). */
+static void deny(long call, unsigned long second, unsigned action)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 3),
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
         BPF_JUMP(BPF_JMP | (second == 0 ? BPF_JGE : BPF_JEQ) | BPF_K, (uint32_t)second, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, action),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
@@ -433,52 +435,122 @@ static void deny(long call, unsigned long second)
 struct denied {
     long call;
     unsigned long second;
-    /* Without it there is no manager at all. */
-    bool needed;
-    bool reads_by_kernel;
+    /* Whether a call is tried, and then fails or ends the process. */
+    unsigned action;
 };
 
 static void *fork_denied(void *argument)
 {
     struct denied *denied = argument;
-    deny(denied->call, denied->second);
-    pid_t child = (pid_t)SYS(fork());
-    if (child == 0) {
-        if (denied->reads_by_kernel) {
-            /* The kernel, too, is not to see what is not there. */
-            int null[2];
-            SYS(pipe(null));
-            SYS_FAILS(write(null[1], base, 4096), EFAULT);
+    deny(denied->call, denied->second, denied->action);
+    for (int i = 0; i < 2; i++) {
+        pid_t child = (pid_t)SYS(fork());
+        if (child == 0) {
+            check(1, 0, len / 4096, "a child that was denied something");
+            fill(2, 0, len / 4096);
+            check(2, 0, len / 4096, "a child that was denied something");
+            exit(42);
         }
-        check(1, 0, len / 4096, "a child that was denied something");
-        CHECK(!denied->needed, "nothing was denied to a child");
-        exit(42);
+        succeeded(child, "a child that was denied something");
+        SYS_FAILS(waitpid(-1, NULL, WNOHANG), ECHILD);
+        check(1, 0, len / 4096, "parent");
     }
-    int status;
-    SYS(waitpid(child, &status, 0));
-    bool ended = WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
-    bool right = WIFEXITED(status) && WEXITSTATUS(status) == 42;
-    CHECK(ended || (right && !denied->needed), "without call %ld, %#lx: the wait status is %#x", denied->call,
-          denied->second, status);
-    check(1, 0, len / 4096, "parent");
     return NULL;
 }
 
-/* A child that lacks something of what a manager needs is right, or is ended before it sees a wrong byte. */
+/* A child that is denied something of what a manager needs is right all the same: its parent finds out. */
 static void denied(void)
 {
+    enum { FAILS = SECCOMP_RET_ERRNO | EPERM };
     struct denied all[] = {
-        {SYS_ioctl, UFFDIO_API, true, false},     {SYS_ioctl, UFFDIO_API, true, true},
-        {SYS_ioctl, UFFDIO_REGISTER, true, true}, {SYS_unshare, 0, true, true},
-        {SYS_clone3, 0, false, false},            {SYS_io_uring_setup, 0, false, false},
-        {SYS_eventfd2, 0, false, false},          {SYS_close_range, 0, true, true},
+        {SYS_clone3, 0, FAILS},
+        {SYS_io_uring_setup, 0, FAILS},
+        {SYS_eventfd2, 0, FAILS},
+        {SYS_clock_nanosleep, 0, FAILS},
+        {SYS_close_range, 0, FAILS},
+        {SYS_ioctl, UFFDIO_API, FAILS},
     };
-    fill(1, 0, len / 4096);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         pthread_t thread;
+        /* What went to the kernel stays there. */
+        SYS(munmap(base, len));
+        base = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(base != MAP_FAILED, "mmap");
+        fill(1, 0, len / 4096);
         CHECK(pthread_create(&thread, NULL, fork_denied, &all[i]) == 0, "pthread_create");
         CHECK(pthread_join(thread, NULL) == 0, "pthread_join");
     }
+}
+
+/* One call, whose caller is ended. */
+static void filtered(void)
+{
+    struct denied denied = {SYS_ioctl, UFFDIO_API, SECCOMP_RET_KILL_PROCESS};
+    fill(1, 0, len / 4096);
+    fork_denied(&denied);
+}
+
+/* A process that is another user's from some moment on may not open its swap file any more. */
+static void other_user(bool then_fails)
+{
+    fill(1, 0, len / 4096);
+    SYS(setresgid(65534, 65534, 65534));
+    SYS(setresuid(65534, 65534, 65534));
+    for (int i = 0; i < 2; i++) {
+        if (then_fails) {
+            SYS_FAILS(fork(), ENOMEM);
+            continue;
+        }
+        pid_t child = (pid_t)SYS(fork());
+        if (child == 0) {
+            check(1, 0, len / 4096, "child");
+            exit(42);
+        }
+        succeeded(child, "child");
+    }
+    check(1, 0, len / 4096, "parent");
+}
+
+/* Children that fork's hooks do not see, on stacks of the program's. */
+static int cloned(void *unused)
+{
+    (void)unused;
+    check(1, 0, len / 4096, "a cloned child");
+    fill(2, 0, len / 4096);
+    check(2, 0, len / 4096, "a cloned child");
+    return 42;
+}
+
+static void *clones(void *unused)
+{
+    for (int i = 0; i < 2; i++) {
+        uint8_t *stack = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(stack != MAP_FAILED, "mmap");
+        succeeded((pid_t)SYS(clone(cloned, stack + MIB, SIGCHLD, NULL)), "a cloned child");
+        SYS(munmap(stack, MIB));
+        check(1, 0, len / 4096, "parent");
+        /* What is mapped now is managed again, until the next one. */
+        uint8_t *other = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(other != MAP_FAILED, "mmap");
+        memset(other, i, 8 * MIB);
+        pid_t child = _Fork();
+        if (child == 0) {
+            CHECK(other[5 * MIB] == i, "a child of _Fork");
+            _exit(cloned(NULL));
+        }
+        succeeded(child, "a child of _Fork");
+        SYS(munmap(other, 8 * MIB));
+    }
+    return unused;
+}
+
+static void cloning(void)
+{
+    pthread_t thread;
+    fill(1, 0, len / 4096);
+    clones(NULL);
+    CHECK(pthread_create(&thread, NULL, clones, NULL) == 0, "pthread_create");
+    CHECK(pthread_join(thread, NULL) == 0, "pthread_join");
 }
 
 /* A server whose children accept on one socket: for each request a child checks all of its memory, and
@@ -605,6 +677,12 @@ int main(int argc, char **argv)
         late(mode[4] != 0);
     else if (strcmp(mode, "denied") == 0)
         denied();
+    else if (strcmp(mode, "filtered") == 0)
+        filtered();
+    else if (strcmp(mode, "other-user") == 0 || strcmp(mode, "other-user-refused") == 0)
+        other_user(mode[10] != 0);
+    else if (strcmp(mode, "cloned") == 0)
+        cloning();
     else if (strcmp(mode, "prefork") == 0)
         prefork();
     else

@@ -131,12 +131,50 @@ fn after_a_fork_that_took_too_long_others_fail() {
     assert!(outcome.stderr.lines().any(|line| line.starts_with(why)), "{}", outcome.report());
 }
 
-/// A child that cannot take the manager over says so, and sees no wrong byte.
+/// Runs a part in which forked children have no managed memory, and that is said once, in these words. All is
+/// right as in a plain run.
+fn by_the_kernel(variant: Variant, part: &str, how: &str, why: &str) {
+    if how != "fail" {
+        let plain = Command::new(program("forked")).args([part, "64"]).run().success();
+        assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
+    }
+    let scratch = Scratch::new();
+    let dir = scratch.file("");
+    let options = ["--swap", "256M", "--swap-dir", &dir, "--fork", how];
+    let command = Command::new(program("forked")).args([part, "64"]).variant(variant).run_options(&options);
+    let outcome = command.with_summary().run().success();
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+    let said = |line: &&str| line.contains("cannot have a copy of managed memory") && line.contains(why);
+    assert_eq!(outcome.stderr.lines().filter(said).count(), 1, "{}", outcome.report());
+}
+
+/// A child that cannot take the manager over is found out before fork returns: another one has all from the
+/// kernel.
 fn a_child_that_lacks_something(variant: Variant) {
-    let outcome = managed(variant, "denied", "256M", "copy", &[]);
-    has_no_copy(&outcome, "it has no copy: a forked child cannot go on with the memory it has");
+    by_the_kernel(variant, "denied", "copy", "it can start no threads");
 }
 behaviour!(a_child_that_lacks_something: m16, copy, threads);
+
+/// The same if what it is denied ends it.
+fn a_child_that_a_filter_ends(variant: Variant) {
+    by_the_kernel(variant, "filtered", "copy", "it ended, or stood still");
+}
+behaviour!(a_child_that_a_filter_ends: m16, copy);
+
+fn a_process_that_becomes_another_users(variant: Variant) {
+    by_the_kernel(variant, "other-user", "copy", "may not open its swap file any more");
+    by_the_kernel(variant, "other-user-refused", "fail", "may not open its swap file any more");
+}
+behaviour!(a_process_that_becomes_another_users: m16);
+
+/// All goes to the kernel before.
+fn children_of_clone(variant: Variant) {
+    let plain = Command::new(program("forked")).args(["cloned", "64"]).run().success();
+    assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
+    let outcome = run(variant, "cloned", "256M", "copy", &[]).success();
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+}
+behaviour!(children_of_clone: m16, copy, heap_all);
 
 fn children_of_a_server(variant: Variant) {
     forked(variant, "prefork", "256M", &[]);

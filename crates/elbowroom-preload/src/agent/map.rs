@@ -23,6 +23,8 @@ use elbowroom_machine::aside;
 use libc::{c_int, c_long, c_void};
 use std::sync::atomic::{Ordering, fence};
 
+pub use super::request::Counted;
+
 /// MAP_32BIT: the kernel chooses an address in the first 2 GiB. Only x86-64 has it.
 const MAP_LOW: c_int = if cfg!(target_arch = "x86_64") { 0x40 } else { 0 };
 
@@ -44,6 +46,12 @@ pub fn map(process: &'static Process, args: &MapArgs) -> Mapped {
         Decision::Managed(_) if process.manager().is_none() => Mapped::NeedsManager,
         Decision::Managed(op) => by_manager(process, args, op),
     }
+}
+
+/// How many bytes the manager has mapped for the program; `None`: it does not say.
+pub fn managed_bytes(counted: Counted) -> Option<u64> {
+    let Some((process, _)) = state::alive() else { return Some(0) };
+    request::submit_for_address(process, Op::Mapped(counted)).ok().map(|bytes| bytes as u64)
 }
 
 /// Whose a call is.

@@ -12,7 +12,7 @@ use crate::base::reason::Reason;
 use crate::base::state;
 use crate::base::sys;
 use libc::{c_char, c_int, c_long, c_void, mode_t};
-use std::time::Duration;
+use std::sync::atomic::AtomicU32;
 
 /// Opens with O_TRUNC. `seen` is the managed file that is to be opened, as far as known; `open` does it with
 /// the flags that it is given.
@@ -69,9 +69,9 @@ fn cuts(flags: c_int) -> bool {
 }
 
 /// How often a file whose lease is being given up is opened anew.
-const LEASE_ROUNDS: usize = 1000;
-/// How long it is waited between two tries.
-const LEASE_DELAY: Duration = Duration::from_micros(100);
+const LEASE_ROUNDS: usize = 100;
+/// How long it is waited between two tries, in milliseconds.
+const LEASE_DELAY_MS: u32 = 1;
 
 /// Opens with `open`. If that is refused because of a lease (O_NONBLOCK asks for that instead of a wait), and
 /// the lease is ours, the file that is `seen` goes to the kernel, and is opened again.
@@ -94,7 +94,7 @@ fn past_own_lease(flags: c_int, seen: impl Fn() -> Option<Target>, open: impl Fn
         if fd >= 0 || sys::errno() != libc::EAGAIN {
             break;
         }
-        std::thread::sleep(LEASE_DELAY);
+        sys::futex_wait(&AtomicU32::new(0), 0, Some(LEASE_DELAY_MS));
         sys::set_errno(libc::EAGAIN);
     }
     fd

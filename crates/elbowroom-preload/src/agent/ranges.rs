@@ -388,14 +388,17 @@ pub unsafe fn unlock_all() -> c_int {
 }
 
 /// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has
-/// the descriptors of its parent, and inherits the kernel's mappings, not ours.
-pub fn hand_back_shared() {
-    let Some((process, manager)) = state::alive() else { return };
+/// the descriptors of its parent, and inherits the kernel's mappings, not ours. `false`: some of it does not go
+/// back, and a child would not have it.
+pub fn hand_back_shared() -> bool {
+    let Some((process, manager)) = state::alive() else { return true };
     let private = state::options().is_some_and(|options| options.swap_bytes > 0);
     if manager.managed_files() > 0 || private {
         // What cannot go back is written back all the same.
         if request::submit(process, Op::HandBackShared).is_err() {
             process.count(Reason::NotGiven);
+            return false;
         }
     }
+    true
 }

@@ -56,6 +56,8 @@ pub enum Op {
         /// Its new length in bytes, in whole pages.
         new_len: usize,
     },
+    /// How many bytes are mapped, all, or private ones that may be stored to alone: [`Answer::At`].
+    Mapped(Counted),
     /// Whether anything is mapped at a page: [`Answer::Done`], or EFAULT.
     IsMapped(usize),
     /// msync.
@@ -127,6 +129,15 @@ pub enum Change {
     /// It has moved all bytes from the first on: as [`Change::Resized`], and private mappings lose their
     /// copies of them.
     Moved(Range<u64>),
+}
+
+/// Which mappings a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// All (RLIMIT_AS).
+    All,
+    /// Private ones that may be stored to (RLIMIT_DATA).
+    Data,
 }
 
 /// How much msync waits for.

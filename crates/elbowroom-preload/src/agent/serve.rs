@@ -2,18 +2,18 @@
 
 use super::report;
 use super::request::{
-    Answer, Change, Durable, Flush, MAPPED_BY_KERNEL, NO_ADDRESSES, NOT_ALONE, OPEN_FAILED, Op,
+    Answer, Change, Counted, Durable, Flush, MAPPED_BY_KERNEL, NO_ADDRESSES, NOT_ALONE, OPEN_FAILED, Op,
     RESIDENT_PAGES, Reply, Request, Ticket,
 };
 use super::{dump, rest, stderr, user};
 use crate::base::reason::Reason;
 use crate::base::state::{self, Process};
 use crate::base::streams::Kind;
-use crate::base::sys::PAGE;
+use crate::base::sys::{ADDRESS_END, PAGE};
 use crate::rules::map::{MapArgs, place, prot};
 use elbowroom::{
-    Errno, FileId, FileObject, Host, Manager, MapRequest, OpenError, Origin, Place, Remap, Sharing, Space,
-    WriteTicket,
+    Area, Errno, FileId, FileObject, Host, Manager, MapRequest, OpenError, Origin, Place, Prot, Remap,
+    Sharing, Space, WriteTicket,
 };
 use elbowroom_store::open_briefly;
 use std::ops::Range;
@@ -66,6 +66,7 @@ fn perform(
             return at(space.remap(old.start, old.len(), new_len, how));
         }
         Op::Cut { old, new_len } => return at(cut(space, old, new_len)),
+        Op::Mapped(counted) => return Ok(Answer::At(mapped_bytes(space, counted))),
         Op::IsMapped(page) => match space.areas(page..page + PAGE).is_empty() {
             true => Err(Errno::FAULT),
             false => Ok(()),
@@ -125,6 +126,14 @@ fn perform(
         Op::Report => return Ok(Answer::Text(String::leak(report::collect(process, manager)))),
     };
     done.map(|()| Answer::Done).map_err(number)
+}
+
+fn mapped_bytes(space: &Space<Host>, counted: Counted) -> usize {
+    let areas = space.areas(0..ADDRESS_END);
+    let is_counted = |area: &&Area| {
+        counted == Counted::All || area.sharing == Sharing::Private && area.prot.contains(Prot::WRITE)
+    };
+    areas.iter().filter(is_counted).map(|area| area.range.len()).sum()
 }
 
 fn at(mapped: Result<usize, Errno>) -> Reply {

@@ -24,13 +24,13 @@ use crate::base::reserve;
 use crate::base::said;
 use crate::base::state::{self, ALIVE, FAILED, NONE, Process, STARTING};
 use crate::base::sys::{self, Except, SignalsBlocked};
-use crate::base::tree;
+use crate::base::tree::{self, Verdict};
 use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Origin, Space};
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -65,6 +65,9 @@ pub fn manager(process: &'static Process) -> Option<&'static Manager> {
 fn start(process: &'static Process) {
     let reserve = || reserve::prepare(state::options().map_or(0, |options| options.memory_bytes));
     start_threads(process, reserve, move || first_thread(process));
+    if process.phase.load(Ordering::Acquire) == FAILED {
+        report_failure(process);
+    }
 }
 
 /// Starts, after `prepare`, the watcher, and a thread that does `first`, after which the manager serves or
@@ -78,7 +81,7 @@ fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl 
     let spawned =
         spawn("elbowroom-watch", move || watch(process)).and_then(|()| spawn("elbowroom-svc", first));
     if let Err(error) = spawned {
-        fail(process, format!("cannot start a thread: {error}"));
+        no_thread(process, &error);
     }
     while process.phase.load(Ordering::Acquire) == STARTING {
         sys::futex_wait(&process.phase, STARTING, None);
@@ -86,9 +89,6 @@ fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl 
     drop(blocked);
     state::set_service_thread(false);
     sys::set_errno(kept);
-    if process.phase.load(Ordering::Acquire) == FAILED {
-        report_failure(process);
-    }
     // SAFETY: leaked before the phase was set.
     if let Some(note) = unsafe { process.note.load(Ordering::Acquire).as_ref() } {
         said::say(format_args!("{note}"));
@@ -101,6 +101,15 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
         body();
     };
     std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body).map(drop)
+}
+
+/// A thread of ours could not be started. (A child's copy of the parent's word says nothing else: a parent that
+/// forks has all of its threads.)
+static LACKS_THREADS: AtomicBool = AtomicBool::new(false);
+
+fn no_thread(process: &Process, error: &std::io::Error) {
+    LACKS_THREADS.store(true, Ordering::Release);
+    fail(process, format!("cannot start a thread: {error}"));
 }
 
 fn fail(process: &Process, why: String) {
@@ -116,7 +125,7 @@ fn set_phase(process: &Process, phase: u32) {
 /// Says why the manager did not start, once in a process. The program goes on without: `elbowroom run` has
 /// found out before that a manager can work here, and what the program has done since to its limits or its
 /// system is no reason to end it.
-fn report_failure(process: &Process) {
+pub fn report_failure(process: &Process) {
     let why = process.error().unwrap_or("unknown reason");
     said::say(format_args!("running without a manager, nothing is managed: {why}"));
 }
@@ -161,16 +170,15 @@ fn serve_with(process: &'static Process, manager: &'static Manager, space: Space
         .and_then(|()| pool.spawn_worker(LaneKind::Ending))
         .and_then(|()| spawn("elbowroom-house", move || keep_house(&house)));
     if let Err(error) = spawned {
-        return fail(process, format!("cannot start a thread: {error}"));
+        return no_thread(process, &error);
     }
     own_stderr::take();
     process.set_manager(manager);
     set_phase(process, ALIVE);
 }
 
-/// In a forked child, on its only thread: has the copy of its parent's manager go on. `false`: it cannot, and
-/// that was said.
-pub fn take_over(process: &'static Process, manager: &'static Manager, copying: &'static Copying) -> bool {
+/// In a forked child, on its only thread: has the copy of its parent's manager go on.
+pub fn take_over(process: &'static Process, manager: &'static Manager, copying: &'static Copying) -> Verdict {
     let first = move || {
         let renewed = file_table::inherit(&copying.opened, copying.rest.top).and_then(|()| {
             let renewed = manager.renew(&copying.rest.inheritance);
@@ -179,13 +187,18 @@ pub fn take_over(process: &'static Process, manager: &'static Manager, copying: 
         match renewed {
             Ok(space) => serve_with(process, manager, space),
             Err(error) => {
+                LACKS_THREADS.store(error.raw_os_error() == Some(libc::EAGAIN), Ordering::Release);
                 fail(process, format!("a forked child cannot go on with the memory it has: {error}"));
             }
         }
     };
     process.phase.store(STARTING, Ordering::Release);
     start_threads(process, || (), first);
-    process.phase.load(Ordering::Acquire) == ALIVE
+    match process.phase.load(Ordering::Acquire) {
+        ALIVE => Verdict::GoesOn,
+        _ if LACKS_THREADS.load(Ordering::Acquire) => Verdict::NoThreads,
+        _ => Verdict::Denied,
+    }
 }
 
 /// Nobody has asked for swap, so what this process cannot have, it does without: it may not see the directory

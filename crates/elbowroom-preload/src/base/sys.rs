@@ -260,6 +260,15 @@ pub fn copy_out<T: Copy>(from: &T, to: *mut T) -> bool {
 
 /// Waits until `word` is not `seen`, a wake, a signal, or `timeout_ms` (`None`: no limit).
 pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_ms: Option<u32>) {
+    wait(word, seen, timeout_ms, libc::FUTEX_PRIVATE_FLAG);
+}
+
+/// The same, for a word in memory that processes share.
+pub fn futex_wait_shared(word: &AtomicU32, seen: u32, timeout_ms: u32) {
+    wait(word, seen, Some(timeout_ms), 0);
+}
+
+fn wait(word: &AtomicU32, seen: u32, timeout_ms: Option<u32>, private: c_int) {
     let timeout = timeout_ms
         .map(|ms| libc::timespec { tv_sec: (ms / 1000).into(), tv_nsec: (ms % 1000 * 1_000_000).into() });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -268,7 +277,7 @@ pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_ms: Option<u32>) {
         libc::syscall(
             libc::SYS_futex,
             word.as_ptr(),
-            (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as c_long,
+            (libc::FUTEX_WAIT | private) as c_long,
             seen as c_long,
             timeout,
         )
@@ -278,15 +287,17 @@ pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_ms: Option<u32>) {
 /// Wakes up to `count` waiters of the word at this address. The word need not exist any more: waking looks at
 /// the address only.
 pub fn futex_wake(word: *const u32, count: i32) {
+    wake(word, count, libc::FUTEX_PRIVATE_FLAG);
+}
+
+/// The same, for a word in memory that processes share.
+pub fn futex_wake_shared(word: *const u32, count: i32) {
+    wake(word, count, 0);
+}
+
+fn wake(word: *const u32, count: i32, private: c_int) {
     // SAFETY: FUTEX_WAKE does not access the word.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word,
-            (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as c_long,
-            count as c_long,
-        )
-    };
+    unsafe { libc::syscall(libc::SYS_futex, word, (libc::FUTEX_WAKE | private) as c_long, count as c_long) };
 }
 
 /// Which signals [`SignalsBlocked`] leaves alone.

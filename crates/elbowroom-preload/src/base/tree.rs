@@ -5,7 +5,10 @@
 //! is in memory that all of them share; a program that is executed starts its own. There, too, is noted what
 //! they execute that cannot be managed, so that it is said once.
 //!
-//! Synchronization: atomics.
+//! A fork that copies the manager is on trial until the child has it: the child says what came of it in one of
+//! [`TRIALS`] words, and its parent waits for that before anything of the program's runs in the child.
+//!
+//! Synchronization: atomics. A trial's word is set to a verdict by one of the two, whoever is first.
 
 use super::state;
 use super::sys::{self, PAGE};
@@ -20,9 +23,75 @@ struct Shared {
     late_forks: AtomicI64,
     /// Programs that processes of the tree executed, and of which nothing is managed.
     unmanaged: [Unmanaged; UNMANAGED],
+    /// Forks on trial: [`FREE`], [`UNDER_WAY`], or a [`Verdict`].
+    trials: [AtomicU32; TRIALS],
 }
 
-/// How many of these are told apart; further ones are not noted.
+/// How many forks of a tree can be on trial at once. Others are made without.
+const TRIALS: usize = 64;
+const FREE: u32 = 0;
+const UNDER_WAY: u32 = 1;
+
+/// What came of the copy of a manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Verdict {
+    /// The child goes on with it.
+    GoesOn = 2,
+    /// The child can start no threads, which may be otherwise later.
+    NoThreads = 3,
+    /// The child is denied something that a manager needs.
+    Denied = 4,
+    /// The child was gone, or said nothing in time.
+    Silent = 5,
+}
+
+/// A fork on trial.
+#[derive(Debug, Clone, Copy)]
+pub struct Trial(usize);
+
+impl Trial {
+    /// In the parent, before the fork.
+    pub fn begin() -> Option<Self> {
+        let free = |word: &AtomicU32| {
+            word.compare_exchange(FREE, UNDER_WAY, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        shared()?.trials.iter().position(free).map(Self)
+    }
+
+    fn word(self) -> Option<&'static AtomicU32> {
+        shared().map(|shared| &shared.trials[self.0])
+    }
+
+    /// Gives a verdict. `false`: the other process has given one.
+    pub fn give(self, verdict: Verdict) -> bool {
+        let Some(word) = self.word() else { return false };
+        let first =
+            word.compare_exchange(UNDER_WAY, verdict as u32, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        sys::futex_wake_shared(word.as_ptr(), 1);
+        first
+    }
+
+    /// In the parent: the verdict, if it comes within the time, in milliseconds.
+    pub fn wait(self, timeout_ms: u32) -> Option<Verdict> {
+        let word = self.word()?;
+        if word.load(Ordering::Acquire) == UNDER_WAY {
+            sys::futex_wait_shared(word, UNDER_WAY, timeout_ms);
+        }
+        let given = word.load(Ordering::Acquire);
+        let all = [Verdict::GoesOn, Verdict::NoThreads, Verdict::Denied, Verdict::Silent];
+        all.into_iter().find(|verdict| *verdict as u32 == given)
+    }
+
+    /// In the parent, at the end. Nothing of the child looks at it any more.
+    pub fn end(self) {
+        if let Some(word) = self.word() {
+            word.store(FREE, Ordering::Release);
+        }
+    }
+}
+
+/// How many programs of which nothing is managed are told apart; further ones are not noted.
 const UNMANAGED: usize = 16;
 
 /// A program of which nothing is managed.

@@ -30,7 +30,7 @@ pub unsafe fn register_hooks(prepare: Start, parent: Start, child: Start, dso: *
 pub unsafe fn fork_with_handlers() -> c_int {
     // SAFETY: takes nothing.
     let fork = || unsafe { real::fork() };
-    if refuse::is_wanted() { inherit::fork_or_fail(fork) } else { fork() }
+    if state::alive().is_some() { inherit::fork(fork) } else { fork() }
 }
 
 pub unsafe fn fork_without_handlers() -> c_int {
@@ -41,7 +41,9 @@ pub unsafe fn fork_without_handlers() -> c_int {
     if let Some(errno) = refuse::without_hooks() {
         return sys::fail(errno);
     }
-    fork::before_fork();
+    if !fork::before_fork() {
+        return fails_now();
+    }
     // SAFETY: as above.
     let pid = unsafe { real::_Fork() };
     if pid == 0 {
@@ -50,6 +52,12 @@ pub unsafe fn fork_without_handlers() -> c_int {
         fork::after_fork();
     }
     pid
+}
+
+/// Something of managed memory does not go back to the kernel: no child is made that would not have it.
+fn fails_now() -> c_int {
+    fork::after_fork();
+    sys::fail(refuse::say(refuse::STAYS_MANAGED))
 }
 
 /// libc's hooks do not run around this fork: another thread of the parent may have held one of libc's locks.
@@ -92,7 +100,9 @@ pub unsafe fn make_clone(
         if let Some(errno) = refuse::without_hooks() {
             return sys::fail(errno);
         }
-        fork::before_fork();
+        if !fork::before_fork() {
+            return fails_now();
+        }
         // SAFETY: a function pointer of the program's, which is not null.
         let start =
             unsafe { std::mem::transmute::<Start, unsafe extern "C-unwind" fn(*mut c_void) -> c_int>(start) };

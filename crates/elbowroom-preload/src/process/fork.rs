@@ -57,7 +57,13 @@ pub fn register() {
     unsafe extern "C" fn prepare() {
         take_turn();
         match state::process().map_or(Way::Kernel, inherit::begin) {
-            Way::Kernel => before_fork(),
+            Way::Kernel if before_fork() => {}
+            // If the caller cannot be told, the child finds out where it needs what it has not.
+            Way::Kernel => {
+                if refuse::in_hook(refuse::STAYS_MANAGED) {
+                    after_fork();
+                }
+            }
             Way::Copies | Way::Refused => {}
         }
     }
@@ -84,13 +90,14 @@ pub fn register() {
 
 /// What comes before a child that gets a copy of this process: it must read the files as its parent left
 /// them, and the two must see each other's stores where the kernel lets them. [`after_fork`] follows, in the
-/// parent, whether there is a child or not.
-pub fn before_fork() {
+/// parent, whether there is a child or not. `false`: something stays managed, which the child would not have.
+pub fn before_fork() -> bool {
     if let Some(process) = state::process() {
         process.fork_begins();
     }
-    ranges::hand_back_shared();
+    let given = ranges::hand_back_shared();
     flush();
+    given
 }
 
 /// In the parent, after the fork.

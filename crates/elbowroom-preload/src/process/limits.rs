@@ -9,8 +9,11 @@
 //! Synchronization: atomics. Two threads that set the same limit at once get one of the two, as always; a
 //! value that is half of each is possible only for soft and hard limit of such calls.
 
+use crate::agent::map::Counted;
 use crate::base::state;
 use crate::base::sys;
+use crate::process::address_use::used;
+use crate::rules::map::MapArgs;
 use elbowroom_machine::probe::{OWN_BYTES, WINDOW_BYTES};
 use libc::{c_int, c_long, rlimit};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -153,6 +156,25 @@ pub fn settle() {
             limit.set(own, settled);
         }
     }
+}
+
+/// Whether a limit of the program's does not let it map this. The kernel's limits have room for our windows,
+/// where that would lie. What a mapping at a fixed place replaces is not looked at, so such a mapping is not
+/// refused here.
+pub fn refuse(args: &MapArgs) -> bool {
+    let is_data = args.shared() == Some(false)
+        && args.prot & libc::PROT_WRITE != 0
+        && args.flags & libc::MAP_GROWSDOWN == 0;
+    let replaces = args.flags & libc::MAP_FIXED != 0 && args.flags & libc::MAP_FIXED_NOREPLACE == 0;
+    let exceeds = |counted: Counted, limit: &Limit| {
+        let own = load(&limit.own).rlim_cur;
+        let counts = limit.differs.load(Ordering::Acquire) && own != libc::RLIM_INFINITY;
+        counts && used(counted).is_some_and(|used| used.saturating_add(args.rounded() as u64) > own)
+    };
+    if replaces || state::alive().is_none() {
+        return false;
+    }
+    exceeds(Counted::All, &LIMITS[0]) || is_data && exceeds(Counted::Data, &LIMITS[1])
 }
 
 /// The kernel has the program's own limits again.

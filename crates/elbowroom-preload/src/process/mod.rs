@@ -1,6 +1,7 @@
 //! What happens to the whole process: its first managed mapping, forks, programs that it executes, its ends,
 //! its signals and its limits.
 
+mod address_use;
 pub mod children;
 pub mod core_dump;
 pub mod end;

@@ -7,6 +7,7 @@ use crate::base::reason::Reason;
 use crate::base::reserve;
 use crate::base::state::{self, Process};
 use crate::base::sys;
+use crate::process::address_use::{self, Kernels};
 use crate::process::{limits, signals};
 use crate::rules::map::MapArgs;
 use libc::{c_int, c_void, off_t, size_t};
@@ -40,6 +41,9 @@ pub unsafe fn map(
 }
 
 fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
+    if limits::refuse(args) {
+        return sys::map_failed(libc::ENOMEM);
+    }
     let mapped = match map::map(process, args) {
         Mapped::NeedsManager => match start(process) {
             // What can be managed is known better by now: there may be no place for swap.
@@ -70,5 +74,8 @@ fn start(process: &'static Process) -> Result<(), Option<Reason>> {
     if !limits::make_room() {
         return Err(Some(Reason::AddressSpaceLimit));
     }
-    service::manager(process).map(drop).ok_or(None)
+    let before = Kernels::now();
+    let started = service::manager(process).map(drop).ok_or(None);
+    address_use::manager_started(before);
+    started
 }

@@ -20,12 +20,15 @@ use crate::agent::rest::Copying;
 use crate::agent::service;
 use crate::base::config::Fork;
 use crate::base::state::{self, Process};
-use crate::base::tree;
+use crate::base::sys;
+use crate::base::tree::{self, Trial, Verdict};
+use crate::process::signals::blocked::SYNCHRONOUS;
 use elbowroom::Manager;
 use libc::{c_int, c_long};
 use refuse::Refusal;
 use std::cell::Cell;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Numbers that a child needs beyond those that the parent's threads have.
 const MORE_NUMBERS: u64 = 64;
@@ -50,10 +53,32 @@ pub enum Way {
     Refused,
 }
 
+/// How long a parent waits for its child's manager, once the fork is made, in milliseconds.
+const TRIAL_MS: u32 = 10_000;
+/// How often it looks meanwhile whether the child is still there, in milliseconds.
+const LOOK_MS: u32 = 50;
+/// Copies cannot be had: what a child lacked, later ones lack, too.
+static DENIED: AtomicBool = AtomicBool::new(false);
+
+/// A fork on trial: its child says what came of its manager before anything of the program's runs there.
+/// Signals are blocked until then: a child that is to be none is no other's business.
+#[derive(Clone, Copy)]
+struct OnTrial {
+    trial: Trial,
+    /// The signals that were blocked before.
+    mask: u64,
+}
+
+thread_local! {
+    static ON_TRIAL: Cell<Option<OnTrial>> = const { Cell::new(None) };
+    /// The next fork is made by the kernel alone.
+    static BY_KERNEL: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Before a fork: prepares for a child that goes on with a copy of the manager, if that is wanted and can be.
 pub fn begin(process: &Process) -> Way {
     let Some((options, (_, manager))) = state::options().zip(state::alive()) else { return Way::Kernel };
-    if options.fork == Fork::Kernel || !state::manages_private() {
+    if options.fork == Fork::Kernel || !state::manages_private() || BY_KERNEL.get() {
         return Way::Kernel;
     }
     let begun = match obstacle(manager) {
@@ -63,19 +88,95 @@ pub fn begin(process: &Process) -> Way {
     match begun {
         Ok(()) => Way::Copies,
         Err(refusal) if options.fork == Fork::Fail && refuse::in_hook(refusal) => Way::Refused,
-        Err(_) => Way::Kernel,
+        Err(refusal) => {
+            refuse::say_by_kernel(refusal);
+            Way::Kernel
+        }
     }
 }
 
-/// fork(2) where it fails if there cannot be a copy.
-pub fn fork_or_fail(real: impl FnOnce() -> c_int) -> c_int {
-    refuse::fork(state::alive().and_then(|(_, manager)| obstacle(manager)), real)
+/// fork(2). Where there cannot be a copy it fails, or the kernel makes it, as the options say. If that is found
+/// out only in the child, that child is none, and another one is made, or not.
+pub fn fork(real: impl Fn() -> c_int) -> c_int {
+    let now = state::alive().filter(|_| refuse::is_wanted()).and_then(|(_, manager)| obstacle(manager));
+    let pid = refuse::fork(now, &real);
+    let Some(OnTrial { trial, mask }) = ON_TRIAL.take() else { return pid };
+    let errno = sys::errno();
+    let lacks = if pid < 0 { None } else { refusal_of(verdict(trial, pid)) };
+    if pid >= 0 && lacks.is_some() {
+        refuse::reap(pid);
+    }
+    trial.end();
+    sys::set_mask(mask);
+    let Some(refusal) = lacks else {
+        sys::set_errno(errno);
+        return pid;
+    };
+    if refuse::is_wanted() {
+        return sys::fail(refuse::say(refusal));
+    }
+    refuse::say_by_kernel(refusal);
+    BY_KERNEL.set(true);
+    let pid = refuse::fork(None, &real);
+    BY_KERNEL.set(false);
+    pid
+}
+
+/// Waits for what the child says. If it says nothing, it is ended.
+fn verdict(trial: Trial, pid: c_int) -> Verdict {
+    for _ in 0..TRIAL_MS / LOOK_MS {
+        if let Some(verdict) = trial.wait(LOOK_MS) {
+            return verdict;
+        }
+        if has_ended(pid) {
+            break;
+        }
+    }
+    if trial.give(Verdict::Silent) {
+        // SAFETY: integers only. Nobody else waits for the child: nobody knows of it.
+        unsafe { libc::syscall(libc::SYS_kill, pid as c_long, libc::SIGKILL as c_long) };
+        return Verdict::Silent;
+    }
+    trial.wait(0).unwrap_or(Verdict::Silent)
+}
+
+fn has_ended(pid: c_int) -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let how = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) as c_long;
+    let none = std::ptr::null_mut::<c_int>();
+    let (which, pid) = (libc::P_PID as c_long, pid as c_long);
+    // SAFETY: the kernel writes one siginfo, or nothing if the child runs.
+    let r = unsafe { libc::syscall(libc::SYS_waitid, which, pid, info.as_mut_ptr(), how, none) };
+    // SAFETY: all zero is a siginfo, without a signal.
+    r != 0 || unsafe { info.assume_init() }.si_signo != 0
+}
+
+fn refusal_of(verdict: Verdict) -> Option<Refusal> {
+    let refusal = match verdict {
+        Verdict::GoesOn => return None,
+        Verdict::NoThreads => {
+            return Some(Refusal::for_now(
+                "it can start no threads (RLIMIT_NPROC, or pids.max of its cgroup)",
+            ));
+        }
+        Verdict::Denied => {
+            Refusal::for_good("it is denied something that a manager needs (by seccomp, or other rights)")
+        }
+        Verdict::Silent => {
+            Refusal::for_good("it ended, or stood still, before it had one (seccomp may do that)")
+        }
+    };
+    DENIED.store(true, Ordering::Release);
+    Some(refusal)
 }
 
 /// Why this thread cannot have a copy, as far as that is known before.
 fn obstacle(manager: &Manager) -> Option<Refusal> {
     if tree::late_forks() != 0 {
         return Some(Refusal::for_good("an earlier fork, of this process or a relative, took too long"));
+    }
+    if DENIED.load(Ordering::Acquire) {
+        return Some(Refusal::for_good("the child of an earlier fork could not have one"));
     }
     let here = &raw const manager as usize;
     // The child's stack would grow before its windows are registered. A window right above a stack, which is
@@ -88,7 +189,10 @@ fn begin_copy(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     streams::lock();
     for _ in 0..STREAM_ROUNDS {
         match rest(process, manager) {
-            Ok(away) if away.is_empty() => return Ok(()),
+            Ok(away) if away.is_empty() => {
+                put_on_trial();
+                return Ok(());
+            }
             Ok(away) => {
                 end_rest();
                 streams::touch(&away);
@@ -103,6 +207,16 @@ fn begin_copy(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     Err(Refusal::for_now("what libc keeps of open streams does not stay in memory"))
 }
 
+/// Of the copy that is made next, if there is a caller to be told.
+fn put_on_trial() {
+    if refuse::is_in_fork()
+        && let Some(trial) = Trial::begin()
+    {
+        // Instructions may raise signals that are the library's doing.
+        ON_TRIAL.set(Some(OnTrial { trial, mask: sys::block(!SYNCHRONOUS) }));
+    }
+}
+
 /// Has the manager rest, and opens what the child needs. Gives the pages of libc's streams that are not in
 /// memory.
 fn rest(process: &Process, manager: &Manager) -> Result<Vec<usize>, Refusal> {
@@ -114,18 +228,26 @@ fn rest(process: &Process, manager: &Manager) -> Result<Vec<usize>, Refusal> {
     };
     let mut handed = Vec::new();
     let all = rest.inheritance.files.iter().chain(&rest.inheritance.lifelines);
-    let opened = is_room_above(rest.top)
-        && all.into_iter().all(|file| {
-            let fd = open_again(rest.tid, file.number, file.flags.bits() as c_int);
-            handed.extend(fd.map(|fd| (fd, file.number)));
-            fd.is_some()
-        });
+    let room = if is_room_above(rest.top) { Ok(()) } else { Err(libc::EMFILE) };
+    let opened = room.and_then(|()| {
+        all.into_iter().try_for_each(|file| {
+            let fd = open_again(rest.tid, file.number, file.flags.bits() as c_int)?;
+            handed.push((fd, file.number));
+            Ok(())
+        })
+    });
     COPYING.set(Box::into_raw(Box::new(Copying { rest, opened: handed, late })));
-    if opened {
-        return Ok(streams::away(manager.windows()));
-    }
+    let errno = match opened {
+        Ok(()) => return Ok(streams::away(manager.windows())),
+        Err(errno) => errno,
+    };
     end_rest();
-    Err(Refusal::for_now("no descriptors are left, or those of the swap file may not be opened"))
+    Err(match errno {
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR => {
+            Refusal::for_now("no descriptors are left")
+        }
+        _ => Refusal::for_good("the process may not open its swap file any more"),
+    })
 }
 
 /// Has the manager go on; nothing if it does not rest for this thread. Tells whether it did.
@@ -148,12 +270,13 @@ fn is_room_above(top: RawFd) -> bool {
     top as u64 + MORE_NUMBERS < limit.rlim_cur
 }
 
-fn open_again(tid: u32, number: RawFd, flags: c_int) -> Option<RawFd> {
-    let path = std::ffi::CString::new(format!("/proc/self/task/{tid}/fd/{number}")).ok()?;
+fn open_again(tid: u32, number: RawFd, flags: c_int) -> Result<RawFd, c_int> {
+    let path =
+        std::ffi::CString::new(format!("/proc/self/task/{tid}/fd/{number}")).map_err(|_| libc::EINVAL)?;
     let (flags, at) = ((flags | libc::O_CLOEXEC) as c_long, libc::AT_FDCWD as c_long);
     // SAFETY: the path is a valid string.
     let fd = unsafe { libc::syscall(libc::SYS_openat, at, path.as_ptr(), flags) };
-    RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)
+    RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(sys::errno)
 }
 
 /// In the parent, after the fork; nothing if [`begin`] did nothing. Tells whether it did.
@@ -188,10 +311,23 @@ pub fn in_child(process: &'static Process) -> Child {
     if late {
         process.set_error("the fork took too long".to_owned());
     }
-    let goes_on =
-        !late && state::last_manager().is_some_and(|manager| service::take_over(process, manager, copying));
+    let verdict = match state::last_manager().filter(|_| !late) {
+        Some(manager) => service::take_over(process, manager, copying),
+        None => Verdict::Denied,
+    };
     close(copying);
-    if goes_on { Child::GoesOn } else { Child::Failed }
+    if let Some(OnTrial { trial, mask }) = ON_TRIAL.take() {
+        // A child that came late says so where it needs what it has not.
+        let stays = verdict == Verdict::GoesOn || late;
+        let given = trial.give(if stays { Verdict::GoesOn } else { verdict });
+        if !given || !stays {
+            sys::exit_group(0);
+        }
+        sys::set_mask(mask);
+    } else if verdict != Verdict::GoesOn && !late {
+        service::report_failure(process);
+    }
+    if verdict == Verdict::GoesOn { Child::GoesOn } else { Child::Failed }
 }
 
 /// Closes what the program's file table has of a copy.

@@ -1,4 +1,4 @@
-//! Forks that fail rather than be made without a copy (`--fork fail`).
+//! Forks that fail: rather than be made without a copy (`--fork fail`), or since the child would lack memory.
 //!
 //! What is known before is refused before: there is no child at all. The rest is found by libc's own hook,
 //! when nothing can keep libc from making the child any more. That child has nothing of managed memory, and
@@ -9,6 +9,7 @@
 //! Synchronization: an atomic, so that one line says why; all else is the forking thread's.
 
 use crate::base::config::Fork;
+use crate::base::said;
 use crate::base::state;
 use crate::base::stderr;
 use crate::base::sys;
@@ -37,6 +38,9 @@ impl Refusal {
     }
 }
 
+/// Memory that something uses, or that cannot be written back.
+pub const STAYS_MANAGED: Refusal = Refusal::for_now("something of it does not go back to the kernel");
+
 /// The call that this thread is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
@@ -63,23 +67,36 @@ pub fn is_wanted() -> bool {
         && state::alive().is_some()
 }
 
-/// Says why a fork fails, once, also with `--quiet`: nobody would find out otherwise.
-fn say(refusal: Refusal) {
+/// Says why a fork fails, once, also with `--quiet`: nobody would find out otherwise. Gives the errno.
+pub fn say(refusal: Refusal) -> c_int {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::AcqRel) {
         let Refusal { why, .. } = refusal;
         let text = "elbowroom: fork fails, since its child cannot have a copy of managed memory";
         stderr::write(format!("{text}: {why}\n").as_bytes());
     }
+    refusal.errno
+}
+
+/// Says, once, why the memory of a process goes to the kernel when it forks.
+pub fn say_by_kernel(refusal: Refusal) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::AcqRel) {
+        let Refusal { why, .. } = refusal;
+        let what = "a forked child cannot have a copy of managed memory, which goes to the kernel";
+        said::say(format_args!("{what}: {why}"));
+    }
+}
+
+/// Whether this thread is in fork, and can be told what comes of it.
+pub fn is_in_fork() -> bool {
+    CALL.get() == Call::Fork
 }
 
 /// `Some`: a fork that none of libc's hooks sees fails with this errno, since its child cannot have a copy.
 pub fn without_hooks() -> Option<c_int> {
     let refusal = Refusal::for_good("_Fork, or clone without CLONE_VM, was called instead of fork");
-    is_wanted().then(|| {
-        say(refusal);
-        refusal.errno
-    })
+    is_wanted().then(|| say(refusal))
 }
 
 /// In the hook before a fork, last of all: it is not to be made. `false`: its caller cannot be told.
@@ -100,8 +117,7 @@ pub fn is_refused() -> bool {
 /// fork(2), which fails if there is something now that does not let it have a copy, or the hook says so.
 pub fn fork(now: Option<Refusal>, real: impl FnOnce() -> c_int) -> c_int {
     if let Some(refusal) = now {
-        say(refusal);
-        return sys::fail(refusal.errno);
+        return sys::fail(say(refusal));
     }
     // A signal handler may fork in the middle of a fork.
     let before = CALL.replace(Call::Fork);
@@ -117,7 +133,7 @@ pub fn fork(now: Option<Refusal>, real: impl FnOnce() -> c_int) -> c_int {
 }
 
 /// Waits until the child has gone: its end, or another thread that waits for children, is all it can meet.
-fn reap(pid: c_int) {
+pub fn reap(pid: c_int) {
     let none = std::ptr::null_mut::<c_int>();
     let wait = || {
         // SAFETY: null pointers, which the call takes, and integers.
