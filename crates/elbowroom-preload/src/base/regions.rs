@@ -116,8 +116,25 @@ fn first_place() -> usize {
     WANTED + (random as usize % PLACES) * PAGE
 }
 
+/// Bytes that got rights by [`commit`].
+static COMMITTED: AtomicUsize = AtomicUsize::new(0);
+
+/// How much of the reserve can be stored to, in bytes.
+pub fn committed_bytes() -> u64 {
+    COMMITTED.load(Ordering::Acquire) as u64
+}
+
 /// Gives a range of the reserve rights to read and write; `false` if the kernel has no memory for that.
 pub fn commit(range: &Range<usize>) -> bool {
+    let committed = commit_again(range);
+    if committed {
+        COMMITTED.fetch_add(range.len(), Ordering::AcqRel);
+    }
+    committed
+}
+
+/// As [`commit`], for a range that may have the rights, and was counted then.
+pub fn commit_again(range: &Range<usize>) -> bool {
     let rights = libc::c_long::from(libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: the callers pass what they took from a region, which nobody else uses.
     unsafe { libc::syscall(libc::SYS_mprotect, range.start, range.len(), rights) == 0 }

@@ -8,12 +8,18 @@
 //! Synchronization: atomics.
 
 use crate::agent::map::{Counted, managed_bytes};
+use crate::base::reserve;
 use crate::base::state;
 use crate::base::sys::{self, PAGE};
 use libc::{c_int, c_void, size_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Bytes of a window for each byte that describes it. (What is beside that is measured with the first one.)
+const WINDOW_PER_TABLE: usize = 1 << 14;
+/// What libc's allocator and the loader have because of the libraries, and the kernel counts: an arena for each
+/// of several threads, and what the libraries need. Measured: 1 to 2 MiB.
+const OTHERS_BYTES: u64 = 1792 << 10;
 /// More than /proc/self/status has before the lines that are looked for.
 const STATUS_BYTES: usize = 2048;
 
@@ -48,18 +54,29 @@ fn line(status: &[u8], name: &[u8]) -> Option<u64> {
     text.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// What windows take, with what describes them.
 fn windows() -> u64 {
-    state::last_manager().map_or(0, |manager| manager.windows().windows().map(|w| w.len() as u64).sum())
+    let with_table = |window: std::ops::Range<usize>| (window.len() + window.len() / WINDOW_PER_TABLE) as u64;
+    state::last_manager().map_or(0, |manager| manager.windows().windows().map(with_table).sum())
 }
 
-/// A manager was started: what the kernel counts more than before is ours.
+/// What the library has taken of its reserve, which the kernel counts as data from then on.
+fn committed(counted: Counted) -> u64 {
+    match counted {
+        Counted::All => 0,
+        Counted::Data => reserve::committed_bytes(),
+    }
+}
+
+/// A manager was started, and has mapped something: what the kernel counts more than before is ours.
 pub fn manager_started(before: Kernels) {
     let now = Kernels::now();
     let data = data_of_libraries();
     for (counted, libraries) in [(Counted::All, 0), (Counted::Data, data)] {
         if let (Some(before), Some(now)) = (before.of(counted), now.of(counted)) {
-            let more = now.saturating_sub(before).saturating_sub(windows());
-            of(counted).store(more + libraries, Ordering::Release);
+            let more = now.saturating_sub(before) + libraries;
+            let ours = more.saturating_sub(windows() + committed(counted));
+            of(counted).store(ours, Ordering::Release);
         }
     }
 }
@@ -67,7 +84,7 @@ pub fn manager_started(before: Kernels) {
 /// What the program uses; `None`: that cannot be known.
 pub fn used(counted: Counted) -> Option<u64> {
     let kernels = Kernels::now().of(counted)?;
-    let ours = windows() + of(counted).load(Ordering::Acquire);
+    let ours = windows() + committed(counted) + OTHERS_BYTES + of(counted).load(Ordering::Acquire);
     Some(kernels.saturating_sub(ours) + managed_bytes(counted)?)
 }
 

@@ -45,11 +45,18 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
         return sys::map_failed(libc::ENOMEM);
     }
     let mapped = match map::map(process, args) {
-        Mapped::NeedsManager => match start(process) {
-            // What can be managed is known better by now: there may be no place for swap.
-            Ok(()) => map::map(process, args),
-            Err(reason) => Mapped::Answered(map::by_kernel(process, args, reason)),
-        },
+        Mapped::NeedsManager => {
+            let before = Kernels::now();
+            match start(process) {
+                // What can be managed is known better by now: there may be no place for swap.
+                Ok(()) => {
+                    let mapped = map::map(process, args);
+                    address_use::manager_started(before);
+                    mapped
+                }
+                Err(reason) => Mapped::Answered(map::by_kernel(process, args, reason)),
+            }
+        }
         mapped => mapped,
     };
     match mapped {
@@ -74,8 +81,5 @@ fn start(process: &'static Process) -> Result<(), Option<Reason>> {
     if !limits::make_room() {
         return Err(Some(Reason::AddressSpaceLimit));
     }
-    let before = Kernels::now();
-    let started = service::manager(process).map(drop).ok_or(None);
-    address_use::manager_started(before);
-    started
+    service::manager(process).map(drop).ok_or(None)
 }

@@ -23,7 +23,7 @@ mod heap;
 mod lent;
 mod stacks;
 
-pub use super::regions::{place_beside, touches};
+pub use super::regions::{committed_bytes, place_beside, touches};
 pub use buffers::{BOUNCE_BYTES, Buffer};
 pub use heap::Heap;
 pub use stacks::{at_thread_exit, create_thread, kept_by_libc};

@@ -14,12 +14,12 @@
 //! this process with the id.
 
 use crate::base::real;
-use crate::base::regions::{commit, reserve};
+use crate::base::regions::{commit, commit_again, reserve};
 use crate::base::state::{self, STARTING};
 use crate::base::sys::{self, PAGE};
 use libc::{c_int, c_long, c_void};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// More than a manager and its service threads have. Who finds none free gets a stack from libc.
 const SLOTS: usize = 128;
@@ -32,6 +32,8 @@ const NOBODY: u32 = 0;
 const BEING_MADE: u32 = u32::MAX;
 
 static OWNERS: [AtomicU32; SLOTS] = [const { AtomicU32::new(NOBODY) }; SLOTS];
+/// Slots that have had a thread.
+static WAS_USED: [AtomicBool; SLOTS] = [const { AtomicBool::new(false) }; SLOTS];
 /// Where the first slot begins; 0: there are none.
 static AREA: AtomicUsize = AtomicUsize::new(0);
 static SLOT_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -155,9 +157,14 @@ unsafe fn create_on(
     let base = AREA.load(Ordering::Acquire) + slot * slot_bytes;
     // The lowest page stays without rights.
     let stack = base + PAGE..base + slot_bytes;
-    if !commit(&stack) {
+    let committed = match WAS_USED[slot].load(Ordering::Acquire) {
+        true => commit_again(&stack),
+        false => commit(&stack),
+    };
+    if !committed {
         return None;
     }
+    WAS_USED[slot].store(true, Ordering::Release);
     let first = stack.start as *mut First;
     // SAFETY: the slot's memory is ours; a stack grows down, so its low end is used last.
     unsafe { first.write(First { start, argument, slot }) };
