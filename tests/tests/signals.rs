@@ -1,5 +1,5 @@
-//! Signals that a program sets by raw system calls: they mean what they mean to the kernel, whenever they were
-//! set.
+//! Signals that a program sets by raw system calls: they mean what they mean to the kernel, whenever they
+//! were set.
 
 use elbowroom_tests::{Command, Variant, behaviour, program};
 

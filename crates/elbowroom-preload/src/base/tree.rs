@@ -5,8 +5,8 @@
 //! is in memory that all of them share; a program that is executed starts its own. There, too, is noted what
 //! they execute that cannot be managed, so that it is said once.
 //!
-//! A fork that copies the manager is on trial until the child has it: the child says what came of it in one of
-//! [`TRIALS`] words, and its parent waits for that before anything of the program's runs in the child.
+//! A fork that copies the manager is on trial until the child has it: the child says what came of it in one
+//! of [`TRIALS`] words, and its parent waits for that before anything of the program's runs in the child.
 //!
 //! Synchronization: atomics. A trial's word is set to a verdict by one of the two, whoever is first.
 

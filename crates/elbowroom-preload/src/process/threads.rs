@@ -2,7 +2,8 @@
 //!
 //! When a thread ends, the kernel stores to memory: to the robust mutexes that the thread holds, and to the
 //! word that tells of its end (CLONE_CHILD_CLEARTID). It serves no userfault then: a store to a page that is
-//! not there is left out, and whoever waits for it waits for ever. So such memory becomes the kernel's before:
+//! not there is left out, and whoever waits for it waits for ever. So such memory becomes the kernel's
+//! before:
 //! * where libc keeps a thread's words, if the program gives the stack: when the thread is made;
 //! * the word that clone(2) is given: before it;
 //! * held robust mutexes, which are few: when the thread ends, in a destructor of thread-specific data. Those

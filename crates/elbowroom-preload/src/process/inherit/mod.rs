@@ -95,8 +95,8 @@ pub fn begin(process: &Process) -> Way {
     }
 }
 
-/// fork(2). Where there cannot be a copy it fails, or the kernel makes it, as the options say. If that is found
-/// out only in the child, that child is none, and another one is made, or not.
+/// fork(2). Where there cannot be a copy it fails, or the kernel makes it, as the options say. If that is
+/// found out only in the child, that child is none, and another one is made, or not.
 pub fn fork(real: impl Fn() -> c_int) -> c_int {
     let now = state::alive().filter(|_| refuse::is_wanted()).and_then(|(_, manager)| obstacle(manager));
     let pid = refuse::fork(now, &real);

@@ -15,9 +15,9 @@
 //! A runtime may set the mask by raw calls, of which we learn nothing: Go has libc make a thread while all
 //! signals are blocked, and unblocks them in the thread by itself. Two witnesses tell of that. The kernel's
 //! mask lacks a signal that the program blocked together with those that are virtual (the set is in
-//! [`BESIDE`]); or the handlers that block some were left by a jump that is not libc's ([`witness`]). Then the
-//! kernel's mask is all there is. In doubt a signal counts as not blocked: its handler is called where the
-//! kernel would have killed.
+//! [`BESIDE`]); or the handlers that block some were left by a jump that is not libc's ([`witness`]). Then
+//! the kernel's mask is all there is. In doubt a signal counts as not blocked: its handler is called where
+//! the kernel would have killed.
 //!
 //! Synchronization: values of one thread, which its handlers restore.
 
@@ -216,8 +216,8 @@ fn kernel(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     if r == 0 { Ok(before) } else { Err(errno) }
 }
 
-/// Calls a handler that blocks `more` of them while it runs, in a thread that has blocked `before` of them. It
-/// sees them in its context as well, and may change there what is blocked after it.
+/// Calls a handler that blocks `more` of them while it runs, in a thread that has blocked `before` of them.
+/// It sees them in its context as well, and may change there what is blocked after it.
 ///
 /// # Safety
 /// `context` is what the kernel gave our handler, and `before` what [`witness`] said of it.

@@ -1,8 +1,8 @@
 //! Handlers that call what was there before them.
 //!
-//! A handler that was installed by a raw call found ours there, and may pass signals on to it. Once ours stands
-//! in front of that handler, a signal goes from ours to it, and from it to ours again. The second time it means
-//! what the program had set before, and if that passes it on once more, the kernel's SIG_DFL.
+//! A handler that was installed by a raw call found ours there, and may pass signals on to it. Once ours
+//! stands in front of that handler, a signal goes from ours to it, and from it to ours again. The second time
+//! it means what the program had set before, and if that passes it on once more, the kernel's SIG_DFL.
 //!
 //! Synchronization: values of one thread. A handler that is left by a jump leaves its own behind.
 
@@ -51,8 +51,8 @@ impl Call {
     }
 }
 
-/// The depth of a call. If the kernel makes it, for another signal at the same place of the stack, its frame is
-/// not below that of the call that was left there.
+/// The depth of a call. If the kernel makes it, for another signal at the same place of the stack, its frame
+/// is not below that of the call that was left there.
 fn depth(innermost: Call, signal: c_int, context: usize, frame: usize) -> u32 {
     let same = (innermost.signal, innermost.context) == (signal, context);
     if same && frame < innermost.frame { innermost.depth + 1 } else { 0 }

@@ -21,9 +21,9 @@
 //! for signals that instructions raise.
 //!
 //! A handler may be installed by a raw call, in the place of ours. While it is there the kernel calls it, and
-//! what it saw there before, which it may call in turn, is ours: that means the program's disposition of then.
-//! It is looked for, and stood in front of, when a range is mapped, when the program changes the signal's
-//! disposition, and before abort(3). From then on the same handler may call ours from within ours
+//! what it saw there before, which it may call in turn, is ours: that means the program's disposition of
+//! then. It is looked for, and stood in front of, when a range is mapped, when the program changes the
+//! signal's disposition, and before abort(3). From then on the same handler may call ours from within ours
 //! (forward.rs).
 //!
 //! A child that shares our memory (vfork) has dispositions of its own, but not a table of its own: what it
