@@ -144,7 +144,7 @@ struct Created {
 
 impl Created {
     /// For a thread that the caller makes.
-    fn new(start: Start, argument: *mut c_void) -> *mut c_void {
+    fn leak(start: Start, argument: *mut c_void) -> *mut c_void {
         let mask = blocked::mask();
         alone(|| Box::into_raw(Box::new(Self { start, argument, mask })).cast())
     }
@@ -152,7 +152,7 @@ impl Created {
     /// In the thread, or where it was not made.
     ///
     /// # Safety
-    /// [`Created::new`] gave it, and this is the only call for it.
+    /// [`Created::leak`] gave it, and this is the only call for it.
     unsafe fn take(what: *mut c_void) -> Self {
         // SAFETY: the caller's promise.
         alone(|| *unsafe { Box::from_raw(what.cast::<Self>()) })
@@ -209,7 +209,7 @@ pub unsafe fn create(
     }
     // SAFETY: the caller's promise.
     unsafe { give_stack(attributes) };
-    let what = Created::new(start, argument);
+    let what = Created::leak(start, argument);
     // SAFETY: the caller's promise; the thread takes `what`.
     let r = unsafe { real::pthread_create(thread, attributes, run as *const c_void, what) };
     if r != 0 {
@@ -228,7 +228,7 @@ pub unsafe fn create_int(thread: *mut libc::pthread_t, start: Start, argument: *
         // SAFETY: the caller's promise.
         return unsafe { real::thrd_create(thread, start, argument) };
     }
-    let what = Created::new(start, argument);
+    let what = Created::leak(start, argument);
     // SAFETY: the caller's promise; the thread takes `what`.
     let r = unsafe { real::thrd_create(thread, run_int as *const c_void, what) };
     if r != 0 {

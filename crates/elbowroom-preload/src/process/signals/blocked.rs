@@ -192,7 +192,9 @@ pub fn change(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     if changed.is_ok() {
         BESIDE.set(beside_after);
     } else {
-        (OWN.set(own), BY_HANDLERS.set(by_handlers), BESIDE.set(beside_before));
+        OWN.set(own);
+        BY_HANDLERS.set(by_handlers);
+        BESIDE.set(beside_before);
     }
     changed.map(|before| before | blocked)
 }
@@ -242,7 +244,8 @@ pub unsafe fn during(more: u64, before: u64, context: *mut c_void, handler: impl
     let after = unsafe { *saved };
     BY_HANDLERS.set(after & SYNCHRONOUS & by_handlers);
     OWN.set(after & SYNCHRONOUS & !by_handlers);
-    (BESIDE.set(beside & after), FRAME.set(frame));
+    BESIDE.set(beside & after);
+    FRAME.set(frame);
     // SAFETY: as above.
     unsafe { *saved = after & !SYNCHRONOUS | after & waiting };
 }

@@ -67,8 +67,9 @@ struct Entry {
 }
 
 impl Entry {
-    const DEFAULT: Self =
-        Self { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0), mask: AtomicU64::new(0) };
+    const fn default() -> Self {
+        Self { handler: AtomicUsize::new(libc::SIG_DFL), flags: AtomicI32::new(0), mask: AtomicU64::new(0) }
+    }
 
     fn load(&self) -> Action {
         Action {
@@ -94,7 +95,8 @@ struct Slot {
 }
 
 static SLOTS: [Slot; SIGNALS] =
-    [const { Slot { lock: AtomicBool::new(false), set: Entry::DEFAULT, under: Entry::DEFAULT } }; SIGNALS];
+    [const { Slot { lock: AtomicBool::new(false), set: Entry::default(), under: Entry::default() } };
+        SIGNALS];
 
 /// A slot that the calling thread alone may change. All signals are blocked until it is dropped.
 pub struct Held {
