@@ -14,7 +14,7 @@ mod moves;
 use crate::arena::Arena;
 use crate::batch::Batch;
 use crate::layout::Layout;
-use crate::peek::Peek;
+use crate::peek::{Peek, is_resident};
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Uffd};
 use crate::way::Way;
 use crate::{Extent, PAGE_SIZE, WindowTable};
@@ -433,6 +433,11 @@ impl HostMmu {
     /// The same. EEXIST: something is; nothing is changed.
     pub fn rearm_free(&self, range: &Range<usize>) -> Result<(), RearmError> {
         self.layout.rearm_free(&self.uffd, range)
+    }
+
+    /// Whether there is a page at an address, as the kernel says just now.
+    pub fn is_resident(&self, addr: usize) -> bool {
+        is_resident(addr & !(PAGE_SIZE - 1))
     }
 
     /// Has a core dump have what is present of a range of a window.

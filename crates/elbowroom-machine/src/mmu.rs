@@ -126,6 +126,10 @@ pub trait Mmu: Send + Sync + 'static {
     /// The kernel's.
     fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno>;
 
+    /// Whether there is a page at an address, as far as the MMU can be asked. A page that an extent has there
+    /// may be missing: a system call that nobody saw has dropped it.
+    fn is_resident(&self, addr: usize) -> bool;
+
     /// Wakes whoever waits for a page of `range`; they fault again if it is not there.
     fn wake(&self, range: Range<usize>);
 
@@ -258,6 +262,10 @@ impl Mmu for HostMmu {
 
     same_in_both!();
 
+    fn is_resident(&self, addr: usize) -> bool {
+        self.is_resident(addr)
+    }
+
     fn give_way(&self) {
         self.give_way();
     }
@@ -328,6 +336,10 @@ impl Mmu for SoftMmu {
     const LATE_EVENTS: bool = false;
 
     same_in_both!();
+
+    fn is_resident(&self, _addr: usize) -> bool {
+        true
+    }
 
     fn give_way(&self) {
         // Nothing here has a lock that the program wants.

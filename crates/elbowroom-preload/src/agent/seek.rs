@@ -4,6 +4,7 @@
 
 use crate::agent::coherence;
 use crate::agent::flush::flush;
+use crate::agent::ranges::{hand_back, managed_range};
 use crate::agent::request::{self, Change, Flush, Op};
 use crate::agent::resize;
 use crate::base::state;
@@ -58,6 +59,9 @@ fn kind(request: u32) -> Kind {
     }
 }
 
+/// UFFDIO_REGISTER.
+const REGISTER: u32 = 0xc020_aa00;
+
 const FICLONE: u32 = 0x4004_9409;
 const FICLONERANGE: u32 = 0x4020_940d;
 
@@ -66,6 +70,11 @@ pub unsafe fn control(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_i
         // SAFETY: the program's own call.
         unsafe { libc::syscall(libc::SYS_ioctl, fd as c_long, request, argument) as c_int }
     };
+    if request as u32 == REGISTER
+        && let Err(errno) = give_up_registered(argument as usize)
+    {
+        return sys::fail(errno);
+    }
     let kind = kind(request as u32);
     if kind == Kind::Other || state::alive_with_files().is_none() {
         return call();
@@ -90,6 +99,21 @@ pub unsafe fn control(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_i
         sys::set_errno(kept);
     }
     r
+}
+
+/// The program registers a range with a userfaultfd of its own: it is the kernel's from now on.
+fn give_up_registered(argument: usize) -> Result<(), c_int> {
+    // struct uffdio_register begins with start and length.
+    let mut words = [0_u64; 2];
+    let len = size_of_val(&words);
+    if sys::copy_checked(argument, words.as_mut_ptr() as usize, len) != len {
+        return Ok(());
+    }
+    let [start, len] = words.map(|word| word as usize);
+    match managed_range(start, len) {
+        Some((process, _, range)) => hand_back(process, range),
+        None => Ok(()),
+    }
 }
 
 /// FICLONE and FICLONERANGE.

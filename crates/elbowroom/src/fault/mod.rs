@@ -25,6 +25,7 @@ mod needs;
 mod out_run;
 mod outcome;
 mod private;
+mod repeats;
 mod step;
 mod stores;
 mod swap_ahead;
@@ -40,7 +41,8 @@ use self::io::Io;
 use self::needs::{Got, Need};
 use self::outcome::{Driver, Ended, Verdict, Waited, Wakeup};
 pub(crate) use self::outcome::{Outcome, Reason};
-use crate::config::{DELAY, HAND_OVER_FAULTS, PINNED_BOUND};
+use self::repeats::{Repeated, Repeats};
+use crate::config::{DELAY, HAND_OVER_FAULTS, MOST_REPEATS, PINNED_BOUND};
 use crate::core::{Inbox, Job};
 use crate::object::FileObject;
 use crate::page::{Delayed, Parked, Ready};
@@ -78,6 +80,8 @@ pub(crate) struct Faults<P: Platform> {
     alias_looks: AtomicU32,
     /// It was said that memory is full.
     said_full: AtomicBool,
+    /// Faults that found their page mapped.
+    repeats: Mutex<Repeats>,
 }
 
 impl<P: Platform> Deref for Faults<P> {
@@ -97,6 +101,7 @@ impl<P: Platform> Faults<P> {
             resumed: AtomicU64::new(0),
             alias_looks: AtomicU32::new(0),
             said_full: AtomicBool::new(false),
+            repeats: writeback.locks.mutex(LockClass::Queue, Repeats::default()),
             writeback,
         }
     }
@@ -104,6 +109,24 @@ impl<P: Platform> Faults<P> {
     /// A folio that moves to and fro moves often between two calls of this.
     pub(crate) fn note_alias_look(&self) {
         self.alias_looks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is to be thought of a page that an extent has where a fault is: the first time the fault is late,
+    /// perhaps. If its thread faults there again, the kernel is asked.
+    fn repeated(&self, fault: &Parked) -> Repeated {
+        let event = &fault.event;
+        if !P::Mmu::LATE_EVENTS || event.present || event.thread == NO_THREAD || fault.waiter.is_some() {
+            return Repeated::No;
+        }
+        let (count, since) = self.repeats.lock().note(event.thread, event.addr, fault.since);
+        if count == 0 {
+            return Repeated::No;
+        }
+        if !self.mmu.is_resident(event.addr) {
+            return Repeated::Gone;
+        }
+        let late = count >= MOST_REPEATS && self.waited(since) > self.config.fault_bound;
+        if late { Repeated::ForEver } else { Repeated::No }
     }
 
     /// Has the handlers and the watchdog look at `stop`.

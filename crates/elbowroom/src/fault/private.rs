@@ -10,6 +10,7 @@ use super::Pass;
 use super::io::put_back;
 use super::out_run::{Bytes, OutRun};
 use super::outcome::{Outcome, Reason};
+use super::repeats::Repeated;
 use super::step::bus;
 use crate::config::{FRESH, RUN_ORDER};
 use crate::group::Frames;
@@ -72,6 +73,12 @@ impl<'a, P: Platform> Pass<'a, P> {
                 Outcome::Again
             } else if fault.event.write && folio.body().spaces() > 1 {
                 self.unshare(mm, vma, &mut folio, fault)
+            } else if let Some(step) = self.core.look_at_repeats(vma, &mut folio, page, fault) {
+                if vma.spec.object.is_some() && folio.body_mut().extent().is_home() {
+                    // The file's page is there again.
+                    self.core.take_own(mm, page, folio);
+                }
+                step
             } else {
                 let wanted = self.core.wanted_again(vma, &mut folio, page, fault);
                 if let Some(ahead) = ahead {
@@ -457,6 +464,31 @@ impl<P: Platform> Faults<P> {
             if order == folio.order { (first, folio.pages()) } else { (block, 1 << order) },
         );
         order
+    }
+
+    /// Takes a locked folio of the space's own home if its page is not where it was mapped, though the thread
+    /// of the fault was woken for it before: a system call that nobody saw has dropped it. Its page at home is
+    /// all zeros then.
+    fn look_at_repeats(
+        &self,
+        vma: &VmaGuard<'_>,
+        folio: &mut LockedFolio<'_>,
+        page: u64,
+        fault: &Parked,
+    ) -> Option<Outcome> {
+        let first = AnonPages::first_of(folio, page);
+        let extent = folio.body_mut().extent();
+        if !extent.is_mapped((first as usize) << PAGE_SHIFT, (page - first) as usize) {
+            return None;
+        }
+        match self.repeated(fault) {
+            Repeated::No => None,
+            Repeated::Gone => Some(match self.mmu.unmap(extent) {
+                Err(UnmapError::Busy) => Outcome::Wait(Reason::Pinned),
+                _ => Outcome::Again,
+            }),
+            Repeated::ForEver => Some(self.end_repeats(vma, fault)),
+        }
     }
 
     /// Maps a locked folio of the space's own, as far as the mapping has it.

@@ -3,6 +3,7 @@
 use super::Faults;
 use super::needs::Need;
 use super::outcome::{Outcome, Reason, Wakeup};
+use super::repeats::Repeated;
 use super::{NO_THREAD, Pass};
 use crate::config::{
     ALIAS_MOVES, DELAY, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS, UPTODATE_TRIES, UPTODATE_YIELDS,
@@ -428,6 +429,18 @@ impl<P: Platform> Faults<P> {
                 Err(UnmapError::Lost) => return self.give_up_lost(folio),
             }
         }
+        if folio.body_mut().extent().is_mapped(base, page) {
+            match self.repeated(fault) {
+                Repeated::No => {}
+                // A system call that nobody saw has dropped it.
+                Repeated::Gone => match self.mmu.unmap(folio.body_mut().extent()) {
+                    Ok(()) => return Outcome::Again,
+                    Err(UnmapError::Busy) => return Outcome::Wait(Reason::Pinned),
+                    Err(UnmapError::Lost) => return self.give_up_lost(folio),
+                },
+                Repeated::ForEver => return self.end_repeats(vma, fault),
+            }
+        }
         let first = write && !object.is_memory() && self.mark_dirty(object, folio, page);
         let stored = if first && !loads_first {
             self.guess_stores(vma, object, folio, page, fault.event.thread)
@@ -458,6 +471,16 @@ impl<P: Platform> Faults<P> {
             folio.state.set(Flag::Referenced);
         }
         self.mapped(mapped, pause, present && !write)
+    }
+
+    /// A fault that was answered again and again, and comes again, though its page is there.
+    #[cold]
+    pub(super) fn end_repeats(&self, vma: &VmaGuard<'_>, fault: &Parked) -> Outcome {
+        self.report_overdue(fault, "a page that is there");
+        let step = self.refuse(fault.event.addr, bus(vma), || true);
+        let page = fault.event.addr & !(PAGE_SIZE - 1);
+        self.note_refused(page..page + PAGE_SIZE);
+        step
     }
 
     /// Pages of a locked folio are no longer where they were mapped, and its dirty pages cannot be written

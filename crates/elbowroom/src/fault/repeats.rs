@@ -1,0 +1,85 @@
+//! Faults that find their page mapped. Plain data.
+//!
+//! Such a fault is late, as a rule: somebody has mapped the page since the kernel spoke of the fault, and its
+//! thread goes on when it is woken. If the thread faults at the page again, either the page was taken out
+//! and brought back meanwhile, or it is not where it is thought to be.
+
+use elbowroom_sync::time::Instant;
+use std::collections::HashMap;
+
+/// How many threads are remembered, so that there is a bound.
+const MOST: usize = 1024;
+
+/// What is to be thought of such a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeated {
+    /// Nothing yet.
+    No,
+    /// The page is not there.
+    Gone,
+    /// It is there, and the thread faults again and again all the same.
+    ForEver,
+}
+
+struct Answered {
+    addr: usize,
+    /// When the thread was last told to go on.
+    when: Instant,
+    /// When it was first.
+    since: Instant,
+    count: u64,
+}
+
+/// Which thread was told to go on at which page, and how often.
+#[derive(Default)]
+pub(super) struct Repeats(HashMap<u32, Answered>);
+
+impl Repeats {
+    /// Notes that the fault of a thread at `addr`, whose event was read at `read` or later, finds its page
+    /// mapped. Tells how often its thread was told to go on there before that, and since when.
+    pub(super) fn note(&mut self, thread: u32, addr: usize, read: Instant) -> (u64, Instant) {
+        let now = Instant::now();
+        if let Some(answered) = self.0.get_mut(&thread)
+            && answered.addr == addr
+        {
+            // One that was read before the last answer says nothing about it.
+            if read > answered.when {
+                answered.count += 1;
+                answered.when = now;
+            }
+            return (answered.count, answered.since);
+        }
+        // Any: with more threads at once it is found out later, at one of the next times.
+        if self.0.len() >= MOST
+            && let Some(other) = self.0.keys().next().copied()
+        {
+            self.0.remove(&other);
+        }
+        self.0.insert(thread, Answered { addr, when: now, since: now, count: 0 });
+        (0, now)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 0x7000;
+
+    #[test]
+    fn answers_to_one_thread_at_one_page_are_counted() {
+        let (mut repeats, early) = (Repeats::default(), Instant::now());
+        assert_eq!(repeats.note(1, PAGE, early).0, 0);
+        assert_eq!(repeats.note(1, PAGE, early).0, 0, "it was read before the answer");
+        assert_eq!(repeats.note(2, PAGE, Instant::now()).0, 0, "another thread");
+        let (first, since) = repeats.note(1, PAGE, Instant::now());
+        let (second, same) = repeats.note(1, PAGE, Instant::now());
+        assert_eq!((first, second, since), (1, 2, same));
+        assert_eq!(repeats.note(1, 2 * PAGE, Instant::now()).0, 0, "another page");
+        assert_eq!(repeats.note(1, PAGE, Instant::now()).0, 0, "a page in between");
+        for thread in 0..3 * MOST as u32 {
+            repeats.note(thread, PAGE, Instant::now());
+            assert!(repeats.0.len() <= MOST);
+        }
+    }
+}
