@@ -128,7 +128,8 @@ fn what_a_core_dump_does_not_have_is_said() {
     assert!(right > 0 && right < 40 * WORDS_OF_MIB, "{right}: {stderr}");
     assert!(stderr.contains(" MiB of managed memory are out and not in the core dump"), "{stderr}");
     let Dumped { stderr, right, core_bytes, .. } = run("none");
-    assert_eq!((stderr.as_str(), right), ("", 0));
+    // A word of the program's that is 0 is found where the dump has nothing.
+    assert!(stderr.is_empty() && right <= 1, "{right}: {stderr}");
     assert!(core_bytes > 0);
     // No dump, no line.
     let Dumped { stderr, core_bytes, .. } = dumped(&["--memory", "16M", "--swap", "200M"], "0", 48, "abort");
