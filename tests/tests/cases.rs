@@ -16,6 +16,8 @@ const SETTINGS: [&str; 6] = [
     "--memory 32M --io threads --swap-encrypt --swap 1G",
     "--memory 32M --fork kernel --swap 1G",
 ];
+/// Those in which pages are moved.
+const MOVING: [&str; 5] = [SETTINGS[0], SETTINGS[1], SETTINGS[2], SETTINGS[4], SETTINGS[5]];
 /// Less memory than the case has.
 const FULL: [&str; 1] = ["--memory 16M --swap 64M"];
 /// Longer than any case takes: some wait for 30 s by design.
@@ -81,27 +83,18 @@ cases! {
     wipe_and_dont_fork: "wipe-and-dont-fork" [];
     raw_dontneed_in_memory: "raw-dontneed-in-memory" [];
     raw_dontneed_private_file: "raw-dontneed-private-file" ["0"];
-    raw_dontneed_out: "raw-dontneed-out" ["0", "x"];
     cached_block: "cached-block" [];
     robust_mutex: "robust-mutex" [];
     clear_tid: "clear-tid" [];
     own_userfaultfd: "own-userfaultfd" [];
     grows_down: "grows-down" [];
-    rlimit_data_later: "rlimit-data-later" [];
-    sealed: "sealed" [];
 }
 
 #[test]
 fn uring_fixed_buffer() {
     if require_file(Path::new("/usr/include/liburing.h"), "liburing-dev").is_some() {
-        same(&case("uring-fixed-buffer", &["-luring"]), &[], &SETTINGS, 1);
-    }
-}
-
-#[test]
-fn go_net() {
-    if let Some(program) = go("go-net") {
-        same(&program, &[], &SETTINGS, 1);
+        // With --mmu copy memory that a device writes to late can be given another frame (docs/limits.md).
+        same(&case("uring-fixed-buffer", &["-luring"]), &[], &MOVING, 1);
     }
 }
 
@@ -109,6 +102,20 @@ fn go_net() {
 fn go_recovers() {
     if let Some(program) = go("go-recovers") {
         same(&program, &[], &SETTINGS, 4);
+    }
+}
+
+/// As many MiB as under the kernel, but for what the heap of the program itself takes of the last one.
+#[test]
+fn rlimit_data_later() {
+    let program = case("rlimit-data-later", &[]);
+    let scratch = Scratch::new();
+    for setting in SETTINGS {
+        let options: Vec<&str> = setting.split(' ').collect();
+        let run = Command::new(&program).variant(Variant::bare()).run_options(&options);
+        let ended = ended(run, scratch.path());
+        let mapped = [97, 98, 99].iter().any(|mib| ended.contains(&format!(": {mib} MiB mapped")));
+        assert!(mapped, "{setting}: {ended}");
     }
 }
 

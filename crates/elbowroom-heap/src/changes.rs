@@ -1,5 +1,6 @@
-//! Whether the program has changed the mapping of a block (rights, guards, holes, locks, advice for forks), as
-//! the other library tells, which stands before the calls that do. Such a block is not kept when it is freed.
+//! Whether the program has changed the mapping of a block (rights, guards, holes, locks, advice for forks),
+//! as the other library tells, which stands before the calls that do. Such a block is not kept when it is
+//! freed.
 //!
 //! What is changed by calls that nobody stands before (`syscall(2)`) is not known.
 //!

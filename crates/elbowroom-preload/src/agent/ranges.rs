@@ -388,8 +388,8 @@ pub unsafe fn unlock_all() -> c_int {
 }
 
 /// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has
-/// the descriptors of its parent, and inherits the kernel's mappings, not ours. `false`: some of it does not go
-/// back, and a child would not have it.
+/// the descriptors of its parent, and inherits the kernel's mappings, not ours. `false`: some of it does not
+/// go back, and a child would not have it.
 pub fn hand_back_shared() -> bool {
     let Some((process, manager)) = state::alive() else { return true };
     let private = state::options().is_some_and(|options| options.swap_bytes > 0);

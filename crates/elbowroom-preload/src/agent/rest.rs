@@ -58,8 +58,8 @@ pub fn until_over(manager: &Manager, rest: &Rest) {
 }
 
 impl Rest {
-    /// The fork was made, or is not to be. What the rest owns are descriptors of the service threads' table, so
-    /// the service thread that waits is the last to have it: the caller's share goes before that is woken.
+    /// The fork was made, or is not to be. What the rest owns are descriptors of the service threads' table,
+    /// so the service thread that waits is the last to have it: the caller's share goes before that is woken.
     pub fn end(self: Arc<Self>) {
         let over = self.over.clone();
         drop(self);

@@ -103,8 +103,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
     std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body).map(drop)
 }
 
-/// A thread of ours could not be started. (A child's copy of the parent's word says nothing else: a parent that
-/// forks has all of its threads.)
+/// A thread of ours could not be started. (A child's copy of the parent's word says nothing else: a parent
+/// that forks has all of its threads.)
 static LACKS_THREADS: AtomicBool = AtomicBool::new(false);
 
 fn no_thread(process: &Process, error: &std::io::Error) {

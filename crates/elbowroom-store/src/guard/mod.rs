@@ -11,9 +11,9 @@
 //!   file open. Whether one has it already is asked when the watch begins ([`Others::look`]).
 //!
 //! To look at all processes takes milliseconds, so what was found is used again if a file is mapped soon
-//! after it was unmapped. Until then the kernel only tells of opens, for which nobody waits (`Opens`). With the
-//! answer it is known up to which number processes were looked at: who was made since, and may have inherited
-//! the file, is looked at alone.
+//! after it was unmapped. Until then the kernel only tells of opens, for which nobody waits (`Opens`). With
+//! the answer it is known up to which number processes were looked at: who was made since, and may have
+//! inherited the file, is looked at alone.
 //!
 //! Whoever comes waits until the file was handed back to the kernel, and then finds everything as without us.
 //! What has no guard is not managed, unless the user says that the files are his alone.

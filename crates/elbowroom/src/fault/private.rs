@@ -467,8 +467,8 @@ impl<P: Platform> Faults<P> {
     }
 
     /// Takes a locked folio of the space's own home if its page is not where it was mapped, though the thread
-    /// of the fault was woken for it before: a system call that nobody saw has dropped it. Its page at home is
-    /// all zeros then.
+    /// of the fault was woken for it before: a system call that nobody saw has dropped it. Its page at home
+    /// is all zeros then.
     fn look_at_repeats(
         &self,
         vma: &VmaGuard<'_>,
