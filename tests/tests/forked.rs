@@ -177,7 +177,7 @@ fn children_of_clone(variant: Variant) {
     let outcome = run(variant, "cloned", "256M", "copy", &[]).success();
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
 }
-behaviour!(children_of_clone: m16, copy, heap_all);
+behaviour!(children_of_clone: m16, m64, copy);
 
 fn children_of_a_server(variant: Variant) {
     forked(variant, "prefork", "256M", &[]);
