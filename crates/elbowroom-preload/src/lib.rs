@@ -18,8 +18,8 @@
 //! * vmsplice and the send family: a zero-copy send must not take pages that move (agent/lend.rs).
 //! * _exit, abort, the exec family, posix_spawn, system, popen, clone, vfork, _Fork; exit, quick_exit and
 //!   fork by libc's own hooks: dirty pages are written back first. fork itself, so that it can fail.
-//! * sigaction and relatives, the signal mask, longjmp and pthread_create: see [`signals`].
-//! * getrlimit, setrlimit, prlimit: see [`limits`].
+//! * sigaction and relatives, the signal mask, longjmp and pthread_create: see [`process::signals`].
+//! * getrlimit, setrlimit, prlimit: see [`process::limits`].
 //! * pthread_create and __cxa_thread_atexit_impl, for the library's own threads: see [`reserve`]; and with
 //!   thrd_create for those of the program: see [`threads`].
 //!

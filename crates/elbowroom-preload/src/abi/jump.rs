@@ -84,7 +84,8 @@ macro_rules! export_lists {
 }
 
 /// dprintf and relatives have any number of arguments, so what stands before them saves the argument
-/// registers, calls [`before_print`], and jumps to libc's function with everything as it was.
+/// registers, calls [`before_print`](crate::agent::stdio::before_print), and jumps to libc's function with
+/// everything as it was.
 macro_rules! export_print {
     ($($name:ident = $before:ident: $real:literal;)*) => {
         $(

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The heap of a program that has no manager (yet).
-const INITIAL_HEAP_BYTES: usize = 1 << 20;
+pub const INITIAL_HEAP_BYTES: usize = 1 << 20;
 /// The heap of a manager: this, and a part of the budget. What it needs beyond that is reserved later.
 pub const HEAP_BYTES: usize = 64 << 20;
 /// Rights are given to so many bytes at a time.

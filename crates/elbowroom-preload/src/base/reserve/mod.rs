@@ -9,7 +9,7 @@
 //! * a few buffers for transfers ([`buffers`]), used by the program's own threads.
 //!
 //! What is reserved has no memory and no rights until it is used, but it counts against RLIMIT_AS:
-//! [`INITIAL_HEAP_BYTES`] in every program, the rest once the manager starts. Without room for it, the
+//! [`heap::INITIAL_HEAP_BYTES`] in every program, the rest once the manager starts. Without room for it, the
 //! library asks the kernel for each thing, as any program does.
 //!
 //! A forked child has a copy of the heap, which it goes on using if it is complete; it has none of the
