@@ -57,7 +57,7 @@ fn the_summary_outlives_descriptor_2() {
 fn gnu_programs_have_a_summary() {
     let scratch = Scratch::new();
     let file = scratch.file("lines");
-    let lines: String = (0..300_000).map(|n| format!("{}\n", n * 7919 % 1_000_003)).collect();
+    let lines: String = (0..300_000_u64).map(|n| format!("{}\n", n * 7919 % 1_000_003)).collect();
     std::fs::write(&file, lines).expect("a scratch file can be written");
     for (command, managed) in
         [(vec!["sort", "-n", &file], true), (vec!["wc", &file], false), (vec!["ls", "/"], false)]
