@@ -120,9 +120,12 @@ static void limited(size_t bytes, bool first)
     int status;
     SYS(waitpid(child, &status, 0));
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %#x", status);
-    /* Whoever reports about the program at its end has limits of its own. */
+    printf("ok\n");
+    fflush(stdout);
+    /* The library's report about the program at its end has limits of its own. */
     limit.rlim_cur = 0;
     SYS(setrlimit(RLIMIT_FSIZE, &limit));
+    exit(0);
 }
 
 static void allocator(size_t bytes)
