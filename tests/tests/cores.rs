@@ -153,7 +153,19 @@ fn gdb_reads_what_is_out_after_a_call() {
     let scratch = Scratch::new();
     let core = scratch.file("core");
     let debugged = Command::new(gdb)
-        .args(["-p", &pid, "-batch", "-ex", &a, "-ex", "print ((int (*)())elbowroom_core)()", "-ex", &a, "-ex", &b])
+        .args([
+            "-p",
+            &pid,
+            "-batch",
+            "-ex",
+            &a,
+            "-ex",
+            "print ((int (*)())elbowroom_core)()",
+            "-ex",
+            &a,
+            "-ex",
+            &b,
+        ])
         .args(["-ex", &format!("gcore {core}")])
         .stdin(Stdio::null())
         .output()

@@ -322,7 +322,12 @@ mod tests {
     fn what_went_out_is_said_if_anything_did() {
         let left = Counts::new();
         let report = |pswpout| Report {
-            stats: Stats { pswpout, pswpin: pswpout / 2, swap_written_bytes: 16 * pswpout, ..Stats::default() },
+            stats: Stats {
+                pswpout,
+                pswpin: pswpout / 2,
+                swap_written_bytes: 16 * pswpout,
+                ..Stats::default()
+            },
             locks: LockUse::default(),
             forked_unmanaged: 0,
             left_to_kernel: of(&left),
