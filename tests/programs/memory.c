@@ -95,8 +95,9 @@ static void limited(size_t bytes, bool first)
     static const rlim_t most = 8 * MIB;
     struct sigaction action = {.sa_handler = count_xfsz};
     SYS(sigaction(SIGXFSZ, &action, NULL));
+    void *before = map(MIB, PROT_READ | PROT_WRITE, 0);
     if (!first)
-        fill(map(MIB, PROT_READ | PROT_WRITE, 0), 0, MIB / 8, 1);
+        fill(before, 0, MIB / 8, 1);
     struct rlimit limit, after;
     SYS(getrlimit(RLIMIT_FSIZE, &limit));
     limit.rlim_cur = most;
@@ -120,6 +121,7 @@ static void limited(size_t bytes, bool first)
     int status;
     SYS(waitpid(child, &status, 0));
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %#x", status);
+    SYS(munmap(before, MIB));
     printf("ok\n");
     fflush(stdout);
     /* The library's report about the program at its end has limits of its own. */

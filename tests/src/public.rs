@@ -69,6 +69,8 @@ pub struct Program {
     pub second: Second,
     /// Whether something must have been managed.
     pub maps: bool,
+    /// Words of the line that Elbowroom says of it. It must say this line, and no other.
+    pub said: Option<&'static str>,
 }
 
 impl Program {
@@ -82,6 +84,7 @@ impl Program {
         under: Under::Both,
         second: Second::Managed,
         maps: true,
+        said: None,
     };
 
     /// Runs it plainly and in its variants.
@@ -148,10 +151,14 @@ impl Program {
         std::fs::create_dir(&stats).expect("a directory can be made");
         let managed = under(variant, &stats);
         let other = if self.second == Second::Plain { "" } else { &managed };
-        let run = self.bash(&work, &script_of(&managed, other, self.script)).run();
+        let mut run = self.bash(&work, &script_of(&managed, other, self.script)).run();
+        let said = match self.said {
+            Some(words) if !managed.is_empty() => take_lines(&mut run.stderr, words) > 0,
+            _ => true,
+        };
         let check = self.bash(&work, &script_of("", "", self.check)).run();
         std::fs::remove_dir_all(&work).expect("a directory can be removed");
-        Seen { run, check, faults: faults(&stats) }
+        Seen { run, check, faults: faults(&stats), said }
     }
 
     fn describe_differences(&self, plain: &Seen, seen: &Seen, variant: Variant, problems: &mut String) {
@@ -169,6 +176,9 @@ impl Program {
                 );
             }
         }
+        if !seen.said {
+            let _ = write!(problems, "\nElbowroom has not said {:?} under {}", self.said, variant.name);
+        }
         if self.maps && seen.faults == 0 {
             let _ = write!(problems, "\nElbowroom has served no fault under {}", variant.name);
         }
@@ -184,6 +194,16 @@ struct Seen {
     check: Outcome,
     /// Page faults that Elbowroom has served, in all its processes.
     faults: u64,
+    /// Whether Elbowroom has said what it must say.
+    said: bool,
+}
+
+/// Takes Elbowroom's lines with these words out of a text. How many they were.
+fn take_lines(text: &mut String, words: &str) -> usize {
+    let is_taken = |line: &&str| line.starts_with("elbowroom: ") && line.contains(words);
+    let taken = text.lines().filter(is_taken).count();
+    *text = text.split_inclusive('\n').filter(|line| !is_taken(line)).collect();
+    taken
 }
 
 /// The words before a command that put it under Elbowroom; each process has a statistics file of its own.

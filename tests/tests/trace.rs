@@ -213,7 +213,7 @@ fn what_cannot_be_written_is_said_first() {
     for (options, words) in [
         (vec!["--trace", &beyond], "--trace: "),
         (vec!["--trace", "/proc"], "is a directory"),
-        (vec!["--trace", &same, "--trace-buffer", "1"], "4 KiB to 1 GiB"),
+        (vec!["--trace", &same, "--trace-buffer", "1"], "4K to 1G"),
         (vec!["--trace-buffer", "1M"], "--trace <FILE>"),
     ] {
         let command = Command::new("echo").args(["started"]).variant(Variant::m16()).run_options(&options);

@@ -21,7 +21,7 @@ cc -g -c 1.c 2.c 3.c 4.c main.c
 "#;
 
 macro_rules! linker {
-    ($name:ident $linker:literal $command:literal $package:literal) => {
+    ($name:ident $linker:literal $command:literal $package:literal $said:expr) => {
         program! {
             /// The output is executed at once.
             $name {
@@ -36,15 +36,16 @@ macro_rules! linker {
                 ),
                 check: "objdump -d out | sha256sum; ./out; ./with",
                 maps: false,
+                said: $said,
             }
         }
     };
 }
 
-linker!(ld_bfd "bfd" "ld.bfd" "binutils");
-linker!(ld_gold "gold" "ld.gold" "binutils");
-linker!(lld "lld" "ld.lld" "lld");
-linker!(mold "mold" "mold" "mold");
+linker!(ld_bfd "bfd" "ld.bfd" "binutils" None);
+linker!(ld_gold "gold" "ld.gold" "binutils" None);
+linker!(lld "lld" "ld.lld" "lld" None);
+linker!(mold "mold" "mold" "mold" Some("the executable has an allocator of its own"));
 
 program! {
     /// The compiler maps its precompiled headers.

@@ -141,6 +141,7 @@ chmod -R u+w cache; rm -rf cache",
         script: "run ./m",
         check: "sha256sum data",
         maps: false,
+        said: Some("a Go program"),
     }
 }
 
@@ -168,6 +169,7 @@ export GOCACHE=$PWD/cache GOFLAGS=-mod=mod GO111MODULE=off; /usr/lib/go-1.19/bin
 chmod -R u+w cache; rm -rf cache",
         script: "for i in 1 2 3 4; do run ./m; done",
         maps: false,
+        said: Some("a Go program"),
     }
 }
 

@@ -218,6 +218,8 @@ fn map(process: &Process, manager: &Manager, space: &Space<Host>, wanted: &Wante
         match map_object(space, &wanted.args, wanted.writable, Some((object, origin))) {
             // Nobody mapped it for a moment, and it was closed.
             Err(Errno::STALE) => {}
+            // The file goes to the kernel at this moment.
+            Err(Errno::OPNOTSUPP) => return Err(MAPPED_BY_KERNEL),
             mapped => return at(mapped),
         }
     }
