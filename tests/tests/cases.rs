@@ -83,6 +83,8 @@ cases! {
     wipe_and_dont_fork: "wipe-and-dont-fork" [];
     raw_dontneed_in_memory: "raw-dontneed-in-memory" [];
     raw_dontneed_private_file: "raw-dontneed-private-file" ["0"];
+    raw_dontneed_out: "raw-dontneed-out" ["0", "x"];
+    sealed: "sealed" [];
     cached_block: "cached-block" [];
     robust_mutex: "robust-mutex" [];
     clear_tid: "clear-tid" [];
@@ -95,6 +97,13 @@ fn uring_fixed_buffer() {
     if require_file(Path::new("/usr/include/liburing.h"), "liburing-dev").is_some() {
         // With --mmu copy memory that a device writes to late can be given another frame (docs/limits.md).
         same(&case("uring-fixed-buffer", &["-luring"]), &[], &MOVING, 1);
+    }
+}
+
+#[test]
+fn go_net() {
+    if let Some(program) = go("go-net") {
+        same(&program, &[], &SETTINGS, 1);
     }
 }
 

@@ -10,6 +10,7 @@
 
 use elbowroom_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_long;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ptr;
 
 /// Blocks begin at multiples of that.
@@ -23,14 +24,12 @@ static START: AtomicUsize = AtomicUsize::new(0);
 /// Begins with no blocks in the range. Without memory for the bits nothing is checked.
 pub fn set_up(start: usize, len: usize) {
     let bytes = (len / ALIGN).div_ceil(BITS) * size_of::<u64>();
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let (prot, flags) = (prot as c_long, (flags | libc::MAP_NORESERVE) as c_long);
-    // By system call: the other library stands before the function, and would have it paged.
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // By an instruction: the other library stands before libc's functions, and would have it paged.
     // SAFETY: a new mapping, wherever it is put.
-    let words = unsafe { libc::syscall(libc::SYS_mmap, 0_usize, bytes, prot, flags, -1 as c_long, 0_usize) };
-    if words > 0 {
+    if let Ok(words) = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) } {
         START.store(start, Ordering::Relaxed);
-        WORDS.store(words as *mut AtomicU64, Ordering::Release);
+        WORDS.store(words.cast(), Ordering::Release);
     }
 }
 

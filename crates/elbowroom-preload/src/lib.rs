@@ -24,7 +24,7 @@
 //!   thrd_create for those of the program: see [`threads`].
 //!
 //! # What is not covered
-//! Raw system calls (`syscall(2)`, Go programs) on managed memory or files; reads and writes of managed files
+//! System calls by instructions of the program's own (Go programs) on managed memory or files; reads and writes of managed files
 //! by io_uring. Transfers of other files into and out of managed memory by io_uring and aio are fine, but for
 //! zero-copy sends without registered buffers, and except that where pages are copied, not moved, reads that
 //! have a device write into managed memory are seen in the read family only, and only by O_DIRECT. vfork
@@ -46,11 +46,11 @@ mod process;
 
 mod abi;
 
-use base::{allocator, config, real, reserve, state, stderr, sys, tree};
+use base::reason::Reason;
+use base::{allocator, config, executable, real, reserve, said, state, stderr, sys, tree};
 use process::{end, fork, threads};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::Ordering;
 
 #[global_allocator]
 static HEAP: reserve::Heap = reserve::Heap;
@@ -74,24 +74,37 @@ unsafe extern "C" fn construct() {
     match config::parse(OsStr::from_bytes(text.to_bytes())) {
         Ok(options) => {
             stderr::remember();
-            let own = options.swap_bytes > 0 && allocator::is_in_the_executable();
-            state::OWN_ALLOCATOR.store(own, Ordering::Release);
+            let swap = options.swap_bytes > 0;
             state::set_up(options);
+            if swap {
+                leave_private_memory();
+            }
             fork::register();
             tree::set_up();
             register_ends();
             threads::set_up();
-            if base::said::is_wanted() && base::executable::is_go() {
-                base::said::say(format_args!(
-                    "a Go program: what its runtime maps by system calls of its own (its heap) is not managed"
-                ));
-            }
         }
         Err(error) => {
             stderr::write(format!("elbowroom: {error}\n").as_bytes());
             sys::exit_group(sys::CANNOT_RUN_STATUS);
         }
     }
+}
+
+/// Leaves the private memory of programs to the kernel that change it where this library does not see it.
+fn leave_private_memory() {
+    let reason = if allocator::is_in_the_executable() {
+        Reason::OwnAllocator
+    } else if executable::is_go() {
+        said::say(format_args!(
+            "a Go program: its private memory is not managed, since its runtime changes it by system calls of its own"
+        ));
+        Reason::GoRuntime
+    } else {
+        return;
+    };
+    // The constructor runs once.
+    let _ = state::PRIVATE_MEMORY_LEFT.set(reason);
 }
 
 /// Asks libc to call us at exit and quick_exit. Registered by no library, and before the program registers

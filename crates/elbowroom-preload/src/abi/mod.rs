@@ -29,6 +29,7 @@ mod jump;
 
 mod advise;
 mod aio;
+mod by_number;
 mod children;
 mod debugger;
 mod exec;

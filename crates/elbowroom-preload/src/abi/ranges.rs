@@ -1,7 +1,7 @@
 //! Calls on ranges of mapped memory.
 
 use crate::agent::ranges;
-use libc::{c_int, c_uchar, c_uint, c_void, size_t};
+use libc::{c_int, c_uchar, c_uint, c_ulong, c_void, size_t};
 
 export! {
     mprotect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int = ranges::protect;
@@ -10,6 +10,7 @@ export! {
     msync(addr: *mut c_void, len: size_t, flags: c_int) -> c_int = ranges::synchronize;
     madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int = ranges::advise;
     posix_madvise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int = ranges::posix_advise;
+    mseal(addr: *mut c_void, len: size_t, flags: c_ulong) -> c_int = ranges::seal;
     mincore(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_int = ranges::resident;
     mlock(addr: *const c_void, len: size_t) -> c_int = ranges::lock;
     mlock2(addr: *const c_void, len: size_t, flags: c_uint) -> c_int = ranges::lock_with;

@@ -99,7 +99,7 @@ fn is_this_process(pidfd: c_int) -> bool {
         Some(pid) if pid as u32 == sys::getpid() => true,
         // SAFETY: signal 0 asks only whether the process has such a thread.
         Some(pid) => unsafe {
-            libc::syscall(libc::SYS_tgkill, sys::getpid() as c_long, pid, 0 as c_long) == 0
+            sys::system_call(libc::SYS_tgkill, sys::getpid() as c_long, pid, 0 as c_long) == 0
         },
         None => true,
     };
@@ -146,10 +146,11 @@ mod tests {
     #[test]
     fn a_pidfd_of_this_process_is_known() {
         // SAFETY: integers only.
-        let own = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(sys::getpid() as i32), 0) };
+        let own =
+            unsafe { sys::system_call(libc::SYS_pidfd_open, libc::c_long::from(sys::getpid() as i32), 0) };
         assert!(own >= 0 && is_this_process(own as c_int));
         // SAFETY: as above.
-        let first = unsafe { libc::syscall(libc::SYS_pidfd_open, 1 as c_long, 0) };
+        let first = unsafe { sys::system_call(libc::SYS_pidfd_open, 1 as c_long, 0) };
         assert!(first < 0 || sys::getpid() == 1 || !is_this_process(first as c_int));
         assert_eq!(pid_of(2), None);
     }

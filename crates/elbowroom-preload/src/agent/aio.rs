@@ -91,9 +91,19 @@ pub unsafe fn submit(context: *mut c_void, n: c_long, blocks: *const *mut c_void
     let kept = sys::errno();
     let done = before_all(blocks.addr(), n, IOCB_FD).and_then(|()| {
         // SAFETY: the kernel checks all of it.
-        let r = unsafe { libc::syscall(libc::SYS_io_submit, context, n, blocks) };
+        let r = unsafe { sys::system_call(libc::SYS_io_submit, context, n, blocks) };
         if r < 0 { Err(sys::errno()) } else { Ok(r as c_int) }
     });
     sys::set_errno(kept);
     done.unwrap_or_else(|errno| -errno)
+}
+
+/// io_submit(2), as a system call says that it failed.
+///
+/// # Safety
+/// As io_submit(2).
+pub unsafe fn submit_by_number(context: *mut c_void, n: c_long, blocks: *const *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    let r = unsafe { submit(context, n, blocks) };
+    if r < 0 { sys::fail(-r) } else { r }
 }

@@ -1,5 +1,6 @@
 //! The file table of the service threads, which is not the program's (docs/decisions/0002).
 
+use crate::base::sys;
 use libc::c_long;
 use std::os::fd::RawFd;
 
@@ -12,7 +13,12 @@ pub fn make_empty() -> std::io::Result<()> {
     const CLOSE_RANGE_UNSHARE: libc::c_long = 1 << 1;
     // SAFETY: integers only; the table that is emptied is this thread's own copy.
     let r = unsafe {
-        libc::syscall(libc::SYS_close_range, 0 as libc::c_long, u32::MAX as libc::c_long, CLOSE_RANGE_UNSHARE)
+        sys::system_call(
+            libc::SYS_close_range,
+            0 as libc::c_long,
+            u32::MAX as libc::c_long,
+            CLOSE_RANGE_UNSHARE,
+        )
     };
     if r != 0 {
         return Err(std::io::Error::last_os_error());
@@ -21,7 +27,7 @@ pub fn make_empty() -> std::io::Result<()> {
         let flags = libc::O_PATH | libc::O_CLOEXEC;
         // SAFETY: the path is a valid string.
         let fd = unsafe {
-            libc::syscall(
+            sys::system_call(
                 libc::SYS_openat,
                 libc::AT_FDCWD as libc::c_long,
                 c"/".as_ptr(),
@@ -45,7 +51,7 @@ pub fn inherit(opened: &[(RawFd, RawFd)], top: RawFd) -> std::io::Result<()> {
     let call = |number: c_long, arguments: [c_long; 3]| -> std::io::Result<RawFd> {
         let [a, b, c] = arguments;
         // SAFETY: integers, but for the path of openat; the table is this thread's own, or becomes so first.
-        match unsafe { libc::syscall(number, a, b, c) } {
+        match unsafe { sys::system_call(number, a, b, c) } {
             result if result < 0 => Err(std::io::Error::last_os_error()),
             result => Ok(result as RawFd),
         }

@@ -182,7 +182,7 @@ fn give_copies(
     let parts = parts.all();
     // SAFETY: the kernel checks what is the program's; what is ours is mapped until after the call.
     let r = unsafe {
-        libc::syscall(libc::SYS_vmsplice, fd as c_long, parts.as_ptr(), parts.len(), flags as c_long)
+        sys::system_call(libc::SYS_vmsplice, fd as c_long, parts.as_ptr(), parts.len(), flags as c_long)
     };
     Ok(Some(r as ssize_t))
 }
@@ -193,7 +193,7 @@ fn room_of_writable_pipe(fd: c_int) -> Option<usize> {
     let kept = sys::errno();
     let writable = sys::open_flags(fd).is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
     // SAFETY: integers only.
-    let room = unsafe { libc::syscall(libc::SYS_fcntl, fd as c_long, libc::F_GETPIPE_SZ as c_long) };
+    let room = unsafe { sys::system_call(libc::SYS_fcntl, fd as c_long, libc::F_GETPIPE_SZ as c_long) };
     sys::set_errno(kept);
     usize::try_from(room).ok().filter(|_| writable)
 }
@@ -254,7 +254,7 @@ fn send_copies(
     (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len() as _);
     // SAFETY: the kernel checks what is the program's; what is ours is mapped until after the call.
     let r =
-        unsafe { libc::syscall(libc::SYS_sendmsg, socket as c_long, &raw const message, flags as c_long) };
+        unsafe { sys::system_call(libc::SYS_sendmsg, socket as c_long, &raw const message, flags as c_long) };
     Ok(Some(r as ssize_t))
 }
 
@@ -263,7 +263,7 @@ fn is_stream(socket: c_int) -> bool {
     let (level, name) = (libc::SOL_SOCKET as c_long, libc::SO_TYPE as c_long);
     // SAFETY: both point to what the kernel writes.
     let r = unsafe {
-        libc::syscall(libc::SYS_getsockopt, socket as c_long, level, name, &raw mut kind, &raw mut len)
+        sys::system_call(libc::SYS_getsockopt, socket as c_long, level, name, &raw mut kind, &raw mut len)
     };
     r == 0 && kind == libc::SOCK_STREAM
 }
@@ -325,7 +325,7 @@ fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) ->
         Some(sent) => sent,
         // SAFETY: the kernel checks all of it.
         None => unsafe {
-            libc::syscall(libc::SYS_sendmsg, socket as c_long, message, flags as c_long) as ssize_t
+            sys::system_call(libc::SYS_sendmsg, socket as c_long, message, flags as c_long) as ssize_t
         },
     };
     let len = c_uint::try_from(sent).map_err(|_| sys::errno())?;

@@ -84,7 +84,7 @@ fn surroundings(process: &Process, options: &Options, args: &MapArgs) -> Surroun
     Surroundings {
         min_size_bytes: options.min_size_bytes,
         memory_min_bytes: state::manages_private().then(|| options.memory_min_bytes()),
-        own_allocator: state::OWN_ALLOCATOR.load(Ordering::Acquire),
+        memory_left: state::PRIVATE_MEMORY_LEFT.get().copied(),
         any_managed: manager.is_some_and(|manager| manager.managed_files() > 0),
         inside_windows: manager.is_some_and(|manager| inside_windows(manager, args)),
     }
@@ -261,7 +261,7 @@ fn make_room_to_grow(process: &Process, at: usize) {
     const MOST: usize = 1 << 30;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one `rlimit`.
-    unsafe { libc::syscall(libc::SYS_getrlimit, libc::RLIMIT_STACK as c_long, &raw mut limit) };
+    unsafe { sys::system_call(libc::SYS_getrlimit, libc::RLIMIT_STACK as c_long, &raw mut limit) };
     let below = at.saturating_sub(usize::try_from(limit.rlim_cur).unwrap_or(MOST).min(MOST) + GAP)..at;
     let windows = process.manager().map(|manager| manager.windows());
     if windows.is_some_and(|windows| windows.intersects(below.start, below.len())) {

@@ -36,7 +36,7 @@ fn truncating(look: Look, seen: Option<Target>, flags: c_int, open: impl Fn(c_in
     }
     let cut = || {
         // SAFETY: integers only.
-        unsafe { libc::syscall(libc::SYS_ftruncate, fd as c_long, 0 as c_long) }
+        unsafe { sys::system_call(libc::SYS_ftruncate, fd as c_long, 0 as c_long) }
     };
     let r = match coherence::managed_fd(fd) {
         Some(target) => resize::cut_framed(&target, 0, cut),
@@ -52,7 +52,7 @@ fn truncating(look: Look, seen: Option<Target>, flags: c_int, open: impl Fn(c_in
     if r < 0 {
         let kept = sys::errno();
         // SAFETY: opened above, and given to nobody.
-        unsafe { libc::syscall(libc::SYS_close, fd as c_long) };
+        unsafe { sys::system_call(libc::SYS_close, fd as c_long) };
         sys::set_errno(kept);
         return r;
     }
@@ -144,7 +144,7 @@ pub unsafe fn open_handle(mount: c_int, handle: *mut c_void, flags: c_int) -> c_
         let target = coherence::once_managed_fd(place);
         if place >= 0 {
             // SAFETY: opened above, and given to nobody.
-            unsafe { libc::syscall(libc::SYS_close, place as c_long) };
+            unsafe { sys::system_call(libc::SYS_close, place as c_long) };
         }
         target
     };
@@ -158,7 +158,7 @@ pub unsafe fn open_handle(mount: c_int, handle: *mut c_void, flags: c_int) -> c_
     let seen = coherence::managed_fd(fd);
     if fd >= 0 {
         // SAFETY: opened above, and given to nobody.
-        unsafe { libc::syscall(libc::SYS_close, fd as c_long) };
+        unsafe { sys::system_call(libc::SYS_close, fd as c_long) };
     }
     truncating(look, seen, flags, open)
 }

@@ -16,7 +16,7 @@ use crate::base::sys::{self, ADDRESS_END, PAGE};
 use crate::rules::advice;
 use crate::rules::map::prot as prot_of;
 use elbowroom::{Manager, Side};
-use libc::{c_int, c_long, c_uchar, c_uint, c_void, size_t};
+use libc::{c_int, c_long, c_uchar, c_uint, c_ulong, c_void, size_t};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -179,14 +179,14 @@ pub unsafe fn protect(addr: *mut c_void, len: size_t, prot: c_int) -> c_int {
     by_parts(addr as usize, len, Holes::End, &mut managed, &|addr, len| {
         let prot = prot as c_long;
         // SAFETY: the caller's promise.
-        state::change_mappings(|| unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot) })
+        state::change_mappings(|| unsafe { sys::system_call(libc::SYS_mprotect, addr, len, prot) })
     })
 }
 
 fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Result<Done, c_int> {
     if prot & !(libc::PROT_READ | libc::PROT_WRITE) != 0 {
         // SAFETY: nothing can be mapped there.
-        refused(unsafe { libc::syscall(libc::SYS_mprotect, NOWHERE, PAGE, prot as c_long) })?;
+        refused(unsafe { sys::system_call(libc::SYS_mprotect, NOWHERE, PAGE, prot as c_long) })?;
         return Ok(Done::ByKernel(Reason::Executable));
     }
     if prot == libc::PROT_WRITE {
@@ -209,14 +209,14 @@ pub unsafe fn protect_with_key(addr: *mut c_void, len: size_t, prot: c_int, key:
         _ => {
             let (prot, key) = (prot as c_long, key as c_long);
             // SAFETY: nothing can be mapped there.
-            refused(unsafe { libc::syscall(libc::SYS_pkey_mprotect, NOWHERE, PAGE, prot, key) })?;
+            refused(unsafe { sys::system_call(libc::SYS_pkey_mprotect, NOWHERE, PAGE, prot, key) })?;
             Ok(Done::ByKernel(Reason::KernelCall))
         }
     };
     by_parts(addr as usize, len, Holes::End, &mut managed, &|addr, len| {
         let (prot, key) = (prot as c_long, key as c_long);
         // SAFETY: the caller's promise.
-        state::change_mappings(|| unsafe { libc::syscall(libc::SYS_pkey_mprotect, addr, len, prot, key) })
+        state::change_mappings(|| unsafe { sys::system_call(libc::SYS_pkey_mprotect, addr, len, prot, key) })
     })
 }
 
@@ -239,7 +239,7 @@ pub unsafe fn synchronize(addr: *mut c_void, len: size_t, flags: c_int) -> c_int
     let mut managed = |process: &'static Process, range| submit(process, Op::Sync(range, durable));
     // SAFETY: changes no memory.
     by_parts(addr as usize, len, Holes::Skipped, &mut managed, &|addr, len| unsafe {
-        libc::syscall(libc::SYS_msync, addr, len, flags as c_long)
+        sys::system_call(libc::SYS_msync, addr, len, flags as c_long)
     })
 }
 
@@ -257,7 +257,7 @@ pub unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     let mut managed = |process: &'static Process, range: Range<usize>| {
         if !advice::all_kernels_know(advice) {
             // SAFETY: advice for no bytes.
-            refused(unsafe { libc::syscall(libc::SYS_madvise, range.start, 0, advice as c_long) })?;
+            refused(unsafe { sys::system_call(libc::SYS_madvise, range.start, 0, advice as c_long) })?;
         }
         match advice::meaning(advice) {
             Some(advice) => submit(process, Op::Advise(range, advice)),
@@ -268,7 +268,7 @@ pub unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
     let holes = if populates { Holes::End } else { Holes::Skipped };
     // SAFETY: the caller's promise.
     by_parts(addr as usize, len, holes, &mut managed, &|addr, len| unsafe {
-        libc::syscall(libc::SYS_madvise, addr, len, advice as c_long)
+        sys::system_call(libc::SYS_madvise, addr, len, advice as c_long)
     })
 }
 
@@ -302,8 +302,27 @@ pub unsafe fn resident(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_i
     };
     // SAFETY: the caller's promise.
     by_parts(addr as usize, len, Holes::End, &mut managed, &|at, len| unsafe {
-        libc::syscall(libc::SYS_mincore, at, len, place(at))
+        sys::system_call(libc::SYS_mincore, at, len, place(at))
     })
+}
+
+/// mseal(2), which libc before 2.41 does not have: what is sealed is the kernel's from then on.
+pub unsafe fn seal(addr: *mut c_void, len: size_t, flags: c_ulong) -> c_int {
+    if reserve::refuses(addr as usize, len) {
+        return sys::fail(libc::ENOMEM);
+    }
+    changes::note(addr as usize, len);
+    by_side(
+        addr as usize,
+        len,
+        |_, range| {
+            // SAFETY: seals no bytes.
+            refused(unsafe { sys::system_call(libc::SYS_mseal, range.start, 0, flags) })?;
+            Ok(Done::ByKernel(Reason::KernelCall))
+        },
+        // SAFETY: changes no memory.
+        || unsafe { sys::system_call(libc::SYS_mseal, addr, len, flags) },
+    )
 }
 
 pub unsafe fn lock(addr: *const c_void, len: size_t) -> c_int {
@@ -327,16 +346,16 @@ pub unsafe fn lock_with(addr: *const c_void, len: size_t, flags: c_uint) -> c_in
         |_, range| {
             if flags != 0 {
                 // SAFETY: locks no bytes.
-                refused(unsafe { libc::syscall(libc::SYS_mlock2, range.start, 0, flags as c_long) })?;
+                refused(unsafe { sys::system_call(libc::SYS_mlock2, range.start, 0, flags as c_long) })?;
             }
             Ok(Done::ByKernel(Reason::Mlocked))
         },
         // SAFETY: changes no memory.
         || unsafe {
             if flags == 0 {
-                libc::syscall(libc::SYS_mlock, addr, len)
+                sys::system_call(libc::SYS_mlock, addr, len)
             } else {
-                libc::syscall(libc::SYS_mlock2, addr, len, flags as c_long)
+                sys::system_call(libc::SYS_mlock2, addr, len, flags as c_long)
             }
         },
     )
@@ -347,7 +366,7 @@ pub unsafe fn unlock(addr: *const c_void, len: size_t) -> c_int {
     let mut managed = |process: &'static Process, range| submit(process, Op::Unlock(range));
     // SAFETY: changes no memory.
     by_parts(start, whole, Holes::End, &mut managed, &|start, whole| unsafe {
-        libc::syscall(libc::SYS_munlock, start, whole)
+        sys::system_call(libc::SYS_munlock, start, whole)
     })
 }
 
@@ -362,7 +381,7 @@ pub unsafe fn remap_pages(addr: *mut c_void, size: size_t, prot: c_int, page: si
         // The kernel refuses any rights.
         |_, _| if prot == 0 { Ok(Done::ByKernel(Reason::KernelCall)) } else { Err(libc::EINVAL) },
         // SAFETY: the caller's promise.
-        || unsafe { libc::syscall(libc::SYS_remap_file_pages, addr, size, prot, page, flags) },
+        || unsafe { sys::system_call(libc::SYS_remap_file_pages, addr, size, prot, page, flags) },
     )
 }
 
@@ -374,7 +393,7 @@ pub unsafe fn lock_all(flags: c_int) -> c_int {
         return sys::fail(libc::ENOMEM);
     }
     // SAFETY: changes no memory.
-    let r = unsafe { libc::syscall(libc::SYS_mlockall, flags as c_long) as c_int };
+    let r = unsafe { sys::system_call(libc::SYS_mlockall, flags as c_long) as c_int };
     if r == 0 && flags & libc::MCL_FUTURE != 0 {
         state::LOCKS_FUTURE_MEMORY.store(true, Ordering::Release);
     }
@@ -384,7 +403,7 @@ pub unsafe fn lock_all(flags: c_int) -> c_int {
 pub unsafe fn unlock_all() -> c_int {
     state::LOCKS_FUTURE_MEMORY.store(false, Ordering::Release);
     // SAFETY: changes no memory.
-    unsafe { libc::syscall(libc::SYS_munlockall) as c_int }
+    unsafe { sys::system_call(libc::SYS_munlockall) as c_int }
 }
 
 /// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has

@@ -55,7 +55,7 @@ pub unsafe fn remap(
         None => {
             let flags = flags as c_long;
             // SAFETY: the caller's promise.
-            let call = || unsafe { libc::syscall(libc::SYS_mremap, old, old_len, new_len, flags, new) };
+            let call = || unsafe { sys::system_call(libc::SYS_mremap, old, old_len, new_len, flags, new) };
             state::change_mappings(call) as *mut c_void
         }
     }
@@ -112,7 +112,7 @@ fn is_mapped(process: &Process, manager: &Manager, at: usize) -> bool {
     }
     let mut resident = 0_u8;
     // SAFETY: room for one page's answer.
-    let answer = unsafe { libc::syscall(libc::SYS_mincore, at, PAGE, &raw mut resident) };
+    let answer = unsafe { sys::system_call(libc::SYS_mincore, at, PAGE, &raw mut resident) };
     answer == 0 || sys::errno() != libc::ENOMEM
 }
 

@@ -42,7 +42,7 @@ pub unsafe fn truncate_fd(fd: c_int, len: off_t) -> c_int {
     match coherence::managed_fd(fd) {
         // SAFETY: integers only.
         Some(target) => cut_framed(&target, len.max(0) as u64, || unsafe {
-            libc::syscall(libc::SYS_ftruncate, fd as c_long, len)
+            sys::system_call(libc::SYS_ftruncate, fd as c_long, len)
         }),
         None => coherence::unframed(
             look,
@@ -59,7 +59,7 @@ pub unsafe fn truncate_path(path: *const c_char, len: off_t) -> c_int {
     match coherence::managed_path(libc::AT_FDCWD, path) {
         Some(target) => cut_framed(&target, len.max(0) as u64, || {
             // SAFETY: the kernel checks the path.
-            unsafe { libc::syscall(libc::SYS_truncate, path, len) }
+            unsafe { sys::system_call(libc::SYS_truncate, path, len) }
         }),
         None => coherence::unframed(
             look,
@@ -113,7 +113,7 @@ pub unsafe fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_i
         || held.clone(),
         change(changed),
         flush,
-        || unsafe { libc::syscall(libc::SYS_fallocate, fd as c_long, mode as c_long, offset, len) },
+        || unsafe { sys::system_call(libc::SYS_fallocate, fd as c_long, mode as c_long, offset, len) },
     )
 }
 

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 pub unsafe fn seek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     // SAFETY: integers only.
-    let call = || unsafe { libc::syscall(libc::SYS_lseek, fd as c_long, offset, whence as c_long) };
+    let call = || unsafe { sys::system_call(libc::SYS_lseek, fd as c_long, offset, whence as c_long) };
     let Some((process, manager)) = state::alive_with_files() else { return call() };
     if manager.dirty_pages() == 0 && !process.turns.busy() {
         return call();
@@ -68,7 +68,7 @@ const FICLONERANGE: u32 = 0x4020_940d;
 pub unsafe fn control(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let call = || {
         // SAFETY: the program's own call.
-        unsafe { libc::syscall(libc::SYS_ioctl, fd as c_long, request, argument) as c_int }
+        unsafe { sys::system_call(libc::SYS_ioctl, fd as c_long, request, argument) as c_int }
     };
     if request as u32 == REGISTER
         && let Err(errno) = give_up_registered(argument as usize)

@@ -276,9 +276,9 @@ fn die() -> ! {
         let _ = real::sigaction(libc::SIGABRT, &action, std::ptr::null_mut());
         let set = 1_u64 << (libc::SIGABRT - 1);
         let (how, none) = (libc::SIG_UNBLOCK as libc::c_long, std::ptr::null_mut::<u64>());
-        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const set, none, 8 as libc::c_long);
+        sys::system_call(libc::SYS_rt_sigprocmask, how, &raw const set, none, 8 as libc::c_long);
         let (process, thread) = (sys::getpid() as libc::c_long, sys::gettid() as libc::c_long);
-        libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGABRT as libc::c_long);
+        sys::system_call(libc::SYS_tgkill, process, thread, libc::SIGABRT as libc::c_long);
     }
     sys::exit_group(128 + libc::SIGABRT)
 }

@@ -69,13 +69,13 @@ pub unsafe fn sync_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) ->
 pub unsafe fn sync_filesystem(fd: c_int) -> c_int {
     flush();
     // SAFETY: integers only.
-    unsafe { libc::syscall(libc::SYS_syncfs, fd as c_long) as c_int }
+    unsafe { sys::system_call(libc::SYS_syncfs, fd as c_long) as c_int }
 }
 
 pub unsafe fn sync_everything() {
     flush();
     // SAFETY: takes nothing.
-    unsafe { libc::syscall(libc::SYS_sync) };
+    unsafe { sys::system_call(libc::SYS_sync) };
 }
 
 pub unsafe fn close_fd(fd: c_int) -> c_int {

@@ -143,7 +143,7 @@ pub unsafe fn copy_range(
     // SAFETY: the kernel checks the pointers.
     let raw = |from_at: *mut off_t, to_at: *mut off_t| unsafe {
         let (from, to, flags) = (from as c_long, to as c_long, flags as c_long);
-        libc::syscall(libc::SYS_copy_file_range, from, from_at, to, to_at, len, flags)
+        sys::system_call(libc::SYS_copy_file_range, from, from_at, to, to_at, len, flags)
     };
     between((from, from_at), (to, to_at), len, raw, || false).unwrap_or_else(|| {
         // SAFETY: the caller's promise.
@@ -156,7 +156,7 @@ pub unsafe fn send(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> 
     let none = std::ptr::null_mut();
     // SAFETY: the kernel checks the pointer.
     let raw = |from_at: *mut off_t, _| unsafe {
-        libc::syscall(libc::SYS_sendfile, to as c_long, from as c_long, from_at, len)
+        sys::system_call(libc::SYS_sendfile, to as c_long, from as c_long, from_at, len)
     };
     between((from, from_at), (to, none), len, raw, || false).unwrap_or_else(|| {
         // SAFETY: the caller's promise.
@@ -191,7 +191,7 @@ pub unsafe fn join(
     // SAFETY: the kernel checks the pointers.
     let raw = |from_at: *mut off_t, to_at: *mut off_t| unsafe {
         let flags = (flags | libc::SPLICE_F_NONBLOCK) as c_long;
-        libc::syscall(libc::SYS_splice, from as c_long, from_at, to as c_long, to_at, len, flags)
+        sys::system_call(libc::SYS_splice, from as c_long, from_at, to as c_long, to_at, len, flags)
     };
     let wait = || {
         let waits = flags & libc::SPLICE_F_NONBLOCK == 0 && sys::errno() == libc::EAGAIN;

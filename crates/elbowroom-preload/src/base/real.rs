@@ -58,7 +58,7 @@ unsafe fn by_system_call(call: c_long, words: &[c_long]) -> c_long {
     all[..words.len()].copy_from_slice(words);
     let [a, b, c, d, e, f] = all;
     // SAFETY: the caller's promise; parameters that a call does not have are ignored.
-    unsafe { libc::syscall(call, a, b, c, d, e, f) }
+    unsafe { sys::system_call(call, a, b, c, d, e, f) }
 }
 
 macro_rules! real {

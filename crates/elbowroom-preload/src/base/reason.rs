@@ -102,6 +102,9 @@ reasons! {
     /// Private memory of a program whose executable defines malloc: our threads would need its locks.
     OwnAllocator = "own_allocator",
         "the executable has an allocator of its own: its private memory is not managed";
+    /// Private memory of a Go program: its runtime changes it by system calls of its own.
+    GoRuntime = "go_runtime",
+        "private memory of a Go program, which its runtime changes by system calls of its own";
 }
 
 impl Reason {

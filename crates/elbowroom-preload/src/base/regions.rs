@@ -84,7 +84,7 @@ pub fn reserve(len: usize) -> Option<Range<usize>> {
     }
     // Its parts come into use page by page; whole huge pages would be memory that nobody asked for.
     // SAFETY: the mapping was just made. A kernel without huge pages refuses it.
-    unsafe { libc::syscall(libc::SYS_madvise, at, len, libc::MADV_NOHUGEPAGE as libc::c_long) };
+    unsafe { sys::system_call(libc::SYS_madvise, at, len, libc::MADV_NOHUGEPAGE as libc::c_long) };
     let start = at as usize;
     region.start.store(start, Ordering::Release);
     region.end.store(start + len, Ordering::Release);
@@ -137,14 +137,14 @@ pub fn commit(range: &Range<usize>) -> bool {
 pub fn commit_again(range: &Range<usize>) -> bool {
     let rights = libc::c_long::from(libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: the callers pass what they took from a region, which nobody else uses.
-    unsafe { libc::syscall(libc::SYS_mprotect, range.start, range.len(), rights) == 0 }
+    unsafe { sys::system_call(libc::SYS_mprotect, range.start, range.len(), rights) == 0 }
 }
 
 /// Gives the memory of a range back; it reads as zeros.
 pub fn drop_memory(range: &Range<usize>) {
     // SAFETY: as in `commit`; what was there is not needed any more.
     unsafe {
-        libc::syscall(libc::SYS_madvise, range.start, range.len(), libc::c_long::from(libc::MADV_DONTNEED))
+        sys::system_call(libc::SYS_madvise, range.start, range.len(), libc::c_long::from(libc::MADV_DONTNEED))
     };
 }
 

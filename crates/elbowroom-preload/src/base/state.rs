@@ -80,8 +80,8 @@ pub static KERNEL_MAPPED: KernelMapped = KernelMapped::new();
 static LAST_MANAGER: AtomicPtr<Manager> = AtomicPtr::new(std::ptr::null_mut());
 /// Set by mlockall(MCL_FUTURE): windows must not be locked in memory.
 pub static LOCKS_FUTURE_MEMORY: AtomicBool = AtomicBool::new(false);
-/// The program has an allocator that nothing can stand before: see [`crate::base::allocator`].
-pub static OWN_ALLOCATOR: AtomicBool = AtomicBool::new(false);
+/// Why private memory is the kernel's for as long as the program runs, if it is.
+pub static PRIVATE_MEMORY_LEFT: OnceLock<Reason> = OnceLock::new();
 /// There is no place for a swap file, and nobody has asked for one: private memory is the kernel's. Not
 /// wiped: what starts later in a child does without as well.
 static NO_SWAP: AtomicBool = AtomicBool::new(false);
@@ -96,7 +96,7 @@ pub fn set_up(options: Options) {
     let wiped = at != libc::MAP_FAILED && {
         let advice = libc::MADV_WIPEONFORK as libc::c_long;
         // SAFETY: the pages were just made and are ours.
-        unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) == 0 }
+        unsafe { sys::system_call(libc::SYS_madvise, at, len, advice) == 0 }
     };
     if !wiped {
         stderr::write(

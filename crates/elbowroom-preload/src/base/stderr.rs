@@ -81,7 +81,7 @@ pub fn before_close(fd: c_int) {
     let made = [DUPLICATE_FROM, 3].into_iter().map(|from| {
         let (fd, command, from) = (2 as c_long, libc::F_DUPFD_CLOEXEC as c_long, from as c_long);
         // SAFETY: integers only.
-        unsafe { libc::syscall(libc::SYS_fcntl, fd, command, from) as c_int }
+        unsafe { sys::system_call(libc::SYS_fcntl, fd, command, from) as c_int }
     });
     let made = made.into_iter().find(|fd| *fd >= 0).unwrap_or(-1);
     DUPLICATE.store(made, Ordering::Release);
@@ -155,7 +155,7 @@ fn is_ready(fd: c_int, timeout_ms: i64) -> bool {
         libc::timespec { tv_sec: timeout_ms.max(0) / 1_000, tv_nsec: timeout_ms.max(0) % 1_000 * 1_000_000 };
     // SAFETY: both are valid; no mask is given.
     let n = unsafe {
-        libc::syscall(
+        sys::system_call(
             libc::SYS_ppoll,
             &raw mut asked,
             1 as c_long,
@@ -174,7 +174,7 @@ fn write_once(fd: c_int, text: &[u8], no_wait: bool) -> Result<usize, c_int> {
         if no_wait {
             let part = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
             let (current, high, flags) = (-1 as c_long, 0 as c_long, libc::RWF_NOWAIT as c_long);
-            libc::syscall(
+            sys::system_call(
                 libc::SYS_pwritev2,
                 fd as c_long,
                 &raw const part,
@@ -184,7 +184,7 @@ fn write_once(fd: c_int, text: &[u8], no_wait: bool) -> Result<usize, c_int> {
                 flags,
             )
         } else {
-            libc::syscall(libc::SYS_write, fd as c_long, text.as_ptr(), text.len())
+            sys::system_call(libc::SYS_write, fd as c_long, text.as_ptr(), text.len())
         }
     };
     if n < 0 { Err(sys::errno()) } else { Ok(n as usize) }
@@ -194,7 +194,7 @@ fn write_once(fd: c_int, text: &[u8], no_wait: bool) -> Result<usize, c_int> {
 fn pending() -> u64 {
     let mut set = 0u64;
     // SAFETY: the kernel writes 8 bytes.
-    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut set, 8 as c_long) };
+    unsafe { sys::system_call(libc::SYS_rt_sigpending, &raw mut set, 8 as c_long) };
     set
 }
 
@@ -205,7 +205,7 @@ fn take(mut set: u64) {
         let none = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: the pointers are null or valid.
         let signal = unsafe {
-            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, none, &raw const now, 8 as c_long)
+            sys::system_call(libc::SYS_rt_sigtimedwait, &raw const set, none, &raw const now, 8 as c_long)
         };
         if signal <= 0 {
             return;
@@ -217,6 +217,6 @@ fn take(mut set: u64) {
 fn now_ms() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is valid.
-    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC as c_long, &raw mut now) };
+    unsafe { sys::system_call(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC as c_long, &raw mut now) };
     now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
 }

@@ -1,11 +1,61 @@
 //! System calls made directly, `errno`, futexes and signal masks.
 //!
 //! The interposed functions must not call the libc functions they stand before, so what they need from the
-//! kernel is asked for here with `syscall(2)`, which sets `errno` as libc's own wrappers do. Everything here
+//! kernel is asked for here by [`system_call`], which sets `errno` as libc's own wrappers do. Everything here
 //! is async-signal-safe and allocates nothing.
 
 use libc::{c_int, c_long, c_void, off_t, size_t};
 use std::sync::atomic::AtomicU32;
+
+unsafe extern "C" {
+    /// A system call, as libc's `syscall` makes it. libc's own name leads to this library, which takes such a
+    /// call for one of the program's.
+    ///
+    /// # Safety
+    /// As the call.
+    #[link_name = "elbowroom_system_call"]
+    pub fn system_call(number: c_long, ...) -> c_long;
+}
+
+/// [`system_call`], where it is.
+///
+/// # Safety
+/// As the call.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn elbowroom_system_call() -> c_long {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi", "mov rsi, rdx", "mov rdx, rcx", "mov r10, r8", "mov r8, r9", "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 2f",
+        "ret",
+        "2:",
+        "mov edi, eax",
+        "neg edi",
+        "jmp {fail}",
+        fail = sym fail_long,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        "mov x8, x0",
+        "mov x0, x1", "mov x1, x2", "mov x2, x3", "mov x3, x4", "mov x4, x5", "mov x5, x6",
+        "svc 0",
+        "cmn x0, 4095",
+        "b.hs 2f",
+        "ret",
+        "2:",
+        "neg w0, w0",
+        "b {fail}",
+        fail = sym fail_long,
+    );
+}
+
+extern "C" fn fail_long(errno: c_int) -> c_long {
+    c_long::from(fail(errno))
+}
 
 /// Bytes in a page.
 pub const PAGE: usize = 4096;
@@ -34,19 +84,19 @@ pub fn fail(errno: c_int) -> c_int {
 /// The process id, asked of the kernel: a vfork child's own.
 pub fn getpid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+    unsafe { system_call(libc::SYS_getpid) as u32 }
 }
 
 /// The thread id, asked of the kernel.
 pub fn gettid() -> u32 {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    unsafe { system_call(libc::SYS_gettid) as u32 }
 }
 
 /// Lets others run first.
 pub fn sched_yield() {
     // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_sched_yield) };
+    unsafe { system_call(libc::SYS_sched_yield) };
 }
 
 /// mmap(2), unchanged.
@@ -63,7 +113,7 @@ pub unsafe fn mmap(
 ) -> *mut c_void {
     // SAFETY: the caller's promise.
     unsafe {
-        libc::syscall(libc::SYS_mmap, addr, len, prot as c_long, flags as c_long, fd as c_long, offset)
+        system_call(libc::SYS_mmap, addr, len, prot as c_long, flags as c_long, fd as c_long, offset)
             as *mut c_void
     }
 }
@@ -74,14 +124,14 @@ pub unsafe fn mmap(
 /// The caller owns the range.
 pub unsafe fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_munmap, addr, len) as c_int }
+    unsafe { system_call(libc::SYS_munmap, addr, len) as c_int }
 }
 
 /// Ends the process at once, without any of libc's or our work.
 pub fn exit_group(status: c_int) -> ! {
     loop {
         // SAFETY: does not return; the loop is for the type only.
-        unsafe { libc::syscall(libc::SYS_exit_group, status as c_long) };
+        unsafe { system_call(libc::SYS_exit_group, status as c_long) };
     }
 }
 
@@ -102,7 +152,7 @@ pub fn has_capability(number: u32) -> bool {
     // Effective, permitted, inheritable: of the first 32 capabilities, then of the others.
     let mut sets = [[0u32; 3]; 2];
     // SAFETY: the header and the sets are as large as this version says.
-    let r = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
+    let r = unsafe { system_call(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
     set_errno(kept);
     r == 0 && sets[number as usize / 32][0] & 1 << (number % 32) != 0
 }
@@ -118,9 +168,8 @@ pub fn stat_at(dir: c_int, path: *const libc::c_char, flags: c_int) -> Option<li
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel checks `path` and writes at most one `stat`, whose layout is libc's on 64-bit
     // machines.
-    let r = unsafe {
-        libc::syscall(libc::SYS_newfstatat, dir as c_long, path, stat.as_mut_ptr(), flags as c_long)
-    };
+    let r =
+        unsafe { system_call(libc::SYS_newfstatat, dir as c_long, path, stat.as_mut_ptr(), flags as c_long) };
     if r == 0 {
         // SAFETY: the kernel filled it.
         return Some(unsafe { stat.assume_init() });
@@ -136,12 +185,12 @@ pub fn read_file<'a>(path: &[u8], buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: the path ends, and the kernel writes no more than fits.
     unsafe {
-        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD as c_long, path.as_ptr(), flags as c_long, 0);
+        let fd = system_call(libc::SYS_openat, libc::AT_FDCWD as c_long, path.as_ptr(), flags as c_long, 0);
         if fd < 0 {
             return None;
         }
-        let n = libc::syscall(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len());
-        libc::syscall(libc::SYS_close, fd);
+        let n = system_call(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len());
+        system_call(libc::SYS_close, fd);
         buffer.get(..usize::try_from(n).ok()?)
     }
 }
@@ -150,7 +199,7 @@ pub fn read_file<'a>(path: &[u8], buffer: &'a mut [u8]) -> Option<&'a [u8]> {
 pub fn filesystem(fd: c_int) -> Option<u64> {
     let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the kernel writes at most one `statfs`.
-    let r = unsafe { libc::syscall(libc::SYS_fstatfs, fd as c_long, stat.as_mut_ptr()) };
+    let r = unsafe { system_call(libc::SYS_fstatfs, fd as c_long, stat.as_mut_ptr()) };
     // SAFETY: it is filled if the call succeeded.
     (r == 0).then(|| unsafe { stat.assume_init() }.f_type as u64)
 }
@@ -159,7 +208,7 @@ pub fn filesystem(fd: c_int) -> Option<u64> {
 pub fn open_flags(fd: c_int) -> Option<c_int> {
     let kept = errno();
     // SAFETY: takes integers only.
-    let r = unsafe { libc::syscall(libc::SYS_fcntl, fd as c_long, libc::F_GETFL as c_long) };
+    let r = unsafe { system_call(libc::SYS_fcntl, fd as c_long, libc::F_GETFL as c_long) };
     set_errno(kept);
     (r >= 0).then_some(r as c_int)
 }
@@ -168,7 +217,7 @@ pub fn open_flags(fd: c_int) -> Option<c_int> {
 pub fn move_back(fd: c_int, bytes: usize) {
     let kept = errno();
     // SAFETY: integers only.
-    unsafe { libc::syscall(libc::SYS_lseek, fd as c_long, -(bytes as c_long), libc::SEEK_CUR as c_long) };
+    unsafe { system_call(libc::SYS_lseek, fd as c_long, -(bytes as c_long), libc::SEEK_CUR as c_long) };
     set_errno(kept);
 }
 
@@ -176,7 +225,7 @@ pub fn move_back(fd: c_int, bytes: usize) {
 pub fn position(fd: c_int) -> Option<u64> {
     let kept = errno();
     // SAFETY: takes integers only; SEEK_CUR by 0 changes nothing.
-    let r = unsafe { libc::syscall(libc::SYS_lseek, fd as c_long, 0 as c_long, libc::SEEK_CUR as c_long) };
+    let r = unsafe { system_call(libc::SYS_lseek, fd as c_long, 0 as c_long, libc::SEEK_CUR as c_long) };
     set_errno(kept);
     (r >= 0).then_some(r as u64)
 }
@@ -207,7 +256,7 @@ fn vm_call(call: c_long, local: libc::iovec, remote: libc::iovec) -> Option<usiz
     let pid = getpid() as c_long;
     // SAFETY: the kernel checks both ranges; the one that is written is given by the caller for that.
     let done = unsafe {
-        libc::syscall(call, pid, &raw const local, 1 as c_long, &raw const remote, 1 as c_long, 0 as c_long)
+        system_call(call, pid, &raw const local, 1 as c_long, &raw const remote, 1 as c_long, 0 as c_long)
     };
     match usize::try_from(done) {
         Ok(done) => Some(done),
@@ -244,7 +293,7 @@ fn probe(from: usize, to: *mut u64) -> bool {
     const NO_CHANGE: c_long = -1;
     let how = if from == 0 { libc::SIG_BLOCK as c_long } else { NO_CHANGE };
     // SAFETY: the kernel checks both addresses, and refuses the change after it has read the word.
-    let r = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, from, to, 8 as c_long) };
+    let r = unsafe { system_call(libc::SYS_rt_sigprocmask, how, from, to, 8 as c_long) };
     r == 0 || errno() != libc::EFAULT
 }
 
@@ -274,7 +323,7 @@ fn wait(word: &AtomicU32, seen: u32, timeout_ms: Option<u32>, private: c_int) {
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the word outlives the call and the timeout is null or valid.
     unsafe {
-        libc::syscall(
+        system_call(
             libc::SYS_futex,
             word.as_ptr(),
             (libc::FUTEX_WAIT | private) as c_long,
@@ -297,7 +346,7 @@ pub fn futex_wake_shared(word: *const u32, count: i32) {
 
 fn wake(word: *const u32, count: i32, private: c_int) {
     // SAFETY: FUTEX_WAKE does not access the word.
-    unsafe { libc::syscall(libc::SYS_futex, word, (libc::FUTEX_WAKE | private) as c_long, count as c_long) };
+    unsafe { system_call(libc::SYS_futex, word, (libc::FUTEX_WAKE | private) as c_long, count as c_long) };
 }
 
 /// Which signals [`SignalsBlocked`] leaves alone.
@@ -353,7 +402,7 @@ fn change_mask(how: c_int, mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: both point to 8 bytes, the size of the kernel's signal set.
     unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, how as c_long, &raw const mask, &raw mut before, 8 as c_long)
+        system_call(libc::SYS_rt_sigprocmask, how as c_long, &raw const mask, &raw mut before, 8 as c_long)
     };
     set_errno(kept);
     before

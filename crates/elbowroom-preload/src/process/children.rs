@@ -9,7 +9,7 @@ use crate::process::exec;
 use crate::process::fork;
 use crate::process::inherit::{self, refuse};
 use crate::process::threads;
-use libc::{FILE, c_char, c_int, c_void};
+use libc::{FILE, c_char, c_int, c_long, c_void};
 
 pub type Strings = *const *const c_char;
 pub type Start = *mut c_void;
@@ -122,6 +122,34 @@ pub unsafe fn make_clone(
     }
     // SAFETY: the caller's promise.
     unsafe { real::clone(start, stack, flags, argument, parent_tid, tls, child_tid) }
+}
+
+/// clone(2) by its number, without CLONE_VM, on the caller's stack.
+///
+/// # Safety
+/// As the call.
+pub unsafe extern "C-unwind" fn clone_by_number(
+    flags: c_long,
+    stack: c_long,
+    parent_tid: c_long,
+    child_tid: c_long,
+    tls: c_long,
+    _: c_long,
+) -> c_long {
+    if let Some(errno) = refuse::without_hooks() {
+        return sys::fail(errno).into();
+    }
+    if !fork::before_fork() {
+        return fails_now().into();
+    }
+    // SAFETY: the caller's promise; the child has a copy of this frame.
+    let pid = unsafe { sys::system_call(libc::SYS_clone, flags, stack, parent_tid, child_tid, tls) };
+    if pid == 0 {
+        in_child_without_handlers();
+    } else {
+        fork::after_fork();
+    }
+    pid
 }
 
 /// A child is made that may read the files.

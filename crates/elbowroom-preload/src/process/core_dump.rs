@@ -60,8 +60,8 @@ fn most_bytes() -> Option<u64> {
     let mut pattern = [0; 1];
     // SAFETY: the kernel writes one `rlimit`; the others are integers.
     let dumpable = unsafe {
-        libc::syscall(libc::SYS_getrlimit, libc::RLIMIT_CORE as c_long, &raw mut limit);
-        libc::syscall(libc::SYS_prctl, libc::PR_GET_DUMPABLE as c_long, 0, 0, 0, 0)
+        sys::system_call(libc::SYS_getrlimit, libc::RLIMIT_CORE as c_long, &raw mut limit);
+        sys::system_call(libc::SYS_prctl, libc::PR_GET_DUMPABLE as c_long, 0, 0, 0, 0)
     };
     // A program that takes core dumps is not bound by the limit.
     let is_piped = sys::read_file(b"/proc/sys/kernel/core_pattern\0", &mut pattern) == Some(b"|");

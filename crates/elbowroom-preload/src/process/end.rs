@@ -196,13 +196,18 @@ fn write_raw(path: &[u8], bytes: &[u8]) -> bool {
     // SAFETY: `path` is terminated, `bytes` is valid, and the descriptor is closed by who opened it.
     unsafe {
         let dir = libc::AT_FDCWD as libc::c_long;
-        let fd =
-            libc::syscall(libc::SYS_openat, dir, path.as_ptr(), flags as libc::c_long, 0o666 as libc::c_long);
+        let fd = sys::system_call(
+            libc::SYS_openat,
+            dir,
+            path.as_ptr(),
+            flags as libc::c_long,
+            0o666 as libc::c_long,
+        );
         if fd < 0 {
             return false;
         }
-        let n = stderr::quietly(|| libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()));
-        libc::syscall(libc::SYS_close, fd);
+        let n = stderr::quietly(|| sys::system_call(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()));
+        sys::system_call(libc::SYS_close, fd);
         n == bytes.len() as libc::c_long
     }
 }

@@ -81,7 +81,7 @@ fn with_own_descriptor_limit(exec: impl FnOnce() -> c_int) -> c_int {
 fn executable(dir: c_int, path: *const c_char) -> bool {
     let kept = sys::errno();
     // SAFETY: the kernel checks the path.
-    let r = unsafe { libc::syscall(libc::SYS_faccessat, dir as c_long, path, libc::X_OK as c_long) };
+    let r = unsafe { sys::system_call(libc::SYS_faccessat, dir as c_long, path, libc::X_OK as c_long) };
     sys::set_errno(kept);
     r == 0
 }

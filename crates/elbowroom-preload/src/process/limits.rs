@@ -75,7 +75,8 @@ fn exchange(resource: c_int, new: Option<rlimit>) -> Option<rlimit> {
     let mut old = rlimit { rlim_cur: 0, rlim_max: 0 };
     let new = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the pointers are null or valid.
-    let r = unsafe { libc::syscall(libc::SYS_prlimit64, 0 as c_long, resource as c_long, new, &raw mut old) };
+    let r =
+        unsafe { sys::system_call(libc::SYS_prlimit64, 0 as c_long, resource as c_long, new, &raw mut old) };
     if r != 0 {
         return None;
     }

@@ -2,6 +2,7 @@
 //! its signals and its limits.
 
 mod address_use;
+pub mod by_number;
 pub mod children;
 pub mod core_dump;
 pub mod end;

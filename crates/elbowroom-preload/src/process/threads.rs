@@ -86,7 +86,7 @@ pub fn give_held() {
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: the kernel writes two words.
     let r = unsafe {
-        libc::syscall(libc::SYS_get_robust_list, 0 as c_long, &raw mut head, &raw mut len) as c_int
+        sys::system_call(libc::SYS_get_robust_list, 0 as c_long, &raw mut head, &raw mut len) as c_int
     };
     if r == 0 && head != 0 && len == size_of::<RobustList>() {
         give_list(head);

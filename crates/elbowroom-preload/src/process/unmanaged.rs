@@ -153,16 +153,21 @@ fn read_head(dir: c_int, path: *const c_char, head: &mut [u8]) -> Option<usize> 
     // unless it is the caller's.
     unsafe {
         if path_is_empty(path) {
-            let n =
-                libc::syscall(libc::SYS_pread64, dir as c_long, head.as_mut_ptr(), head.len(), 0 as c_long);
+            let n = sys::system_call(
+                libc::SYS_pread64,
+                dir as c_long,
+                head.as_mut_ptr(),
+                head.len(),
+                0 as c_long,
+            );
             return usize::try_from(n).ok();
         }
-        let fd = libc::syscall(libc::SYS_openat, dir as c_long, path, flags as c_long, 0 as c_long);
+        let fd = sys::system_call(libc::SYS_openat, dir as c_long, path, flags as c_long, 0 as c_long);
         if fd < 0 {
             return None;
         }
-        let n = libc::syscall(libc::SYS_read, fd, head.as_mut_ptr(), head.len());
-        libc::syscall(libc::SYS_close, fd);
+        let n = sys::system_call(libc::SYS_read, fd, head.as_mut_ptr(), head.len());
+        sys::system_call(libc::SYS_close, fd);
         usize::try_from(n).ok()
     }
 }
@@ -206,9 +211,9 @@ fn gets_rights(stat: &libc::stat, dir: c_int, path: *const c_char) -> bool {
     // SAFETY: integers.
     let [uid, gid, no_more] = unsafe {
         [
-            libc::syscall(libc::SYS_getuid),
-            libc::syscall(libc::SYS_getgid),
-            libc::syscall(libc::SYS_prctl, libc::PR_GET_NO_NEW_PRIVS as c_long, 0, 0, 0, 0),
+            sys::system_call(libc::SYS_getuid),
+            sys::system_call(libc::SYS_getgid),
+            sys::system_call(libc::SYS_prctl, libc::PR_GET_NO_NEW_PRIVS as c_long, 0, 0, 0, 0),
         ]
     };
     if no_more == 1 {
@@ -223,7 +228,7 @@ fn gets_rights(stat: &libc::stat, dir: c_int, path: *const c_char) -> bool {
         // SAFETY: both are strings, and nothing is written. A path that does not begin at the root is of the
         // working directory only for a `dir` of AT_FDCWD.
         dir == libc::AT_FDCWD
-            && unsafe { libc::syscall(libc::SYS_getxattr, path, name, std::ptr::null_mut::<u8>(), 0) } > 0
+            && unsafe { sys::system_call(libc::SYS_getxattr, path, name, std::ptr::null_mut::<u8>(), 0) } > 0
     };
     as_user || as_group || uid != 0 && capable()
 }

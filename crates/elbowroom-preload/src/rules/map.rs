@@ -50,8 +50,8 @@ pub struct Surroundings {
     pub min_size_bytes: u64,
     /// The smallest private memory that is managed, in bytes; `None`: none is, and no private copies.
     pub memory_min_bytes: Option<u64>,
-    /// Whether the program's memory is the kernel's for the sake of its allocator.
-    pub own_allocator: bool,
+    /// Why the program's private memory is the kernel's, if it is.
+    pub memory_left: Option<Reason>,
     /// Whether any file is managed now.
     pub any_managed: bool,
     /// Whether all of the wanted range, if an address is wanted, is inside windows.
@@ -119,8 +119,8 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     if anonymous && (shared || around.memory_min_bytes.is_none()) {
         return First::Kernel(Some(Reason::Anonymous));
     }
-    if anonymous && around.own_allocator {
-        return First::Kernel(Some(Reason::OwnAllocator));
+    if anonymous && around.memory_left.is_some() {
+        return First::Kernel(around.memory_left);
     }
     let end = i64::try_from(args.rounded()).ok().and_then(|len| args.offset.checked_add(len));
     let misplaced = args.fixed() && !args.addr.is_multiple_of(PAGE);
@@ -233,7 +233,7 @@ mod tests {
     const AROUND: Surroundings = Surroundings {
         min_size_bytes: 1 << 20,
         memory_min_bytes: None,
-        own_allocator: false,
+        memory_left: None,
         any_managed: false,
         inside_windows: false,
     };
@@ -306,8 +306,10 @@ mod tests {
         for kept in [libc::MAP_STACK, libc::MAP_GROWSDOWN, libc::MAP_LOCKED, libc::MAP_HUGETLB] {
             assert_eq!(flagged(kept), counted(Reason::UnsupportedFlags), "{kept:#x}");
         }
-        let own = Surroundings { own_allocator: true, ..around };
-        assert_eq!(first(&memory, &own), counted(Reason::OwnAllocator));
+        for reason in [Reason::OwnAllocator, Reason::GoRuntime] {
+            let left = Surroundings { memory_left: Some(reason), ..around };
+            assert_eq!(first(&memory, &left), counted(reason));
+        }
         let shared = MapArgs { flags: MAP_SHARED | MAP_ANONYMOUS, ..memory };
         assert_eq!(first(&shared, &around), counted(Reason::Anonymous));
         assert_eq!(first(&MapArgs { len: 256 << 10, ..memory }, &around), First::Memory);

@@ -215,10 +215,10 @@ fn direct(way: Way, fd: c_int, given: Given, at: At, flags: c_int) -> ssize_t {
             // SAFETY: the buffer is the program's own, or ours; the kernel checks it.
             return unsafe {
                 match (way, at) {
-                    (Way::Read, At::Cursor) => libc::syscall(libc::SYS_read, fd, base, len),
-                    (Way::Write, At::Cursor) => libc::syscall(libc::SYS_write, fd, base, len),
-                    (Way::Read, At::Offset(at)) => libc::syscall(libc::SYS_pread64, fd, base, len, at),
-                    (Way::Write, At::Offset(at)) => libc::syscall(libc::SYS_pwrite64, fd, base, len, at),
+                    (Way::Read, At::Cursor) => sys::system_call(libc::SYS_read, fd, base, len),
+                    (Way::Write, At::Cursor) => sys::system_call(libc::SYS_write, fd, base, len),
+                    (Way::Read, At::Offset(at)) => sys::system_call(libc::SYS_pread64, fd, base, len, at),
+                    (Way::Write, At::Offset(at)) => sys::system_call(libc::SYS_pwrite64, fd, base, len, at),
                 }
             } as ssize_t;
         }
@@ -232,7 +232,9 @@ fn direct(way: Way, fd: c_int, given: Given, at: At, flags: c_int) -> ssize_t {
     };
     // SAFETY: the parts are the program's own; the kernel checks them. The second half of the offset is
     // unused on 64-bit machines, except that both halves are -1 for the position.
-    unsafe { libc::syscall(call, fd, parts, n as c_long, offset, offset >> 63, flags as c_long) as ssize_t }
+    unsafe {
+        sys::system_call(call, fd, parts, n as c_long, offset, offset >> 63, flags as c_long) as ssize_t
+    }
 }
 
 #[cfg(test)]

@@ -104,7 +104,8 @@ fn take() -> Option<usize> {
 fn exists(tid: u32) -> bool {
     let kept = sys::errno();
     // SAFETY: integers only; signal 0 is none.
-    let r = unsafe { libc::syscall(libc::SYS_tgkill, sys::getpid() as c_long, tid as c_long, 0 as c_long) };
+    let r =
+        unsafe { sys::system_call(libc::SYS_tgkill, sys::getpid() as c_long, tid as c_long, 0 as c_long) };
     let gone = r < 0 && sys::errno() == libc::ESRCH;
     sys::set_errno(kept);
     !gone

@@ -134,7 +134,7 @@ fn verdict(trial: Trial, pid: c_int) -> Verdict {
     }
     if trial.give(Verdict::Silent) {
         // SAFETY: integers only. Nobody else waits for the child: nobody knows of it.
-        unsafe { libc::syscall(libc::SYS_kill, pid as c_long, libc::SIGKILL as c_long) };
+        unsafe { sys::system_call(libc::SYS_kill, pid as c_long, libc::SIGKILL as c_long) };
         return Verdict::Silent;
     }
     trial.wait(0).unwrap_or(Verdict::Silent)
@@ -146,7 +146,7 @@ fn has_ended(pid: c_int) -> bool {
     let none = std::ptr::null_mut::<c_int>();
     let (which, pid) = (libc::P_PID as c_long, pid as c_long);
     // SAFETY: the kernel writes one siginfo, or nothing if the child runs.
-    let r = unsafe { libc::syscall(libc::SYS_waitid, which, pid, info.as_mut_ptr(), how, none) };
+    let r = unsafe { sys::system_call(libc::SYS_waitid, which, pid, info.as_mut_ptr(), how, none) };
     // SAFETY: all zero is a siginfo, without a signal.
     r != 0 || unsafe { info.assume_init() }.si_signo != 0
 }
@@ -266,7 +266,7 @@ fn end_rest() -> bool {
 fn is_room_above(top: RawFd) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one `rlimit`.
-    unsafe { libc::syscall(libc::SYS_getrlimit, libc::RLIMIT_NOFILE as c_long, &raw mut limit) };
+    unsafe { sys::system_call(libc::SYS_getrlimit, libc::RLIMIT_NOFILE as c_long, &raw mut limit) };
     top as u64 + MORE_NUMBERS < limit.rlim_cur
 }
 
@@ -275,7 +275,7 @@ fn open_again(tid: u32, number: RawFd, flags: c_int) -> Result<RawFd, c_int> {
         std::ffi::CString::new(format!("/proc/self/task/{tid}/fd/{number}")).map_err(|_| libc::EINVAL)?;
     let (flags, at) = ((flags | libc::O_CLOEXEC) as c_long, libc::AT_FDCWD as c_long);
     // SAFETY: the path is a valid string.
-    let fd = unsafe { libc::syscall(libc::SYS_openat, at, path.as_ptr(), flags) };
+    let fd = unsafe { sys::system_call(libc::SYS_openat, at, path.as_ptr(), flags) };
     RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(sys::errno)
 }
 
@@ -334,6 +334,6 @@ pub fn in_child(process: &'static Process) -> Child {
 fn close(copying: &Copying) {
     for (fd, _) in &copying.opened {
         // SAFETY: opened by `rest` for this.
-        unsafe { libc::syscall(libc::SYS_close, *fd as c_long) };
+        unsafe { sys::system_call(libc::SYS_close, *fd as c_long) };
     }
 }

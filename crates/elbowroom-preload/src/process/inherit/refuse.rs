@@ -137,7 +137,7 @@ pub fn reap(pid: c_int) {
     let none = std::ptr::null_mut::<c_int>();
     let wait = || {
         // SAFETY: null pointers, which the call takes, and integers.
-        unsafe { libc::syscall(libc::SYS_wait4, pid as c_long, none, 0 as c_long, none) }
+        unsafe { sys::system_call(libc::SYS_wait4, pid as c_long, none, 0 as c_long, none) }
     };
     while wait() < 0 && sys::errno() == libc::EINTR {}
 }

@@ -6,7 +6,7 @@
 //! may wait for a fault; libc takes it once more, and in the child makes it anew.
 
 use crate::base::real;
-use crate::base::sys::PAGE;
+use crate::base::sys::{self, PAGE};
 use elbowroom::WindowTable;
 use libc::{c_long, c_void};
 
@@ -59,7 +59,7 @@ fn is_resident(page: usize) -> bool {
     let mut resident = 0_u8;
     // SAFETY: the kernel writes one byte, for one page.
     let result =
-        unsafe { libc::syscall(libc::SYS_mincore, page as c_long, PAGE as c_long, &raw mut resident) };
+        unsafe { sys::system_call(libc::SYS_mincore, page as c_long, PAGE as c_long, &raw mut resident) };
     result == 0 && resident & 1 != 0
 }
 
@@ -82,6 +82,6 @@ fn read_one(at: *mut c_void) {
     // SAFETY: one vector each; the kernel writes one byte to ours.
     unsafe {
         let (local, remote) = (&raw const local, &raw const remote);
-        libc::syscall(libc::SYS_process_vm_readv, process, local, one, remote, one, none);
+        sys::system_call(libc::SYS_process_vm_readv, process, local, one, remote, one, none);
     }
 }

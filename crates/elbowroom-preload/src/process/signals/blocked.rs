@@ -205,7 +205,7 @@ fn kernel(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     let set = set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the pointers are null, or to 8 bytes, the size of the kernel's set.
     let r = unsafe {
-        libc::syscall(
+        sys::system_call(
             libc::SYS_rt_sigprocmask,
             libc::c_long::from(how),
             set,
@@ -265,13 +265,13 @@ pub unsafe fn postpone(signal: c_int, info: *mut siginfo_t, context: *mut c_void
         let saved = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
         *saved |= bit(signal);
         if (*info).si_code == libc::SI_TKILL {
-            libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, number, info);
+            sys::system_call(libc::SYS_rt_tgsigqueueinfo, pid, tid, number, info);
         } else {
-            let queued = libc::syscall(libc::SYS_rt_sigqueueinfo, pid, number, info);
+            let queued = sys::system_call(libc::SYS_rt_sigqueueinfo, pid, number, info);
             if queued < 0 {
                 // Only the first thread may queue what looks like another's. Sent anew, it loses no more than
                 // its sender.
-                libc::syscall(libc::SYS_kill, pid, number);
+                sys::system_call(libc::SYS_kill, pid, number);
             }
         }
     }

@@ -51,8 +51,8 @@ fn raise_again(signal: c_int, info: *mut siginfo_t) {
     let (pid, tid) = (sys::getpid() as libc::c_long, sys::gettid() as libc::c_long);
     // SAFETY: the siginfo is the kernel's own; to itself a thread may queue any.
     unsafe {
-        if libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal as libc::c_long, info) != 0 {
-            libc::syscall(libc::SYS_tgkill, pid, tid, signal as libc::c_long);
+        if sys::system_call(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal as libc::c_long, info) != 0 {
+            sys::system_call(libc::SYS_tgkill, pid, tid, signal as libc::c_long);
         }
     }
 }

@@ -293,7 +293,7 @@ pub fn abort_first() {
     sys::unblock(1 << (libc::SIGABRT - 1));
     // SAFETY: integers only.
     unsafe {
-        libc::syscall(
+        sys::system_call(
             libc::SYS_tgkill,
             libc::c_long::from(sys::getpid()),
             libc::c_long::from(sys::gettid()),

@@ -1,0 +1,170 @@
+//! syscall(2): a call by its number is the call of that name, if this library stands before that name.
+
+use super::{advise, children, exec, lend, limit_calls, map, open, ranges, read, resize, seek, sync};
+use super::{transfer, write};
+use crate::agent::aio::submit_by_number;
+use crate::agent::resize::without_cancellation;
+use crate::base::sys;
+use crate::process::by_number::{Handler, NUMBERS, before};
+use libc::c_long;
+
+/// The function for each number. Of the six words of a call it gets those that are named.
+macro_rules! handlers {
+    ($($(#[$only:meta])? $number:ident = $function:path [$($word:literal)*];)*) => {
+        const fn handlers() -> [Option<Handler>; NUMBERS] {
+            let mut handlers: [Option<Handler>; NUMBERS] = [None; NUMBERS];
+            $(
+                $(#[$only])?
+                {
+                    /// # Safety
+                    /// As the function.
+                    #[allow(clippy::unnecessary_cast, unused_variables)]
+                    unsafe extern "C-unwind" fn handler(
+                        a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long,
+                    ) -> c_long {
+                        let words = [a, b, c, d, e, f];
+                        // libc's syscall is no cancellation point.
+                        // SAFETY: the caller's promise.
+                        without_cancellation(|| unsafe { $function($(words[$word] as _),*) as c_long })
+                    }
+                    handlers[libc::$number as usize] = Some(handler);
+                }
+            )*
+            handlers
+        }
+    };
+}
+
+handlers! {
+    SYS_mmap = map::mmap [0 1 2 3 4 5];
+    SYS_munmap = map::munmap [0 1];
+    SYS_mremap = map::mremap [0 1 2 3 4];
+    SYS_mprotect = ranges::mprotect [0 1 2];
+    SYS_pkey_mprotect = ranges::pkey_mprotect [0 1 2 3];
+    SYS_msync = ranges::msync [0 1 2];
+    SYS_madvise = ranges::madvise [0 1 2];
+    SYS_mincore = ranges::mincore [0 1 2];
+    SYS_mlock = ranges::mlock [0 1];
+    SYS_mlock2 = ranges::mlock2 [0 1 2];
+    SYS_munlock = ranges::munlock [0 1];
+    SYS_mlockall = ranges::mlockall [0];
+    SYS_munlockall = ranges::munlockall [];
+    SYS_mseal = ranges::mseal [0 1 2];
+    SYS_remap_file_pages = ranges::remap_file_pages [0 1 2 3 4];
+    SYS_process_madvise = advise::process_madvise [0 1 2 3 4];
+    #[cfg(target_arch = "x86_64")]
+    SYS_open = open::open64 [0 1 2];
+    #[cfg(target_arch = "x86_64")]
+    SYS_creat = open::creat64 [0 1];
+    SYS_openat = open::openat64 [0 1 2 3];
+    SYS_open_by_handle_at = open::open_by_handle_at [0 1 2];
+    SYS_close = sync::close [0];
+    SYS_read = read::read [0 1 2];
+    SYS_pread64 = read::pread64 [0 1 2 3];
+    SYS_readv = read::readv [0 1 2];
+    SYS_preadv = read::preadv64 [0 1 2 3];
+    SYS_preadv2 = read::preadv64v2 [0 1 2 3 5];
+    SYS_write = write::write [0 1 2];
+    SYS_pwrite64 = write::pwrite64 [0 1 2 3];
+    SYS_writev = write::writev [0 1 2];
+    SYS_pwritev = write::pwritev64 [0 1 2 3];
+    SYS_pwritev2 = write::pwritev64v2 [0 1 2 3 5];
+    SYS_lseek = seek::lseek64 [0 1 2];
+    SYS_ioctl = seek::ioctl [0 1 2];
+    SYS_ftruncate = resize::ftruncate64 [0 1];
+    SYS_truncate = resize::truncate64 [0 1];
+    SYS_fallocate = resize::fallocate64 [0 1 2 3];
+    SYS_copy_file_range = transfer::copy_file_range [0 1 2 3 4 5];
+    SYS_sendfile = transfer::sendfile64 [0 1 2 3];
+    SYS_splice = transfer::splice [0 1 2 3 4 5];
+    SYS_vmsplice = lend::vmsplice [0 1 2 3];
+    SYS_sendto = lend::sendto [0 1 2 3 4 5];
+    SYS_sendmsg = lend::sendmsg [0 1 2];
+    SYS_sendmmsg = lend::sendmmsg [0 1 2 3];
+    SYS_fsync = sync::fsync [0];
+    SYS_fdatasync = sync::fdatasync [0];
+    SYS_sync_file_range = sync::sync_file_range [0 1 2 3];
+    SYS_syncfs = sync::syncfs [0];
+    SYS_io_submit = submit_by_number [0 1 2];
+    #[cfg(target_arch = "x86_64")]
+    SYS_fork = children::_Fork [];
+    SYS_exit_group = exec::_exit [0];
+    SYS_execve = exec::execve [0 1 2];
+    SYS_execveat = exec::execveat [0 1 2 3 4];
+    SYS_setrlimit = limit_calls::setrlimit64 [0 1];
+    SYS_getrlimit = limit_calls::getrlimit64 [0 1];
+    SYS_prlimit64 = limit_calls::prlimit64 [0 1 2 3];
+}
+
+static HANDLERS: [Option<Handler>; NUMBERS] = handlers();
+
+/// The function that takes a call; `None`: the kernel itself.
+extern "C" fn choose(number: c_long, a: c_long, b: c_long) -> Option<Handler> {
+    before(number, a, b).or(HANDLERS.get(number as usize).copied().flatten())
+}
+
+/// libc's function of this name. Most calls are of numbers without a handler, so these are told first. A
+/// child of vfork or clone returns from the call on a stack that has no frame of ours: neither has this.
+///
+/// # Safety
+/// As libc's function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn syscall() -> c_long {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        "cmp rdi, {numbers}",
+        "jae {kernel}",
+        "lea rax, [rip + {watched}]",
+        "cmp byte ptr [rax + rdi], 0",
+        "je {kernel}",
+        "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+        "call {choose}",
+        "mov r11, rax",
+        "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+        "test r11, r11",
+        "jz {kernel}",
+        "mov rdi, rsi", "mov rsi, rdx", "mov rdx, rcx", "mov rcx, r8", "mov r8, r9", "mov r9, [rsp + 8]",
+        "jmp r11",
+        numbers = const NUMBERS,
+        watched = sym WATCHED,
+        choose = sym choose,
+        kernel = sym sys::elbowroom_system_call,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        "cmp x0, {numbers}",
+        "b.hs 1f",
+        "adrp x16, {watched}",
+        "add x16, x16, :lo12:{watched}",
+        "ldrb w16, [x16, x0]",
+        "cbz w16, 1f",
+        "stp x29, x30, [sp, #-80]!",
+        "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "str x6, [sp, #64]",
+        "bl {choose}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldr x6, [sp, #64]",
+        "ldp x29, x30, [sp], #80",
+        "cbz x16, 1f",
+        "mov x0, x1", "mov x1, x2", "mov x2, x3", "mov x3, x4", "mov x4, x5", "mov x5, x6",
+        "br x16",
+        "1: b {kernel}",
+        numbers = const NUMBERS,
+        watched = sym WATCHED,
+        choose = sym choose,
+        kernel = sym sys::elbowroom_system_call,
+    );
+}
+
+/// Which numbers are looked at: those with a handler, and those before which something is done.
+static WATCHED: [bool; NUMBERS] = {
+    let mut watched = [false; NUMBERS];
+    let mut number = 0;
+    while number < NUMBERS {
+        watched[number] =
+            HANDLERS[number].is_some() || crate::process::by_number::is_awaited(number as c_long);
+        number += 1;
+    }
+    watched
+};

@@ -1,0 +1,51 @@
+//! What calls through syscall(2) need that no function of libc's makes as they are: ends of threads, and
+//! children.
+//!
+//! A program that makes system calls by instructions of its own is not seen here.
+
+use crate::agent::flush::flush;
+use crate::base::state;
+use crate::process::{children, threads};
+use libc::{c_int, c_long};
+
+/// What takes a call, in place of the kernel: it gets the six words, sets `errno` and gives -1 if it fails.
+pub type Handler = unsafe extern "C-unwind" fn(c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+
+/// More than any number of a call that is taken.
+pub const NUMBERS: usize = 512;
+
+/// Whether [`before`] has something to do for this number.
+pub const fn is_awaited(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_vfork {
+        return true;
+    }
+    matches!(number, libc::SYS_exit | libc::SYS_set_tid_address | libc::SYS_clone)
+}
+
+/// What has to be done before a call with these first two words. The function that takes the call, if it is
+/// not the kernel nor what stands before the name.
+pub fn before(number: c_long, first: c_long, second: c_long) -> Option<Handler> {
+    match number {
+        libc::SYS_exit => threads::give_held(),
+        libc::SYS_set_tid_address => threads::give(first as usize, size_of::<c_int>()),
+        libc::SYS_clone => return before_clone(first as c_int, second as usize),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork if state::alive().is_some() => flush(),
+        _ => {}
+    }
+    None
+}
+
+/// A child with memory of its own gets a copy of what the kernel has, so all is handed back before. On a stack
+/// that is given the child returns from the call itself, where a handler has no frame.
+fn before_clone(flags: c_int, stack: usize) -> Option<Handler> {
+    let own_memory = flags & libc::CLONE_VM == 0;
+    if own_memory && state::process().is_some() {
+        return (stack == 0).then_some(children::clone_by_number);
+    }
+    if flags & libc::CLONE_THREAD == 0 && state::alive().is_some() {
+        flush();
+    }
+    None
+}
