@@ -20,6 +20,14 @@ fn coherence(variant: Variant) {
 }
 behaviour!(coherence: plain, m64, m16, copy, threads, handlers4);
 
+fn by_number(variant: Variant) {
+    let scratch = Scratch::new();
+    let command = Command::new(program("by_number")).args([&scratch.file("data")]);
+    let outcome = command.variant(variant).run().success();
+    assert_eq!(outcome.stdout, "ok ranges\nok children\nok files\nok segments\n");
+}
+behaviour!(by_number: plain, m64, m16, copy, threads);
+
 /// Another process writes the file while a program has it mapped.
 fn foreign_writes(mode: &str, variant: Variant) {
     let scratch = Scratch::new();

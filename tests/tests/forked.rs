@@ -53,6 +53,13 @@ fn other_threads_store_while_one_forks(variant: Variant) {
 }
 behaviour!(other_threads_store_while_one_forks: m16, copy);
 
+/// A handler that waited for the manager while that rests would wait for its own thread.
+fn signals_come_while_it_forks(variant: Variant) {
+    let outcome = Command::new(program("fork_signals")).variant(variant).run().success();
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("ok\n", ""), "{}", outcome.report());
+}
+behaviour!(signals_come_while_it_forks: plain, m16, copy);
+
 /// Some of the forks have copies, others give the memory to the kernel.
 fn threads_that_fork_at_the_same_time(variant: Variant) {
     let options = ["--swap", "64M", "--fork", "copy", "--min-size", "4K"];

@@ -49,6 +49,8 @@ pub enum Problem<'t> {
     Escape(&'t str),
     /// It is empty.
     Empty,
+    /// It is not UTF-8.
+    NotUtf8,
 }
 
 impl fmt::Display for Problem<'_> {
@@ -75,6 +77,7 @@ impl fmt::Display for Problem<'_> {
             Problem::Flag(text) => write!(f, "'{text}' is neither 0 nor 1"),
             Problem::Escape(text) => write!(f, "'{text}' has a % without two hexadecimal digits"),
             Problem::Empty => f.write_str("it is empty"),
+            Problem::NotUtf8 => f.write_str("it is not text in UTF-8"),
         }
     }
 }
@@ -93,7 +96,7 @@ impl Kind {
             Kind::Path => return Ok(Value::Path(text.into())),
             _ => {}
         }
-        let text = text.to_str().ok_or(Problem::Choice("text that is not UTF-8", &[]))?;
+        let text = text.to_str().ok_or(Problem::NotUtf8)?;
         Ok(match self {
             Kind::Size { least, most } => {
                 let bytes = size::parse(text).map_err(Problem::Size)?;

@@ -85,7 +85,7 @@ unsafe extern "C" fn construct() {
             threads::set_up();
         }
         Err(error) => {
-            stderr::write(format!("elbowroom: {error}\n").as_bytes());
+            stderr::write_first(format!("elbowroom: {error}\n").as_bytes());
             sys::exit_group(sys::CANNOT_RUN_STATUS);
         }
     }

@@ -39,6 +39,7 @@ handlers! {
     SYS_mmap = map::mmap [0 1 2 3 4 5];
     SYS_munmap = map::munmap [0 1];
     SYS_mremap = map::mremap [0 1 2 3 4];
+    SYS_shmat = map::shmat [0 1 2];
     SYS_mprotect = ranges::mprotect [0 1 2];
     SYS_pkey_mprotect = ranges::pkey_mprotect [0 1 2 3];
     SYS_msync = ranges::msync [0 1 2];

@@ -1,7 +1,7 @@
-//! mmap, munmap and mremap; the last two once more, for the library of the heap, whose own calls change no
-//! block.
+//! mmap, munmap, mremap and shmat; munmap and mremap once more, for the library of the heap, whose own calls
+//! change no block.
 
-use crate::agent::{remap, unmap};
+use crate::agent::{attach, remap, unmap};
 use crate::process::start;
 use libc::{c_int, c_void, off_t, size_t};
 
@@ -13,6 +13,7 @@ export! {
     munmap(addr: *mut c_void, len: size_t) -> c_int = unmap::unmap_for_program;
     mremap(old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void) -> *mut c_void
         = remap::remap_for_program;
+    shmat(segment: c_int, addr: *const c_void, flags: c_int) -> *mut c_void = attach::attach;
     elbowroom_unmap(addr: *mut c_void, len: size_t) -> c_int = unmap::unmap;
     elbowroom_remap(
         old: *mut c_void, old_len: size_t, new_len: size_t, flags: c_int, new: *mut c_void,

@@ -4,6 +4,7 @@
 use super::ranges;
 use crate::base::changes;
 use crate::base::real;
+use crate::base::reserve;
 use crate::base::state;
 use crate::base::sys::{self, PAGE};
 use crate::rules::advice as rules;
@@ -28,6 +29,14 @@ pub unsafe fn advise(pidfd: c_int, parts: *const iovec, n: size_t, advice: c_int
     {
         // SAFETY: the caller's promise.
         return unsafe { advise_self(pidfd, parts, n, advice, flags) };
+    }
+    let mut is_library = false;
+    each_part(parts, n.min(MAX_PARTS), |part| {
+        is_library |= reserve::refuses(part.iov_base.addr(), part.iov_len);
+        true
+    });
+    if is_library && is_this_process(pidfd) {
+        return sys::fail(libc::ENOMEM) as ssize_t;
     }
     if !rules::leaves_mapping(advice) {
         changes::note(0, usize::MAX);

@@ -6,6 +6,7 @@
 
 pub mod advise;
 pub mod aio;
+pub mod attach;
 pub mod coherence;
 pub mod dump;
 pub mod file_table;

@@ -394,8 +394,8 @@ pub unsafe fn lock_all(flags: c_int) -> c_int {
     }
     // SAFETY: changes no memory.
     let r = unsafe { sys::system_call(libc::SYS_mlockall, flags as c_long) as c_int };
-    if r == 0 && flags & libc::MCL_FUTURE != 0 {
-        state::LOCKS_FUTURE_MEMORY.store(true, Ordering::Release);
+    if r == 0 {
+        state::LOCKS_FUTURE_MEMORY.store(flags & libc::MCL_FUTURE != 0, Ordering::Release);
     }
     r
 }

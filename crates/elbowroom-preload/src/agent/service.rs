@@ -23,13 +23,13 @@ use crate::base::reason::Reason;
 use crate::base::reserve;
 use crate::base::said;
 use crate::base::state::{self, ALIVE, FAILED, NONE, Process, STARTING};
+use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
 use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Origin, Space};
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,9 +74,10 @@ fn start(process: &'static Process) {
 /// has failed.
 fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl FnOnce() + Send + 'static) {
     let kept = sys::errno();
-    // What libc and std call on this thread while it makes threads goes straight to the kernel.
-    state::set_service_thread(true);
+    // What libc and std call on this thread while it makes threads goes straight to the kernel. What a signal
+    // handler of the program calls must not.
     let blocked = SignalsBlocked::new(Except::LibcInternal);
+    state::set_service_thread(true);
     prepare();
     let spawned =
         spawn("elbowroom-watch", move || watch(process)).and_then(|()| spawn("elbowroom-svc", first));
@@ -86,8 +87,8 @@ fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl 
     while process.phase.load(Ordering::Acquire) == STARTING {
         sys::futex_wait(&process.phase, STARTING, None);
     }
-    drop(blocked);
     state::set_service_thread(false);
+    drop(blocked);
     sys::set_errno(kept);
     // SAFETY: leaked before the phase was set.
     if let Some(note) = unsafe { process.note.load(Ordering::Acquire).as_ref() } {
@@ -114,6 +115,8 @@ fn no_thread(process: &Process, error: &std::io::Error) {
 
 fn fail(process: &Process, why: String) {
     process.set_error(why);
+    process.exit_now.store(WATCH_NO_MORE, Ordering::Release);
+    sys::futex_wake(process.exit_now.as_ptr(), 1);
     set_phase(process, FAILED);
 }
 
@@ -283,22 +286,24 @@ fn die() -> ! {
     sys::exit_group(128 + libc::SIGABRT)
 }
 
-/// Writes a line to the program's standard error.
+/// Writes a line to the program's standard error, if the program has that still.
 fn say(line: &str) {
     let text = format!("elbowroom: {line}\n");
     // The program's own open file: another one of the same file has a position of its own, and what the
     // program writes next, or the summary, would be written over the line.
-    let own = Origin::take(sys::getpid(), 2, 0).ok();
-    if own.is_none() && own_stderr::write(text.as_bytes()) {
-        return;
-    }
-    if let Some(stderr) = own.and_then(|own| own.as_fd().try_clone_to_owned().ok()) {
-        let _ = File::from(stderr).write_all(text.as_bytes());
-        return;
-    }
-    let path = format!("/proc/{}/fd/2", sys::getpid());
-    if let Ok(mut stderr) = open_briefly(|| std::fs::OpenOptions::new().append(true).open(&path)) {
-        let _ = stderr.write_all(text.as_bytes());
+    match Origin::take(sys::getpid(), 2, 0) {
+        Ok(there) if own_stderr::is_remembered(there.as_fd()) => {
+            stderr::write_to(there.as_fd().as_raw_fd(), text.as_bytes());
+        }
+        Ok(_) => {}
+        Err(_) if own_stderr::write(text.as_bytes()) => {}
+        Err(_) => {
+            let path = format!("/proc/{}/fd/2", sys::getpid());
+            let opened = open_briefly(|| std::fs::OpenOptions::new().append(true).open(&path));
+            if let Some(file) = opened.ok().filter(|file| own_stderr::is_remembered(file.as_fd())) {
+                stderr::write_to(file.as_raw_fd(), text.as_bytes());
+            }
+        }
     }
 }
 
@@ -390,10 +395,16 @@ impl Pool {
     }
 }
 
+/// [`Process::exit_now`] where no manager has started: libc ends the process itself.
+const WATCH_NO_MORE: u32 = 2;
+
 /// Sleeps until the program is only our threads, then ends it as libc would have.
 fn watch(process: &'static Process) {
     while process.exit_now.load(Ordering::Acquire) == 0 {
         sys::futex_wait(&process.exit_now, 0, None);
+    }
+    if process.exit_now.load(Ordering::Acquire) == WATCH_NO_MORE {
+        return;
     }
     // From here on this is the program's last thread: what its exit handlers call is managed like all the
     // rest.

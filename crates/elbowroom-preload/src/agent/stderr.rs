@@ -10,7 +10,7 @@
 
 use crate::base::{stderr, sys};
 use elbowroom::Origin;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -34,13 +34,14 @@ fn own() -> Option<&'static Own> {
 /// On the first service thread of a process: makes the duplicate, unless the program has something else on
 /// descriptor 2 by now.
 pub fn take() {
-    let taken = Origin::take(sys::getpid(), 2, 0).ok().filter(is_remembered);
+    let taken = Origin::take(sys::getpid(), 2, 0).ok().filter(|there| is_remembered(there.as_fd()));
     let own = Own { file: Mutex::new(taken), missed: AtomicU32::new(0) };
     OWN.store(Box::into_raw(Box::new(own)), Ordering::Release);
 }
 
-fn is_remembered(origin: &Origin) -> bool {
-    sys::fstat(origin.as_fd().as_raw_fd()).is_some_and(|stat| stderr::is_remembered(&stat))
+/// Whether that is what standard error was when the program started.
+pub fn is_remembered(there: BorrowedFd<'_>) -> bool {
+    sys::fstat(there.as_raw_fd()).is_some_and(|stat| stderr::is_remembered(&stat))
 }
 
 /// Writes the text to the duplicate, if there is one. Tells whether there is.

@@ -227,6 +227,9 @@ pub unsafe fn copy_fd(fd: c_int) -> c_int {
         unsafe { real::close(new) };
         return sys::fail(errno);
     }
+    if new == STDERR {
+        standard_error_changed();
+    }
     new
 }
 

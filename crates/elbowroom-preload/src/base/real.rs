@@ -43,9 +43,9 @@ pub fn next(name: &CStr) -> *mut c_void {
     // SAFETY: the name is a string.
     let real = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if real.is_null() {
-        stderr::write(b"elbowroom: libc does not have ");
-        stderr::write(name.to_bytes());
-        stderr::write(b"\n");
+        stderr::write_first(b"elbowroom: libc does not have ");
+        stderr::write_first(name.to_bytes());
+        stderr::write_first(b"\n");
         sys::exit_group(sys::CANNOT_RUN_STATUS);
     }
     real
@@ -103,7 +103,7 @@ macro_rules! real {
                     {
                         pointer = look_up(names::$name);
                         if pointer.is_null() {
-                            stderr::write(
+                            stderr::write_first(
                                 concat!("elbowroom: libc has no ", stringify!($name), "\n").as_bytes(),
                             );
                             crate::base::sys::exit_group(125);

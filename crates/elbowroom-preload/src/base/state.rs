@@ -99,7 +99,7 @@ pub fn set_up(options: Options) {
         unsafe { sys::system_call(libc::SYS_madvise, at, len, advice) == 0 }
     };
     if !wiped {
-        stderr::write(
+        stderr::write_first(
             b"elbowroom: no memory for the library's own state; everything is left to the kernel\n",
         );
         return;

@@ -103,10 +103,17 @@ pub fn is_closed() -> bool {
     sys::open_flags(2).is_none()
 }
 
-/// Writes all of `text` to standard error as far as it goes; errors are of no use to anybody here. `errno` is
-/// kept.
+/// Writes all of `text` to standard error as far as it goes, if the program has it still; errors are of no use
+/// to anybody here. `errno` is kept.
 pub fn write(text: &[u8]) {
-    write_to(descriptor().unwrap_or(2), text);
+    if let Some(fd) = descriptor() {
+        write_to(fd, text);
+    }
+}
+
+/// The same before the program runs, while nothing is remembered.
+pub fn write_first(text: &[u8]) {
+    write_to(2, text);
 }
 
 /// The same for another descriptor.

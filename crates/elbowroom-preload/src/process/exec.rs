@@ -80,11 +80,19 @@ fn with_own_descriptor_limit(exec: impl FnOnce() -> c_int) -> c_int {
 /// Whether the file can be executed. `errno` is kept.
 fn executable(dir: c_int, path: *const c_char) -> bool {
     let kept = sys::errno();
+    let (mode, flags) = (libc::X_OK as c_long, libc::AT_EACCESS as c_long);
     // SAFETY: the kernel checks the path.
-    let r = unsafe { sys::system_call(libc::SYS_faccessat, dir as c_long, path, libc::X_OK as c_long) };
+    let access = |call| unsafe { sys::system_call(call, dir as c_long, path, mode, flags) };
+    let mut r = access(libc::SYS_faccessat2);
+    if r != 0 && sys::errno() == libc::ENOSYS {
+        r = access(libc::SYS_faccessat);
+    }
     sys::set_errno(kept);
-    r == 0
+    r == 0 && sys::stat_at(dir, path, 0).is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG)
 }
+
+/// Where execvp looks if there is no PATH (glibc's `CS_PATH`).
+const DEFAULT_PATH: &std::ffi::CStr = c"/bin:/usr/bin";
 
 /// Calls `look` with the path at which execvp would find the program, if it would. Tells whether it would.
 unsafe fn found(name: *const c_char, look: impl FnOnce(*const c_char)) -> bool {
@@ -99,9 +107,7 @@ unsafe fn found(name: *const c_char, look: impl FnOnce(*const c_char)) -> bool {
     }
     // SAFETY: the name is a string; programs that change their environment meanwhile are at fault themselves.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    if path.is_null() {
-        return false;
-    }
+    let path = if path.is_null() { DEFAULT_PATH.as_ptr() } else { path };
     // SAFETY: the environment holds strings.
     let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
     let mut full = [0u8; libc::PATH_MAX as usize];
@@ -211,7 +217,11 @@ pub unsafe fn exec_fd(fd: c_int, args: Strings, env: Strings) -> c_int {
 pub unsafe fn exec_at(dir: c_int, path: *const c_char, args: Strings, env: Strings, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        let there = expected(dir, path, Some(env));
-        replaced(there || flags & libc::AT_EMPTY_PATH != 0, || real::execveat(dir, path, args, env, flags))
+        let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && unmanaged::path_is_empty(path);
+        if by_descriptor {
+            unmanaged::note(dir, c"".as_ptr(), Some(env));
+        }
+        let there = by_descriptor || expected(dir, path, Some(env));
+        replaced(there, || real::execveat(dir, path, args, env, flags))
     }
 }

@@ -18,6 +18,7 @@ use crate::base::sys::{self, ADDRESS_END, Except, PAGE, SignalsBlocked};
 use crate::base::tree;
 use crate::base::word_lock::WordLock;
 use crate::process::inherit::{self, Child, Way, refuse};
+use crate::process::limits;
 use crate::process::signals;
 use elbowroom::Side;
 use libc::c_int;
@@ -117,6 +118,8 @@ pub fn in_child() {
     unsafe { elbowroom_sync::epoch::after_fork() };
     // The child of a thread of ours would be a bug, but its mark is not for a child's only thread.
     state::set_service_thread(false);
+    // A child has no locks of its parent's.
+    state::LOCKS_FUTURE_MEMORY.store(false, Ordering::Release);
     let Some(process) = state::process() else { return };
     process.is_home();
     let copy = inherit::in_child(process);
@@ -128,6 +131,7 @@ pub fn in_child() {
         // With copies they may be there, and not registered: another thread may be making one.
         let copies = state::options().is_some_and(|options| options.fork != Fork::Kernel);
         keep_windows_closed(if copies { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE });
+        limits::settle();
     }
 }
 

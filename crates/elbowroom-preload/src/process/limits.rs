@@ -118,10 +118,10 @@ fn arena_bytes() -> u64 {
 pub fn make_room() -> bool {
     let kept = sys::errno();
     let made = RESOURCES.iter().all(|resource| make_room_in(*resource));
+    sys::set_errno(kept);
     if !made {
         give_back();
     }
-    sys::set_errno(kept);
     made
 }
 
@@ -178,8 +178,9 @@ pub fn refuse(args: &MapArgs) -> bool {
     exceeds(Counted::All, &LIMITS[0]) || is_data && exceeds(Counted::Data, &LIMITS[1])
 }
 
-/// The kernel has the program's own limits again.
-fn give_back() {
+/// The kernel gets the program's own limits again. `errno` is kept.
+pub fn give_back() {
+    let kept = sys::errno();
     for (resource, limit) in RESOURCES.into_iter().zip(&LIMITS) {
         let own = exchange(resource, None).and_then(|there| limit.own(there));
         if let Some(own) = own
@@ -188,6 +189,7 @@ fn give_back() {
             limit.differs.store(false, Ordering::Release);
         }
     }
+    sys::set_errno(kept);
 }
 
 /// Before another program replaces this one: it is to inherit the program's own limits. The record stays as

@@ -81,5 +81,9 @@ fn start(process: &'static Process) -> Result<(), Option<Reason>> {
     if !limits::make_room() {
         return Err(Some(Reason::AddressSpaceLimit));
     }
-    service::manager(process).map(drop).ok_or(None)
+    let started = service::manager(process).map(drop).ok_or(None);
+    if started.is_err() {
+        limits::give_back();
+    }
+    started
 }

@@ -4,12 +4,14 @@
 //! Where the process that executes such a program has put something else on descriptor 2, the line would be
 //! in the program's output: a process of the tree that has its standard error still says it when it ends.
 
+use crate::base::report::Buffer;
 use crate::base::said;
 use crate::base::state;
 use crate::base::sys;
 use crate::base::tree;
 use libc::{Elf64_Ehdr, Elf64_Phdr, c_char, c_int, c_long};
 use std::ffi::CStr;
+use std::fmt::Write;
 
 /// How many interpreters of interpreters of scripts are followed; Linux follows as many.
 const INTERPRETERS: usize = 4;
@@ -128,9 +130,9 @@ unsafe fn has(env: *const *const c_char, beginning: &[u8]) -> bool {
     false
 }
 
-fn path_is_empty(path: *const c_char) -> bool {
-    // SAFETY: a string, the promise of `note`'s caller.
-    unsafe { *path == 0 }
+pub fn path_is_empty(path: *const c_char) -> bool {
+    let mut first = 0;
+    sys::copy_in(path, &mut first) && first == 0
 }
 
 /// What follows the last slash.
@@ -152,16 +154,14 @@ fn read_head(dir: c_int, path: *const c_char, head: &mut [u8]) -> Option<usize> 
     // SAFETY: the kernel checks the path, and writes no more than fits; the descriptor is closed here,
     // unless it is the caller's.
     unsafe {
-        if path_is_empty(path) {
-            let n = sys::system_call(
-                libc::SYS_pread64,
-                dir as c_long,
-                head.as_mut_ptr(),
-                head.len(),
-                0 as c_long,
-            );
-            return usize::try_from(n).ok();
-        }
+        // Opened anew: what is to be executed may be open for that alone (O_PATH).
+        let mut own = Buffer::<32>::new();
+        let (dir, path) = if path_is_empty(path) {
+            let _ = write!(own, "/proc/self/fd/{dir}\0");
+            (libc::AT_FDCWD, own.as_bytes().as_ptr().cast())
+        } else {
+            (dir, path)
+        };
         let fd = sys::system_call(libc::SYS_openat, dir as c_long, path, flags as c_long, 0 as c_long);
         if fd < 0 {
             return None;

@@ -60,17 +60,13 @@ const LOOK_MS: u32 = 50;
 /// Copies cannot be had: what a child lacked, later ones lack, too.
 static DENIED: AtomicBool = AtomicBool::new(false);
 
-/// A fork on trial: its child says what came of its manager before anything of the program's runs there.
-/// Signals are blocked until then: a child that is to be none is no other's business.
-#[derive(Clone, Copy)]
-struct OnTrial {
-    trial: Trial,
-    /// The signals that were blocked before.
-    mask: u64,
-}
-
 thread_local! {
-    static ON_TRIAL: Cell<Option<OnTrial>> = const { Cell::new(None) };
+    /// A fork on trial: its child says what came of its manager before anything of the program's runs there.
+    static ON_TRIAL: Cell<Option<Trial>> = const { Cell::new(None) };
+    /// The mask from before a fork, while this thread's signals wait for the end of the fork. A handler that
+    /// ran while the manager rests could wait for it, and so for its own thread. And a child on trial may
+    /// come to nothing: it is no handler's business.
+    static MASK: Cell<Option<u64>> = const { Cell::new(None) };
     /// The next fork is made by the kernel alone.
     static BY_KERNEL: Cell<bool> = const { Cell::new(false) };
 }
@@ -100,14 +96,14 @@ pub fn begin(process: &Process) -> Way {
 pub fn fork(real: impl Fn() -> c_int) -> c_int {
     let now = state::alive().filter(|_| refuse::is_wanted()).and_then(|(_, manager)| obstacle(manager));
     let pid = refuse::fork(now, &real);
-    let Some(OnTrial { trial, mask }) = ON_TRIAL.take() else { return pid };
+    let Some(trial) = ON_TRIAL.take() else { return pid };
     let errno = sys::errno();
     let lacks = if pid < 0 { None } else { refusal_of(verdict(trial, pid)) };
     if pid >= 0 && lacks.is_some() {
         refuse::reap(pid);
     }
     trial.end();
-    sys::set_mask(mask);
+    release_signals();
     let Some(refusal) = lacks else {
         sys::set_errno(errno);
         return pid;
@@ -185,7 +181,27 @@ fn obstacle(manager: &Manager) -> Option<Refusal> {
     is_managed.then_some(Refusal::for_good("the stack of the thread that forks is in managed memory"))
 }
 
+fn hold_signals() {
+    // Instructions may raise signals that are the library's doing.
+    MASK.set(Some(sys::block(!SYNCHRONOUS)));
+}
+
+fn release_signals() {
+    if let Some(mask) = MASK.take() {
+        sys::set_mask(mask);
+    }
+}
+
 fn begin_copy(process: &Process, manager: &Manager) -> Result<(), Refusal> {
+    hold_signals();
+    let begun = begin_held(process, manager);
+    if begun.is_err() {
+        release_signals();
+    }
+    begun
+}
+
+fn begin_held(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     streams::lock();
     for _ in 0..STREAM_ROUNDS {
         match rest(process, manager) {
@@ -209,11 +225,8 @@ fn begin_copy(process: &Process, manager: &Manager) -> Result<(), Refusal> {
 
 /// Of the copy that is made next, if there is a caller to be told.
 fn put_on_trial() {
-    if refuse::is_in_fork()
-        && let Some(trial) = Trial::begin()
-    {
-        // Instructions may raise signals that are the library's doing.
-        ON_TRIAL.set(Some(OnTrial { trial, mask: sys::block(!SYNCHRONOUS) }));
+    if refuse::is_in_fork() {
+        ON_TRIAL.set(Trial::begin());
     }
 }
 
@@ -284,6 +297,10 @@ pub fn end() -> bool {
     let ended = end_rest();
     if ended {
         streams::unlock();
+        // A trial ends later.
+        if ON_TRIAL.get().is_none() {
+            release_signals();
+        }
     }
     ended
 }
@@ -316,17 +333,17 @@ pub fn in_child(process: &'static Process) -> Child {
         None => Verdict::Denied,
     };
     close(copying);
-    if let Some(OnTrial { trial, mask }) = ON_TRIAL.take() {
+    if let Some(trial) = ON_TRIAL.take() {
         // A child that came late says so where it needs what it has not.
         let stays = verdict == Verdict::GoesOn || late;
         let given = trial.give(if stays { Verdict::GoesOn } else { verdict });
         if !given || !stays {
             sys::exit_group(0);
         }
-        sys::set_mask(mask);
     } else if verdict != Verdict::GoesOn && !late {
         service::report_failure(process);
     }
+    release_signals();
     if verdict == Verdict::GoesOn { Child::GoesOn } else { Child::Failed }
 }
 

@@ -9,12 +9,14 @@
 //! Synchronization: an atomic, so that one line says why; all else is the forking thread's.
 
 use crate::base::config::Fork;
+use crate::base::report::Buffer;
 use crate::base::said;
 use crate::base::state;
 use crate::base::stderr;
 use crate::base::sys;
 use libc::{c_int, c_long};
 use std::cell::Cell;
+use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why a fork cannot be made with a copy.
@@ -73,7 +75,9 @@ pub fn say(refusal: Refusal) -> c_int {
     if !SAID.swap(true, Ordering::AcqRel) {
         let Refusal { why, .. } = refusal;
         let text = "elbowroom: fork fails, since its child cannot have a copy of managed memory";
-        stderr::write(format!("{text}: {why}\n").as_bytes());
+        let mut line = Buffer::<512>::new();
+        let _ = writeln!(line, "{text}: {why}");
+        stderr::write(line.as_bytes());
     }
     refusal.errno
 }
