@@ -18,6 +18,12 @@
 #include "random.h"
 #include "random_memory.h"
 #include "random_files.h"
+#include "random_forks.h"
+#include "random_calls.h"
+#include "random_transfers.h"
+#include "random_ends.h"
+#include "random_limits.h"
+#include <malloc.h>
 
 /* Everything that can be seen: the region, the islands and the files. */
 static void step_check(struct worker *w)
@@ -28,7 +34,7 @@ static void step_check(struct worker *w)
             put(w, " i%d", i);
             look(w, w->islands[i].at, w->islands[i].pages);
         }
-    for (int file = 0; file < FILES; file++)
+    for (int file = 0; file <= TRANSFER_FILE; file++)
         sum_file(w, file);
     for (int slot = 0; slot < SLOTS; slot++)
         put(w, " %llu@%lld", (unsigned long long)size_of(w->slots[slot]),
@@ -53,18 +59,12 @@ static const struct {
     {"truncate", step_truncate, 150},   {"allocate", step_allocate, 150},
     {"copy-files", step_copy_files, 150}, {"sparse", step_sparse, 30},
     {"flush", step_flush, 60},          {"stream", step_stream, 80},
-    {"child", step_child, 8},
+    {"child", step_child, 8},           {"fork", step_fork, 8},
+    {"fork-own", step_fork_own, 8},     {"raw", step_raw, 300},
+    {"ring", step_ring, 100},           {"aio", step_aio, 60},
+    {"end-thread", step_end_thread, 12}, {"block", step_block, 40},
+    {"limit", step_limit, 60},
 };
-
-/* Whether the comma-separated list has the name. */
-static bool left_out(const char *name)
-{
-    size_t len = strlen(name);
-    for (const char *at = options.without; (at = strstr(at, name)); at += len)
-        if ((at == options.without || at[-1] == ',') && (at[len] == ',' || at[len] == 0))
-            return true;
-    return false;
-}
 
 static void do_step(struct worker *w, uint64_t step)
 {
@@ -100,6 +100,8 @@ static void make_files(struct worker *w)
         file_path(path, sizeof path, w, w->slot_file[slot]);
         w->slots[slot] = (int)SYS(open(path, slot_modes[slot].flags | O_CLOEXEC));
     }
+    file_path(path, sizeof path, w, MUTEX_FILE);
+    close(make_file(path, "", 1, OWN_PAGES * PAGE));
     SYS(pipe2(w->pipe, O_CLOEXEC | O_NONBLOCK));
     SYS(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, w->pair));
 }
@@ -117,6 +119,9 @@ static struct worker *new_worker(unsigned id)
     put(w, "begin\n");
     go(w);
     make_files(w);
+    begin_transfers(w);
+    w->own = mmap(NULL, OWN_PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(w->own != MAP_FAILED, "no room: %s", strerror(errno));
     return w;
 }
 
@@ -183,6 +188,14 @@ static uint8_t *make_region(const uint8_t **pressure)
     return at;
 }
 
+/* A limit on addresses, which a step sets, would also end the stack's growth. */
+__attribute__((noinline)) static void grow_stack(void)
+{
+    volatile uint8_t room[512 * KIB];
+    for (size_t i = 0; i < sizeof room; i += PAGE)
+        room[i] = 1;
+}
+
 static void parse(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -214,10 +227,13 @@ int main(int argc, char **argv)
     SYS(readlink("/proc/self/exe", self, sizeof self - 1));
     options.self = self;
     parse(argc, argv);
+    grow_stack();
     struct sigaction action = {.sa_sigaction = probe_handler, .sa_flags = SA_SIGINFO | SA_NODEFER};
     sigemptyset(&action.sa_mask);
     SYS(sigaction(SIGSEGV, &action, NULL));
     SYS(sigaction(SIGBUS, &action, NULL));
+    SYS(signal(SIGXFSZ, SIG_IGN) == SIG_ERR ? -1 : 0); /* What a step writes beyond a limit fails. */
+    CHECK(mallopt(M_MMAP_THRESHOLD, 128 * KIB) == 1, "mallopt"); /* Large blocks are mappings. */
     CHECK(options.threads >= 1 && options.threads <= 8 && options.every > 0, "an impossible option");
 
     pthread_t threads[8];

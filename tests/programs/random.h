@@ -4,6 +4,8 @@
 #define RANDOM_H
 
 #include "common.h"
+#include <liburing.h>
+#include <linux/aio_abi.h>
 #include <spawn.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -18,6 +20,10 @@
 #define ISLAND_PAGES 1000
 #define FILE_PAGES 1000
 #define BUFFER (256 * KIB)
+#define TRANSFER_FILE FILES /* for transfers by io_uring and aio; never mapped */
+#define TRANSFER_PAGES 256
+#define MUTEX_FILE (FILES + 1) /* mapped by the steps that end threads */
+#define OWN_PAGES ((size_t)512)
 #define HOT_STEPS 512
 #define HOT_PAGES 96
 #define NO_FILE (-1)
@@ -57,6 +63,13 @@ struct island {
     int8_t files[ISLAND_PAGES];
 };
 
+/* How a worker asks the kernel for transfers that go on while it does something else. */
+struct transfers {
+    struct io_uring ring;
+    aio_context_t aio;
+    int direct, buffered;
+};
+
 struct worker {
     unsigned id;
     uint64_t step;
@@ -64,6 +77,13 @@ struct worker {
     uint8_t *base;
     size_t pages;
     const uint8_t *pressure;
+    /* Addresses for mappings that end with their step; nothing else is ever placed there. */
+    uint8_t *own;
+    /* Calls of the mmap family go through syscall(). */
+    bool raw;
+    /* Nothing is written to the transcript: a limit of the process could be in the way. */
+    bool muted;
+    struct transfers transfers;
     /* Which file each page may show. */
     int8_t files[REGION_PAGES];
     int slots[SLOTS], slot_file[SLOTS];
@@ -103,6 +123,8 @@ __attribute__((format(printf, 2, 3))) static void put(struct worker *w, const ch
 /* Before a call: should it not come back, the transcript says which it was. */
 static void go(struct worker *w)
 {
+    if (w->muted)
+        return;
     for (size_t done = 0; done < w->used;)
         done += (size_t)SYS(syscall(SYS_write, w->transcript, w->text + done, w->used - done));
     w->used = 0;
@@ -273,7 +295,46 @@ static void sum_part(struct worker *w, int fd, uint64_t offset, size_t len)
         put(w, ":%08x", (unsigned)sum_bytes(w->buffer, (size_t)n, 0));
 }
 
+/* ---- calls of the mmap family, by libc's function or by syscall() ---- */
+
+static void *call_mmap(const struct worker *w, void *at, size_t len, int prot, int flags, int fd,
+                       off_t offset)
+{
+    return w->raw ? (void *)syscall(SYS_mmap, at, len, prot, flags, fd, offset)
+                  : mmap(at, len, prot, flags, fd, offset);
+}
+
+static int call_munmap(const struct worker *w, void *at, size_t len)
+{
+    return w->raw ? (int)syscall(SYS_munmap, at, len) : munmap(at, len);
+}
+
+static int call_mprotect(const struct worker *w, void *at, size_t len, int prot)
+{
+    return w->raw ? (int)syscall(SYS_mprotect, at, len, prot) : mprotect(at, len, prot);
+}
+
+static void *call_mremap(const struct worker *w, void *at, size_t old, size_t new, int flags, void *to)
+{
+    return w->raw ? (void *)syscall(SYS_mremap, at, old, new, flags, to) : mremap(at, old, new, flags, to);
+}
+
+static int call_madvise(const struct worker *w, void *at, size_t len, int advice)
+{
+    return w->raw ? (int)syscall(SYS_madvise, at, len, advice) : madvise(at, len, advice);
+}
+
 /* ---- choices ---- */
+
+/* Whether the options leave out the kind of step. */
+static bool left_out(const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *at = options.without; (at = strstr(at, name)); at += len)
+        if ((at == options.without || at[-1] == ',') && (at[len] == ',' || at[len] == 0))
+            return true;
+    return false;
+}
 
 static uint64_t below(struct worker *w, uint64_t bound)
 {
@@ -339,6 +400,22 @@ static int some_prot(struct worker *w)
                   PROT_EXEC, RW | PROT_EXEC);
 }
 
+/* Memory for one step, or NULL if there may be none: MAP_FIXED in the worker's own addresses. */
+static uint8_t *own_memory(struct worker *w, size_t pages)
+{
+    CHECK(pages <= OWN_PAGES, "more pages than the worker has addresses for");
+    if (!options.anonymous)
+        return NULL;
+    return (uint8_t *)SYS(mmap(w->own, pages * PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+}
+
+/* The own addresses are reserved again. */
+static void own_end(struct worker *w)
+{
+    SYS(mmap(w->own, OWN_PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+             0));
+}
+
 static uint64_t some_file_page(struct worker *w)
 {
     return chance(w, 60) ? below(w, 48) : below(w, FILE_PAGES + 40);
@@ -361,6 +438,15 @@ static bool apart(const struct range *range, size_t pages, int file)
 {
     for (size_t i = 0; i < pages; i++)
         if (range->files[i] == file || range->files[i] == ANY_FILE)
+            return false;
+    return true;
+}
+
+/* Whether it shows no page of the workers' files. */
+static bool without_files(const struct range *range)
+{
+    for (size_t i = 0; i < range->pages; i++)
+        if (range->files[i] != NO_FILE)
             return false;
     return true;
 }

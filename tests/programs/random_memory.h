@@ -129,7 +129,7 @@ static void step_map(struct worker *w)
         spoil(w, &call, slot);
     put(w, " prot %d flags %#x len %#zx", call.prot, call.flags, call.len);
     go(w);
-    uint8_t *at = mmap(call.at, call.len, call.prot, call.flags, call.fd, call.offset);
+    uint8_t *at = call_mmap(w, call.at, call.len, call.prot, call.flags, call.fd, call.offset);
     if (at == MAP_FAILED) {
         put_result(w, -1);
     } else if (at == call.at) {
@@ -169,7 +169,8 @@ static void step_unmap(struct worker *w)
     put_range(w, &range);
     put(w, bad == 0 ? " misaligned" : bad == 1 ? " nothing" : bad == 2 ? " wraps" : "");
     go(w);
-    int result = munmap(range.at + (bad == 0 ? 8 : 0), bad == 1 ? 0 : bad == 2 ? SIZE_MAX - PAGE : len);
+    size_t asked = bad == 1 ? 0 : bad == 2 ? SIZE_MAX - PAGE : len;
+    int result = call_munmap(w, range.at + (bad == 0 ? 8 : 0), asked);
     put_result(w, result);
     if (result == 0)
         set_files(range.files, range.pages, NO_FILE);
@@ -193,7 +194,7 @@ static void step_protect(struct worker *w)
     uint8_t *at = range.at + (bad == 0 ? 8 : 0);
     len = bad == 1 ? SIZE_MAX - 3 * PAGE : len;
     prot |= bad == 2 ? 0x40000000 : 0;
-    put_result(w, with_key ? pkey_mprotect(at, len, prot, -1) : mprotect(at, len, prot));
+    put_result(w, with_key ? pkey_mprotect(at, len, prot, -1) : call_mprotect(w, at, len, prot));
     if (after)
         look(w, range.at, range.pages);
 }
@@ -279,7 +280,7 @@ static void step_remap(struct worker *w)
     uint8_t *target = call.fixed || call.hint ? to.at + (call.fixed && misaligned ? 8 : 0) : NULL;
     bool may_grow = !island && call.flags == MREMAP_MAYMOVE && new > old && old > 0;
     bool room_behind = may_grow && all_free(from.at + old * PAGE, new - old);
-    uint8_t *at = mremap(from.at, call.old, call.new, call.flags, target);
+    uint8_t *at = call_mremap(w, from.at, call.old, call.new, call.flags, target);
     /* Whether what may move grows where it is is not promised: Elbowroom moves it if the kernel has got pages
        behind it, as after an access to what is not mapped. */
     if (room_behind && at != MAP_FAILED && at != from.at)
@@ -353,7 +354,7 @@ static void step_advise(struct worker *w)
     if (how == 3 || how == 4)
         put_result(w, posix_madvise(range.at, len, advice % 5));
     else
-        put_result(w, madvise(range.at + (how == 0 ? 8 : 0), len, advice));
+        put_result(w, call_madvise(w, range.at + (how == 0 ? 8 : 0), len, advice));
     if (after)
         look(w, range.at, range.pages);
 }
@@ -509,12 +510,17 @@ static void step_copy(struct worker *w)
     put_seen(w);
 }
 
-static void step_pressure(struct worker *w)
+static void press(struct worker *w)
 {
     uint64_t sum = 0;
-    put(w, " 96");
-    go(w);
     for (int i = 0; i < 96; i++)
         sum = mix(sum ^ w->pressure[below(w, (BIG_PAGES - REGION_PAGES) * PAGE)]);
     put(w, " %08x", (unsigned)sum);
+}
+
+static void step_pressure(struct worker *w)
+{
+    put(w, " 96");
+    go(w);
+    press(w);
 }

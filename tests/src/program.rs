@@ -23,6 +23,9 @@ const PROGRAMS: Kind =
 /// Small programs that once differed: each access is made as it is written.
 const CASES: Kind = Kind { directory: "tests/cases", flags: &["-O0", "-w", "-pthread"] };
 
+/// The libraries of programs that need any.
+const LIBRARIES: [(&str, &[&str]); 1] = [("random", &["-luring"])];
+
 /// The compiled program `name`, from `tests/programs/name.c`.
 ///
 /// # Panics
@@ -31,7 +34,8 @@ pub fn program(name: &str) -> PathBuf {
     static COMPILED: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     // A test that panicked while it compiled leaves a map that is still right.
     let mut compiled = COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let compile = || compile(&PROGRAMS, name, &[]);
+    let libraries = LIBRARIES.iter().find(|entry| entry.0 == name).map_or(&[][..], |entry| entry.1);
+    let compile = || compile(&PROGRAMS, name, libraries);
     compiled.get_or_insert_default().entry(name.to_owned()).or_insert_with(compile).clone()
 }
 

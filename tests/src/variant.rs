@@ -48,6 +48,10 @@ variants! {
     heap_all: 64 Some(&["--memory", "64M", "--swap", "256M", "--heap", "all"]);
     /// The same, but of the heap only large blocks.
     heap_large: 64 Some(&["--memory", "64M", "--swap", "256M", "--heap", "large"]);
+    /// Blocking threads, and what is in the swap file is encrypted.
+    encrypted: 16 Some(&["--memory", "16M", "--io", "threads", "--swap-encrypt"]);
+    /// Private memory is the kernel's in a forked child, and in its parent from then on.
+    fork_kernel: 16 Some(&["--memory", "16M", "--fork", "kernel"]);
     /// One handler thread.
     handlers1: 16 Some(&["--memory", "16M", "--handlers", "1"]);
     /// Four handler threads.

@@ -8,7 +8,7 @@ use elbowroom_tests::random::{Campaign, Kinds};
 /// Steps of all tests here together, if the environment has no other number.
 const STEPS: u64 = 1_000_000;
 /// The tests that `behaviour!` makes below.
-const PARTS: u64 = 12;
+const PARTS: u64 = 15;
 
 /// Mappings of files only.
 fn files(variant: Variant) {
@@ -26,4 +26,4 @@ elbowroom_tests::behaviour!(all: m16, m64, copy, threads);
 fn private(variant: Variant) {
     Campaign::from_environment(STEPS, PARTS).run(Kinds::Private, variant);
 }
-elbowroom_tests::behaviour!(private: m16, m64, copy, threads);
+elbowroom_tests::behaviour!(private: m16, m64, copy, threads, heap_all, encrypted, fork_kernel);

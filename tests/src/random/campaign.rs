@@ -3,10 +3,11 @@
 //! said about a difference.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::place::root;
+use crate::program::require_file;
 use crate::random::case::{Case, End, Kinds, Ran, Step, steps_text};
 use crate::random::compare::{Difference, difference, last_steps, step_of};
 use crate::random::shrink::shrink;
@@ -73,11 +74,14 @@ impl Campaign {
     /// # Panics
     /// With what differs, if anything does.
     pub fn run(&self, kinds: Kinds, variant: Variant) {
+        if require_file(Path::new("/usr/include/liburing.h"), "liburing-dev").is_none() {
+            return;
+        }
         let started = Instant::now();
         let (mut steps, mut runs, mut reports) = (0, 0, 0);
         let mut seed = self.seed;
         loop {
-            let case = self.case(seed, kinds);
+            let case = self.case(seed, kinds, variant);
             if let Some(report) = examine(&case, variant, self.patience) {
                 println!("{report}");
                 reports += 1;
@@ -102,9 +106,9 @@ impl Campaign {
         assert_eq!(reports, 0, "differences are above");
     }
 
-    fn case(&self, seed: u64, kinds: Kinds) -> Case {
+    fn case(&self, seed: u64, kinds: Kinds, variant: Variant) -> Case {
         let threads = if seed % 4 == 3 { THREADS } else { 1 };
-        let without = self.without.clone().unwrap_or_else(|| kinds.without().to_owned());
+        let without = self.without.clone().unwrap_or_else(|| kinds.without(variant).to_owned());
         Case { seed, steps: self.run_steps, threads, kinds, without }
     }
 }

@@ -32,10 +32,15 @@ pub enum Kinds {
 }
 
 impl Kinds {
-    /// Kinds of steps that are left out if nothing else is said. What is handed back in parts is several
-    /// mappings for the kernel, which takes some calls for one mapping only (docs/limits.md).
-    pub fn without(self) -> &'static str {
-        if self == Self::Private { "remap,rearrange" } else { "" }
+    /// Kinds of steps that are left out if nothing else is said (docs/limits.md has the reasons). What is
+    /// handed back in parts is several mappings for the kernel, which takes some calls for one mapping only.
+    /// A child that has no copy of the manager ends where it touches what its parent has mapped of a file.
+    pub fn without(self, variant: Variant) -> &'static str {
+        match self {
+            Self::Files | Self::All => "fork",
+            Self::Private if variant == Variant::fork_kernel() => "remap,rearrange,fork",
+            Self::Private => "remap,rearrange",
+        }
     }
 }
 

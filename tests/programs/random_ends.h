@@ -1,0 +1,151 @@
+/* Steps of random.c: threads that end while they hold robust mutexes, and the words that the kernel clears at
+ * their end, in memory that is out. Only with one worker: a thread's stack could lie in a hole of another's
+ * part of the region. */
+#include "random.h"
+#include <sched.h>
+
+#define MUTEXES 4
+#define PATIENCE 20 /* seconds */
+
+struct ender {
+    pthread_mutex_t *mutexes[MUTEXES];
+    size_t count;
+    unsigned how;
+    atomic_int locked, go;
+};
+
+static void *hold_and_end(void *argument)
+{
+    struct ender *ender = argument;
+    for (size_t i = 0; i < ender->count; i++)
+        if (pthread_mutex_lock(ender->mutexes[i]))
+            return NULL;
+    ender->locked = 1;
+    while (ender->how == 2)
+        pause();
+    while (!ender->go)
+        usleep(200);
+    if (ender->how == 1)
+        pthread_exit(ender);
+    return ender;
+}
+
+static int end_at_once(void *argument)
+{
+    struct ender *ender = argument;
+    while (!ender->go)
+        syscall(SYS_nanosleep, &(struct timespec){0, 200000}, NULL);
+    return 0;
+}
+
+static struct timespec soon(void)
+{
+    struct timespec until;
+    SYS(clock_gettime(CLOCK_REALTIME, &until));
+    until.tv_sec += PATIENCE;
+    return until;
+}
+
+static void get_out(struct worker *w, uint8_t *at)
+{
+    madvise(at, OWN_PAGES * PAGE, MADV_PAGEOUT);
+    press(w);
+}
+
+static void end_with_mutexes(struct worker *w, uint8_t *at, bool own_stack)
+{
+    struct ender ender = {.count = 1 + below(w, MUTEXES), .how = (unsigned)below(w, 3)};
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_mutexattr_t robust;
+    void *result;
+    put(w, " %zu mutexes, %s", ender.count,
+        ender.how == 0 ? "return" : ender.how == 1 ? "exit" : "cancel");
+    go(w);
+    CHECK(pthread_mutexattr_init(&robust) == 0, "pthread_mutexattr_init");
+    CHECK(pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST) == 0, "setrobust");
+    CHECK(pthread_mutexattr_setpshared(&robust, PTHREAD_PROCESS_SHARED) == 0, "setpshared");
+    for (size_t i = 0; i < ender.count; i++) {
+        ender.mutexes[i] = (void *)(at + (100 * i + below(w, 100)) * PAGE + 64 * below(w, 60));
+        CHECK(pthread_mutex_init(ender.mutexes[i], &robust) == 0, "pthread_mutex_init");
+    }
+    CHECK(pthread_attr_init(&attributes) == 0, "pthread_attr_init");
+    size_t stack = 64 * PAGE;
+    if (own_stack)
+        CHECK(pthread_attr_setstack(&attributes, at + (OWN_PAGES - 64) * PAGE, stack) == 0, "setstack");
+    else
+        CHECK(pthread_attr_setstacksize(&attributes, stack) == 0, "setstacksize");
+    int error = pthread_create(&thread, &attributes, hold_and_end, &ender);
+    CHECK(error == 0, "pthread_create: %s", strerror(error));
+    while (!ender.locked)
+        usleep(200);
+    get_out(w, at);
+    ender.go = 1;
+    if (ender.how == 2)
+        pthread_cancel(thread);
+    struct timespec until = soon();
+    error = pthread_timedjoin_np(thread, &result, &until);
+    CHECK(error == 0, "the thread has not ended: %s", strerror(error));
+    put(w, result == &ender ? " joined" : result == PTHREAD_CANCELED ? " cancelled" : " odd");
+    for (size_t i = 0; i < ender.count; i++) {
+        error = pthread_mutex_timedlock(ender.mutexes[i], &until);
+        put(w, " %s", error ? strerrorname_np(error) : "0");
+        if (error == EOWNERDEAD)
+            CHECK(pthread_mutex_consistent(ender.mutexes[i]) == 0, "pthread_mutex_consistent");
+        if (error == 0 || error == EOWNERDEAD)
+            CHECK(pthread_mutex_unlock(ender.mutexes[i]) == 0, "pthread_mutex_unlock");
+        memset(ender.mutexes[i], 0, sizeof *ender.mutexes[i]);
+    }
+    if (own_stack) /* Its bytes are not the same each time. */
+        memset(at + (OWN_PAGES - 64) * PAGE, 0, stack);
+}
+
+static void end_with_word(struct worker *w, uint8_t *at)
+{
+    static uint8_t stack[64 * KIB] __attribute__((aligned(16)));
+    struct ender ender = {0};
+    volatile int *word = (int *)(void *)(at + below(w, OWN_PAGES) * PAGE + 4 * below(w, 1024));
+    put(w, " clone");
+    go(w);
+    *word = 1;
+    SYS(clone(end_at_once, stack + sizeof stack,
+              CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                  CLONE_CHILD_CLEARTID,
+              &ender, NULL, NULL, word));
+    get_out(w, at);
+    ender.go = 1;
+    for (int i = 0; i < PATIENCE * 5000 && *word; i++)
+        usleep(200);
+    CHECK(*word == 0, "the word was not cleared");
+}
+
+static void step_end_thread(struct worker *w)
+{
+    char path[4096];
+    unsigned where = (unsigned)below(w, 4);
+    bool word = chance(w, 25), own_stack = chance(w, 30) && where < 2;
+    if (options.threads > 1)
+        return;
+    put(w, where < 2 ? " memory" : where == 2 ? " private" : " shared");
+    put(w, own_stack ? " own-stack" : "");
+    uint8_t *at;
+    if (where < 2) {
+        at = own_memory(w, OWN_PAGES);
+    } else {
+        file_path(path, sizeof path, w, MUTEX_FILE);
+        int fd = (int)SYS(open(path, O_RDWR | O_CLOEXEC));
+        int flags = (where == 2 ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED;
+        at = (uint8_t *)SYS(mmap(w->own, OWN_PAGES * PAGE, RW, flags, fd, 0));
+        close(fd);
+    }
+    if (!at)
+        return;
+    for (size_t page = 0; page < OWN_PAGES; page++)
+        at[page * PAGE] = (uint8_t)page;
+    if (word)
+        end_with_word(w, at);
+    else
+        end_with_mutexes(w, at, own_stack);
+    look(w, at, OWN_PAGES);
+    own_end(w);
+}
