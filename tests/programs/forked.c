@@ -4,6 +4,7 @@
  *     deep       a child forks in turn, ten deep; all check what they have
  *     exec       fork + exec, many times
  *     threads    other threads change memory all the time while one forks
+ *     mapping    other threads map files all the time while one forks
  *     rights     what may only be read cannot be stored to in the child either
  *     streams    libc's streams, and small blocks, go on in the child (--heap all: they are managed)
  *     orphan     a child ends before its own child, which needs the swap file of the first
@@ -188,6 +189,40 @@ static void threads(void)
     }
     stop = true;
     for (size_t i = 0; i < 3; i++)
+        pthread_join(thread[i], NULL);
+}
+
+static void *map_and_unmap(void *unused)
+{
+    int fd = (int)SYS(open("/var/tmp", O_TMPFILE | O_RDWR, 0600));
+    SYS(ftruncate(fd, 4 * MIB));
+    while (!stop) {
+        uint8_t *at = map_file(fd, 4 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
+        at[0]++;
+        SYS(munmap(at, 4 * MIB));
+    }
+    SYS(close(fd));
+    return unused;
+}
+
+static void mapping(void)
+{
+    size_t pages = len / 4096;
+    pthread_t thread[2];
+    fill(1, 0, pages);
+    for (size_t i = 0; i < 2; i++)
+        SPAWN(&thread[i], map_and_unmap, NULL);
+    for (int round = 0; round < 12; round++) {
+        pid_t child = (pid_t)SYS(fork());
+        if (child == 0) {
+            check(1, round * pages / 12, (round + 1) * pages / 12, "child");
+            exit(42);
+        }
+        check(1, round * pages / 12, (round + 1) * pages / 12, "parent");
+        succeeded(child, "child");
+    }
+    stop = true;
+    for (size_t i = 0; i < 2; i++)
         pthread_join(thread[i], NULL);
 }
 
@@ -663,6 +698,8 @@ int main(int argc, char **argv)
         exec();
     else if (strcmp(mode, "threads") == 0)
         threads();
+    else if (strcmp(mode, "mapping") == 0)
+        mapping();
     else if (strcmp(mode, "rights") == 0)
         rights();
     else if (strcmp(mode, "orphan") == 0)

@@ -60,6 +60,14 @@ fn signals_come_while_it_forks(variant: Variant) {
 }
 behaviour!(signals_come_while_it_forks: plain, m16, copy);
 
+/// A file that is mapped while all files go to the kernel for the fork goes there, too: the child has a copy.
+fn other_threads_map_files_while_one_forks(variant: Variant) {
+    let outcome = forked(variant, "mapping", "256M", &[]);
+    assert!(outcome.stat("handed_back_files") > 0, "{}", outcome.report());
+    assert_eq!(outcome.stderr, "", "{}", outcome.report());
+}
+behaviour!(other_threads_map_files_while_one_forks: m16, copy);
+
 /// Some of the forks have copies, others give the memory to the kernel.
 fn threads_that_fork_at_the_same_time(variant: Variant) {
     let options = ["--swap", "64M", "--fork", "copy", "--min-size", "4K"];

@@ -15,6 +15,8 @@ use std::path::PathBuf;
 
 /// Threads of a manager that work by themselves: flusher, watchdog, supplier.
 const HELPERS: usize = 3;
+/// How often files are given to the kernel before a fork, if other threads map files all the time.
+const ROUNDS: u32 = 16;
 
 /// What a child of fork needs beside its copy of the memory: descriptors, of the file table of the thread
 /// that began the fork.
@@ -45,12 +47,7 @@ impl Manager<Host> {
     /// there is nothing to end.
     pub fn fork_begins(&self, space: &Space<Host>) -> Result<Inheritance, Errno> {
         let core = self.core();
-        for object in core.objects.all() {
-            space.give_file(object.id())?;
-        }
-        if !become_quiet(core) {
-            return Err(Errno::BUSY);
-        }
+        self.rest_without_files(space)?;
         let begun = self.hand_down();
         if begun.is_err() {
             core.quiet.end();
@@ -58,12 +55,26 @@ impl Manager<Host> {
         begun
     }
 
+    /// Gives all files to the kernel and becomes quiet: again, if a thread has mapped a file in between.
+    fn rest_without_files(&self, space: &Space<Host>) -> Result<(), Errno> {
+        let core = self.core();
+        for _ in 0..ROUNDS {
+            for object in core.objects.all() {
+                space.give_file(object.id())?;
+            }
+            if !become_quiet(core) {
+                break;
+            }
+            if core.objects.opened() == 0 {
+                return Ok(());
+            }
+            core.quiet.end();
+        }
+        Err(Errno::BUSY)
+    }
+
     fn hand_down(&self) -> Result<Inheritance, Errno> {
         let core = self.core();
-        if core.objects.opened() > 0 {
-            // Mapped by another thread just now.
-            return Err(Errno::BUSY);
-        }
         let mut lifelines = core.swap.lifelines();
         if core.swap.has_file() {
             let (ours, theirs) = Lifeline::new()?;
