@@ -120,6 +120,7 @@ static struct worker *new_worker(unsigned id)
     go(w);
     make_files(w);
     begin_transfers(w);
+    begin_ends();
     w->own = mmap(NULL, OWN_PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(w->own != MAP_FAILED, "no room: %s", strerror(errno));
     return w;

@@ -1,11 +1,11 @@
 /* Steps of random.c: threads that end while they hold robust mutexes, and the words that the kernel clears at
- * their end, in memory that is out. Only with one worker: a thread's stack could lie in a hole of another's
- * part of the region. */
+ * their end, in memory that is out. Only with one worker, since they wait for each other. */
 #include "random.h"
 #include <sched.h>
 
 #define MUTEXES 4
 #define PATIENCE 20 /* seconds */
+#define STACK (64 * PAGE)
 
 struct ender {
     pthread_mutex_t *mutexes[MUTEXES];
@@ -70,11 +70,10 @@ static void end_with_mutexes(struct worker *w, uint8_t *at, bool own_stack)
         CHECK(pthread_mutex_init(ender.mutexes[i], &robust) == 0, "pthread_mutex_init");
     }
     CHECK(pthread_attr_init(&attributes) == 0, "pthread_attr_init");
-    size_t stack = 64 * PAGE;
     if (own_stack)
-        CHECK(pthread_attr_setstack(&attributes, at + (OWN_PAGES - 64) * PAGE, stack) == 0, "setstack");
+        CHECK(pthread_attr_setstack(&attributes, at + OWN_PAGES * PAGE - STACK, STACK) == 0, "setstack");
     else
-        CHECK(pthread_attr_setstacksize(&attributes, stack) == 0, "setstacksize");
+        CHECK(pthread_attr_setstacksize(&attributes, STACK) == 0, "setstacksize");
     int error = pthread_create(&thread, &attributes, hold_and_end, &ender);
     CHECK(error == 0, "pthread_create: %s", strerror(error));
     while (!ender.locked)
@@ -97,7 +96,23 @@ static void end_with_mutexes(struct worker *w, uint8_t *at, bool own_stack)
         memset(ender.mutexes[i], 0, sizeof *ender.mutexes[i]);
     }
     if (own_stack) /* Its bytes are not the same each time. */
-        memset(at + (OWN_PAGES - 64) * PAGE, 0, stack);
+        memset(at + OWN_PAGES * PAGE - STACK, 0, STACK);
+}
+
+static void *do_nothing(void *unused)
+{
+    return unused;
+}
+
+/* libc keeps this stack for the threads of the steps. A new one could lie in a hole of the region. */
+static void begin_ends(void)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    CHECK(pthread_attr_init(&attributes) == 0, "pthread_attr_init");
+    CHECK(pthread_attr_setstacksize(&attributes, STACK) == 0, "setstacksize");
+    CHECK(pthread_create(&thread, &attributes, do_nothing, NULL) == 0, "pthread_create");
+    CHECK(pthread_join(thread, NULL) == 0, "pthread_join");
 }
 
 static void end_with_word(struct worker *w, uint8_t *at)

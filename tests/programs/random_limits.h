@@ -124,6 +124,7 @@ static void step_block(struct worker *w)
     void *block = malloc(len);
     CHECK(block, "no memory");
     uint8_t *at = pages_of(block);
+    CHECK(!inside_region(w, at) && !inside_region(w, at + len), "a block lies in the region");
     pattern_fill(value, 0, at, pages * PAGE);
     for (size_t i = 1 + below(w, 3); i > 0; i--)
         change_block(w, at, pages);
@@ -137,6 +138,7 @@ static void step_block(struct worker *w)
         next[i] = zeroed ? calloc(1, len) : malloc(len);
         CHECK(next[i], "no memory");
         at = pages_of(next[i]);
+        CHECK(!inside_region(w, at) && !inside_region(w, at + len), "a block lies in the region");
         if (zeroed)
             look(w, at, pages);
         pattern_fill(value + i, 0, at, pages * PAGE);
