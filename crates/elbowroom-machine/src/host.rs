@@ -15,6 +15,7 @@ use crate::arena::Arena;
 use crate::batch::Batch;
 use crate::layout::Layout;
 use crate::peek::{Peek, is_resident};
+use crate::pins::Pins;
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Uffd};
 use crate::way::Way;
 use crate::{Extent, PAGE_SIZE, WindowTable};
@@ -46,6 +47,9 @@ pub struct HostConfig {
     /// Tells whether a thread of the program is about to change its mappings in the kernel, or waits there
     /// to: [`HostMmu::give_way`]. Called often, by any thread; must not block.
     pub changes_wait: Option<fn() -> bool>,
+    /// Tells whether the program has done anything by which a device may read or write its memory after a
+    /// call has returned. Called often, by any thread; must not block. For [`Mover::Copy`].
+    pub transfers: Option<fn() -> bool>,
     /// The mover; `None`: the best that the kernel has.
     pub mover: Option<Mover>,
     /// How much is done at a time.
@@ -136,6 +140,8 @@ pub struct HostMmu {
     batch: Batch,
     /// How bytes are read from windows.
     peek: Peek,
+    /// For [`Mover::Copy`], where pages are given other frames.
+    pins: Option<Pins>,
     way: Way,
     /// Pages may be shared with a child or a parent: [`HostMmu::fork_begins`].
     has_forked: AtomicBool,
@@ -168,6 +174,7 @@ impl HostMmu {
             to_empty,
             batch: Batch::new(),
             peek: Peek::new(),
+            pins: if mover == Mover::Copy { Pins::new(config.transfers) } else { None },
             way: Way::new(config.changes_wait),
             has_forked: AtomicBool::new(false),
         })
@@ -213,6 +220,9 @@ impl HostMmu {
     pub fn renew(&self) -> Result<(), Errno> {
         self.uffd.renew()?;
         self.peek.renew()?;
+        if let Some(pins) = &self.pins {
+            pins.renew()?;
+        }
         self.batch.renew();
         self.layout.renew(&self.uffd)?;
         if self.mover == Mover::Move {

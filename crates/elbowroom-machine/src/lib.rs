@@ -30,6 +30,7 @@ mod limits;
 mod mmu;
 mod pageset;
 mod peek;
+mod pins;
 mod poke;
 pub mod probe;
 pub mod soft;

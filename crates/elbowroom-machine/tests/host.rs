@@ -22,8 +22,13 @@ fn mmu(mover: Mover) -> Option<HostMmu> {
 }
 
 fn mmu_beside(mover: Mover, changes_wait: Option<fn() -> bool>) -> Option<HostMmu> {
-    let config =
-        HostConfig { arena_frames: 1500, changes_wait, mover: Some(mover), batches: Batches::default() };
+    let config = HostConfig {
+        arena_frames: 1500,
+        changes_wait,
+        transfers: None,
+        mover: Some(mover),
+        batches: Batches::default(),
+    };
     match HostMmu::new(config, &LockStats::new()) {
         Ok(mmu) => Some(mmu),
         Err(e @ (SetupError::Userfaultfd(_) | SetupError::NoMove)) => {

@@ -58,6 +58,11 @@ pub struct Config {
     /// 0.1 ms and a third of their time at most, since their own requests would keep the kernel's lock from
     /// it. Called often, by any thread; must not block. For spaces of the host only.
     pub changes_wait: Option<fn() -> bool>,
+    /// Tells whether the program has done anything by which a device may read or write its memory after a
+    /// call has returned: asynchronous or direct reads and writes. Where pages are copied (before Linux 6.8)
+    /// it is then made sure of each page that goes out that none does. Buffers that are registered with
+    /// io_uring are found without it, up to a millisecond late. Called often, by any thread; must not block.
+    pub transfers: Option<fn() -> bool>,
     /// Files are written back and closed as soon as nobody maps them, before the verb that unmapped them
     /// returns; their pages stay for a while. Off: they stay open for a while.
     pub close_unmapped: bool,
@@ -121,6 +126,7 @@ impl Config {
             private_writes: true,
             on_thread_start: None,
             changes_wait: None,
+            transfers: None,
             close_unmapped: false,
             alone: false,
             shallow_idle: false,

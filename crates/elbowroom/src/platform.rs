@@ -49,7 +49,9 @@ impl Platform for Host {
             empty_batch: tuning.empty_batch,
             fill_at_once: tuning.fill_at_once,
         };
-        Ok(HostMmu::new(HostConfig { arena_frames: frames, changes_wait, mover, batches }, locks)?)
+        let transfers = config.transfers;
+        let config = HostConfig { arena_frames: frames, changes_wait, transfers, mover, batches };
+        Ok(HostMmu::new(config, locks)?)
     }
 
     fn watch(mmu: &HostMmu, handler: usize) -> Option<i32> {

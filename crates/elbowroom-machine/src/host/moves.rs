@@ -3,6 +3,7 @@
 use super::{Access, HostMmu, Mover, UnmapError, Wake};
 use crate::pageset::Membership;
 use crate::peek::{is_resident, unshare};
+use crate::pins::{Entry, hold};
 use crate::uffd::Protection;
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::Ordering;
@@ -357,6 +358,8 @@ impl HostMmu {
     fn copy_out(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), UnmapError> {
         let (home, window) = (extent.home + (run.start << PAGE_SHIFT), base + (run.start << PAGE_SHIFT));
         let len = run.len() << PAGE_SHIFT;
+        let before = self.pins.as_ref().map_or(Vec::new(), |pins| pins.entries(window..window + len));
+        let mut pinned = Vec::new();
         match self.retry(|| self.uffd.write_protect(window..window + len)) {
             Ok(()) => {
                 for at in (0..len).step_by(PAGE_SIZE) {
@@ -369,15 +372,59 @@ impl HostMmu {
                         extent.lost = true;
                     }
                 }
-                // SAFETY: the bytes are home; the window's copies are ours to drop.
-                let _ = unsafe { mm::madvise(window as *mut _, len, Advice::LinuxDontNeed) };
+                pinned = self.drop_copied(window..window + len, home, &before);
             }
             Err(Errno::NOENT) => extent.lost = true,
             Err(_) => return Err(UnmapError::Busy),
         }
-        extent.note_home(base, run);
+        let mut at = run.start;
+        for page in pinned.iter().map(|page| (page - base) >> PAGE_SHIFT) {
+            extent.note_home(base, at..page);
+            at = page + 1;
+        }
+        extent.note_home(base, at..run.end);
         self.wake(window..window + len);
-        Ok(())
+        if pinned.is_empty() { Ok(()) } else { Err(UnmapError::Busy) }
+    }
+
+    /// Drops write-protected pages of a window whose bytes were copied home, but for those that a device may
+    /// still read or write: these are as they were `before`, and their addresses are returned.
+    fn drop_copied(&self, window: Range<usize>, home: usize, before: &[Entry]) -> Vec<usize> {
+        let drop = |pages: Range<usize>| {
+            // SAFETY: the bytes are home; the window's copies are ours to drop.
+            let _ = unsafe { mm::madvise(pages.start as *mut _, pages.len(), Advice::LinuxDontNeed) };
+        };
+        let Some(pins) = self.pins.as_ref().filter(|pins| pins.may_be()) else {
+            drop(window);
+            return Vec::new();
+        };
+        // Without that there is no telling which pages were writable.
+        let tells = pins.entries(window.clone()).iter().all(|page| !page.is_there() || page.is_protected());
+        let mut left = Vec::new();
+        let mut start = window.start;
+        for same in before.chunk_by(|one, other| one.is_protected() == other.is_protected()) {
+            let pages = start..start + (same.len() << PAGE_SHIFT);
+            start = pages.end;
+            if same[0].is_protected() || !tells {
+                drop(pages);
+                continue;
+            }
+            let copy_again = |page| {
+                let to = home + (page - window.start);
+                // What is gone has not changed since it was copied. SAFETY: as in `copy_out`.
+                let _ = unsafe { self.peek.copy(page, to, PAGE_SIZE) };
+            };
+            // SAFETY: the bytes are home; the window's copies are ours to drop.
+            left.extend(unsafe { pins.drop_unpinned(pages, copy_again) });
+        }
+        drop(start..window.end);
+        let stays = |page: &usize| {
+            let range = *page..*page + PAGE_SIZE;
+            let writable = self.retry(|| self.uffd.write_unprotect(range.clone(), Wake::Later));
+            writable.is_err() || hold(*page)
+        };
+        left.retain(stays);
+        left
     }
 
     /// Shows the bytes of a page to `f`, wherever it is; `None`: the program has dropped it from its window.

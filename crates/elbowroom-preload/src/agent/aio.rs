@@ -88,6 +88,7 @@ pub unsafe fn list(mode: c_int, blocks: *const *mut aiocb, n: c_int, event: *mut
 
 /// libaio's, which gives the negative errno and leaves `errno` alone.
 pub unsafe fn submit(context: *mut c_void, n: c_long, blocks: *const *mut c_void) -> c_int {
+    state::note_transfers();
     let kept = sys::errno();
     let done = before_all(blocks.addr(), n, IOCB_FD).and_then(|()| {
         // SAFETY: the kernel checks all of it.

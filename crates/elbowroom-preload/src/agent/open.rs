@@ -76,6 +76,10 @@ const LEASE_DELAY_MS: u32 = 1;
 /// Opens with `open`. If that is refused because of a lease (O_NONBLOCK asks for that instead of a wait), and
 /// the lease is ours, the file that is `seen` goes to the kernel, and is opened again.
 fn past_own_lease(flags: c_int, seen: impl Fn() -> Option<Target>, open: impl Fn(c_int) -> c_int) -> c_int {
+    // All opens come here, and what reads and writes by direct I/O must have opened a file for it before.
+    if flags & libc::O_DIRECT != 0 {
+        state::note_transfers();
+    }
     let mut fd = open(flags);
     let may_meet_one = flags & libc::O_NONBLOCK != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
     if fd >= 0 || !may_meet_one || sys::errno() != libc::EAGAIN {

@@ -246,6 +246,7 @@ fn config(options: &Options) -> Config {
         private_writes: options.swap_bytes > 0,
         on_thread_start: Some(state::enter_service_thread),
         changes_wait: Some(state::changes_wait),
+        transfers: Some(state::may_transfer),
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
         shallow_idle: options.idle == Idle::Shallow,

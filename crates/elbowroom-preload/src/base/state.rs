@@ -184,6 +184,19 @@ pub fn changes_wait() -> bool {
     process().is_some_and(|process| process.changes.load(Ordering::Relaxed).cast_signed() > 0)
 }
 
+/// The program has done something by which a device may read or write its memory after a call has returned.
+static TRANSFERS: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a transfer may come that goes on after its call.
+pub fn note_transfers() {
+    TRANSFERS.store(true, Ordering::SeqCst);
+}
+
+/// Whether there may have been such a transfer.
+pub fn may_transfer() -> bool {
+    TRANSFERS.load(Ordering::SeqCst)
+}
+
 impl Process {
     /// A fork begins. What is mapped from now on, the child does not get, until [`Process::fork_ends`].
     pub fn fork_begins(&self) {

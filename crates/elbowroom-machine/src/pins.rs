@@ -1,0 +1,239 @@
+//! Pages that a device may still read or write, with [`Mover::Copy`](crate::Mover::Copy).
+//!
+//! A page that is copied out and in again has another frame: what a transfer does with the old one is lost.
+//! MOVE refuses a page that anybody has a reference of. Kernels before Linux 6.8 show references to user space
+//! in one way only: MADV_PAGEOUT drops a page that MADV_FREE has made disposable if nobody has a reference of
+//! it, and if nothing was stored to it since, neither by the processor nor by a transfer that has ended.
+//!
+//! That takes twice as long as MADV_DONTNEED, so it is done once the process may have such transfers
+//! ([`Pins::may_be`]). A page that is write-protected has none that store, since a page stays writable for as
+//! long as it is pinned.
+
+use crate::uffd::put_in_place;
+use crate::{PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, pread, retry_on_intr};
+use rustix::mm::{self, Advice};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::ffi::{c_int, c_long};
+use std::ops::Range;
+
+/// How long the answer that nothing is pinned holds, in microseconds.
+const LOOK_EVERY_US: u64 = 1000;
+/// How long after one visit to all processors no other is made, in microseconds.
+const VISIT_EVERY_US: u64 = 5000;
+
+const MADV_PAGEOUT: c_int = 21;
+const MADV_FREE: c_int = 8;
+
+const FUTEX_WAKE_OP: c_int = 5;
+const FUTEX_PRIVATE: c_int = 128;
+/// Adds 0 to the second word; the second queue is woken if the word is less than -2048.
+const ADD_NOTHING: u32 = 1 << 28 | 2 << 24 | 0x800;
+
+#[cfg(target_arch = "x86_64")]
+const SYS_FUTEX: c_long = 202;
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_FUTEX: c_long = 98;
+
+unsafe extern "C" {
+    fn syscall(number: c_long, ...) -> c_long;
+    fn madvise(addr: *mut u8, len: usize, advice: c_int) -> c_int;
+}
+
+/// What /proc/self/pagemap says of a page.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    /// In memory, or in the kernel's swap.
+    pub(crate) fn is_there(self) -> bool {
+        self.0 >> 62 != 0
+    }
+
+    /// Write-protected by a userfaultfd. Linux 5.14 and later tell.
+    pub(crate) fn is_protected(self) -> bool {
+        self.0 >> 57 & 1 != 0
+    }
+
+    /// In memory, and another process has it, too: as after a fork. No transfer stores to such a page, since
+    /// the kernel makes it the process's own first.
+    fn is_shared(self) -> bool {
+        self.0 >> 63 != 0 && self.0 >> 56 & 1 == 0
+    }
+}
+
+/// What is known of transfers.
+pub(crate) struct Pins {
+    /// Tells whether the program has done anything that lets a transfer go on after its call.
+    transfers: Option<fn() -> bool>,
+    status: Option<OwnedFd>,
+    pagemap: OwnedFd,
+    born: Instant,
+    /// Sticky.
+    seen: AtomicBool,
+    /// When the status was looked at, and all processors were visited; microseconds since `born`.
+    looked_us: AtomicU64,
+    visited_us: AtomicU64,
+}
+
+fn open_own(name: &str) -> Result<OwnedFd, Errno> {
+    open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+impl Pins {
+    /// `None` without /proc: pages are dropped unseen then.
+    pub(crate) fn new(transfers: Option<fn() -> bool>) -> Option<Self> {
+        Some(Self {
+            transfers,
+            status: open_own("/proc/self/status").ok(),
+            pagemap: open_own("/proc/self/pagemap").ok()?,
+            born: Instant::now(),
+            seen: AtomicBool::new(false),
+            looked_us: AtomicU64::new(0),
+            visited_us: AtomicU64::new(0),
+        })
+    }
+
+    /// In the child of a fork: opens its own files, under the same numbers.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn renew(&self) -> Result<(), Errno> {
+        if let Some(status) = &self.status {
+            put_in_place(open_own("/proc/self/status")?, status.as_fd())?;
+        }
+        put_in_place(open_own("/proc/self/pagemap")?, self.pagemap.as_fd())
+    }
+
+    /// Whether a transfer may be under way. Asked after pages were write-protected: whoever pins one for a
+    /// transfer that stores has done so before, and has said so before that, or waits for a handler.
+    ///
+    /// Buffers that are registered with raw calls are found up to a millisecond late.
+    pub(crate) fn may_be(&self) -> bool {
+        if self.seen.load(Ordering::Relaxed) {
+            return true;
+        }
+        let told = self.transfers.is_some_and(|tell| tell());
+        let found = told || (self.is_time(&self.looked_us, LOOK_EVERY_US) && self.has_pinned());
+        if found {
+            self.seen.store(true, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// Whether so much time has passed since the last time that this was true.
+    fn is_time(&self, last: &AtomicU64, every_us: u64) -> bool {
+        let now = Duration::as_micros(&self.born.elapsed()) as u64;
+        let before = last.load(Ordering::Relaxed);
+        let due = before == 0 || now.saturating_sub(before) >= every_us;
+        due && last.compare_exchange(before, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether the process has memory pinned for long, as registered buffers are: VmPin.
+    fn has_pinned(&self) -> bool {
+        let mut text = [0_u8; 4096];
+        let Some(status) = &self.status else { return false };
+        let len = retry_on_intr(|| pread(status, &mut text, 0)).unwrap_or(0);
+        has_pinned(&text[..len])
+    }
+
+    /// What the kernel says of the pages of a range; fewer if it does not say.
+    pub(crate) fn entries(&self, range: Range<usize>) -> Vec<Entry> {
+        let mut bytes = vec![0_u8; (range.len() >> PAGE_SHIFT) * size_of::<u64>()];
+        let at = (range.start >> PAGE_SHIFT) * size_of::<u64>();
+        let len = retry_on_intr(|| pread(&self.pagemap, &mut bytes, at as u64)).unwrap_or(0);
+        let words = bytes[..len].chunks_exact(size_of::<u64>());
+        words.map(|word| Entry(u64::from_ne_bytes(word.try_into().unwrap_or_default()))).collect()
+    }
+
+    /// Drops write-protected pages of a window, as far as nobody has a reference of them. `copy` copies those
+    /// that are there again, whose bytes may be newer than those that the caller has. Gives the addresses of
+    /// the others, whose bytes the kernel might drop when memory is short: [`hold`] is for them.
+    ///
+    /// # Safety
+    /// The caller has the bytes of all pages of the range, and may drop them.
+    pub(crate) unsafe fn drop_unpinned(&self, range: Range<usize>, copy: impl Fn(usize)) -> Vec<usize> {
+        loop {
+            // SAFETY: the caller's promise; a page that is not dropped keeps its bytes.
+            unsafe { madvise(range.start as *mut u8, range.len(), MADV_FREE) };
+            // From here on the kernel remembers what is stored to them, so these bytes are the last, or the
+            // page stays.
+            range.clone().step_by(PAGE_SIZE).for_each(&copy);
+            // SAFETY: as above.
+            unsafe { madvise(range.start as *mut u8, range.len(), MADV_PAGEOUT) };
+            let mut left = Vec::new();
+            for (page, entry) in range.clone().step_by(PAGE_SIZE).zip(self.entries(range.clone())) {
+                if entry.is_shared() {
+                    // SAFETY: as above.
+                    let _ = unsafe { mm::madvise(page as *mut _, PAGE_SIZE, Advice::LinuxDontNeed) };
+                } else if entry.is_there() {
+                    left.push(page);
+                }
+            }
+            if left.is_empty() || !self.is_time(&self.visited_us, VISIT_EVERY_US) {
+                return left;
+            }
+            visit_all_processors(range.start);
+        }
+    }
+}
+
+fn has_pinned(status: &[u8]) -> bool {
+    let amount = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"VmPin:"));
+    amount.is_some_and(|amount| amount.iter().any(|byte| matches!(byte, b'1'..=b'9')))
+}
+
+/// Has each processor put the pages that it has brought lately on the kernel's lists: those that wait for that
+/// have a reference, and are not dropped. The advice does that on the processor where it is given.
+fn visit_all_processors(page: usize) {
+    let Ok(own) = sched_getaffinity(None) else { return };
+    for processor in (0..CpuSet::MAX_CPU).filter(|processor| own.is_set(*processor)) {
+        let mut one = CpuSet::new();
+        one.set(processor);
+        if sched_setaffinity(None, &one).is_ok() {
+            // SAFETY: the advice changes nothing but the page's place in the kernel's lists.
+            let _ = unsafe { mm::madvise(page as *mut _, PAGE_SIZE, Advice::LinuxCold) };
+        }
+    }
+    let _ = sched_setaffinity(None, &own);
+}
+
+/// Makes a page that MADV_FREE was given for, and that is writable again, one that the kernel keeps, by a store
+/// that changes nothing. `false`: it has been dropped.
+///
+/// The store is a futex operation: the kernel makes it in one step with others, and does not wait for a
+/// userfaultfd where the page is missing.
+pub(crate) fn hold(page: usize) -> bool {
+    let word = 0_u32;
+    let (operation, none) = (c_long::from(FUTEX_WAKE_OP | FUTEX_PRIVATE), 0 as c_long);
+    // SAFETY: the arguments are those of futex(2): the first word is ours, and nobody waits at it; the kernel
+    // adds 0 to the second one, if it is there.
+    let done = unsafe {
+        syscall(SYS_FUTEX, &raw const word, operation, none, none, page, c_long::from(ADD_NOTHING))
+    };
+    done >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinned_memory_is_found_in_the_status() {
+        assert!(!has_pinned(b"VmLck:\t      64 kB\nVmPin:\t       0 kB\nVmHWM:\t    1792 kB\n"));
+        assert!(has_pinned(b"VmLck:\t       0 kB\nVmPin:\t    8192 kB\nVmHWM:\t    1792 kB\n"));
+        assert!(!has_pinned(b"Name:\tcat\n"));
+    }
+
+    #[test]
+    fn a_store_that_changes_nothing_finds_what_is_missing() {
+        let word = 7_u64;
+        assert!(hold((&raw const word).addr()));
+        assert_eq!(word, 7);
+        assert!(!hold(PAGE_SIZE));
+    }
+}
