@@ -22,7 +22,7 @@ use std::ffi::{c_int, c_long};
 use std::ops::Range;
 
 /// How long the answer that nothing is pinned holds, in microseconds.
-const LOOK_EVERY_US: u64 = 1000;
+const LOOK_EVERY_US: u64 = 2000;
 /// How long after one visit to all processors no other is made, in microseconds.
 const VISIT_EVERY_US: u64 = 5000;
 
@@ -49,6 +49,9 @@ unsafe extern "C" {
 pub(crate) struct Entry(u64);
 
 impl Entry {
+    /// In memory, this process's alone, and writable, for all that is known.
+    pub(crate) const UNKNOWN: Self = Self(1 << 63 | 1 << 56);
+
     /// In memory, or in the kernel's swap.
     pub(crate) fn is_there(self) -> bool {
         self.0 >> 62 != 0
@@ -112,7 +115,7 @@ impl Pins {
     /// Whether a transfer may be under way. Asked after pages were write-protected: whoever pins one for a
     /// transfer that stores has done so before, and has said so before that, or waits for a handler.
     ///
-    /// Buffers that are registered with raw calls are found up to a millisecond late.
+    /// Buffers that are registered with io_uring are found up to two milliseconds late.
     pub(crate) fn may_be(&self) -> bool {
         if self.seen.load(Ordering::Relaxed) {
             return true;
@@ -141,13 +144,16 @@ impl Pins {
         has_pinned(&text[..len])
     }
 
-    /// What the kernel says of the pages of a range; fewer if it does not say.
+    /// What the kernel says of each page of a range.
     pub(crate) fn entries(&self, range: Range<usize>) -> Vec<Entry> {
         let mut bytes = vec![0_u8; (range.len() >> PAGE_SHIFT) * size_of::<u64>()];
         let at = (range.start >> PAGE_SHIFT) * size_of::<u64>();
         let len = retry_on_intr(|| pread(&self.pagemap, &mut bytes, at as u64)).unwrap_or(0);
         let words = bytes[..len].chunks_exact(size_of::<u64>());
-        words.map(|word| Entry(u64::from_ne_bytes(word.try_into().unwrap_or_default()))).collect()
+        let mut entries: Vec<_> =
+            words.map(|word| Entry(u64::from_ne_bytes(word.try_into().unwrap_or_default()))).collect();
+        entries.resize(range.len() >> PAGE_SHIFT, Entry::UNKNOWN);
+        entries
     }
 
     /// Drops write-protected pages of a window, as far as nobody has a reference of them. `copy` copies those

@@ -22,13 +22,16 @@ fn mmu(mover: Mover) -> Option<HostMmu> {
 }
 
 fn mmu_beside(mover: Mover, changes_wait: Option<fn() -> bool>) -> Option<HostMmu> {
-    let config = HostConfig {
-        arena_frames: 1500,
-        changes_wait,
-        transfers: None,
-        mover: Some(mover),
-        batches: Batches::default(),
-    };
+    mmu_with(mover, changes_wait, None)
+}
+
+fn mmu_with(
+    mover: Mover,
+    changes_wait: Option<fn() -> bool>,
+    transfers: Option<fn() -> bool>,
+) -> Option<HostMmu> {
+    let batches = Batches::default();
+    let config = HostConfig { arena_frames: 1500, changes_wait, transfers, mover: Some(mover), batches };
     match HostMmu::new(config, &LockStats::new()) {
         Ok(mmu) => Some(mmu),
         Err(e @ (SetupError::Userfaultfd(_) | SetupError::NoMove)) => {
@@ -98,6 +101,74 @@ fn pages_keep_their_bytes() {
             }
         }
     }
+}
+
+/// Tries until all is home, as those do that must have it.
+fn bring_home(mmu: &HostMmu, extent: &mut elbowroom_machine::Extent) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while mmu.unmap(extent) != Ok(()) {
+        assert!(Instant::now() < deadline, "a page stays away");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A pipe has a reference of a page, as a transfer would.
+#[test]
+fn a_page_that_the_kernel_has_a_reference_of_keeps_its_frame() {
+    const PINNED: usize = 3;
+    let Some(mmu) = mmu_with(Mover::Copy, None, Some(|| true)) else { return };
+    let base = mmu.add_window(1 << 21).unwrap().start;
+    let mut extent = frames(&mmu, 4).unwrap();
+    (0..16).for_each(|page| extent.bytes_mut()[page * PAGE_SIZE] = page as u8);
+    mmu.map(&mut extent, base, 0..16, Access::Write, Wake::Later).unwrap();
+    let at = |page: usize| (base + page * PAGE_SIZE) as *mut u8;
+    // SAFETY: the page is in the window, writable, and nobody else's.
+    unsafe { at(PINNED).write_volatile(77) };
+    let (out, into) = rustix::pipe::pipe().unwrap();
+    // SAFETY: the page stays mapped until the pipe is closed.
+    let part =
+        rustix::pipe::IoSliceRaw::from_slice(unsafe { std::slice::from_raw_parts(at(PINNED), PAGE_SIZE) });
+    // SAFETY: as above.
+    let given = unsafe { rustix::pipe::vmsplice(&into, &[part], rustix::pipe::SpliceFlags::empty()) };
+    assert_eq!(given, Ok(PAGE_SIZE));
+    for turn in 0..20 {
+        assert_eq!(mmu.unmap(&mut extent), Err(UnmapError::Busy));
+        assert!(is_present(at(PINNED) as usize));
+        // SAFETY: as above; it is writable, so nobody has to let the store through.
+        unsafe { at(PINNED).add(1).write_volatile(turn) };
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The other pages are home, but for those that a processor has not listed yet.
+    assert!((0..16).filter(|page| is_present(at(*page) as usize)).count() < 8);
+    let mut seen = [0; PAGE_SIZE];
+    assert_eq!(rustix::io::read(&out, &mut seen[..]), Ok(PAGE_SIZE));
+    assert_eq!(&seen[..2], [77, 19], "the receiver has another frame");
+    bring_home(&mmu, &mut extent);
+    for page in 0..16 {
+        let bytes = &extent.bytes()[page * PAGE_SIZE..][..2];
+        assert_eq!(bytes, if page == PINNED { [77, 19] } else { [page as u8, 0] });
+    }
+    mmu.free(extent);
+}
+
+/// What was mapped just now, perhaps by another processor, waits to be listed by the kernel, which has a
+/// reference meanwhile.
+#[test]
+fn fresh_pages_are_soon_home_where_there_may_be_transfers() {
+    let Some(mmu) = mmu_with(Mover::Copy, None, Some(|| true)) else { return };
+    let base = mmu.add_window(1 << 21).unwrap().start;
+    let mut extent = frames(&mmu, 1).unwrap();
+    extent.bytes_mut().fill(5);
+    let began = Instant::now();
+    for _ in 0..50 {
+        std::thread::scope(|threads| {
+            threads.spawn(|| mmu.map(&mut extent, base, 0..2, Access::Write, Wake::Later).unwrap());
+        });
+        bring_home(&mmu, &mut extent);
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(extent.bytes().iter().all(|byte| *byte == 5));
+    mmu.free(extent);
 }
 
 #[test]

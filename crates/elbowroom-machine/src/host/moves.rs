@@ -3,7 +3,7 @@
 use super::{Access, HostMmu, Mover, UnmapError, Wake};
 use crate::pageset::Membership;
 use crate::peek::{is_resident, unshare};
-use crate::pins::{Entry, hold};
+use crate::pins::{Entry, Pins, hold};
 use crate::uffd::Protection;
 use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::Ordering;
@@ -358,7 +358,7 @@ impl HostMmu {
     fn copy_out(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), UnmapError> {
         let (home, window) = (extent.home + (run.start << PAGE_SHIFT), base + (run.start << PAGE_SHIFT));
         let len = run.len() << PAGE_SHIFT;
-        let before = self.pins.as_ref().map_or(Vec::new(), |pins| pins.entries(window..window + len));
+        let before = self.transfers().map(|pins| pins.entries(window..window + len));
         let mut pinned = Vec::new();
         match self.retry(|| self.uffd.write_protect(window..window + len)) {
             Ok(()) => {
@@ -372,7 +372,7 @@ impl HostMmu {
                         extent.lost = true;
                     }
                 }
-                pinned = self.drop_copied(window..window + len, home, &before);
+                pinned = self.drop_copied(window..window + len, home, before);
             }
             Err(Errno::NOENT) => extent.lost = true,
             Err(_) => return Err(UnmapError::Busy),
@@ -387,25 +387,36 @@ impl HostMmu {
         if pinned.is_empty() { Ok(()) } else { Err(UnmapError::Busy) }
     }
 
+    /// Knows which pages a device may still read or write, if there may be any.
+    fn transfers(&self) -> Option<&Pins> {
+        self.pins.as_ref().filter(|pins| pins.may_be())
+    }
+
     /// Drops write-protected pages of a window whose bytes were copied home, but for those that a device may
-    /// still read or write: these are as they were `before`, and their addresses are returned.
-    fn drop_copied(&self, window: Range<usize>, home: usize, before: &[Entry]) -> Vec<usize> {
+    /// still read or write: these are as they were `before`, and their addresses are returned. `None`: the
+    /// first transfer may have begun since, so all are taken to have been writable.
+    fn drop_copied(&self, window: Range<usize>, home: usize, before: Option<Vec<Entry>>) -> Vec<usize> {
         let drop = |pages: Range<usize>| {
             // SAFETY: the bytes are home; the window's copies are ours to drop.
             let _ = unsafe { mm::madvise(pages.start as *mut _, pages.len(), Advice::LinuxDontNeed) };
         };
-        let Some(pins) = self.pins.as_ref().filter(|pins| pins.may_be()) else {
+        let Some(pins) = self.transfers() else {
             drop(window);
             return Vec::new();
         };
+        let now = pins.entries(window.clone());
         // Without that there is no telling which pages were writable.
-        let tells = pins.entries(window.clone()).iter().all(|page| !page.is_there() || page.is_protected());
+        if now.iter().any(|page| page.is_there() && !page.is_protected()) {
+            drop(window);
+            return Vec::new();
+        }
+        let before = before.unwrap_or_else(|| vec![Entry::UNKNOWN; now.len()]);
         let mut left = Vec::new();
         let mut start = window.start;
         for same in before.chunk_by(|one, other| one.is_protected() == other.is_protected()) {
             let pages = start..start + (same.len() << PAGE_SHIFT);
             start = pages.end;
-            if same[0].is_protected() || !tells {
+            if same[0].is_protected() {
                 drop(pages);
                 continue;
             }
@@ -417,13 +428,10 @@ impl HostMmu {
             // SAFETY: the bytes are home; the window's copies are ours to drop.
             left.extend(unsafe { pins.drop_unpinned(pages, copy_again) });
         }
-        drop(start..window.end);
-        let stays = |page: &usize| {
+        left.retain(|page| {
             let range = *page..*page + PAGE_SIZE;
-            let writable = self.retry(|| self.uffd.write_unprotect(range.clone(), Wake::Later));
-            writable.is_err() || hold(*page)
-        };
-        left.retain(stays);
+            self.retry(|| self.uffd.write_unprotect(range.clone(), Wake::Later)).is_err() || hold(*page)
+        });
         left
     }
 
