@@ -234,6 +234,19 @@ impl Guards {
         }
     }
 
+    /// Remembers that no other process has a file, and has `opens` tell if that changes.
+    fn leave(&self, state: &mut State, id: FileId, looked: Looked, file: BorrowedFd<'_>) {
+        let Some(opens) = &self.opens else { return };
+        if state.left.len() >= LEFT_MAX {
+            // A program that maps so many files in turn comes back to none of them soon.
+            state.left.clear();
+            opens.unmark_all();
+        }
+        if opens.mark(file).is_ok() {
+            state.left.insert(id, looked);
+        }
+    }
+
     /// Forgets what is known of files that nobody maps, if it is of no use any more.
     fn forget(&self) {
         let Some(opens) = &self.opens else { return };
@@ -378,18 +391,9 @@ impl Drop for Guard {
         let more = state.guards.values().any(|entry| entry.id == gone.id && entry.kind == Kind::Watch);
         if let (false, Some(watched), Some(fanotify)) = (more, &self.watched, &self.guards.fanotify) {
             let looked = gone.looked.filter(|looked| !gone.broken && looked.holds());
-            if let (Some(looked), Some(opens)) = (looked, &self.guards.opens)
+            if let Some(looked) = looked {
                 // Before the other mark goes, so that no open is between the two.
-                && opens.mark(watched.as_fd()).is_ok()
-            {
-                if state.left.len() >= LEFT_MAX {
-                    // Whoever maps so many files in turn comes back to none of them soon.
-                    state.left.clear();
-                    opens.unmark_all();
-                } else {
-                    state.left.insert(gone.id, looked);
-                }
-                state.left.insert(gone.id, looked);
+                self.guards.leave(&mut state, gone.id, looked, watched.as_fd());
             }
             fanotify.unmark(watched.as_fd());
         }

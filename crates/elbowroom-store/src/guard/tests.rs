@@ -215,6 +215,23 @@ fn what_is_known_of_many_files_is_forgotten() {
     }
 }
 
+#[test]
+fn a_file_beyond_those_that_are_remembered_has_a_mark_too() {
+    let running = Running::start();
+    let guards = &running.guards;
+    if guards.fanotify.is_none() {
+        return skipped("fanotify with permission events needs CAP_SYS_ADMIN");
+    }
+    let files: Vec<_> = (0..=LEFT_MAX).map(|_| new_file()).collect();
+    for file in &files {
+        drop(guards.watch(&origin_of(file.as_file())).expect("nobody else has it"));
+    }
+    let last = &files[LEFT_MAX];
+    assert!(shell("cat \"$1\"", last.path()).wait().unwrap().success());
+    guards.hear();
+    assert!(!guards.state.lock().left.contains_key(&id_of(last.as_file())), "another process has opened it");
+}
+
 fn process(pid: u32) -> std::path::PathBuf {
     format!("/proc/{pid}").into()
 }
