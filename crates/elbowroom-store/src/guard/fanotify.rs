@@ -169,6 +169,12 @@ pub(super) struct Opens {
     own_pid: i32,
 }
 
+impl AsFd for Opens {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.group.as_fd()
+    }
+}
+
 impl Opens {
     /// # Errors
     /// EPERM: that takes CAP_SYS_ADMIN.

@@ -48,8 +48,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long the listener waits for a free descriptor before it tries again.
 const WAIT_FOR_NUMBER: Duration = Duration::from_millis(1);
 
-/// Of so many files that were unmapped is it known that no other process has them. Each mark keeps an inode
-/// in the kernel's memory.
+/// So many files that were unmapped have a mark of `opens` at most. Each keeps an inode in the kernel's
+/// memory.
 const LEFT_MAX: usize = 64;
 
 /// All guards of a process.
@@ -72,9 +72,20 @@ struct State {
     /// Files whose watch has ended, and which no other process had when it did. All of them have a mark of
     /// `opens`.
     left: HashMap<FileId, Looked>,
+    /// At least as many as there are marks of `opens`: those of files that another process has opened since
+    /// are not in `left`.
+    marks: usize,
     /// Threads that have taken events of `opens` and not yet said what they are.
     hearing: usize,
     stop: bool,
+}
+
+impl State {
+    fn unmark_all(&mut self, opens: &Opens) {
+        self.left.clear();
+        opens.unmark_all();
+        self.marks = 0;
+    }
 }
 
 struct Entry {
@@ -237,13 +248,12 @@ impl Guards {
     /// Remembers that no other process has a file, and has `opens` tell if that changes.
     fn leave(&self, state: &mut State, id: FileId, looked: Looked, file: BorrowedFd<'_>) {
         let Some(opens) = &self.opens else { return };
-        if state.left.len() >= LEFT_MAX {
+        if state.marks >= LEFT_MAX {
             // A program that maps so many files in turn comes back to none of them soon.
-            state.left.clear();
-            opens.unmark_all();
+            state.unmark_all(opens);
         }
-        if opens.mark(file).is_ok() {
-            state.left.insert(id, looked);
+        if opens.mark(file).is_ok() && state.left.insert(id, looked).is_none() {
+            state.marks += 1;
         }
     }
 
@@ -251,11 +261,10 @@ impl Guards {
     fn forget(&self) {
         let Some(opens) = &self.opens else { return };
         let mut state = self.state.lock();
-        if state.left.is_empty() || state.left.values().any(Looked::holds) {
+        if state.marks == 0 || state.left.values().any(Looked::holds) {
             return;
         }
-        state.left.clear();
-        opens.unmark_all();
+        state.unmark_all(opens);
         drop(state);
         // An event that nobody takes keeps its file system from being unmounted.
         self.hear();

@@ -232,6 +232,31 @@ fn a_file_beyond_those_that_are_remembered_has_a_mark_too() {
     assert!(!guards.state.lock().left.contains_key(&id_of(last.as_file())), "another process has opened it");
 }
 
+#[test]
+fn no_mark_stays_on_a_file_that_another_process_has_opened() {
+    let running = Running::start();
+    let guards = &running.guards;
+    if guards.fanotify.is_none() {
+        return skipped("fanotify with permission events needs CAP_SYS_ADMIN");
+    }
+    let path = new_file();
+    let id = id_of(path.as_file());
+    let until = Instant::now() + LONG;
+    // A look that takes too long leaves no mark.
+    while !guards.state.lock().left.contains_key(&id) {
+        assert!(Instant::now() < until);
+        drop(guards.watch(&origin_of(path.as_file())).expect("nobody else has it"));
+    }
+    let opens = guards.opens.as_ref().unwrap().as_fd().as_raw_fd();
+    let marks = || std::fs::read_to_string(format!("/proc/self/fdinfo/{opens}")).unwrap();
+    assert!(marks().contains("fanotify ino:"));
+    assert!(shell("cat \"$1\"", path.path()).wait().unwrap().success());
+    guards.hear();
+    assert!(guards.state.lock().left.is_empty());
+    guards.forget();
+    assert!(!marks().contains("fanotify ino:"));
+}
+
 fn process(pid: u32) -> std::path::PathBuf {
     format!("/proc/{pid}").into()
 }
