@@ -34,7 +34,7 @@ use crate::limits;
 use crate::origin::Origin;
 use elbowroom_machine::Errno;
 use elbowroom_sync::time::Duration;
-use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, OnceLock, thread};
 use fanotify::{Answer, Fanotify, Opens};
 use others::{Looked, Others};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -55,7 +55,8 @@ const LEFT_MAX: usize = 64;
 /// All guards of a process.
 pub struct Guards {
     fanotify: Option<Fanotify>,
-    opens: Option<Opens>,
+    /// Made when a watch first ends: a user has few groups (128), and most processes unmap no file early.
+    opens: OnceLock<Option<Opens>>,
     others: Others,
     signals: Descriptor,
     state: Mutex<State>,
@@ -153,11 +154,10 @@ impl Guards {
     /// # Errors
     /// The kernel's: no descriptor for signals.
     pub fn new(locks: &LockStats) -> Result<Arc<Self>, Errno> {
-        let fanotify = Fanotify::new().ok();
         Ok(Arc::new(Self {
-            opens: fanotify.as_ref().and_then(|_| Opens::new().ok()),
+            fanotify: Fanotify::new().ok(),
+            opens: OnceLock::new(),
             others: Others::new(),
-            fanotify,
             signals: fanotify::signal_descriptor()?,
             state: locks.mutex(LockClass::Queue, State::default()),
             changed: Condvar::new(),
@@ -218,7 +218,7 @@ impl Guards {
 
     /// Takes note of what `opens` has to tell.
     fn hear(&self) {
-        let Some(opens) = &self.opens else { return };
+        let Some(Some(opens)) = self.opens.get() else { return };
         self.state.lock().hearing += 1;
         let heard = opens.take_events(|id| self.was_opened(id));
         let mut state = self.state.lock();
@@ -247,7 +247,7 @@ impl Guards {
 
     /// Remembers that no other process has a file, and has `opens` tell if that changes.
     fn leave(&self, state: &mut State, id: FileId, looked: Looked, file: BorrowedFd<'_>) {
-        let Some(opens) = &self.opens else { return };
+        let Some(Some(opens)) = self.opens.get() else { return };
         if state.marks >= LEFT_MAX {
             // A program that maps so many files in turn comes back to none of them soon.
             state.unmark_all(opens);
@@ -259,7 +259,7 @@ impl Guards {
 
     /// Forgets what is known of files that nobody maps, if it is of no use any more.
     fn forget(&self) {
-        let Some(opens) = &self.opens else { return };
+        let Some(Some(opens)) = self.opens.get() else { return };
         let mut state = self.state.lock();
         if state.marks == 0 || state.left.values().any(Looked::holds) {
             return;
@@ -395,6 +395,10 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if self.watched.is_some() {
+            // Without the lock: making it may wait for a descriptor's number.
+            self.guards.opens.get_or_init(|| limits::open_briefly(Opens::new).ok());
+        }
         let mut state = self.guards.state.lock();
         let Some(gone) = state.guards.remove(&self.number) else { return };
         let more = state.guards.values().any(|entry| entry.id == gone.id && entry.kind == Kind::Watch);
