@@ -4,13 +4,17 @@
 //! thread goes on when it is woken. If the thread faults at the page again, either the page was taken out
 //! and brought back meanwhile, or it is not where it is thought to be.
 
-use elbowroom_sync::time::Instant;
+use elbowroom_sync::time::{Duration, Instant};
 use std::collections::HashMap;
 
 /// How many threads are remembered, so that there is a bound.
 const MOST: usize = 1024;
 
-/// What is to be thought of such a fault.
+/// An answer this old has helped: a thread that still lacked the page would have come again within
+/// microseconds.
+const HELPED: Duration = Duration::from_secs(1);
+
+/// What a fault says that finds its page mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeated {
     /// Nothing yet.
@@ -25,7 +29,7 @@ struct Answered {
     addr: usize,
     /// When the thread was last told to go on.
     when: Instant,
-    /// When it was first.
+    /// When it was first told so, without an answer in between that helped.
     since: Instant,
     count: u64,
 }
@@ -41,6 +45,7 @@ impl Repeats {
         let now = Instant::now();
         if let Some(answered) = self.0.get_mut(&thread)
             && answered.addr == addr
+            && read < answered.when + HELPED
         {
             // One that was read before the last answer says nothing about it.
             if read > answered.when {
@@ -51,6 +56,7 @@ impl Repeats {
         }
         // Any: with more threads at once it is found out later, at one of the next times.
         if self.0.len() >= MOST
+            && !self.0.contains_key(&thread)
             && let Some(other) = self.0.keys().next().copied()
         {
             self.0.remove(&other);
@@ -77,6 +83,8 @@ mod tests {
         assert_eq!((first, second, since), (1, 2, same));
         assert_eq!(repeats.note(1, 2 * PAGE, Instant::now()).0, 0, "another page");
         assert_eq!(repeats.note(1, PAGE, Instant::now()).0, 0, "a page in between");
+        repeats.note(1, PAGE, Instant::now());
+        assert_eq!(repeats.note(1, PAGE, Instant::now() + 2 * HELPED).0, 0, "it went on in between");
         for thread in 0..3 * MOST as u32 {
             repeats.note(thread, PAGE, Instant::now());
             assert!(repeats.0.len() <= MOST);
