@@ -14,7 +14,7 @@ mod moves;
 use crate::arena::Arena;
 use crate::batch::Batch;
 use crate::layout::Layout;
-use crate::peek::{Peek, is_resident};
+use crate::peek::{Peek, is_there};
 use crate::pins::Pins;
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Uffd};
 use crate::way::Way;
@@ -446,8 +446,8 @@ impl HostMmu {
     }
 
     /// Whether there is a page at an address, as the kernel says just now.
-    pub fn is_resident(&self, addr: usize) -> bool {
-        is_resident(addr & !(PAGE_SIZE - 1))
+    pub fn is_there(&self, addr: usize) -> bool {
+        is_there(addr & !(PAGE_SIZE - 1))
     }
 
     /// Has a core dump have what is present of a range of a window.

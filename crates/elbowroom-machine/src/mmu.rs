@@ -128,7 +128,7 @@ pub trait Mmu: Send + Sync + 'static {
 
     /// Whether there is a page at an address, as far as the MMU can be asked. A page that an extent has there
     /// may be missing: a system call that nobody saw has dropped it.
-    fn is_resident(&self, addr: usize) -> bool;
+    fn is_there(&self, addr: usize) -> bool;
 
     /// Wakes whoever waits for a page of `range`; they fault again if it is not there.
     fn wake(&self, range: Range<usize>);
@@ -262,8 +262,8 @@ impl Mmu for HostMmu {
 
     same_in_both!();
 
-    fn is_resident(&self, addr: usize) -> bool {
-        self.is_resident(addr)
+    fn is_there(&self, addr: usize) -> bool {
+        self.is_there(addr)
     }
 
     fn give_way(&self) {
@@ -337,7 +337,7 @@ impl Mmu for SoftMmu {
 
     same_in_both!();
 
-    fn is_resident(&self, _addr: usize) -> bool {
+    fn is_there(&self, _addr: usize) -> bool {
         true
     }
 

@@ -93,20 +93,34 @@ pub(crate) fn is_resident(page: usize) -> bool {
     result == 0 && resident & 1 != 0
 }
 
+/// Whether there is a page of a window, in memory or in the kernel's own swap. Where /proc/self/pagemap cannot
+/// be read, one that was swapped out counts as missing.
+pub(crate) fn is_there(page: usize) -> bool {
+    is_resident(page) || PageMap::open().and_then(|map| map.is_full(page)) == Some(true)
+}
+
+/// /proc/self/pagemap.
+struct PageMap(OwnedFd);
+
+impl PageMap {
+    fn open() -> Option<Self> {
+        open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok().map(Self)
+    }
+
+    /// Whether a page is present or swapped out. `None`: it cannot be read.
+    fn is_full(&self, page: usize) -> Option<bool> {
+        let mut entry = [0_u8; 8];
+        let at = (page / PAGE_SIZE * entry.len()) as u64;
+        let read = retry_on_intr(|| pread(&self.0, &mut entry, at));
+        (read == Ok(entry.len())).then(|| u64::from_ne_bytes(entry) >> 62 != 0)
+    }
+}
+
 /// After a MOVE from `src` to `dst`: how many bytes at the start of `src..src + len` have left it and are at
 /// `dst`. /proc/self/pagemap tells; 0 if it cannot be read. Nobody else may move pages there meanwhile.
 pub(crate) fn moved_without_report(dst: usize, src: usize, len: usize) -> usize {
-    let Ok(map) = open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return 0;
-    };
-    // Present, or swapped out.
-    let is_full = |page: usize| {
-        let mut entry = [0_u8; 8];
-        let at = (page / PAGE_SIZE * entry.len()) as u64;
-        let read = retry_on_intr(|| pread(&map, &mut entry, at));
-        (read == Ok(entry.len())).then(|| u64::from_ne_bytes(entry) >> 62 != 0)
-    };
-    let is_moved = |at: &usize| is_full(src + at) == Some(false) && is_full(dst + at) == Some(true);
+    let Some(map) = PageMap::open() else { return 0 };
+    let is_moved = |at: &usize| map.is_full(src + at) == Some(false) && map.is_full(dst + at) == Some(true);
     (0..len).step_by(PAGE_SIZE).take_while(is_moved).count() * PAGE_SIZE
 }
 

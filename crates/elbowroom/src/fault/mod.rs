@@ -122,7 +122,7 @@ impl<P: Platform> Faults<P> {
         if count == 0 {
             return Repeated::No;
         }
-        if !self.mmu.is_resident(event.addr) {
+        if !self.mmu.is_there(event.addr) {
             return Repeated::Gone;
         }
         let late = count >= MOST_REPEATS && self.waited(since) > self.config.fault_bound;
