@@ -18,30 +18,44 @@ const STEP_BYTES: usize = 64 << 20;
 /// How much of what is managed a core dump can have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dumpable {
-    /// Bytes of private memory that went to the kernel, all of which a dump has.
+    /// Bytes of private memory that went to the kernel, private copies of files' pages with them. A dump has
+    /// all of them.
     pub given_bytes: u64,
-    /// Bytes of private memory that are out, and that a dump does not have.
+    /// Bytes of such memory that are out, and that a dump does not have.
     pub missing_bytes: u64,
+}
+
+/// A file that is mapped.
+struct Mapped {
+    object: Arc<FileObject>,
+    /// Its private mappings.
+    private: Vec<Range<usize>>,
+    /// Whether one of its mappings is to stay as it is.
+    stays: bool,
 }
 
 impl Space<Host> {
     /// Has a core dump find what is managed. As much private memory as `most_bytes` goes to the kernel, with
-    /// what is out of it, and so do all files, if `most_bytes` is not 0. Of what stays, a dump has what is in
-    /// memory. Nothing begins after `until`. The mapping at the address `except` stays as it is: an access
-    /// that failed there is to fail again.
+    /// what is out of it, and so do files, with private copies of their pages, if `most_bytes` is not 0. Of
+    /// what stays, a dump has what is in memory. Nothing begins after `until`. The mapping at the address
+    /// `except` stays as it is: an access that failed there is to fail again.
     pub fn make_dumpable(&self, most_bytes: u64, until: Instant, except: Option<usize>) -> Dumpable {
         let mut done = Dumpable::default();
         let stays = |part: &VmaPart| except.is_some_and(|address| part.range.contains(&address));
-        let in_time = || Instant::now() < until;
-        let mut files: Vec<Arc<FileObject>> = Vec::new();
-        let mut kept: Vec<Arc<FileObject>> = Vec::new();
+        let fits = |given: u64, bytes: u64| given + bytes <= most_bytes && Instant::now() < until;
+        let mut files: Vec<Mapped> = Vec::new();
         for part in self.parts(&self.everything()) {
             if let Some(object) = part.spec.object.as_deref() {
-                let list = if stays(&part) { &mut kept } else { &mut files };
-                if !list.iter().any(|known| Arc::ptr_eq(known, object)) {
-                    list.push(object.clone());
-                }
                 self.show(&part, part.range.clone());
+                let known = files.iter().position(|file| Arc::ptr_eq(&file.object, object));
+                let nth = known.unwrap_or_else(|| {
+                    files.push(Mapped { object: object.clone(), private: Vec::new(), stays: false });
+                    files.len() - 1
+                });
+                files[nth].stays |= stays(&part);
+                if part.spec.is_private() {
+                    files[nth].private.push(part.range.clone());
+                }
                 continue;
             }
             let mut start = part.range.start;
@@ -52,20 +66,23 @@ impl Space<Host> {
                 if bytes == 0 {
                     continue;
                 }
-                let fits = done.given_bytes + bytes <= most_bytes && in_time() && !stays(&part);
-                if fits && self.give_memory(range.clone(), BeginOptions::default()).is_ok() {
+                let goes = !stays(&part) && fits(done.given_bytes, bytes);
+                if goes && self.give_memory(range.clone(), BeginOptions::default()).is_ok() {
                     done.given_bytes += bytes;
                 } else {
                     self.show(&part, range.clone());
-                    let out = self.mm.anon.out_in(pages(&range)).len() as u64;
-                    done.missing_bytes += out << PAGE_SHIFT;
+                    done.missing_bytes += self.out_bytes(&range);
                 }
             }
         }
-        for object in files.iter().filter(|object| !kept.iter().any(|other| Arc::ptr_eq(other, object))) {
-            if most_bytes > 0 && in_time() {
-                // One that cannot go has in the dump what is in memory of it.
-                let _ = self.give_object(object);
+        for Mapped { object, private, stays } in files {
+            let bytes: u64 = private.iter().map(|range| self.owned_bytes(range)).sum();
+            let goes = most_bytes > 0 && !stays && fits(done.given_bytes, bytes);
+            if goes && self.give_object(&object).is_ok() {
+                done.given_bytes += bytes;
+            } else {
+                // A dump has what is in memory of it.
+                done.missing_bytes += private.iter().map(|range| self.out_bytes(range)).sum::<u64>();
             }
         }
         done
@@ -77,6 +94,11 @@ impl Space<Host> {
             // Without it less is in the dump.
             let _ = self.core.mmu.show_in_dumps(range);
         }
+    }
+
+    /// How many bytes of private memory are out in the range.
+    fn out_bytes(&self, range: &Range<usize>) -> u64 {
+        (self.mm.anon.out_in(pages(range)).len() as u64) << PAGE_SHIFT
     }
 
     /// How many bytes of private memory there are in the range, in memory or out.
