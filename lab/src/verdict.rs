@@ -3,15 +3,15 @@
 
 /// Figures whose medians are no further apart than this factor are the same.
 const SAME: f64 = 1.02;
-/// Figures whose runs are no further apart than this factor, and further than the medians, are the same, too.
+/// Figures whose runs are further apart than the medians, but no further than this factor, are the same, too.
 const CLOSE: f64 = 1.1;
 
 /// What the words in the tables mean.
 pub const LEGEND: &str = "\
 Beside a median stand the least and the most of its runs. better and worse are of the engine that is named \
-first.\nsame: within 2 percent, or all runs within 10 percent. unclear: the runs of one engine are further \
-apart than the\ntwo engines are, so the ratio is no figure: more runs, longer ones, or a machine without \
-other load may show one.\n";
+first.\nsame: the medians are within 2 percent, or the runs of one engine are further apart than the two \
+engines are, by\nat most 10 percent. unclear: they are further apart than that, so the ratio is no figure: \
+more runs, longer ones,\nor a machine without other load may show one. One run alone has no word.\n";
 
 /// Which values of a figure are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,8 +134,11 @@ pub enum Verdict {
 
 impl Verdict {
     /// Judges `ours` beside `base`; `None` if nothing can be said: the two differ, and neither more nor less
-    /// is better.
+    /// is better, or one of them was run only once, which does not tell how far apart its runs would be.
     pub fn of(key: &str, ours: &Spread, base: &Spread) -> Option<Self> {
+        if ours.runs.min(base.runs) < 2 {
+            return None;
+        }
         let change = factor(ours.median, base.median);
         let width = ours.width().max(base.width());
         if width > change || width == f64::INFINITY {
@@ -213,11 +216,11 @@ mod tests {
     #[test]
     fn what_is_better_depends_on_the_figure() {
         use Verdict::{Better, Worse};
-        assert_eq!(verdict("pass_ns", &[1.0], &[2.0]), Some(Better));
-        assert_eq!(verdict("pass_ns", &[2.0], &[1.0]), Some(Worse));
-        assert_eq!(verdict("maps_per_second", &[1.0], &[2.0]), Some(Worse));
-        assert_eq!(verdict("maps_per_second", &[2.0], &[1.0]), Some(Better));
-        assert_eq!(verdict("vma_lock_success", &[2.0], &[1.0]), None);
+        assert_eq!(verdict("pass_ns", &[1.0, 1.0], &[2.0, 2.0]), Some(Better));
+        assert_eq!(verdict("pass_ns", &[2.0, 2.0], &[1.0, 1.0]), Some(Worse));
+        assert_eq!(verdict("maps_per_second", &[1.0, 1.0], &[2.0, 2.0]), Some(Worse));
+        assert_eq!(verdict("maps_per_second", &[2.0, 2.0], &[1.0, 1.0]), Some(Better));
+        assert_eq!(verdict("vma_lock_success", &[2.0, 2.0], &[1.0, 1.0]), None);
     }
 
     #[test]
@@ -229,24 +232,33 @@ mod tests {
         // Far away from all of them, the direction is plain.
         assert_eq!(verdict("x_ns", &wild, &[1e6, 1.1e6, 0.9e6]), Some(Better));
         // As wide as the change is not wider.
-        assert_eq!(verdict("x_ns", &[10.0, 14.0, 20.0], &[7.0]), Some(Worse));
-        assert_eq!(verdict("x_ns", &[10.0, 14.0, 21.0], &[7.0]), Some(Unclear));
+        assert_eq!(verdict("x_ns", &[10.0, 14.0, 20.0], &[7.0, 7.0]), Some(Worse));
+        assert_eq!(verdict("x_ns", &[10.0, 14.0, 21.0], &[7.0, 7.0]), Some(Unclear));
         // All runs nearly alike are the same, not unclear.
         assert_eq!(verdict("x_ns", &[100.0, 103.0, 98.0], &[101.0, 99.0, 102.0]), Some(Same));
-        assert_eq!(verdict("x_ns", &[101.0], &[100.0]), Some(Same));
+        assert_eq!(verdict("x_ns", &[101.0, 101.0], &[100.0, 100.0]), Some(Same));
+    }
+
+    #[test]
+    fn one_run_is_not_judged() {
+        assert_eq!(verdict("x_ns", &[1.0], &[100.0, 101.0]), None);
+        assert_eq!(verdict("x_ns", &[100.0, 101.0], &[1.0]), None);
+        assert_eq!(verdict("x_ns", &[1.0], &[1.0]), None);
     }
 
     #[test]
     fn nothing_is_compared_with_nothing() {
         assert_eq!(verdict("retry_io_miss", &[0.0, 0.0], &[0.0, 0.0]), Some(Verdict::Same));
         assert_eq!(verdict("retry_io_miss", &[0.0, 0.0], &[3.0, 4.0]), Some(Verdict::Better));
-        assert_eq!(verdict("retry_io_miss", &[3.0], &[0.0]), Some(Verdict::Worse));
+        assert_eq!(verdict("retry_io_miss", &[3.0, 3.0], &[0.0, 0.0]), Some(Verdict::Worse));
         // One of the kernel's runs had none, either.
         assert_eq!(verdict("retry_io_miss", &[0.0, 0.0], &[3.0, 4.0, 0.0]), Some(Verdict::Unclear));
         let cell =
             |ours: &[f64], base: &[f64]| ratio_cell("x_ns", Spread::of(ours.into()), Spread::of(base.into()));
         assert_eq!([cell(&[0.0], &[0.0]), cell(&[], &[1.0]), cell(&[1.0], &[])], ["-", "-", "-"]);
-        assert_eq!([cell(&[9.0], &[2.0]), cell(&[1.0], &[0.0])], ["4.50 worse", "- worse"]);
+        assert_eq!([cell(&[0.0, 0.0], &[0.0, 0.0]), cell(&[9.0], &[2.0])], ["-", "4.50"]);
+        let worse = [cell(&[9.0, 9.0], &[2.0, 2.0]), cell(&[1.0, 1.0], &[0.0, 0.0])];
+        assert_eq!(worse, ["4.50 worse", "- worse"]);
     }
 
     #[test]

@@ -446,13 +446,16 @@ impl Section<'_> {
         Ok(table.done())
     }
 
-    /// A figure of `core`, which has no engines.
+    /// A figure of `core`, which has no engines. Its file does not say how many runs there were: several, if
+    /// they differ.
     fn of_core(&self, key: &str) -> Option<Spread> {
         let other = &self.figures.other;
         let median = other.get(key)?.as_f64()?;
         let range = other.get("ranges").map(|ranges| [0, 1].map(|end| ranges[key][end].as_f64()));
         match range {
-            Some([Some(least), Some(most)]) => Some(Spread { least, median, most, runs: 2 }),
+            Some([Some(least), Some(most)]) => {
+                Some(Spread { least, median, most, runs: if least < most { 2 } else { 1 } })
+            }
             _ => Spread::of(vec![median]),
         }
     }
