@@ -54,7 +54,7 @@ fn compile(kind: &Kind, name: &str, libraries: &[&str]) -> PathBuf {
     for path in headers(&sources).iter().chain([&source]) {
         std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).hash(&mut hash);
     }
-    kind.flags.hash(&mut hash);
+    (kind.directory, kind.flags, libraries).hash(&mut hash);
     // The name ends in the program's name, so that what argv[0] says about it does not change with the
     // source.
     let directory = root().join("programs").join(format!("{:016x}", hash.finish()));
