@@ -109,6 +109,22 @@ fn a_child_that_lives_on_keeps_no_reader_waiting() {
     }
 }
 
+/// `run` tries whether as many threads can be started before anything is managed.
+#[test]
+fn there_are_as_many_threads_as_doctor_tries() {
+    // Service threads come as calls do: three at the start, and one more for a second call at a time.
+    const SERVICE: u64 = 4;
+    let doctor = Command::new(elbowroom_exe()).args(["doctor", "--json"]).output().expect("it can be run");
+    let found: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("it is JSON");
+    let tried = found["probe"]["start"]["thread_count"].as_u64().expect("it is there");
+    let script = "import glob\nb = bytearray(b'1') * (32 << 20)\n\
+                  names = [open(name).read().strip() for name in glob.glob('/proc/self/task/*/comm')]\n\
+                  print(sum(n.startswith('elbowroom-') and n != 'elbowroom-svc' for n in names))";
+    let Said { stdout, stderr, .. } = run(&[], &["/usr/bin/python3", "-c", script]);
+    let others: u64 = stdout.trim().parse().unwrap_or_else(|_| panic!("{stdout:?}: {stderr}"));
+    assert!((tried - 1..=tried).contains(&(others + SERVICE)), "{others} and {SERVICE} of {tried}: {stderr}");
+}
+
 /// Workers that a pool terminates, at whatever moment, have their summary.
 #[test]
 fn terminated_workers_have_a_summary() {

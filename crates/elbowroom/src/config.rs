@@ -178,8 +178,7 @@ pub(crate) const PAY_AT: usize = 16;
 /// place in the index, and in the block of larger folios, which stays there, 17; the queue of the pool, 4.
 pub(crate) const SLOT_BYTES: u64 = 48;
 
-/// The most fault handler threads.
-pub const MAX_HANDLERS: usize = 16;
+pub use elbowroom_machine::probe::MAX_HANDLERS;
 
 /// The largest folio, in pages: 2 MiB.
 pub const MAX_FOLIO_PAGES: u64 = 512;

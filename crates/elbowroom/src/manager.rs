@@ -1,6 +1,6 @@
 //! A manager: its threads, and its verbs.
 
-use crate::config::{Config, MAX_HANDLERS};
+use crate::config::Config;
 use crate::core::{Core, Inbox};
 use crate::error::{OpenError, StartError};
 use crate::fault::{Faults, Handler};
@@ -14,7 +14,7 @@ use crate::trace::TraceSnapshot;
 use crate::vma::Mm;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
-use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable};
+use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable, probe};
 use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, StoreFile, reactor};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, thread};
@@ -60,12 +60,8 @@ impl<P: Platform> Manager<P> {
         };
         let frames = config.arena_frames();
         let mmu = P::mmu(&config, frames, &locks)?;
-        let handlers = match config.handlers {
-            0 => thread::parallelism().div_ceil(2).clamp(2, MAX_HANDLERS),
-            n => n.min(MAX_HANDLERS),
-        };
         let mut reactors: Vec<Box<dyn Reactor>> = Vec::new();
-        for number in 0..handlers {
+        for number in 0..probe::handlers(config.handlers) {
             let made = reactor(config.engine, P::watch(&mmu, number), inject.clone(), config.on_thread_start);
             reactors.push(made.map_err(StartError::Engine)?);
         }

@@ -16,7 +16,7 @@ mod process;
 mod system;
 mod userfaults;
 
-pub use process::{InternalSignal, OWN_BYTES, RESERVED_BYTES, WINDOW_BYTES, start};
+pub use process::{InternalSignal, MAX_HANDLERS, OWN_BYTES, RESERVED_BYTES, WINDOW_BYTES, handlers, start};
 pub use system::{huge_pages, io_uring, limits, memory, memory_cgroup, security};
 pub use userfaults::userfaultfd;
 

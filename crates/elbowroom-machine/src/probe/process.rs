@@ -24,15 +24,22 @@ pub const OWN_BYTES: u64 = 128 << 20;
 /// one for a second call at a time.
 const OTHER_THREADS: usize = 12;
 
-/// As many threads serve faults where nobody says how many, at most.
-const MOST_HANDLERS: usize = 16;
+/// The most threads that serve faults.
+pub const MAX_HANDLERS: usize = 16;
 
-/// Tries what a process needs whose manager has so many handlers (0: as many as it chooses) and a budget of
+/// How many threads serve faults if `asked` is what was asked for; 0: as many as suit the processors.
+pub fn handlers(asked: usize) -> usize {
+    match asked {
+        0 => thread::parallelism().div_ceil(2).clamp(2, MAX_HANDLERS),
+        n => n.min(MAX_HANDLERS),
+    }
+}
+
+/// Tries what a process needs whose manager is asked for so many handlers ([`handlers`]) and has a budget of
 /// `memory_bytes`.
-pub fn start(handlers: usize, memory_bytes: u64) -> Start {
-    let chosen = thread::parallelism().div_ceil(2).clamp(2, MOST_HANDLERS);
-    let handlers = if handlers == 0 { chosen } else { handlers };
-    let (threads, reserved_bytes) = (OTHER_THREADS + handlers, RESERVED_BYTES.saturating_add(memory_bytes));
+pub fn start(asked: usize, memory_bytes: u64) -> Start {
+    let threads = OTHER_THREADS + handlers(asked);
+    let reserved_bytes = RESERVED_BYTES.saturating_add(memory_bytes);
     Start {
         procfs: Trial::of(&rustix::fs::access("/proc/self/maps", rustix::fs::Access::READ_OK)),
         threads: Trial::of(&start_threads(threads)),
@@ -172,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_is_refused_and_leaves_nothing() {
+    fn threads_that_were_tried_are_gone() {
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
         // Other tests have threads, too, but not as many as would be left here.
         let before = threads();
