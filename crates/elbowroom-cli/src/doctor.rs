@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use elbowroom::{Config, DefaultSwap};
 use elbowroom_machine::ShallowIdle;
-use elbowroom_machine::probe::{Probe, Trial, probe};
+use elbowroom_machine::probe::{Probe, Trial, probe, start};
 use elbowroom_options::size::Shown;
 use elbowroom_options::{Io, Mmu};
 use elbowroom_store::{Errno, LEAST_DESCRIPTORS, Trials};
@@ -155,10 +155,12 @@ struct Report<'a> {
 
 /// Looks, and says what was found.
 pub fn doctor(args: DoctorArgs) -> ExitCode {
-    let found = probe();
+    let mut found = probe();
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
     let (sharing, awake) = (Sharing::tried(), awake());
     let memory = default_memory_bytes(&found);
+    // As `run` tries it: with the addresses of the budget.
+    found.start = start(0, memory);
     let swap = Swap::of(memory);
     let advice = advise(&found, &sharing, &awake, &swap);
     let can_run = !advice.iter().any(|advice| advice.required);
@@ -291,7 +293,7 @@ fn advise_on_group(found: &Probe, add: &mut impl FnMut(&'static str, bool, Strin
     let Some(group) = &found.memory_cgroup else { return };
     let (Some(limit), Some(left)) = (group.limit_bytes, group.left_bytes) else { return };
     let budget = default_memory_bytes(found);
-    let text = plan::group_warning(budget, Some(group)).unwrap_or_else(|| {
+    let text = plan::group_warning(budget, Some(group), Config::MIN_MEMORY).unwrap_or_else(|| {
         format!(
             "{} of the limit of {} are left, and each process that is managed has a budget of its own, {} by \
              default: with several processes at a time, name less with --memory",

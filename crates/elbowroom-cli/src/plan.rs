@@ -156,19 +156,22 @@ pub fn default_memory_bytes(memory: &Memory, group: Option<&MemoryCgroup>, least
 }
 
 /// Says that the memory group's limit will end a program with a budget of `memory` bytes, if so: the budget
-/// is all of the limit, or nearly, and the program has some memory beside it.
-pub fn group_warning(memory: u64, group: Option<&MemoryCgroup>) -> Option<String> {
+/// is all of the limit, or nearly, and the program has some memory beside it. A budget has at least
+/// `least_bytes`.
+pub fn group_warning(memory: u64, group: Option<&MemoryCgroup>, least_bytes: u64) -> Option<String> {
     /// What the smallest program takes beside its budget, with what describes the budget's frames.
     const BESIDE: u64 = 16 << 20;
     let limit = group?.limit_bytes?;
     if memory.saturating_add(memory / 32).saturating_add(BESIDE) <= limit {
         return None;
     }
-    let (memory, limit, half) = (Shown(memory), Shown(limit), Exact((limit / 2) >> 20 << 20));
+    let half = (limit / 2) >> 20 << 20;
+    let less =
+        if half < least_bytes { String::new() } else { format!("use --memory {} or less, or ", Exact(half)) };
+    let (memory, limit) = (Shown(memory), Shown(limit));
     Some(format!(
         "a budget of {memory} does not fit into the memory group's limit of {limit} with what a program \
-         takes beside it, so the kernel may kill the program: use --memory {half} or less, or \
-         raise the group's limit"
+         takes beside it, so the kernel may kill the program: {less}raise the group's limit"
     ))
 }
 
@@ -249,14 +252,16 @@ mod tests {
     #[test]
     fn a_budget_that_a_group_cannot_hold_is_warned_of() {
         const MIB: u64 = 1 << 20;
-        let warning = |memory| group_warning(memory, Some(&group(Some(128 * MIB))));
+        let of = |memory, limit| group_warning(memory, Some(&group(limit)), 16 * MIB);
+        let warning = |memory| of(memory, Some(128 * MIB));
         assert_eq!((warning(64 * MIB), warning(108 * MIB)), (None, None));
         for memory in [112 * MIB, 128 * MIB, 1 << 40] {
             assert!(warning(memory).unwrap().contains("limit of 128 MiB"), "{memory}");
         }
         assert!(warning(128 * MIB).unwrap().contains("--memory 64M or less"));
-        assert_eq!(group_warning(1 << 40, Some(&group(None))), None);
-        assert_eq!(group_warning(1 << 40, None), None);
+        let small = of(16 * MIB, Some(24 * MIB)).unwrap();
+        assert!(small.contains("the program: raise the") && !small.contains("--memory"), "{small}");
+        assert_eq!((of(1 << 40, None), group_warning(1 << 40, None, 16 * MIB)), (None, None));
     }
 
     #[test]

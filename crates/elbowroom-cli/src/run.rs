@@ -191,7 +191,7 @@ fn budget(given: &Given) -> u64 {
         plan::default_memory_bytes(&memory, group.as_ref(), Config::MIN_MEMORY)
     };
     let total = memory.total_bytes.filter(|total| named && budget > *total);
-    if let Some(warning) = plan::group_warning(budget, group.as_ref()) {
+    if let Some(warning) = plan::group_warning(budget, group.as_ref(), Config::MIN_MEMORY) {
         say(&format!("warning: {warning}"));
     } else if let Some(total) = total {
         let (asked, total) = (Shown(budget), Shown(total));
