@@ -8,7 +8,7 @@ use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour};
 fn both(variant: Variant, args: &[&str], options: &[&str]) -> (Outcome, Outcome) {
     let scratch = Scratch::new();
     let dir = scratch.file("");
-    let run = || Command::new(program("advice")).args(args).maybe_unmanaged();
+    let run = || Command::new(program("advice")).args(args);
     let all: Vec<_> =
         ["--swap", "512M", "--swap-dir", &dir].into_iter().chain(options.iter().copied()).collect();
     (run().run(), run().variant(variant).run_options(&all).run())
