@@ -131,7 +131,8 @@ fn terminated_workers_have_a_summary() {
     const WORKERS: usize = 3;
     let script = format!(
         "import multiprocessing, time\n\
-         def work(n):\n    b = bytearray(4 << 20)\n    time.sleep(0.3)\n    return len(b)\n\
+         all = multiprocessing.get_context('fork').Barrier({WORKERS})\n\
+         def work(n):\n    b = bytearray(4 << 20)\n    all.wait()\n    time.sleep(0.3)\n    return len(b)\n\
          if __name__ == '__main__':\n\
          \x20   with multiprocessing.get_context('fork').Pool({WORKERS}) as pool:\n\
          \x20       print(sum(pool.map(work, range({WORKERS}), 1)))\n"
