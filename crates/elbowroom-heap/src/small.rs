@@ -98,9 +98,9 @@ pub fn has(block: *mut c_void) -> bool {
     start != 0 && (block as usize).wrapping_sub(start) < LEN.load(Ordering::Relaxed)
 }
 
-/// A new block from now on is the caller's; `None`: there is none.
+/// Notes that a block is handed out. `None` if mimalloc gave none.
 #[inline]
-fn somebodys(block: *mut c_void) -> Option<*mut c_void> {
+fn handed_out(block: *mut c_void) -> Option<*mut c_void> {
     if block.is_null() {
         return None;
     }
@@ -112,20 +112,20 @@ fn somebodys(block: *mut c_void) -> Option<*mut c_void> {
 #[inline]
 pub fn allocate(size: usize) -> Option<*mut c_void> {
     // SAFETY: of these functions there is no condition.
-    somebodys(is_ours(size).then(|| unsafe { mi::mi_malloc(size.max(ALIGN)) })?)
+    handed_out(is_ours(size).then(|| unsafe { mi::mi_malloc(size.max(ALIGN)) })?)
 }
 
 /// The same, of zeros. Touches none that are new.
 pub fn allocate_zeros(size: usize) -> Option<*mut c_void> {
     // SAFETY: as above.
-    somebodys(is_ours(size).then(|| unsafe { mi::mi_zalloc(size.max(ALIGN)) })?)
+    handed_out(is_ours(size).then(|| unsafe { mi::mi_zalloc(size.max(ALIGN)) })?)
 }
 
 /// The same as the first, at a multiple of `align`, a power of two.
 pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
     let ours = align <= MAX_ALIGN && is_ours(size);
     // SAFETY: as above.
-    somebodys(ours.then(|| unsafe { mi::mi_malloc_aligned(size.max(ALIGN), align) })?)
+    handed_out(ours.then(|| unsafe { mi::mi_malloc_aligned(size.max(ALIGN), align) })?)
 }
 
 /// The bytes of a block.
@@ -151,7 +151,7 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
     if new.is_null() {
         live::begin(block as usize);
     }
-    somebodys(new)
+    handed_out(new)
 }
 
 /// Frees a block. Ends the program if it is nobody's.

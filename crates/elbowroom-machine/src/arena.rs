@@ -155,8 +155,8 @@ impl Arena {
     }
 
     /// Populates one more block, or waits while others do; `false` if the arena has reached its size. Takes
-    /// as long as it takes the kernel to clear 2 MiB: 0.1 ms where the memory is at hand, several
-    /// milliseconds where a hypervisor must find it first. Calls `between` after each request to the kernel
+    /// as long as it takes the kernel to clear 2 MiB: less than a millisecond where the memory is at hand,
+    /// several where a hypervisor must find it first. Calls `between` after each request to the kernel
     /// that had mmap_lock.
     ///
     /// One thread populates in each lane at a time. Two that populate neighbours would only wait for each

@@ -432,7 +432,7 @@ impl Layout {
             }
         };
         let unreserved = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // What the kernel would not promise today was the program's before.
+        // ENOMEM: the kernel promises no more memory (overcommit), but the program had this already.
         let at = match map(if state.no_reserve { unreserved } else { MapFlags::PRIVATE }) {
             Err(Errno::NOMEM) => map(unreserved)?,
             mapped => mapped?,
@@ -454,7 +454,7 @@ impl Layout {
             unsafe {
                 for advice in state.advice {
                     match mm::madvise(at, range.len(), *advice) {
-                        // What the kernel does not know of hints cannot matter to it.
+                        // EINVAL: a kernel without this kind of advice.
                         Ok(()) | Err(Errno::INVAL) => {}
                         refused => refused?,
                     }

@@ -163,7 +163,7 @@ impl StoreFile {
             made => made?,
         };
         let file = Descriptor::from(file);
-        // What it cannot have, writes find out.
+        // A size beyond the limit: writes behind the limit fail then.
         let _ = limits::with_highest_file_limit(|limit| set_size(&file, bytes, limit));
         StoreFile::open(Path::new(&file.proc_path()), true, inject)
     }

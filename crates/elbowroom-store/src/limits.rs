@@ -260,8 +260,9 @@ impl Raisable {
             _ => limit.maximum,
         };
         let as_hard = Rlimit { current: soft, maximum: limit.maximum };
-        // Nothing of ours needs more descriptors than the user allows. How large our files are he has said
-        // apart; that needs CAP_SYS_RESOURCE.
+        // Nothing of ours needs more descriptors than the hard limit. The size of the swap file is an option
+        // of its own, so the limit of the program's files does not bind it; no limit at all needs
+        // CAP_SYS_RESOURCE.
         let without = Rlimit { current: None, maximum: None };
         if self.resource == Resource::Fsize { [without, as_hard] } else { [as_hard, as_hard] }
     }

@@ -61,7 +61,7 @@ impl DefaultSwap {
     }
 
     /// The same in a directory that somebody has named: a file that is in memory, or goes through the page
-    /// cache, is what was asked for, too. The lack is said all the same.
+    /// cache, is what was asked for, too. A line still says that it is no file on a disk.
     pub fn in_named(memory: u64, dir: &Path) -> Self {
         let room = Room::look(dir);
         let lack = room.as_ref().ok().and_then(lack_of_disk);

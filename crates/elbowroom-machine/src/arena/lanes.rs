@@ -2,14 +2,15 @@
 //!
 //! A lane is a range of frames that grows from its start, by one thread at a time. Threads that populate
 //! blocks of different lanes do not wait for each other: memory that was not populated yet lies between, so
-//! no VMA of the kernel's is a neighbour of both.
+//! no VMA of the kernel's is a neighbour of both. Only the last block of a lane is next to the first of the
+//! next lane: there they may wait, once for each lane.
 
 use std::ops::Range;
 
 /// A lane has so many blocks at least: less is populated before a second thread could help.
 const LANE_BLOCKS: usize = 16;
 
-/// More threads than this wait for the kernel, not for memory.
+/// Chosen, not measured: the kernel has locks of its own for free memory.
 const MOST_LANES: usize = 4;
 
 /// A range of frames that grows from its start.

@@ -140,7 +140,7 @@ pub struct Limits {
     pub rlimit_memlock_bytes: Option<u64>,
     /// RLIMIT_NOFILE (soft), in descriptors.
     pub rlimit_nofile: Option<u64>,
-    /// The same, hard: up to here a process may raise the soft limit.
+    /// RLIMIT_NOFILE (hard): up to here a process may raise the soft limit.
     pub rlimit_nofile_hard: Option<u64>,
     /// RLIMIT_AS (soft), in bytes.
     pub rlimit_address_space_bytes: Option<u64>,

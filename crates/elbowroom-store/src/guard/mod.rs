@@ -183,7 +183,8 @@ impl Guards {
     pub fn watch(self: &Arc<Self>, origin: &Origin) -> Option<Guard> {
         let fanotify = self.fanotify.as_ref().filter(|_| limits::is_room(origin.as_fd()))?;
         let watched = limits::open_kept(|| fcntl_dupfd_cloexec(origin.as_fd(), 0)).ok()?;
-        // Who has opened the file and let it go before is no reason.
+        // A process that opened the file earlier, and may have closed it, must not break the new watch: its
+        // event is taken here.
         self.known(origin.id());
         let guard = {
             // With the lock: a watch that ends meanwhile must not take the mark away.
@@ -194,8 +195,8 @@ impl Guards {
         // From now on whoever opens the file waits for us. Who has opened it before, if not just now?
         let looked = self.others.look(origin.id(), self.known(origin.id()))?;
         let mut state = self.state.lock();
-        let entry = state.guards.get_mut(&guard.number).filter(|entry| !entry.broken);
-        entry?.looked = looked;
+        let entry = state.guards.get_mut(&guard.number).filter(|entry| !entry.broken)?;
+        entry.looked = looked;
         drop(state);
         Some(guard)
     }
@@ -232,8 +233,7 @@ impl Guards {
     fn was_opened(&self, id: FileId) {
         let mut state = self.state.lock();
         state.left.remove(&id);
-        // It was let in when there was no watch, and tells of it only now: it may have the file since the
-        // watch began.
+        // The open came when there was no watch, and its event only now: the process may still have the file.
         let mut late = false;
         for entry in state.guards.values_mut().filter(|entry| entry.id == id && entry.kind == Kind::Watch) {
             late |= !entry.broken;

@@ -30,7 +30,7 @@ impl<P: Platform> Reclaim<P> {
     /// What of a locked folio of a space's own memory, which is home, may become nothing.
     pub(super) fn zeros_in(&self, folio: &mut LockedFolio<'_>) -> Zeros {
         let mut pages = folio.body_mut().extent().bytes().chunks(PAGE_SIZE);
-        // Hardly any page is.
+        // The usual case, told by the first words of each page.
         if !pages.clone().any(is_zero) {
             return Zeros::None;
         }

@@ -10,7 +10,8 @@ on_every_machine! {
     a_copy_for_which_there_is_no_memory_fails
 }
 
-/// How long an access waits for memory in these tests.
+/// How long an access waits for memory in these tests: longer than a look of the flusher, or what failed
+/// would always be tried again.
 const BOUND: Duration = Duration::from_millis(400);
 
 /// Longer than any wait that has a bound.
@@ -20,7 +21,6 @@ const PAGES: usize = BUDGET as usize / PAGE;
 
 /// A manager whose budget and swap are full, the address of its memory, and how many pages of it were marked.
 fn full<M: Machine>(seed: u64) -> Option<(M, usize, usize)> {
-    // Longer than a look of the flusher, or what failed would always be tried again.
     let writeback_interval = Duration::from_millis(50);
     let config = Config {
         swap: BUDGET,
