@@ -93,8 +93,8 @@ pub(crate) fn is_resident(page: usize) -> bool {
     result == 0 && resident & 1 != 0
 }
 
-/// Whether there is a page of a window, in memory or in the kernel's own swap. Where /proc/self/pagemap cannot
-/// be read, one that was swapped out counts as missing.
+/// Whether there is a page of a window, in memory or in the kernel's own swap. Where /proc/self/pagemap
+/// cannot be read, a page that was swapped out counts as missing.
 pub(crate) fn is_there(page: usize) -> bool {
     is_resident(page) || PageMap::open().and_then(|map| map.is_full(page)) == Some(true)
 }

@@ -347,9 +347,9 @@ pub const STOPPED: Duration = Duration::from_secs(5);
 /// How long a thread that has panicked waits for the flusher to write what is dirty, before the process ends.
 pub const LAST_FLUSH_BOUND: Duration = Duration::from_secs(2);
 
-/// From so many answers on to one thread at one page that is there, in one go, its fault counts as one that is
-/// not answered. An endless loop gets as many in a second. Threads that meet at a barrier and then touch a page
-/// that went out may be late each time, too, but not so often while a fault's bound lasts.
+/// From so many answers on to one thread at one page that is there, in one go, its fault counts as one that
+/// is not answered. An endless loop gets as many in a second. Threads that meet at a barrier and then touch a
+/// page that went out may be late each time, too, but not so often while a fault's bound lasts.
 pub const MOST_REPEATS: u64 = 10_000;
 
 /// How long a fault or a verb waits, in all, for pages that are pinned, for writes through descriptors, or

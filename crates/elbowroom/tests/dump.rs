@@ -1,4 +1,5 @@
 //! What a core dump is made to have.
+
 mod support;
 
 use elbowroom::{Advice, Config, Dumpable, Sharing};
@@ -8,8 +9,8 @@ use support::*;
 const PAGES: usize = 64;
 const BYTES: u64 = (PAGES * PAGE) as u64;
 
-/// Private copies of a file's pages are memory of the program's: they go to the kernel only where there is room
-/// for them, and are missing otherwise.
+/// Private copies of a file's pages are memory of the program's: they go to the kernel only where there is
+/// room for them, and are missing otherwise.
 #[test]
 fn private_copies_are_bounded_and_counted() {
     let Some(m) = HostMove::start(Config { swap: BUDGET, ..Config::with_memory(BUDGET) }) else { return };
