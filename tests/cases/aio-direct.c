@@ -1,5 +1,5 @@
-// asynchronous direct reads and writes of a file, from and to anonymous memory, while another thread makes all
-// else leave memory
+// asynchronous direct reads and writes of a file, from and to anonymous memory, while another thread makes
+// all else leave memory
 #include "case.h"
 #include <linux/aio_abi.h>
 #define BYTES (8 * MB)

@@ -1,5 +1,5 @@
-/* Calls by their number, through syscall(2), on mapped files and on more memory than the budget. Prints a line
- * for each part.
+/* Calls by their number, through syscall(2), on mapped files and on more memory than the budget. Prints a
+ * line for each part.
  *
  *   by_number FILE */
 #include "common.h"

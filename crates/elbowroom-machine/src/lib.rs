@@ -14,8 +14,8 @@
 //! layout have a leaf lock each (`frames`, `window`), and so has each of the soft MMU's page tables
 //! (`page-table`).
 //!
-//! Unsafe code is confined to `arena`, `batch`, `extent`, `foreign`, `uffd`, `host`, `layout`, `pins`, `window`,
-//! `probe` and two files of `soft`; docs/unsafe.md lists the invariants.
+//! Unsafe code is confined to `arena`, `batch`, `extent`, `foreign`, `uffd`, `host`, `layout`, `pins`,
+//! `window`, `probe` and two files of `soft`; docs/unsafe.md lists the invariants.
 
 mod arena;
 mod aside;

@@ -1,9 +1,10 @@
 //! Pages that a device may still read or write, with [`Mover::Copy`](crate::Mover::Copy).
 //!
 //! A page that is copied out and in again has another frame: what a transfer does with the old one is lost.
-//! MOVE refuses a page that anybody has a reference of. Kernels before Linux 6.8 show references to user space
-//! in one way only: MADV_PAGEOUT drops a page that MADV_FREE has made disposable if nobody has a reference of
-//! it, and if nothing was stored to it since, neither by the processor nor by a transfer that has ended.
+//! MOVE refuses a page that anybody has a reference of. Kernels before Linux 6.8 show references to user
+//! space in one way only: MADV_PAGEOUT drops a page that MADV_FREE has made disposable if nobody has a
+//! reference of it, and if nothing was stored to it since, neither by the processor nor by a transfer that has
+//! ended.
 //!
 //! That takes twice as long as MADV_DONTNEED, so it is done once the process may have such transfers
 //! ([`Pins::may_be`]). A page that is write-protected has none that store, since a page stays writable for as
@@ -193,8 +194,8 @@ fn has_pinned(status: &[u8]) -> bool {
     amount.is_some_and(|amount| amount.iter().any(|byte| matches!(byte, b'1'..=b'9')))
 }
 
-/// Has each processor put the pages that it has brought lately on the kernel's lists: those that wait for that
-/// have a reference, and are not dropped. The advice does that on the processor where it is given.
+/// Has each processor put the pages that it has brought lately on the kernel's lists: those that wait for
+/// that have a reference, and are not dropped. The advice does that on the processor where it is given.
 fn visit_all_processors(page: usize) {
     let Ok(own) = sched_getaffinity(None) else { return };
     for processor in (0..CpuSet::MAX_CPU).filter(|processor| own.is_set(*processor)) {
@@ -208,8 +209,8 @@ fn visit_all_processors(page: usize) {
     let _ = sched_setaffinity(None, &own);
 }
 
-/// Makes a page that MADV_FREE was given for, and that is writable again, one that the kernel keeps, by a store
-/// that changes nothing. `false`: it has been dropped.
+/// Makes a page that MADV_FREE was given for, and that is writable again, one that the kernel keeps, by a
+/// store that changes nothing. `false`: it has been dropped.
 ///
 /// The store is a futex operation: the kernel makes it in one step with others, and does not wait for a
 /// userfaultfd where the page is missing.

@@ -24,11 +24,11 @@
 //!   thrd_create for those of the program: see [`threads`].
 //!
 //! # What is not covered
-//! System calls by instructions of the program's own (Go programs) on managed memory or files; reads and writes of managed files
-//! by io_uring. Transfers of other files into and out of managed memory by io_uring and aio are fine, but for
-//! zero-copy sends without registered buffers, and except that where pages are copied, not moved, reads that
-//! have a device write into managed memory are seen in the read family only, and only by O_DIRECT. vfork
-//! followed by anything but exec or _exit.
+//! System calls by instructions of the program's own (Go programs) on managed memory or files; reads and
+//! writes of managed files by io_uring. Transfers of other files into and out of managed memory by io_uring and
+//! aio are fine, but for zero-copy sends without registered buffers, and except that where pages are copied, not
+//! moved, reads that have a device write into managed memory are seen in the read family only, and only by
+//! O_DIRECT. vfork followed by anything but exec or _exit.
 //!
 //! # Concurrency
 //! A thread of the program that calls in takes no lock and allocates nothing; it blocks its signals while a
@@ -97,7 +97,8 @@ fn leave_private_memory() {
         Reason::OwnAllocator
     } else if executable::is_go() {
         said::say(format_args!(
-            "a Go program: its private memory is not managed, since its runtime changes it by system calls of its own"
+            "a Go program: its private memory is not managed, since its runtime changes it by system calls \
+             of its own"
         ));
         Reason::GoRuntime
     } else {

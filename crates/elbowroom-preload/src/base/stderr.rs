@@ -103,8 +103,8 @@ pub fn is_closed() -> bool {
     sys::open_flags(2).is_none()
 }
 
-/// Writes all of `text` to standard error as far as it goes, if the program has it still; errors are of no use
-/// to anybody here. `errno` is kept.
+/// Writes all of `text` to standard error as far as it goes, if the program has it still; errors are of no
+/// use to anybody here. `errno` is kept.
 pub fn write(text: &[u8]) {
     if let Some(fd) = descriptor() {
         write_to(fd, text);

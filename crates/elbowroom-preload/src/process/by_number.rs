@@ -37,8 +37,8 @@ pub fn before(number: c_long, first: c_long, second: c_long) -> Option<Handler> 
     None
 }
 
-/// A child with memory of its own gets a copy of what the kernel has, so all is handed back before. On a stack
-/// that is given the child returns from the call itself, where a handler has no frame.
+/// A child with memory of its own gets a copy of what the kernel has, so all is handed back before. On a
+/// stack that is given the child returns from the call itself, where a handler has no frame.
 fn before_clone(flags: c_int, stack: usize) -> Option<Handler> {
     let own_memory = flags & libc::CLONE_VM == 0;
     if own_memory && state::process().is_some() {
