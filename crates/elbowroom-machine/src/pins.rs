@@ -1,14 +1,13 @@
 //! Pages that a device may still read or write, with [`Mover::Copy`](crate::Mover::Copy).
 //!
 //! A page that is copied out and in again has another frame: what a transfer does with the old one is lost.
-//! MOVE refuses a page that anybody has a reference of. Kernels before Linux 6.8 show references to user
-//! space in one way only: MADV_PAGEOUT drops a page that MADV_FREE has made disposable if nobody has a
-//! reference of it, and if nothing was stored to it since, neither by the processor nor by a transfer that has
-//! ended.
+//! MOVE refuses a page that anybody has a reference of. Kernels before Linux 6.8 show references in one way
+//! only: MADV_PAGEOUT drops a page that MADV_FREE has made disposable if nobody has a reference of it, and if
+//! nothing was stored to it since, neither by the processor nor by a transfer that has ended.
 //!
-//! That takes twice as long as MADV_DONTNEED, so it is done once the process may have such transfers
-//! ([`Pins::may_be`]). A page that is write-protected has none that store, since a page stays writable for as
-//! long as it is pinned.
+//! That takes twice as long as MADV_DONTNEED, so it begins once the process may have such transfers
+//! ([`Pins::may_be`]). No transfer stores to a page that is write-protected, since a page stays writable for
+//! as long as it is pinned. docs/reclaim.md has the steps.
 
 use crate::uffd::put_in_place;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -157,9 +156,9 @@ impl Pins {
         entries
     }
 
-    /// Drops write-protected pages of a window, as far as nobody has a reference of them. `copy` copies those
-    /// that are there again, whose bytes may be newer than those that the caller has. Gives the addresses of
-    /// the others, whose bytes the kernel might drop when memory is short: [`hold`] is for them.
+    /// Drops write-protected pages of a window of which nobody has a reference. `copy` copies a page home
+    /// again, if it is there: a transfer may have ended since the caller copied it. Gives the addresses of
+    /// the pages that stay. The kernel may still drop these when memory is short, until [`hold`] keeps them.
     ///
     /// # Safety
     /// The caller has the bytes of all pages of the range, and may drop them.
@@ -194,8 +193,8 @@ fn has_pinned(status: &[u8]) -> bool {
     amount.is_some_and(|amount| amount.iter().any(|byte| matches!(byte, b'1'..=b'9')))
 }
 
-/// Has each processor put the pages that it has brought lately on the kernel's lists: those that wait for
-/// that have a reference, and are not dropped. The advice does that on the processor where it is given.
+/// Has each processor list the pages that it has brought in lately. Pages that wait to be listed have a
+/// reference, and are not dropped. The advice lists those of the processor on which it is given.
 fn visit_all_processors(page: usize) {
     let Ok(own) = sched_getaffinity(None) else { return };
     for processor in (0..CpuSet::MAX_CPU).filter(|processor| own.is_set(*processor)) {
@@ -209,8 +208,8 @@ fn visit_all_processors(page: usize) {
     let _ = sched_setaffinity(None, &own);
 }
 
-/// Makes a page that MADV_FREE was given for, and that is writable again, one that the kernel keeps, by a
-/// store that changes nothing. `false`: it has been dropped.
+/// Has the kernel keep a page that MADV_FREE was given for, and that is writable again, by a store that
+/// changes nothing. `false`: it has been dropped.
 ///
 /// The store is a futex operation: the kernel makes it in one step with others, and does not wait for a
 /// userfaultfd where the page is missing.

@@ -59,10 +59,9 @@ pub struct Config {
     /// it. Called often, by any thread; must not block. For spaces of the host only.
     pub changes_wait: Option<fn() -> bool>,
     /// Tells whether the program has done anything by which a device may read or write its memory after a
-    /// call has returned: asynchronous or direct reads and writes. Where pages are copied (before Linux 6.8)
-    /// it is then made sure of each page that goes out that none does. Buffers that are registered with
-    /// io_uring are found without it, up to two milliseconds late. Called often, by any thread; must not
-    /// block.
+    /// call has returned: asynchronous or direct reads and writes. Where pages are copied (before Linux 6.8),
+    /// pages that a device may still use then stay where they are. Buffers that are registered with io_uring
+    /// are found without it, up to two milliseconds late. Called often, by any thread; must not block.
     pub transfers: Option<fn() -> bool>,
     /// Files are written back and closed as soon as nobody maps them, before the verb that unmapped them
     /// returns; their pages stay for a while. Off: they stay open for a while.
