@@ -128,6 +128,13 @@ impl Pins {
         found
     }
 
+    /// Pages were brought in by this thread: where transfers may be, they are to be droppable soon.
+    pub(crate) fn note_fresh(&self) {
+        if self.seen.load(Ordering::Relaxed) {
+            list_pages_here();
+        }
+    }
+
     /// Whether so much time has passed since the last time that this was true.
     fn is_time(&self, last: &AtomicU64, every_us: u64) -> bool {
         let now = Duration::as_micros(&self.born.elapsed()) as u64;
@@ -183,7 +190,7 @@ impl Pins {
             if left.is_empty() || !self.is_time(&self.visited_us, VISIT_EVERY_US) {
                 return left;
             }
-            visit_all_processors(range.start);
+            visit_all_processors();
         }
     }
 }
@@ -193,19 +200,27 @@ fn has_pinned(status: &[u8]) -> bool {
     amount.is_some_and(|amount| amount.iter().any(|byte| matches!(byte, b'1'..=b'9')))
 }
 
-/// Has each processor list the pages that it has brought in lately. Pages that wait to be listed have a
-/// reference, and are not dropped. The advice lists those of the processor on which it is given.
-fn visit_all_processors(page: usize) {
+/// Has each processor list the pages that it has brought in lately: those that wait to be listed have a
+/// reference, and are not dropped.
+fn visit_all_processors() {
     let Ok(own) = sched_getaffinity(None) else { return };
     for processor in (0..CpuSet::MAX_CPU).filter(|processor| own.is_set(*processor)) {
         let mut one = CpuSet::new();
         one.set(processor);
         if sched_setaffinity(None, &one).is_ok() {
-            // SAFETY: the advice changes nothing but the page's place in the kernel's lists.
-            let _ = unsafe { mm::madvise(page as *mut _, PAGE_SIZE, Advice::LinuxCold) };
+            list_pages_here();
         }
     }
     let _ = sched_setaffinity(None, &own);
+}
+
+/// The same for the processor that runs this thread. Each MADV_COLD does that first. It may leave a reference
+/// of its own page, so that is one of the stack.
+fn list_pages_here() {
+    let here = 0_u8;
+    let page = (&raw const here).addr() & !(PAGE_SIZE - 1);
+    // SAFETY: the advice changes nothing but the page's place in the kernel's lists.
+    let _ = unsafe { mm::madvise(page as *mut _, PAGE_SIZE, Advice::LinuxCold) };
 }
 
 /// Has the kernel keep a page that MADV_FREE was given for, and that is writable again, by a store that

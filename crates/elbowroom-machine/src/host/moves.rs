@@ -141,6 +141,7 @@ impl HostMmu {
             // bytes there.
             let (copied, result) = unsafe { self.uffd.copy(dst, src, len, protection, wake) };
             if copied > 0 {
+                self.pins.iter().for_each(Pins::note_fresh);
                 extent.note_mapped(base, at..at + (copied >> PAGE_SHIFT));
                 match self.spare_home(extent) {
                     Some(empty) => extent.home = empty,
