@@ -17,3 +17,14 @@ fn address_space(variant: Variant) {
     limit("as", variant);
 }
 behaviour!(address_space: plain, m64, m16, copy);
+
+/// The kernel's own mappings, which replace ours where memory or files go back to it, are not refused then.
+fn data_below_what_is_mapped(variant: Variant) {
+    limit("data-below", variant);
+}
+behaviour!(data_below_what_is_mapped: plain, m16, copy, fork_kernel);
+
+fn address_space_below_what_is_mapped(variant: Variant) {
+    limit("as-below", variant);
+}
+behaviour!(address_space_below_what_is_mapped: plain, m16, copy, fork_kernel);

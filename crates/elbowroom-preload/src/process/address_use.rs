@@ -42,7 +42,8 @@ impl Kernels {
         Self([b"VmSize:".as_slice(), b"VmData:"].map(|name| line(status, name)))
     }
 
-    fn of(self, counted: Counted) -> Option<u64> {
+    /// In bytes.
+    pub fn of(self, counted: Counted) -> Option<u64> {
         self.0[counted as usize]
     }
 }

@@ -9,10 +9,10 @@
 //! Synchronization: atomics. Two threads that set the same limit at once get one of the two, as always; a
 //! value that is half of each is possible only for soft and hard limit of such calls.
 
-use crate::agent::map::Counted;
+use crate::agent::map::{Counted, managed_bytes};
 use crate::base::state;
 use crate::base::sys;
-use crate::process::address_use::used;
+use crate::process::address_use::{Kernels, used};
 use crate::rules::map::MapArgs;
 use elbowroom_machine::probe::{OWN_BYTES, WINDOW_BYTES};
 use libc::{c_int, c_long, rlimit};
@@ -100,6 +100,21 @@ fn within(limit: rlimit, there: Option<rlimit>) -> rlimit {
     rlimit { rlim_cur: limit.rlim_cur.min(hard), rlim_max: hard }
 }
 
+/// The least limit under which all that is managed can go back to the kernel: what the kernel counts now, and
+/// as much again as is managed, since memory is mapped aside first.
+fn least(resource: c_int) -> u64 {
+    let counted = if resource == libc::RLIMIT_AS as c_int { Counted::All } else { Counted::Data };
+    Kernels::now().of(counted).unwrap_or(0) + managed_bytes(Counted::All).unwrap_or(0)
+}
+
+/// The kernel's limit for one of the program's, with room for `more`. A limit below what is mapped would also
+/// refuse mappings that replace others, with which memory and files go back.
+fn for_kernel(resource: c_int, limit: rlimit, more: u64) -> rlimit {
+    let room = with_room(limit, more);
+    let least = if more > 0 && limit.rlim_cur != libc::RLIM_INFINITY { least(resource) } else { 0 };
+    rlimit { rlim_cur: room.rlim_cur.max(least), rlim_max: room.rlim_max.max(least) }
+}
+
 /// What this process has reserved that counts against the limit.
 fn reserved(resource: c_int) -> u64 {
     let alive = state::alive().is_some();
@@ -148,7 +163,9 @@ pub fn settle() {
             continue;
         }
         let (own, given) = (load(&limit.own), load(&limit.given));
-        let soft = plus(own.rlim_cur, reserved(resource)).min(given.rlim_max);
+        let wanted = plus(own.rlim_cur, reserved(resource));
+        let least = if wanted < given.rlim_cur { least(resource).min(given.rlim_cur) } else { 0 };
+        let soft = wanted.max(least).min(given.rlim_max);
         let settled = rlimit { rlim_cur: soft, rlim_max: given.rlim_max };
         if !same(settled, given)
             && limit.own(exchange(resource, None).unwrap_or(own)).is_some()
@@ -227,7 +244,7 @@ pub fn virtual_limit(resource: c_int, new: Option<rlimit>) -> Option<rlimit> {
     let old = limit.own(now).unwrap_or(now);
     let asked = new.map(|new| match new.rlim_cur > new.rlim_max {
         true => new,
-        false => within(with_room(new, more), (new.rlim_max <= old.rlim_max).then_some(now)),
+        false => within(for_kernel(resource, new, more), (new.rlim_max <= old.rlim_max).then_some(now)),
     });
     exchange(resource, asked)?;
     if let (Some(own), Some(given)) = (new, asked)
