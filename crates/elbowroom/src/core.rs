@@ -66,8 +66,9 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) stop: AtomicBool,
     /// What a fork waits for.
     pub(crate) quiet: Quiet,
-    /// This process came from a fork, and goes on with its parent's manager.
-    pub(crate) is_child: AtomicBool,
+    /// While it is more than 0, files are left to the kernel. Counts the fork that is under way, and in a
+    /// child the one that made it.
+    pub(crate) without_files: AtomicUsize,
 }
 
 /// The spaces, by the top 16 bits of their addresses. The process's own, with real pointers, is number 0.
@@ -315,7 +316,7 @@ impl<P: Platform> Core<P> {
             starving_since: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             quiet,
-            is_child: AtomicBool::new(false),
+            without_files: AtomicUsize::new(0),
         }
     }
 

@@ -15,7 +15,8 @@ use std::path::PathBuf;
 
 /// Threads of a manager that work by themselves: flusher, watchdog, supplier.
 const HELPERS: usize = 3;
-/// How often files are given to the kernel before a fork, if other threads map files all the time.
+/// How often files are given to the kernel before a fork: threads that were mapping files when it began may
+/// end that later.
 const ROUNDS: u32 = 16;
 
 /// What a child of fork needs beside its copy of the memory: descriptors, of the file table of the thread
@@ -47,15 +48,16 @@ impl Manager<Host> {
     /// there is nothing to end.
     pub fn fork_begins(&self, space: &Space<Host>) -> Result<Inheritance, Errno> {
         let core = self.core();
-        self.rest_without_files(space)?;
-        let begun = self.hand_down();
-        if begun.is_err() {
-            core.quiet.end();
-        }
-        begun
+        core.without_files.fetch_add(1, Ordering::SeqCst);
+        let begun = self.rest_without_files(space);
+        let handed = begun.and_then(|()| self.hand_down().inspect_err(|_| core.quiet.end()));
+        handed.inspect_err(|_| {
+            core.without_files.fetch_sub(1, Ordering::SeqCst);
+        })
     }
 
-    /// Gives all files to the kernel and becomes quiet: again, if a thread has mapped a file in between.
+    /// Gives all files to the kernel and becomes quiet: again, if a thread that had opened a file before has
+    /// mapped it in between.
     fn rest_without_files(&self, space: &Space<Host>) -> Result<(), Errno> {
         let core = self.core();
         for _ in 0..ROUNDS {
@@ -90,6 +92,7 @@ impl Manager<Host> {
     pub fn fork_ends(&self) {
         self.core().mmu.fork_ends();
         self.core().quiet.end();
+        self.core().without_files.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Announces that a thread which is none of the manager's uses it until the value is dropped: a fork
@@ -100,7 +103,8 @@ impl Manager<Host> {
     }
 
     /// In the child, by a thread in whose file table what was inherited has the numbers that it had, and
-    /// nothing else has one that the parent's had: takes the manager over. Files are not managed in a child.
+    /// nothing else has one that the parent's had: takes the manager over. Files are not managed in a child,
+    /// where what [`Manager::fork_begins`] has counted is never taken back.
     ///
     /// # Errors
     /// What is missing. The windows must not be touched then.
@@ -115,7 +119,6 @@ impl Manager<Host> {
         let dir = core.config.swap_dir.as_ref().filter(|_| core.swap.has_file());
         let new = |dir: &PathBuf| StoreFile::temporary(dir, core.config.swap, core.swap.faults());
         core.swap.renew(dir.map(new).transpose()?);
-        core.is_child.store(true, Ordering::Release);
         let mm = core.spaces.of(0).ok_or(Errno::INVAL)?;
         let space = Space { core: core.clone(), mm, base: 0 };
         space.without_stores().into_iter().try_for_each(|range| core.mmu.protect_again(range))?;

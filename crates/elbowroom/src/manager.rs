@@ -165,7 +165,7 @@ impl<P: Platform> Manager<P> {
         fd: i32,
         writable: bool,
     ) -> Result<(Arc<FileObject>, Arc<Origin>), OpenError> {
-        if self.core.is_child.load(Ordering::Acquire) {
+        if self.core.without_files.load(Ordering::SeqCst) > 0 {
             return Err(OpenError::NotAlone);
         }
         let objects = &self.core.objects;
