@@ -63,7 +63,7 @@ static const struct {
     {"fork-own", step_fork_own, 8},     {"raw", step_raw, 300},
     {"ring", step_ring, 100},           {"aio", step_aio, 60},
     {"end-thread", step_end_thread, 12}, {"block", step_block, 40},
-    {"limit", step_limit, 60},
+    {"keep-block", step_keep_block, 60}, {"limit", step_limit, 60},
 };
 
 static void do_step(struct worker *w, uint64_t step)

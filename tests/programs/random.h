@@ -24,6 +24,7 @@
 #define TRANSFER_PAGES 256
 #define MUTEX_FILE (FILES + 1) /* mapped by the steps that end threads */
 #define OWN_PAGES ((size_t)512)
+#define BLOCKS 4
 #define HOT_STEPS 512
 #define HOT_PAGES 96
 #define NO_FILE (-1)
@@ -70,6 +71,12 @@ struct transfers {
     int direct, buffered;
 };
 
+/* A block of malloc that stays from step to step. */
+struct block {
+    uint8_t *at;
+    size_t pages;
+};
+
 struct worker {
     unsigned id;
     uint64_t step;
@@ -84,6 +91,7 @@ struct worker {
     /* Nothing is written to the transcript: a limit of the process could be in the way. */
     bool muted;
     struct transfers transfers;
+    struct block blocks[BLOCKS];
     /* Which file each page may show. */
     int8_t files[REGION_PAGES];
     int slots[SLOTS], slot_file[SLOTS];

@@ -27,6 +27,8 @@ static void *hold_and_end(void *argument)
         usleep(200);
     if (ender->how == 1)
         pthread_exit(ender);
+    if (ender->how == 3)
+        syscall(SYS_exit, 0);
     return ender;
 }
 
@@ -52,22 +54,39 @@ static void get_out(struct worker *w, uint8_t *at)
     press(w);
 }
 
-static void end_with_mutexes(struct worker *w, uint8_t *at, bool own_stack)
+static void begin_mutex(pthread_mutex_t *mutex)
 {
-    struct ender ender = {.count = 1 + below(w, MUTEXES), .how = (unsigned)below(w, 3)};
-    pthread_t thread;
-    pthread_attr_t attributes;
     pthread_mutexattr_t robust;
-    void *result;
-    put(w, " %zu mutexes, %s", ender.count,
-        ender.how == 0 ? "return" : ender.how == 1 ? "exit" : "cancel");
-    go(w);
     CHECK(pthread_mutexattr_init(&robust) == 0, "pthread_mutexattr_init");
     CHECK(pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST) == 0, "setrobust");
     CHECK(pthread_mutexattr_setpshared(&robust, PTHREAD_PROCESS_SHARED) == 0, "setpshared");
+    CHECK(pthread_mutex_init(mutex, &robust) == 0, "pthread_mutex_init");
+}
+
+/* What it says after the end of its owner. Nothing of it stays: numbers of threads are in it. */
+static void end_mutex(struct worker *w, pthread_mutex_t *mutex, const struct timespec *until)
+{
+    int error = pthread_mutex_timedlock(mutex, until);
+    put(w, " %s", error ? strerrorname_np(error) : "0");
+    if (error == EOWNERDEAD)
+        CHECK(pthread_mutex_consistent(mutex) == 0, "pthread_mutex_consistent");
+    if (error == 0 || error == EOWNERDEAD)
+        CHECK(pthread_mutex_unlock(mutex) == 0, "pthread_mutex_unlock");
+    memset(mutex, 0, sizeof *mutex);
+}
+
+static void end_with_mutexes(struct worker *w, uint8_t *at, bool own_stack)
+{
+    struct ender ender = {.count = 1 + below(w, MUTEXES), .how = (unsigned)below(w, 4)};
+    pthread_t thread;
+    pthread_attr_t attributes;
+    void *result;
+    static const char *const names[] = {"return", "exit", "cancel", "call"};
+    put(w, " %zu mutexes, %s", ender.count, names[ender.how]);
+    go(w);
     for (size_t i = 0; i < ender.count; i++) {
         ender.mutexes[i] = (void *)(at + (100 * i + below(w, 100)) * PAGE + 64 * below(w, 60));
-        CHECK(pthread_mutex_init(ender.mutexes[i], &robust) == 0, "pthread_mutex_init");
+        begin_mutex(ender.mutexes[i]);
     }
     CHECK(pthread_attr_init(&attributes) == 0, "pthread_attr_init");
     if (own_stack)
@@ -85,16 +104,12 @@ static void end_with_mutexes(struct worker *w, uint8_t *at, bool own_stack)
     struct timespec until = soon();
     error = pthread_timedjoin_np(thread, &result, &until);
     CHECK(error == 0, "the thread has not ended: %s", strerror(error));
-    put(w, result == &ender ? " joined" : result == PTHREAD_CANCELED ? " cancelled" : " odd");
-    for (size_t i = 0; i < ender.count; i++) {
-        error = pthread_mutex_timedlock(ender.mutexes[i], &until);
-        put(w, " %s", error ? strerrorname_np(error) : "0");
-        if (error == EOWNERDEAD)
-            CHECK(pthread_mutex_consistent(ender.mutexes[i]) == 0, "pthread_mutex_consistent");
-        if (error == 0 || error == EOWNERDEAD)
-            CHECK(pthread_mutex_unlock(ender.mutexes[i]) == 0, "pthread_mutex_unlock");
-        memset(ender.mutexes[i], 0, sizeof *ender.mutexes[i]);
-    }
+    put(w, ender.how == 3               ? ""
+           : result == &ender           ? " joined"
+           : result == PTHREAD_CANCELED ? " cancelled"
+                                        : " odd");
+    for (size_t i = 0; i < ender.count; i++)
+        end_mutex(w, ender.mutexes[i], &until);
     if (own_stack) /* Its bytes are not the same each time. */
         memset(at + OWN_PAGES * PAGE - STACK, 0, STACK);
 }
@@ -134,6 +149,31 @@ static void end_with_word(struct worker *w, uint8_t *at)
     CHECK(*word == 0, "the word was not cleared");
 }
 
+/* A child process that holds a mutex in a file both have mapped. */
+static void end_process(struct worker *w, uint8_t *at)
+{
+    pthread_mutex_t *mutex = (void *)(at + below(w, OWN_PAGES) * PAGE + 64 * below(w, 60));
+    unsigned how = (unsigned)below(w, 3);
+    int status;
+    put(w, how == 0 ? " process exit" : how == 1 ? " process kill" : " process call");
+    go(w);
+    begin_mutex(mutex);
+    pid_t pid = (pid_t)SYS(fork());
+    if (pid == 0) {
+        if (pthread_mutex_lock(mutex))
+            _exit(8);
+        if (how == 1)
+            kill(getpid(), SIGKILL);
+        if (how == 2)
+            syscall(SYS_exit_group, 9);
+        _exit(7);
+    }
+    SYS(waitpid(pid, &status, 0));
+    put(w, " %#x", (unsigned)status);
+    struct timespec until = soon();
+    end_mutex(w, mutex, &until);
+}
+
 static void step_end_thread(struct worker *w)
 {
     char path[4096];
@@ -157,7 +197,9 @@ static void step_end_thread(struct worker *w)
         return;
     for (size_t page = 0; page < OWN_PAGES; page++)
         at[page * PAGE] = (uint8_t)page;
-    if (word)
+    if (word && where == 3)
+        end_process(w, at);
+    else if (word)
         end_with_word(w, at);
     else
         end_with_mutexes(w, at, own_stack);

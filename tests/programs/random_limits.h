@@ -3,6 +3,8 @@
 #include "random.h"
 #include <sys/resource.h>
 
+#define LIMIT_PAGES 128
+
 /* Mappings that the kernel places. Those that are made are gone again. */
 static void map_under_limit(struct worker *w)
 {
@@ -29,7 +31,17 @@ static void map_under_limit(struct worker *w)
         put_result(w, munmap(at, len));
 }
 
-static void space_limit(struct worker *w)
+/* The child has the limit, too. */
+static void fork_under_limit(struct worker *w, uint8_t *memory)
+{
+    if (!memory || chance(w, 85))
+        return;
+    struct views views = {.count = 1, .stores = chance(w, 50)};
+    views.ranges[0] = (struct range){.at = memory, .pages = LIMIT_PAGES};
+    fork_and_look(w, &views);
+}
+
+static void space_limit(struct worker *w, uint8_t *memory)
 {
     bool all = chance(w, 50);
     struct rlimit limit, kept;
@@ -49,13 +61,14 @@ static void space_limit(struct worker *w)
                 look(w, range.at, range.pages);
         }
     }
+    fork_under_limit(w, memory);
     put_result(w, getrlimit(which, &limit));
     put(w, " %lu", (unsigned long)limit.rlim_cur);
     put_result(w, setrlimit(which, &kept));
     map_under_limit(w);
 }
 
-static void size_limit(struct worker *w)
+static void size_limit(struct worker *w, uint8_t *memory)
 {
     static void (*const steps[])(struct worker *) = {
         step_write, step_write, step_write_from, step_truncate, step_allocate, step_copy_files, step_stream,
@@ -70,15 +83,20 @@ static void size_limit(struct worker *w)
     put_result(w, setrlimit(RLIMIT_FSIZE, &limit));
     for (size_t i = 1 + below(w, 3); i > 0; i--)
         steps[below(w, COUNT(steps))](w);
+    fork_under_limit(w, memory);
     put_result(w, setrlimit(RLIMIT_FSIZE, &kept));
     w->muted = false;
 }
 
 static void step_limit(struct worker *w)
 {
-    bool size = chance(w, 50);
-    if (options.threads == 1)
-        size ? size_limit(w) : space_limit(w);
+    if (options.threads > 1)
+        return;
+    uint8_t *memory = own_memory(w, LIMIT_PAGES);
+    if (memory)
+        pattern_fill(rng_next(&w->rng), 0, memory, LIMIT_PAGES * PAGE * 3 / 4);
+    (chance(w, 50) ? size_limit : space_limit)(w, memory);
+    own_end(w);
 }
 
 /* One change of the mapping that a block of malloc lies in. */
@@ -111,6 +129,44 @@ static void change_block(struct worker *w, uint8_t *at, size_t pages)
 static uint8_t *pages_of(void *block)
 {
     return (uint8_t *)(((uintptr_t)block + 2 * PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+}
+
+/* A block that other steps run beside: it changes its size, is looked at, or given back. */
+static void step_keep_block(struct worker *w)
+{
+    struct block *block = &w->blocks[below(w, BLOCKS)];
+    size_t pages = 64 + below(w, 300), kept = block->pages < pages ? block->pages : pages;
+    unsigned how = (unsigned)below(w, 10);
+    uint64_t value = rng_next(&w->rng);
+    if (options.threads > 1)
+        return;
+    put(w, " %zu of %zu", pages, block->pages);
+    go(w);
+    if (how < 3 && block->at) {
+        put(w, " free");
+        free(block->at);
+        *block = (struct block){NULL, 0};
+        return;
+    }
+    if (how < 5 && block->at) {
+        uint64_t sum = sum_bytes(block->at, block->pages * PAGE, 0);
+        put(w, " %08x", (unsigned)sum);
+        if (chance(w, 20)) {
+            pid_t pid = (pid_t)SYS(fork());
+            if (pid == 0)
+                _exit(sum == sum_bytes(block->at, block->pages * PAGE, 0) ? 7 : 8);
+            int status;
+            SYS(waitpid(pid, &status, 0));
+            put(w, " child %#x", (unsigned)status);
+        }
+        return;
+    }
+    uint8_t *at = realloc(block->at, pages * PAGE);
+    CHECK(at, "no memory");
+    CHECK(!inside_region(w, at) && !inside_region(w, at + pages * PAGE), "a block lies in the region");
+    put(w, " %08x", (unsigned)sum_bytes(at, kept * PAGE, 0));
+    pattern_fill(value, 0, at + kept * PAGE, (pages - kept) * PAGE);
+    *block = (struct block){at, pages};
 }
 
 static void step_block(struct worker *w)

@@ -18,7 +18,10 @@ static void begin_transfers(struct worker *w)
     struct transfers *transfers = &w->transfers;
     transfers->buffered = make_file(path, "", mix(options.seed + 99), TRANSFER_PAGES * PAGE);
     transfers->direct = (int)SYS(open(path, O_RDWR | O_DIRECT | O_CLOEXEC));
-    int error = io_uring_queue_init(8, &transfers->ring, 0);
+    /* The seed decides which of the kernel's threads reaches for the memory. */
+    static const unsigned flags[] = {0, IORING_SETUP_SQPOLL, IORING_SETUP_COOP_TASKRUN};
+    struct io_uring_params params = {.flags = flags[mix(options.seed + 98) % 3], .sq_thread_idle = 1};
+    int error = io_uring_queue_init_params(8, &transfers->ring, &params);
     CHECK(error == 0, "io_uring_queue_init: %s", strerror(-error));
     SYS(syscall(SYS_io_setup, 8, &transfers->aio));
 }
@@ -98,21 +101,25 @@ static size_t piece_of(const struct transfer *t, size_t i, struct iovec parts[2]
     return from * PAGE;
 }
 
-static void ring_transfer(struct worker *w, const struct transfer *t, int fd, long results[PIECES])
+/* While transfers are under way: other memory is used, and sometimes a child is made. */
+static void meanwhile(struct worker *w)
+{
+    if (chance(w, 60))
+        press(w);
+    if (chance(w, 5)) {
+        struct views views = {.count = 1};
+        views.ranges[0] = region_range(w, 8);
+        fork_and_look(w, &views);
+    }
+}
+
+static void ring_round(struct worker *w, const struct transfer *t, int fd, long results[PIECES])
 {
     struct io_uring *ring = &w->transfers.ring;
     struct iovec parts[PIECES][2], whole[PIECES];
     for (size_t i = 0; i < t->pieces; i++) {
         piece_of(t, i, parts[i]);
         whole[i] = (struct iovec){parts[i][0].iov_base, parts[i][0].iov_len + parts[i][1].iov_len};
-    }
-    if (t->fixed) {
-        int error = io_uring_register_buffers(ring, whole, (unsigned)t->pieces);
-        put(w, " registered %s", error ? strerrorname_np(-error) : "");
-        if (error)
-            return;
-        if (chance(w, 50))
-            press(w);
     }
     for (size_t i = 0; i < t->pieces; i++) {
         struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
@@ -134,17 +141,49 @@ static void ring_transfer(struct worker *w, const struct transfer *t, int fd, lo
     }
     int submitted = io_uring_submit(ring);
     CHECK(submitted == (int)t->pieces, "io_uring_submit gave %d", submitted);
-    if (chance(w, 60))
-        press(w);
+    meanwhile(w);
     for (size_t i = 0; i < t->pieces; i++) {
         struct io_uring_cqe *cqe;
-        int error = io_uring_wait_cqe(ring, &cqe);
+        int error;
+        while ((error = io_uring_wait_cqe(ring, &cqe)) == -EINTR)
+            ;
         CHECK(error == 0, "io_uring_wait_cqe: %s", strerror(-error));
         results[cqe->user_data] = cqe->res;
         io_uring_cqe_seen(ring, cqe);
     }
-    if (t->fixed)
-        CHECK(io_uring_unregister_buffers(ring) == 0, "io_uring_unregister_buffers");
+}
+
+/* Buffers stay registered while their memory is used and others take its room. */
+static void registered_rounds(struct worker *w, const struct transfer *t, int fd, long results[PIECES])
+{
+    struct io_uring *ring = &w->transfers.ring;
+    struct iovec parts[2], buffers[PIECES];
+    for (size_t i = 0; i < t->pieces; i++) {
+        piece_of(t, i, parts);
+        buffers[i] = (struct iovec){parts[0].iov_base, parts[0].iov_len + parts[1].iov_len};
+    }
+    int error = io_uring_register_buffers(ring, buffers, (unsigned)t->pieces);
+    if (error) {
+        put(w, " not registered: %s", strerrorname_np(-error));
+        return;
+    }
+    for (size_t rounds = 1 + below(w, 3); rounds > 0; rounds--) {
+        uint8_t *page = t->range.at + below(w, t->range.pages) * PAGE;
+        pattern_fill(rng_next(&w->rng), 0, page, PAGE);
+        if (chance(w, 50))
+            madvise(t->range.at, t->range.pages * PAGE, MADV_PAGEOUT);
+        if (chance(w, 50))
+            press(w);
+        ring_round(w, t, fd, results);
+        if (rounds > 1)
+            look(w, t->range.at, t->range.pages);
+    }
+    CHECK(io_uring_unregister_buffers(ring) == 0, "io_uring_unregister_buffers");
+}
+
+static void ring_transfer(struct worker *w, const struct transfer *t, int fd, long results[PIECES])
+{
+    (t->fixed ? registered_rounds : ring_round)(w, t, fd, results);
 }
 
 static void aio_transfer(struct worker *w, const struct transfer *t, int fd, long results[PIECES])
@@ -166,13 +205,13 @@ static void aio_transfer(struct worker *w, const struct transfer *t, int fd, lon
     long submitted = syscall(SYS_io_submit, w->transfers.aio, t->pieces, list);
     if (submitted != (long)t->pieces)
         put_result(w, submitted);
-    if (chance(w, 60))
-        press(w);
+    meanwhile(w);
     for (long got = 0; got < submitted;) {
-        long n = SYS(syscall(SYS_io_getevents, w->transfers.aio, 1, submitted - got, events, NULL));
+        long n = syscall(SYS_io_getevents, w->transfers.aio, 1, submitted - got, events, NULL);
+        CHECK(n >= 0 || errno == EINTR, "io_getevents: %s", strerror(errno));
         for (long i = 0; i < n; i++)
             results[events[i].data] = (long)events[i].res;
-        got += n;
+        got += n > 0 ? n : 0;
     }
 }
 
