@@ -35,7 +35,7 @@ pub fn program(name: &str) -> PathBuf {
     // A test that panicked while it compiled leaves a map that is still right.
     let mut compiled = COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let libraries = LIBRARIES.iter().find(|entry| entry.0 == name).map_or(&[][..], |entry| entry.1);
-    let compile = || compile(&PROGRAMS, name, libraries);
+    let compile = || compile(&PROGRAMS, name, &[], libraries);
     compiled.get_or_insert_default().entry(name.to_owned()).or_insert_with(compile).clone()
 }
 
@@ -44,17 +44,25 @@ pub fn program(name: &str) -> PathBuf {
 /// # Panics
 /// If it does not compile.
 pub fn case(name: &str, libraries: &[&str]) -> PathBuf {
-    compile(&CASES, name, libraries)
+    compile(&CASES, name, &[], libraries)
 }
 
-fn compile(kind: &Kind, name: &str, libraries: &[&str]) -> PathBuf {
+/// The program `name`, from `tests/programs/name.c`, compiled and linked with further flags.
+///
+/// # Panics
+/// If it does not compile.
+pub fn program_with(name: &str, flags: &[&str]) -> PathBuf {
+    compile(&PROGRAMS, name, flags, &[])
+}
+
+fn compile(kind: &Kind, name: &str, flags: &[&str], libraries: &[&str]) -> PathBuf {
     let sources = workspace().join(kind.directory);
     let source = sources.join(format!("{name}.c"));
     let mut hash = DefaultHasher::new();
     for path in headers(&sources).iter().chain([&source]) {
         std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).hash(&mut hash);
     }
-    (kind.directory, kind.flags, libraries).hash(&mut hash);
+    (kind.directory, kind.flags, flags, libraries).hash(&mut hash);
     // The name ends in the program's name, so that what argv[0] says about it does not change with the
     // source.
     let directory = root().join("programs").join(format!("{:016x}", hash.finish()));
@@ -69,6 +77,7 @@ fn compile(kind: &Kind, name: &str, libraries: &[&str]) -> PathBuf {
     let partial = directory.join(format!("{name}.{}.{thread}", std::process::id()));
     let output = std::process::Command::new("cc")
         .args(kind.flags)
+        .args(flags)
         .arg(&source)
         .arg("-o")
         .arg(&partial)

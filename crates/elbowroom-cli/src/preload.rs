@@ -5,6 +5,8 @@ use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use elbowroom_options::sanitizer;
+
 use crate::failure::{CANNOT_WORK, Failure};
 use crate::program::{Target, read_elf};
 
@@ -105,10 +107,13 @@ fn not_found(file_name: &str, places: &[PathBuf], otherwise: &str) -> String {
     message
 }
 
-/// The loader's variable with our libraries first and what was there after them.
+/// The loader's variable with our libraries first and what was there after them. The runtime of a sanitizer
+/// stays before ours: it does not start elsewhere.
 pub fn loader_value(ours: &[&Path], before: Option<&OsStr>) -> OsString {
-    let others = others(ours, before.unwrap_or_default());
-    let all: Vec<_> = ours.iter().map(|library| library.as_os_str().as_bytes()).chain(others).collect();
+    let is_runtime = |library: &&[u8]| sanitizer::of_library(library).is_some();
+    let (runtimes, others): (Vec<_>, Vec<_>) = others(ours, before.unwrap_or_default()).partition(is_runtime);
+    let ours = ours.iter().map(|library| library.as_os_str().as_bytes());
+    let all: Vec<_> = runtimes.into_iter().chain(ours).chain(others).collect();
     OsString::from_vec(all.join(&b':'))
 }
 
@@ -147,6 +152,7 @@ mod tests {
         assert_eq!(value(""), "/l/e.so");
         assert_eq!(value("a.so b.so:c.so"), "/l/e.so:a.so:b.so:c.so");
         assert_eq!(value("/l/e.so:a.so"), "/l/e.so:a.so");
+        assert_eq!(value("a.so /usr/lib/libasan.so.8"), "/usr/lib/libasan.so.8:/l/e.so:a.so");
         let without = |before: &OsStr| loader_value_without_ours(Some(library.as_os_str()), before);
         assert_eq!(without(OsStr::new("/l/e.so a.so")), Some("a.so".into()));
         assert_eq!(without(OsStr::new("/l/e.so:/elsewhere/libelbowroom_preload.so")), None);

@@ -12,10 +12,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use elbowroom_machine::probe;
+use elbowroom_options::sanitizer::{self, Sanitizer};
 use object::Endianness;
 use object::elf;
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
 use rustix::fs::{Access, AtFlags, CWD};
 
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND};
@@ -41,6 +42,8 @@ pub struct Elf {
     /// Whether it maps all its memory by system calls of its own: Go's runtime does, but where C is linked
     /// in.
     pub maps_by_itself: bool,
+    /// The sanitizer whose runtime is among its libraries.
+    pub sanitizer: Option<Sanitizer>,
 }
 
 /// What must be the same for a program and a library that is loaded into it.
@@ -135,14 +138,26 @@ fn examine(path: &Path) -> Found {
 /// # Errors
 /// What stands in the way. A program that may be executed but not read is given the benefit of the doubt.
 pub fn check(path: &Path, target: Target) -> Result<(), Obstacle> {
+    binary(path)?.map_or(Ok(()), |(path, file)| check_elf(&path, file, target))
+}
+
+/// The sanitizer whose runtime is among the libraries of the program at `path`; scripts are followed.
+pub fn sanitizer(path: &Path) -> Option<Sanitizer> {
+    let (_, file) = binary(path).ok()??;
+    read_elf(file).ok()?.sanitizer
+}
+
+/// The ELF file that the kernel will execute for the program at `path`. `None`: it is none, or may not be
+/// read.
+fn binary(path: &Path) -> Result<Option<(PathBuf, File)>, Obstacle> {
     // The kernel gives up after about as many.
     const MOST_INTERPRETERS: usize = 5;
     let mut path = path.to_owned();
     for _ in 0..=MOST_INTERPRETERS {
-        let Ok(mut file) = File::open(&path) else { return Ok(()) };
+        let Ok(mut file) = File::open(&path) else { return Ok(None) };
         match kind(&mut file).map_err(|error| broken(&path, &error.to_string()))? {
-            Kind::Elf => return check_elf(&path, file, target),
-            Kind::Unknown => return Ok(()),
+            Kind::Elf => return Ok(Some((path, file))),
+            Kind::Unknown => return Ok(None),
             Kind::Script(interpreter) => {
                 find_interpreter(&path, &interpreter)?;
                 path = interpreter;
@@ -312,7 +327,27 @@ fn read_headers<H: FileHeader<Endian = Endianness>>(
     let little_endian = header.is_little_endian();
     let target = Target { bits, little_endian, machine: header.e_machine(endian) };
     let maps_by_itself = go && !imports(header, endian, cache, b"mmap")?;
-    Ok(Elf { target, interpreter, dynamic, maps_by_itself })
+    let sanitizer = sanitizer_of(header, endian, cache)?;
+    Ok(Elf { target, interpreter, dynamic, maps_by_itself, sanitizer })
+}
+
+/// The sanitizer whose runtime the program needs as a library (DT_NEEDED).
+fn sanitizer_of<H: FileHeader<Endian = Endianness>>(
+    header: &H,
+    endian: Endianness,
+    cache: &ReadCache<File>,
+) -> object::Result<Option<Sanitizer>> {
+    let sections = header.sections(endian, cache)?;
+    let Some((entries, names)) = sections.dynamic(endian, cache)? else { return Ok(None) };
+    let names = sections.strings(endian, cache, names)?;
+    for entry in entries {
+        if entry.tag(endian) == elf::DT_NEEDED
+            && let Some(sanitizer) = sanitizer::of_library(entry.string(endian, names)?)
+        {
+            return Ok(Some(sanitizer));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether the program has the function from a library.

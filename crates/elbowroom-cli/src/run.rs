@@ -84,6 +84,17 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
 
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
+    if let Some(sanitizer) = program::sanitizer(&program) {
+        if options.fallback == Fallback::None {
+            let (program, name) = (program.display(), sanitizer.name);
+            say(&format!(
+                "{program} has the runtime of {name}, beside which no manager can be: nothing of it, and of \
+                 what it starts, is managed"
+            ));
+        }
+        unmanaged(&mut command);
+        return Err(execute(command, name));
+    }
     match prepare(&mut options, &asked, &program)? {
         Ok(libraries) => {
             command.env(VARIABLE, options.encode());

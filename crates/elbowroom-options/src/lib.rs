@@ -8,6 +8,7 @@
 //! * [`HeapOptions`]: what the library that stands before malloc needs of the same variable. That library
 //!   cannot allocate when it reads them, and nothing here allocates for it.
 //! * [`size`] and [`duration`]: the parsers, which the lab uses, too, and how sizes are shown.
+//! * [`sanitizer`]: programs with which neither the command nor the library interferes.
 //! * [`choices`]: the options that have a few named values, as types.
 //!
 //! This crate is pure: it reads no environment, no files and no clock. It depends on no other crate of
@@ -18,6 +19,7 @@ pub mod choices;
 pub mod duration;
 mod heap;
 mod options;
+pub mod sanitizer;
 pub mod size;
 pub mod table;
 mod value;

@@ -74,6 +74,9 @@ unsafe extern "C" fn construct() {
     match config::parse(OsStr::from_bytes(text.to_bytes())) {
         Ok(options) => {
             stderr::remember();
+            if let Some(name) = allocator::sanitizer() {
+                return leave_all(&options, name);
+            }
             let swap = options.swap_bytes > 0;
             state::set_up(options);
             if swap {
@@ -106,6 +109,18 @@ fn leave_private_memory() {
     };
     // The constructor runs once.
     let _ = state::PRIVATE_MEMORY_LEFT.set(reason);
+}
+
+/// Nothing of this process is managed: as without options, all calls go on to the kernel.
+fn leave_all(options: &config::Options, sanitizer: &str) {
+    if options.fallback == config::Fallback::None {
+        let (name, pid) = (base::report::program_name(), sys::getpid());
+        let line = format!(
+            "elbowroom: {name} (pid {pid}): it has the runtime of {sanitizer}, beside which no manager can \
+             be: nothing of it is managed\n"
+        );
+        stderr::write(line.as_bytes());
+    }
 }
 
 /// Asks libc to call us at exit and quick_exit. Registered by no library, and before the program registers

@@ -1,11 +1,13 @@
-//! Whether the executable itself defines malloc: an allocator that was linked into it.
+//! Whether the executable itself defines malloc: an allocator that was linked into it, or a sanitizer.
 //!
 //! All objects use such a malloc, the loader included, and no library can stand before it. So a thread of
 //! ours that starts, for which the loader allocates, may need the allocator's lock. The thread that holds the
 //! lock may wait for ours: for the mapping that it wants to allocate from, or for a page of it. So the kernel
 //! keeps all private memory of such a program.
 
+use elbowroom_options::sanitizer;
 use libc::{c_int, c_ulong, c_void};
+use std::ffi::CStr;
 
 /// Of dladdr1: give the symbol, too.
 const RTLD_DL_SYMENT: c_int = 1;
@@ -29,15 +31,37 @@ fn object_of(at: *const c_void) -> Option<(*mut c_void, bool)> {
     Some((info.dli_fbase, symbol.is_some_and(|symbol| symbol.st_shndx != 0)))
 }
 
-/// Whether it does. Called by the constructor: the answer stays.
+/// Whether the executable defines malloc. Called by the constructor: the answer stays.
 pub fn is_in_the_executable() -> bool {
+    is_executables(c"malloc")
+}
+
+/// Whether the function of this name, as all objects find it, is the executable's.
+fn is_executables(name: &CStr) -> bool {
     // SAFETY: the name is a string.
-    let malloc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     // SAFETY: an integer.
     let entry: c_ulong = unsafe { libc::getauxval(libc::AT_ENTRY) };
     let executable = object_of(entry as *const c_void);
-    !malloc.is_null()
-        && object_of(malloc)
+    !function.is_null()
+        && object_of(function)
             .zip(executable)
-            .is_some_and(|((of_malloc, defined), (executable, _))| defined && of_malloc == executable)
+            .is_some_and(|((of_function, defined), (executable, _))| defined && of_function == executable)
+}
+
+/// The sanitizer, or Valgrind, whose runtime is in this process: linked into the executable, or loaded.
+/// Called by the constructor: the answer stays.
+///
+/// Our threads would be the runtime's, too: it would watch what they store, and start them under locks that a
+/// thread holds which waits for ours.
+pub fn sanitizer() -> Option<&'static str> {
+    // SAFETY: the name is a string.
+    let has = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
+    let named = sanitizer::ALL.iter().find(|runtime| has(runtime.symbol)).map(|runtime| runtime.name);
+    // Valgrind runs one thread at a time, and knows neither io_uring nor userfaultfd.
+    let valgrind = || has(c"_vgnU_freeres").then_some("Valgrind");
+    // GCC shows no symbol of a runtime that it links into an executable, but for those of libc's functions
+    // that the runtime stands before.
+    let linked = || [c"malloc", c"pthread_create", c"sigaction"].into_iter().all(is_executables);
+    named.or_else(valgrind).or_else(|| linked().then_some("a sanitizer"))
 }

@@ -170,8 +170,8 @@ pub unsafe fn spawn(
     before_child();
     // SAFETY: the caller's promise; what is executable has a path that is a string.
     unsafe {
-        exec::note_path(path, env);
-        real::posix_spawn(pid, path, actions, attributes, args, env)
+        let program = exec::note_path(path, env);
+        real::posix_spawn(pid, path, actions, attributes, args, program.env().unwrap_or(env))
     }
 }
 
@@ -186,8 +186,8 @@ pub unsafe fn spawn_name(
     before_child();
     // SAFETY: the caller's promise.
     unsafe {
-        exec::note_name(name, env);
-        real::posix_spawnp(pid, name, actions, attributes, args, env)
+        let program = exec::note_name(name, env);
+        real::posix_spawnp(pid, name, actions, attributes, args, program.env().unwrap_or(env))
     }
 }
 

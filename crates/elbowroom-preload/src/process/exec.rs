@@ -9,11 +9,11 @@ use crate::base::tree;
 use crate::process::core_dump;
 use crate::process::end;
 use crate::process::limits;
+use crate::process::sanitizer::Environment;
+pub use crate::process::sanitizer::Strings;
 use crate::process::signals;
 use crate::process::unmanaged;
 use libc::{c_char, c_int, c_long};
-
-pub type Strings = *const *const c_char;
 
 pub unsafe fn exit_now(status: c_int) -> ! {
     end::process_ends();
@@ -128,58 +128,93 @@ unsafe fn found(name: *const c_char, look: impl FnOnce(*const c_char)) -> bool {
     there
 }
 
-/// Whether the file can be executed. What it is is said if nothing of it will be managed.
-unsafe fn expected(dir: c_int, path: *const c_char, env: Option<Strings>) -> bool {
-    let expected = executable(dir, path);
-    if expected {
-        // SAFETY: the caller's promise: the program is there, so the path is a string.
-        unsafe { unmanaged::note(dir, path, env) };
-    }
-    expected
+/// What is about to be executed.
+pub struct Program {
+    /// It is there, and can be executed.
+    expected: bool,
+    /// The environment that it must have instead of the caller's.
+    instead: Option<Environment>,
 }
 
-/// The same for a program that execvp finds.
-unsafe fn expected_name(name: *const c_char, env: Option<Strings>) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { found(name, |path| unmanaged::note(libc::AT_FDCWD, path, env)) }
+impl Program {
+    /// What it is is said if nothing of it will be managed.
+    unsafe fn at(dir: c_int, path: *const c_char, env: Option<Strings>) -> Self {
+        let expected = executable(dir, path);
+        // SAFETY: the caller's promise: the program is there, so the path is a string.
+        let instead = if expected { unsafe { unmanaged::note(dir, path, env) } } else { None };
+        Self { expected, instead }
+    }
+
+    /// The same for a program that execvp finds.
+    unsafe fn named(name: *const c_char, env: Option<Strings>) -> Self {
+        let mut instead = None;
+        // SAFETY: the caller's promise.
+        let expected = unsafe { found(name, |path| instead = unmanaged::note(libc::AT_FDCWD, path, env)) };
+        Self { expected, instead }
+    }
+
+    /// The environment that it gets instead of the caller's own.
+    pub fn env(&self) -> Option<Strings> {
+        self.instead.as_ref().map(Environment::list)
+    }
 }
 
 /// A program is about to be spawned.
 ///
 /// # Safety
 /// As posix_spawn(3).
-pub unsafe fn note_path(path: *const c_char, env: Strings) {
+pub unsafe fn note_path(path: *const c_char, env: Strings) -> Program {
     // SAFETY: the caller's promise.
-    let _ = unsafe { expected(libc::AT_FDCWD, path, Some(env)) };
+    unsafe { Program::at(libc::AT_FDCWD, path, Some(env)) }
 }
 
 /// The same for one that is looked for.
 ///
 /// # Safety
 /// As posix_spawnp(3).
-pub unsafe fn note_name(name: *const c_char, env: Strings) {
+pub unsafe fn note_name(name: *const c_char, env: Strings) -> Program {
     // SAFETY: the caller's promise.
-    let _ = unsafe { expected_name(name, Some(env)) };
+    unsafe { Program::named(name, Some(env)) }
 }
 
 pub unsafe fn exec_path_env(path: *const c_char, args: Strings, env: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { replaced(expected(libc::AT_FDCWD, path, Some(env)), || real::execve(path, args, env)) }
+    unsafe {
+        let program = Program::at(libc::AT_FDCWD, path, Some(env));
+        let env = program.env().unwrap_or(env);
+        replaced(program.expected, || real::execve(path, args, env))
+    }
 }
 
 pub unsafe fn exec_path(path: *const c_char, args: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { replaced(expected(libc::AT_FDCWD, path, None), || real::execv(path, args)) }
+    unsafe {
+        let program = Program::at(libc::AT_FDCWD, path, None);
+        replaced(program.expected, || match program.env() {
+            Some(env) => real::execve(path, args, env),
+            None => real::execv(path, args),
+        })
+    }
 }
 
 pub unsafe fn exec_name(name: *const c_char, args: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { replaced(expected_name(name, None), || real::execvp(name, args)) }
+    unsafe {
+        let program = Program::named(name, None);
+        replaced(program.expected, || match program.env() {
+            Some(env) => real::execvpe(name, args, env),
+            None => real::execvp(name, args),
+        })
+    }
 }
 
 pub unsafe fn exec_name_env(name: *const c_char, args: Strings, env: Strings) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { replaced(expected_name(name, Some(env)), || real::execvpe(name, args, env)) }
+    unsafe {
+        let program = Program::named(name, Some(env));
+        let env = program.env().unwrap_or(env);
+        replaced(program.expected, || real::execvpe(name, args, env))
+    }
 }
 
 pub unsafe extern "C" fn exec_path_list(path: *const c_char, args: Strings) -> c_int {
@@ -209,7 +244,8 @@ pub unsafe extern "C" fn exec_path_list_env(path: *const c_char, args: Strings) 
 pub unsafe fn exec_fd(fd: c_int, args: Strings, env: Strings) -> c_int {
     // SAFETY: the caller's promise; the path is a string.
     unsafe {
-        unmanaged::note(fd, c"".as_ptr(), Some(env));
+        let instead = unmanaged::note(fd, c"".as_ptr(), Some(env));
+        let env = instead.as_ref().map_or(env, Environment::list);
         replaced(true, || real::fexecve(fd, args, env))
     }
 }
@@ -218,10 +254,11 @@ pub unsafe fn exec_at(dir: c_int, path: *const c_char, args: Strings, env: Strin
     // SAFETY: the caller's promise.
     unsafe {
         let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && unmanaged::path_is_empty(path);
-        if by_descriptor {
-            unmanaged::note(dir, c"".as_ptr(), Some(env));
-        }
-        let there = by_descriptor || expected(dir, path, Some(env));
-        replaced(there, || real::execveat(dir, path, args, env, flags))
+        let program = match by_descriptor {
+            true => Program { expected: true, instead: unmanaged::note(dir, c"".as_ptr(), Some(env)) },
+            false => Program::at(dir, path, Some(env)),
+        };
+        let env = program.env().unwrap_or(env);
+        replaced(program.expected, || real::execveat(dir, path, args, env, flags))
     }
 }

@@ -12,6 +12,7 @@ pub mod inherit;
 pub mod limit_calls;
 pub mod limits;
 pub mod mask;
+mod sanitizer;
 pub mod signals;
 pub mod start;
 pub mod threads;

@@ -1,5 +1,6 @@
 //! Programs that a process executes, and of which nothing will be managed: the loader does not load this
-//! library into them. That is said, once for each of them in a tree of forks, also with `--quiet`.
+//! library into them, or must not. That is said, once for each of them in a tree of forks, also with
+//! `--quiet`.
 //!
 //! Where the process that executes such a program has put something else on descriptor 2, the line would be
 //! in the program's output: a process of the tree that has its standard error still says it when it ends.
@@ -9,6 +10,7 @@ use crate::base::said;
 use crate::base::state;
 use crate::base::sys;
 use crate::base::tree;
+use crate::process::sanitizer::{self, Environment, Strings};
 use libc::{Elf64_Ehdr, Elf64_Phdr, c_char, c_int, c_long};
 use std::ffi::CStr;
 use std::fmt::Write;
@@ -28,6 +30,8 @@ enum Why {
     Privileged,
     /// It is not told to load this library.
     Environment,
+    /// It is right only without this library.
+    Sanitizer,
 }
 
 impl Why {
@@ -35,25 +39,33 @@ impl Why {
         match number {
             1 => "is static",
             2 => "has rights of its own (setuid, setgid, capabilities), so its loader ignores Elbowroom",
+            4 => "has the runtime of a sanitizer, beside which no manager can be",
             _ => "is executed without LD_PRELOAD or ELBOWROOM_OPTIONS in its environment",
         }
     }
 }
 
 /// The program at `path`, from `dir` on, is about to be executed with this environment (`None`: the
-/// program's own).
+/// program's own). The answer is the environment that it must have instead, if so.
 ///
 /// # Safety
 /// The path is a string. The environment is null or a list of strings that ends with a null pointer.
-pub unsafe fn note(dir: c_int, path: *const c_char, env: Option<*const *const c_char>) {
-    if state::for_program().is_none() || !said::is_wanted() {
-        return;
-    }
+pub unsafe fn note(dir: c_int, path: *const c_char, env: Option<Strings>) -> Option<Environment> {
     let kept = sys::errno();
+    let env = env.unwrap_or_else(own_environment);
+    let is_said = state::for_program().is_some() && said::is_wanted();
     // SAFETY: the caller's promise.
-    unsafe { look(dir, path, env.unwrap_or_else(own_environment)) };
-    say();
+    let instead = unsafe {
+        match look(dir, path, env, is_said) {
+            Some(Why::Sanitizer) => Environment::without_ours(env),
+            _ => None,
+        }
+    };
+    if is_said {
+        say();
+    }
     sys::set_errno(kept);
+    instead
 }
 
 /// Says what was noted, as far as standard error is there.
@@ -63,7 +75,7 @@ pub fn say() {
     });
 }
 
-fn own_environment() -> *const *const c_char {
+fn own_environment() -> Strings {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
@@ -74,26 +86,24 @@ fn own_environment() -> *const *const c_char {
 /// # Safety
 /// As for [`note`].
 #[inline(never)]
-unsafe fn look(dir: c_int, path: *const c_char, env: *const *const c_char) {
+unsafe fn look(dir: c_int, path: *const c_char, env: Strings, is_said: bool) -> Option<Why> {
     // SAFETY: the caller's promise.
     let preloads = unsafe { has(env, b"LD_PRELOAD=") && has(env, b"ELBOWROOM_OPTIONS=") };
     let mut interpreter = [0u8; HEAD_BYTES];
     let (mut dir, mut path) = (dir, path);
     for _ in 0..=INTERPRETERS {
-        let Some(stat) = sys::stat_at(dir, path, if path_is_empty(path) { libc::AT_EMPTY_PATH } else { 0 })
-        else {
-            return;
-        };
+        let stat = sys::stat_at(dir, path, if path_is_empty(path) { libc::AT_EMPTY_PATH } else { 0 })?;
         if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return;
+            return None;
         }
+        let file = Opened::new(dir, path)?;
         let mut head = [0u8; HEAD_BYTES];
-        let Some(len) = read_head(dir, path, &mut head) else { return };
+        let len = file.read(&mut head)?;
         let head = &head[..len];
         if let Some(line) = head.strip_prefix(b"#!") {
             let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
             let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
-            let Some(word) = words.next() else { return };
+            let word = words.next()?;
             interpreter.fill(0);
             interpreter[..word.len()].copy_from_slice(word);
             (dir, path) = (libc::AT_FDCWD, interpreter.as_ptr().cast());
@@ -101,22 +111,27 @@ unsafe fn look(dir: c_int, path: *const c_char, env: *const *const c_char) {
         }
         let name = name_of(path);
         let why = match kind_of(head) {
-            Kind::Other => return,
-            Kind::Static if is_loader(name) => return,
+            Kind::Other => return None,
+            Kind::Static if is_loader(name) => return None,
             Kind::Static => Why::Static,
-            Kind::Dynamic if gets_rights(&stat, dir, path) => Why::Privileged,
-            Kind::Dynamic if !preloads => Why::Environment,
-            Kind::Dynamic => return,
+            Kind::Dynamic(_) if gets_rights(&stat, dir, path) => Why::Privileged,
+            Kind::Dynamic(_) if !preloads => Why::Environment,
+            Kind::Dynamic(headers) if sanitizer::of(file.fd, headers).is_some() => Why::Sanitizer,
+            Kind::Dynamic(_) => return None,
         };
-        return tree::note_unmanaged(stat.st_dev, stat.st_ino, why as u32, name);
+        if is_said {
+            tree::note_unmanaged(stat.st_dev, stat.st_ino, why as u32, name);
+        }
+        return Some(why);
     }
+    None
 }
 
 /// Whether the environment has a string that begins so.
 ///
 /// # Safety
 /// As for [`note`].
-unsafe fn has(env: *const *const c_char, beginning: &[u8]) -> bool {
+unsafe fn has(env: Strings, beginning: &[u8]) -> bool {
     let mut at = env;
     // SAFETY: the caller's promise.
     unsafe {
@@ -148,12 +163,15 @@ fn is_loader(name: &[u8]) -> bool {
     name.starts_with(b"ld-") || name.starts_with(b"ld.") || name.starts_with(b"ld64")
 }
 
-/// Reads the beginning of a regular file. `None`: it may not be read.
-fn read_head(dir: c_int, path: *const c_char, head: &mut [u8]) -> Option<usize> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // SAFETY: the kernel checks the path, and writes no more than fits; the descriptor is closed here,
-    // unless it is the caller's.
-    unsafe {
+/// A file that is looked at.
+struct Opened {
+    fd: c_int,
+}
+
+impl Opened {
+    /// `None`: it may not be read.
+    fn new(dir: c_int, path: *const c_char) -> Option<Self> {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
         // Opened anew: what is to be executed may be open for that alone (O_PATH).
         let mut own = Buffer::<32>::new();
         let (dir, path) = if path_is_empty(path) {
@@ -162,25 +180,37 @@ fn read_head(dir: c_int, path: *const c_char, head: &mut [u8]) -> Option<usize> 
         } else {
             (dir, path)
         };
-        let fd = sys::system_call(libc::SYS_openat, dir as c_long, path, flags as c_long, 0 as c_long);
-        if fd < 0 {
-            return None;
-        }
-        let n = sys::system_call(libc::SYS_read, fd, head.as_mut_ptr(), head.len());
-        sys::system_call(libc::SYS_close, fd);
+        // SAFETY: the kernel checks the path.
+        let fd =
+            unsafe { sys::system_call(libc::SYS_openat, dir as c_long, path, flags as c_long, 0 as c_long) };
+        (fd >= 0).then_some(Self { fd: fd as c_int })
+    }
+
+    /// Reads its beginning.
+    fn read(&self, head: &mut [u8]) -> Option<usize> {
+        let (fd, start) = (self.fd as c_long, 0 as c_long);
+        // SAFETY: the kernel writes no more than fits.
+        let n = unsafe { sys::system_call(libc::SYS_pread64, fd, head.as_mut_ptr(), head.len(), start) };
         usize::try_from(n).ok()
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: opened here.
+        unsafe { sys::system_call(libc::SYS_close, self.fd as c_long) };
     }
 }
 
 /// What the kernel makes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Kind<'a> {
     /// It is not for this machine's 64-bit programs, or not known.
     Other,
     /// An executable without a loader.
     Static,
-    /// An executable with one.
-    Dynamic,
+    /// An executable with one, and its program headers.
+    Dynamic(&'a [u8]),
 }
 
 /// Offsets in the header of an ELF file.
@@ -189,7 +219,7 @@ const HEADERS: usize = std::mem::offset_of!(Elf64_Ehdr, e_phoff);
 const HEADER_SIZE: usize = std::mem::offset_of!(Elf64_Ehdr, e_phentsize);
 const HEADER_COUNT: usize = std::mem::offset_of!(Elf64_Ehdr, e_phnum);
 
-fn kind_of(head: &[u8]) -> Kind {
+fn kind_of(head: &[u8]) -> Kind<'_> {
     let half = |at: usize| Some(u16::from_ne_bytes(head.get(at..at + 2)?.try_into().ok()?));
     let headers = || {
         let at =
@@ -203,7 +233,11 @@ fn kind_of(head: &[u8]) -> Kind {
     }
     let Some(headers) = headers() else { return Kind::Other };
     let mut kinds = headers.chunks_exact(size_of::<Elf64_Phdr>()).map(|header| &header[..4]);
-    if kinds.any(|kind| kind == libc::PT_INTERP.to_ne_bytes()) { Kind::Dynamic } else { Kind::Static }
+    if kinds.any(|kind| kind == libc::PT_INTERP.to_ne_bytes()) {
+        Kind::Dynamic(headers)
+    } else {
+        Kind::Static
+    }
 }
 
 /// Whether the kernel gives a program rights that its caller does not have: AT_SECURE.
@@ -254,7 +288,9 @@ mod tests {
 
     #[test]
     fn what_has_no_loader_is_static() {
-        assert_eq!(kind_of(&elf(&[libc::PT_PHDR, libc::PT_INTERP, libc::PT_LOAD])), Kind::Dynamic);
+        let dynamic = elf(&[libc::PT_PHDR, libc::PT_INTERP, libc::PT_LOAD]);
+        let size = 3 * size_of::<Elf64_Phdr>();
+        assert!(matches!(kind_of(&dynamic), Kind::Dynamic(headers) if headers.len() == size));
         assert_eq!(kind_of(&elf(&[libc::PT_LOAD, libc::PT_NOTE])), Kind::Static);
         let whole = elf(&[libc::PT_LOAD; 4]);
         assert_eq!(kind_of(&whole[..whole.len() - 1]), Kind::Other);
