@@ -250,7 +250,8 @@ impl Running {
             self.check_time();
             std::thread::sleep(POLL);
         };
-        let stats = std::fs::read(self.files.path().join("stats")).ok();
+        // A process that is denied write leaves an empty file.
+        let stats = std::fs::read(self.files.path().join("stats")).ok().filter(|bytes| !bytes.is_empty());
         let outcome = Outcome {
             command: self.text.clone(),
             stdout: self.output("stdout"),

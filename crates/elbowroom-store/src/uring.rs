@@ -35,7 +35,7 @@ use crate::slots::{Slot, Slots};
 use elbowroom_machine::Errno;
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
-use io_uring::{IoUring, cqueue, opcode, types};
+use io_uring::{IoUring, Probe, cqueue, opcode, types};
 use rustix::event::PollFlags;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -105,6 +105,18 @@ struct Completion {
     flags: u32,
 }
 
+/// A filter (seccomp) may let a ring be made, and neither call that uses it be made.
+fn can_be_used(ring: &IoUring) -> Result<(), Errno> {
+    let submitter = ring.submitter();
+    submitter.register_probe(&mut Probe::new()).map_err(errno)?;
+    // SAFETY: nothing is submitted and nothing waited for, and there is no argument.
+    match unsafe { submitter.enter::<types::Timespec>(0, 0, 0, None) }.map_err(errno) {
+        // It is not enabled yet.
+        Ok(_) | Err(Errno::BADFD) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 impl Uring {
     /// Makes the ring, so that errors come now; any thread of the file table may make the first wait.
     pub(crate) fn new(
@@ -121,6 +133,7 @@ impl Uring {
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_r_disabled();
         }
         let ring = builder.build(RING_ENTRIES).map_err(errno)?;
+        can_be_used(&ring)?;
         let poll = |fd, name| Poll { fd, name, armed: false };
         Ok(Self {
             ring,

@@ -17,6 +17,7 @@ use super::rest::{self, Copying};
 use super::serve;
 use super::stderr as own_stderr;
 use crate::base::config::{self, Idle, Io, Mmu, Options, Sharing};
+use crate::base::denied;
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
@@ -79,9 +80,12 @@ fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl 
     let blocked = SignalsBlocked::new(Except::LibcInternal);
     state::set_service_thread(true);
     prepare();
-    let spawned =
-        spawn("elbowroom-watch", move || watch(process)).and_then(|()| spawn("elbowroom-svc", first));
-    if let Err(error) = spawned {
+    if let Some((call, error)) = denied::find() {
+        let error = std::io::Error::from_raw_os_error(error);
+        fail(process, format!("the system call {call} is denied by a filter: {error}"));
+    } else if let Err(error) =
+        spawn("elbowroom-watch", move || watch(process)).and_then(|()| spawn("elbowroom-svc", first))
+    {
         no_thread(process, &error);
     }
     while process.phase.load(Ordering::Acquire) == STARTING {

@@ -5,6 +5,7 @@
 pub mod allocator;
 pub mod changes;
 pub mod config;
+pub mod denied;
 pub mod executable;
 pub mod ids;
 pub mod lane;
