@@ -13,6 +13,7 @@
  *     late       a fork takes longer than it may; the next one is right. late-refused: it fails
  *     denied     the child is denied system calls that a manager needs. filtered: one of them ends it
  *     other-user the process becomes another user's. other-user-refused: its forks fail
+ *     few        a child can start no threads: the control group $GROUP is full. few-refused: forks fail
  *     cloned     children of clone and _Fork
  *     prefork    a server's children, several at once
  * Those from `refused` to `denied` are about Elbowroom: the kernel alone cannot do what they expect. */
@@ -20,6 +21,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
+#include <limits.h>
 #include <stddef.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -546,6 +548,52 @@ static void other_user(bool then_fails)
     check(1, 0, len / 4096, "parent");
 }
 
+static void write_text(const char *dir, const char *name, const char *text)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    int fd = SYS(open(path, O_WRONLY));
+    CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s: %s: %s", path, text, strerror(errno));
+    SYS(close(fd));
+}
+
+static long read_number(const char *dir, const char *name)
+{
+    char path[PATH_MAX], text[32] = "";
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    int fd = SYS(open(path, O_RDONLY));
+    CHECK(read(fd, text, sizeof text - 1) > 0, "%s: %s", path, strerror(errno));
+    SYS(close(fd));
+    return atol(text);
+}
+
+/* The group of processes at GROUP (pids) has room for one more: a child can start no threads. */
+static void few_threads(const char *group, bool then_fails)
+{
+    char text[32];
+    CHECK(group != NULL, "GROUP is not in the environment");
+    fill(1, 0, len / 4096);
+    snprintf(text, sizeof text, "%d", getpid());
+    write_text(group, "cgroup.procs", text);
+    snprintf(text, sizeof text, "%ld", read_number(group, "pids.current") + 1);
+    write_text(group, "pids.max", text);
+    for (int i = 0; i < 2; i++) {
+        if (then_fails) {
+            SYS_FAILS(fork(), EAGAIN);
+            continue;
+        }
+        pid_t child = (pid_t)SYS(fork());
+        if (child == 0) {
+            check(1, 0, len / 4096, "a child without threads");
+            fill(2, 0, len / 4096);
+            check(2, 0, len / 4096, "a child without threads");
+            exit(42);
+        }
+        succeeded(child, "a child without threads");
+    }
+    check(1, 0, len / 4096, "parent");
+}
+
 /* Children that fork's hooks do not see, on stacks of the program's. */
 static int cloned(void *unused)
 {
@@ -718,6 +766,8 @@ int main(int argc, char **argv)
         filtered();
     else if (strcmp(mode, "other-user") == 0 || strcmp(mode, "other-user-refused") == 0)
         other_user(mode[10] != 0);
+    else if (strcmp(mode, "few") == 0 || strcmp(mode, "few-refused") == 0)
+        few_threads(getenv("GROUP"), mode[3] != 0);
     else if (strcmp(mode, "cloned") == 0)
         cloning();
     else if (strcmp(mode, "prefork") == 0)

@@ -2,7 +2,7 @@
 //! have a manager of their own.
 
 use elbowroom_tests::program::require;
-use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
+use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program, skipped};
 
 /// Runs a part of the program `forked` with 64 MiB, beside the kernel, which validates it.
 fn forked(variant: Variant, part: &str, swap: &str, more: &[&str]) -> Outcome {
@@ -149,15 +149,20 @@ fn after_a_fork_that_took_too_long_others_fail() {
 /// Runs a part in which forked children have no managed memory, and that is said once, in these words. All is
 /// right as in a plain run.
 fn by_the_kernel(variant: Variant, part: &str, how: &str, why: &str) {
+    by_the_kernel_in(variant, part, how, why, "");
+}
+
+/// The same in a control group, if `group` names one.
+fn by_the_kernel_in(variant: Variant, part: &str, how: &str, why: &str, group: &str) {
+    let command = || Command::new(program("forked")).args([part, "64"]).env("GROUP", group);
     if how != "fail" {
-        let plain = Command::new(program("forked")).args([part, "64"]).run().success();
+        let plain = command().run().success();
         assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
     }
     let scratch = Scratch::new();
     let dir = scratch.file("");
     let options = ["--swap", "256M", "--swap-dir", &dir, "--fork", how];
-    let command = Command::new(program("forked")).args([part, "64"]).variant(variant).run_options(&options);
-    let command = command.with_summary();
+    let command = command().variant(variant).run_options(&options).with_summary();
     // Another user may not write the statistics.
     let command = if part.starts_with("other-user") { command.maybe_unmanaged() } else { command };
     let outcome = command.run().success();
@@ -178,6 +183,19 @@ fn a_child_that_a_filter_ends(variant: Variant) {
     by_the_kernel(variant, "filtered", "copy", "it ended, or stood still");
 }
 behaviour!(a_child_that_a_filter_ends: m16, copy);
+
+/// The same in a group of processes that is full (pids.max). fork fails where that is wanted.
+fn a_child_without_room_for_threads(variant: Variant) {
+    let group = format!("/sys/fs/cgroup/pids/elbowroom-forked-{}-{}", std::process::id(), variant.name);
+    for (part, how) in [("few", "copy"), ("few-refused", "fail")] {
+        if std::fs::create_dir(&group).is_err() {
+            return skipped("no control group of processes can be made");
+        }
+        by_the_kernel_in(variant, part, how, "it can start no threads", &group);
+        std::fs::remove_dir(&group).expect("nothing is left in the group");
+    }
+}
+behaviour!(a_child_without_room_for_threads: m16, threads);
 
 fn a_process_that_becomes_another_users(variant: Variant) {
     by_the_kernel(variant, "other-user", "copy", "may not open its swap file any more");
