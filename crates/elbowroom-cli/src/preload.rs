@@ -117,6 +117,15 @@ pub fn loader_value(ours: &[&Path], before: Option<&OsStr>) -> OsString {
     OsString::from_vec(all.join(&b':'))
 }
 
+/// Whether the loader's variable has what Valgrind puts there for what it runs.
+pub fn has_valgrind(libraries: &OsStr) -> bool {
+    others(&[], libraries).any(|library| {
+        Path::new(OsStr::from_bytes(library))
+            .file_name()
+            .is_some_and(|name| name.as_bytes().starts_with(b"vgpreload_core"))
+    })
+}
+
 /// What the loader's variable names beside our libraries: a run inside a run finds these there already.
 fn others<'a>(ours: &[&Path], before: &'a OsStr) -> impl Iterator<Item = &'a [u8]> {
     let is_ours = |other: &[u8]| {
@@ -152,6 +161,8 @@ mod tests {
         assert_eq!(value(""), "/l/e.so");
         assert_eq!(value("a.so b.so:c.so"), "/l/e.so:a.so:b.so:c.so");
         assert_eq!(value("/l/e.so:a.so"), "/l/e.so:a.so");
+        assert!(has_valgrind(OsStr::new("a.so:/v/vgpreload_core-amd64-linux.so")));
+        assert!(!has_valgrind(OsStr::new("/vgpreload_core/a.so")));
         assert_eq!(value("a.so /usr/lib/libasan.so.8"), "/usr/lib/libasan.so.8:/l/e.so:a.so");
         let without = |before: &OsStr| loader_value_without_ours(Some(library.as_os_str()), before);
         assert_eq!(without(OsStr::new("/l/e.so a.so")), Some("a.so".into()));

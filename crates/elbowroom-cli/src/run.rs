@@ -120,7 +120,13 @@ fn prepare(
     asked: &swap::Asked<'_>,
     program: &Path,
 ) -> Result<Result<Vec<Library>, Failure>, Failure> {
-    // First of all, since without it no library is found either.
+    // Valgrind has no userfaultfd to try, and an auxiliary vector that ends a program that reads it.
+    if env::var_os(LOADER_VARIABLE).is_some_and(|libraries| preload::has_valgrind(&libraries)) {
+        let why = "Valgrind runs this command, and knows no userfaultfd; say `elbowroom run -- valgrind \
+                   PROGRAM`, which runs the program unmanaged";
+        return Ok(Err(Failure::new(CANNOT_WORK, why)));
+    }
+    // First of the rest, since without it no library is found either.
     let signal = probe::InternalSignal::look();
     let needs = probe::start(options.handlers, options.memory_bytes);
     signal.put_back();
