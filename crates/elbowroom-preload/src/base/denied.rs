@@ -31,7 +31,7 @@ pub fn find() -> Option<(&'static str, c_int)> {
     let denied = |call: c_long, [first, second]: [c_long; 2], expected: c_int| {
         let none = 0 as c_long;
         // SAFETY: integers and null pointers, which the kernel refuses.
-        let r = unsafe { libc::syscall(call, first, second, none, none, none, none) };
+        let r = unsafe { sys::system_call(call, first, second, none, none, none, none) };
         let error = if r < 0 { sys::errno() } else { 0 };
         (error != expected).then_some(error)
     };
