@@ -25,18 +25,17 @@
 //!
 //! # What is not covered
 //! System calls by instructions of the program's own (Go programs) on managed memory or files; reads and
-//! writes of managed files by io_uring. Transfers of other files into and out of managed memory by io_uring and
-//! aio are fine, but for zero-copy sends without registered buffers, and except that where pages are copied, not
-//! moved, reads that have a device write into managed memory are seen in the read family only, and only by
-//! O_DIRECT. vfork followed by anything but exec or _exit.
+//! writes of managed files by io_uring. Transfers of other files into and out of managed memory by io_uring
+//! and aio are fine, but for zero-copy sends without registered buffers, and, where pages are copied, not
+//! moved, for what docs/limits.md names. vfork followed by anything but exec or _exit.
 //!
 //! # Concurrency
-//! A thread of the program that calls in takes no lock and allocates nothing; it blocks its signals while a
-//! service thread works for it (agent/request.rs). So all of this may be called in signal handlers, except
-//! that the first mapping that qualifies starts threads. Service threads (agent/service.rs) have a file table
-//! of their own, block all signals but libc's two, never touch the program's memory, and their own calls of
-//! interposed functions go straight to the kernel. State that a forked child must not inherit is wiped by the
-//! kernel (base/state.rs).
+//! A thread of the program that calls in takes no lock and allocates nothing, but for fork, pthread_create
+//! and limits; it blocks its signals while a service thread works for it (agent/request.rs). So all of this
+//! may be called in signal handlers, except that the first mapping that qualifies starts threads. Service
+//! threads (agent/service.rs) have a file table of their own, block all signals but libc's two, never touch
+//! the program's memory, and their own calls of interposed functions go straight to the kernel. State that a
+//! forked child must not inherit is wiped by the kernel (base/state.rs).
 
 mod base;
 mod rules;

@@ -8,9 +8,20 @@ use crate::base::sys;
 use crate::process::by_number::{Handler, NUMBERS, before};
 use libc::c_long;
 
-/// The function for each number. Of the six words of a call it gets those that are named.
+/// libc's syscall is no cancellation point, as some of its functions are: here the thread does not end.
+macro_rules! without_end {
+    ([] $call:expr) => {
+        $call
+    };
+    ([ends] $call:expr) => {
+        without_cancellation(|| $call)
+    };
+}
+
+/// The function for each number. Of the six words of a call it gets those that are named. `ends`: it is a
+/// cancellation point.
 macro_rules! handlers {
-    ($($(#[$only:meta])? $number:ident = $function:path [$($word:literal)*];)*) => {
+    ($($(#[$only:meta])? $number:ident = $function:path [$($word:literal)*] $($ends:ident)?;)*) => {
         const fn handlers() -> [Option<Handler>; NUMBERS] {
             let mut handlers: [Option<Handler>; NUMBERS] = [None; NUMBERS];
             $(
@@ -23,9 +34,8 @@ macro_rules! handlers {
                         a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long,
                     ) -> c_long {
                         let words = [a, b, c, d, e, f];
-                        // libc's syscall is no cancellation point.
                         // SAFETY: the caller's promise.
-                        without_cancellation(|| unsafe { $function($(words[$word] as _),*) as c_long })
+                        without_end!([$($ends)?] unsafe { $function($(words[$word] as _),*) as c_long })
                     }
                     handlers[libc::$number as usize] = Some(handler);
                 }
@@ -42,7 +52,7 @@ handlers! {
     SYS_shmat = map::shmat [0 1 2];
     SYS_mprotect = ranges::mprotect [0 1 2];
     SYS_pkey_mprotect = ranges::pkey_mprotect [0 1 2 3];
-    SYS_msync = ranges::msync [0 1 2];
+    SYS_msync = ranges::msync [0 1 2] ends;
     SYS_madvise = ranges::madvise [0 1 2];
     SYS_mincore = ranges::mincore [0 1 2];
     SYS_mlock = ranges::mlock [0 1];
@@ -54,36 +64,36 @@ handlers! {
     SYS_remap_file_pages = ranges::remap_file_pages [0 1 2 3 4];
     SYS_process_madvise = advise::process_madvise [0 1 2 3 4];
     #[cfg(target_arch = "x86_64")]
-    SYS_open = open::open64 [0 1 2];
+    SYS_open = open::open64 [0 1 2] ends;
     #[cfg(target_arch = "x86_64")]
-    SYS_creat = open::creat64 [0 1];
-    SYS_openat = open::openat64 [0 1 2 3];
-    SYS_open_by_handle_at = open::open_by_handle_at [0 1 2];
-    SYS_close = sync::close [0];
-    SYS_read = read::read [0 1 2];
-    SYS_pread64 = read::pread64 [0 1 2 3];
-    SYS_readv = read::readv [0 1 2];
-    SYS_preadv = read::preadv64 [0 1 2 3];
-    SYS_preadv2 = read::preadv64v2 [0 1 2 3 5];
-    SYS_write = write::write [0 1 2];
-    SYS_pwrite64 = write::pwrite64 [0 1 2 3];
-    SYS_writev = write::writev [0 1 2];
-    SYS_pwritev = write::pwritev64 [0 1 2 3];
-    SYS_pwritev2 = write::pwritev64v2 [0 1 2 3 5];
+    SYS_creat = open::creat64 [0 1] ends;
+    SYS_openat = open::openat64 [0 1 2 3] ends;
+    SYS_open_by_handle_at = open::open_by_handle_at [0 1 2] ends;
+    SYS_close = sync::close [0] ends;
+    SYS_read = read::read [0 1 2] ends;
+    SYS_pread64 = read::pread64 [0 1 2 3] ends;
+    SYS_readv = read::readv [0 1 2] ends;
+    SYS_preadv = read::preadv64 [0 1 2 3] ends;
+    SYS_preadv2 = read::preadv64v2 [0 1 2 3 5] ends;
+    SYS_write = write::write [0 1 2] ends;
+    SYS_pwrite64 = write::pwrite64 [0 1 2 3] ends;
+    SYS_writev = write::writev [0 1 2] ends;
+    SYS_pwritev = write::pwritev64 [0 1 2 3] ends;
+    SYS_pwritev2 = write::pwritev64v2 [0 1 2 3 5] ends;
     SYS_lseek = seek::lseek64 [0 1 2];
     SYS_ioctl = seek::ioctl [0 1 2];
     SYS_ftruncate = resize::ftruncate64 [0 1];
     SYS_truncate = resize::truncate64 [0 1];
-    SYS_fallocate = resize::fallocate64 [0 1 2 3];
-    SYS_copy_file_range = transfer::copy_file_range [0 1 2 3 4 5];
+    SYS_fallocate = resize::fallocate64 [0 1 2 3] ends;
+    SYS_copy_file_range = transfer::copy_file_range [0 1 2 3 4 5] ends;
     SYS_sendfile = transfer::sendfile64 [0 1 2 3];
-    SYS_splice = transfer::splice [0 1 2 3 4 5];
-    SYS_vmsplice = lend::vmsplice [0 1 2 3];
-    SYS_sendto = lend::sendto [0 1 2 3 4 5];
-    SYS_sendmsg = lend::sendmsg [0 1 2];
-    SYS_sendmmsg = lend::sendmmsg [0 1 2 3];
-    SYS_fsync = sync::fsync [0];
-    SYS_fdatasync = sync::fdatasync [0];
+    SYS_splice = transfer::splice [0 1 2 3 4 5] ends;
+    SYS_vmsplice = lend::vmsplice [0 1 2 3] ends;
+    SYS_sendto = lend::sendto [0 1 2 3 4 5] ends;
+    SYS_sendmsg = lend::sendmsg [0 1 2] ends;
+    SYS_sendmmsg = lend::sendmmsg [0 1 2 3] ends;
+    SYS_fsync = sync::fsync [0] ends;
+    SYS_fdatasync = sync::fdatasync [0] ends;
     SYS_sync_file_range = sync::sync_file_range [0 1 2 3];
     SYS_syncfs = sync::syncfs [0];
     SYS_io_submit = submit_by_number [0 1 2];

@@ -148,7 +148,8 @@ pub unsafe fn posix_allocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
 
 /// Runs what may contain cancellation points and must not end inside.
 pub fn without_cancellation<R>(call: impl FnOnce() -> R) -> R {
-    unsafe extern "C" {
+    // A thread that may be cancelled at any time ends where it is allowed to again, and unwinds from there.
+    unsafe extern "C-unwind" {
         fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     }
     const PTHREAD_CANCEL_DISABLE: c_int = 1;

@@ -8,7 +8,7 @@
 use crate::base::report::Buffer;
 use crate::base::said;
 use crate::base::state;
-use crate::base::sys;
+use crate::base::sys::{self, PAGE};
 use crate::base::tree;
 use crate::process::sanitizer::{self, Environment, Strings};
 use libc::{Elf64_Ehdr, Elf64_Phdr, c_char, c_int, c_long};
@@ -49,7 +49,7 @@ impl Why {
 /// program's own). The answer is the environment that it must have instead, if so.
 ///
 /// # Safety
-/// The path is a string. The environment is null or a list of strings that ends with a null pointer.
+/// The path is a string. The environment may be anything, but for its strings' ends where it can be read.
 pub unsafe fn note(dir: c_int, path: *const c_char, env: Option<Strings>) -> Option<Environment> {
     let kept = sys::errno();
     let env = env.unwrap_or_else(own_environment);
@@ -87,8 +87,7 @@ fn own_environment() -> Strings {
 /// As for [`note`].
 #[inline(never)]
 unsafe fn look(dir: c_int, path: *const c_char, env: Strings, is_said: bool) -> Option<Why> {
-    // SAFETY: the caller's promise.
-    let preloads = unsafe { has(env, b"LD_PRELOAD=") && has(env, b"ELBOWROOM_OPTIONS=") };
+    let preloads = has(env, b"LD_PRELOAD=")? && has(env, b"ELBOWROOM_OPTIONS=")?;
     let mut interpreter = [0u8; HEAD_BYTES];
     let (mut dir, mut path) = (dir, path);
     for _ in 0..=INTERPRETERS {
@@ -127,22 +126,52 @@ unsafe fn look(dir: c_int, path: *const c_char, env: Strings, is_said: bool) -> 
     None
 }
 
-/// Whether the environment has a string that begins so.
-///
-/// # Safety
-/// As for [`note`].
-unsafe fn has(env: Strings, beginning: &[u8]) -> bool {
-    let mut at = env;
-    // SAFETY: the caller's promise.
-    unsafe {
-        while !at.is_null() && !(*at).is_null() {
-            if CStr::from_ptr(*at).to_bytes().starts_with(beginning) {
-                return true;
+/// The address of no page.
+const NONE: usize = usize::MAX;
+
+/// Memory that the kernel can read, as far as it was asked: a page at a time.
+struct Readable {
+    page: usize,
+}
+
+impl Readable {
+    /// The value there, if it lies in one page.
+    fn get<T: Copy>(&mut self, at: *const T) -> Option<T> {
+        let page = at.addr() & !(PAGE - 1);
+        if page != self.page {
+            let mut byte = 0_u8;
+            if !sys::copy_in(at.cast(), &mut byte) {
+                return None;
             }
-            at = at.add(1);
+            self.page = page;
         }
+        // SAFETY: the page is there, and the value does not leave it.
+        ((at.addr() + size_of::<T>() - 1) & !(PAGE - 1) == page).then(|| unsafe { at.read_unaligned() })
     }
-    false
+}
+
+/// Whether the environment has a string that begins so. `None`: it cannot be read, as the kernel will say.
+fn has(env: Strings, beginning: &[u8]) -> Option<bool> {
+    let (mut list, mut text) = (Readable { page: NONE }, Readable { page: NONE });
+    let mut at = env;
+    while !at.is_null() {
+        let string = list.get(at)?.cast::<u8>();
+        if string.is_null() {
+            break;
+        }
+        let mut same = true;
+        for (index, byte) in beginning.iter().enumerate() {
+            if text.get(string.wrapping_add(index))? != *byte {
+                same = false;
+                break;
+            }
+        }
+        if same {
+            return Some(true);
+        }
+        at = at.wrapping_add(1);
+    }
+    Some(false)
 }
 
 pub fn path_is_empty(path: *const c_char) -> bool {
