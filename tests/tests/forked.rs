@@ -53,6 +53,19 @@ fn other_threads_store_while_one_forks(variant: Variant) {
 }
 behaviour!(other_threads_store_while_one_forks: m16, copy);
 
+/// Advice finds the memory at home in the moment in which it goes to the kernel.
+fn memory_is_forgotten_while_it_goes_back(variant: Variant) {
+    let scratch = Scratch::new();
+    let file = scratch.file("data");
+    for more in [&["5"][..], &["5", &file]] {
+        let command = Command::new(program("fork_forgets")).args(more).variant(variant);
+        let outcome = command.run_options(&["--fork", "kernel"]).maybe_unmanaged().run().success();
+        assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+        assert!(outcome.stat("pgfault") > 100, "{}", outcome.report());
+    }
+}
+behaviour!(memory_is_forgotten_while_it_goes_back: m16, copy);
+
 /// A handler that waited for the manager while that rests would wait for its own thread.
 fn signals_come_while_it_forks(variant: Variant) {
     let outcome = Command::new(program("fork_signals")).variant(variant).run().success();

@@ -10,6 +10,9 @@ use crate::writeback::Obstacle;
 use elbowroom_machine::{Denial, Errno, PAGE_SIZE};
 use std::ops::Range;
 
+/// How often pages of a part are forgotten that are there again.
+const FORGET_ROUNDS: usize = 16;
+
 /// Advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
@@ -122,7 +125,7 @@ impl<P: Platform> Space<P> {
                 }
                 Ok(())
             }
-            Advice::DontNeed | Advice::DontNeedLocked => self.core.forget_part(&self.mm, part),
+            Advice::DontNeed | Advice::DontNeedLocked => self.forget(part),
             Advice::Cold => {
                 self.core.deactivate_part(&self.mm, part);
                 Ok(())
@@ -154,6 +157,28 @@ impl<P: Platform> Space<P> {
             Advice::Unmergeable => self.set_flags(range, |flags| flags.remove(VmaFlags::MERGEABLE)),
             Advice::PopulateRead | Advice::PopulateWrite | Advice::RemoveGuards => Ok(()),
         }
+    }
+
+    /// Forgets what belongs to the space at a part.
+    ///
+    /// A change hides VMAs, and their pages are left out then: a file, or memory, may be going to the kernel
+    /// for another thread's sake. So it is looked afterwards whether the part is there still, and has no
+    /// pages. New ones that other threads store meanwhile may go as well, but not for ever.
+    ///
+    /// # Errors
+    /// ENOMEM: it is not mapped any more. Those of [`Core::forget_part`](crate::core::Core::forget_part).
+    fn forget(&self, part: &VmaPart) -> Result<(), Errno> {
+        for _ in 0..FORGET_ROUNDS {
+            self.core.forget_part(&self.mm, part)?;
+            let there: usize = self.parts(&part.range).iter().map(|part| part.range.len()).sum();
+            if there < part.range.len() {
+                return Err(Errno::NOMEM);
+            }
+            if !part.spec.is_private() || !self.mm.anon.has_any(part.page_numbers()) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn page_out(&self, part: &VmaPart) {
