@@ -31,7 +31,7 @@ use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Origi
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -108,12 +108,12 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
     std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body).map(drop)
 }
 
-/// A thread of ours could not be started. (A child's copy of the parent's word says nothing else: a parent
-/// that forks has all of its threads.)
-static LACKS_THREADS: AtomicBool = AtomicBool::new(false);
+/// Why a forked child's manager has not started, if that may be otherwise later: a [`Verdict`]. (A child's copy
+/// of the parent's word says nothing else: a parent that forks has a manager.)
+static LACK: AtomicU32 = AtomicU32::new(0);
 
 fn no_thread(process: &Process, error: &std::io::Error) {
-    LACKS_THREADS.store(true, Ordering::Release);
+    LACK.store(Verdict::NoThreads as u32, Ordering::Release);
     fail(process, format!("cannot start a thread: {error}"));
 }
 
@@ -194,7 +194,14 @@ pub fn take_over(process: &'static Process, manager: &'static Manager, copying: 
         match renewed {
             Ok(space) => serve_with(process, manager, space),
             Err(error) => {
-                LACKS_THREADS.store(error.raw_os_error() == Some(libc::EAGAIN), Ordering::Release);
+                let lack = match error.raw_os_error() {
+                    Some(libc::EAGAIN) => Verdict::NoThreads as u32,
+                    Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ENOSPC | libc::EDQUOT) => {
+                        Verdict::NoRoom as u32
+                    }
+                    _ => 0,
+                };
+                LACK.store(lack, Ordering::Release);
                 fail(process, format!("a forked child cannot go on with the memory it has: {error}"));
             }
         }
@@ -203,8 +210,7 @@ pub fn take_over(process: &'static Process, manager: &'static Manager, copying: 
     start_threads(process, || (), first);
     match process.phase.load(Ordering::Acquire) {
         ALIVE => Verdict::GoesOn,
-        _ if LACKS_THREADS.load(Ordering::Acquire) => Verdict::NoThreads,
-        _ => Verdict::Denied,
+        _ => Verdict::of(LACK.load(Ordering::Acquire)).unwrap_or(Verdict::Denied),
     }
 }
 

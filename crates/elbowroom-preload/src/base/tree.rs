@@ -44,6 +44,16 @@ pub enum Verdict {
     Denied = 4,
     /// The child was gone, or said nothing in time.
     Silent = 5,
+    /// The child has no memory, descriptors or disk for a manager, which may be otherwise later.
+    NoRoom = 6,
+}
+
+impl Verdict {
+    /// The one with this number.
+    pub fn of(number: u32) -> Option<Self> {
+        let all = [Self::GoesOn, Self::NoThreads, Self::Denied, Self::Silent, Self::NoRoom];
+        all.into_iter().find(|verdict| *verdict as u32 == number)
+    }
 }
 
 /// A fork on trial.
@@ -78,9 +88,7 @@ impl Trial {
         if word.load(Ordering::Acquire) == UNDER_WAY {
             sys::futex_wait_shared(word, UNDER_WAY, timeout_ms);
         }
-        let given = word.load(Ordering::Acquire);
-        let all = [Verdict::GoesOn, Verdict::NoThreads, Verdict::Denied, Verdict::Silent];
-        all.into_iter().find(|verdict| *verdict as u32 == given)
+        Verdict::of(word.load(Ordering::Acquire))
     }
 
     /// In the parent, at the end. Nothing of the child looks at it any more.

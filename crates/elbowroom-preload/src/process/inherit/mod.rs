@@ -155,6 +155,11 @@ fn refusal_of(verdict: Verdict) -> Option<Refusal> {
                 "it can start no threads (RLIMIT_NPROC, or pids.max of its cgroup)",
             ));
         }
+        Verdict::NoRoom => {
+            return Some(Refusal::for_now(
+                "it has too little memory, descriptors (ulimit -n), or room for its swap file",
+            ));
+        }
         Verdict::Denied => {
             Refusal::for_good("it is denied something that a manager needs (by seccomp, or other rights)")
         }
