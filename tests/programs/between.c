@@ -4,6 +4,7 @@
  *   between FILE other    the other process, which does as standard input says; descriptor 5 is the file, if
  *                         it has inherited it */
 #include "common.h"
+#include "unseen.h"
 #include <spawn.h>
 #include <sys/syscall.h>
 
@@ -18,25 +19,25 @@ struct order {
 
 static const char *path;
 
-/* ---- the other process: raw system calls, since it may be a copy of this one ---- */
+/* ---- the other process: calls that nobody sees, since it may be a copy of this one ---- */
 
 static void obey(int from, int to, int fd)
 {
     for (;;) {
         struct order order;
         uint64_t seen = 0;
-        CHECK(syscall(SYS_read, from, &order, sizeof order) == sizeof order, "no order");
+        CHECK(UNSEEN(SYS_read, from, &order, sizeof order) == sizeof order, "no order");
         if (order.what == OPEN)
-            CHECK((fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR)) >= 0, "open");
+            CHECK((fd = (int)UNSEEN(SYS_openat, AT_FDCWD, path, O_RDWR)) >= 0, "open");
         else if (order.what == CLOSE)
-            CHECK(syscall(SYS_close, fd) == 0, "close");
+            CHECK(UNSEEN(SYS_close, fd) == 0, "close");
         else if (order.what == READ)
-            CHECK(syscall(SYS_pread64, fd, &seen, sizeof seen, 0L) == sizeof seen, "pread");
+            CHECK(UNSEEN(SYS_pread64, fd, &seen, sizeof seen, 0L) == sizeof seen, "pread");
         else if (order.what == WRITE)
-            CHECK(syscall(SYS_pwrite64, fd, &order.value, sizeof order.value, 0L) == sizeof seen, "pwrite");
-        CHECK(syscall(SYS_write, to, &seen, sizeof seen) == sizeof seen, "no answer");
+            CHECK(UNSEEN(SYS_pwrite64, fd, &order.value, sizeof order.value, 0L) == sizeof seen, "pwrite");
+        CHECK(UNSEEN(SYS_write, to, &seen, sizeof seen) == sizeof seen, "no answer");
         if (order.what == END)
-            syscall(SYS_exit_group, 0);
+            UNSEEN(SYS_exit_group, 0);
     }
 }
 
@@ -90,7 +91,7 @@ static struct other start_raw(int fd)
     SYS(pipe2(there, O_CLOEXEC));
     SYS(pipe2(back, O_CLOEXEC));
     struct other other = {.to = there[1], .from = back[0]};
-    other.pid = (pid_t)SYS(syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
+    other.pid = (pid_t)SYS(UNSEEN(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
     if (other.pid == 0)
         obey(there[0], back[1], fd);
     SYS(close(there[0]));

@@ -6,6 +6,7 @@
  *   disk FILE SEED times      others write, and put the time of the file back
  *   disk FILE SEED own        only the program itself changes the file, in every way, for some seconds */
 #include "common.h"
+#include "unseen.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -135,7 +136,7 @@ static void raw(void)
         base[at] = pattern_byte(seed, at) ^ 0xff;
     static const size_t gone[][2] = {{5, 6}, {64, 80}, {300, 812}};
     for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
-        SYS(syscall(SYS_munmap, base + gone[i][0] * PAGE, (gone[i][1] - gone[i][0]) * PAGE));
+        SYS(UNSEEN(SYS_munmap, base + gone[i][0] * PAGE, (gone[i][1] - gone[i][0]) * PAGE));
     pread_all(fd, bytes, LEN, 0);
     for (size_t at = 0; at < LEN; at += PAGE) {
         bool lost = false;
@@ -180,7 +181,7 @@ static void times(void)
         SYS(fstat(fd, &before));
         pattern_fill(seed + (uint64_t)turn, 0, bytes, LEN);
         /* As another process would: nothing of libc's that is told of it. */
-        CHECK(syscall(SYS_pwrite64, fd, bytes, LEN, (off_t)0) == (long)LEN, "pwrite: %s", strerror(errno));
+        CHECK(UNSEEN(SYS_pwrite64, fd, bytes, LEN, (off_t)0) == (long)LEN, "pwrite: %s", strerror(errno));
         put_back(fd, &before);
         if (turn == 1) {
             /* Who maps it afterwards sees it at once. */

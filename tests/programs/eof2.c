@@ -2,6 +2,7 @@
  * for mappings and for read(2), whichever call made it grow and whatever became of the page before.
  *   eof2 FILE SEED      FILE is made anew */
 #include "common.h"
+#include "unseen.h"
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 
@@ -221,7 +222,7 @@ static void growth_by_others(void)
     uint8_t *base = map_file(fd, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, 0), bytes[PAGE];
     base[SIZE - 1] = 0x11;
     memset(bytes, 0x22, sizeof bytes);
-    CHECK(syscall(SYS_pwrite64, fd, bytes, (size_t)100, (off_t)SIZE) == 100, "pwrite: %s", strerror(errno));
+    CHECK(UNSEEN(SYS_pwrite64, fd, bytes, (size_t)100, (off_t)SIZE) == 100, "pwrite: %s", strerror(errno));
     base[SIZE - 2] = 0x12;
     base[SIZE + 200] = 0x33; /* beyond the end: lost, or kept if it counts as a hole */
     SYS(msync(base, LEN, MS_SYNC));
@@ -241,11 +242,11 @@ static void cut_by_others(void)
     uint8_t *base = map_file(fd, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
     uint8_t *bytes = malloc(LEN);
     memset(base, 0x5a, SIZE);
-    SYS(syscall(SYS_ftruncate, fd, (off_t)(5 * PAGE + 7)));
+    SYS(UNSEEN(SYS_ftruncate, fd, (off_t)(5 * PAGE + 7)));
     SYS(msync(base, PAGE, MS_SYNC));
     CHECK(file_size(fd) == 5 * PAGE + 7, "write-back has made the file %llu bytes long",
           (unsigned long long)file_size(fd));
-    SYS(syscall(SYS_ftruncate, fd, (off_t)(50 * PAGE)));
+    SYS(UNSEEN(SYS_ftruncate, fd, (off_t)(50 * PAGE)));
     SYS(msync(base, LEN, MS_SYNC));
     SYS(fsync(fd));
     pread_all(fd, bytes, 50 * PAGE, 0);

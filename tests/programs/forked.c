@@ -18,6 +18,7 @@
  *     prefork    a server's children, several at once
  * Those from `refused` to `denied` are about Elbowroom: the kernel alone cannot do what they expect. */
 #include "common.h"
+#include "unseen.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
@@ -415,7 +416,7 @@ static void late(bool then_fails)
     size_t pages = len / 4096, more = (size_t)16 << 30;
     /* What is shared is not copied, so this is private; and neither malloc nor mmap of libc makes it. Page
      * tables are what takes long: all but one of these pages are the kernel's one page of zeros. */
-    uint8_t *other = (uint8_t *)syscall(SYS_mmap, NULL, more, PROT_READ | PROT_WRITE,
+    uint8_t *other = (uint8_t *)UNSEEN(SYS_mmap, NULL, more, PROT_READ | PROT_WRITE,
                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(other != MAP_FAILED, "mmap");
     SYS(madvise(other, more, MADV_NOHUGEPAGE));
@@ -449,7 +450,7 @@ static void late(bool then_fails)
         succeeded(child, "child");
     }
     check(1, 0, pages, "parent");
-    SYS((int)syscall(SYS_munmap, other, more));
+    SYS((int)UNSEEN(SYS_munmap, other, more));
 }
 
 /* From now on this thread, its children and their threads get EPERM for a system call, or are ended by it, if

@@ -7,6 +7,7 @@
  * Meanwhile the main thread makes holes, which must stay empty, and fills them by MAP_FIXED with bytes that
  * must stay. Nothing of the program's own is mapped by the kernel meanwhile. */
 #include "common.h"
+#include "unseen.h"
 #include <dirent.h>
 #include <sys/syscall.h>
 
@@ -120,7 +121,7 @@ static void watch_empty(uint8_t *const *holes)
     for (int look = 0; look < 20000; look++) {
         uint8_t *last = holes[look % HOLES] + hole_bytes[look % HOLES] - PAGE;
         unsigned char resident;
-        SYS_FAILS(syscall(SYS_mincore, last, PAGE, &resident), ENOMEM);
+        SYS_FAILS(UNSEEN(SYS_mincore, last, PAGE, &resident), ENOMEM);
     }
 }
 

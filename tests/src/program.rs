@@ -59,7 +59,9 @@ fn compile(kind: &Kind, name: &str, flags: &[&str], libraries: &[&str]) -> PathB
     let sources = workspace().join(kind.directory);
     let source = sources.join(format!("{name}.c"));
     let mut hash = DefaultHasher::new();
-    for path in headers(&sources).iter().chain([&source]) {
+    // A case may use what the programs have in common.
+    let shared = headers(&workspace().join(PROGRAMS.directory));
+    for path in headers(&sources).iter().chain(&shared).chain([&source]) {
         std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).hash(&mut hash);
     }
     (kind.directory, kind.flags, flags, libraries).hash(&mut hash);
