@@ -86,6 +86,9 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Failure> {
             Found::Nothing(why) => Err(Failure::new(NOT_FOUND, format!("{shown}: {why}"))),
         };
     }
+    if name.is_empty() {
+        return Err(Failure::new(NOT_FOUND, "the name of the program is empty"));
+    }
     let search = search.unwrap_or(OsStr::new("/bin:/usr/bin"));
     let mut refused = None;
     for directory in search.as_bytes().split(|&byte| byte == b':').filter(|_| !name.is_empty()) {

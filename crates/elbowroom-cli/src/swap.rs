@@ -12,6 +12,9 @@ use crate::options::Given;
 /// Where the swap file is, if nobody says.
 pub const DIRECTORY: &str = "/var/tmp";
 
+/// Whoever asks for less, in bytes, has forgotten a unit.
+const LEAST: u64 = 1 << 20;
+
 /// What the command line says about swap.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
@@ -65,6 +68,10 @@ impl<'a> Asked<'a> {
                 "--swap {swap} is too much for a budget of {memory}: at most {most} can be described in it; \
                  use less swap, or more --memory"
             );
+            return Err(Failure::new(USAGE, why));
+        }
+        if let Some(bytes) = self.bytes.filter(|&bytes| 0 < bytes && bytes < LEAST) {
+            let why = format!("--swap {bytes} is less than a megabyte; is a unit missing? (`--swap {bytes}G`)");
             return Err(Failure::new(USAGE, why));
         }
         if self.encrypt && self.bytes == Some(0) {

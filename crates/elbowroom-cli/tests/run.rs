@@ -41,6 +41,7 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
         (&["--dirty", "8191"], "at least 8K"),
         (&["--memory", "16M", "--swap", "1G"], "too much for a budget of 16 MiB: at most 682.7 MiB"),
         (&["--swap", "0", "--swap-encrypt"], "with --swap 0 is none"),
+        (&["--swap", "10"], "is a unit missing?"),
         (&["--writeback-interval", "5"], "needs a unit"),
         (&["--writeback-interval", "1ms"], "it must be 10ms to 60m"),
         (&["--inject", "a;b"], "`a;b` is no operation"),

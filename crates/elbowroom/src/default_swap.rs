@@ -44,7 +44,7 @@ impl fmt::Display for Lack {
             Lack::Direct => f.write_str("its file system has no O_DIRECT"),
             Lack::Space(bytes) => write!(f, "{} MiB are free there", mib(*bytes)),
             Lack::FileLimit(bytes) => {
-                write!(f, "no file may be larger than {} MiB (`ulimit -f`)", mib(*bytes))
+                write!(f, "no file may be larger than {} KiB (`ulimit -f`)", bytes >> 10)
             }
         }
     }
