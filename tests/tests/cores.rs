@@ -175,7 +175,9 @@ fn gdb_reads_what_is_out_after_a_call() {
     let text = String::from_utf8_lossy(&debugged.stdout).into_owned();
     let errors = String::from_utf8_lossy(&debugged.stderr).into_owned();
     if errors.contains("Couldn't write extended state status") {
-        return skipped("this gdb cannot call functions on a processor with so much state (Debian 12's and AMX)");
+        return skipped(
+            "this gdb cannot call functions on a processor with so much state (Debian 12's and AMX)",
+        );
     }
     let says = |n: u32| text.matches(&format!("word {n} is {}\n", word(n))).count();
     assert!(text.contains("= 0\n"), "{text}{errors}");

@@ -71,7 +71,8 @@ impl<'a> Asked<'a> {
             return Err(Failure::new(USAGE, why));
         }
         if let Some(bytes) = self.bytes.filter(|&bytes| 0 < bytes && bytes < LEAST) {
-            let why = format!("--swap {bytes} is less than a megabyte; is a unit missing? (`--swap {bytes}G`)");
+            let why =
+                format!("--swap {bytes} is less than a megabyte; is a unit missing? (`--swap {bytes}G`)");
             return Err(Failure::new(USAGE, why));
         }
         if self.encrypt && self.bytes == Some(0) {
