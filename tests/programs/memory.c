@@ -105,6 +105,8 @@ static void limited(size_t bytes, bool first)
         limit.rlim_max = most;
     SYS(setrlimit(RLIMIT_FSIZE, &limit));
     arrays(bytes);
+    /* What is out when a child is made stays there for as long as the child has it. */
+    SYS(munmap(before, MIB));
     fflush(stdout);
     pid_t child = SYS(fork());
     if (child == 0)
@@ -121,7 +123,6 @@ static void limited(size_t bytes, bool first)
     int status;
     SYS(waitpid(child, &status, 0));
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child's status is %#x", status);
-    SYS(munmap(before, MIB));
     printf("ok\n");
     fflush(stdout);
     /* The library's report about the program at its end has limits of its own. */
