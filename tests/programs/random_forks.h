@@ -18,7 +18,8 @@ static void look_as_child(struct worker *w, struct views *views)
         look(w, views->ranges[i].at, views->ranges[i].pages);
     if (views->stores) {
         struct range *first = &views->ranges[0];
-        touch(w, first->at + below(w, PAGE), first->pages * PAGE / 2, true, rng_next(&w->rng));
+        /* Not beyond the range: what lies there is another mapping, or none. */
+        touch(w, first->at + below(w, PAGE / 2), first->pages * PAGE / 2, true, rng_next(&w->rng));
         look(w, first->at, first->pages);
     }
     if (views->again) {
