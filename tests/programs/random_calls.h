@@ -4,18 +4,6 @@
 
 #define CALL_MSEAL 462
 
-/* Another thread's transfer may hold memory that has to go to the kernel before: EAGAIN. */
-static pid_t fork_at_last(void)
-{
-    for (int tries = 0; tries < 20; tries++) {
-        pid_t pid = fork();
-        if (pid >= 0)
-            return pid;
-        CHECK(errno == EAGAIN, "fork: %s", strerror(errno));
-    }
-    return -1;
-}
-
 /* In a child, since what is sealed stays sealed for good: each call says what it says there. */
 static void seal(struct worker *w)
 {
@@ -30,7 +18,7 @@ static void seal(struct worker *w)
         return;
     pattern_fill(value, 0, at, pages * PAGE);
     SYS(pipe2(output, O_CLOEXEC));
-    pid_t pid = (pid_t)SYS(fork_at_last());
+    pid_t pid = (pid_t)SYS(fork());
     if (pid == 0) {
         w->transcript = output[1];
         uint8_t *sealed = at + from * PAGE;

@@ -10,6 +10,7 @@ use crate::vma::{Layout, Mm, Vma, VmaFlags, VmaSpec};
 use crate::writeback::{Home, Leave, Patience};
 use elbowroom_machine::{Errno, Mmu, PAGE_SHIFT, UnmapError};
 use elbowroom_sync::Arc;
+use elbowroom_sync::time::Duration;
 use std::ops::Range;
 
 /// A part of a mapping that a change concerns.
@@ -97,7 +98,13 @@ pub(super) struct BeginOptions {
     pub(super) beside_another: bool,
     /// Its range grows to the ends of the VMAs that reach out of it.
     pub(super) whole: bool,
+    /// Its owner tries again, so a pinned page is waited for only briefly: a transfer that has pinned it may
+    /// itself wait for another page of the range, whose fault waits for the change.
+    pub(super) brief: bool,
 }
+
+/// How long a change waits for a pinned page if its owner tries again.
+const BRIEF: Duration = Duration::from_millis(20);
 
 impl Change {
     /// Takes what was mapped as unmapped for good: undoing leaves it free.
@@ -186,7 +193,7 @@ impl<P: Platform> Space<P> {
             (Change { range, parts, free, promised }, pages)
         };
         if pages != Pages::Stay {
-            let patience = Patience::bounded();
+            let patience = if options.brief { Patience::of(BRIEF) } else { Patience::bounded() };
             let left = change.parts.iter().try_for_each(|part| self.core.take_out(&self.mm, part, &patience));
             if let Err(e) = left.and_then(|()| self.core.mmu.allow(change.range.clone())) {
                 self.undo(change);

@@ -111,10 +111,11 @@ impl Space<Host> {
         let deadline = Instant::now() + PINNED_BOUND;
         loop {
             let anonymous = |part: &VmaPart| part.spec.is_private() && part.spec.object.is_none();
-            let whole = || BeginOptions { whole: true, ..BeginOptions::default() };
+            let whole = || BeginOptions { whole: true, brief: true, ..BeginOptions::default() };
             let mut parts = self.parts(range).into_iter().filter(anonymous);
             match parts.try_for_each(|part| self.give_memory(part.range, whole())) {
-                // Something else is mapped there just now, beside what is to go back, perhaps.
+                // Something else is mapped there just now, beside what is to go back, perhaps; or a page is
+                // pinned.
                 Err(Errno::BUSY) if Instant::now() < deadline => pause(Cause::Contended, DELAY),
                 given => return given,
             }
@@ -224,7 +225,7 @@ impl Space<Host> {
                 return Ok(if written { Attempt::NoneLeft } else { Attempt::NotNow });
             }
             for range in ranges {
-                let options = BeginOptions { beside_another: true, ..BeginOptions::default() };
+                let options = BeginOptions { beside_another: true, brief: true, ..BeginOptions::default() };
                 let change = self.begin_on(options, range, |parts: &[VmaPart]| {
                     let wanted =
                         |part: &VmaPart| part.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));

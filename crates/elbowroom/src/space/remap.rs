@@ -321,10 +321,11 @@ impl<P: Platform> Space<P> {
     /// again.
     fn fixed_target(&self, to: usize, len: usize, beside_another: bool) -> Result<Change, Errno> {
         self.owned(&(to..to + len))?;
-        let mut change =
-            self.begin_on(BeginOptions { adds: 1, beside_another, whole: false }, to..to + len, |_| {
-                Ok(Pages::Drop)
-            })?;
+        let mut change = self.begin_on(
+            BeginOptions { adds: 1, beside_another, ..BeginOptions::default() },
+            to..to + len,
+            |_| Ok(Pages::Drop),
+        )?;
         change.forget_parts();
         Ok(change)
     }
