@@ -1,5 +1,5 @@
-/* System calls by an instruction of the program's own: no library stands before these, as it does before libc's
- * functions and syscall(2). */
+/* System calls by an instruction of the program's own: no library stands before these, as it does before
+ * libc's functions and syscall(2). */
 #ifndef UNSEEN_H
 #define UNSEEN_H
 

@@ -108,8 +108,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
     std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body).map(drop)
 }
 
-/// Why a forked child's manager has not started, if that may be otherwise later: a [`Verdict`]. (A child's copy
-/// of the parent's word says nothing else: a parent that forks has a manager.)
+/// Why a forked child's manager has not started, if that may be otherwise later: a [`Verdict`]. (A child's
+/// copy of the parent's word says nothing else: a parent that forks has a manager.)
 static LACK: AtomicU32 = AtomicU32::new(0);
 
 fn no_thread(process: &Process, error: &std::io::Error) {
