@@ -166,7 +166,7 @@ impl<P: Platform> Space<P> {
     /// pages. New ones that other threads store meanwhile may go as well, but not for ever.
     ///
     /// # Errors
-    /// ENOMEM: it is not mapped any more. Those of [`Core::forget_part`](crate::core::Core::forget_part).
+    /// ENOMEM: it is not mapped any more. Those of `Core::forget_part`.
     fn forget(&self, part: &VmaPart) -> Result<(), Errno> {
         for _ in 0..FORGET_ROUNDS {
             self.core.forget_part(&self.mm, part)?;
