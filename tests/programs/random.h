@@ -138,6 +138,19 @@ static void go(struct worker *w)
     w->used = 0;
 }
 
+/* Puts all that a child writes to its end of a pipe, until it ends. The result is its status. */
+static unsigned hear_child(struct worker *w, pid_t pid, const int output[2])
+{
+    int status;
+    char text[1024];
+    close(output[1]);
+    for (ssize_t n; (n = read(output[0], text, sizeof text)) > 0; go(w))
+        put(w, "%.*s", (int)n, text);
+    close(output[0]);
+    SYS(waitpid(pid, &status, 0));
+    return (unsigned)status;
+}
+
 static void put_range(struct worker *w, const struct range *range)
 {
     if (range->island < 0)

@@ -9,8 +9,7 @@ static void seal(struct worker *w)
 {
     size_t pages = 64 + below(w, OWN_PAGES - 64), from = below(w, pages), count = 1 + below(w, pages - from);
     uint64_t value = rng_next(&w->rng);
-    int output[2], status;
-    char text[256];
+    int output[2];
     put(w, " seal %zu:%zu of %zu", from, count, pages);
     go(w);
     uint8_t *at = own_memory(w, pages);
@@ -32,12 +31,7 @@ static void seal(struct worker *w)
         go(w);
         _exit(7);
     }
-    close(output[1]);
-    for (ssize_t n; (n = read(output[0], text, sizeof text)) > 0; go(w))
-        put(w, "%.*s", (int)n, text);
-    close(output[0]);
-    SYS(waitpid(pid, &status, 0));
-    put(w, " = %#x", (unsigned)status);
+    put(w, " = %#x", hear_child(w, pid, output));
     look(w, at, pages);
     own_end(w);
 }

@@ -33,8 +33,7 @@ static void look_as_child(struct worker *w, struct views *views)
  * stores to what they share is always the same. */
 static void fork_and_look(struct worker *w, struct views *views)
 {
-    int output[2], status;
-    char text[1024];
+    int output[2];
     put(w, " child (");
     go(w);
     SYS(pipe2(output, O_CLOEXEC));
@@ -44,12 +43,7 @@ static void fork_and_look(struct worker *w, struct views *views)
         look_as_child(w, views);
         _exit(7);
     }
-    close(output[1]);
-    for (ssize_t n; (n = read(output[0], text, sizeof text)) > 0; go(w))
-        put(w, "%.*s", (int)n, text);
-    close(output[0]);
-    SYS(waitpid(pid, &status, 0));
-    put(w, ") = %#x", (unsigned)status);
+    put(w, ") = %#x", hear_child(w, pid, output));
 }
 
 static void advise_for_fork(struct worker *w, const struct range *range)

@@ -8,7 +8,8 @@ use crate::base::sys;
 use crate::process::by_number::{Handler, NUMBERS, before};
 use libc::c_long;
 
-/// libc's syscall is no cancellation point, as some of its functions are: here the thread does not end.
+/// Some of libc's functions are cancellation points, and its syscall is none: a call by number must not end
+/// the thread.
 macro_rules! without_end {
     ([] $call:expr) => {
         $call
@@ -18,8 +19,8 @@ macro_rules! without_end {
     };
 }
 
-/// The function for each number. Of the six words of a call it gets those that are named. `ends`: it is a
-/// cancellation point.
+/// The function for each number. The list after a function names the words of the call, of six, that the
+/// function gets. `ends` marks a cancellation point.
 macro_rules! handlers {
     ($($(#[$only:meta])? $number:ident = $function:path [$($word:literal)*] $($ends:ident)?;)*) => {
         const fn handlers() -> [Option<Handler>; NUMBERS] {
@@ -114,8 +115,8 @@ extern "C" fn choose(number: c_long, a: c_long, b: c_long) -> Option<Handler> {
     before(number, a, b).or(HANDLERS.get(number as usize).copied().flatten())
 }
 
-/// libc's function of this name. Most calls are of numbers without a handler, so these are told first. A
-/// child of vfork or clone returns from the call on a stack that has no frame of ours: neither has this.
+/// libc's function of this name. It looks first for numbers without a handler, since most calls have such a
+/// number. It makes no stack frame: a child of vfork or clone may return from the call on another stack.
 ///
 /// # Safety
 /// As libc's function.
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn syscall() -> c_long {
     );
 }
 
-/// Which numbers are looked at: those with a handler, and those before which something is done.
+/// The numbers that have a handler, and those before which the library has something to do.
 static WATCHED: [bool; NUMBERS] = {
     let mut watched = [false; NUMBERS];
     let mut number = 0;

@@ -1,5 +1,4 @@
-//! What calls through syscall(2) need that no function of libc's makes as they are: ends of threads, and
-//! children.
+//! Calls through syscall(2) that no function of libc's makes in the same way: ends of threads, and children.
 //!
 //! A program that makes system calls by instructions of its own is not seen here.
 
@@ -8,7 +7,8 @@ use crate::base::state;
 use crate::process::{children, threads};
 use libc::{c_int, c_long};
 
-/// What takes a call, in place of the kernel: it gets the six words, sets `errno` and gives -1 if it fails.
+/// A function that takes a call in place of the kernel. It gets the six words. If it fails, it sets `errno`
+/// and gives -1.
 pub type Handler = unsafe extern "C-unwind" fn(c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
 /// More than any number of a call that is taken.
@@ -23,8 +23,8 @@ pub const fn is_awaited(number: c_long) -> bool {
     matches!(number, libc::SYS_exit | libc::SYS_set_tid_address | libc::SYS_clone)
 }
 
-/// What has to be done before a call with these first two words. The function that takes the call, if it is
-/// not the kernel nor what stands before the name.
+/// Does what must be done before a call with these first two words. Gives the function that takes the call,
+/// if the number has none in the list of handlers.
 pub fn before(number: c_long, first: c_long, second: c_long) -> Option<Handler> {
     match number {
         libc::SYS_exit => threads::give_held(),

@@ -137,7 +137,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// What it is is said if nothing of it will be managed.
+    /// A line names the program if nothing of it will be managed.
     unsafe fn at(dir: c_int, path: *const c_char, env: Option<Strings>) -> Self {
         let expected = executable(dir, path);
         // SAFETY: the caller's promise: the program is there, so the path is a string.
