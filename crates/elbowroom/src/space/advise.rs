@@ -161,10 +161,10 @@ impl<P: Platform> Space<P> {
 
     /// Forgets what belongs to the space at a part.
     ///
-    /// A change of another thread's hides VMAs, and [`Core::forget_part`](crate::core::Core) leaves their
-    /// pages out: their file, or memory, may be going to the kernel. So this looks afterwards whether the part
-    /// is still mapped, and has no pages. Pages that other threads store meanwhile may be forgotten as well;
-    /// the bound is for these.
+    /// A change of another thread's hides VMAs, and `Core::forget_part` leaves their pages out: their file,
+    /// or memory, may be going to the kernel. So this looks afterwards whether the part is still mapped, and
+    /// has no pages. Pages that other threads store meanwhile may be forgotten as well; the bound is for
+    /// these.
     ///
     /// # Errors
     /// ENOMEM: it is not mapped any more. Those of `Core::forget_part`.
