@@ -2,7 +2,8 @@
  * of the call, the memory is right, and the program ends.
  *
  * denied NUMBER ERRNO FILE: the call of this number fails with this error, for all threads to come. FILE is
- * mapped, too; it has 4 MiB of zeros. */
+ * mapped, too; it has 4 MiB of zeros.
+ * denied NUMBER ERRNO -- COMMAND...: the same, for a command. */
 #include "common.h"
 
 #include <linux/filter.h>
@@ -37,7 +38,12 @@ static void use(volatile unsigned char *memory, size_t len)
 int main(int argc, char **argv)
 {
     enum { FILE_BYTES = 4 << 20, BYTES = 20 << 20 };
-    CHECK(argc == 4, "usage: denied NUMBER ERRNO FILE");
+    CHECK(argc >= 4, "usage: denied NUMBER ERRNO FILE, or denied NUMBER ERRNO -- COMMAND...");
+    if (argc > 4) {
+        deny(atol(argv[1]), (unsigned)atol(argv[2]));
+        execv(argv[4], argv + 4);
+        return 40;
+    }
     int fd = SYS(open(argv[3], O_RDWR));
     deny(atol(argv[1]), (unsigned)atol(argv[2]));
     unsigned char *file = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

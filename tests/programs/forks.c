@@ -57,6 +57,11 @@ static void *storer(void *argument)
 
 static void exec_each_way(void)
 {
+    /* A kernel that copies arguments from nowhere says so, and starts nothing. */
+    char **volatile nowhere = (char **)16;
+    SYS_FAILS(execve(self, child_arguments(), nowhere), EFAULT);
+    SYS_FAILS(execve(self, nowhere, environ), EFAULT);
+    SYS_FAILS(execve((char *)nowhere, child_arguments(), environ), EFAULT);
     for (int i = 0; i < 3; i++) {
         pid_t child = (pid_t)SYS(fork());
         if (child == 0) {

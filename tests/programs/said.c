@@ -2,6 +2,7 @@
  *
  * said MODE [ARGUMENT]: prints one line after it has used some private memory, and then
  *   end: ends;
+ *   limits: prints its limits on addresses and on data, and ends;
  *   close: closes descriptor 2 and ends by _exit;
  *   exit: has an exit handler close it by fclose, as GNU programs do, and ends by exit;
  *   all: closes descriptors 0, 1 and 2, and ends by _exit;
@@ -12,6 +13,7 @@
  *   bare: execs ARGUMENT without an environment. */
 #include "common.h"
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 extern char **environ;
@@ -56,6 +58,13 @@ int main(int count, char **arguments)
     if (!strcmp(mode, "exit"))
         atexit(close_stderr);
     use_memory();
+    if (!strcmp(mode, "limits")) {
+        for (int i = 0; i < 2; i++) {
+            struct rlimit limit;
+            SYS(getrlimit(i ? RLIMIT_DATA : RLIMIT_AS, &limit));
+            printf("%lx %lx\n", (long)limit.rlim_cur, (long)limit.rlim_max);
+        }
+    }
     if (!strcmp(mode, "close")) {
         close(2);
         _exit(0);

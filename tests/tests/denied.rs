@@ -1,7 +1,7 @@
 //! Each system call that the library makes in a program's process, denied by a filter before anything is
 //! mapped: the program is right and ends as it would, managed or with a line.
 
-use elbowroom_tests::{Command, Scratch, Variant, behaviour, program};
+use elbowroom_tests::{Command, Scratch, Variant, behaviour, elbowroom_exe, program};
 use libc::c_long;
 
 /// What a program makes of a call, and of those of the library, from the first mapping on (strace -f -c has
@@ -109,3 +109,33 @@ fn enosys(variant: Variant) {
     deny(variant, libc::ENOSYS);
 }
 behaviour!(enosys: m16, copy);
+
+/// The same, denied to the command as well, by which a filter is seen before the program begins: a program that
+/// is right is managed.
+#[test]
+fn to_the_command() {
+    let scratch = Scratch::new();
+    let file = scratch.file("mapped");
+    elbowroom_tests::Pattern::zeros(&file, FILE_BYTES);
+    let denied = program("denied");
+    let stats = scratch.file("stats");
+    let allowed = "1000000";
+    for (name, call) in CALLS {
+        let _ = std::fs::remove_file(&stats);
+        let mut command = std::process::Command::new("timeout");
+        command.args(["60".as_ref(), denied.as_os_str()]).args([&call.to_string(), "1", "--"]);
+        command.arg(elbowroom_exe()).args(["run", "--memory", "16M", "--stats", &stats, "--"]);
+        command.arg(&denied).args([allowed, "0", &file]);
+        let output = command.output().expect("it can be run");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        // What timeout says of a command that hangs.
+        assert_ne!(output.status.code(), Some(124), "{name}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{name}: {stderr}");
+        if !RIGHT.map(Some).contains(&output.status.code()) {
+            continue;
+        }
+        let stats: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&stats).unwrap_or_default()).unwrap_or_default();
+        assert!(stats["pgfault"].as_u64() > Some(0), "{name} is denied, and nothing is managed: {stderr}");
+    }
+}

@@ -8,24 +8,19 @@ use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program, sk
 fn forked(variant: Variant, part: &str, swap: &str, more: &[&str]) -> Outcome {
     let plain = Command::new(program("forked")).args([part, "64"]).run().success();
     assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
-    let outcome = managed(variant, part, swap, "copy", more);
+    let outcome = whole(run(variant, "forked", part, swap, "copy", more));
     assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
     outcome
 }
 
-/// The same, without the kernel beside it, with `--fork HOW`.
-fn managed(variant: Variant, part: &str, swap: &str, how: &str, more: &[&str]) -> Outcome {
-    whole(run(variant, part, swap, how, more))
-}
-
-/// The same, however it ends.
-fn run(variant: Variant, part: &str, swap: &str, how: &str, more: &[&str]) -> Outcome {
+/// Runs a part of the program `name` with 64 MiB and `--fork HOW`, however it ends.
+fn run(variant: Variant, name: &str, part: &str, swap: &str, how: &str, more: &[&str]) -> Outcome {
     let scratch = Scratch::new();
     let dir = scratch.file("");
     let mut options = vec!["--swap", swap, "--swap-dir", &dir, "--fork", how];
     options.extend(more);
     // Budget, what the library needs, and the program itself.
-    let command = Command::new(program("forked")).args([part, "64", "56"]);
+    let command = Command::new(program(name)).args([part, "64", "56"]);
     command.variant(variant).run_options(&options).run()
 }
 
@@ -116,7 +111,7 @@ behaviour!(children_are_killed: m16);
 /// The parent's memory stays managed and whole, no child is left, and one line says why, of the first fork
 /// that failed.
 fn a_fork_that_cannot_have_a_copy_fails(variant: Variant) {
-    let outcome = managed(variant, "refused", "256M", "fail", &[]);
+    let outcome = whole(run(variant, "fork_refused", "refused", "256M", "fail", &[]));
     let why = "elbowroom: fork fails, since its child cannot have a copy of managed memory: no descriptors";
     assert!(outcome.stderr.starts_with(why) && outcome.stderr.lines().count() == 1, "{}", outcome.report());
     assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
@@ -130,9 +125,9 @@ const SHORT: [&str; 2] = ["--fork-bound", "5"];
 /// processor to say so.
 const NOT_LATE: i32 = 77;
 
-/// Runs a part of the program until its fork is late.
+/// Runs a part of the program `fork_refused` until its fork is late.
 fn late(variant: Variant, part: &str, how: &str) -> Outcome {
-    let mut runs = (0..20).map(|_| run(variant, part, "256M", how, &SHORT));
+    let mut runs = (0..20).map(|_| run(variant, "fork_refused", part, "256M", how, &SHORT));
     whole(runs.find(|outcome| outcome.status.code() != Some(NOT_LATE)).expect("a fork is late"))
 }
 
@@ -159,15 +154,15 @@ fn after_a_fork_that_took_too_long_others_fail() {
     assert!(outcome.stderr.lines().any(|line| line.starts_with(why)), "{}", outcome.report());
 }
 
-/// Runs a part in which forked children have no managed memory, and that is said once, in these words. All is
-/// right as in a plain run.
+/// Runs a part of the program `fork_refused` in which forked children have no managed memory. All is right as
+/// in a plain run, and one line of standard error says the reason, `why`.
 fn by_the_kernel(variant: Variant, part: &str, how: &str, why: &str) {
     by_the_kernel_in(variant, part, how, why, "");
 }
 
 /// The same in a control group, if `group` names one.
 fn by_the_kernel_in(variant: Variant, part: &str, how: &str, why: &str, group: &str) {
-    let command = || Command::new(program("forked")).args([part, "64"]).env("GROUP", group);
+    let command = || Command::new(program("fork_refused")).args([part, "64"]).env("GROUP", group);
     if how != "fail" {
         let plain = command().run().success();
         assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
@@ -187,7 +182,7 @@ fn by_the_kernel_in(variant: Variant, part: &str, how: &str, why: &str, group: &
 /// A child that cannot take the manager over is found out before fork returns: another one has all from the
 /// kernel.
 fn a_child_that_lacks_something(variant: Variant) {
-    by_the_kernel(variant, "denied", "copy", "it can start no threads");
+    by_the_kernel(variant, "denied", "copy", "it is denied something that a manager needs");
 }
 behaviour!(a_child_that_lacks_something: m16, copy, threads);
 
@@ -218,9 +213,9 @@ behaviour!(a_process_that_becomes_another_users: m16);
 
 /// All goes to the kernel before.
 fn children_of_clone(variant: Variant) {
-    let plain = Command::new(program("forked")).args(["cloned", "64"]).run().success();
+    let plain = Command::new(program("cloned")).args(["cloned", "64"]).run().success();
     assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
-    let outcome = run(variant, "cloned", "256M", "copy", &[]).success();
+    let outcome = run(variant, "cloned", "cloned", "256M", "copy", &[]).success();
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
 }
 behaviour!(children_of_clone: m16, m64, copy);

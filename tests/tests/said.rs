@@ -117,10 +117,15 @@ fn there_are_as_many_threads_as_doctor_tries() {
     let doctor = Command::new(elbowroom_exe()).args(["doctor", "--json"]).output().expect("it can be run");
     let found: serde_json::Value = serde_json::from_slice(&doctor.stdout).expect("it is JSON");
     let tried = found["probe"]["start"]["thread_count"].as_u64().expect("it is there");
-    let script = "import glob\nb = bytearray(b'1') * (32 << 20)\n\
+    let scratch = Scratch::new();
+    let file = scratch.file("mapped");
+    elbowroom_tests::Pattern::zeros(&file, 4 << 20);
+    // Those that guard files start with the first file.
+    let script = "import glob, mmap, sys\nb = bytearray(b'1') * (32 << 20)\n\
+                  f = open(sys.argv[1], 'r+')\nm = mmap.mmap(f.fileno(), 0)\n\
                   names = [open(name).read().strip() for name in glob.glob('/proc/self/task/*/comm')]\n\
                   print(sum(n.startswith('elbowroom-') and n != 'elbowroom-svc' for n in names))";
-    let Said { stdout, stderr, .. } = run(&[], &["/usr/bin/python3", "-c", script]);
+    let Said { stdout, stderr, .. } = run(&[], &["/usr/bin/python3", "-c", script, &file]);
     let others: u64 = stdout.trim().parse().unwrap_or_else(|_| panic!("{stdout:?}: {stderr}"));
     assert!((tried - 1..=tried).contains(&(others + SERVICE)), "{others} and {SERVICE} of {tried}: {stderr}");
 }
@@ -228,6 +233,16 @@ fn what_the_environment_lacks_is_said_once() {
         assert_eq!((stdout.as_str(), code), ("used 1\n", Some(0)), "{limit}: {stderr}");
         assert!(lines(&stderr).len() == 1 && lines(&stderr)[0].contains(words), "{limit}: {stderr}");
         assert_eq!(run(&["--quiet", "--fallback", "kernel"], &["sh", "-c", &script]).stderr, "", "{limit}");
+        // Limits that were raised for the manager are as the program has set them.
+        let script = format!("ulimit {limit}; exec {said} limits");
+        let plain = Command::new("sh").args(["-c", &script]).output().expect("it can be run");
+        let ours = run(&["--quiet"], &["sh", "-c", &script]);
+        assert_eq!(
+            (ours.stdout.as_bytes(), ours.code),
+            (&*plain.stdout, Some(0)),
+            "{limit}: {}",
+            ours.stderr
+        );
     }
 }
 

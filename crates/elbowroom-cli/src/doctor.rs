@@ -52,8 +52,9 @@ const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
     memory                 total_bytes, available_bytes, overcommit_mode
     limits                 max_map_count, rlimit_memlock_bytes, rlimit_nofile, rlimit_nofile_hard,
                            rlimit_address_space_bytes, rlimit_data_bytes (null: no limit)
-    start                  what a process needs to be managed: procfs (trial), threads (trial: so many as
-                           thread_count), addresses (trial: the limits leave or can be given room for
+    start                  what a process needs to be managed: procfs (trial), calls (trial: no filter
+                           denies a system call that it needs), threads (trial: there is room for so many
+                           as thread_count), addresses (trial: the limits leave or can be given room for
                            reserved_bytes)
     memory_cgroup          version: 1|2, path, limit_bytes, left_bytes (null: no limit), used_bytes,
                            can_make_child (trial); or null
@@ -400,6 +401,7 @@ fn rows(found: &Probe, sharing: &Sharing, awake: &Trial) -> Vec<(&'static str, S
         ("  can be raised", show_trial(&found.start.addresses)),
         ("/proc", show_trial(&found.start.procfs)),
         ("threads for a manager", show_trial(&found.start.threads)),
+        ("system calls for it", show_trial(&found.start.calls)),
     ];
     match &found.memory_cgroup {
         None => rows.push(("memory cgroup", "none".to_owned())),

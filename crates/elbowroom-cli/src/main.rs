@@ -70,9 +70,14 @@ fn main() -> ExitCode {
 /// Prints help and version as clap does, and errors of usage with our prefix.
 fn usage(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Nothing useful can be done if the help cannot be printed.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        return match error.print().and_then(|()| std::io::stdout().flush()) {
+            // A pager that was left has read what it wanted.
+            Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+                failure::say(&format!("cannot print this: {why}"));
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        };
     }
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();

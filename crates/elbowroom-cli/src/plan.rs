@@ -95,6 +95,13 @@ pub fn start_obstacles(found: &Start, limits: &Limits) -> Vec<(&'static str, Str
         let text = format!("/proc cannot be read ({}): `mount -t proc proc /proc`", why(&found.procfs));
         lacks.push(("/proc", text));
     }
+    if !found.calls.works {
+        let text = format!(
+            "a filter (seccomp) denies a system call that a manager needs ({}): have it allowed",
+            why(&found.calls)
+        );
+        lacks.push(("system calls", text));
+    }
     if !found.threads.works {
         let text = format!(
             "a managed process has {} threads more, and they cannot be started ({}): raise `ulimit -u`, or \
@@ -268,6 +275,7 @@ mod tests {
     fn what_a_start_lacks_is_said() {
         let good = Start {
             procfs: yes(),
+            calls: yes(),
             threads: yes(),
             addresses: yes(),
             thread_count: 14,
@@ -276,13 +284,12 @@ mod tests {
         let limits = Limits { rlimit_nofile_hard: Some(1024), ..Limits::default() };
         assert_eq!(start_obstacles(&good, &limits), []);
         let few = Limits { rlimit_nofile_hard: Some(64), rlimit_data_bytes: Some(1 << 30), ..limits };
-        let bad = Start { procfs: no(2), threads: no(11), addresses: no(1), ..good };
+        let bad = Start { procfs: no(2), calls: no(1), threads: no(11), addresses: no(1), ..good };
         let lacks = start_obstacles(&bad, &few);
         let about: Vec<_> = lacks.iter().map(|(about, _)| *about).collect();
-        assert_eq!(about, ["/proc", "threads", "address space", "open files"]);
-        for ((about, text), said) in
-            lacks.iter().zip(["mount -t proc", "14 threads more", "`ulimit -d`: 1 GiB", "64 open files"])
-        {
+        assert_eq!(about, ["/proc", "system calls", "threads", "address space", "open files"]);
+        let words = ["mount -t proc", "a filter", "14 threads more", "`ulimit -d`: 1 GiB", "64 open files"];
+        for ((about, text), said) in lacks.iter().zip(words) {
             assert!(text.contains(said) && !text.contains('\n'), "{about}: {text}");
         }
     }

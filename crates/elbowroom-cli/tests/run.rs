@@ -376,6 +376,17 @@ fn help_and_version_go_to_standard_output() {
 }
 
 #[test]
+fn help_that_cannot_be_printed_is_a_failure() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for arguments in [&["--help"][..], &["--version"], &["run", "--help"]] {
+        let output = Command::new(ELBOWROOM).args(arguments).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.starts_with("elbowroom: ") && said.contains("No space left"), "{said}");
+    }
+}
+
+#[test]
 fn help_fits_the_terminal() {
     for arguments in [&["--help"][..], &["run", "--help"], &["run", "-h"], &["doctor"]] {
         let output = Command::new(ELBOWROOM).args(arguments).env("COLUMNS", "60").output().unwrap();

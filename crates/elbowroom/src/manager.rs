@@ -11,7 +11,6 @@ use crate::space::{Space, Spaces};
 use crate::stats::{Event, LatencySnapshot, LatencyUse, LockUse, Stats};
 use crate::swap::Cipher;
 use crate::trace::TraceSnapshot;
-use crate::vma::Mm;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
 use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable, probe};
@@ -32,7 +31,28 @@ use std::path::Path;
 /// registered until the process ends; do not touch mappings of a dropped manager.
 pub struct Manager<P: Platform = Host> {
     core: Arc<Spaces<P>>,
-    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    threads: Mutex<Threads>,
+}
+
+/// The threads of a manager.
+#[derive(Default)]
+struct Threads {
+    started: Vec<thread::JoinHandle<()>>,
+    /// How many of the two that keep files its own alone are among them.
+    guards: usize,
+}
+
+impl Threads {
+    fn start<P: Platform>(
+        &mut self,
+        core: &Arc<Spaces<P>>,
+        name: &'static str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        let core = core.clone();
+        self.started.push(thread::spawn(name, move || run_to_the_end(&core, name, Box::new(body)))?);
+        Ok(())
+    }
 }
 
 impl<P: Platform> Manager<P> {
@@ -83,7 +103,7 @@ impl<P: Platform> Manager<P> {
         core.swap.inject(inject);
         let core = Arc::new(Spaces::new(Faults::new(Writeback::new(Reclaim::new(core)))));
         core.prepare_swap();
-        let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Vec::new()) };
+        let manager = Manager { core, threads: locks.mutex(LockClass::Threads, Threads::default()) };
         manager.start_threads(reactors, chores).map_err(StartError::Thread)?;
         Ok(manager)
     }
@@ -93,12 +113,7 @@ impl<P: Platform> Manager<P> {
         reactors: Vec<Box<dyn Reactor>>,
         chores: fn(&Arc<Spaces<P>>),
     ) -> std::io::Result<()> {
-        let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
-            let core = self.core.clone();
-            let thread = thread::spawn(name, move || run_to_the_end(&core, name, body))?;
-            self.threads.lock().push(thread);
-            Ok(())
-        };
+        let start = |name, body: Box<dyn FnOnce() + Send>| self.threads.lock().start(&self.core, name, body);
         for (number, reactor) in reactors.into_iter().enumerate() {
             let core = self.core.clone();
             start("elbowroom-fault", Box::new(move || Handler::new(&core, number, reactor).run()))?;
@@ -150,35 +165,6 @@ impl<P: Platform> Manager<P> {
         }
         // Whoever maps a file expects its bytes as they are now.
         self.core.check_foreign(object);
-    }
-
-    /// The object of the file that descriptor `fd` of thread `tid` of this process is, and what the kernel
-    /// would keep of the descriptor in a mapping: for [`Space::map_through`](crate::Space::map_through). With
-    /// [`Config::alone`] the file is kept ours alone from now on: if another process comes, it goes back to
-    /// the kernel before that process has it open.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn open_through(
-        &self,
-        tid: u32,
-        fd: i32,
-        writable: bool,
-    ) -> Result<(Arc<FileObject>, Arc<Origin>), OpenError> {
-        if self.core.without_files.load(Ordering::SeqCst) > 0 {
-            return Err(OpenError::NotAlone);
-        }
-        let objects = &self.core.objects;
-        let origin = Origin::take(tid, fd, objects.next_serial()).map_err(OpenError::Failed)?;
-        let access = match (&self.core.guards, self.core.config.alone) {
-            (Some(guards), _) => Access::Alone(guards),
-            (None, false) => Access::Anybody,
-            (None, true) => return Err(OpenError::NotAlone),
-        };
-        let (object, given_up) = objects.open_origin(&origin, writable, access)?;
-        self.entered(&object, given_up);
-        let origin = object.known_origin(origin);
-        Ok((object, origin))
     }
 
     /// The object of an open file.
@@ -344,6 +330,23 @@ fn run_to_the_end<P: Platform>(core: &Arc<Spaces<P>>, name: &str, body: Box<dyn 
     }
 }
 
+/// Gives each file to the kernel that somebody else comes for, until the guards are stopped.
+fn give_files(core: &Arc<Spaces<Host>>, comers: &Guards) {
+    let Some(mm) = core.spaces.of(0) else { return };
+    let space = Space { core: core.clone(), mm, base: 0 };
+    while let Some(comer) = comers.next() {
+        let _working = core.quiet.work();
+        core.counters.add(Event::ContestedFiles, 1);
+        if space.give_file(comer.id).is_err() {
+            core.counters.add(Event::NotGivenFiles, 1);
+            // What could not be given in time is written back at least. Nobody waits for us for ever.
+            if let Some(object) = core.objects.find(comer.id) {
+                let _ = core.before_read(&object, 0..u64::MAX);
+            }
+        }
+    }
+}
+
 /// What a thread that has time does once a second where pointers are real.
 fn host_chores(core: &Arc<Spaces<Host>>) {
     if let Some(mm) = core.spaces.of(0) {
@@ -361,11 +364,39 @@ impl Manager<Host> {
     pub fn start(config: Config) -> Result<(Self, Space<Host>), StartError> {
         let manager = Self::start_with(config, host_chores)?;
         let mm = manager.core.spaces.add(0, &manager.core.locks);
-        let space = Space { core: manager.core.clone(), mm: mm.clone(), base: 0 };
-        if let Some(guards) = manager.core.guards.clone() {
-            manager.start_guards(&guards, mm).map_err(StartError::Thread)?;
-        }
+        let space = Space { core: manager.core.clone(), mm, base: 0 };
         Ok((manager, space))
+    }
+
+    /// The object of the file that descriptor `fd` of thread `tid` of this process is, and what the kernel
+    /// would keep of the descriptor in a mapping: for [`Space::map_through`](crate::Space::map_through). With
+    /// [`Config::alone`] the file is kept ours alone from now on: if another process comes, it goes back to
+    /// the kernel before that process has it open.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_through(
+        &self,
+        tid: u32,
+        fd: i32,
+        writable: bool,
+    ) -> Result<(Arc<FileObject>, Arc<Origin>), OpenError> {
+        if self.core.without_files.load(Ordering::SeqCst) > 0 {
+            return Err(OpenError::NotAlone);
+        }
+        let objects = &self.core.objects;
+        let origin = Origin::take(tid, fd, objects.next_serial()).map_err(OpenError::Failed)?;
+        let started = self.start_guards();
+        started.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        let access = match (&self.core.guards, self.core.config.alone) {
+            (Some(guards), _) => Access::Alone(guards),
+            (None, false) => Access::Anybody,
+            (None, true) => return Err(OpenError::NotAlone),
+        };
+        let (object, given_up) = objects.open_origin(&origin, writable, access)?;
+        self.entered(&object, given_up);
+        let origin = object.known_origin(origin);
+        Ok((object, origin))
     }
 
     /// In the child of a fork: starts all threads again, but for the guards'.
@@ -376,34 +407,31 @@ impl Manager<Host> {
         self.start_threads(reactors, host_chores)
     }
 
-    /// Starts the threads that notice who else wants a managed file, and give it back.
-    fn start_guards(&self, guards: &Arc<Guards>, mm: Arc<Mm>) -> std::io::Result<()> {
-        let start = |name: &'static str, body: Box<dyn FnOnce() + Send>| {
-            let core = self.core.clone();
-            let thread = thread::spawn(name, move || run_to_the_end(&core, name, body))?;
-            self.threads.lock().push(thread);
-            Ok::<_, std::io::Error>(())
-        };
-        let listens = guards.clone();
-        start("elbowroom-guard", Box::new(move || listens.listen()))?;
-        let (comers, core) = (guards.clone(), self.core.clone());
-        let give = move || {
-            let space = Space { core, mm, base: 0 };
-            while let Some(comer) = comers.next() {
-                let _working = space.core.quiet.work();
-                space.core.counters.add(Event::ContestedFiles, 1);
-                if space.give_file(comer.id).is_err() {
-                    space.core.counters.add(Event::NotGivenFiles, 1);
-                    // What could not be given in time is written back at least. Nobody waits for us for ever.
-                    if let Some(object) = space.core.objects.find(comer.id) {
-                        let _ = space.core.before_read(&object, 0..u64::MAX);
-                    }
-                }
-            }
-        };
-        start("elbowroom-give", Box::new(give))?;
+    /// Starts the two threads that notice who else wants a managed file, and give it back, unless they run, or
+    /// no file needs them. `false`: no file is managed now, so they were not started.
+    /// [`Manager::open_through`] does it; a thread that should not start others has it done before.
+    ///
+    /// # Errors
+    /// The system has no room for another thread.
+    pub fn start_guards(&self) -> std::io::Result<bool> {
+        let Some(guards) = &self.core.guards else { return Ok(true) };
+        if self.core.without_files.load(Ordering::SeqCst) > 0 {
+            return Ok(false);
+        }
+        let mut threads = self.threads.lock();
+        if threads.guards == 0 {
+            let (comers, core) = (guards.clone(), self.core.clone());
+            threads.start(&self.core, "elbowroom-give", move || give_files(&core, &comers))?;
+            threads.guards = 1;
+        }
+        if threads.guards == 1 {
+            let listens = guards.clone();
+            threads.start(&self.core, "elbowroom-guard", move || listens.listen())?;
+            threads.guards = 2;
+        }
+        drop(threads);
         guards.wait_for_listener();
-        Ok(())
+        Ok(true)
     }
 
     /// Which addresses are managed. Any thread.
@@ -451,7 +479,7 @@ impl<P: Platform> Drop for Manager<P> {
             guards.stop();
         }
         self.core.wake_threads();
-        for thread in self.threads.lock().drain(..) {
+        for thread in std::mem::take(&mut *self.threads.lock()).started {
             let _ = thread.join();
         }
     }

@@ -43,6 +43,7 @@ fn perfect() -> Probe {
     found.limits.rlimit_nofile_hard = None;
     found.start = Start {
         procfs: works(),
+        calls: works(),
         threads: works(),
         addresses: works(),
         thread_count: 14,
@@ -99,7 +100,7 @@ fn nothing_missing_no_advice() {
 #[test]
 fn everything_missing_has_one_line() {
     type Change = (&'static str, bool, fn(&mut Probe));
-    let changes: [Change; 12] = [
+    let changes: [Change; 13] = [
         ("userfaultfd", true, |found| {
             (found.userfaultfd.device, found.userfaultfd.syscall) = (refused(), refused());
         }),
@@ -110,6 +111,7 @@ fn everything_missing_has_one_line() {
         ("open files", false, |found| found.limits.rlimit_nofile_hard = Some(256)),
         ("address space", true, |found| found.start.addresses = refused()),
         ("threads", true, |found| found.start.threads = refused()),
+        ("system calls", true, |found| found.start.calls = refused()),
         ("/proc", true, |found| found.start.procfs = refused()),
         ("memory limit", false, |found| {
             let Some(group) = &mut found.memory_cgroup else { return };

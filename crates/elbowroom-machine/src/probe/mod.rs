@@ -12,10 +12,13 @@
 //!
 //! Synchronization: none; any thread may probe at any time, several at once too.
 
+mod calls;
 mod process;
 mod system;
+mod tasks;
 mod userfaults;
 
+pub use calls::denied_call;
 pub use process::{InternalSignal, MAX_HANDLERS, OWN_BYTES, RESERVED_BYTES, WINDOW_BYTES, handlers, start};
 pub use system::{huge_pages, io_uring, limits, memory, memory_cgroup, security};
 pub use userfaults::userfaultfd;
@@ -65,6 +68,16 @@ pub struct Trial {
 }
 
 impl Trial {
+    fn passed() -> Trial {
+        Trial { works: true, error: None, errno: None }
+    }
+
+    /// Failed at something that has a name.
+    fn failed(what: &str, errno: Errno) -> Trial {
+        let error = std::io::Error::from(errno);
+        Trial { works: false, error: Some(format!("{what}: {error}")), errno: Some(errno.raw_os_error()) }
+    }
+
     fn of<T>(result: &Result<T, Errno>) -> Trial {
         let errno = result.as_ref().err().map(|error| error.raw_os_error());
         let error = errno.map(|errno| std::io::Error::from_raw_os_error(errno).to_string());
@@ -154,7 +167,9 @@ pub struct Limits {
 pub struct Start {
     /// /proc is mounted.
     pub procfs: Trial,
-    /// So many threads as `thread_count` were there at once.
+    /// No filter denies a system call that every manager needs; the error names the first.
+    pub calls: Trial,
+    /// There is room for so many threads as `thread_count`: no limit is near, or so many were there at once.
     pub threads: Trial,
     /// How many threads a process needs in addition to the program's.
     pub thread_count: usize,

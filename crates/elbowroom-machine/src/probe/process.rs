@@ -1,14 +1,15 @@
 //! What a process that starts a manager needs besides userfaultfd: /proc, threads, addresses.
 
-use std::ffi::c_long;
 use std::ptr;
 
 use elbowroom_sync::{Arc, thread};
+use libc::{SYS_rt_sigaction, c_long, syscall};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Start, Trial};
+use super::calls::denied_call;
+use super::{Start, Trial, tasks};
 
 /// The addresses that a managed process reserves beside its arena, in bytes: one window, and what the
 /// library's own threads take. The kernel counts them against RLIMIT_AS and RLIMIT_DATA.
@@ -42,11 +43,18 @@ pub fn start(asked: usize, memory_bytes: u64) -> Start {
     let reserved_bytes = RESERVED_BYTES.saturating_add(memory_bytes);
     Start {
         procfs: Trial::of(&rustix::fs::access("/proc/self/maps", rustix::fs::Access::READ_OK)),
-        threads: Trial::of(&start_threads(threads)),
+        calls: denied_call().map_or_else(Trial::passed, |(call, error)| Trial::failed(call, error)),
+        threads: Trial::of(&room_for_threads(threads)),
         thread_count: threads,
         addresses: Trial::of(&reserve(reserved_bytes)),
         reserved_bytes,
     }
+}
+
+/// Whether there is room for so many threads. They are started only if a limit may be in the way: for
+/// `elbowroom run true` that would be half of the time.
+fn room_for_threads(count: usize) -> Result<(), Errno> {
+    if tasks::leave_room(count as u64) { Ok(()) } else { start_threads(count) }
 }
 
 /// Starts so many threads that are there at the same time, and has them end.
@@ -99,7 +107,7 @@ impl InternalSignal {
         // SAFETY: no action is set; the kernel writes at most the 32 bytes of its structure to `there`.
         let result = unsafe {
             let (set, bytes) = (ptr::null::<KernelAction>(), size_of::<u64>());
-            syscall(RT_SIGACTION, Self::NUMBER, set, &raw mut there, bytes)
+            syscall(SYS_rt_sigaction, Self::NUMBER, set, &raw mut there, bytes)
         };
         Self((result == 0).then_some(there))
     }
@@ -114,20 +122,9 @@ impl InternalSignal {
         unsafe {
             let (old, bytes) = (ptr::null_mut::<KernelAction>(), size_of::<u64>());
             // It can fail only as looking can, which did not.
-            let _ = syscall(RT_SIGACTION, Self::NUMBER, &raw const there, old, bytes);
+            let _ = syscall(SYS_rt_sigaction, Self::NUMBER, &raw const there, old, bytes);
         }
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-const RT_SIGACTION: c_long = 13;
-/// The number of the machines that came later.
-#[cfg(not(target_arch = "x86_64"))]
-const RT_SIGACTION: c_long = 134;
-
-unsafe extern "C" {
-    /// libc's way to a system call that its own function refuses to make.
-    fn syscall(number: c_long, ...) -> c_long;
 }
 
 /// Whether the limits of address space and of data leave room for so many bytes more, or can be raised to.

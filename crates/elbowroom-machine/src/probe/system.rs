@@ -1,26 +1,16 @@
 //! Everything else: rings, huge pages, limits, the memory group, rights.
 
-use std::ffi::c_long;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use libc::{SYS_io_uring_setup, c_long, syscall};
 use rustix::fd::{FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::{HugePages, IoUring, Limits, Memory, MemoryCgroup, Security, Trial};
-
-unsafe extern "C" {
-    /// libc's way to a system call that has no function of its own. rustix has one for rings, but behind a
-    /// feature that would bring all of io_uring's types into this crate for a single call.
-    fn syscall(number: c_long, ...) -> c_long;
-}
-
-/// `io_uring_setup`: since Linux 5.1, when new system calls had begun to get the same number on every
-/// machine.
-const IO_URING_SETUP: c_long = 425;
 
 /// `struct io_uring_params`, as far as it matters here: the ring's offsets at its end are not looked at.
 #[repr(C)]
@@ -42,7 +32,7 @@ fn make_ring() -> Result<(OwnedFd, u32), Errno> {
     let mut params = RingParams::default();
     // SAFETY: io_uring_setup takes a number and a pointer to 120 bytes, which `params` is (a test checks it).
     // No flag is set, so the kernel takes no other address or descriptor from it.
-    let result = unsafe { syscall(IO_URING_SETUP, 4 as c_long, &raw mut params) };
+    let result = unsafe { syscall(SYS_io_uring_setup, 4 as c_long, &raw mut params) };
     match RawFd::try_from(result) {
         // SAFETY: A successful call returns a new descriptor (close-on-exec) that nobody else owns.
         Ok(fd) if fd >= 0 => Ok((unsafe { OwnedFd::from_raw_fd(fd) }, params.features)),
@@ -114,7 +104,7 @@ pub fn security() -> Security {
 pub fn memory_cgroup() -> Option<MemoryCgroup> {
     let groups = read_text("/proc/self/cgroup")?;
     let mounts = read_text("/proc/self/mountinfo")?;
-    let (version, path, top) = locate_memory_cgroup(&groups, &mounts)?;
+    let (version, path, top) = locate_cgroup(&groups, &mounts, "memory")?;
     let (limit_file, used_file) = match version {
         1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         _ => ("memory.max", "memory.current"),
@@ -158,15 +148,15 @@ fn left(limit: u64, used: u64, stat: &str) -> u64 {
 /// Version 1 says "no limit" with a number near 2^63; a limit of an exbibyte is none either.
 const UNLIMITED_BYTES: u64 = 1 << 60;
 
-/// From the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`: version, directory of the group, and of
-/// the top of what is mounted.
-fn locate_memory_cgroup(groups: &str, mounts: &str) -> Option<(u8, PathBuf, PathBuf)> {
+/// From the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`: version, directory of the group that has
+/// the controller, and of the top of what is mounted.
+pub(super) fn locate_cgroup(groups: &str, mounts: &str, controller: &str) -> Option<(u8, PathBuf, PathBuf)> {
     let mut unified = None;
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
         let (id, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        if controllers.split(',').any(|name| name == "memory") {
-            return locate_mount(mounts, "cgroup", Some("memory"), path).map(|(at, top)| (1, at, top));
+        if controllers.split(',').any(|name| name == controller) {
+            return locate_mount(mounts, "cgroup", Some(controller), path).map(|(at, top)| (1, at, top));
         }
         if id == "0" {
             unified = Some(path);
@@ -240,17 +230,17 @@ mod tests {
         let mounts = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
                       29 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                       35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:4 - cgroup cgroup rw,memory\n";
-        let found = locate_memory_cgroup("4:memory:/a/b\n1:cpu:/\n0::/\n", mounts).unwrap();
+        let found = locate_cgroup("4:memory:/a/b\n1:cpu:/\n0::/\n", mounts, "memory").unwrap();
         assert_eq!(found, (1, "/sys/fs/cgroup/memory/a/b".into(), "/sys/fs/cgroup/memory".into()));
     }
 
     #[test]
     fn finds_the_group_of_version_2_below_a_container_root() {
         let mounts = "41 31 0:38 /docker/x /sys/fs/cgroup ro - cgroup2 cgroup rw,nsdelegate\n";
-        let found = locate_memory_cgroup("0::/docker/x/inner\n", mounts).unwrap();
+        let found = locate_cgroup("0::/docker/x/inner\n", mounts, "memory").unwrap();
         assert_eq!(found, (2, "/sys/fs/cgroup/inner".into(), "/sys/fs/cgroup".into()));
-        assert_eq!(locate_memory_cgroup("0::/docker/x\n", mounts).unwrap().1, Path::new("/sys/fs/cgroup"));
-        assert!(locate_memory_cgroup("0::/../other\n", mounts).is_none());
-        assert!(locate_memory_cgroup("", mounts).is_none());
+        assert_eq!(locate_cgroup("0::/docker/x\n", mounts, "memory").unwrap().1, Path::new("/sys/fs/cgroup"));
+        assert!(locate_cgroup("0::/../other\n", mounts, "memory").is_none());
+        assert!(locate_cgroup("", mounts, "memory").is_none());
     }
 }

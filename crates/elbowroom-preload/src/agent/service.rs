@@ -17,7 +17,6 @@ use super::rest::{self, Copying};
 use super::serve;
 use super::stderr as own_stderr;
 use crate::base::config::{self, Idle, Io, Mmu, Options, Sharing};
-use crate::base::denied;
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
@@ -28,6 +27,7 @@ use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
 use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Origin, Space};
+use elbowroom_machine::probe::denied_call;
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd};
@@ -80,8 +80,7 @@ fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl 
     let blocked = SignalsBlocked::new(Except::LibcInternal);
     state::set_service_thread(true);
     prepare();
-    if let Some((call, error)) = denied::find() {
-        let error = std::io::Error::from_raw_os_error(error);
+    if let Some((call, error)) = denied_call() {
         fail(process, format!("the system call {call} is denied by a filter: {error}"));
     } else if let Err(error) =
         spawn("elbowroom-watch", move || watch(process)).and_then(|()| spawn("elbowroom-svc", first))
@@ -170,6 +169,7 @@ fn serve_with(process: &'static Process, manager: &'static Manager, space: Space
         queues: Default::default(),
         wanted: Default::default(),
         house_bell: AtomicU32::new(0),
+        guards: AtomicU32::new(NOT_WANTED),
     });
     let house = pool.clone();
     let spawned = pool
@@ -326,9 +326,16 @@ struct Pool {
     queues: [Mutex<VecDeque<Taken>>; 2],
     /// Workers that are to be started, by [`LaneKind`].
     wanted: [AtomicU32; 2],
-    /// A futex, changed when `wanted` was.
+    /// A futex, changed when `wanted` or `guards` was.
     house_bell: AtomicU32,
+    /// Whether the threads that guard files are to be started: a futex.
+    guards: AtomicU32,
 }
+
+/// [`Pool::guards`].
+const NOT_WANTED: u32 = 0;
+const WANTED: u32 = 1;
+const RUNNING: u32 = 2;
 
 /// A request that was taken off its lane.
 struct Taken(*mut Request);
@@ -342,8 +349,35 @@ impl Pool {
     fn want_worker(&self, kind: LaneKind) {
         if self.process.lanes[kind as usize].workers.load(Ordering::Acquire) < MAX_WORKERS[kind as usize] {
             self.wanted[kind as usize].store(1, Ordering::Release);
-            self.house_bell.fetch_add(1, Ordering::AcqRel);
-            sys::futex_wake(self.house_bell.as_ptr(), 1);
+            self.ring_house();
+        }
+    }
+
+    fn ring_house(&self) {
+        self.house_bell.fetch_add(1, Ordering::AcqRel);
+        sys::futex_wake(self.house_bell.as_ptr(), 1);
+    }
+
+    /// Has the house thread start the threads that guard files, and waits until it has tried to.
+    fn have_guards(&self) {
+        if self.guards.load(Ordering::Acquire) == RUNNING {
+            return;
+        }
+        let (new, there) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.guards.compare_exchange(NOT_WANTED, WANTED, new, there).is_ok() {
+            self.ring_house();
+        }
+        while self.guards.load(Ordering::Acquire) == WANTED {
+            sys::futex_wait(&self.guards, WANTED, None);
+        }
+    }
+
+    fn start_wanted_guards(&self) {
+        if self.guards.load(Ordering::Acquire) == WANTED {
+            // If they cannot be started now, the next file tries again.
+            let run = self.manager.start_guards().unwrap_or(false);
+            self.guards.store(if run { RUNNING } else { NOT_WANTED }, Ordering::Release);
+            sys::futex_wake(self.guards.as_ptr(), i32::MAX);
         }
     }
 
@@ -385,6 +419,9 @@ impl Pool {
             }
             // SAFETY: taken off the lane by this thread.
             let asked = unsafe { &mut *request };
+            if matches!(asked.op, Op::Map { .. }) {
+                self.have_guards();
+            }
             let forks = matches!(asked.op, Op::ForkBegins);
             let working = (!forks).then(|| self.manager.work());
             serve::serve(self.process, self.manager, &self.space, asked);
@@ -424,13 +461,14 @@ fn watch(process: &'static Process) {
     unsafe { libc::exit(0) }
 }
 
-/// Starts workers, and looks each second whether the program has ended.
+/// Starts threads, and looks each second whether the program has ended.
 fn keep_house(pool: &Arc<Pool>) {
     let (process, pid) = (pool.process, sys::getpid());
     let mut looked = Instant::now();
     loop {
         let bell = pool.house_bell.load(Ordering::Acquire);
         pool.spawn_wanted();
+        pool.start_wanted_guards();
         let rest = WATCH_INTERVAL.saturating_sub(looked.elapsed());
         if !rest.is_zero() {
             sys::futex_wait(&pool.house_bell, bell, Some(rest.as_millis() as u32 + 1));

@@ -2,7 +2,9 @@
 //! them, and what of them only the manager can read.
 
 use elbowroom::Ablation;
-pub use elbowroom_options::{C_VARIABLE, Core, Fallback, Fork, Idle, Io, Mmu, Options, Sharing, VARIABLE};
+pub use elbowroom_options::{
+    C_VARIABLE, Core, Fallback, Fork, Heap, Idle, Io, Mmu, Options, Sharing, VARIABLE,
+};
 use std::ffi::OsStr;
 
 /// Reads the variable's text.

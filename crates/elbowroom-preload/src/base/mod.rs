@@ -5,7 +5,6 @@
 pub mod allocator;
 pub mod changes;
 pub mod config;
-pub mod denied;
 pub mod executable;
 pub mod ids;
 pub mod lane;

@@ -3,6 +3,7 @@
 
 pub mod contention;
 
+use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
 use crate::base::{sys, tree};
@@ -122,6 +123,8 @@ pub struct Left<'a> {
     pub user_of_file: Option<&'a str>,
     /// Without the right, no file can be watched for other processes.
     pub may_watch: bool,
+    /// Small blocks of the heap are all that could have been managed, and `--heap` leaves them out.
+    pub small_blocks: bool,
 }
 
 impl Display for Left<'_> {
@@ -140,7 +143,11 @@ impl Display for Left<'_> {
                 self.explain_other_users(f)?;
             }
         }
-        if title.is_empty() { Ok(()) } else { line(f, title, format_args!("nothing")) }
+        if title.is_empty() {
+            return Ok(());
+        }
+        let small = "small blocks of the heap (--heap all manages them)";
+        line(f, title, format_args!("{}", if self.small_blocks { small } else { "nothing" }))
     }
 }
 
@@ -250,6 +257,7 @@ pub fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report
             user_of_file: unsafe { process.user_of_file.load(Ordering::Acquire).as_ref() }
                 .map(String::as_str),
             may_watch: sys::has_capability(CAP_SYS_ADMIN),
+            small_blocks: !managed && state::options().is_some_and(|options| options.heap == Heap::Large),
         },
         pid: sys::getpid(),
         program: program_name(),
@@ -277,7 +285,7 @@ mod tests {
     use super::*;
 
     fn of(counts: &Counts) -> Left<'_> {
-        Left { counts, user_of_file: None, may_watch: true }
+        Left { counts, user_of_file: None, may_watch: true, small_blocks: false }
     }
 
     #[test]
@@ -286,6 +294,16 @@ mod tests {
         assert_eq!(bytes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "240.0 MiB", "1.0 GiB", "5.0 TiB"]);
         let times = [999, 1_000, 2_340_000, 9_500_000_000].map(|n| Nanos(n).to_string());
         assert_eq!(times, ["999 ns", "1.0 us", "2.3 ms", "9.5 s"]);
+    }
+
+    #[test]
+    fn what_could_have_been_managed_is_named() {
+        let left = Counts::new();
+        assert_eq!(of(&left).to_string(), "  left to kernel  nothing\n");
+        let text = Left { small_blocks: true, ..of(&left) }.to_string();
+        assert!(text.contains("small blocks") && text.contains("--heap all"), "{text}");
+        left.count(Reason::TooSmall, 4096);
+        assert!(!Left { small_blocks: true, ..of(&left) }.to_string().contains("small blocks"));
     }
 
     #[test]
@@ -349,7 +367,7 @@ mod tests {
         counts.count(Reason::NotAlone, 3 << 20);
         counts.count(Reason::NotAlone, 1 << 20);
         counts.count(Reason::Stdio, 0);
-        let text = |user_of_file, may_watch| Left { counts: &counts, user_of_file, may_watch }.to_string();
+        let text = |user_of_file, may_watch| Left { user_of_file, may_watch, ..of(&counts) }.to_string();
         let named = text(Some("sleep (pid 7)"), true);
         assert!(named.starts_with("  left to kernel  4.0 MiB in 2 calls: another process"), "{named}");
         assert!(named.contains("  open in sleep (pid 7)\n") && named.contains("--sharing trust"), "{named}");

@@ -1,0 +1,60 @@
+//! Whether the limits on tasks leave room for more threads, as far as that can be told without starting any.
+
+use rustix::process::{Resource, getrlimit};
+
+use super::system::{locate_cgroup, read_number, read_text};
+
+/// Whether no limit can be in the way of `count` threads more: RLIMIT_NPROC, the groups of the pids
+/// controller, and the limits of addresses, which their stacks take. False if one is near, or is not known.
+pub(super) fn leave_room(count: u64) -> bool {
+    let stacks_are_free =
+        [Resource::As, Resource::Data].into_iter().all(|of| getrlimit(of).current.is_none());
+    // RLIMIT_NPROC counts the tasks of one user, and there are no more of these than there are tasks.
+    let of_user = getrlimit(Resource::Nproc).current;
+    let users_have_room = || of_user.is_none_or(|limit| tasks().is_some_and(|tasks| tasks + count <= limit));
+    stacks_are_free && users_have_room() && groups_have_room(count)
+}
+
+/// How many tasks the machine has. (Some containers have a /proc/loadavg that counts only their own, as many
+/// of a user as there can be in it.)
+fn tasks() -> Option<u64> {
+    tasks_in(&read_text("/proc/loadavg")?)
+}
+
+/// From a text as in `0.41 1.41 2.27 1/133 2570`: the number after the slash.
+fn tasks_in(text: &str) -> Option<u64> {
+    text.split(' ').nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// Whether the group of this process, and each above it that can be seen, has room for so many tasks more.
+fn groups_have_room(count: u64) -> bool {
+    let (Some(groups), Some(mounts)) = (read_text("/proc/self/cgroup"), read_text("/proc/self/mountinfo"))
+    else {
+        return false;
+    };
+    let Some((_, path, top)) = locate_cgroup(&groups, &mounts, "pids") else { return false };
+    path.ancestors().take_while(|directory| directory.starts_with(&top)).all(|directory| {
+        // The root has no pids.max, and neither has a group without the controller. `max` is no number.
+        let Some(limit) = read_number(directory.join("pids.max")) else { return true };
+        read_number(directory.join("pids.current")).is_some_and(|used| used + count <= limit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_counted() {
+        assert_eq!(tasks_in("0.41 1.41 2.27 1/133 2570\n"), Some(133));
+        assert_eq!((tasks_in("0.41 1.41 2.27"), tasks_in("")), (None, None));
+        assert!(tasks().unwrap() > 0);
+    }
+
+    #[test]
+    fn room_ends_somewhere() {
+        // No machine has that many tasks, but for who has no limit at all.
+        let unlimited = getrlimit(Resource::Nproc).current.is_none();
+        assert!(unlimited || !leave_room(u64::MAX / 2));
+    }
+}
