@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use elbowroom::{Config, DefaultSwap};
 use elbowroom_machine::ShallowIdle;
-use elbowroom_machine::probe::{Probe, Trial, probe, start};
+use elbowroom_machine::probe::{Groups, Probe, Trial, probe, start};
 use elbowroom_options::size::Shown;
 use elbowroom_options::{Io, Mmu};
 use elbowroom_store::{Errno, LEAST_DESCRIPTORS, Trials};
@@ -161,7 +161,7 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
     let (sharing, awake) = (Sharing::tried(), awake());
     let memory = default_memory_bytes(&found);
     // As `run` tries it: with the addresses of the budget.
-    found.start = start(0, memory);
+    found.start = start(0, memory, Groups::read().as_ref());
     let swap = Swap::of(memory);
     let advice = advise(&found, &sharing, &awake, &swap);
     let can_run = !advice.iter().any(|advice| advice.required);

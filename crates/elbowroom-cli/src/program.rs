@@ -136,18 +136,40 @@ fn examine(path: &Path) -> Found {
     }
 }
 
-/// Whether the loader will preload a library for `target` into the program at `path`; scripts are followed.
-///
-/// # Errors
-/// What stands in the way. A program that may be executed but not read is given the benefit of the doubt.
-pub fn check(path: &Path, target: Target) -> Result<(), Obstacle> {
-    binary(path)?.map_or(Ok(()), |(path, file)| check_elf(&path, file, target))
+/// What the kernel will execute for a program, as far as it could be read: one that may be executed but not
+/// read is given the benefit of the doubt.
+pub struct Binary(Option<Headers>);
+
+struct Headers {
+    path: PathBuf,
+    metadata: Metadata,
+    elf: Elf,
 }
 
-/// The sanitizer whose runtime is among the libraries of the program at `path`; scripts are followed.
-pub fn sanitizer(path: &Path) -> Option<Sanitizer> {
-    let (_, file) = binary(path).ok()??;
-    read_elf(file).ok()?.sanitizer
+impl Binary {
+    /// That of the program at `path`; scripts are followed.
+    ///
+    /// # Errors
+    /// It cannot be executed.
+    pub fn of(path: &Path) -> Result<Self, Obstacle> {
+        let Some((path, file)) = binary(path)? else { return Ok(Self(None)) };
+        let metadata = file.metadata().map_err(|error| broken(&path, &error.to_string()))?;
+        let elf = read_elf(file).map_err(|why| broken(&path, &format!("not a usable ELF file: {why}")))?;
+        Ok(Self(Some(Headers { path, metadata, elf })))
+    }
+
+    /// The sanitizer whose runtime is among its libraries.
+    pub fn sanitizer(&self) -> Option<Sanitizer> {
+        self.0.as_ref()?.elf.sanitizer
+    }
+
+    /// Whether the loader will preload a library for `target` into it.
+    ///
+    /// # Errors
+    /// What stands in the way.
+    pub fn check(&self, target: Target) -> Result<(), Obstacle> {
+        self.0.as_ref().map_or(Ok(()), |found| check_elf(&found.path, &found.metadata, &found.elf, target))
+    }
 }
 
 /// The ELF file that the kernel will execute for the program at `path`. `None`: it is none, or may not be
@@ -196,7 +218,7 @@ enum Kind {
 fn kind(file: &mut File) -> std::io::Result<Kind> {
     // As much as the kernel looks at.
     const HEAD_BYTES: u64 = 256;
-    let mut head = Vec::new();
+    let mut head = Vec::with_capacity(HEAD_BYTES as usize);
     file.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
     if head.starts_with(&elf::ELFMAG) {
         return Ok(Kind::Elf);
@@ -212,10 +234,8 @@ fn kind(file: &mut File) -> std::io::Result<Kind> {
     Ok(if head.contains(&0) { Kind::Unknown } else { shell() })
 }
 
-fn check_elf(path: &Path, file: File, target: Target) -> Result<(), Obstacle> {
+fn check_elf(path: &Path, metadata: &Metadata, found: &Elf, target: Target) -> Result<(), Obstacle> {
     let shown = path.display();
-    let metadata = file.metadata().map_err(|error| broken(path, &error.to_string()))?;
-    let found = read_elf(file).map_err(|why| broken(path, &format!("not a usable ELF file: {why}")))?;
     let refuse = |why: String| Err(Obstacle::Unmanageable(why));
     if found.target != target {
         let is_for = found.target;
@@ -243,7 +263,7 @@ fn check_elf(path: &Path, file: File, target: Target) -> Result<(), Obstacle> {
              CGO_ENABLED=1 and a package that uses C (net, os/user, runtime/cgo)"
         ));
     }
-    match gains_rights(path, &metadata) {
+    match gains_rights(path, metadata) {
         Some(how) => refuse(format!(
             "{shown} {how}, and the loader preloads nothing into programs that gain rights; run it as the \
              user whose rights it needs"

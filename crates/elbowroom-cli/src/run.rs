@@ -8,12 +8,11 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
 use elbowroom::{Ablation, Config};
-use elbowroom_machine::probe;
+use elbowroom_machine::probe::{self, Groups};
 use elbowroom_options::size::Shown;
 use elbowroom_options::{Fallback, Options, VARIABLE, table};
 use elbowroom_store::Inject;
@@ -22,7 +21,7 @@ use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
 use crate::options::{self, Given};
 use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
-use crate::program::{self, Obstacle};
+use crate::program::{self, Binary, Obstacle};
 use crate::swap;
 
 /// Run a program with its memory managed under a budget
@@ -74,7 +73,8 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     let given = &args.given;
     let mut options = given.options.clone();
     check(&mut options)?;
-    options.memory_bytes = budget(given);
+    let groups = Groups::read();
+    options.memory_bytes = budget(given, groups.as_ref());
     let asked = swap::Asked::of(given);
     asked.check(options.memory_bytes)?;
     // clap has seen to it that there is a program.
@@ -84,7 +84,8 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
 
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    if let Some(sanitizer) = program::sanitizer(&program) {
+    let binary = Binary::of(&program);
+    if let Some(sanitizer) = binary.as_ref().ok().and_then(Binary::sanitizer) {
         if options.fallback == Fallback::None {
             let (program, name) = (program.display(), sanitizer.name);
             say(&format!(
@@ -95,7 +96,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
         unmanaged(&mut command);
         return Err(execute(command, name));
     }
-    match prepare(&mut options, &asked, &program)? {
+    match prepare(&mut options, &asked, binary, groups.as_ref())? {
         Ok(libraries) => {
             command.env(VARIABLE, options.encode());
             let ours: Vec<_> = libraries.iter().map(|library| library.path.as_path()).collect();
@@ -118,7 +119,8 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
 fn prepare(
     options: &mut Options,
     asked: &swap::Asked<'_>,
-    program: &Path,
+    binary: Result<Binary, Obstacle>,
+    groups: Option<&Groups>,
 ) -> Result<Result<Vec<Library>, Failure>, Failure> {
     // Valgrind has no userfaultfd to try, and an auxiliary vector that ends a program that reads it.
     if env::var_os(LOADER_VARIABLE).is_some_and(|libraries| preload::has_valgrind(&libraries)) {
@@ -128,7 +130,7 @@ fn prepare(
     }
     // First of the rest, since without it no library is found either.
     let signal = probe::InternalSignal::look();
-    let needs = probe::start(options.handlers, options.memory_bytes);
+    let needs = probe::start(options.handlers, options.memory_bytes, groups);
     signal.put_back();
     if let Some((about, why)) = plan::start_obstacles(&needs, &probe::limits()).into_iter().next() {
         return Ok(Err(Failure::new(CANNOT_WORK, format!("{about}: {why}"))));
@@ -143,7 +145,7 @@ fn prepare(
         Ok(found) => found,
         Err(failure) => return Ok(Err(failure)),
     };
-    if let Some(failure) = obstacle(options, program, &library)? {
+    if let Some(failure) = obstacle(options, binary, &library)? {
         return Ok(Err(failure));
     }
     let mut swap = match asked.decide(options.memory_bytes) {
@@ -187,8 +189,12 @@ fn check(options: &mut Options) -> Result<(), Failure> {
 }
 
 /// Why the program's memory cannot be managed, if so.
-fn obstacle(options: &Options, program: &Path, library: &Library) -> Result<Option<Failure>, Failure> {
-    match program::check(program, library.target) {
+fn obstacle(
+    options: &Options,
+    binary: Result<Binary, Obstacle>,
+    library: &Library,
+) -> Result<Option<Failure>, Failure> {
+    match binary.and_then(|binary| binary.check(library.target)) {
         Ok(()) => {}
         Err(Obstacle::Unmanageable(why)) => return Ok(Some(Failure::new(CANNOT_RUN, why))),
         Err(Obstacle::Broken(failure)) => return Err(failure),
@@ -199,8 +205,8 @@ fn obstacle(options: &Options, program: &Path, library: &Library) -> Result<Opti
 
 /// The budget that is asked for, or the default. Says so if it is more than there can be: with `--quiet`,
 /// too, since the kernel kills the program without a word.
-fn budget(given: &Given) -> u64 {
-    let (memory, group) = (probe::memory(), probe::memory_cgroup());
+fn budget(given: &Given, groups: Option<&Groups>) -> u64 {
+    let (memory, group) = (probe::memory(), groups.and_then(probe::memory_cgroup));
     let named = given.names(&table::MEMORY);
     let budget = if named {
         given.options.memory_bytes

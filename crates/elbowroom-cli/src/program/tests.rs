@@ -6,6 +6,11 @@ use std::process::Command;
 
 use super::*;
 
+/// What [`Binary`] says of the program at `path`.
+fn checked(path: &Path, target: Target) -> Result<(), Obstacle> {
+    Binary::of(path)?.check(target)
+}
+
 fn own_target() -> Target {
     read_elf(File::open("/proc/self/exe").unwrap()).unwrap().target
 }
@@ -41,7 +46,7 @@ fn compile(dir: &Path, flags: &[&str]) -> Option<PathBuf> {
 fn programs_of_the_system_are_dynamic() {
     for name in ["ls", "sh", "cat"] {
         let path = find(OsStr::new(name), Some(OsStr::new("/nonexistent:/usr/bin:/bin"))).unwrap();
-        check(&path, own_target()).unwrap_or_else(|why| panic!("{name}: {why:?}"));
+        checked(&path, own_target()).unwrap_or_else(|why| panic!("{name}: {why:?}"));
     }
     let shell = read_elf(File::open("/bin/sh").unwrap()).unwrap();
     assert!(shell.dynamic && shell.interpreter.is_some());
@@ -62,11 +67,11 @@ fn static_programs_are_refused_and_the_loader_is_not() {
             skipped(format_args!("cc {flags:?} does not work here"));
             continue;
         };
-        let why = unmanageable(check(&program, own_target()));
+        let why = unmanageable(checked(&program, own_target()));
         assert!(why.contains("statically linked"), "{flags:?}: {why}");
     }
     let loader = read_elf(File::open("/bin/sh").unwrap()).unwrap().interpreter.unwrap();
-    check(&loader, own_target()).unwrap();
+    checked(&loader, own_target()).unwrap();
 }
 
 #[test]
@@ -78,7 +83,7 @@ fn another_machine_is_refused() {
     bytes[18..20].copy_from_slice(&other.to_ne_bytes());
     let program = dir.path().join("foreign");
     write(&program, &bytes, 0o755);
-    let why = unmanageable(check(&program, own_target()));
+    let why = unmanageable(checked(&program, own_target()));
     assert!(why.contains("is for") && why.contains("64 bits"), "{why}");
 }
 
@@ -87,7 +92,7 @@ fn a_torn_program_is_broken() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("torn");
     write(&program, &std::fs::read("/bin/sh").unwrap()[..40], 0o755);
-    let failure = failure(check(&program, own_target()));
+    let failure = failure(checked(&program, own_target()));
     assert_eq!(failure.code, CANNOT_RUN);
     assert!(failure.message.contains("not a usable ELF file"), "{failure}");
 }
@@ -100,19 +105,19 @@ fn scripts_are_followed_to_their_interpreter() {
         ["#!/bin/sh\n", "#! /bin/sh -e\n", "#!/usr/bin/env python3\n", "echo no first line\n", "", "#!\n"]
     {
         write(&script, text.as_bytes(), 0o755);
-        check(&script, own_target()).unwrap_or_else(|why| panic!("{text:?}: {why:?}"));
+        checked(&script, own_target()).unwrap_or_else(|why| panic!("{text:?}: {why:?}"));
     }
     write(&script, b"#!/no/such/interpreter\n", 0o755);
-    let failed = failure(check(&script, own_target()));
+    let failed = failure(checked(&script, own_target()));
     assert_eq!(failed.code, NOT_FOUND);
     assert!(failed.message.contains("/no/such/interpreter"), "{failed}");
 
     write(&script, format!("#!{}\n", script.display()).as_bytes(), 0o755);
-    assert!(failure(check(&script, own_target())).message.contains("too many interpreters"));
+    assert!(failure(checked(&script, own_target())).message.contains("too many interpreters"));
 
     let Some(program) = compile(dir.path(), &["-static"]) else { return };
     write(&script, format!("#!{}\n", program.display()).as_bytes(), 0o755);
-    assert!(unmanageable(check(&script, own_target())).contains("statically linked"));
+    assert!(unmanageable(checked(&script, own_target())).contains("statically linked"));
 }
 
 #[test]
@@ -127,7 +132,7 @@ fn what_gains_rights_is_refused() {
         write(&program, &std::fs::read("/bin/sh").unwrap(), 0o755);
         std::os::unix::fs::chown(&program, Some(uid), Some(gid)).unwrap();
         std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
-        check(&program, own_target())
+        checked(&program, own_target())
     };
     assert!(unmanageable(owned(1234, 0, 0o4755)).contains("is setuid"));
     assert!(unmanageable(owned(0, 1234, 0o2755)).contains("is setgid"));
@@ -178,7 +183,7 @@ fn a_go_program_that_maps_by_itself_is_refused() {
         if !built.is_ok_and(|built| built.status.success()) {
             return skipped("there is no C compiler that makes notes");
         }
-        let checked = check(&program, own_target());
+        let checked = checked(&program, own_target());
         if uses_c {
             checked.unwrap();
         } else {

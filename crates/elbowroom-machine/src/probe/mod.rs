@@ -20,7 +20,7 @@ mod userfaults;
 
 pub use calls::denied_call;
 pub use process::{InternalSignal, MAX_HANDLERS, OWN_BYTES, RESERVED_BYTES, WINDOW_BYTES, handlers, start};
-pub use system::{huge_pages, io_uring, limits, memory, memory_cgroup, security};
+pub use system::{Groups, huge_pages, io_uring, limits, memory, memory_cgroup, security};
 pub use userfaults::userfaultfd;
 
 use std::path::PathBuf;
@@ -214,6 +214,7 @@ pub struct Security {
 /// Looks at everything. Takes some milliseconds. Never fails: what cannot be found out is `None` or a failed
 /// [`Trial`].
 pub fn probe() -> Probe {
+    let groups = Groups::read();
     Probe {
         kernel_release: read_text("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
         page_bytes: rustix::param::page_size() as u64,
@@ -222,8 +223,8 @@ pub fn probe() -> Probe {
         huge_pages: huge_pages(),
         memory: memory(),
         limits: limits(),
-        start: start(0, 0),
-        memory_cgroup: memory_cgroup(),
+        start: start(0, 0, groups.as_ref()),
+        memory_cgroup: groups.as_ref().and_then(memory_cgroup),
         security: security(),
     }
 }

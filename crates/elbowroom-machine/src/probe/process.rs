@@ -7,9 +7,10 @@ use libc::{SYS_rt_sigaction, c_long, syscall};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::calls::denied_call;
-use super::{Start, Trial, tasks};
+use super::{Groups, Start, Trial, tasks};
 
 /// The addresses that a managed process reserves beside its arena, in bytes: one window, and what the
 /// library's own threads take. The kernel counts them against RLIMIT_AS and RLIMIT_DATA.
@@ -30,21 +31,31 @@ pub const MAX_HANDLERS: usize = 16;
 
 /// How many threads serve faults if `asked` is what was asked for; 0: as many as suit the processors.
 pub fn handlers(asked: usize) -> usize {
+    handlers_on(asked, thread::parallelism)
+}
+
+/// As many or more: a quota of the control group, for which several files are read, is left out.
+fn most_handlers(asked: usize) -> usize {
+    let allowed = || sched_getaffinity(None).map_or(CpuSet::MAX_CPU, |set| set.count() as usize);
+    handlers_on(asked, allowed)
+}
+
+fn handlers_on(asked: usize, processors: impl Fn() -> usize) -> usize {
     match asked {
-        0 => thread::parallelism().div_ceil(2).clamp(2, MAX_HANDLERS),
+        0 => processors().div_ceil(2).clamp(2, MAX_HANDLERS),
         n => n.min(MAX_HANDLERS),
     }
 }
 
-/// Tries what a process needs whose manager is asked for so many handlers ([`handlers`]) and has a budget of
-/// `memory_bytes`.
-pub fn start(asked: usize, memory_bytes: u64) -> Start {
-    let threads = OTHER_THREADS + handlers(asked);
+/// Tries what a process in these control groups needs whose manager is asked for so many handlers
+/// ([`handlers`]) and has a budget of `memory_bytes`.
+pub fn start(asked: usize, memory_bytes: u64, groups: Option<&Groups>) -> Start {
+    let threads = OTHER_THREADS + most_handlers(asked);
     let reserved_bytes = RESERVED_BYTES.saturating_add(memory_bytes);
     Start {
         procfs: Trial::of(&rustix::fs::access("/proc/self/maps", rustix::fs::Access::READ_OK)),
         calls: denied_call().map_or_else(Trial::passed, |(call, error)| Trial::failed(call, error)),
-        threads: Trial::of(&room_for_threads(threads)),
+        threads: Trial::of(&room_for_threads(threads, groups)),
         thread_count: threads,
         addresses: Trial::of(&reserve(reserved_bytes)),
         reserved_bytes,
@@ -53,8 +64,8 @@ pub fn start(asked: usize, memory_bytes: u64) -> Start {
 
 /// Whether there is room for so many threads. They are started only if a limit may be in the way: for
 /// `elbowroom run true` that would be half of the time.
-fn room_for_threads(count: usize) -> Result<(), Errno> {
-    if tasks::leave_room(count as u64) { Ok(()) } else { start_threads(count) }
+fn room_for_threads(count: usize, groups: Option<&Groups>) -> Result<(), Errno> {
+    if tasks::leave_room(count as u64, groups) { Ok(()) } else { start_threads(count) }
 }
 
 /// Starts so many threads that are there at the same time, and has them end.
@@ -154,11 +165,11 @@ mod tests {
     #[test]
     fn here_a_process_can_start() {
         let limits = [Resource::As, Resource::Data].map(getrlimit);
-        let found = start(0, 64 << 20);
+        let found = start(0, 64 << 20, Groups::read().as_ref());
         assert!(found.procfs.works && found.threads.works, "{found:?}");
         assert_eq!(found.reserved_bytes, RESERVED_BYTES + (64 << 20));
         assert!(found.thread_count > OTHER_THREADS);
-        assert_eq!(start(7, 0).thread_count, OTHER_THREADS + 7);
+        assert_eq!(start(7, 0, None).thread_count, OTHER_THREADS + 7);
         assert_eq!([Resource::As, Resource::Data].map(getrlimit), limits);
         if limits.iter().all(|limit| limit.current.is_none()) {
             assert!(found.addresses.works, "{found:?}");

@@ -100,11 +100,28 @@ pub fn security() -> Security {
     }
 }
 
+/// In which control groups this process is, and where they are mounted.
+#[derive(Debug, Clone)]
+pub struct Groups {
+    groups: String,
+    mounts: String,
+}
+
+impl Groups {
+    /// Reads both; `None`: there is no /proc.
+    pub fn read() -> Option<Self> {
+        Some(Self { groups: read_text("/proc/self/cgroup")?, mounts: read_text("/proc/self/mountinfo")? })
+    }
+
+    /// Version, directory of the group that has the controller, and of the top of what is mounted.
+    pub(super) fn locate(&self, controller: &str) -> Option<(u8, PathBuf, PathBuf)> {
+        locate_cgroup(&self.groups, &self.mounts, controller)
+    }
+}
+
 /// Finds the memory group of this process: of version 1 if the memory controller is there, else of version 2.
-pub fn memory_cgroup() -> Option<MemoryCgroup> {
-    let groups = read_text("/proc/self/cgroup")?;
-    let mounts = read_text("/proc/self/mountinfo")?;
-    let (version, path, top) = locate_cgroup(&groups, &mounts, "memory")?;
+pub fn memory_cgroup(groups: &Groups) -> Option<MemoryCgroup> {
+    let (version, path, top) = groups.locate("memory")?;
     let (limit_file, used_file) = match version {
         1 => ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         _ => ("memory.max", "memory.current"),
@@ -150,7 +167,7 @@ const UNLIMITED_BYTES: u64 = 1 << 60;
 
 /// From the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`: version, directory of the group that has
 /// the controller, and of the top of what is mounted.
-pub(super) fn locate_cgroup(groups: &str, mounts: &str, controller: &str) -> Option<(u8, PathBuf, PathBuf)> {
+fn locate_cgroup(groups: &str, mounts: &str, controller: &str) -> Option<(u8, PathBuf, PathBuf)> {
     let mut unified = None;
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
@@ -199,7 +216,8 @@ pub(super) fn read_number(path: impl AsRef<Path>) -> Option<u64> {
 /// The first 64 KiB of a file of /proc or /sys, which is more than any of those read here should have.
 pub(super) fn read_text(path: impl AsRef<Path>) -> Option<String> {
     const LONGEST_BYTES: u64 = 64 << 10;
-    let mut text = Vec::new();
+    // Most have less: they are read with one call, and their end is found with another.
+    let mut text = Vec::with_capacity(4 << 10);
     fs::File::open(path).ok()?.take(LONGEST_BYTES).read_to_end(&mut text).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())
 }

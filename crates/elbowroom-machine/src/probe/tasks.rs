@@ -2,17 +2,18 @@
 
 use rustix::process::{Resource, getrlimit};
 
-use super::system::{locate_cgroup, read_number, read_text};
+use super::Groups;
+use super::system::{read_number, read_text};
 
 /// Whether no limit can be in the way of `count` threads more: RLIMIT_NPROC, the groups of the pids
 /// controller, and the limits of addresses, which their stacks take. False if one is near, or is not known.
-pub(super) fn leave_room(count: u64) -> bool {
+pub(super) fn leave_room(count: u64, groups: Option<&Groups>) -> bool {
     let stacks_are_free =
         [Resource::As, Resource::Data].into_iter().all(|of| getrlimit(of).current.is_none());
     // RLIMIT_NPROC counts the tasks of one user, and there are no more of these than there are tasks.
     let of_user = getrlimit(Resource::Nproc).current;
     let users_have_room = || of_user.is_none_or(|limit| tasks().is_some_and(|tasks| tasks + count <= limit));
-    stacks_are_free && users_have_room() && groups_have_room(count)
+    stacks_are_free && users_have_room() && groups.is_some_and(|groups| groups_have_room(count, groups))
 }
 
 /// How many tasks the machine has. (Some containers have a /proc/loadavg that counts only their own, as many
@@ -27,12 +28,8 @@ fn tasks_in(text: &str) -> Option<u64> {
 }
 
 /// Whether the group of this process, and each above it that can be seen, has room for so many tasks more.
-fn groups_have_room(count: u64) -> bool {
-    let (Some(groups), Some(mounts)) = (read_text("/proc/self/cgroup"), read_text("/proc/self/mountinfo"))
-    else {
-        return false;
-    };
-    let Some((_, path, top)) = locate_cgroup(&groups, &mounts, "pids") else { return false };
+fn groups_have_room(count: u64, groups: &Groups) -> bool {
+    let Some((_, path, top)) = groups.locate("pids") else { return false };
     path.ancestors().take_while(|directory| directory.starts_with(&top)).all(|directory| {
         // The root has no pids.max, and neither has a group without the controller. `max` is no number.
         let Some(limit) = read_number(directory.join("pids.max")) else { return true };
@@ -55,6 +52,6 @@ mod tests {
     fn room_ends_somewhere() {
         // No machine has that many tasks, but for who has no limit at all.
         let unlimited = getrlimit(Resource::Nproc).current.is_none();
-        assert!(unlimited || !leave_room(u64::MAX / 2));
+        assert!(unlimited || !leave_room(u64::MAX / 2, Groups::read().as_ref()));
     }
 }

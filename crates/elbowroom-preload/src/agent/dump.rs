@@ -23,7 +23,7 @@ pub fn prepare(space: &Space<Host>, most_bytes: u64, address: Option<usize>) -> 
 /// Three quarters of the memory that is free for this process, in bytes.
 fn there_is() -> u64 {
     let available = probe::memory().available_bytes.unwrap_or(0);
-    let group = probe::memory_cgroup();
+    let group = probe::Groups::read().and_then(|groups| probe::memory_cgroup(&groups));
     let in_group = group.and_then(|group| Some(group.limit_bytes?.saturating_sub(group.used_bytes?)));
     available.min(in_group.unwrap_or(u64::MAX)) / 4 * 3
 }
