@@ -82,8 +82,8 @@ pub enum Op {
     /// What a child of fork could store to, or see stored to, goes back to the kernel, and so what others are
     /// kept from.
     HandBackShared,
-    /// Has the manager rest for a fork: gives [`Answer::Rests`].
-    ForkBegins,
+    /// Has the manager rest for a fork of the thread with this id: gives [`Answer::Rests`].
+    ForkBegins(u32),
     /// A stdio stream of the file is being opened: gives it to the kernel if they exclude each other.
     StreamOpens(FileId, Kind),
     /// A write to the file begins: gives [`Answer::Begun`], or [`Answer::Done`] if the file is not managed.

@@ -90,7 +90,7 @@ fn perform(
             // A child has the kernel's copy of what is private.
             shared.and(space.give_private())
         }
-        Op::ForkBegins => return rest::begin(manager, space).map(Answer::Rests),
+        Op::ForkBegins(forker) => return rest::begin(manager, space, forker).map(Answer::Rests),
         Op::StreamOpens(id, kind) => give_to_stream(process, manager, space, id, kind),
         Op::WriteBegin(id, range, flush) => return write_begin(manager, id, range, flush),
         Op::WriteEnd { ticket, change } => {

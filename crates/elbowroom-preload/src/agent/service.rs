@@ -422,7 +422,7 @@ impl Pool {
             if matches!(asked.op, Op::Map { .. }) {
                 self.have_guards();
             }
-            let forks = matches!(asked.op, Op::ForkBegins);
+            let forks = matches!(asked.op, Op::ForkBegins(_));
             let working = (!forks).then(|| self.manager.work());
             serve::serve(self.process, self.manager, &self.space, asked);
             let rest = if let Ok(Answer::Rests(rest)) = &asked.reply { Some(rest.clone()) } else { None };

@@ -29,6 +29,7 @@ use refuse::Refusal;
 use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Numbers that a child needs beyond those that the parent's threads have.
 const MORE_NUMBERS: u64 = 64;
@@ -36,6 +37,8 @@ const MORE_NUMBERS: u64 = 64;
 const STACK_BYTES: usize = 64 << 10;
 /// How often it is tried to find all of libc's streams in memory.
 const STREAM_ROUNDS: usize = 16;
+/// For how long a rest is begun anew that transfers of the forking thread have ended (agent/rest.rs).
+const TRANSFERS_BOUND: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// The fork that this thread makes.
@@ -208,24 +211,41 @@ fn begin_copy(process: &Process, manager: &Manager) -> Result<(), Refusal> {
 
 fn begin_held(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     streams::lock();
-    for _ in 0..STREAM_ROUNDS {
-        match rest(process, manager) {
-            Ok(away) if away.is_empty() => {
-                put_on_trial();
-                return Ok(());
-            }
-            Ok(away) => {
-                end_rest();
-                streams::touch(&away);
-            }
-            Err(refusal) => {
-                streams::unlock();
-                return Err(refusal);
-            }
+    let begun = begin_rest(process, manager);
+    match begun {
+        Ok(()) => put_on_trial(),
+        Err(_) => streams::unlock(),
+    }
+    begun
+}
+
+/// Has the manager rest until the fork is made, with all that libc stores to in memory.
+fn begin_rest(process: &Process, manager: &Manager) -> Result<(), Refusal> {
+    let deadline = Instant::now() + TRANSFERS_BOUND;
+    let mut rounds = 0;
+    loop {
+        let away = rest(process, manager)?;
+        if away.is_empty() && is_used() {
+            return Ok(());
+        }
+        end_rest();
+        if !away.is_empty() {
+            streams::touch(&away);
+            rounds += 1;
+        }
+        if rounds == STREAM_ROUNDS {
+            return Err(Refusal::for_now("what libc keeps of open streams does not stay in memory"));
+        }
+        if Instant::now() > deadline {
+            return Err(Refusal::for_now("transfers of its parent need what is out, again and again"));
         }
     }
-    streams::unlock();
-    Err(Refusal::for_now("what libc keeps of open streams does not stay in memory"))
+}
+
+/// Whether the manager rests for this thread, which forks now. `false`: it had to go on.
+fn is_used() -> bool {
+    // SAFETY: null, or made by `rest`, on this thread, which frees it in `end_rest`.
+    unsafe { COPYING.get().as_ref() }.is_some_and(|copying| copying.rest.is_used())
 }
 
 /// Of the copy that is made next, if there is a caller to be told.
@@ -239,7 +259,7 @@ fn put_on_trial() {
 /// memory.
 fn rest(process: &Process, manager: &Manager) -> Result<Vec<usize>, Refusal> {
     let late = tree::late_forks();
-    let Ok(Answer::Rests(rest)) = request::submit(process, Op::ForkBegins) else {
+    let Ok(Answer::Rests(rest)) = request::submit(process, Op::ForkBegins(sys::gettid())) else {
         return Err(Refusal::for_now(
             "the manager does not come to rest, or a file cannot go back to the kernel",
         ));
