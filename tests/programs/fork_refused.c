@@ -137,19 +137,25 @@ struct denied {
     unsigned action;
 };
 
+/* Makes a child that has what its parent stored, can store itself, and ends. */
+static void make_child(const char *what)
+{
+    pid_t child = (pid_t)SYS(fork());
+    if (child == 0) {
+        check(1, 0, len / 4096, what);
+        fill(2, 0, len / 4096);
+        check(2, 0, len / 4096, what);
+        exit(42);
+    }
+    succeeded(child, what);
+}
+
 static void *fork_denied(void *argument)
 {
     struct denied *denied = argument;
     deny(denied->call, denied->second, denied->action);
     for (int i = 0; i < 2; i++) {
-        pid_t child = (pid_t)SYS(fork());
-        if (child == 0) {
-            check(1, 0, len / 4096, "a child that was denied something");
-            fill(2, 0, len / 4096);
-            check(2, 0, len / 4096, "a child that was denied something");
-            exit(42);
-        }
-        succeeded(child, "a child that was denied something");
+        make_child("a child that was denied something");
         SYS_FAILS(waitpid(-1, NULL, WNOHANG), ECHILD);
         check(1, 0, len / 4096, "parent");
     }
@@ -245,26 +251,12 @@ static void few_threads(const char *group, bool then_fails)
             SYS_FAILS(fork(), EAGAIN);
             continue;
         }
-        pid_t child = (pid_t)SYS(fork());
-        if (child == 0) {
-            check(1, 0, len / 4096, "a child without threads");
-            fill(2, 0, len / 4096);
-            check(2, 0, len / 4096, "a child without threads");
-            exit(42);
-        }
-        succeeded(child, "a child without threads");
+        make_child("a child without threads");
     }
     if (then_fails) {
         /* What has failed for want of room works as soon as there is some. */
         write_text(group, "pids.max", "max");
-        pid_t child = (pid_t)SYS(fork());
-        if (child == 0) {
-            check(1, 0, len / 4096, "a child with room");
-            fill(2, 0, len / 4096);
-            check(2, 0, len / 4096, "a child with room");
-            exit(42);
-        }
-        succeeded(child, "a child with room");
+        make_child("a child with room");
     }
     check(1, 0, len / 4096, "parent");
 }

@@ -24,7 +24,7 @@ const PROGRAMS: Kind =
 const CASES: Kind = Kind { directory: "tests/cases", flags: &["-O0", "-w", "-pthread"] };
 
 /// The libraries of programs that need any.
-const LIBRARIES: [(&str, &[&str]); 1] = [("random", &["-luring"])];
+const LIBRARIES: [(&str, &[&str]); 2] = [("random", &["-luring"]), ("ring_forks", &["-luring"])];
 
 /// The compiled program `name`, from `tests/programs/name.c`.
 ///

@@ -2,7 +2,7 @@
 //! have a manager of their own.
 
 use elbowroom_tests::program::require;
-use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program, skipped};
+use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour, program, skipped};
 
 /// Runs a part of the program `forked` with 64 MiB, beside the kernel, which validates it.
 fn forked(variant: Variant, part: &str, swap: &str, more: &[&str]) -> Outcome {
@@ -219,6 +219,20 @@ fn children_of_clone(variant: Variant) {
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
 }
 behaviour!(children_of_clone: m16, m64, copy);
+
+/// What the thread that forks reads by io_uring meanwhile lands in memory that is out.
+fn children_beside_reads_under_way(variant: Variant) {
+    let scratch = Scratch::new();
+    let (file, dir) = (scratch.file("data"), scratch.file(""));
+    Pattern::create(&file, 4 << 20, 5);
+    let command = || Command::new(program("ring_forks")).args([&file, "200"]);
+    let plain = command().run().success();
+    let options = ["--swap", "256M", "--swap-dir", &dir];
+    let outcome = command().variant(variant).run_options(&options).run().success();
+    outcome.same_as(&plain);
+    assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
+}
+behaviour!(children_beside_reads_under_way: m16, copy, threads);
 
 fn children_of_a_server(variant: Variant) {
     forked(variant, "prefork", "256M", &[]);

@@ -369,6 +369,21 @@ impl HostMmu {
         }
     }
 
+    /// Whether the thread waits for a fault, where nobody takes faults meanwhile. All whose faults are looked at
+    /// are woken, and fault again, so none is lost.
+    pub fn is_faulting(&self, thread: u32) -> bool {
+        let mut buffer = [Message::EMPTY; EVENT_BATCH];
+        let n = self.uffd.read(&mut buffer).unwrap_or(0);
+        let mut found = false;
+        for fault in buffer[..n].iter().filter(|m| m.is_pagefault()) {
+            found |= fault.thread == thread;
+            let page = fault.address as usize & !(PAGE_SIZE - 1);
+            // Nothing is registered there any more: nobody waits.
+            let _ = self.uffd.wake(page..page + PAGE_SIZE);
+        }
+        found
+    }
+
     /// Reserves and registers a window of at least `min_len` bytes.
     pub fn add_window(&self, min_len: usize) -> Result<Range<usize>, Errno> {
         self.layout.add_window(&self.uffd, min_len)

@@ -95,6 +95,24 @@ impl Manager<Host> {
         self.core().without_files.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// While the manager is quiet: whether this thread waits for a fault to be served. Others that do are
+    /// woken for a moment.
+    pub fn is_faulting(&self, thread: u32) -> bool {
+        self.core().mmu.is_faulting(thread)
+    }
+
+    /// The manager goes on before the fork is made: a child would have a copy that is not whole.
+    /// [`Manager::given_up_fork_ends`] follows.
+    pub fn fork_is_given_up(&self) {
+        self.core().quiet.end();
+    }
+
+    /// It was made, or was not.
+    pub fn given_up_fork_ends(&self) {
+        self.core().mmu.fork_ends();
+        self.core().without_files.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Announces that a thread which is none of the manager's uses it until the value is dropped: a fork
     /// waits for that.
     pub fn work(&self) -> impl Drop + '_ {

@@ -3,24 +3,27 @@
 //! A service thread has the manager rest ([`Op::ForkBegins`](super::request::Op)), and waits for the end of
 //! the fork. What the forking thread does meanwhile is in process/inherit.
 //!
-//! The forking thread may meet a fault that it knows nothing of: on its way out of a system call the kernel
-//! does the work of io_uring's transfers, which reaches for the buffers. No handler serves that fault before
-//! the fork was made, and the fork is not made before it is served. So the service thread looks where the
-//! other one is, and gives the rest up: the forking thread finds that out before it forks, and begins anew.
-//! From then on it is too late: a transfer that ends while the kernel makes the child holds the fork up until
-//! it is late (docs/limits.md).
+//! The forking thread may meet a fault that it knows nothing of: on its way out of a system call, or of a page
+//! fault, the kernel does the work of io_uring's transfers, which reaches for the buffers; a transfer that
+//! ends while the kernel makes the child has it begin again after that work. No handler serves such a fault
+//! before the fork was made, and the fork is not made before it is served. So the service thread looks whose
+//! faults wait, and gives the rest up. The forking thread finds that out before it forks, or the child does in
+//! its copy of the word, and all begins anew.
 //!
-//! Synchronization: one word, which is a futex. It is in the child's copy of the memory, too.
+//! Handlers may wait for the lock of the library's heap, so the forking thread does not use that heap: it
+//! could meet such a fault with the lock held.
+//!
+//! Synchronization: one word, which is a futex. Forks are one at a time.
 
-use crate::base::report::Buffer;
 use crate::base::sys;
+use crate::base::tree;
 use elbowroom::{Host, Inheritance, Manager, Space};
-use std::fmt::Write;
+use elbowroom_store::Handed;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// How often it is looked where the forking thread is, in ms, until it forks.
+/// How often it is looked whether the forking thread waits for a fault, in ms.
 const LOOK_MS: u32 = 2;
 
 /// The manager rests, and the fork was not begun.
@@ -29,10 +32,15 @@ const BEGUN: u32 = 0;
 const FORKING: u32 = 1;
 /// It was made, or is not to be.
 const OVER: u32 = 2;
-/// The manager does not rest any more.
+/// The manager had to go on before.
 const GIVEN_UP: u32 = 3;
+/// Nothing is left of a rest that was given up.
+const ENDED: u32 = 4;
 
-/// A rest that a service thread has begun.
+/// Of the last rest.
+static STATE: AtomicU32 = AtomicU32::new(ENDED);
+
+/// A rest that a service thread has begun. In the child it is kept for ever.
 pub struct Rest {
     /// What the child's manager goes on with.
     pub inheritance: Inheritance,
@@ -40,21 +48,12 @@ pub struct Rest {
     pub tid: u32,
     /// The highest number in that table.
     pub top: RawFd,
+    /// What [`late_forks`](tree::late_forks) said before.
+    pub late: i64,
     /// The thread that forks.
     forker: u32,
-    /// A futex. Apart, since the end is told when the rest may be gone.
-    state: Arc<AtomicU32>,
-}
-
-/// What a child's threads need of its parent's.
-pub struct Copying {
-    /// Shared with the service thread that waits; in the child kept for ever.
-    pub rest: Arc<Rest>,
-    /// Descriptors in the program's file table, and the numbers that they are to have in that of the child's
-    /// threads.
-    pub opened: Vec<(RawFd, RawFd)>,
-    /// What [`late_forks`](crate::base::tree::late_forks) said before.
-    pub late: i64,
+    /// For each descriptor of the inheritance its number in the program's file table; negative: none yet.
+    opened: Vec<AtomicI32>,
 }
 
 /// Has the manager rest. For a service thread, not within [`Manager::work`]. [`until_over`] follows.
@@ -62,9 +61,13 @@ pub struct Copying {
 /// # Errors
 /// The manager's, as errno.
 pub fn begin(manager: &Manager, space: &Space<Host>, forker: u32) -> Result<Arc<Rest>, i32> {
+    let late = tree::late_forks();
     let inheritance = manager.fork_begins(space).map_err(|error| error.raw_os_error())?;
+    let all = inheritance.files.len() + inheritance.lifelines.len();
+    let opened = std::iter::repeat_with(|| AtomicI32::new(-1)).take(all).collect();
     let (tid, top) = (sys::gettid(), highest_number());
-    Ok(Arc::new(Rest { inheritance, tid, top, forker, state: Arc::new(AtomicU32::new(BEGUN)) }))
+    STATE.store(BEGUN, Ordering::Release);
+    Ok(Arc::new(Rest { inheritance, tid, top, late, forker, opened }))
 }
 
 fn highest_number() -> RawFd {
@@ -75,48 +78,63 @@ fn highest_number() -> RawFd {
 /// Waits until the fork was made, and lets the manager go on. Allocates nothing before: the fork copies the
 /// heap.
 pub fn until_over(manager: &Manager, rest: &Rest) {
-    let state = || rest.state.load(Ordering::Acquire);
-    while state() == BEGUN {
-        sys::futex_wait(&rest.state, BEGUN, Some(LOOK_MS));
-        if state() == BEGUN && faults(rest.forker) {
-            rest.change(BEGUN, GIVEN_UP);
+    let state = || STATE.load(Ordering::Acquire);
+    let mut given_up = false;
+    while let now @ (BEGUN | FORKING) = state() {
+        sys::futex_wait(&STATE, now, Some(LOOK_MS));
+        if state() == now && manager.is_faulting(rest.forker) && change(now, GIVEN_UP) {
+            given_up = true;
         }
     }
-    while state() == FORKING {
-        sys::futex_wait(&rest.state, FORKING, None);
+    if !given_up {
+        return manager.fork_ends();
     }
-    manager.fork_ends();
-    // The forking thread has a share of the rest until then.
+    manager.fork_is_given_up();
     while state() == GIVEN_UP {
-        sys::futex_wait(&rest.state, GIVEN_UP, None);
+        sys::futex_wait(&STATE, GIVEN_UP, None);
     }
+    manager.given_up_fork_ends();
+    STATE.store(ENDED, Ordering::Release);
+    sys::futex_wake(STATE.as_ptr(), i32::MAX);
 }
 
-/// Whether the thread waits for a fault to be served. `false` where the kernel does not tell.
-fn faults(tid: u32) -> bool {
-    let mut path = Buffer::<64>::new();
-    let mut place = [0; 64];
-    // It has room for any number.
-    let _ = write!(path, "/proc/self/task/{tid}/wchan\0");
-    sys::read_file(path.as_bytes(), &mut place).is_some_and(|place| place.starts_with(b"handle_userfault"))
+fn change(from: u32, to: u32) -> bool {
+    STATE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+}
+
+/// The forking thread makes the fork now. `false`: the manager does not rest any more.
+pub fn is_used() -> bool {
+    change(BEGUN, FORKING)
+}
+
+/// In a child: whether the manager did not rest any more when the fork was made.
+pub fn is_given_up() -> bool {
+    STATE.load(Ordering::Acquire) == GIVEN_UP
 }
 
 impl Rest {
-    fn change(&self, from: u32, to: u32) -> bool {
-        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// The descriptors that the child needs, and where the number goes that each has in the program's file
+    /// table.
+    pub fn handed(&self) -> impl Iterator<Item = (&Handed, &AtomicI32)> {
+        self.inheritance.files.iter().chain(&self.inheritance.lifelines).zip(&self.opened)
     }
 
-    /// The forking thread makes the fork now. `false`: the manager does not rest any more.
-    pub fn is_used(&self) -> bool {
-        self.change(BEGUN, FORKING)
+    /// Those that were opened there, with the numbers that they are to have in the table of the child's
+    /// threads.
+    pub fn opened(&self) -> impl Iterator<Item = (RawFd, RawFd)> {
+        let number = |(file, fd): (&Handed, &AtomicI32)| (fd.load(Ordering::Relaxed), file.number);
+        self.handed().map(number).filter(|(fd, _)| *fd >= 0)
     }
 
     /// The fork was made, or is not to be. What the rest owns are descriptors of the service threads' table,
     /// so the service thread that waits is the last to have it: the caller's share goes before that is woken.
     pub fn end(self: Arc<Self>) {
-        let state = self.state.clone();
         drop(self);
-        state.store(OVER, Ordering::Release);
-        sys::futex_wake(state.as_ptr(), 1);
+        let was_given_up = STATE.swap(OVER, Ordering::AcqRel) == GIVEN_UP;
+        sys::futex_wake(STATE.as_ptr(), 1);
+        // The next rest does not begin before the rest of this one is done.
+        while was_given_up && STATE.load(Ordering::Acquire) == OVER {
+            sys::futex_wait(&STATE, OVER, None);
+        }
     }
 }

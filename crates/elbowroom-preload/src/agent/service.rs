@@ -13,7 +13,7 @@
 
 use super::file_table;
 use super::request::{Answer, Op, Request};
-use super::rest::{self, Copying};
+use super::rest::{self, Rest};
 use super::serve;
 use super::stderr as own_stderr;
 use crate::base::config::{self, Idle, Io, Mmu, Options, Sharing};
@@ -185,10 +185,11 @@ fn serve_with(process: &'static Process, manager: &'static Manager, space: Space
 }
 
 /// In a forked child, on its only thread: has the copy of its parent's manager go on.
-pub fn take_over(process: &'static Process, manager: &'static Manager, copying: &'static Copying) -> Verdict {
+pub fn take_over(process: &'static Process, manager: &'static Manager, rest: &'static Rest) -> Verdict {
     let first = move || {
-        let renewed = file_table::inherit(&copying.opened, copying.rest.top).and_then(|()| {
-            let renewed = manager.renew(&copying.rest.inheritance);
+        let opened: Vec<_> = rest.opened().collect();
+        let renewed = file_table::inherit(&opened, rest.top).and_then(|()| {
+            let renewed = manager.renew(&rest.inheritance);
             renewed.map_err(|errno| std::io::Error::from_raw_os_error(errno.raw_os_error()))
         });
         match renewed {

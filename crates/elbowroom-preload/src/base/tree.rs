@@ -46,12 +46,16 @@ pub enum Verdict {
     Silent = 5,
     /// The child has no memory, descriptors or disk for a manager, which may be otherwise later.
     NoRoom = 6,
+    /// The manager did not rest any more when the child was made.
+    NotWhole = 7,
 }
 
 impl Verdict {
     /// The one with this number.
     pub fn of(number: u32) -> Option<Self> {
-        let all = [Self::GoesOn, Self::NoThreads, Self::Denied, Self::Silent, Self::NoRoom];
+        use Verdict::*;
+
+        let all = [GoesOn, NoThreads, Denied, Silent, NoRoom, NotWhole];
         all.into_iter().find(|verdict| *verdict as u32 == number)
     }
 }

@@ -16,9 +16,10 @@ pub mod refuse;
 mod streams;
 
 use crate::agent::request::{self, Answer, Op};
-use crate::agent::rest::Copying;
+use crate::agent::rest::{self, Rest};
 use crate::agent::service;
 use crate::base::config::Fork;
+use crate::base::report::Buffer;
 use crate::base::state::{self, Process};
 use crate::base::sys;
 use crate::base::tree::{self, Trial, Verdict};
@@ -27,9 +28,12 @@ use elbowroom::Manager;
 use libc::{c_int, c_long};
 use refuse::Refusal;
 use std::cell::Cell;
+use std::fmt::Write;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use streams::Away;
 
 /// Numbers that a child needs beyond those that the parent's threads have.
 const MORE_NUMBERS: u64 = 64;
@@ -40,9 +44,11 @@ const STREAM_ROUNDS: usize = 16;
 /// For how long a rest is begun anew that transfers of the forking thread have ended (agent/rest.rs).
 const TRANSFERS_BOUND: Duration = Duration::from_secs(10);
 
+const TRANSFERS: Refusal = Refusal::for_now("transfers of its parent need what is out, again and again");
+
 thread_local! {
     /// The fork that this thread makes.
-    static COPYING: Cell<*mut Copying> = const { Cell::new(std::ptr::null_mut()) };
+    static RESTS: Cell<*const Rest> = const { Cell::new(std::ptr::null()) };
 }
 
 /// How a fork is to be made.
@@ -97,19 +103,27 @@ pub fn begin(process: &Process) -> Way {
 /// fork(2). Where there cannot be a copy it fails, or the kernel makes it, as the options say. If that is
 /// found out only in the child, that child is none, and another one is made, or not.
 pub fn fork(real: impl Fn() -> c_int) -> c_int {
-    let now = state::alive().filter(|_| refuse::is_wanted()).and_then(|(_, manager)| obstacle(manager));
-    let pid = refuse::fork(now, &real);
-    let Some(trial) = ON_TRIAL.take() else { return pid };
-    let errno = sys::errno();
-    let lacks = if pid < 0 { None } else { refusal_of(verdict(trial, pid)) };
-    if pid >= 0 && lacks.is_some() {
-        refuse::reap(pid);
-    }
-    trial.end();
-    release_signals();
-    let Some(refusal) = lacks else {
-        sys::set_errno(errno);
-        return pid;
+    let deadline = Instant::now() + TRANSFERS_BOUND;
+    let refusal = loop {
+        let now = state::alive().filter(|_| refuse::is_wanted()).and_then(|(_, manager)| obstacle(manager));
+        let pid = refuse::fork(now, &real);
+        let Some(trial) = ON_TRIAL.take() else { return pid };
+        let errno = sys::errno();
+        let verdict = if pid < 0 { Verdict::GoesOn } else { verdict(trial, pid) };
+        let lacks = refusal_of(verdict);
+        if lacks.is_some() {
+            refuse::reap(pid);
+        }
+        trial.end();
+        release_signals();
+        match lacks {
+            Some(_) if verdict == Verdict::NotWhole && Instant::now() < deadline => {}
+            Some(refusal) => break refusal,
+            None => {
+                sys::set_errno(errno);
+                return pid;
+            }
+        }
     };
     if refuse::is_wanted() {
         return sys::fail(refuse::say(refusal));
@@ -163,6 +177,7 @@ fn refusal_of(verdict: Verdict) -> Option<Refusal> {
                 "it has too little memory, descriptors (ulimit -n), or room for its swap file",
             ));
         }
+        Verdict::NotWhole => return Some(TRANSFERS),
         Verdict::Denied => {
             Refusal::for_good("it is denied something that a manager needs (by seccomp, or other rights)")
         }
@@ -224,8 +239,8 @@ fn begin_rest(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     let deadline = Instant::now() + TRANSFERS_BOUND;
     let mut rounds = 0;
     loop {
-        let away = rest(process, manager)?;
-        if away.is_empty() && is_used() {
+        let away = have_rest(process, manager)?;
+        if away.is_empty() && rest::is_used() {
             return Ok(());
         }
         end_rest();
@@ -237,15 +252,9 @@ fn begin_rest(process: &Process, manager: &Manager) -> Result<(), Refusal> {
             return Err(Refusal::for_now("what libc keeps of open streams does not stay in memory"));
         }
         if Instant::now() > deadline {
-            return Err(Refusal::for_now("transfers of its parent need what is out, again and again"));
+            return Err(TRANSFERS);
         }
     }
-}
-
-/// Whether the manager rests for this thread, which forks now. `false`: it had to go on.
-fn is_used() -> bool {
-    // SAFETY: null, or made by `rest`, on this thread, which frees it in `end_rest`.
-    unsafe { COPYING.get().as_ref() }.is_some_and(|copying| copying.rest.is_used())
 }
 
 /// Of the copy that is made next, if there is a caller to be told.
@@ -257,24 +266,21 @@ fn put_on_trial() {
 
 /// Has the manager rest, and opens what the child needs. Gives the pages of libc's streams that are not in
 /// memory.
-fn rest(process: &Process, manager: &Manager) -> Result<Vec<usize>, Refusal> {
-    let late = tree::late_forks();
+fn have_rest(process: &Process, manager: &Manager) -> Result<Away, Refusal> {
     let Ok(Answer::Rests(rest)) = request::submit(process, Op::ForkBegins(sys::gettid())) else {
         return Err(Refusal::for_now(
             "the manager does not come to rest, or a file cannot go back to the kernel",
         ));
     };
-    let mut handed = Vec::new();
-    let all = rest.inheritance.files.iter().chain(&rest.inheritance.lifelines);
     let room = if is_room_above(rest.top) { Ok(()) } else { Err(libc::EMFILE) };
     let opened = room.and_then(|()| {
-        all.into_iter().try_for_each(|file| {
+        rest.handed().try_for_each(|(file, number)| {
             let fd = open_again(rest.tid, file.number, file.flags.bits() as c_int)?;
-            handed.push((fd, file.number));
+            number.store(fd, Ordering::Relaxed);
             Ok(())
         })
     });
-    COPYING.set(Box::into_raw(Box::new(Copying { rest, opened: handed, late })));
+    RESTS.set(Arc::into_raw(rest));
     let errno = match opened {
         Ok(()) => return Ok(streams::away(manager.windows())),
         Err(errno) => errno,
@@ -290,14 +296,14 @@ fn rest(process: &Process, manager: &Manager) -> Result<Vec<usize>, Refusal> {
 
 /// Has the manager go on; nothing if it does not rest for this thread. Tells whether it did.
 fn end_rest() -> bool {
-    let copying = COPYING.replace(std::ptr::null_mut());
-    if copying.is_null() {
+    let rest = RESTS.replace(std::ptr::null());
+    if rest.is_null() {
         return false;
     }
-    // SAFETY: made by `rest`, on this thread, which has taken it.
-    let copying = *unsafe { Box::from_raw(copying) };
-    close(&copying);
-    copying.rest.end();
+    // SAFETY: from `Arc::into_raw` in `have_rest`, on this thread, which has taken it.
+    let rest = unsafe { Arc::from_raw(rest) };
+    close(&rest);
+    rest.end();
     true
 }
 
@@ -309,11 +315,12 @@ fn is_room_above(top: RawFd) -> bool {
 }
 
 fn open_again(tid: u32, number: RawFd, flags: c_int) -> Result<RawFd, c_int> {
-    let path =
-        std::ffi::CString::new(format!("/proc/self/task/{tid}/fd/{number}")).map_err(|_| libc::EINVAL)?;
+    let mut path = Buffer::<64>::new();
+    // It has room for any numbers.
+    let _ = write!(path, "/proc/self/task/{tid}/fd/{number}\0");
     let (flags, at) = ((flags | libc::O_CLOEXEC) as c_long, libc::AT_FDCWD as c_long);
-    // SAFETY: the path is a valid string.
-    let fd = unsafe { sys::system_call(libc::SYS_openat, at, path.as_ptr(), flags) };
+    // SAFETY: the path ends.
+    let fd = unsafe { sys::system_call(libc::SYS_openat, at, path.as_bytes().as_ptr(), flags) };
     RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(sys::errno)
 }
 
@@ -343,21 +350,24 @@ pub enum Child {
 
 /// In the child, before it does anything else that may touch managed memory.
 pub fn in_child(process: &'static Process) -> Child {
-    let copying = COPYING.replace(std::ptr::null_mut());
-    if copying.is_null() {
+    let rest = RESTS.replace(std::ptr::null());
+    if rest.is_null() {
         return Child::HasNone;
     }
     // SAFETY: as in `end_rest`; the memory is the child's copy, and leaked: a thread of ours reads it.
-    let copying: &'static Copying = unsafe { &*copying };
-    let late = copying.late != tree::late_forks();
-    if late {
-        process.set_error("the fork took too long".to_owned());
+    let rest: &'static Rest = unsafe { &*rest };
+    let late = rest.late != tree::late_forks();
+    let whole = !late && !rest::is_given_up();
+    if !whole {
+        let why = if late { "the fork took too long" } else { TRANSFERS.why() };
+        process.set_error(why.to_owned());
     }
-    let verdict = match state::last_manager().filter(|_| !late) {
-        Some(manager) => service::take_over(process, manager, copying),
-        None => Verdict::Denied,
+    let verdict = match state::last_manager().filter(|_| whole) {
+        Some(manager) => service::take_over(process, manager, rest),
+        None if late => Verdict::Denied,
+        None => Verdict::NotWhole,
     };
-    close(copying);
+    close(rest);
     if let Some(trial) = ON_TRIAL.take() {
         // A child that came late says so where it needs what it has not.
         let stays = verdict == Verdict::GoesOn || late;
@@ -365,17 +375,17 @@ pub fn in_child(process: &'static Process) -> Child {
         if !given || !stays {
             sys::exit_group(0);
         }
-    } else if verdict != Verdict::GoesOn && !late {
+    } else if verdict != Verdict::GoesOn && whole {
         service::report_failure(process);
     }
     release_signals();
     if verdict == Verdict::GoesOn { Child::GoesOn } else { Child::Failed }
 }
 
-/// Closes what the program's file table has of a copy.
-fn close(copying: &Copying) {
-    for (fd, _) in &copying.opened {
-        // SAFETY: opened by `rest` for this.
-        unsafe { sys::system_call(libc::SYS_close, *fd as c_long) };
+/// Closes what was opened in the program's file table.
+fn close(rest: &Rest) {
+    for (fd, _) in rest.opened() {
+        // SAFETY: opened by `have_rest` for this.
+        unsafe { sys::system_call(libc::SYS_close, fd as c_long) };
     }
 }

@@ -34,6 +34,11 @@ impl Refusal {
         Self { errno: libc::EAGAIN, why }
     }
 
+    /// The reason, in words.
+    pub const fn why(self) -> &'static str {
+        self.why
+    }
+
     /// It stays so.
     pub const fn for_good(why: &'static str) -> Self {
         Self { errno: libc::ENOMEM, why }

@@ -28,9 +28,22 @@ pub(super) fn unlock() {
     unsafe { real::_IO_list_unlock() };
 }
 
+/// At most two pages: a stream, or a lock, has no more.
+#[derive(Default)]
+pub(super) struct Away {
+    pages: [usize; 2],
+    count: usize,
+}
+
+impl Away {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
 /// The first pages found of streams, or of their locks, that are in a window and not in memory. Nothing else
 /// of the streams is read then. The caller has the lock.
-pub(super) fn away(windows: &WindowTable) -> Vec<usize> {
+pub(super) fn away(windows: &WindowTable) -> Away {
     // SAFETY: these only read libc's own pointer to the first.
     let (mut stream, end) = unsafe { (real::_IO_iter_begin(), real::_IO_iter_end()) };
     while stream != end {
@@ -47,12 +60,18 @@ pub(super) fn away(windows: &WindowTable) -> Vec<usize> {
         // SAFETY: the stream is on the list, whose lock the caller has, and in memory.
         stream = unsafe { real::_IO_iter_next(stream) };
     }
-    Vec::new()
+    Away::default()
 }
 
-fn away_in(windows: &WindowTable, at: usize, len: usize) -> Vec<usize> {
+/// `len`: at most a page.
+fn away_in(windows: &WindowTable, at: usize, len: usize) -> Away {
+    let mut away = Away::default();
     let pages = (at & !(PAGE - 1)..at + len).step_by(PAGE);
-    pages.filter(|page| windows.intersects(*page, 1) && !is_resident(*page)).collect()
+    for page in pages.filter(|page| windows.intersects(*page, 1) && !is_resident(*page)) {
+        away.pages[away.count] = page;
+        away.count += 1;
+    }
+    away
 }
 
 fn is_resident(page: usize) -> bool {
@@ -64,8 +83,8 @@ fn is_resident(page: usize) -> bool {
 }
 
 /// Has them come in.
-pub(super) fn touch(pages: &[usize]) {
-    for page in pages {
+pub(super) fn touch(away: &Away) {
+    for page in &away.pages[..away.count] {
         // By the kernel: what lies beside a stream may not be mapped.
         read_one(*page as *mut c_void);
     }
