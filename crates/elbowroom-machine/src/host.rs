@@ -369,19 +369,21 @@ impl HostMmu {
         }
     }
 
-    /// Whether the thread waits for a fault, where nobody takes faults meanwhile. All whose faults are looked at
-    /// are woken, and fault again, so none is lost.
-    pub fn is_faulting(&self, thread: u32) -> bool {
+    /// The page for which the thread waits, where nobody takes faults meanwhile: it waits until that is
+    /// woken. Others whose faults are looked at are woken at once, and fault again, so none is lost.
+    pub fn awaited_by(&self, thread: u32) -> Option<usize> {
         let mut buffer = [Message::EMPTY; EVENT_BATCH];
         let n = self.uffd.read(&mut buffer).unwrap_or(0);
-        let mut found = false;
+        let mut awaited = None;
         for fault in buffer[..n].iter().filter(|m| m.is_pagefault()) {
-            found |= fault.thread == thread;
             let page = fault.address as usize & !(PAGE_SIZE - 1);
-            // Nothing is registered there any more: nobody waits.
-            let _ = self.uffd.wake(page..page + PAGE_SIZE);
+            if fault.thread == thread {
+                awaited = Some(page);
+            } else {
+                self.wake(page..page + PAGE_SIZE);
+            }
         }
-        found
+        awaited
     }
 
     /// Reserves and registers a window of at least `min_len` bytes.

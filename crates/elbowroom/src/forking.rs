@@ -8,7 +8,7 @@ use crate::manager::Manager;
 use crate::platform::{Host, Platform};
 use crate::quiet::Working;
 use crate::space::{Space, Spaces};
-use elbowroom_machine::Errno;
+use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_store::{Handed, Lifeline, StoreFile, reactor_of_child};
 use elbowroom_sync::atomic::Ordering;
 use std::path::PathBuf;
@@ -95,16 +95,17 @@ impl Manager<Host> {
         self.core().without_files.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// While the manager is quiet: whether this thread waits for a fault to be served. Others that do are
-    /// woken for a moment.
-    pub fn is_faulting(&self, thread: u32) -> bool {
-        self.core().mmu.is_faulting(thread)
+    /// While the manager is quiet: the page for which this thread waits, until [`Manager::fork_is_given_up`].
+    /// Others that wait for a fault are woken for a moment.
+    pub fn awaited_by(&self, thread: u32) -> Option<usize> {
+        self.core().mmu.awaited_by(thread)
     }
 
-    /// The manager goes on before the fork is made: a child would have a copy that is not whole.
-    /// [`Manager::given_up_fork_ends`] follows.
-    pub fn fork_is_given_up(&self) {
+    /// The manager goes on before the fork is made, and serves the fault at this page: a child that is made now
+    /// has a copy that is not whole. [`Manager::given_up_fork_ends`] follows.
+    pub fn fork_is_given_up(&self, page: usize) {
         self.core().quiet.end();
+        self.core().mmu.wake(page..page + PAGE_SIZE);
     }
 
     /// It was made, or was not.
@@ -167,7 +168,6 @@ mod tests {
     use super::*;
     use crate::core::Inbox;
     use crate::{Config, MapRequest, Soft};
-    use elbowroom_machine::PAGE_SIZE;
     use elbowroom_sync::atomic::AtomicBool;
     use elbowroom_sync::time::{Duration, Instant};
     use elbowroom_sync::{Arc, thread};

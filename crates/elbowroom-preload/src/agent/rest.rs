@@ -79,17 +79,19 @@ fn highest_number() -> RawFd {
 /// heap.
 pub fn until_over(manager: &Manager, rest: &Rest) {
     let state = || STATE.load(Ordering::Acquire);
-    let mut given_up = false;
+    let mut awaited = None;
     while let now @ (BEGUN | FORKING) = state() {
         sys::futex_wait(&STATE, now, Some(LOOK_MS));
-        if state() == now && manager.is_faulting(rest.forker) && change(now, GIVEN_UP) {
-            given_up = true;
+        if state() == now {
+            awaited = manager.awaited_by(rest.forker);
+        }
+        if awaited.is_some() {
+            // The forking thread waits, and so changes nothing.
+            STATE.store(GIVEN_UP, Ordering::Release);
         }
     }
-    if !given_up {
-        return manager.fork_ends();
-    }
-    manager.fork_is_given_up();
+    let Some(page) = awaited else { return manager.fork_ends() };
+    manager.fork_is_given_up(page);
     while state() == GIVEN_UP {
         sys::futex_wait(&STATE, GIVEN_UP, None);
     }
