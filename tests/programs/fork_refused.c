@@ -234,8 +234,8 @@ static long read_number(const char *dir, const char *name)
     return atol(text);
 }
 
-/* The group of processes at GROUP (pids) has room for one more: a child can start no threads. fork fails then,
- * until there is room, or the child is by the kernel. */
+/* The group of processes at GROUP (pids) has room for one more: a child can start no threads. fork fails
+ * then, until there is room, or the child is by the kernel. */
 static void few_threads(const char *group, bool then_fails)
 {
     char text[32];

@@ -1,5 +1,5 @@
-/* Forks while the thread's own transfers by io_uring are under way. The kernel ends them on the thread's way out
- * of a system call, and reaches for their memory then, which is out.
+/* Forks while the thread's own transfers by io_uring are under way. The kernel ends them on the thread's way
+ * out of a system call, and reaches for their memory then, which is out.
  *   ring_forks FILE ROUNDS     FILE is the pattern of seed 5, of 4 MiB at least */
 #include "common.h"
 #include <liburing.h>

@@ -110,8 +110,8 @@ fn enosys(variant: Variant) {
 }
 behaviour!(enosys: m16, copy);
 
-/// The same, denied to the command as well, by which a filter is seen before the program begins: a program that
-/// is right is managed.
+/// The same, denied to the command as well, by which a filter is seen before the program begins: a program
+/// that is right is managed.
 #[test]
 fn to_the_command() {
     let scratch = Scratch::new();

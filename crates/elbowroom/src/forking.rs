@@ -101,8 +101,8 @@ impl Manager<Host> {
         self.core().mmu.awaited_by(thread)
     }
 
-    /// The manager goes on before the fork is made, and serves the fault at this page: a child that is made now
-    /// has a copy that is not whole. [`Manager::given_up_fork_ends`] follows.
+    /// The manager goes on before the fork is made, and serves the fault at this page: a child that is made
+    /// now has a copy that is not whole. [`Manager::given_up_fork_ends`] follows.
     pub fn fork_is_given_up(&self, page: usize) {
         self.core().quiet.end();
         self.core().mmu.wake(page..page + PAGE_SIZE);

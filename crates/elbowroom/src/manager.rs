@@ -407,8 +407,8 @@ impl Manager<Host> {
         self.start_threads(reactors, host_chores)
     }
 
-    /// Starts the two threads that notice who else wants a managed file, and give it back, unless they run, or
-    /// no file needs them. `false`: no file is managed now, so they were not started.
+    /// Starts the two threads that notice who else wants a managed file, and give it back, unless they run,
+    /// or no file needs them. `false`: no file is managed now, so they were not started.
     /// [`Manager::open_through`] does it; a thread that should not start others has it done before.
     ///
     /// # Errors

@@ -3,12 +3,12 @@
 //! A service thread has the manager rest ([`Op::ForkBegins`](super::request::Op)), and waits for the end of
 //! the fork. What the forking thread does meanwhile is in process/inherit.
 //!
-//! The forking thread may meet a fault that it knows nothing of: on its way out of a system call, or of a page
-//! fault, the kernel does the work of io_uring's transfers, which reaches for the buffers; a transfer that
-//! ends while the kernel makes the child has it begin again after that work. No handler serves such a fault
-//! before the fork was made, and the fork is not made before it is served. So the service thread looks whose
-//! faults wait, and gives the rest up. The forking thread finds that out before it forks, or the child does in
-//! its copy of the word, and all begins anew.
+//! The forking thread may meet a fault that it knows nothing of: on its way out of a system call, or of a
+//! page fault, the kernel does the work of io_uring's transfers, which reaches for the buffers; a transfer
+//! that ends while the kernel makes the child has it begin again after that work. No handler serves such a
+//! fault before the fork was made, and the fork is not made before it is served. So the service thread looks
+//! whose faults wait, and gives the rest up. The forking thread finds that out before it forks, or the child
+//! does in its copy of the word, and all begins anew.
 //!
 //! Handlers may wait for the lock of the library's heap, so the forking thread does not use that heap: it
 //! could meet such a fault with the lock held.
