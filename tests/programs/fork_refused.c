@@ -26,6 +26,17 @@ static void *fork_fails_here(void *argument)
     return NULL;
 }
 
+/* Makes a child that finds what its parent stored, and ends. */
+static void look_in_child(size_t pages)
+{
+    pid_t child = (pid_t)SYS(fork());
+    if (child == 0) {
+        check(1, 0, pages, "child");
+        exit(42);
+    }
+    succeeded(child, "child");
+}
+
 /* fork fails: with no descriptors left, on a stack in managed memory, and as a kind that has no copy. */
 static void refused(void)
 {
@@ -57,12 +68,7 @@ static void refused(void)
 
     /* The next one is as it should be. */
     check(1, 0, pages, "parent");
-    pid_t child = (pid_t)SYS(fork());
-    if (child == 0) {
-        check(1, 0, pages, "child");
-        exit(42);
-    }
-    succeeded(child, "child");
+    look_in_child(pages);
     check(1, 0, pages, "parent");
     check_resident("parent");
 }
@@ -102,12 +108,7 @@ static void late(bool then_fails)
     if (then_fails) {
         SYS_FAILS(fork(), ENOMEM);
     } else {
-        pid_t child = (pid_t)SYS(fork());
-        if (child == 0) {
-            check(1, 0, pages, "child");
-            exit(42);
-        }
-        succeeded(child, "child");
+        look_in_child(pages);
     }
     check(1, 0, pages, "parent");
     SYS((int)UNSEEN(SYS_munmap, other, more));

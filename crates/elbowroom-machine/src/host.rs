@@ -369,8 +369,8 @@ impl HostMmu {
         }
     }
 
-    /// The page for which the thread waits, where nobody takes faults meanwhile: it waits until that is
-    /// woken. Others whose faults are looked at are woken at once, and fault again, so none is lost.
+    /// The page for which the thread waits, while no handler takes faults. The caller must wake that page.
+    /// Threads that wait for other pages are woken here, and fault again, so no fault is lost.
     pub fn awaited_by(&self, thread: u32) -> Option<usize> {
         let mut buffer = [Message::EMPTY; EVENT_BATCH];
         let n = self.uffd.read(&mut buffer).unwrap_or(0);

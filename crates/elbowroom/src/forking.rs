@@ -96,7 +96,7 @@ impl Manager<Host> {
     }
 
     /// While the manager is quiet: the page for which this thread waits, until [`Manager::fork_is_given_up`].
-    /// Others that wait for a fault are woken for a moment.
+    /// Other threads that wait for a page are woken, and fault again.
     pub fn awaited_by(&self, thread: u32) -> Option<usize> {
         self.core().mmu.awaited_by(thread)
     }
@@ -108,7 +108,7 @@ impl Manager<Host> {
         self.core().mmu.wake(page..page + PAGE_SIZE);
     }
 
-    /// It was made, or was not.
+    /// The fork that was given up was made, or was not: later children inherit no windows again.
     pub fn given_up_fork_ends(&self) {
         self.core().mmu.fork_ends();
         self.core().without_files.fetch_sub(1, Ordering::SeqCst);

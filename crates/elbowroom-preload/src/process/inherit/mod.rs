@@ -44,10 +44,11 @@ const STREAM_ROUNDS: usize = 16;
 /// For how long a rest is begun anew that transfers of the forking thread have ended (agent/rest.rs).
 const TRANSFERS_BOUND: Duration = Duration::from_secs(10);
 
+/// The bound is over.
 const TRANSFERS: Refusal = Refusal::for_now("transfers of its parent need what is out, again and again");
 
 thread_local! {
-    /// The fork that this thread makes.
+    /// The rest for the fork that this thread makes; null: the thread makes none.
     static RESTS: Cell<*const Rest> = const { Cell::new(std::ptr::null()) };
 }
 
