@@ -1,57 +1,16 @@
 //! The host MMU against the real kernel: pages keep their bytes on the way into a window and home again.
 
-use elbowroom_machine::{
-    Access, Batches, Denial, Errno, HostConfig, HostMmu, Mover, PAGE_SIZE, Replaced, SetupError, UnmapError,
-    Wake,
-};
-use elbowroom_sync::LockStats;
+mod common;
+
+use common::{frames, mmu, mmu_with, skipped};
+use elbowroom_machine::{Access, Denial, Errno, HostMmu, Mover, PAGE_SIZE, Replaced, UnmapError, Wake};
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
-/// print to itself.
-fn skipped(reason: impl std::fmt::Display) {
-    // If nobody can be told, there is nobody to tell.
-    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("SKIPPED: {reason}\n"));
-}
-
-fn mmu(mover: Mover) -> Option<HostMmu> {
-    mmu_beside(mover, None)
-}
-
 fn mmu_beside(mover: Mover, changes_wait: Option<fn() -> bool>) -> Option<HostMmu> {
     mmu_with(mover, changes_wait, None)
-}
-
-fn mmu_with(
-    mover: Mover,
-    changes_wait: Option<fn() -> bool>,
-    transfers: Option<fn() -> bool>,
-) -> Option<HostMmu> {
-    let batches = Batches::default();
-    let config = HostConfig { arena_frames: 1500, changes_wait, transfers, mover: Some(mover), batches };
-    match HostMmu::new(config, &LockStats::new()) {
-        Ok(mmu) => Some(mmu),
-        Err(e @ (SetupError::Userfaultfd(_) | SetupError::NoMove)) => {
-            skipped(format_args!("{mover:?}: {e}"));
-            None
-        }
-        Err(e) => panic!("{e}"),
-    }
-}
-
-/// A run of frames of an arena that grows when it must.
-fn frames(mmu: &HostMmu, order: u8) -> Option<elbowroom_machine::Extent> {
-    loop {
-        if let Some(extent) = mmu.alloc(order) {
-            return Some(extent);
-        }
-        if !mmu.grow().unwrap() {
-            return None;
-        }
-    }
 }
 
 fn round_trip(mover: Mover, access: Access, order: u8) {
@@ -373,51 +332,6 @@ fn a_program_that_never_stops_changing_its_mappings_stops_nobody() {
     for access in [Access::ReadOnly, Access::Write] {
         round_trip_of(&mmu, access, 4);
     }
-}
-
-/// The kernel's mappings in a range: their addresses, and whether a userfaultfd watches them.
-fn kernel_vmas(range: &std::ops::Range<usize>) -> Vec<(std::ops::Range<usize>, bool)> {
-    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let mut found = Vec::new();
-    for line in text.lines() {
-        let address = |text: &str| usize::from_str_radix(text, 16).ok();
-        let head = line.split_once(' ').and_then(|(head, _)| head.split_once('-'));
-        if let Some((Some(start), Some(end))) = head.map(|(start, end)| (address(start), address(end))) {
-            found.push((start..end, false));
-        } else if let (Some(flags), Some(last)) = (line.strip_prefix("VmFlags:"), found.last_mut()) {
-            last.1 = flags.split(' ').any(|flag| flag == "um");
-        }
-    }
-    found.retain(|(vma, _)| vma.start < range.end && range.start < vma.end);
-    found
-}
-
-#[test]
-fn addresses_go_to_the_kernel_and_come_back_without_end() {
-    let Some(mmu) = mmu(Mover::Copy) else { return };
-    let window = mmu.add_window(64 << 20).unwrap();
-    let page = |i: usize| window.start + i * PAGE_SIZE;
-    // Far more ranges than there was once room for.
-    for i in (0..10_000).step_by(2) {
-        mmu.give_away(&(page(i)..page(i + 1)));
-    }
-    assert_eq!(mmu.windows().first_owned(page(8000)..window.end), Some(page(8001)..page(8002)));
-    let range = page(0)..page(10_000);
-    mmu.punch(range.clone()).unwrap();
-    assert_eq!(kernel_vmas(&range), []);
-    assert!(!mmu.windows().intersects(range.start, range.len()));
-    mmu.rearm(&range).unwrap();
-    assert!(mmu.windows().covers(window.start, 64 << 20));
-    let vmas = kernel_vmas(&range);
-    assert!(matches!(&vmas[..], [(vma, true)] if *vma == window), "one, as it was: {vmas:?}");
-    // It works as a window does.
-    let mut extent = frames(&mmu, 2).unwrap();
-    extent.bytes_mut().fill(7);
-    mmu.map(&mut extent, page(4998), 0..4, Access::ReadOnly, Wake::Later).unwrap();
-    // SAFETY: the page was mapped above.
-    assert_eq!(unsafe { (page(5000) as *const u8).read_volatile() }, 7);
-    mmu.unmap(&mut extent).unwrap();
-    mmu.free(extent);
 }
 
 #[test]

@@ -104,7 +104,6 @@ const FOLLOWED: c_int = libc::MAP_TYPE
     | libc::MAP_NORESERVE
     | libc::MAP_POPULATE
     | libc::MAP_NONBLOCK
-    | libc::MAP_STACK
     | libc::MAP_DENYWRITE
     | libc::MAP_EXECUTABLE;
 
@@ -138,7 +137,7 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
     // What may be stored to and not loaded from is that only to the kernel: the processor knows no such
     // thing.
     let write_only = args.prot == libc::PROT_WRITE;
-    let followed = if anonymous { FOLLOWED & !libc::MAP_STACK | libc::MAP_ANONYMOUS } else { FOLLOWED };
+    let followed = if anonymous { FOLLOWED | libc::MAP_ANONYMOUS } else { FOLLOWED };
     if args.flags & !followed != 0 || args.prot & !known_prot != 0 || write_only {
         return First::Kernel(Some(Reason::UnsupportedFlags));
     }
@@ -316,6 +315,9 @@ mod tests {
         assert_eq!(first(&MapArgs { len: 255 << 10, ..memory }, &around), counted(Reason::TooSmall));
         let file = MapArgs { flags: MAP_PRIVATE, prot: PROT_READ | PROT_WRITE, ..BIG };
         assert_eq!(first(&file, &around), First::LookAtFile);
+        // The kernel makes no huge pages there: such a mapping is not one with its neighbours.
+        let stack = MapArgs { flags: file.flags | libc::MAP_STACK, ..file };
+        assert_eq!(first(&stack, &around), counted(Reason::UnsupportedFlags));
         let hinted = MapArgs { addr: 1 << 32, len: LARGE_ENOUGH, ..memory };
         assert_eq!(first(&hinted, &around), First::MemoryThere);
         assert_eq!(
