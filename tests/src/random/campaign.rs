@@ -1,6 +1,5 @@
 //! Seeds one after the other, each run plainly and in a variant, until so many steps or seconds are done; and
-//! what is
-//! said about a difference.
+//! what is said about a difference.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -57,7 +56,10 @@ impl Campaign {
     /// If a variable has no number.
     pub fn from_environment(steps: u64, parts: u64) -> Self {
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is set").as_nanos() as u64;
-        let jobs = std::thread::available_parallelism().map_or(1, |jobs| jobs.get() as u64).min(parts);
+        // As the harness counts them.
+        let jobs = number("RUST_TEST_THREADS")
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |jobs| jobs.get() as u64));
+        let jobs = jobs.clamp(1, parts);
         Self {
             seed: number("ELBOWROOM_RANDOM_SEED").unwrap_or(clock / 1000 % 1_000_000_000),
             steps: number("ELBOWROOM_RANDOM_STEPS").unwrap_or(steps).div_ceil(parts),
