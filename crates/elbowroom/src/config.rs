@@ -376,10 +376,6 @@ pub const KERNEL_CACHE_BYTES: u64 = 16 << 20;
 /// A file that nobody maps is closed, and its pages dropped, after this.
 pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);
 
-/// How many entries of the queues are looked at under their lock at a time, for folios that have left their
-/// caches.
-pub const PURGE_LOOKS: usize = 256;
-
 /// A handler shares a batch of more new faults than this with the others, while it is overloaded. Off:
 /// `Ablation::shared_faults`.
 pub const HAND_OVER_FAULTS: usize = 1;

@@ -162,6 +162,12 @@ impl Group {
         self.folios.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// How many folios it has.
+    #[cfg(test)]
+    pub fn folios(&self) -> usize {
+        self.folios.load(Ordering::Relaxed)
+    }
+
     /// The most folios that it has had.
     pub fn most_folios(&self) -> usize {
         self.folios_peak.load(Ordering::Relaxed)

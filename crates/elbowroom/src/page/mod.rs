@@ -38,6 +38,9 @@ pub enum Owner {
     Anon,
 }
 
+/// In the place of [`Folio::listed`]: the folio is in no list.
+pub const UNLISTED: u32 = u32::MAX;
+
 /// 2^order pages of an owner.
 pub struct Folio {
     /// Lock, flags and holds, and what the lock guards.
@@ -49,6 +52,8 @@ pub struct Folio {
     pub order: u8,
     /// Whose it is.
     pub owner: Owner,
+    /// The number of its entry in the lists of reclaim, or [`UNLISTED`]. The lock of these lists guards it.
+    pub listed: AtomicU32,
     /// Of a file: how often it went from one mapping to another, and in which second: `second << 16 | times`.
     /// Of anonymous memory: when a fault mapped it last, in microseconds. Changed by who has its lock.
     lately: AtomicU32,
@@ -87,7 +92,8 @@ impl Folio {
     }
 
     fn with(owner: Owner, index: u64, order: u8, state: StateWord<Body>) -> Self {
-        Self { state, index, order, owner, lately: AtomicU32::new(0) }
+        let (listed, lately) = (AtomicU32::new(UNLISTED), AtomicU32::new(0));
+        Self { state, index, order, owner, listed, lately }
     }
 
     /// The file or the shared memory that has it; `None`: it is anonymous, or its object is gone, and its

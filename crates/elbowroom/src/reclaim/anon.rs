@@ -8,6 +8,7 @@ use super::Reclaim;
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::Frames;
+use crate::lru::List;
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -15,7 +16,6 @@ use crate::swap::{Again, Back, Compressor, Placement, Room, Short};
 use crate::vma::Mm;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
-use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::Slot;
 use elbowroom_sync::time::Duration;
 use std::iter;
@@ -44,9 +44,8 @@ impl<P: Platform> Reclaim<P> {
     /// came back soon is active: [`Reclaim::slots_came_in`].
     pub(crate) fn list_own(&self, folio: Arc<Folio>) {
         if self.swap.is_on() {
-            let mut lru = self.lru.lock();
-            let list = if folio.state.test(Flag::Active) { &mut lru.active } else { &mut lru.inactive };
-            list.push(folio);
+            let list = if folio.state.test(Flag::Active) { List::Active } else { List::Inactive };
+            self.lru.add(folio, list);
         }
     }
 
@@ -65,14 +64,15 @@ impl<P: Platform> Reclaim<P> {
 
     /// Frees a folio of anonymous memory that is in no space any more, and home.
     pub(crate) fn free_own(&self, folio: LockedFolio<'_>) {
+        folio.state.set(Flag::Dead);
+        self.unlist_own(&folio);
         self.free_folio(folio);
-        self.note_dead();
     }
 
-    /// A folio of anonymous memory that is in a list left its space.
-    pub(crate) fn note_dead(&self) {
+    /// Takes a dead folio of anonymous memory out of its list.
+    pub(crate) fn unlist_own(&self, folio: &Folio) {
         if self.swap.is_on() {
-            self.dead.fetch_add(1, Ordering::Relaxed);
+            self.lru.remove(folio);
         }
     }
 
@@ -126,7 +126,7 @@ impl<P: Platform> Reclaim<P> {
         let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) else { return };
         for mut folio in self.split_into(&mm, first, 0, thin) {
             if folio.body_mut().extent().is_home() {
-                self.lru.lock().standby.push(folio.into_folio());
+                self.lru.add(folio.into_folio(), List::Standby);
             } else {
                 self.list_own(folio.into_folio());
             }
@@ -137,7 +137,7 @@ impl<P: Platform> Reclaim<P> {
     fn note_split(&self, large: &LockedFolio<'_>) {
         large.state.set(Flag::Dead);
         self.groups.root().remove_folio();
-        self.note_dead();
+        self.unlist_own(large);
         if large.order == HUGE_ORDER {
             self.counters.add(Event::HugeSplits, 1);
         }
@@ -426,7 +426,7 @@ impl<P: Platform> Reclaim<P> {
             // It would not have gone out if it had been in the active list: it is worth as much as what is
             // there. Without that, pages that are used often, but not while they are on standby, come and go,
             // and the more of them do, the shorter anything is on standby. Linux: `workingset_refault`.
-            if distance <= self.lru.lock().active.pages() as u64 {
+            if distance <= self.lru.pages(List::Active) as u64 {
                 folio.state.set(Flag::Active);
                 folio.state.set(Flag::Workingset);
             }

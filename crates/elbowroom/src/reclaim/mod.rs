@@ -6,6 +6,8 @@
 
 mod anon;
 mod supply;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
 mod zeros;
 
 pub(crate) use self::anon::Out;
@@ -16,7 +18,7 @@ use crate::config::{
 };
 use crate::core::Core;
 use crate::group::Frames;
-use crate::lru::{Chances, Lru, Shadows};
+use crate::lru::{Batch, Chances, List, Lruvec, Shadows, Shares, Taken};
 use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
 use crate::pause::Bell;
@@ -25,7 +27,7 @@ use crate::runs::Runs;
 use crate::stats::Event;
 use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, UnmapError};
-use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, Mutex, MutexGuard, thread};
 use std::ops::Deref;
@@ -35,10 +37,6 @@ const PLENTY: usize = 16;
 
 /// The file is behind while one part in this many of what may wait for it waits.
 const BEHIND: usize = 2;
-
-/// The lists are purged as soon as they have more dead folios than one for so many frames. These take some 17
-/// bytes for each frame.
-const DEAD_SHARE: usize = 16;
 
 /// Where a folio that reclaim met goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,15 +55,13 @@ enum Met<'a> {
 /// The lists of folios, and who frees their frames.
 pub(crate) struct Reclaim<P: Platform> {
     core: Core<P>,
-    lru: Mutex<Lru>,
+    lru: Lruvec,
     shadows: Shadows,
     chances: Chances,
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
     runs: Mutex<Runs>,
     /// How many refaults came too late to be activated for that.
     late_refaults: AtomicU64,
-    /// Folios that left their caches without reclaim since the lists were last purged.
-    dead: AtomicUsize,
     /// What the thread that keeps frames at hand sleeps at.
     supply: Bell,
     began: Instant,
@@ -91,7 +87,8 @@ impl<P: Platform> Drop for Reclaim<P> {
         let nobody = Ready::default();
         let mut leaked = false;
         // The lists may have folios of objects that the table has given up.
-        let queued = self.lru.lock().take_all();
+        let queued = self.lru.take_all();
+        debug_assert!(thread::panicking() || queued.iter().all(|folio| !folio.state.test(Flag::Dead)));
         for folio in cached.chain(own).chain(queued) {
             // Nobody is left who could have locked it.
             let Ok(mut folio) = LockedFolio::try_lock(folio, &self.waits, &nobody) else { continue };
@@ -114,12 +111,11 @@ impl<P: Platform> Drop for Reclaim<P> {
 impl<P: Platform> Reclaim<P> {
     pub(crate) fn new(core: Core<P>) -> Self {
         Self {
-            lru: core.locks.mutex(LockClass::Lru, Lru::default()),
+            lru: Lruvec::new(&core.locks),
             shadows: Shadows::new(core.mmu.frames()),
             chances: Chances::default(),
             runs: core.locks.mutex(LockClass::Streams, Runs::new(core.mmu.frames())),
             late_refaults: AtomicU64::new(0),
-            dead: AtomicUsize::new(0),
             supply: Bell::new(&core.locks),
             began: Instant::now(),
             core,
@@ -151,7 +147,7 @@ impl<P: Platform> Reclaim<P> {
     fn shrink_lists(&self, want: usize, woken: &dyn Woken) -> usize {
         let freed = self.shrink_inactive(want, woken);
         let batch = want.max(self.tuning().reclaim_batch_pages);
-        if freed == 0 && !self.is_writing_enough() && self.deactivate(batch) {
+        if freed == 0 && !self.is_writing_enough() && self.lru.deactivate(batch) {
             return self.shrink_inactive(want, woken);
         }
         freed
@@ -160,32 +156,24 @@ impl<P: Platform> Reclaim<P> {
     fn shrink_inactive(&self, want: usize, woken: &dyn Woken) -> usize {
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
-        let keep_standby = self.listable_frames() / self.tuning().standby_share;
+        let batch =
+            Batch { pages: want.max(self.tuning().reclaim_batch_pages), folios: RECLAIM_BATCH_FOLIOS };
         // Whether the inactive list has only what cannot be taken now.
         let mut barren = false;
         while freed < want && looks > 0 && !self.is_writing_enough() {
-            let mut lru = self.lru.lock();
-            self.balance(&mut lru);
-            if lru.standby.pages() > keep_standby || lru.inactive.len() == 0 || barren {
-                let Some(folio) = lru.standby.pop() else { break };
-                drop(lru);
-                looks -= 1;
-                freed += self.visit_standby(folio, woken);
-            } else {
-                let mut batch = Vec::with_capacity(RECLAIM_BATCH_FOLIOS);
-                let mut pages = 0;
-                while pages < want.max(self.tuning().reclaim_batch_pages)
-                    && batch.len() < RECLAIM_BATCH_FOLIOS
-                {
-                    let Some(folio) = lru.inactive.pop() else { break };
-                    pages += folio.pages() as usize;
-                    batch.push(folio);
+            let shares = Shares { standby: self.standby_share(), active: self.active_limit() };
+            match self.lru.take(shares, batch, barren) {
+                Some(Taken::Standby(folio)) => {
+                    looks -= 1;
+                    freed += self.visit_standby(folio, woken);
                 }
-                drop(lru);
-                looks = looks.saturating_sub(batch.len());
-                let (aged, evicted) = self.age(batch, woken);
-                freed += evicted;
-                barren = aged == 0 && evicted == 0;
+                Some(Taken::Inactive(folios)) => {
+                    looks = looks.saturating_sub(folios.len());
+                    let (aged, evicted) = self.age(folios, woken);
+                    freed += evicted;
+                    barren = aged == 0 && evicted == 0;
+                }
+                None => break,
             }
         }
         freed
@@ -205,38 +193,12 @@ impl<P: Platform> Reclaim<P> {
     }
 
     fn writes_ahead(&self) -> usize {
-        let standby = self.listable_frames() / self.tuning().standby_share;
-        standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
+        self.standby_share().max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
     }
 
-    /// Takes the oldest of the active list, whatever its share, since there is nothing else; `false` if it
-    /// has none.
-    fn deactivate(&self, want: usize) -> bool {
-        let mut lru = self.lru.lock();
-        let mut pages = 0;
-        while pages < want {
-            let Some(folio) = lru.active.pop() else { break };
-            pages += folio.pages() as usize;
-            folio.state.clear(Flag::Referenced);
-            folio.state.clear(Flag::Active);
-            lru.inactive.push(folio);
-        }
-        pages > 0
-    }
-
-    /// Keeps the active list within its share.
-    fn balance(&self, lru: &mut Lru) {
-        let mut looks = 16;
-        while looks > 0 && lru.active.pages() > self.active_limit() {
-            looks -= 1;
-            let Some(folio) = lru.active.pop() else { return };
-            if folio.state.clear(Flag::Referenced) && !folio.state.test(Flag::Dead) {
-                lru.active.push(folio);
-            } else {
-                folio.state.clear(Flag::Active);
-                lru.inactive.push(folio);
-            }
-        }
+    /// How many pages wait on standby.
+    fn standby_share(&self) -> usize {
+        self.listable_frames() / self.tuning().standby_share
     }
 
     fn active_limit(&self) -> usize {
@@ -277,11 +239,10 @@ impl<P: Platform> Reclaim<P> {
     }
 
     fn put_back(&self, folio: Arc<Folio>, fate: Fate) {
-        let mut lru = self.lru.lock();
         match fate {
             Fate::Gone => {}
-            Fate::Inactive => lru.inactive.push(folio),
-            Fate::Active => lru.active.push(folio),
+            Fate::Inactive => self.lru.add(folio, List::Inactive),
+            Fate::Active => self.lru.add(folio, List::Active),
         }
     }
 
@@ -378,7 +339,7 @@ impl<P: Platform> Reclaim<P> {
         let folio = victim.into_folio();
         if unmapped.is_ok() {
             self.counters.add(Event::SecondChances, 1);
-            self.lru.lock().standby.push_as(folio, counts_as);
+            self.lru.add_as(folio, List::Standby, counts_as as u32);
         } else if !gone {
             self.put_back(folio, Fate::Inactive);
         }
@@ -458,34 +419,21 @@ impl<P: Platform> Reclaim<P> {
     /// [`Reclaim::evict_lost`] for a folio that is still in a list.
     pub(crate) fn discard_lost(&self, folio: &mut LockedFolio<'_>) -> bool {
         let gone = self.evict_lost(folio);
-        self.dead.fetch_add(usize::from(gone), Ordering::Relaxed);
+        if gone {
+            self.lru.remove(folio);
+        }
         gone
     }
 
-    /// [`Reclaim::evict`] for a folio that is still in a list: its entry is dropped at the next tick.
+    /// [`Reclaim::evict`] for a folio that is still in a list.
     pub(crate) fn discard(&self, folio: &mut LockedFolio<'_>) {
         self.evict(folio);
-        self.dead.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// [`Reclaim::purge`], if there are so many that what they take counts.
-    pub(crate) fn purge_if_many(&self) {
-        if self.dead.load(Ordering::Relaxed) > self.mmu.frames() / DEAD_SHARE {
-            self.purge();
-        }
-    }
-
-    /// Drops the lists' entries of folios that left their caches without reclaim.
-    pub(crate) fn purge(&self) {
-        if self.dead.swap(0, Ordering::Relaxed) > 0 {
-            crate::lru::purge(&self.lru);
-        }
+        self.lru.remove(folio);
     }
 
     /// Pages of folios that were not touched for some time.
     pub(crate) fn idle_pages(&self) -> usize {
-        let lru = self.lru.lock();
-        lru.standby.pages() + lru.inactive.pages()
+        self.lru.idle_pages()
     }
 
     /// Takes an unmapped folio out of its cache and frees its frames; returns how many.
@@ -521,7 +469,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn add_to_list(&self, object: &FileObject, folio: Arc<Folio>) {
         let activate = self.shadows.refault(object.serial, folio.index).is_some_and(|distance| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            let active = self.lru.lock().active.pages();
+            let active = self.lru.pages(List::Active);
             if distance <= active as u64 {
                 return true;
             }
@@ -530,14 +478,11 @@ impl<P: Platform> Reclaim<P> {
             let late = self.late_refaults.fetch_add(1, Ordering::Relaxed);
             late.is_multiple_of(self.tuning().bimodal_one_in) && active < self.active_limit()
         });
-        let mut lru = self.lru.lock();
         if activate {
             folio.state.set(Flag::Active);
             folio.state.set(Flag::Workingset);
-            lru.active.push(folio);
-        } else {
-            lru.inactive.push(folio);
         }
+        self.lru.add(folio, if activate { List::Active } else { List::Inactive });
     }
 }
 

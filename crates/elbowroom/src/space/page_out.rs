@@ -45,8 +45,9 @@ impl<P: Platform> Spaces<P> {
             if self.mmu.unmap(folio.body_mut().extent()).is_err() {
                 continue;
             }
+            let listed = folio.arc().clone();
             match self.swap_out(folio, &mut to_file) {
-                Out::Gone(_) => self.note_dead(),
+                Out::Gone(_) => self.unlist_own(&listed),
                 Out::ToFile(folio) => to_file.push(folio),
                 Out::NoRoom(_) => break,
             }

@@ -70,7 +70,6 @@ impl<P: Platform> Writeback<P> {
     fn write_asked(&self, folios: Vec<Arc<Folio>>) {
         let (folios, anonymous): (Vec<_>, Vec<_>) = folios.into_iter().partition(|folio| folio.is_cached());
         self.write_to_swap(anonymous);
-        self.purge_if_many();
         let mut wanted: Vec<(Arc<FileObject>, Range<u64>)> =
             folios.iter().filter_map(|folio| Some((folio.object()?, folio.range()))).collect();
         wanted.sort_unstable_by_key(|(object, pages)| (object.serial, pages.start));
@@ -147,7 +146,6 @@ impl<P: Platform> Writeback<P> {
                 self.note_refused(page);
             }
         }
-        self.purge();
     }
 
     fn close_if_idle(&self, object: &Arc<FileObject>) {

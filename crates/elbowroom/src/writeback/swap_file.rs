@@ -238,7 +238,7 @@ impl<P: Platform> Writeback<P> {
         if slots.len() == positions.len() {
             let own = folio.body_mut().extent.take();
             self.leave_spaces(&mut folio, &slots);
-            self.note_dead();
+            self.unlist_own(&folio);
             own.into_iter().for_each(|own| self.free(own));
             return;
         }

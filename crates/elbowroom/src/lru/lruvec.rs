@@ -1,0 +1,275 @@
+//! The folios that reclaim chooses from, and their order. Linux: `struct lruvec`.
+//!
+//! A folio is in one list, or in none: what reclaim has taken to look at is nobody else's to reclaim. A folio
+//! that dies leaves its list at once, and a dead folio is not listed again, whoever has it: it is dead before
+//! it is removed, and whether it is dead is asked under the lock. [`Folio::listed`] is its entry's number,
+//! guarded by the same lock.
+//!
+//! Synchronization: one mutex, below which nothing is locked.
+
+use super::list::Lists;
+use crate::page::{Flag, Folio, UNLISTED};
+use elbowroom_sync::Mutant;
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, MutexGuard};
+
+/// In tests of the tests: a dead folio stays in its list.
+const MUTANT_LEAVE_LISTED: Mutant = Mutant::new("leave_listed");
+
+/// How many folios of the active list are looked at to bring it within its share.
+const BALANCE_LOOKS: usize = 16;
+
+/// One of the lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum List {
+    /// What is next to have its second chance.
+    Inactive,
+    /// What has its second chance.
+    Standby,
+    /// What was used again.
+    Active,
+}
+
+impl List {
+    const COUNT: usize = 3;
+}
+
+/// What the lists may have, in pages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shares {
+    /// More than so many on standby are evicted before others get their second chance.
+    pub(crate) standby: usize,
+    /// What the active list has beyond this becomes inactive.
+    pub(crate) active: usize,
+}
+
+/// How much is taken to be looked at together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Batch {
+    /// No more, once there are so many pages.
+    pub(crate) pages: usize,
+    /// No more folios than these.
+    pub(crate) folios: usize,
+}
+
+/// What reclaim looks at next. It is in no list.
+pub(crate) enum Taken {
+    /// Folios that are to have their second chance.
+    Inactive(Vec<Arc<Folio>>),
+    /// A folio that has had it.
+    Standby(Arc<Folio>),
+}
+
+/// The lists.
+pub(crate) struct Lruvec(Mutex<Lists<Arc<Folio>, { List::COUNT }>>);
+
+type Guard<'a> = MutexGuard<'a, Lists<Arc<Folio>, { List::COUNT }>>;
+
+impl Lruvec {
+    pub(crate) fn new(locks: &LockStats) -> Self {
+        Self(locks.mutex(LockClass::Lru, Lists::default()))
+    }
+
+    /// Lists a folio that is in no list, unless it is dead.
+    #[track_caller]
+    pub(crate) fn add(&self, folio: Arc<Folio>, list: List) {
+        let pages = folio.pages() as u32;
+        self.add_as(folio, list, pages);
+    }
+
+    /// The same for a folio that counts as so many pages: those for which it stands.
+    #[track_caller]
+    pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
+        push(&mut self.0.lock(), folio, list, pages);
+    }
+
+    /// Takes a dead folio out of its list, if it is in one.
+    #[track_caller]
+    pub(crate) fn remove(&self, folio: &Folio) {
+        debug_assert!(folio.state.test(Flag::Dead), "it could be listed again at once");
+        let mut lists = self.0.lock();
+        let number = folio.listed.load(Ordering::Relaxed);
+        if number != UNLISTED && !MUTANT_LEAVE_LISTED.planted() {
+            folio.listed.store(UNLISTED, Ordering::Relaxed);
+            lists.remove(number);
+        }
+    }
+
+    /// Brings the active list nearer to its share, and takes what is to be looked at next: of what is on
+    /// standby if that has more than its share, or the inactive list has nothing, or nothing that can be
+    /// taken (`barren`).
+    #[track_caller]
+    pub(crate) fn take(&self, shares: Shares, batch: Batch, barren: bool) -> Option<Taken> {
+        let mut lists = self.0.lock();
+        balance(&mut lists, shares.active);
+        let standby = lists.pages(List::Standby as usize) > shares.standby;
+        if standby || lists.len(List::Inactive as usize) == 0 || barren {
+            return pop(&mut lists, List::Standby).map(Taken::Standby);
+        }
+        let (mut folios, mut pages) = (Vec::with_capacity(batch.folios), 0);
+        while pages < batch.pages
+            && folios.len() < batch.folios
+            && let Some(folio) = pop(&mut lists, List::Inactive)
+        {
+            pages += folio.pages() as usize;
+            folios.push(folio);
+        }
+        Some(Taken::Inactive(folios))
+    }
+
+    /// Makes the oldest of the active list inactive, at least so many pages, whether they were used or not;
+    /// `false` if it has none.
+    #[track_caller]
+    pub(crate) fn deactivate(&self, pages: usize) -> bool {
+        let mut lists = self.0.lock();
+        let mut moved = 0;
+        while moved < pages {
+            let Some(folio) = pop(&mut lists, List::Active) else { break };
+            moved += folio.pages() as usize;
+            folio.state.clear(Flag::Referenced);
+            make_inactive(&mut lists, folio);
+        }
+        moved > 0
+    }
+
+    /// The pages that the folios of a list count as.
+    #[track_caller]
+    pub(crate) fn pages(&self, list: List) -> usize {
+        self.0.lock().pages(list as usize)
+    }
+
+    /// Pages of folios that were not touched for some time.
+    #[track_caller]
+    pub(crate) fn idle_pages(&self) -> usize {
+        let lists = self.0.lock();
+        lists.pages(List::Standby as usize) + lists.pages(List::Inactive as usize)
+    }
+
+    /// How many folios are in the lists.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        let lists = self.0.lock();
+        (0..List::COUNT).map(|list| lists.len(list)).sum()
+    }
+
+    /// Takes all folios out.
+    pub(crate) fn take_all(&self) -> Vec<Arc<Folio>> {
+        let mut lists = self.0.lock();
+        let all = [List::Inactive, List::Standby, List::Active];
+        all.into_iter()
+            .flat_map(|list| std::iter::from_fn(|| pop(&mut lists, list)).collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+fn push(lists: &mut Guard<'_>, folio: Arc<Folio>, list: List, pages: u32) {
+    if folio.state.test(Flag::Dead) {
+        return;
+    }
+    debug_assert_eq!(folio.listed.load(Ordering::Relaxed), UNLISTED, "it is in a list already");
+    let (folio, number) = lists.push(list as usize, folio, pages);
+    folio.listed.store(number, Ordering::Relaxed);
+}
+
+fn pop(lists: &mut Guard<'_>, list: List) -> Option<Arc<Folio>> {
+    let folio = lists.pop(list as usize)?;
+    folio.listed.store(UNLISTED, Ordering::Relaxed);
+    Some(folio)
+}
+
+fn make_inactive(lists: &mut Guard<'_>, folio: Arc<Folio>) {
+    folio.state.clear(Flag::Active);
+    let pages = folio.pages() as u32;
+    push(lists, folio, List::Inactive, pages);
+}
+
+/// Makes the oldest of the active list inactive while it has more than its share, but for those that were
+/// used since the last look.
+fn balance(lists: &mut Guard<'_>, share: usize) {
+    for _ in 0..BALANCE_LOOKS {
+        if lists.pages(List::Active as usize) <= share {
+            return;
+        }
+        let Some(folio) = pop(lists, List::Active) else { return };
+        if folio.state.clear(Flag::Referenced) {
+            let pages = folio.pages() as u32;
+            push(lists, folio, List::Active, pages);
+        } else {
+            make_inactive(lists, folio);
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::object::{ObjectTable, WhenUnmapped};
+    use crate::page::Owner;
+
+    const ALL: Batch = Batch { pages: usize::MAX, folios: 64 };
+    const NO_SHARES: Shares = Shares { standby: usize::MAX, active: usize::MAX };
+
+    /// A way to make folios, and lists.
+    fn world() -> (impl Fn(u64) -> Arc<Folio>, Lruvec) {
+        let locks = LockStats::new();
+        let object = ObjectTable::new(None, WhenUnmapped::Keep, &locks).memory(0);
+        (move |index| Arc::new(Folio::new(Owner::file(&object), index, 0)), Lruvec::new(&locks))
+    }
+
+    fn indexes(taken: Option<Taken>) -> Vec<u64> {
+        match taken {
+            None => Vec::new(),
+            Some(Taken::Standby(folio)) => vec![folio.index],
+            Some(Taken::Inactive(folios)) => folios.iter().map(|folio| folio.index).collect(),
+        }
+    }
+
+    #[test]
+    fn what_dies_is_in_no_list_whoever_has_it() {
+        let (folio, lru) = world();
+        let folios: Vec<_> = (0..6).map(folio).collect();
+        folios.iter().for_each(|folio| lru.add(folio.clone(), List::Inactive));
+        // Reclaim has two of them when one dies.
+        let few = Batch { folios: 2, ..ALL };
+        let Some(Taken::Inactive(taken)) = lru.take(NO_SHARES, few, false) else {
+            panic!("nothing is taken")
+        };
+        for dead in [1, 3, 5] {
+            folios[dead].state.set(Flag::Dead);
+            lru.remove(&folios[dead]);
+            lru.remove(&folios[dead]);
+        }
+        taken.into_iter().for_each(|folio| lru.add(folio, List::Inactive));
+        assert_eq!((lru.len(), lru.idle_pages()), (3, 3));
+        assert_eq!(indexes(lru.take(NO_SHARES, ALL, false)), [2, 4, 0]);
+        assert!(folios.iter().all(|folio| Arc::strong_count(folio) == 1), "the lists keep none");
+    }
+
+    #[test]
+    fn what_is_taken_follows_from_the_shares() {
+        let (folio, lru) = world();
+        let shares = Shares { standby: 1, active: 2 };
+        (0..2).for_each(|index| lru.add(folio(index), List::Standby));
+        (10..12).for_each(|index| lru.add(folio(index), List::Inactive));
+        for index in 20..24 {
+            let folio = folio(index);
+            // Used since the last look: it stays.
+            if index == 20 {
+                folio.state.set(Flag::Referenced);
+            }
+            lru.add(folio, List::Active);
+        }
+        assert_eq!(indexes(lru.take(shares, ALL, false)), [0], "more than its share");
+        assert_eq!(lru.pages(List::Active), 2);
+        let one = Batch { pages: 1, ..ALL };
+        assert_eq!(indexes(lru.take(shares, one, false)), [10]);
+        assert_eq!(indexes(lru.take(shares, ALL, true)), [1], "nothing else can be taken");
+        assert_eq!(indexes(lru.take(shares, ALL, true)), []);
+        assert_eq!(indexes(lru.take(shares, ALL, false)), [11, 21, 22]);
+        assert!(lru.deactivate(1));
+        assert_eq!((lru.pages(List::Active), indexes(lru.take(shares, ALL, false))), (1, vec![23]));
+        lru.add_as(folio(30), List::Standby, 16);
+        assert_eq!(lru.idle_pages(), 16);
+        assert_eq!((lru.take_all().len(), lru.len(), lru.deactivate(1)), (2, 0, false));
+    }
+}

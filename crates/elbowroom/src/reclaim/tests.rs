@@ -1,0 +1,90 @@
+//! Whether the lists have the folios that there are.
+
+use super::Reclaim;
+use crate::config::RUN_ORDER;
+use crate::platform::Platform;
+use crate::{Advice, Config, Manager, MapRequest, Sharing, Soft};
+use elbowroom_machine::PAGE_SIZE;
+use elbowroom_sync::thread;
+use elbowroom_sync::time::{Duration, Instant};
+
+const BUDGET: usize = 16 << 20;
+const PAGES: usize = 2 * BUDGET / PAGE_SIZE;
+
+/// Reclaim has folios that it looks at in no list, and other threads reclaim, too: so this waits until both
+/// counts agree.
+fn all_are_listed<P: Platform>(core: &Reclaim<P>, when: &str) {
+    let since = Instant::now();
+    loop {
+        let (listed, folios) = (core.lru.len(), core.groups.root().folios());
+        if listed == folios {
+            return;
+        }
+        assert!(since.elapsed() < Duration::from_secs(10), "{when}: {listed} of {folios} are listed");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Anonymous memory, private copies and pages of a file come, go out, are split, and end in each way there is.
+#[test]
+fn each_folio_is_listed_until_it_dies() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len((PAGES * PAGE_SIZE) as u64).unwrap();
+    let swap = tempfile::tempdir().unwrap();
+    let config = Config {
+        swap: 8 * BUDGET as u64,
+        swap_dir: Some(swap.path().to_owned()),
+        ..Config::with_memory(BUDGET as u64)
+    };
+    let manager = Manager::<Soft>::start_on(config).unwrap();
+    let space = manager.create_space().unwrap();
+    let (core, cpu) = (&space.core, space.cpu());
+    let object = manager.open(file.path(), true).unwrap();
+    for round in 0..3 {
+        let requests =
+            [(None, Sharing::Private), (Some(&object), Sharing::Private), (Some(&object), Sharing::Shared)];
+        let starts = requests.map(|(object, sharing)| {
+            let memory = MapRequest::private_memory(PAGES * PAGE_SIZE);
+            space.map(MapRequest { object: object.cloned(), sharing, ..memory }).unwrap()
+        });
+        for (turn, start) in starts.into_iter().enumerate() {
+            // Zeros, pages that compress, and pages that do not.
+            for page in 0..PAGES {
+                let addr = start + page * PAGE_SIZE;
+                match (page + turn) % 3 {
+                    0 => cpu.write_u64(addr, 0).unwrap(),
+                    1 => cpu.write_u64(addr, page as u64 + 1).unwrap(),
+                    _ => {
+                        let mut bytes = [0; PAGE_SIZE];
+                        fastrand::Rng::with_seed(page as u64).fill(&mut bytes);
+                        cpu.write(addr, &bytes).unwrap();
+                    }
+                }
+            }
+            all_are_listed(core, "after stores");
+            // Runs are split where a part of them goes.
+            let run = PAGE_SIZE << RUN_ORDER;
+            space.advise(start + run / 2, run, Advice::PageOut).unwrap();
+            space.advise(start + 4 * run, PAGE_SIZE, Advice::DontNeed).unwrap();
+            space.unmap(start + 8 * run, PAGE_SIZE).unwrap();
+            all_are_listed(core, "after parts went");
+            for page in (0..PAGES / 4).filter(|page| *page != 8 << RUN_ORDER) {
+                cpu.read_u64(start + page * PAGE_SIZE).unwrap();
+            }
+            all_are_listed(core, "after loads");
+        }
+        if round == 1 {
+            let child = space.fork().unwrap();
+            for page in 0..64 {
+                child.cpu().write_u64(starts[0] + page * PAGE_SIZE, 9).unwrap();
+            }
+            all_are_listed(core, "after a fork");
+            drop(child);
+        }
+        file.as_file().set_len((PAGES / 2 * PAGE_SIZE) as u64).unwrap();
+        manager.resized(&object, (PAGES / 2 * PAGE_SIZE) as u64..(PAGES * PAGE_SIZE) as u64);
+        file.as_file().set_len((PAGES * PAGE_SIZE) as u64).unwrap();
+        starts.iter().for_each(|start| space.unmap(*start, PAGES * PAGE_SIZE).unwrap());
+        all_are_listed(core, "after unmap");
+    }
+}
