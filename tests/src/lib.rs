@@ -28,6 +28,7 @@ pub mod public;
 pub mod random;
 pub mod run;
 pub mod source;
+pub mod types;
 pub mod variant;
 
 pub use place::{Scratch, elbowroom_exe};

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use elbowroom_tests::modules::{self, Circles, House};
 use elbowroom_tests::source::{Source, has_word};
+use elbowroom_tests::types::{Size, Types};
 
 /// The crates, each of which may use only those before it, by directory.
 const CRATES: [(&str, &str); 12] = [
@@ -425,6 +426,57 @@ fn layers_of_the_manager_are_types_with_methods_and_fields_of_their_own() {
     report(problems);
 }
 
+/// The most fields of a type, and the most methods over all its blocks.
+const MAX_SIZE: Size = Size { fields: 15, methods: 40 };
+
+/// The types that had more when the limits came, by directory and path. These numbers only become smaller.
+const LARGE_TYPES: [(&str, &str, Size); 17] = [
+    ("crates/elbowroom", "config::Config", Size { fields: 26, methods: 4 }),
+    ("crates/elbowroom", "fault::Faults", Size { fields: 8, methods: 65 }),
+    ("crates/elbowroom", "fault::Pass", Size { fields: 6, methods: 42 }),
+    ("crates/elbowroom", "manager::Manager", Size { fields: 2, methods: 41 }),
+    ("crates/elbowroom", "object::FileObject", Size { fields: 28, methods: 66 }),
+    ("crates/elbowroom", "reclaim::Reclaim", Size { fields: 8, methods: 66 }),
+    ("crates/elbowroom", "space::Space", Size { fields: 3, methods: 110 }),
+    ("crates/elbowroom", "stats::Stats", Size { fields: 67, methods: 0 }),
+    ("crates/elbowroom", "swap::area::Swap", Size { fields: 21, methods: 75 }),
+    ("crates/elbowroom", "writeback::Writeback", Size { fields: 8, methods: 73 }),
+    ("crates/elbowroom-machine", "host::HostMmu", Size { fields: 11, methods: 77 }),
+    ("crates/elbowroom-options", "options::Options", Size { fields: 27, methods: 7 }),
+    ("crates/elbowroom-preload", "base::state::Process", Size { fields: 18, methods: 14 }),
+    ("lab", "page::input::Figures", Size { fields: 21, methods: 10 }),
+    ("lab", "record::Record", Size { fields: 34, methods: 7 }),
+    ("tests", "differential::mix::Mix", Size { fields: 17, methods: 2 }),
+    ("tests", "differential::model::Model", Size { fields: 4, methods: 66 }),
+];
+
+#[test]
+fn types_are_small() {
+    let (mut problems, mut seen) = (Vec::new(), 0);
+    for (directory, _) in CRATES {
+        let mut large = LARGE_TYPES.iter().filter(|large| large.0 == directory).collect::<Vec<_>>();
+        for (name, size) in Types::read(&format!("{directory}/src")).sizes() {
+            seen += 1;
+            let listed = large.iter().position(|large| large.1 == name).map(|at| large.swap_remove(at).2);
+            let is_small = size.fields <= MAX_SIZE.fields && size.methods <= MAX_SIZE.methods;
+            let what = match listed {
+                None if is_small => continue,
+                None => format!("more than {MAX_SIZE:?}"),
+                Some(_) if is_small => "it needs no exception any more".to_owned(),
+                Some(listed) if size.fields > listed.fields || size.methods > listed.methods => {
+                    format!("more than its exception, {listed:?}")
+                }
+                Some(listed) if size != listed => format!("less than its exception, {listed:?}: lower that"),
+                Some(_) => continue,
+            };
+            problems.push(format!("{directory}: {name} has {size:?}, {what}"));
+        }
+        problems.extend(large.iter().map(|large| format!("{directory} has no type {}", large.1)));
+    }
+    assert!(seen > 500, "only {seen} types were found");
+    report(problems);
+}
+
 #[test]
 fn the_checks_see_what_they_look_for() {
     let code = "export! {\n    a(b: c) -> d = e;\n    f(\n        g: h,\n    ) -> i = |g| {\n    };\n}\n\
@@ -435,6 +487,14 @@ fn the_checks_see_what_they_look_for() {
     assert_eq!(implemented(code), ["Core", "Reclaim", "X"].map(str::to_owned).into());
     let code = "struct A<P: Platform> {\n    pub b: u8,\n}\nstruct C {\n}";
     assert_eq!(fields(code, "A"), Some("struct A<P: Platform> {\n    pub b: u8,"));
+    let mut types = Types::default();
+    let (above, inside) = (vec!["a".to_owned()], vec!["a".to_owned(), "b".to_owned()]);
+    types.add("", "pub struct T { x: u8, y: u8 }\nstruct U(u8);\nimpl Other for &U { fn k() {} }", above);
+    let block = "impl<P> super::T<P> { const C: u8 = 0; fn f() {} }\nimpl X for T { fn g() {} }\n\
+                 #[cfg(all(test, not(loom)))]\nmod tests { impl T { fn h() {} } }\nimpl Vec { fn v() {} }";
+    types.add("", block, inside);
+    let expected = [("a::T", Size { fields: 2, methods: 2 }), ("a::U", Size { fields: 1, methods: 1 })];
+    assert_eq!(types.sizes(), expected.map(|(name, size)| (name.to_owned(), size)).into());
     let manifest = "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\n\"c\" = \"1\"\n\
                     [dev-dependencies.d]\npath = \"x\"\n[lints]\ne = 1";
     assert_eq!(dependencies(manifest), ["b", "c", "d"]);

@@ -10,8 +10,10 @@
 //! none of those above. What a lower layer wants of a higher one it leaves in a queue: faults that are ready
 //! in an [`Inbox`], dirty folios in [`ToWrite`] (docs/decisions/0021).
 
+mod inbox;
 mod mappers;
 
+pub(crate) use inbox::{Arrived, Inbox, Inboxes, Job};
 pub(crate) use mappers::Mapper;
 
 use crate::ablation::Tuning;
@@ -19,8 +21,8 @@ use crate::config::{
     CHANGE_LOOK, Config, FRAME_BYTES, SLOT_BYTES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST,
 };
 use crate::group::{DirtyLimits, Frames, GroupId, Groups};
-use crate::object::{FileObject, ObjectTable};
-use crate::page::{Beat, Flag, Folio, LockedFolio, Owner, Parked, Reading, WaitTable, Waiting, Woken};
+use crate::object::ObjectTable;
+use crate::page::{Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
 use crate::platform::Platform;
 use crate::quiet::{Quiet, Rester};
@@ -30,12 +32,11 @@ use crate::swap::{Cipher, Swap};
 use crate::trace::{Happened, Trace, Verb};
 use crate::vma::{Layout, LayoutState, Mm};
 use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
-use elbowroom_store::{Guards, Kicker, StoreFile};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_store::StoreFile;
+use elbowroom_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard, pin};
-use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, Lines, LockClass, LockStats, Mutex};
-use std::ops::Range;
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 
 /// The lowest layer of a manager, which all others have: the MMU, frames and their groups, files and their
 /// folios, the spaces, and where threads leave work for each other.
@@ -48,27 +49,17 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) trace: Option<Arc<Trace>>,
     pub(crate) waits: WaitTable,
     pub(crate) objects: ObjectTable,
-    /// Who keeps files ours alone.
-    pub(crate) guards: Option<Arc<Guards>>,
     pub(crate) spaces: SpaceTable,
     /// To whom frames are charged.
     pub(crate) groups: Groups,
     /// Where pages are that are out.
     pub(crate) swap: Swap,
-    pub(crate) inboxes: Vec<Inbox>,
-    /// Whose turn it is to get a job.
-    turn: AtomicUsize,
+    pub(crate) inboxes: Inboxes,
     pub(crate) to_write: ToWrite,
     pub(crate) born: Instant,
-    /// When faults began to wait for memory without any getting some, in nanoseconds since `born`; 0: none
-    /// waits.
-    starving_since: AtomicU64,
     pub(crate) stop: AtomicBool,
     /// What a fork waits for.
     pub(crate) quiet: Quiet,
-    /// While it is more than 0, files are left to the kernel. Counts the fork that is under way, and in a
-    /// child the one that made it.
-    pub(crate) without_files: AtomicUsize,
 }
 
 /// The spaces, by the top 16 bits of their addresses. The process's own, with real pointers, is number 0.
@@ -225,51 +216,6 @@ fn own_pages(folios: &[Arc<Folio>]) -> usize {
     folios.iter().filter(|folio| !folio.is_cached()).map(|folio| folio.pages() as usize).sum()
 }
 
-/// Work for one handler thread.
-pub(crate) struct Inbox {
-    pub(crate) kicker: Kicker,
-    pub(crate) jobs: Mutex<Vec<Job>>,
-    /// The faults that it tries again by itself.
-    pub(crate) waiting: Mutex<Waiting>,
-    pub(crate) beat: Lines<Beat>,
-    /// The watchdog says that it does not get on: others do its work.
-    pub(crate) stuck: AtomicBool,
-}
-
-impl Inbox {
-    pub(crate) fn new(kicker: Kicker, locks: &LockStats) -> Self {
-        Self {
-            kicker,
-            jobs: locks.mutex(LockClass::Queue, Vec::new()),
-            waiting: locks.mutex(LockClass::Queue, Waiting::default()),
-            beat: Lines::default(),
-            stuck: AtomicBool::new(false),
-        }
-    }
-}
-
-/// What other threads ask of a handler.
-pub(crate) enum Job {
-    /// Run these faults again.
-    Retry(Vec<Parked>),
-    /// Read these pages of the file ahead.
-    Prefetch(Arc<FileObject>, Range<u64>),
-    /// Make pages of what was read from the swap file.
-    Arrived(Vec<Arrived>),
-}
-
-/// What was read from the swap file for a folio.
-pub(crate) struct Arrived {
-    pub(crate) folio: Reading,
-    pub(crate) frames: Frames,
-    /// The swap slots that were read, of which it has a count each.
-    pub(crate) slots: Vec<u64>,
-    /// How many bytes were read of the swap file; 0 after an error.
-    pub(crate) bytes: usize,
-    /// All of it was read.
-    pub(crate) whole: bool,
-}
-
 /// For threads that are not handlers: a handler gets the faults.
 impl<P: Platform> Woken for Core<P> {
     fn wake(&self, faults: Vec<Parked>) {
@@ -283,7 +229,6 @@ impl<P: Platform> Core<P> {
         config: Config,
         mmu: P::Mmu,
         objects: ObjectTable,
-        guards: Option<Arc<Guards>>,
         inboxes: Vec<Inbox>,
         swap_file: Option<(Arc<StoreFile>, Option<Cipher>)>,
         locks: &LockStats,
@@ -305,18 +250,14 @@ impl<P: Platform> Core<P> {
             trace,
             waits: WaitTable::new(locks),
             objects,
-            guards,
             spaces: SpaceTable::new(locks),
             groups: Groups::new(dirty, &[]),
             swap: Swap::new(locks, swap, [frames, pool], swap_file, sizing),
-            inboxes,
-            turn: AtomicUsize::new(0),
+            inboxes: Inboxes::new(inboxes),
             to_write: ToWrite::new(locks),
             born,
-            starving_since: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             quiet,
-            without_files: AtomicUsize::new(0),
         }
     }
 
@@ -476,7 +417,7 @@ impl<P: Platform> Core<P> {
     /// Hands faults that became ready to a handler. For threads that are not handlers.
     pub(crate) fn dispatch(&self, ready: Vec<Parked>) {
         if !ready.is_empty() {
-            self.post(Job::Retry(ready));
+            self.inboxes.post(Job::Retry(ready));
         }
     }
 
@@ -485,23 +426,6 @@ impl<P: Platform> Core<P> {
         if self.quiet.is_wanted(Rester::Helper) {
             self.quiet.rest(Rester::Helper);
         }
-    }
-
-    /// Gives a handler something to do.
-    pub(crate) fn post(&self, job: Job) {
-        let (turn, handlers) = (self.turn.fetch_add(1, Ordering::Relaxed), self.inboxes.len());
-        let gets_on = |number: &usize| !self.inboxes[*number].stuck.load(Ordering::Relaxed);
-        let first = turn % handlers;
-        let handler =
-            (first..first + handlers).map(|number| number % handlers).find(gets_on).unwrap_or(first);
-        self.post_to(handler, job);
-    }
-
-    /// Gives one handler something to do.
-    pub(crate) fn post_to(&self, handler: usize, job: Job) {
-        let inbox = &self.inboxes[handler];
-        inbox.jobs.lock().push(job);
-        inbox.kicker.kick();
     }
 
     /// The most pages one read may take now, a power of two: as many as if all that wait, and one more, had a
@@ -519,25 +443,6 @@ impl<P: Platform> Core<P> {
         let is_free = self.groups.root().charged_pages() < frames / 4 * 3;
         let free = if is_free && file_pages / 4 <= frames { self.tuning().free_read_pages } else { 1 };
         ReadRoom { most: self.read_cap(), free }
-    }
-
-    /// A fault waits for memory: from now on, if none did before.
-    pub(crate) fn note_starving(&self) {
-        let now = self.born.elapsed().as_nanos() as u64;
-        let _ = self.starving_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    /// A fault that waited for memory has some, or none waits any more.
-    pub(crate) fn note_fed(&self) {
-        self.starving_since.store(0, Ordering::Relaxed);
-    }
-
-    /// For how long faults have waited for memory without any getting some.
-    pub(crate) fn memory_wait(&self) -> Duration {
-        match self.starving_since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => self.born.elapsed().saturating_sub(Duration::from_nanos(since)),
-        }
     }
 
     /// Bytes of frames and of what describes pages, at their most.

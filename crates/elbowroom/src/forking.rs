@@ -10,7 +10,6 @@ use crate::quiet::Working;
 use crate::space::{Space, Spaces};
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_store::{Handed, Lifeline, StoreFile, reactor_of_child};
-use elbowroom_sync::atomic::Ordering;
 use std::path::PathBuf;
 
 /// Threads of a manager that work by themselves: flusher, watchdog, supplier.
@@ -48,12 +47,10 @@ impl Manager<Host> {
     /// there is nothing to end.
     pub fn fork_begins(&self, space: &Space<Host>) -> Result<Inheritance, Errno> {
         let core = self.core();
-        core.without_files.fetch_add(1, Ordering::SeqCst);
+        core.quiet.begin_without_files();
         let begun = self.rest_without_files(space);
         let handed = begun.and_then(|()| self.hand_down().inspect_err(|_| core.quiet.end()));
-        handed.inspect_err(|_| {
-            core.without_files.fetch_sub(1, Ordering::SeqCst);
-        })
+        handed.inspect_err(|_| core.quiet.end_without_files())
     }
 
     /// Gives all files to the kernel and becomes quiet: again, if a thread that had opened a file before has
@@ -92,7 +89,7 @@ impl Manager<Host> {
     pub fn fork_ends(&self) {
         self.core().mmu.fork_ends();
         self.core().quiet.end();
-        self.core().without_files.fetch_sub(1, Ordering::SeqCst);
+        self.core().quiet.end_without_files();
     }
 
     /// While the manager is quiet: the page for which this thread waits, until [`Manager::fork_is_given_up`].
@@ -111,7 +108,7 @@ impl Manager<Host> {
     /// The fork that was given up was made, or was not: later children inherit no windows again.
     pub fn given_up_fork_ends(&self) {
         self.core().mmu.fork_ends();
-        self.core().without_files.fetch_sub(1, Ordering::SeqCst);
+        self.core().quiet.end_without_files();
     }
 
     /// Announces that a thread which is none of the manager's uses it until the value is dropped: a fork
@@ -168,7 +165,7 @@ mod tests {
     use super::*;
     use crate::core::Inbox;
     use crate::{Config, MapRequest, Soft};
-    use elbowroom_sync::atomic::AtomicBool;
+    use elbowroom_sync::atomic::{AtomicBool, Ordering};
     use elbowroom_sync::time::{Duration, Instant};
     use elbowroom_sync::{Arc, thread};
 

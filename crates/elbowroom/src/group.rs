@@ -16,8 +16,8 @@ use crate::ablation::Tuning;
 use crate::config::Config;
 use elbowroom_machine::{Extent, Mmu, PAGE_SIZE};
 use elbowroom_sync::Mutant;
-use elbowroom_sync::atomic::{AtomicUsize, Ordering};
-use elbowroom_sync::time::Duration;
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Counters, Lines, thread};
 use std::ops::{Deref, DerefMut};
 
@@ -174,17 +174,51 @@ impl Group {
     }
 }
 
+/// For how long faults have waited for memory without any getting some.
+pub struct Starving {
+    born: Instant,
+    /// When that began, in nanoseconds since `born`; 0: none waits.
+    since: AtomicU64,
+}
+
+impl Starving {
+    fn new() -> Self {
+        Self { born: Instant::now(), since: AtomicU64::new(0) }
+    }
+
+    /// A fault waits for memory: from now on, if none did before.
+    pub fn note(&self) {
+        let now = self.born.elapsed().as_nanos() as u64;
+        let _ = self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A fault that waited for memory has some, or none waits any more.
+    pub fn note_fed(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// For how long.
+    pub fn time(&self) -> Duration {
+        match self.since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => self.born.elapsed().saturating_sub(Duration::from_nanos(since)),
+        }
+    }
+}
+
 /// The groups of a manager.
 pub struct Groups {
     groups: Vec<Group>,
     limits: DirtyLimits,
+    /// Whether faults wait for memory.
+    pub starving: Starving,
 }
 
 impl Groups {
     /// The root, which has no limits of its own, and others. `all`: how much of all may be dirty.
     pub fn new(all: DirtyLimits, others: &[DirtyLimits]) -> Self {
         let groups = [DirtyLimits::NONE].iter().chain(others).map(|limits| Group::new(*limits));
-        Self { groups: groups.collect(), limits: all }
+        Self { groups: groups.collect(), limits: all, starving: Starving::new() }
     }
 
     /// The root.

@@ -99,7 +99,7 @@ impl<P: Platform> Manager<P> {
         };
         let objects = ObjectTable::new(inject.clone(), when_unmapped, &locks).locked(locking);
         let guards = if config.alone { Guards::new(&locks).ok() } else { None };
-        let mut core = Core::new(config, mmu, objects, guards, inboxes, swap_file, &locks);
+        let mut core = Core::new(config, mmu, objects.guarded(guards), inboxes, swap_file, &locks);
         core.swap.inject(inject);
         let core = Arc::new(Spaces::new(Faults::new(Writeback::new(Reclaim::new(core)))));
         core.prepare_swap();
@@ -381,14 +381,14 @@ impl Manager<Host> {
         fd: i32,
         writable: bool,
     ) -> Result<(Arc<FileObject>, Arc<Origin>), OpenError> {
-        if self.core.without_files.load(Ordering::SeqCst) > 0 {
+        if self.core.quiet.is_without_files() {
             return Err(OpenError::NotAlone);
         }
         let objects = &self.core.objects;
         let origin = Origin::take(tid, fd, objects.next_serial()).map_err(OpenError::Failed)?;
         let started = self.start_guards();
         started.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
-        let access = match (&self.core.guards, self.core.config.alone) {
+        let access = match (&objects.guards, self.core.config.alone) {
             (Some(guards), _) => Access::Alone(guards),
             (None, false) => Access::Anybody,
             (None, true) => return Err(OpenError::NotAlone),
@@ -414,8 +414,8 @@ impl Manager<Host> {
     /// # Errors
     /// The system has no room for another thread.
     pub fn start_guards(&self) -> std::io::Result<bool> {
-        let Some(guards) = &self.core.guards else { return Ok(true) };
-        if self.core.without_files.load(Ordering::SeqCst) > 0 {
+        let Some(guards) = &self.core.objects.guards else { return Ok(true) };
+        if self.core.quiet.is_without_files() {
             return Ok(false);
         }
         let mut threads = self.threads.lock();
@@ -475,7 +475,7 @@ impl<P: Platform> Drop for Manager<P> {
         self.core.stop.store(true, Ordering::Release);
         self.core.to_write.bell.ring_for_stop();
         self.core.wake_supplier();
-        if let Some(guards) = &self.core.guards {
+        if let Some(guards) = &self.core.objects.guards {
             guards.stop();
         }
         self.core.wake_threads();

@@ -11,7 +11,7 @@
 //! take its parent's, but has a new one.
 
 use crate::config::QUIET_BOUND;
-use elbowroom_sync::atomic::{AtomicU8, Ordering};
+use elbowroom_sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, RcuCell};
 
@@ -30,6 +30,9 @@ pub(crate) struct Quiet {
     bound: Duration,
     /// Told, before anybody goes on, that the fork took too long: its child has no copy that is whole.
     on_late: Option<fn()>,
+    /// While it is more than 0, files are left to the kernel. Counts the fork that is under way, and in a
+    /// child the one that made it.
+    without_files: AtomicUsize,
 }
 
 /// Where those who rest, work or want to fork find each other.
@@ -80,7 +83,28 @@ pub(crate) enum Rester {
 
 impl Quiet {
     pub(crate) fn new(locks: &LockStats, bound: Duration, on_late: Option<fn()>) -> Self {
-        Self { wanted: AtomicU8::new(NOT), meeting: RcuCell::new(Meeting::new(locks)), bound, on_late }
+        Self {
+            wanted: AtomicU8::new(NOT),
+            meeting: RcuCell::new(Meeting::new(locks)),
+            bound,
+            on_late,
+            without_files: AtomicUsize::new(0),
+        }
+    }
+
+    /// From now on files are left to the kernel, until as many calls of [`Quiet::end_without_files`].
+    pub(crate) fn begin_without_files(&self) {
+        self.without_files.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Undoes one [`Quiet::begin_without_files`].
+    pub(crate) fn end_without_files(&self) {
+        self.without_files.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether files are left to the kernel.
+    pub(crate) fn is_without_files(&self) -> bool {
+        self.without_files.load(Ordering::SeqCst) > 0
     }
 
     /// A verb begins, as soon as it may. Not for who has a lock.

@@ -149,7 +149,7 @@ impl<P: Platform> Faults<P> {
         let waiter = Waiter::new(&self.locks);
         let mut fault = self.of_this_thread(event);
         fault.waiter = Some(waiter.clone());
-        self.post(Job::Retry(vec![fault]));
+        self.inboxes.post(Job::Retry(vec![fault]));
         waiter.wait(&self.stop)
     }
 }

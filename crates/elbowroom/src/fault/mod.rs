@@ -328,7 +328,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             let given = events.split_off(events.len() - share).into_iter();
             let given = given.map(|event| Parked::read(event, read)).collect();
             let other = (self.number + events.len() % (handlers - 1) + 1) % handlers;
-            self.core.post_to(other, Job::Retry(given));
+            self.core.inboxes.post_to(other, Job::Retry(given));
             if events.len() <= share {
                 return;
             }
@@ -350,7 +350,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             }
         }
         if !given.is_empty() {
-            self.core.post_to((self.number + 1) % handlers, Job::Arrived(given));
+            self.core.inboxes.post_to((self.number + 1) % handlers, Job::Arrived(given));
         }
     }
 
@@ -372,7 +372,7 @@ impl<'a, P: Platform> Handler<'a, P> {
         if MUTANT_LEAVE_ARRIVED.planted() {
             return;
         }
-        for inbox in &self.core.inboxes {
+        for inbox in self.core.inboxes.iter() {
             let is_arrived = |job: &mut Job| matches!(job, Job::Arrived(_));
             let jobs: Vec<_> = inbox.jobs.lock().extract_if(.., is_arrived).collect();
             for job in jobs {
@@ -411,7 +411,7 @@ impl<'a, P: Platform> Handler<'a, P> {
                 self.core.report_full(fault.event.addr);
                 self.core.end_overdue(fault);
                 if self.inbox().waiting.lock().starved.is_empty() {
-                    self.core.note_fed();
+                    self.core.groups.starving.note_fed();
                 }
                 left -= 1;
                 continue;
@@ -422,10 +422,10 @@ impl<'a, P: Platform> Handler<'a, P> {
             if waiting.starved.len() > before {
                 // It went to the back, but it is the oldest: put it in front again.
                 waiting.starved.rotate_right(1);
-                self.core.note_starving();
+                self.core.groups.starving.note();
                 return;
             }
-            self.core.note_fed();
+            self.core.groups.starving.note_fed();
             left -= 1;
         }
     }

@@ -63,7 +63,7 @@ impl<P: Platform> Faults<P> {
         }
         for inbox in self.inboxes.iter().filter(|inbox| inbox.stuck.load(Ordering::Relaxed)) {
             let jobs = std::mem::take(&mut *inbox.jobs.lock());
-            jobs.into_iter().for_each(|job| self.post(job));
+            jobs.into_iter().for_each(|job| self.inboxes.post(job));
             let waiting = inbox.waiting.lock().take_all();
             self.dispatch(waiting);
         }
@@ -90,7 +90,7 @@ impl<P: Platform> Faults<P> {
             && self.inboxes[0].beat.count() == pulses[0].beat
             && !self.stop.load(Ordering::Acquire)
         {
-            self.post(Job::Retry(Vec::new()));
+            self.inboxes.post(Job::Retry(Vec::new()));
             self.watch.wait(&self.stop, 10 * DELAY);
         }
     }
@@ -108,7 +108,7 @@ impl<P: Platform> Faults<P> {
                 self.end_reported(fault, "the end of a change of the mappings there");
             }
         }
-        for inbox in &self.inboxes {
+        for inbox in self.inboxes.iter() {
             let mut late = inbox.waiting.lock().take_if(overdue);
             for job in inbox.jobs.lock().iter_mut() {
                 if let Job::Retry(faults) = job {

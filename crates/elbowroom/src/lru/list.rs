@@ -44,8 +44,8 @@ impl<T, const N: usize> Default for Lists<T, N> {
 }
 
 impl<T, const N: usize> Lists<T, N> {
-    /// Adds a value, which counts as so many pages, at a list's end. Returns it with its number, which is never
-    /// `u32::MAX`.
+    /// Adds a value, which counts as so many pages, at a list's end. Returns it with its number, which is
+    /// never `u32::MAX`.
     ///
     /// # Panics
     /// With 2^32 - 1 entries.

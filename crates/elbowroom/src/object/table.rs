@@ -21,6 +21,8 @@ pub struct ObjectTable {
     pub(crate) unmapped: Arc<Unmapped>,
     when_unmapped: WhenUnmapped,
     inject: Option<Arc<Inject>>,
+    /// Who keeps files ours alone.
+    pub(crate) guards: Option<Arc<Guards>>,
     locks: LockStats,
     /// What the lock of a file's reverse map covers.
     locking: FileLocking,
@@ -60,6 +62,7 @@ impl ObjectTable {
             unmapped: Unmapped::new(locks),
             when_unmapped,
             inject,
+            guards: None,
             locks: locks.clone(),
         }
     }
@@ -67,6 +70,11 @@ impl ObjectTable {
     /// The same, with reverse maps that are locked so.
     pub(crate) fn locked(self, locking: FileLocking) -> Self {
         Self { locking, ..self }
+    }
+
+    /// The same, with what keeps files ours alone.
+    pub(crate) fn guarded(self, guards: Option<Arc<Guards>>) -> Self {
+        Self { guards, ..self }
     }
 
     /// A number that no object and no description of this manager has had.

@@ -401,7 +401,7 @@ impl<P: Platform> Reclaim<P> {
     /// Whether a dirty folio may be given up: its write-back failed, and faults have waited for memory too
     /// long.
     fn may_drop_dirty(&self, folio: &Folio) -> bool {
-        folio.state.test(Flag::WriteFailed) && self.memory_wait() > FAILED_DIRTY_KEEP
+        folio.state.test(Flag::WriteFailed) && self.groups.starving.time() > FAILED_DIRTY_KEEP
     }
 
     /// Evicts a locked folio of which some pages are no longer where they were mapped; true. If other pages

@@ -25,7 +25,8 @@ fn all_are_listed<P: Platform>(core: &Reclaim<P>, when: &str) {
     }
 }
 
-/// Anonymous memory, private copies and pages of a file come, go out, are split, and end in each way there is.
+/// Anonymous memory, private copies and pages of a file come, go out, are split, and end in each way there
+/// is.
 #[test]
 fn each_folio_is_listed_until_it_dies() {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -313,6 +313,6 @@ impl<P: Platform> Spaces<P> {
             return;
         }
         let end = pages.end.min(pages.start + self.room_for_advice());
-        self.post(Job::Prefetch(object.clone(), pages.start..end));
+        self.inboxes.post(Job::Prefetch(object.clone(), pages.start..end));
     }
 }
