@@ -1,22 +1,26 @@
 //! How much anonymous memory to bring at a fault: single pages to who touches memory at random, growing runs
-//! to who goes through it in order. Plain data.
+//! to who goes through it in order.
 //!
 //! Streams are told apart by thread and by where they are, not by mapping: a sort goes through one array
 //! from both ends, a sum through two arrays, both with places at random between. Linux: `swap_vma_readahead`,
 //! which has one window for each mapping.
+//!
+//! Synchronization: streams are in sets with a lock each, so that threads meet only by chance; what is known of
+//! neighbours, for pages that are out, is under one.
 
+use elbowroom_sync::{Lines, LockClass, LockStats, Mutex};
 use std::collections::VecDeque;
 
 /// Streams that a set holds.
 const WAYS: usize = 8;
 
-/// Sets: a power of two.
+/// Sets.
 const SETS: usize = 64;
 
 /// log2 of the pages whose streams are in one set: those of 64 MiB.
 const REGION: u32 = 14;
 
-/// log2 of the pages of a region of [`Runs::around`]: 4 MiB.
+/// log2 of the pages of a region of [`Neighbours`]: 4 MiB.
 const REGION_PAGES: u32 = 10;
 
 /// A stream that went on is kept for so many uses of its set, before ones that never did.
@@ -139,9 +143,8 @@ pub(crate) struct Around {
     pub(crate) counted: bool,
 }
 
-/// The streams of accesses to anonymous memory seen last.
-pub(crate) struct Runs {
-    sets: Vec<Set>,
+/// Which pages that are out are worth bringing with others, where no stream goes on. Plain data.
+struct Neighbours {
     regions: Vec<Region>,
     /// How densely regions are used on average: what is assumed of one that nothing is known of.
     usual: u32,
@@ -150,28 +153,18 @@ pub(crate) struct Runs {
     /// Faults where no stream goes on.
     faults: u64,
     window: u64,
-    /// Whether memory is plenty now. What is gone again was then put out by advice: that says nothing of how
-    /// much should come.
-    plenty: bool,
 }
 
-impl Runs {
+impl Neighbours {
     /// For a memory of so many frames.
-    pub(crate) fn new(frames: usize) -> Self {
+    fn new(frames: usize) -> Self {
         Self {
-            sets: vec![Set::default(); SETS],
             regions: vec![Region::default(); REGIONS],
             usual: DENSE[2].0,
             probes: VecDeque::new(),
             faults: 0,
             window: (frames / WINDOW_SHARE).min(WINDOW) as u64,
-            plenty: false,
         }
-    }
-
-    /// Tells it whether memory is plenty now.
-    pub(crate) fn set_plenty(&mut self, plenty: bool) {
-        self.plenty = plenty;
     }
 
     fn region(&mut self, page: u64) -> &mut Region {
@@ -183,9 +176,9 @@ impl Runs {
         region
     }
 
-    /// The looks that are over count.
-    fn end_probes(&mut self) {
-        let plenty = self.plenty;
+    /// The looks that are over count, unless memory is plenty: what is gone again was put out by advice then,
+    /// which says nothing of how much should come.
+    fn end_probes(&mut self, plenty: bool) {
         while let Some(probe) = self.probes.pop_front_if(|probe| probe.until <= self.faults) {
             let others = probe.others;
             if plenty || others == 0 {
@@ -198,13 +191,10 @@ impl Runs {
         }
     }
 
-    /// What should come with a page that is out, where no stream goes on: its neighbours, if those are used,
-    /// too. Reading a few pages takes hardly longer than reading one. Linux: `swap_vma_readahead`, which
-    /// counts the pages that were touched, too, but sees them only while they are not mapped. `in_pool`: its
-    /// bytes are compressed in memory.
-    pub(crate) fn around(&mut self, page: u64, in_pool: bool) -> Around {
+    /// [`Runs::around`].
+    fn around(&mut self, page: u64, in_pool: bool, plenty: bool) -> Around {
         self.faults += 1;
-        self.end_probes();
+        self.end_probes(plenty);
         let room = self.probes.len() < PROBES;
         let region = self.region(page);
         region.asked = region.asked.wrapping_add(1);
@@ -222,33 +212,69 @@ impl Runs {
         }
     }
 
-    /// A look begins at 2^`order` pages from `first` on, of which one was wanted, and so many others came.
-    pub(crate) fn probe(&mut self, first: u64, order: u8, others: u32) {
+    /// [`Runs::probe`].
+    fn probe(&mut self, first: u64, order: u8, others: u32) {
         let until = self.faults + self.window;
         self.probes.push_back(Probe { first, order, others, touched: 0, until });
     }
 
-    /// One of the pages that are looked at is touched for the first time, the one that was wanted, too;
-    /// `false`: the look at it is over.
-    pub(crate) fn touched(&mut self, page: u64) -> bool {
+    /// [`Runs::touched`].
+    fn touched(&mut self, page: u64) -> bool {
         // Of two looks at the same page the later one is meant.
         let has = |probe: &Probe| page >> probe.order == probe.first >> probe.order;
         let probe = self.probes.iter_mut().rev().find(|probe| has(probe));
         let open = probe.filter(|probe| probe.until > self.faults);
         open.map(|probe| probe.touched += 1).is_some()
     }
+}
 
-    fn set(&mut self, thread: u32, page: u64) -> &mut Set {
+/// How anonymous memory was used last.
+pub(crate) struct Runs {
+    sets: Vec<Lines<Mutex<Set>>>,
+    neighbours: Mutex<Neighbours>,
+}
+
+impl Runs {
+    /// For a memory of so many frames.
+    pub(crate) fn new(frames: usize, locks: &LockStats) -> Self {
+        let set = |_| Lines(locks.mutex(LockClass::Streams, Set::default()));
+        let neighbours = locks.mutex(LockClass::Streams, Neighbours::new(frames));
+        Self { sets: (0..SETS).map(set).collect(), neighbours }
+    }
+
+    /// What should come with a page that is out, where no stream goes on: its neighbours, if those are used,
+    /// too. Reading a few pages takes hardly longer than reading one. Linux: `swap_vma_readahead`, which
+    /// counts the pages that were touched, too, but sees them only while they are not mapped. `in_pool`: its
+    /// bytes are compressed in memory.
+    #[track_caller]
+    pub(crate) fn around(&self, page: u64, in_pool: bool, plenty: bool) -> Around {
+        self.neighbours.lock().around(page, in_pool, plenty)
+    }
+
+    /// A look begins at 2^`order` pages from `first` on, of which one was wanted, and so many others came.
+    #[track_caller]
+    pub(crate) fn probe(&self, first: u64, order: u8, others: u32) {
+        self.neighbours.lock().probe(first, order, others);
+    }
+
+    /// One of the pages that are looked at is touched for the first time, the one that was wanted, too;
+    /// `false`: the look at it is over.
+    #[track_caller]
+    pub(crate) fn touched(&self, page: u64) -> bool {
+        self.neighbours.lock().touched(page)
+    }
+
+    fn set(&self, thread: u32, page: u64) -> &Mutex<Set> {
         let hash = (page >> REGION << 32 ^ u64::from(thread)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        &mut self.sets[(hash >> 40) as usize % SETS]
+        &self.sets[(hash >> 40) as usize % SETS]
     }
 
     /// How many pages to bring for a fault of `thread` at `page`: twice as many as last time, up to `most`,
-    /// if a stream goes on there; half as many where what it brought is gone, or as many if memory is plenty;
-    /// else 1. [`Runs::note`] is to be told what was brought.
-    pub(crate) fn pages(&mut self, thread: u32, page: u64, most: u64) -> u64 {
-        let plenty = self.plenty;
-        match self.set(thread, page).find(thread, page) {
+    /// if a stream goes on there; half as many where what it brought is gone, or as many if memory is
+    /// `plenty`; else 1. [`Runs::note`] is to be told what was brought.
+    #[track_caller]
+    pub(crate) fn pages(&self, thread: u32, page: u64, most: u64, plenty: bool) -> u64 {
+        match self.set(thread, page).lock().find(thread, page) {
             Some((stream, Step::On)) => (stream.pages * 2).min(most),
             Some((stream, Step::Back)) if plenty => stream.pages.min(most),
             Some((stream, Step::Back)) => (stream.pages / 2).max(1),
@@ -257,8 +283,9 @@ impl Runs {
     }
 
     /// Notes that so many pages from `start` on were brought for a fault of `thread` at `page`.
-    pub(crate) fn note(&mut self, thread: u32, page: u64, (start, pages): (u64, u64)) {
-        let set = self.set(thread, page);
+    #[track_caller]
+    pub(crate) fn note(&self, thread: u32, page: u64, (start, pages): (u64, u64)) {
+        let mut set = self.set(thread, page).lock();
         let known = set.find(thread, page).is_some();
         let used = set.uses;
         let stream = if known { set.find(thread, page).expect("it was found").0 } else { set.oldest() };
@@ -266,8 +293,9 @@ impl Runs {
     }
 
     /// Notes that a fault of `thread` at `page` found these in memory: its stream goes on beyond them.
-    pub(crate) fn reached(&mut self, thread: u32, page: u64, (start, pages): (u64, u64)) {
-        let set = self.set(thread, page);
+    #[track_caller]
+    pub(crate) fn reached(&self, thread: u32, page: u64, (start, pages): (u64, u64)) {
+        let mut set = self.set(thread, page).lock();
         let used = set.uses;
         if let Some((stream, Step::On)) = set.find(thread, page) {
             (stream.start, stream.next, stream.used) = (start, start + pages, used);
@@ -279,20 +307,24 @@ impl Runs {
 mod tests {
     use super::*;
 
+    fn new_runs() -> Runs {
+        Runs::new(1 << 20, &LockStats::new())
+    }
+
     /// Pages that are brought for a thread that touches those, one after the other, and finds what was
     /// brought last for any of so many streams.
-    fn brought(runs: &mut Runs, streams: usize, pages: impl Iterator<Item = u64>) -> Vec<u64> {
+    fn brought(runs: &Runs, streams: usize, pages: impl Iterator<Item = u64>) -> Vec<u64> {
         let mut have = vec![0..0; streams];
         let mut counts = Vec::new();
         for (nth, page) in pages.enumerate() {
             if have.iter().any(|have| have.contains(&page)) {
                 continue;
             }
-            let count = runs.pages(1, page, 16);
-            assert_eq!(count, runs.pages(1, page, 16), "asked again");
+            let count = runs.pages(1, page, 16, false);
+            assert_eq!(count, runs.pages(1, page, 16, false), "asked again");
             let first = page & !(count - 1);
             runs.note(1, page, (first, count));
-            assert_eq!(runs.pages(1, page, 16), (count / 2).max(1), "it was gone at once");
+            assert_eq!(runs.pages(1, page, 16, false), (count / 2).max(1), "it was gone at once");
             have[nth % streams] = first..first + count;
             counts.push(count);
         }
@@ -301,21 +333,21 @@ mod tests {
 
     #[test]
     fn runs_grow_in_either_direction_and_nowhere_else() {
-        let mut runs = Runs::new(1 << 20);
-        let up = brought(&mut runs, 1, 1024..1024 + 64);
+        let runs = new_runs();
+        let up = brought(&runs, 1, 1024..1024 + 64);
         assert!(up[0] == 1 && up.ends_with(&[16, 16]) && up.len() < 9, "{up:?}");
-        let down = brought(&mut runs, 1, (4096..4096 + 64).rev());
+        let down = brought(&runs, 1, (4096..4096 + 64).rev());
         assert!(down[0] == 1 && down.ends_with(&[16, 16]) && down.len() < 9, "{down:?}");
-        let random = brought(&mut runs, 1, (0..200).map(|page| page * 7919 % 100_003));
+        let random = brought(&runs, 1, (0..200).map(|page| page * 7919 % 100_003));
         assert!(random.iter().all(|count| *count == 1), "{random:?}");
     }
 
     #[test]
     fn streams_of_one_region_do_not_forget_each_other() {
-        let mut runs = Runs::new(1 << 20);
+        let runs = new_runs();
         // From both ends of an array, and somewhere in it.
         let three = |turn: u64| [turn, 4095 - turn, 1000 + turn * 7919 % 2000];
-        let counts = brought(&mut runs, 3, (0..512).flat_map(three));
+        let counts = brought(&runs, 3, (0..512).flat_map(three));
         let large = counts.iter().filter(|count| **count == 16).count();
         assert!((2 * 20..).contains(&large), "{large} of {counts:?}");
         let random = counts.iter().filter(|count| **count == 1).count();
@@ -325,7 +357,7 @@ mod tests {
     /// Brings what is told for pages at random, each of which brings `used` of its 15 neighbours into use
     /// after so many faults. Tells how many pages came, and how many looks there were.
     fn pages_around(used: u32, later: usize, in_pool: bool) -> (u64, u64) {
-        let mut runs = Runs::new(1 << 20);
+        let runs = new_runs();
         let (mut pages, mut counted) = (0, 0);
         let mut touches = VecDeque::new();
         for turn in 0..10_000_u64 {
@@ -335,7 +367,7 @@ mod tests {
                 (0..touched).for_each(|_| _ = runs.touched(first));
             }
             let page = turn * 7919 % 1000;
-            let around = runs.around(page, in_pool);
+            let around = runs.around(page, in_pool, false);
             pages += 1 << around.order;
             if around.counted {
                 counted += 1;
@@ -376,53 +408,54 @@ mod tests {
     /// hardly anything stays in memory.
     #[test]
     fn what_is_used_at_random_comes_by_single_pages() {
-        let mut runs = Runs::new(1 << 20);
+        let runs = new_runs();
         let mut number = 1_u64;
         let random = (0..20_000).map(|_| {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (number >> 33) % 300
         });
-        let counts = brought(&mut runs, 1, random);
+        let counts = brought(&runs, 1, random);
         let pages: u64 = counts.iter().sum();
         assert!(pages * 10 < counts.len() as u64 * 12, "{pages} for {}", counts.len());
     }
 
     #[test]
     fn what_goes_by_advice_while_memory_is_plenty_says_nothing() {
-        let mut runs = Runs::new(1 << 20);
-        brought(&mut runs, 1, 1024..1024 + 64);
+        let runs = new_runs();
+        brought(&runs, 1, 1024..1024 + 64);
         let (first, page) = (1088, 1090);
         runs.note(1, first, (first, 16));
-        assert_eq!(runs.pages(1, page, 16), 8, "memory is short: it came too early");
-        runs.set_plenty(true);
-        assert_eq!(runs.pages(1, page, 16), 16);
-        let density = runs.region(page).touched;
+        assert_eq!(runs.pages(1, page, 16, false), 8, "memory is short: it came too early");
+        assert_eq!(runs.pages(1, page, 16, true), 16);
+        let mut neighbours = runs.neighbours.lock();
+        let density = neighbours.region(page).touched;
         for turn in 0..20 {
-            runs.probe(turn << REGION_PAGES, 3, 7);
+            neighbours.probe(turn << REGION_PAGES, 3, 7);
         }
-        runs.faults += WINDOW as u64;
-        runs.end_probes();
-        assert_eq!((runs.probes.len(), runs.region(page).touched, runs.usual), (0, density, DENSE[2].0));
+        neighbours.faults += WINDOW as u64;
+        neighbours.end_probes(true);
+        let known = (neighbours.probes.len(), neighbours.region(page).touched, neighbours.usual);
+        assert_eq!(known, (0, density, DENSE[2].0));
     }
 
     #[test]
     fn streams_that_ended_make_room() {
-        let mut runs = Runs::new(1 << 20);
+        let runs = new_runs();
         for stream in 0..100 {
-            let counts = brought(&mut runs, 1, stream * 160..stream * 160 + 64);
+            let counts = brought(&runs, 1, stream * 160..stream * 160 + 64);
             assert!(counts.ends_with(&[16, 16]), "stream {stream}: {counts:?}");
         }
     }
 
     #[test]
     fn a_stream_goes_on_behind_what_was_in_memory() {
-        let mut runs = Runs::new(1 << 20);
-        brought(&mut runs, 1, 1024..1024 + 64);
+        let runs = new_runs();
+        brought(&runs, 1, 1024..1024 + 64);
         runs.reached(1, 1088, (1088, 16));
         runs.reached(1, 1104, (1104, 1));
-        assert_eq!(runs.pages(1, 1105, 16), 16);
-        assert_eq!(runs.pages(2, 1105, 16), 1, "another thread");
+        assert_eq!(runs.pages(1, 1105, 16, false), 16);
+        assert_eq!(runs.pages(2, 1105, 16, false), 1, "another thread");
         runs.reached(1, 9000, (9000, 1));
-        assert_eq!(runs.pages(1, 9001, 16), 1, "that was no stream");
+        assert_eq!(runs.pages(1, 9001, 16, false), 1, "that was no stream");
     }
 }

@@ -169,11 +169,11 @@ impl<P: Platform> Pass<'_, P> {
         let Arrived { folio, mut frames, slots, bytes, whole } = arrived;
         core.counters.add(Event::SwapReadBytes, bytes as u64);
         let mut folio = folio.end(&core.waits, self.ready);
-        let sums = if whole { core.swap.arrive(&slots, frames.bytes_mut()).ok() } else { None };
-        if let Some(sums) = sums {
+        let came = if whole { core.swap.arrive(&slots, frames.bytes_mut()).ok() } else { None };
+        if let Some(came) = came {
             folio.body_mut().extent = Some(frames);
             folio.state.set(Flag::Uptodate);
-            core.slots_came_in(&slots, &sums, &mut folio);
+            core.slots_came_in((&slots, &came), false, &mut folio);
             return core.list_own(folio.into_folio());
         }
         core.counters.add(Event::SwapErrors, 1);

@@ -123,7 +123,11 @@ impl<'a, P: Platform> Pass<'a, P> {
         let order = pages.min(RUN_PAGES).ilog2() as u8;
         let alone = order == 0 && !fault.alone && vma.spec.object.is_none();
         let in_pool = !matches!(source, Source::File(_));
-        let around = if alone { core.runs().around(page, in_pool) } else { Around { order, counted: false } };
+        let around = if alone {
+            core.runs().around(page, in_pool, core.is_plenty())
+        } else {
+            Around { order, counted: false }
+        };
         let run = self.run_out(mm, vma, (page, slot, source), around.order);
         let frames = match self.take_frames(run.order()) {
             Ok(frames) => frames,
@@ -205,16 +209,10 @@ impl<'a, P: Platform> Pass<'a, P> {
             core.free_folio(folio);
             return Err(NotLoaded::Elsewhere);
         }
-        let mut load = || {
-            if !run.is_where_it_was(&core.swap) {
-                return Err(NotLoaded::Elsewhere);
-            }
-            let parts = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE).zip(&run.slots);
-            parts.map(|(part, slot)| core.swap.load(*slot, part)).collect::<Result<Vec<_>, _>>()
-        };
-        match load() {
-            Ok(sums) => {
-                core.slots_came_in(&run.slots, &sums, &mut folio);
+        let parts = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE).zip(&run.slots);
+        match parts.map(|(part, slot)| core.swap.load(*slot, part)).collect::<Result<Vec<_>, _>>() {
+            Ok(came) => {
+                core.slots_came_in((&run.slots, &came), true, &mut folio);
                 Ok(folio)
             }
             Err(why) => {
@@ -232,7 +230,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if !core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
             return 1;
         }
-        let pages = core.runs().pages(fault.event.thread, page, most);
+        let pages = core.runs().pages(fault.event.thread, page, most, core.is_plenty());
         if pages > 1 {
             return pages;
         }
@@ -446,16 +444,17 @@ impl<P: Platform> Faults<P> {
         // One that is mapped wants a right, and says nothing of its neighbours.
         let mapped = folio.body_mut().extent().is_mapped((first as usize) << PAGE_SHIFT, at);
         let is_run = (1..=RUN_ORDER).contains(&folio.order) && folio.state.test(Flag::Used);
-        let mut runs = self.runs();
+        let runs = self.runs();
         let order = if mapped || !is_run || folio.state.test(Flag::Sparse) {
             folio.order
         } else {
-            let around = runs.around(page, false);
+            let plenty = self.is_plenty();
+            let around = runs.around(page, false, plenty);
             if around.counted {
                 folio.state.set(Flag::Sparse);
                 runs.probe(first, folio.order, folio.pages() as u32 - 1);
             }
-            around.order.max(runs.pages(thread, page, folio.pages()).ilog2() as u8).min(folio.order)
+            around.order.max(runs.pages(thread, page, folio.pages(), plenty).ilog2() as u8).min(folio.order)
         };
         let block = page >> order << order;
         runs.reached(

@@ -5,13 +5,13 @@
 //! it is removed, and whether it is dead is asked under the lock. [`Folio::listed`] is its entry's number,
 //! guarded by the same lock.
 //!
-//! Synchronization: one mutex, below which nothing is locked.
+//! Synchronization: one mutex, below which nothing is locked; an atomic that follows it.
 
 use super::list::Lists;
 use crate::page::{Flag, Folio, UNLISTED};
 use elbowroom_sync::Mutant;
-use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, MutexGuard};
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 
 /// In tests of the tests: a dead folio stays in its list.
 const MUTANT_LEAVE_LISTED: Mutant = Mutant::new("leave_listed");
@@ -60,14 +60,30 @@ pub(crate) enum Taken {
     Standby(Arc<Folio>),
 }
 
-/// The lists.
-pub(crate) struct Lruvec(Mutex<Lists<Arc<Folio>, { List::COUNT }>>);
+type Folios = Lists<Arc<Folio>, { List::COUNT }>;
 
-type Guard<'a> = MutexGuard<'a, Lists<Arc<Folio>, { List::COUNT }>>;
+/// The lists.
+pub(crate) struct Lruvec {
+    lists: Mutex<Folios>,
+    /// What the folios of the active list count as, for those who ask without the lock.
+    active_pages: AtomicUsize,
+}
 
 impl Lruvec {
     pub(crate) fn new(locks: &LockStats) -> Self {
-        Self(locks.mutex(LockClass::Lru, Lists::default()))
+        Self { lists: locks.mutex(LockClass::Lru, Lists::default()), active_pages: AtomicUsize::new(0) }
+    }
+
+    #[track_caller]
+    fn change<R>(&self, change: impl FnOnce(&mut Folios) -> R) -> R {
+        let mut lists = self.lists.lock();
+        let result = change(&mut lists);
+        let active = lists.pages(List::Active as usize);
+        // Most changes are of the other lists, and many threads read it.
+        if self.active_pages.load(Ordering::Relaxed) != active {
+            self.active_pages.store(active, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Lists a folio that is in no list, unless it is dead.
@@ -80,19 +96,20 @@ impl Lruvec {
     /// The same for a folio that counts as so many pages: those for which it stands.
     #[track_caller]
     pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
-        push(&mut self.0.lock(), folio, list, pages);
+        self.change(|lists| push(lists, folio, list, pages));
     }
 
     /// Takes a dead folio out of its list, if it is in one.
     #[track_caller]
     pub(crate) fn remove(&self, folio: &Folio) {
         debug_assert!(folio.state.test(Flag::Dead), "it could be listed again at once");
-        let mut lists = self.0.lock();
-        let number = folio.listed.load(Ordering::Relaxed);
-        if number != UNLISTED && !MUTANT_LEAVE_LISTED.planted() {
-            folio.listed.store(UNLISTED, Ordering::Relaxed);
-            lists.remove(number);
-        }
+        self.change(|lists| {
+            let number = folio.listed.load(Ordering::Relaxed);
+            if number != UNLISTED && !MUTANT_LEAVE_LISTED.planted() {
+                folio.listed.store(UNLISTED, Ordering::Relaxed);
+                lists.remove(number);
+            }
+        });
     }
 
     /// Brings the active list nearer to its share, and takes what is to be looked at next: of what is on
@@ -100,69 +117,71 @@ impl Lruvec {
     /// taken (`barren`).
     #[track_caller]
     pub(crate) fn take(&self, shares: Shares, batch: Batch, barren: bool) -> Option<Taken> {
-        let mut lists = self.0.lock();
-        balance(&mut lists, shares.active);
-        let standby = lists.pages(List::Standby as usize) > shares.standby;
-        if standby || lists.len(List::Inactive as usize) == 0 || barren {
-            return pop(&mut lists, List::Standby).map(Taken::Standby);
-        }
-        let (mut folios, mut pages) = (Vec::with_capacity(batch.folios), 0);
-        while pages < batch.pages
-            && folios.len() < batch.folios
-            && let Some(folio) = pop(&mut lists, List::Inactive)
-        {
-            pages += folio.pages() as usize;
-            folios.push(folio);
-        }
-        Some(Taken::Inactive(folios))
+        self.change(|lists| {
+            balance(lists, shares.active);
+            let standby = lists.pages(List::Standby as usize) > shares.standby;
+            if standby || lists.len(List::Inactive as usize) == 0 || barren {
+                return pop(lists, List::Standby).map(Taken::Standby);
+            }
+            let (mut folios, mut pages) = (Vec::with_capacity(batch.folios), 0);
+            while pages < batch.pages
+                && folios.len() < batch.folios
+                && let Some(folio) = pop(lists, List::Inactive)
+            {
+                pages += folio.pages() as usize;
+                folios.push(folio);
+            }
+            Some(Taken::Inactive(folios))
+        })
     }
 
     /// Makes the oldest of the active list inactive, at least so many pages, whether they were used or not;
     /// `false` if it has none.
     #[track_caller]
     pub(crate) fn deactivate(&self, pages: usize) -> bool {
-        let mut lists = self.0.lock();
-        let mut moved = 0;
-        while moved < pages {
-            let Some(folio) = pop(&mut lists, List::Active) else { break };
-            moved += folio.pages() as usize;
-            folio.state.clear(Flag::Referenced);
-            make_inactive(&mut lists, folio);
-        }
-        moved > 0
+        self.change(|lists| {
+            let mut moved = 0;
+            while moved < pages {
+                let Some(folio) = pop(lists, List::Active) else { break };
+                moved += folio.pages() as usize;
+                folio.state.clear(Flag::Referenced);
+                make_inactive(lists, folio);
+            }
+            moved > 0
+        })
     }
 
-    /// The pages that the folios of a list count as.
-    #[track_caller]
-    pub(crate) fn pages(&self, list: List) -> usize {
-        self.0.lock().pages(list as usize)
+    /// The pages that the folios of the active list count as. Takes no lock.
+    pub(crate) fn active_pages(&self) -> usize {
+        self.active_pages.load(Ordering::Relaxed)
     }
 
     /// Pages of folios that were not touched for some time.
     #[track_caller]
     pub(crate) fn idle_pages(&self) -> usize {
-        let lists = self.0.lock();
+        let lists = self.lists.lock();
         lists.pages(List::Standby as usize) + lists.pages(List::Inactive as usize)
     }
 
     /// How many folios are in the lists.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        let lists = self.0.lock();
+        let lists = self.lists.lock();
         (0..List::COUNT).map(|list| lists.len(list)).sum()
     }
 
     /// Takes all folios out.
     pub(crate) fn take_all(&self) -> Vec<Arc<Folio>> {
-        let mut lists = self.0.lock();
         let all = [List::Inactive, List::Standby, List::Active];
-        all.into_iter()
-            .flat_map(|list| std::iter::from_fn(|| pop(&mut lists, list)).collect::<Vec<_>>())
-            .collect()
+        self.change(|lists| {
+            all.into_iter()
+                .flat_map(|list| std::iter::from_fn(|| pop(lists, list)).collect::<Vec<_>>())
+                .collect()
+        })
     }
 }
 
-fn push(lists: &mut Guard<'_>, folio: Arc<Folio>, list: List, pages: u32) {
+fn push(lists: &mut Folios, folio: Arc<Folio>, list: List, pages: u32) {
     if folio.state.test(Flag::Dead) {
         return;
     }
@@ -171,13 +190,13 @@ fn push(lists: &mut Guard<'_>, folio: Arc<Folio>, list: List, pages: u32) {
     folio.listed.store(number, Ordering::Relaxed);
 }
 
-fn pop(lists: &mut Guard<'_>, list: List) -> Option<Arc<Folio>> {
+fn pop(lists: &mut Folios, list: List) -> Option<Arc<Folio>> {
     let folio = lists.pop(list as usize)?;
     folio.listed.store(UNLISTED, Ordering::Relaxed);
     Some(folio)
 }
 
-fn make_inactive(lists: &mut Guard<'_>, folio: Arc<Folio>) {
+fn make_inactive(lists: &mut Folios, folio: Arc<Folio>) {
     folio.state.clear(Flag::Active);
     let pages = folio.pages() as u32;
     push(lists, folio, List::Inactive, pages);
@@ -185,7 +204,7 @@ fn make_inactive(lists: &mut Guard<'_>, folio: Arc<Folio>) {
 
 /// Makes the oldest of the active list inactive while it has more than its share, but for those that were
 /// used since the last look.
-fn balance(lists: &mut Guard<'_>, share: usize) {
+fn balance(lists: &mut Folios, share: usize) {
     for _ in 0..BALANCE_LOOKS {
         if lists.pages(List::Active as usize) <= share {
             return;
@@ -260,14 +279,14 @@ mod tests {
             lru.add(folio, List::Active);
         }
         assert_eq!(indexes(lru.take(shares, ALL, false)), [0], "more than its share");
-        assert_eq!(lru.pages(List::Active), 2);
+        assert_eq!(lru.active_pages(), 2);
         let one = Batch { pages: 1, ..ALL };
         assert_eq!(indexes(lru.take(shares, one, false)), [10]);
         assert_eq!(indexes(lru.take(shares, ALL, true)), [1], "nothing else can be taken");
         assert_eq!(indexes(lru.take(shares, ALL, true)), []);
         assert_eq!(indexes(lru.take(shares, ALL, false)), [11, 21, 22]);
         assert!(lru.deactivate(1));
-        assert_eq!((lru.pages(List::Active), indexes(lru.take(shares, ALL, false))), (1, vec![23]));
+        assert_eq!((lru.active_pages(), indexes(lru.take(shares, ALL, false))), (1, vec![23]));
         lru.add_as(folio(30), List::Standby, 16);
         assert_eq!(lru.idle_pages(), 16);
         assert_eq!((lru.take_all().len(), lru.len(), lru.deactivate(1)), (2, 0, false));

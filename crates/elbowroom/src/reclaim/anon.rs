@@ -12,7 +12,7 @@ use crate::lru::List;
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::{Again, Back, Compressor, Placement, Room, Short};
+use crate::swap::{Again, Back, CameIn, Compressor, Placement, Room, Short};
 use crate::vma::Mm;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
@@ -413,12 +413,17 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Gives up a space's counts of swap slots whose bytes, with these checksums, have come in as the pages
-    /// of a locked folio; what swap has of them may stay there for the next time. Counts them, and makes
-    /// the folio active if the first of them came back soon.
-    pub(crate) fn slots_came_in(&self, slots: &[u64], sums: &[u64], folio: &mut LockedFolio<'_>) {
+    /// Gives up a space's counts of swap slots whose bytes have come in as the pages of a locked folio, from
+    /// memory or from the file; what swap has of them may stay there for the next time. Counts them, and
+    /// makes the folio active if the first of them came back soon.
+    pub(crate) fn slots_came_in(
+        &self,
+        (slots, came): (&[u64], &[CameIn]),
+        from_pool: bool,
+        folio: &mut LockedFolio<'_>,
+    ) {
         self.counters.add(Event::SwapIns, slots.len() as u64);
-        if let Some((distance, from_pool)) = self.swap.distance(slots[0]) {
+        if let Some(distance) = came[0].distance {
             // What was put out by advice while memory is plenty says nothing about who needs the frames.
             if !self.is_plenty() {
                 self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
@@ -426,17 +431,17 @@ impl<P: Platform> Reclaim<P> {
             // It would not have gone out if it had been in the active list: it is worth as much as what is
             // there. Without that, pages that are used often, but not while they are on standby, come and go,
             // and the more of them do, the shorter anything is on standby. Linux: `workingset_refault`.
-            if distance <= self.lru.pages(List::Active) as u64 {
+            if distance <= self.lru.active_pages() as u64 {
                 folio.state.set(Flag::Active);
                 folio.state.set(Flag::Workingset);
             }
         }
         let plenty = self.is_plenty();
-        for (page, (slot, sum)) in slots.iter().zip(sums).enumerate() {
+        for (page, (slot, came)) in slots.iter().zip(came).enumerate() {
             let (frames, place) = self.swap.release_keeping(*slot, plenty);
             frames.into_iter().for_each(|frames| self.free(frames));
             if let Some(place) = place {
-                folio.body_mut().kept.add(page, Home { place, sum: *sum });
+                folio.body_mut().kept.add(page, Home { place, sum: came.sum });
             }
         }
     }

@@ -29,7 +29,7 @@ use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, UnmapError};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::time::Instant;
-use elbowroom_sync::{Arc, LockClass, Mutex, MutexGuard, thread};
+use elbowroom_sync::{Arc, thread};
 use std::ops::Deref;
 
 /// Memory is plenty while a sixteenth of the arena is free.
@@ -59,7 +59,7 @@ pub(crate) struct Reclaim<P: Platform> {
     shadows: Shadows,
     chances: Chances,
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
-    runs: Mutex<Runs>,
+    runs: Runs,
     /// How many refaults came too late to be activated for that.
     late_refaults: AtomicU64,
     /// What the thread that keeps frames at hand sleeps at.
@@ -114,7 +114,7 @@ impl<P: Platform> Reclaim<P> {
             lru: Lruvec::new(&core.locks),
             shadows: Shadows::new(core.mmu.frames()),
             chances: Chances::default(),
-            runs: core.locks.mutex(LockClass::Streams, Runs::new(core.mmu.frames())),
+            runs: Runs::new(core.mmu.frames(), &core.locks),
             late_refaults: AtomicU64::new(0),
             supply: Bell::new(&core.locks),
             began: Instant::now(),
@@ -122,12 +122,9 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// How anonymous memory is used, under its lock.
-    #[track_caller]
-    pub(crate) fn runs(&self) -> MutexGuard<'_, Runs> {
-        let mut runs = self.runs.lock();
-        runs.set_plenty(self.is_plenty());
-        runs
+    /// How anonymous memory is used.
+    pub(crate) fn runs(&self) -> &Runs {
+        &self.runs
     }
 
     /// Whether much of the memory is free. A guess.
@@ -469,7 +466,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn add_to_list(&self, object: &FileObject, folio: Arc<Folio>) {
         let activate = self.shadows.refault(object.serial, folio.index).is_some_and(|distance| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            let active = self.lru.pages(List::Active);
+            let active = self.lru.active_pages();
             if distance <= active as u64 {
                 return true;
             }

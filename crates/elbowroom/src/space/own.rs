@@ -53,7 +53,7 @@ impl<P: Platform> Spaces<P> {
                     let place = self.swap.place(spot.position());
                     let Some((file, offset)) = place else { break Err(Errno::IO) };
                     break file.read_buffered(to, offset).and_then(|_| {
-                        self.swap.arrive(&[slot], to).map(|sums| sums[0]).map_err(|_| Errno::IO)
+                        self.swap.arrive(&[slot], to).map(|came| came[0]).map_err(|_| Errno::IO)
                     });
                 }
                 None => break Err(Errno::IO),

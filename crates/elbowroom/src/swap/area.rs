@@ -113,6 +113,29 @@ struct Stripe {
     free: Vec<u32>,
 }
 
+impl Stripe {
+    /// Gives a count of a slot up; tells where its bytes are if it was the last. They are the caller's.
+    fn give_up(&mut self, at: usize) -> Option<Tier> {
+        let slot = &mut self.slots[at];
+        slot.count -= 1;
+        let last = (slot.count == 0).then_some(slot.tier);
+        if last.is_some() {
+            self.free.push(at as u32);
+        }
+        last
+    }
+}
+
+/// What is known of a page whose bytes have come in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CameIn {
+    /// The page's checksum.
+    pub sum: u64,
+    /// How many pages went out since it did, exact to a 256th of the arena; `None`: it is one word, repeated.
+    /// Linux: the refault distance of `workingset_test_recent`.
+    pub distance: Option<u64>,
+}
+
 /// Why the bytes of a slot are not to be had from memory.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotLoaded {
@@ -293,17 +316,10 @@ impl Swap {
         queue.len() > 1 || queue.front().is_some_and(|front| *front != GAP)
     }
 
-    /// How many pages went out since that of a slot did, of which the caller has a count, and whether its
-    /// bytes are in the pool; `None`: it is one word, repeated. The number is exact to a 256th of the arena.
-    /// Linux: the refault distance of `workingset_test_recent`.
-    pub fn distance(&self, number: u64) -> Option<(u64, bool)> {
-        let slot = self.with(number, |stripe, at| stripe.slots[at]);
+    /// How many pages went out since that of a slot did; `None`: it is one word, repeated.
+    fn distance(&self, slot: &SwapSlot) -> Option<u64> {
         let pages = u64::from(self.clock().wrapping_sub(slot.out)) * self.clock_pages;
-        match slot.tier {
-            Tier::Filled(_) => None,
-            Tier::Pool { .. } | Tier::Kept { .. } => Some((pages, true)),
-            Tier::File(_) | Tier::Gone => Some((pages, false)),
-        }
+        (!matches!(slot.tier, Tier::Filled(_))).then_some(pages)
     }
 
     /// Notes what comes back for a fault: the pool's size depends on it.
@@ -467,57 +483,43 @@ impl Swap {
         self.with(number, |stripe, at| stripe.slots[at].count += 1);
     }
 
-    /// Fills a page with the bytes of a slot, which are in memory, and of which the caller has a count; tells
-    /// their checksum.
+    /// Fills a page with the bytes of a slot, which are in memory, and of which the caller has a count.
     ///
     /// # Errors
     /// They are not those that went out. The page must be shown to nobody.
-    pub fn load(&self, number: u64, page: &mut [u8]) -> Result<u64, NotLoaded> {
+    pub fn load(&self, number: u64, page: &mut [u8]) -> Result<CameIn, NotLoaded> {
         let mut compressed = [0; LARGEST];
-        let (len, expected) = self.with(number, |stripe, at| {
-            let SwapSlot { tier, sum, .. } = stripe.slots[at];
-            match tier {
+        let (len, slot) = self.with(number, |stripe, at| {
+            let slot = stripe.slots[at];
+            match slot.tier {
                 Tier::Filled(word) => {
                     fill(page, word);
-                    Ok((None, sum))
+                    Ok((None, slot))
                 }
-                Tier::Pool { handle, .. } => Ok((Some(self.pool.load(handle, &mut compressed)), sum)),
+                Tier::Pool { handle, .. } => Ok((Some(self.pool.load(handle, &mut compressed)), slot)),
                 Tier::File(_) => Err(NotLoaded::Elsewhere),
                 Tier::Kept { .. } | Tier::Gone => Err(NotLoaded::Corrupt),
             }
         })?;
         let expanded = len.map_or(Ok(()), |len| expand(&compressed[..len], page));
         let sum = checksum(page);
-        let same = expanded.is_ok() && sum as u32 == expected;
-        if same { Ok(sum) } else { Err(NotLoaded::Corrupt) }
+        let same = expanded.is_ok() && sum as u32 == slot.sum;
+        if same { Ok(CameIn { sum, distance: self.distance(&slot) }) } else { Err(NotLoaded::Corrupt) }
     }
 
     /// Gives a count of a slot up; with the last one, its bytes are gone. Gives back frames that are not
     /// needed any more.
     pub fn release(&self, number: u64) -> Vec<Frames> {
-        let (frames, spot) = self.release_but_file(number);
+        let Some(tier) = self.give_up(number) else { return Vec::new() };
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        let (frames, spot) = self.empty(tier);
         spot.into_iter().for_each(|spot| self.free_spot(spot));
         frames
     }
 
-    /// The spot of the file that has the bytes is the caller's.
-    fn release_but_file(&self, number: u64) -> (Vec<Frames>, Option<Spot>) {
-        let Some(tier) = self.give_up(number) else { return (Vec::new(), None) };
-        self.used.fetch_sub(1, Ordering::Relaxed);
-        self.empty(tier)
-    }
-
     /// Gives a count of a slot up; tells where its bytes are if it was the last. They are the caller's.
     fn give_up(&self, number: u64) -> Option<Tier> {
-        self.with(number, |stripe, at| {
-            let slot = &mut stripe.slots[at];
-            slot.count -= 1;
-            let last = (slot.count == 0).then_some(slot.tier);
-            if last.is_some() {
-                stripe.free.push(at as u32);
-            }
-            last
-        })
+        self.with(number, Stripe::give_up)
     }
 
     /// Takes bytes out of the pool. Tells what frames are not needed any more, and where the file has the

@@ -17,7 +17,7 @@ mod positions;
 mod sizing;
 mod tier;
 
-pub use area::{Again, NotLoaded, Oldest, Short, Source, Swap};
+pub use area::{Again, CameIn, NotLoaded, Oldest, Short, Source, Swap};
 pub use cipher::Cipher;
 pub use classes::LARGEST;
 pub use packed::{Packer, follow};

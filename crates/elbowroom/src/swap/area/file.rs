@@ -1,7 +1,7 @@
 //! The file of the swap area: where its pages are, which of them are free, and who else reads them since a
 //! fork. docs/decisions/0025-fork.md
 
-use super::{Swap, SwapSlot, Tier};
+use super::{CameIn, Swap, SwapSlot, Tier};
 use crate::page::{Spot, checksum};
 use crate::swap::cipher::Cipher;
 use crate::swap::packed::unpack;
@@ -147,25 +147,26 @@ impl Swap {
     }
 
     /// Makes of what was read from the file for slots of neighbouring pages, of which the caller has a count
-    /// each, the pages that they were; tells their checksums. What was read, the pages of the file from that
+    /// each, the pages that they were. What was read, the pages of the file from that
     /// of the first slot's spot to that of the last one's, is at the beginning of `pages`.
     ///
     /// # Errors
     /// The bytes are not those that went out. The pages must be shown to nobody.
-    pub fn arrive(&self, numbers: &[u64], pages: &mut [u8]) -> Result<Vec<u64>, Corrupt> {
+    pub fn arrive(&self, numbers: &[u64], pages: &mut [u8]) -> Result<Vec<CameIn>, Corrupt> {
         let slot = |number: &u64| match self.with(*number, |stripe, at| stripe.slots[at]) {
-            SwapSlot { tier: Tier::File(spot), sum, .. } => Ok((spot, sum)),
+            slot @ SwapSlot { tier: Tier::File(spot), .. } => Ok((spot, slot)),
             _ => Err(Corrupt),
         };
         let slots = numbers.iter().map(slot).collect::<Result<Vec<_>, _>>()?;
         let spots: Vec<_> = slots.iter().map(|slot| slot.0).collect();
         unpack(pages, &spots, |page, position| self.unseal(page, position))?;
         let pages = pages.chunks(PAGE_SIZE).zip(slots);
-        let sums = pages.map(|(page, (_, expected))| {
+        let came = pages.map(|(page, (_, slot))| {
             let sum = checksum(page);
-            if sum as u32 == expected { Ok(sum) } else { Err(Corrupt) }
+            let distance = self.distance(&slot);
+            if sum as u32 == slot.sum { Ok(CameIn { sum, distance }) } else { Err(Corrupt) }
         });
-        sums.collect()
+        came.collect()
     }
 
     /// Pages of the file that are taken.

@@ -24,45 +24,50 @@ pub enum Again {
     Nothing(Vec<Frames>),
 }
 
+/// What giving a count of a slot up has led to.
+enum End {
+    /// Others have a count of it.
+    Shared,
+    /// The pool has its bytes for the folio that they came in to.
+    Kept,
+    /// Nobody has it any more.
+    Empty(Tier),
+}
+
 impl Swap {
     /// Gives a count of a slot up, whose bytes have come in as a page of a folio. Gives back frames that are
     /// not needed any more, and what is kept of it, which is the folio's. Nothing is while others have a
     /// count of the slot, or so much of swap is taken that it is better used for what goes out next.
     /// Compressed pages are kept only while memory is `plenty`. Linux: `swap_vm_full`.
     pub fn release_keeping(&self, number: u64, plenty: bool) -> (Vec<Frames>, Option<Place>) {
-        if plenty && self.keep_in_pool(number) {
-            return (Vec::new(), Some(Place::Slot(number)));
-        }
-        let (frames, spot) = self.release_but_file(number);
+        // Without sizing nobody makes the pool smaller.
+        let taken = self.used() + self.kept.load(Ordering::Relaxed);
+        let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.limit;
+        let end = self.with(number, |stripe, at| {
+            let slot = &mut stripe.slots[at];
+            match slot.tier {
+                Tier::Pool { handle, leaving: false, home } if may_keep && slot.count == 1 => {
+                    slot.tier = Tier::Kept { handle, home };
+                    self.kept.fetch_add(1, Ordering::Relaxed);
+                    End::Kept
+                }
+                _ => stripe.give_up(at).map_or(End::Shared, End::Empty),
+            }
+        });
+        let tier = match end {
+            End::Shared => return (Vec::new(), None),
+            End::Kept => None,
+            End::Empty(tier) => Some(tier),
+        };
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        let Some(tier) = tier else { return (Vec::new(), Some(Place::Slot(number))) };
+        let (frames, spot) = self.empty(tier);
         let Some(spot) = spot else { return (frames, None) };
         if self.file_pages() * FULL.1 <= self.limit * FULL.0 {
             return (frames, Some(Place::File(spot)));
         }
         self.free_spot(spot);
         (frames, None)
-    }
-
-    fn keep_in_pool(&self, number: u64) -> bool {
-        // Without sizing nobody makes the pool smaller.
-        let taken = self.used() + self.kept.load(Ordering::Relaxed);
-        if self.sizing.is_none() || 2 * taken > self.limit {
-            return false;
-        }
-        let kept = self.with(number, |stripe, at| {
-            let slot = &mut stripe.slots[at];
-            match slot.tier {
-                Tier::Pool { handle, leaving: false, home } if slot.count == 1 => {
-                    slot.tier = Tier::Kept { handle, home };
-                    self.kept.fetch_add(1, Ordering::Relaxed);
-                    true
-                }
-                _ => false,
-            }
-        });
-        if kept {
-            self.used.fetch_sub(1, Ordering::Relaxed);
-        }
-        kept
     }
 
     /// A page with checksum `sum` goes out, for so many spaces, of which a folio has kept `home`, which is
