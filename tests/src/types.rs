@@ -21,6 +21,19 @@ pub struct Types {
     sizes: BTreeMap<String, Size>,
     /// Blocks of methods: the module, the type's name, and how many.
     methods: Vec<(Vec<String>, String, usize)>,
+    /// The named fields of all types, each with the names that its type is made of; of enums, the variants.
+    fields: Vec<Field>,
+}
+
+/// A named field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// The name of the type that has it.
+    pub of: String,
+    /// Its own.
+    pub name: String,
+    /// The names in its type, in their order: `Mutex`, `Vec`, `Job`.
+    pub types: Vec<String>,
 }
 
 impl Types {
@@ -67,6 +80,15 @@ impl Types {
         self.sizes
     }
 
+    /// The fields of all types.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn add_field(&mut self, of: &syn::Ident, name: &syn::Ident, types: Vec<String>) {
+        self.fields.push(Field { of: of.to_string(), name: name.to_string(), types });
+    }
+
     fn items(&mut self, items: &[Item], module: &[String]) {
         for item in items {
             let (name, fields) = match item {
@@ -89,6 +111,20 @@ impl Types {
                 _ => continue,
             };
             self.sizes.entry(key(module, &name.to_string())).or_default().fields += fields;
+            match item {
+                Item::Struct(item) => {
+                    for field in &item.fields {
+                        let types = names(&field.ty);
+                        field.ident.iter().for_each(|name| self.add_field(&item.ident, name, types.clone()));
+                    }
+                }
+                Item::Enum(item) => {
+                    item.variants.iter().for_each(|variant| {
+                        self.add_field(&item.ident, &variant.ident, Vec::new());
+                    });
+                }
+                _ => {}
+            }
         }
     }
 }
@@ -113,4 +149,26 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
         let text = list.tokens.to_string();
         text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "test")
     })
+}
+
+/// The names that a type is made of.
+fn names(of: &Type) -> Vec<String> {
+    match of {
+        Type::Path(path) => path.path.segments.iter().fold(Vec::new(), |mut all, segment| {
+            all.push(segment.ident.to_string());
+            if let syn::PathArguments::AngleBracketed(arguments) = &segment.arguments {
+                for argument in &arguments.args {
+                    if let syn::GenericArgument::Type(inner) = argument {
+                        all.extend(names(inner));
+                    }
+                }
+            }
+            all
+        }),
+        Type::Reference(reference) => names(&reference.elem),
+        Type::Array(array) => names(&array.elem),
+        Type::Slice(slice) => names(&slice.elem),
+        Type::Tuple(tuple) => tuple.elems.iter().flat_map(names).collect(),
+        _ => Vec::new(),
+    }
 }

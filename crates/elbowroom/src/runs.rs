@@ -5,8 +5,8 @@
 //! from both ends, a sum through two arrays, both with places at random between. Linux: `swap_vma_readahead`,
 //! which has one window for each mapping.
 //!
-//! Synchronization: streams are in sets with a lock each, so that threads meet only by chance; what is known of
-//! neighbours, for pages that are out, is under one.
+//! Synchronization: streams are in sets with a lock each, so that threads meet only by chance; what is known
+//! of neighbours, for pages that are out, is under one.
 
 use elbowroom_sync::{Lines, LockClass, LockStats, Mutex};
 use std::collections::VecDeque;

@@ -34,12 +34,11 @@ impl List {
     const COUNT: usize = 3;
 }
 
-/// What the lists may have, in pages.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shares {
-    /// More than so many on standby are evicted before others get their second chance.
+/// What the folios of the lists count as, in pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) inactive: usize,
     pub(crate) standby: usize,
-    /// What the active list has beyond this becomes inactive.
     pub(crate) active: usize,
 }
 
@@ -112,26 +111,30 @@ impl Lruvec {
         });
     }
 
-    /// Brings the active list nearer to its share, and takes what is to be looked at next: of what is on
-    /// standby if that has more than its share, or the inactive list has nothing, or nothing that can be
-    /// taken (`barren`).
+    /// Brings the active list nearer to its share, in pages, and takes what is to be looked at next, of the
+    /// list that `next` chooses: one folio on standby, or a batch of another list.
     #[track_caller]
-    pub(crate) fn take(&self, shares: Shares, batch: Batch, barren: bool) -> Option<Taken> {
+    pub(crate) fn take(
+        &self,
+        active_share: usize,
+        batch: Batch,
+        next: impl FnOnce(Sizes) -> List,
+    ) -> Option<Taken> {
         self.change(|lists| {
-            balance(lists, shares.active);
-            let standby = lists.pages(List::Standby as usize) > shares.standby;
-            if standby || lists.len(List::Inactive as usize) == 0 || barren {
-                return pop(lists, List::Standby).map(Taken::Standby);
+            balance(lists, active_share);
+            let list = next(sizes(lists));
+            if list == List::Standby {
+                return pop(lists, list).map(Taken::Standby);
             }
             let (mut folios, mut pages) = (Vec::with_capacity(batch.folios), 0);
             while pages < batch.pages
                 && folios.len() < batch.folios
-                && let Some(folio) = pop(lists, List::Inactive)
+                && let Some(folio) = pop(lists, list)
             {
                 pages += folio.pages() as usize;
                 folios.push(folio);
             }
-            Some(Taken::Inactive(folios))
+            (!folios.is_empty()).then_some(Taken::Inactive(folios))
         })
     }
 
@@ -159,8 +162,8 @@ impl Lruvec {
     /// Pages of folios that were not touched for some time.
     #[track_caller]
     pub(crate) fn idle_pages(&self) -> usize {
-        let lists = self.lists.lock();
-        lists.pages(List::Standby as usize) + lists.pages(List::Inactive as usize)
+        let Sizes { inactive, standby, .. } = sizes(&self.lists.lock());
+        inactive + standby
     }
 
     /// How many folios are in the lists.
@@ -179,6 +182,11 @@ impl Lruvec {
                 .collect()
         })
     }
+}
+
+fn sizes(lists: &Folios) -> Sizes {
+    let pages = |list| lists.pages(list as usize);
+    Sizes { inactive: pages(List::Inactive), standby: pages(List::Standby), active: pages(List::Active) }
 }
 
 fn push(lists: &mut Folios, folio: Arc<Folio>, list: List, pages: u32) {
@@ -226,7 +234,6 @@ mod tests {
     use crate::page::Owner;
 
     const ALL: Batch = Batch { pages: usize::MAX, folios: 64 };
-    const NO_SHARES: Shares = Shares { standby: usize::MAX, active: usize::MAX };
 
     /// A way to make folios, and lists.
     fn world() -> (impl Fn(u64) -> Arc<Folio>, Lruvec) {
@@ -250,7 +257,7 @@ mod tests {
         folios.iter().for_each(|folio| lru.add(folio.clone(), List::Inactive));
         // Reclaim has two of them when one dies.
         let few = Batch { folios: 2, ..ALL };
-        let Some(Taken::Inactive(taken)) = lru.take(NO_SHARES, few, false) else {
+        let Some(Taken::Inactive(taken)) = lru.take(usize::MAX, few, |_| List::Inactive) else {
             panic!("nothing is taken")
         };
         for dead in [1, 3, 5] {
@@ -260,14 +267,13 @@ mod tests {
         }
         taken.into_iter().for_each(|folio| lru.add(folio, List::Inactive));
         assert_eq!((lru.len(), lru.idle_pages()), (3, 3));
-        assert_eq!(indexes(lru.take(NO_SHARES, ALL, false)), [2, 4, 0]);
+        assert_eq!(indexes(lru.take(usize::MAX, ALL, |_| List::Inactive)), [2, 4, 0]);
         assert!(folios.iter().all(|folio| Arc::strong_count(folio) == 1), "the lists keep none");
     }
 
     #[test]
-    fn what_is_taken_follows_from_the_shares() {
+    fn what_is_taken_is_of_the_list_that_is_chosen() {
         let (folio, lru) = world();
-        let shares = Shares { standby: 1, active: 2 };
         (0..2).for_each(|index| lru.add(folio(index), List::Standby));
         (10..12).for_each(|index| lru.add(folio(index), List::Inactive));
         for index in 20..24 {
@@ -278,15 +284,28 @@ mod tests {
             }
             lru.add(folio, List::Active);
         }
-        assert_eq!(indexes(lru.take(shares, ALL, false)), [0], "more than its share");
-        assert_eq!(lru.active_pages(), 2);
+        let take = |batch, list| {
+            let mut seen = None;
+            let taken = lru.take(2, batch, |sizes| {
+                seen = Some(sizes);
+                list
+            });
+            (indexes(taken), seen.unwrap())
+        };
+        let sizes = |inactive, standby, active| Sizes { inactive, standby, active };
+        assert_eq!(
+            take(ALL, List::Standby),
+            (vec![0], sizes(4, 2, 2)),
+            "the active list has its share first"
+        );
         let one = Batch { pages: 1, ..ALL };
-        assert_eq!(indexes(lru.take(shares, one, false)), [10]);
-        assert_eq!(indexes(lru.take(shares, ALL, true)), [1], "nothing else can be taken");
-        assert_eq!(indexes(lru.take(shares, ALL, true)), []);
-        assert_eq!(indexes(lru.take(shares, ALL, false)), [11, 21, 22]);
+        assert_eq!(take(one, List::Inactive), (vec![10], sizes(4, 1, 2)));
+        assert_eq!(take(ALL, List::Standby).0, [1]);
+        assert_eq!(take(ALL, List::Standby), (vec![], sizes(3, 0, 2)));
+        assert_eq!(take(ALL, List::Inactive).0, [11, 21, 22]);
+        assert_eq!(take(ALL, List::Inactive), (vec![], sizes(0, 0, 2)));
         assert!(lru.deactivate(1));
-        assert_eq!((lru.active_pages(), indexes(lru.take(shares, ALL, false))), (1, vec![23]));
+        assert_eq!((lru.active_pages(), take(ALL, List::Inactive).0), (1, vec![23]));
         lru.add_as(folio(30), List::Standby, 16);
         assert_eq!(lru.idle_pages(), 16);
         assert_eq!((lru.take_all().len(), lru.len(), lru.deactivate(1)), (2, 0, false));

@@ -11,11 +11,9 @@
 //! ```
 //! Moves are lazy, as in a clock: a fault only sets a flag, and reclaim moves the folio when it meets it.
 
-mod chances;
 mod list;
 mod lruvec;
 mod shadow;
 
-pub(crate) use chances::Chances;
-pub(crate) use lruvec::{Batch, List, Lruvec, Shares, Taken};
+pub(crate) use lruvec::{Batch, List, Lruvec, Sizes, Taken};
 pub(crate) use shadow::Shadows;

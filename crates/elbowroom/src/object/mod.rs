@@ -274,9 +274,12 @@ impl FileObject {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// Notes that no page has such stores below `size`.
+    /// Notes that no page has such stores below `size`, which was the file's.
     pub(crate) fn settle(&self, size: u64) {
         self.settled.fetch_max(size, Ordering::AcqRel);
+        // The thread that sees the file cut meanwhile stores the size before it lowers this: either it lowers
+        // what has just been stored, or its size is found here.
+        self.settled.fetch_min(self.size(), Ordering::AcqRel);
     }
 
     /// Looks the size up again.
@@ -497,5 +500,32 @@ impl FileObject {
     pub(crate) fn bytes_of(&self, pages: Range<u64>) -> Range<u64> {
         let size = self.size();
         (pages.start << PAGE_SHIFT).min(size)..(pages.end << PAGE_SHIFT).min(size)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::{Config, Manager, Soft};
+
+    /// A thread that settles a file's end may take long, and the file may be cut meanwhile.
+    #[test]
+    fn what_was_settled_is_not_beyond_the_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();
+        let object = manager.open(file.path(), true).unwrap();
+        let resize = |size| {
+            file.as_file().set_len(size).unwrap();
+            object.refresh_size().unwrap();
+        };
+        resize(20_000);
+        assert_eq!(object.settled(), 0);
+        let seen = object.size();
+        resize(12_000);
+        object.settle(seen);
+        assert_eq!(object.settled(), 12_000);
+        resize(20_000);
+        object.settle(object.size());
+        assert_eq!(object.settled(), 20_000);
     }
 }

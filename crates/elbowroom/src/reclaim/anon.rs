@@ -5,6 +5,7 @@
 //! the slot's number, and they are there until the last space has taken its own number out.
 
 use super::Reclaim;
+use super::policy::{Kind, Policy};
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::Frames;
@@ -428,10 +429,8 @@ impl<P: Platform> Reclaim<P> {
             if !self.is_plenty() {
                 self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
             }
-            // It would not have gone out if it had been in the active list: it is worth as much as what is
-            // there. Without that, pages that are used often, but not while they are on standby, come and go,
-            // and the more of them do, the shorter anything is on standby. Linux: `workingset_refault`.
-            if distance <= self.lru.active_pages() as u64 {
+            let (active, room) = (self.lru.active_pages(), self.listable_frames());
+            if self.policy.activates(Kind::Anonymous, distance, active, room) {
                 folio.state.set(Flag::Active);
                 folio.state.set(Flag::Workingset);
             }

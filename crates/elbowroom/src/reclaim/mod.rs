@@ -5,6 +5,7 @@
 //! waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
 mod anon;
+mod policy;
 mod supply;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
@@ -12,13 +13,11 @@ mod zeros;
 
 pub(crate) use self::anon::Out;
 
-use crate::config::{
-    CHANCE_SAMPLE_ONE_IN, FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR, RUN_ORDER,
-    WRITES_AHEAD,
-};
+use self::policy::{Chance, Kind, Policy, TwoLists};
+use crate::config::{FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
 use crate::group::Frames;
-use crate::lru::{Batch, Chances, List, Lruvec, Shadows, Shares, Taken};
+use crate::lru::{Batch, List, Lruvec, Shadows, Taken};
 use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
 use crate::pause::Bell;
@@ -27,7 +26,6 @@ use crate::runs::Runs;
 use crate::stats::Event;
 use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, UnmapError};
-use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Deref;
@@ -57,11 +55,9 @@ pub(crate) struct Reclaim<P: Platform> {
     core: Core<P>,
     lru: Lruvec,
     shadows: Shadows,
-    chances: Chances,
+    policy: TwoLists,
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
     runs: Runs,
-    /// How many refaults came too late to be activated for that.
-    late_refaults: AtomicU64,
     /// What the thread that keeps frames at hand sleeps at.
     supply: Bell,
     began: Instant,
@@ -113,9 +109,8 @@ impl<P: Platform> Reclaim<P> {
         Self {
             lru: Lruvec::new(&core.locks),
             shadows: Shadows::new(core.mmu.frames()),
-            chances: Chances::default(),
+            policy: TwoLists::new(&core.config.ablation),
             runs: Runs::new(core.mmu.frames(), &core.locks),
-            late_refaults: AtomicU64::new(0),
             supply: Bell::new(&core.locks),
             began: Instant::now(),
             core,
@@ -158,8 +153,9 @@ impl<P: Platform> Reclaim<P> {
         // Whether the inactive list has only what cannot be taken now.
         let mut barren = false;
         while freed < want && looks > 0 && !self.is_writing_enough() {
-            let shares = Shares { standby: self.standby_share(), active: self.active_limit() };
-            match self.lru.take(shares, batch, barren) {
+            let room = self.listable_frames();
+            let next = |sizes| self.policy.next(sizes, room, barren);
+            match self.lru.take(self.policy.active_share(room), batch, next) {
                 Some(Taken::Standby(folio)) => {
                     looks -= 1;
                     freed += self.visit_standby(folio, woken);
@@ -190,16 +186,8 @@ impl<P: Platform> Reclaim<P> {
     }
 
     fn writes_ahead(&self) -> usize {
-        self.standby_share().max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
-    }
-
-    /// How many pages wait on standby.
-    fn standby_share(&self) -> usize {
-        self.listable_frames() / self.tuning().standby_share
-    }
-
-    fn active_limit(&self) -> usize {
-        self.listable_frames() * self.tuning().active_percent / 100
+        let standby = self.policy.standby_share(self.listable_frames());
+        standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
     }
 
     /// Frames that may be in the lists: not those of the pool. If the shares were of all frames, the active
@@ -248,7 +236,6 @@ impl<P: Platform> Reclaim<P> {
     /// sample. Returns how many folios are on standby now, and how many pages were freed.
     fn age(&self, batch: Vec<Arc<Folio>>, woken: &dyn Woken) -> (usize, usize) {
         let mut aged = 0;
-        let rarely = self.config.ablation.skipped_chances && self.chances.are_rarely_taken();
         let (mut dropped, mut dropped_frames) = (Vec::new(), Vec::new());
         let mut singles = Vec::with_capacity(batch.len());
         let mut extents = Vec::with_capacity(batch.len());
@@ -276,18 +263,19 @@ impl<P: Platform> Reclaim<P> {
             let (order, body) = (victim.order, victim.body_mut());
             let single = order == 0 && clean && !body.extent().is_home();
             if single && let Some(frames) = body.extent.take() {
-                let new = rarely && !victim.state.test(Flag::Workingset);
-                if new && !self.chances.sample() {
-                    dropped.push(victim);
-                    dropped_frames.push(frames);
-                } else {
-                    // One of a sample is to have its chance for as long as if all had theirs.
-                    let (extent, charge) = frames.lend();
-                    singles.push((victim, if new { CHANCE_SAMPLE_ONE_IN } else { 1 }, charge));
-                    extents.push(extent);
+                match self.policy.chance(victim.state.test(Flag::Workingset)) {
+                    Chance::Skipped => {
+                        dropped.push(victim);
+                        dropped_frames.push(frames);
+                    }
+                    Chance::CountsAs(pages) => {
+                        let (extent, charge) = frames.lend();
+                        singles.push((victim, pages, charge));
+                        extents.push(extent);
+                    }
                 }
             } else {
-                let pages = victim.pages() as usize;
+                let pages = victim.pages() as u32;
                 aged += usize::from(self.age_one(victim, pages));
             }
         }
@@ -328,7 +316,7 @@ impl<P: Platform> Reclaim<P> {
 
     /// Takes a locked inactive folio out of its window, unlocks it and lists it for its second chance as so
     /// many pages, if that can be.
-    fn age_one(&self, mut victim: LockedFolio<'_>, counts_as: usize) -> bool {
+    fn age_one(&self, mut victim: LockedFolio<'_>, counts_as: u32) -> bool {
         victim.state.clear(Flag::Sparse);
         let unmapped = self.mmu.unmap(victim.body_mut().extent());
         let lost = unmapped == Err(UnmapError::Lost);
@@ -336,7 +324,7 @@ impl<P: Platform> Reclaim<P> {
         let folio = victim.into_folio();
         if unmapped.is_ok() {
             self.counters.add(Event::SecondChances, 1);
-            self.lru.add_as(folio, List::Standby, counts_as as u32);
+            self.lru.add_as(folio, List::Standby, counts_as);
         } else if !gone {
             self.put_back(folio, Fate::Inactive);
         }
@@ -351,7 +339,7 @@ impl<P: Platform> Reclaim<P> {
             Met::Locked(victim) => victim,
             Met::Not(folio, fate) => {
                 if unknown && fate == Fate::Active {
-                    self.chances.note(true);
+                    self.policy.note_chance(true);
                 }
                 self.put_back(folio, fate);
                 return 0;
@@ -370,7 +358,7 @@ impl<P: Platform> Reclaim<P> {
             (Fate::Gone, self.evict(&mut victim))
         };
         if unknown && fate == Fate::Gone {
-            self.chances.note(false);
+            self.policy.note_chance(false);
         }
         self.put_back(victim.into_folio(), fate);
         freed
@@ -466,14 +454,8 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn add_to_list(&self, object: &FileObject, folio: Arc<Folio>) {
         let activate = self.shadows.refault(object.serial, folio.index).is_some_and(|distance| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            let active = self.lru.active_pages();
-            if distance <= active as u64 {
-                return true;
-            }
-            // Beyond what a larger active list would have kept: a cycle longer than memory, perhaps. Keep a
-            // part of it.
-            let late = self.late_refaults.fetch_add(1, Ordering::Relaxed);
-            late.is_multiple_of(self.tuning().bimodal_one_in) && active < self.active_limit()
+            let (active, room) = (self.lru.active_pages(), self.listable_frames());
+            self.policy.activates(Kind::File, distance, active, room)
         });
         if activate {
             folio.state.set(Flag::Active);

@@ -78,11 +78,17 @@ impl<P: Platform> Writeback<P> {
         if let Some(folio) = object.lookup(from >> PAGE_SHIFT)
             && self.is_dirty_at(&folio, from)
         {
-            let settled = self.with_home(&folio, &Patience::bounded(), |core, folio| {
+            let mut is_settled = false;
+            let home = self.with_home(&folio, &Patience::bounded(), |core, folio| {
                 core.settle_locked(object, folio, Tail::OfTheFile);
+                is_settled = true;
             });
-            if let Err(busy) = settled {
+            if let Err(busy) = home {
                 object.record_error(busy);
+            }
+            if is_settled {
+                // Up to the size that the file has now, which may be another one: that may have taken long.
+                return;
             }
         }
         object.settle(size);

@@ -1,0 +1,167 @@
+//! The policies on caches of a few hundred pages, driven as reclaim drives them.
+
+use super::{Chance, Kind, Policy, TwoLists};
+use crate::ablation::Ablation;
+use crate::lru::{List, Sizes};
+use std::collections::{HashMap, VecDeque};
+
+/// Pages that fit.
+const ROOM: usize = 512;
+
+/// A page that is in memory.
+#[derive(Clone, Copy)]
+struct Page {
+    list: List,
+    counts_as: u32,
+    touched: bool,
+    was_active: bool,
+}
+
+/// A cache of single clean pages of a file.
+struct Cache<P> {
+    policy: P,
+    pages: HashMap<u64, Page>,
+    /// Inactive, standby, active. What is not in its list any more is passed over.
+    lists: [VecDeque<u64>; 3],
+    /// When pages were evicted, in evictions.
+    evicted: HashMap<u64, u64>,
+    evictions: u64,
+    hits: u64,
+}
+
+impl<P: Policy> Cache<P> {
+    fn new(policy: P) -> Self {
+        let lists = Default::default();
+        Self { policy, pages: HashMap::new(), lists, evicted: HashMap::new(), evictions: 0, hits: 0 }
+    }
+
+    fn size(&self, list: List) -> usize {
+        let pages = self.pages.values().filter(|page| page.list == list);
+        pages.map(|page| page.counts_as as usize).sum()
+    }
+
+    fn put(&mut self, number: u64, list: List, page: Page) {
+        self.pages.insert(number, Page { list, ..page });
+        self.lists[list as usize].push_back(number);
+    }
+
+    fn pop(&mut self, list: List) -> Option<(u64, Page)> {
+        let number = self.lists[list as usize].pop_front()?;
+        Some((number, self.pages.remove(&number).expect("it is in a list")))
+    }
+
+    fn evict(&mut self, number: u64) {
+        self.evictions += 1;
+        self.evicted.insert(number, self.evictions);
+    }
+
+    /// Frees a page.
+    fn reclaim(&mut self) {
+        let before = self.pages.len();
+        while self.pages.len() == before {
+            while self.size(List::Active) > self.policy.active_share(ROOM) {
+                let (number, page) = self.pop(List::Active).expect("it has pages");
+                let list = if page.touched { List::Active } else { List::Inactive };
+                self.put(number, list, Page { touched: false, ..page });
+            }
+            let sizes = Sizes {
+                inactive: self.size(List::Inactive),
+                standby: self.size(List::Standby),
+                active: self.size(List::Active),
+            };
+            let list = self.policy.next(sizes, ROOM, false);
+            let Some((number, page)) = self.pop(list) else { panic!("nothing can be evicted of {sizes:?}") };
+            let single = Page { counts_as: 1, touched: false, ..page };
+            if list == List::Inactive {
+                match self.policy.chance(page.was_active) {
+                    Chance::Skipped => self.evict(number),
+                    Chance::CountsAs(counts_as) => {
+                        self.put(number, List::Standby, Page { counts_as, ..single });
+                    }
+                }
+                continue;
+            }
+            if !page.was_active {
+                self.policy.note_chance(page.touched);
+            }
+            if page.touched {
+                self.put(number, List::Active, Page { was_active: true, ..single });
+            } else {
+                self.evict(number);
+            }
+        }
+    }
+
+    fn access(&mut self, number: u64) {
+        if let Some(page) = self.pages.get_mut(&number) {
+            self.hits += 1;
+            // A page in its window is accessed without a fault.
+            page.touched |= page.list != List::Inactive;
+            return;
+        }
+        while self.pages.len() >= ROOM {
+            self.reclaim();
+        }
+        let distance = self.evicted.remove(&number).map(|at| self.evictions - at);
+        let active = self.size(List::Active);
+        let activate =
+            distance.is_some_and(|distance| self.policy.activates(Kind::File, distance, active, ROOM));
+        let list = if activate { List::Active } else { List::Inactive };
+        self.put(number, list, Page { list, counts_as: 1, touched: false, was_active: activate });
+    }
+}
+
+/// The share of hits, in percent, of the second half of the accesses.
+fn hit_percent(ablation: &Ablation, accesses: &[u64]) -> u64 {
+    let mut cache = Cache::new(TwoLists::new(ablation));
+    let (warm, measured) = accesses.split_at(accesses.len() / 2);
+    warm.iter().for_each(|page| cache.access(*page));
+    cache.hits = 0;
+    measured.iter().for_each(|page| cache.access(*page));
+    assert!(cache.pages.len() <= ROOM);
+    cache.hits * 100 / measured.len() as u64
+}
+
+#[test]
+fn what_fits_stays() {
+    let fits: Vec<u64> = (0..20_000).map(|turn| turn * 7919 % ROOM as u64).collect();
+    assert_eq!(hit_percent(&Ablation::default(), &fits), 100);
+}
+
+/// A third of memory is used all the time, beside a scan that reads each page once.
+#[test]
+fn a_scan_leaves_what_is_used() {
+    let used = |turn: u64| turn * 7919 % (ROOM as u64 / 3);
+    let accesses: Vec<u64> =
+        (0..40_000).flat_map(|turn| [used(turn), used(turn + 1), 100_000 + turn]).collect();
+    let percent = hit_percent(&Ablation::default(), &accesses);
+    assert!((64..=66).contains(&percent), "{percent} percent, and 67 are possible");
+}
+
+/// Of a cycle over twice the memory, a list in the order of use keeps nothing.
+#[test]
+fn a_cycle_longer_than_memory_keeps_a_part() {
+    let accesses: Vec<u64> = (0..60).flat_map(|_| 0..2 * ROOM as u64).collect();
+    let percent = hit_percent(&Ablation::default(), &accesses);
+    assert!(percent >= 20, "{percent} percent, and 50 are possible");
+    let mut without = Ablation::default();
+    without.tuning.bimodal_one_in = u64::MAX;
+    let percent = hit_percent(&without, &accesses);
+    assert!(percent <= 2, "{percent} percent without bimodal insertion");
+}
+
+/// Single pages of far more than memory at random: hardly any second chance is taken, so most are skipped,
+/// which costs no hits.
+#[test]
+fn chances_that_nobody_takes_are_skipped() {
+    let mut random = fastrand::Rng::with_seed(3);
+    let accesses: Vec<u64> = (0..60_000).map(|_| random.u64(0..50 * ROOM as u64)).collect();
+    let policy = TwoLists::new(&Ablation::default());
+    let mut cache = Cache::new(policy);
+    accesses.iter().for_each(|page| cache.access(*page));
+    let skipped = (0..160).filter(|_| cache.policy.chance(false) == Chance::Skipped).count();
+    assert_eq!(skipped, 150, "one in sixteen has its chance");
+    assert_eq!(cache.policy.chance(true), Chance::CountsAs(1), "it was active once");
+    let with = hit_percent(&Ablation { skipped_chances: false, ..Ablation::default() }, &accesses);
+    assert!(hit_percent(&Ablation::default(), &accesses).abs_diff(with) <= 1);
+}
