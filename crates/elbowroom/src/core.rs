@@ -97,11 +97,11 @@ impl SpaceTable {
         guard.flush();
     }
 
-    /// A new space that has the addresses with the top 16 bits of `addr`.
-    pub(crate) fn add(&self, addr: usize, locks: &LockStats) -> Arc<Mm> {
+    /// A new space of a group, which has the addresses with the top 16 bits of `addr`.
+    pub(crate) fn add(&self, addr: usize, group: GroupId, locks: &LockStats) -> Arc<Mm> {
         let changes = self.changes.lock();
         let guard = pin();
-        let mm = Arc::new(Mm::new(locks));
+        let mm = Arc::new(Mm::new(group, locks));
         let number = number_of(addr);
         self.change(&guard, |spaces| {
             spaces.resize(spaces.len().max(number + 1), None);
@@ -251,7 +251,7 @@ impl<P: Platform> Core<P> {
             waits: WaitTable::new(locks),
             objects,
             spaces: SpaceTable::new(locks),
-            groups: Groups::new(dirty, &[]),
+            groups: Groups::new(dirty, if cfg!(test) { &[DirtyLimits::NONE] } else { &[] }),
             swap: Swap::new(locks, swap, [frames, pool], swap_file, sizing),
             inboxes: Inboxes::new(inboxes),
             to_write: ToWrite::new(locks),
@@ -299,8 +299,8 @@ impl<P: Platform> Core<P> {
     }
 
     /// A run of 2^`order` frames, charged to the root; `None` if none is free in what the arena has so far.
-    pub(crate) fn alloc(&self, order: u8) -> Option<Frames> {
-        self.groups.alloc(&self.mmu, GroupId::ROOT, order)
+    pub(crate) fn alloc(&self, group: GroupId, order: u8) -> Option<Frames> {
+        self.groups.alloc(&self.mmu, group, order)
     }
 
     /// Gives frames back, none of which is mapped.
@@ -326,7 +326,7 @@ impl<P: Platform> Core<P> {
         extent: Frames,
         woken: &'a dyn Woken,
     ) -> LockedFolio<'a> {
-        self.groups.root().add_folio();
+        self.groups.of(extent.group()).add_folio();
         LockedFolio::new(Folio::filled(owner, page, extent), &self.waits, woken)
     }
 
@@ -337,7 +337,7 @@ impl<P: Platform> Core<P> {
             self.free(extent);
         }
         self.forget_kept(&mut folio);
-        self.groups.root().remove_folio();
+        self.groups.of(folio.group).remove_folio();
     }
 
     /// Gives back what swap has of a locked folio.
@@ -431,7 +431,7 @@ impl<P: Platform> Core<P> {
     /// The most pages one read may take now, a power of two: as many as if all that wait, and one more, had a
     /// part of half of the arena. Those that came when few waited may have more.
     pub(crate) fn read_cap(&self) -> u64 {
-        let waiting = self.groups.root().waiting() as u64 + 1;
+        let waiting = self.groups.waiting() as u64 + 1;
         let frames = self.mmu.populated_frames().max(self.tuning().early_read_frames).min(self.mmu.frames());
         let cap = (frames as u64 / (self.tuning().waiting_share * waiting)).max(1);
         1 << cap.ilog2()
@@ -440,7 +440,7 @@ impl<P: Platform> Core<P> {
     /// How many pages of a file of so many may be read at a fault.
     pub(crate) fn read_room(&self, file_pages: u64) -> ReadRoom {
         let frames = self.mmu.frames() as u64;
-        let is_free = self.groups.root().charged_pages() < frames / 4 * 3;
+        let is_free = self.groups.charged_pages() < frames / 4 * 3;
         let free = if is_free && file_pages / 4 <= frames { self.tuning().free_read_pages } else { 1 };
         ReadRoom { most: self.read_cap(), free }
     }
@@ -460,7 +460,7 @@ impl<P: Platform> Core<P> {
     fn described_bytes(&self) -> u64 {
         // The folio, its entry in a list, its places in the index, and what the allocator adds.
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
-        let folios = self.groups.root().most_folios() * FOLIO_BYTES;
+        let folios = self.groups.most_folios() * FOLIO_BYTES;
         let frames = self.mmu.frames() * FRAME_BYTES;
         (folios + frames) as u64 + self.swap.described() * SLOT_BYTES
     }

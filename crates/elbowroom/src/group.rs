@@ -31,6 +31,10 @@ pub struct GroupId(u16);
 impl GroupId {
     /// The one that all is charged to that nobody else is to pay for.
     pub const ROOT: Self = Self(0);
+
+    /// Another one, which managers have in tests.
+    #[cfg(test)]
+    pub const OTHER: Self = Self(1);
 }
 
 /// How many pages may be dirty. Linux: `dirty_background_ratio` and `dirty_ratio`.
@@ -162,12 +166,6 @@ impl Group {
         self.folios.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many folios it has.
-    #[cfg(test)]
-    pub fn folios(&self) -> usize {
-        self.folios.load(Ordering::Relaxed)
-    }
-
     /// The most folios that it has had.
     pub fn most_folios(&self) -> usize {
         self.folios_peak.load(Ordering::Relaxed)
@@ -221,14 +219,30 @@ impl Groups {
         Self { groups: groups.collect(), limits: all, starving: Starving::new() }
     }
 
-    /// The root.
-    pub fn root(&self) -> &Group {
-        &self.groups[0]
-    }
-
     /// A group.
     pub fn of(&self, group: GroupId) -> &Group {
         &self.groups[usize::from(group.0)]
+    }
+
+    /// The pages that are charged to any.
+    pub fn charged_pages(&self) -> u64 {
+        self.all().map(Group::charged_pages).sum()
+    }
+
+    /// The faults of all that wait for I/O.
+    pub fn waiting(&self) -> usize {
+        self.all().map(Group::waiting).sum()
+    }
+
+    /// The folios of all.
+    #[cfg(test)]
+    pub fn folios(&self) -> usize {
+        self.all().map(|group| group.folios.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The most folios that each has had.
+    pub fn most_folios(&self) -> usize {
+        self.all().map(Group::most_folios).sum()
     }
 
     /// The dirty pages of all.
@@ -252,6 +266,17 @@ impl Groups {
         let charge = Charge { group, pages: extent.pages() as u32 };
         self.of(group).charged.add(0, u64::from(charge.pages));
         Some(Frames { extent, charge })
+    }
+
+    /// The same frames, charged to another group. Linux: `mem_cgroup_move_account`.
+    pub fn recharge(&self, frames: Frames, to: GroupId) -> Frames {
+        let Frames { extent, mut charge } = frames;
+        if charge.group != to {
+            self.of(charge.group).charged.add(0, u64::from(charge.pages).wrapping_neg());
+            self.of(to).charged.add(0, u64::from(charge.pages));
+            charge.group = to;
+        }
+        Frames { extent, charge }
     }
 
     /// Gives frames back.
@@ -372,7 +397,7 @@ mod tests {
     use elbowroom_machine::{Access, Wake};
     use elbowroom_sync::LockStats;
 
-    const OTHER: GroupId = GroupId(1);
+    const OTHER: GroupId = GroupId::OTHER;
 
     fn world() -> (Groups, SoftMmu) {
         let mmu = SoftMmu::new(SoftConfig::new(2048), &LockStats::new()).unwrap();
@@ -390,7 +415,9 @@ mod tests {
         assert_eq!((small.len(), charged()), (512, [1, 512]));
         small.drain(2..).for_each(|frames| groups.free(&mmu, frames));
         assert_eq!(charged(), [1, 2]);
-        let (extent, charge) = small.pop().unwrap().lend();
+        let moved = groups.recharge(small.pop().unwrap(), GroupId::ROOT);
+        assert_eq!(charged(), [2, 1]);
+        let (extent, charge) = groups.recharge(moved, OTHER).lend();
         groups.free(&mmu, charge.with(extent));
         let left = groups.discard_clean(&mmu, small);
         assert_eq!((left.len(), charged()), (0, [1, 0]));

@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::core::{Core, Inbox};
 use crate::error::{OpenError, StartError};
 use crate::fault::{Faults, Handler};
+use crate::group::GroupId;
 use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::platform::{Host, Platform, Soft};
 use crate::reclaim::Reclaim;
@@ -363,7 +364,7 @@ impl Manager<Host> {
     /// What is missing here, and what to do about it.
     pub fn start(config: Config) -> Result<(Self, Space<Host>), StartError> {
         let manager = Self::start_with(config, host_chores)?;
-        let mm = manager.core.spaces.add(0, &manager.core.locks);
+        let mm = manager.core.spaces.add(0, GroupId::ROOT, &manager.core.locks);
         let space = Space { core: manager.core.clone(), mm, base: 0 };
         Ok((manager, space))
     }
@@ -458,7 +459,7 @@ impl Manager<Soft> {
     /// # Errors
     /// ENOMEM: there are as many as there may be.
     pub fn create_space(&self) -> Result<Space<Soft>, Errno> {
-        Space::create(&self.core)
+        Space::create(&self.core, GroupId::ROOT)
     }
 
     /// Begins to tell which translations of soft spaces become invalid, for who keeps some. Linux:

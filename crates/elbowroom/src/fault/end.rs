@@ -40,8 +40,8 @@ impl<P: Platform> Faults<P> {
     /// keep the folio from reclaim until it has been served, so that the retry finds it.
     pub(super) fn note_wait(&self, fault: &mut Parked, folio: &Folio) -> bool {
         if !fault.major && !folio.state.test(Flag::Uptodate) {
-            fault.major = true;
-            self.groups.root().add_waiting();
+            (fault.major, fault.group) = (true, folio.group);
+            self.groups.of(fault.group).add_waiting();
         }
         self.config.ablation.retry_under_vma_lock
     }
@@ -137,7 +137,7 @@ impl<P: Platform> Faults<P> {
     pub(super) fn let_go(&self, fault: &mut Parked) {
         fault.let_go();
         if fault.major {
-            self.groups.root().remove_waiting();
+            self.groups.of(fault.group).remove_waiting();
         }
     }
 

@@ -45,7 +45,7 @@ impl<P: Platform> Pass<'_, P> {
         if !(fits && core.config.ablation.huge_folios && roomy && mm.anon.seems_empty(block)) {
             return None;
         }
-        let mut extent = match self.take_run(HUGE_ORDER) {
+        let mut extent = match self.take_run(mm.group, HUGE_ORDER) {
             Ok(extent) => extent?,
             Err(step) => return Some(step),
         };
@@ -118,7 +118,7 @@ impl<P: Platform> Faults<P> {
         let lock = |folio| LockedFolio::try_lock(folio, &self.waits, self.handlers()).ok();
         let mut locked: Vec<_> = small.into_iter().map_while(lock).collect();
         let usable = locked.len() == all && self.can_collapse(mm, first, &mut locked);
-        let huge = usable.then(|| self.alloc(HUGE_ORDER)).flatten();
+        let huge = usable.then(|| self.alloc(mm.group, HUGE_ORDER)).flatten();
         huge.is_some_and(|extent| self.collapse_into(mm, first, locked, extent))
     }
 

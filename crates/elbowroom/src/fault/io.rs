@@ -93,7 +93,7 @@ impl<P: Platform> Pass<'_, P> {
             return Err(InsertError::Closed);
         };
         let order = frames.order();
-        let folio = Folio::new(Owner::file(object), index >> order << order, order);
+        let folio = Folio::new(Owner::file(object), frames.group(), index >> order << order, order);
         let locked = LockedFolio::new(folio, &core.waits, self.ready);
         flags.iter().for_each(|&flag| {
             locked.state.set(flag);
@@ -106,7 +106,7 @@ impl<P: Platform> Pass<'_, P> {
             core.free(frames);
             return Err(e);
         }
-        core.groups.root().add_folio();
+        core.groups.of(folio.group).add_folio();
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
@@ -128,7 +128,8 @@ impl<P: Platform> Pass<'_, P> {
     ) -> Option<Arc<Folio>> {
         let core = self.core;
         let order = frames.order();
-        let locked = LockedFolio::new(Folio::new(Owner::Anon, run.first, order), &core.waits, self.ready);
+        let folio = Folio::new(Owner::Anon, frames.group(), run.first, order);
+        let locked = LockedFolio::new(folio, &core.waits, self.ready);
         let folio = locked.arc().clone();
         if sparse {
             folio.state.set(Flag::Sparse);
@@ -154,7 +155,7 @@ impl<P: Platform> Pass<'_, P> {
             core.free(frames);
             return None;
         };
-        core.groups.root().add_folio();
+        core.groups.of(folio.group).add_folio();
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
@@ -182,7 +183,7 @@ impl<P: Platform> Pass<'_, P> {
         if let Some(mm) = core.spaces.of((first as usize) << PAGE_SHIFT) {
             put_back(&mm, first, folio.arc(), &slots);
         }
-        core.groups.root().remove_folio();
+        core.groups.of(folio.group).remove_folio();
         core.free(frames);
         let waited_from = self.ready.len();
         drop(folio.into_folio());
@@ -214,7 +215,7 @@ impl<P: Platform> Pass<'_, P> {
             }
             let order = cap.clamp(1, MAX_FOLIO_PAGES).min((end - index).next_power_of_two()).ilog2() as u8;
             let order = object.free_order(index, order, object.size_pages());
-            let Some(extent) = self.core.frames(order, self.ready) else { break };
+            let Some(extent) = self.core.frames(object.group, order, self.ready) else { break };
             match self.start_read(object, index, extent, &[Flag::Readahead]) {
                 Ok(folio) => index = folio.range().end,
                 Err(_) => break,
@@ -266,7 +267,7 @@ impl<P: Platform> Pass<'_, P> {
                 core.counters.add(Event::ReadErrors, 1);
                 object.note_unreadable();
                 object.remove(&folio);
-                core.groups.root().remove_folio();
+                core.groups.of(folio.group).remove_folio();
                 core.free(frames);
                 let waited_from = self.ready.len();
                 let folio = folio.into_folio();

@@ -6,7 +6,7 @@
 
 use super::Pass;
 use super::outcome::{Outcome, Reason};
-use crate::group::Frames;
+use crate::group::{Frames, GroupId};
 use crate::object::FileObject;
 use crate::page::Parked;
 use crate::platform::Platform;
@@ -19,10 +19,10 @@ const LOOKS_AT_ONCE: usize = 4;
 /// What a look at a fault found missing, and what takes longer to get than a VMA may be kept: it is got with
 /// nothing held, for the next look.
 pub(super) enum Need {
-    /// 2^n frames, or fewer.
-    Frames(u8),
+    /// 2^n frames for a group, or fewer.
+    Frames(GroupId, u8),
     /// So many frames in a run, if that can be had without freeing any.
-    WholeRun(u8),
+    WholeRun(GroupId, u8),
     /// The size of the file, which may have grown without our knowing.
     Size(Arc<FileObject>),
 }
@@ -77,9 +77,9 @@ impl<P: Platform> Pass<'_, P> {
             core.free(other);
         }
         match need {
-            Need::Frames(order) => {
+            Need::Frames(group, order) => {
                 let populated = core.mmu.populated_frames();
-                self.got.frames = core.frames(order, self.ready);
+                self.got.frames = core.frames(group, order, self.ready);
                 if core.mmu.populated_frames() != populated
                     && let Some(io) = self.io.as_deref_mut()
                 {
@@ -87,8 +87,8 @@ impl<P: Platform> Pass<'_, P> {
                 }
                 self.got.frames.is_some()
             }
-            Need::WholeRun(order) => {
-                self.got.frames = core.whole_run(order);
+            Need::WholeRun(group, order) => {
+                self.got.frames = core.whole_run(group, order);
                 self.got.tried_run = true;
                 true
             }
@@ -101,28 +101,29 @@ impl<P: Platform> Pass<'_, P> {
         }
     }
 
-    /// 2^`order` frames or fewer, if they are at hand; if not, the next look has them.
-    pub(super) fn take_frames(&mut self, order: u8) -> Result<Frames, Outcome> {
+    /// 2^`order` frames for a group, or fewer, if they are at hand; if not, the next look has them.
+    pub(super) fn take_frames(&mut self, group: GroupId, order: u8) -> Result<Frames, Outcome> {
         match self.got.frames.take() {
-            Some(extent) if extent.order() <= order => return Ok(extent),
-            Some(larger) => self.core.free(larger),
+            Some(extent) if extent.order() <= order && extent.group() == group => return Ok(extent),
+            Some(other) => self.core.free(other),
             None => {}
         }
-        self.core.frames_at_hand(order).ok_or_else(|| self.needs(Need::Frames(order)))
+        self.core.frames_at_hand(group, order).ok_or_else(|| self.needs(Need::Frames(group, order)))
     }
 
-    /// 2^`order` frames in a run; `None`: they are to be got, or there are none, which the next look knows.
-    pub(super) fn take_run(&mut self, order: u8) -> Result<Option<Frames>, Outcome> {
-        let whole = |frames: &Frames| frames.order() == order;
+    /// 2^`order` frames for a group, in a run; `None`: they are to be got, or there are none, which the next
+    /// look knows.
+    pub(super) fn take_run(&mut self, group: GroupId, order: u8) -> Result<Option<Frames>, Outcome> {
+        let whole = |frames: &Frames| frames.order() == order && frames.group() == group;
         if let Some(extent) = self.got.frames.take_if(|extent| whole(extent)) {
             return Ok(Some(extent));
         }
         if self.got.tried_run {
             return Ok(None);
         }
-        match self.core.frames_at_hand(order) {
+        match self.core.frames_at_hand(group, order) {
             Some(extent) => Ok(Some(extent)),
-            None => Err(self.needs(Need::WholeRun(order))),
+            None => Err(self.needs(Need::WholeRun(group, order))),
         }
     }
 }

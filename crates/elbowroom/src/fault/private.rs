@@ -13,7 +13,7 @@ use super::outcome::{Outcome, Reason};
 use super::repeats::Repeated;
 use super::step::bus;
 use crate::config::{FRESH, RUN_ORDER};
-use crate::group::Frames;
+use crate::group::{Frames, GroupId};
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
@@ -129,7 +129,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Around { order, counted: false }
         };
         let run = self.run_out(mm, vma, (page, slot, source), around.order);
-        let frames = match self.take_frames(run.order()) {
+        let frames = match self.take_frames(mm.group, run.order()) {
             Ok(frames) => frames,
             Err(step) => return step,
         };
@@ -281,9 +281,14 @@ impl<'a, P: Platform> Pass<'a, P> {
         step
     }
 
-    /// A new folio of one page of zeros, uptodate and locked.
-    pub(super) fn zero_folio(&mut self, owner: Owner, page: u64) -> Result<LockedFolio<'a>, Outcome> {
-        let mut extent = self.take_frames(0)?;
+    /// A new folio of one page of zeros for a group, uptodate and locked.
+    pub(super) fn zero_folio(
+        &mut self,
+        owner: Owner,
+        group: GroupId,
+        page: u64,
+    ) -> Result<LockedFolio<'a>, Outcome> {
+        let mut extent = self.take_frames(group, 0)?;
         extent.clear();
         Ok(self.core.new_folio(owner, page, extent, self.ready))
     }
@@ -296,7 +301,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let most = self.run_pages(mm, vma, page, RUN_PAGES, fault).ilog2() as u8;
         let free = |block: &Range<u64>| mm.anon.seems_empty(block.clone());
         let order = (1..=most).rev().find(|order| block_in(vma, page, *order).is_some_and(|b| free(&b)));
-        let mut frames = match self.take_frames(order.unwrap_or(0)) {
+        let mut frames = match self.take_frames(mm.group, order.unwrap_or(0)) {
             Ok(frames) => frames,
             Err(step) => return step,
         };
@@ -329,7 +334,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let (base, page) = (vma.address_of(source.index), (index - source.index) as usize);
         let extent = source.body_mut().extent();
         let gone_here = core.mmu.unmap_at(extent, base);
-        match gone_here.map_err(NoCopy::Unmap).and_then(|()| self.copy(&mut source, page, fault)) {
+        match gone_here.map_err(NoCopy::Unmap).and_then(|()| self.copy(mm.group, &mut source, page, fault)) {
             // Whoever truncates the file looks for copies after the size is stored, so either the copy is
             // found or this sees the size.
             Ok(copy) => self.own_if(mm, vma, copy, fault, || {
@@ -342,15 +347,17 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// A page with the bytes of page `page` of `source`. The source stays where it is, if that can be.
+    /// A page for a group with the bytes of page `page` of `source`. The source stays where it is, if that can
+    /// be.
     fn copy(
         &mut self,
+        group: GroupId,
         source: &mut LockedFolio<'_>,
         page: usize,
         fault: &Parked,
     ) -> Result<LockedFolio<'a>, NoCopy> {
         let core = self.core;
-        let mut copy = self.take_frames(0).map_err(NoCopy::Frames)?;
+        let mut copy = self.take_frames(group, 0).map_err(NoCopy::Frames)?;
         let extent = source.body_mut().extent();
         if extent.is_damaged()
             && let Err(e) = core.mmu.unmap(extent)
@@ -382,7 +389,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if core.mmu.unmap_at(extent, fault.event.addr).is_err() {
             return Outcome::Wait(Reason::Pinned);
         }
-        let mut own = match self.copy(shared, 0, fault) {
+        let mut own = match self.copy(mm.group, shared, 0, fault) {
             Ok(own) => own,
             Err(NoCopy::Frames(step)) => return step,
             Err(NoCopy::Unmap(_)) => return Outcome::Wait(Reason::Pinned),

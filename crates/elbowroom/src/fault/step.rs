@@ -165,7 +165,7 @@ impl<'a, P: Platform> Pass<'a, P> {
     /// A page of zeros for a page of memory that nobody has touched.
     fn new_memory(&mut self, object: &Arc<FileObject>, index: u64) -> Outcome {
         let core = self.core;
-        let folio = match self.zero_folio(Owner::file(object), index) {
+        let folio = match self.zero_folio(Owner::file(object), object.group, index) {
             Ok(folio) => folio,
             Err(step) => return step,
         };
@@ -199,7 +199,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room)
         };
         let order = object.free_order(index, pages.ilog2() as u8, object.size_pages());
-        let extent = match self.take_frames(order) {
+        let extent = match self.take_frames(object.group, order) {
             Ok(extent) => extent,
             Err(step) => return step,
         };
@@ -221,7 +221,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             return;
         }
         // With many waiting faults the device is busy, and memory is better used for what they wait for.
-        if core.groups.root().waiting() > core.tuning().read_on_max_waiting {
+        if core.groups.waiting() > core.tuning().read_on_max_waiting {
             return;
         }
         let thread = fault.event.thread;
@@ -447,7 +447,7 @@ impl<P: Platform> Faults<P> {
         } else {
             page..page + 1
         };
-        let pause = if first { self.balance(folio.body().group(), fault.event, stored.len()) } else { None };
+        let pause = if first { self.balance(folio.group, fault.event, stored.len()) } else { None };
         let wake = if pause.is_some() { Wake::Later } else { Wake::Now };
         let (head, body) = folio.parts();
         let extent = body.extent();

@@ -29,7 +29,7 @@ impl<P: Platform> Faults<P> {
     ) -> Range<usize> {
         let index = folio.index + page as u64;
         // What is dirty beyond the limit could not be written in time.
-        let room = self.dirty_room(folio.body().group()) as u64;
+        let room = self.dirty_room(folio.group) as u64;
         let most = self.tuning().stores_ahead_pages.min(room);
         let most = self.streams.lock().store(thread, object.serial, index, most) as usize;
         if most == 0 {
@@ -38,8 +38,8 @@ impl<P: Platform> Faults<P> {
         let base = vma.address_of(folio.index);
         let end = folio.range().end.min(vma.pages().end).min(object.size_pages());
         let end = (end.saturating_sub(folio.index) as usize).min(page + 1 + most);
+        let group = folio.group;
         let body = folio.body_mut();
-        let group = body.group();
         let Some(extent) = &body.extent else { return page..page + 1 };
         let present = extent.is_mapped(base, page);
         let mut guessed = page + 1;

@@ -25,7 +25,7 @@ impl<P: Platform> Pass<'_, P> {
     pub(super) fn swap_ahead(&mut self, mm: &Mm, vma: &VmaGuard<'_>, from: u64) {
         let core = self.core;
         // Only a handler can read. With many waiting faults the device is busy.
-        if self.io.is_none() || core.groups.root().waiting() > core.tuning().read_on_max_waiting {
+        if self.io.is_none() || core.groups.waiting() > core.tuning().read_on_max_waiting {
             return;
         }
         let most = core.mmu.frames() as u64 / AHEAD_SHARE / RUN_PAGES;
@@ -63,7 +63,7 @@ impl<P: Platform> Pass<'_, P> {
         if !run.is_where_it_was(&core.swap) {
             return None;
         }
-        let frames = core.alloc(RUN_ORDER)?;
+        let frames = core.alloc(mm.group, RUN_ORDER)?;
         let mut folio = self.load(mm, &run, frames).ok()?;
         // If it cannot be mapped, who comes there finds it.
         let _ = core.map_at(vma, &mut folio, RUN_ORDER, ((first as usize) << PAGE_SHIFT, false));
@@ -83,7 +83,7 @@ impl<P: Platform> Pass<'_, P> {
         sparse: bool,
     ) -> u32 {
         let core = self.core;
-        let busy = core.groups.root().waiting() > core.tuning().read_on_max_waiting;
+        let busy = core.groups.waiting() > core.tuning().read_on_max_waiting;
         let Some(block) = block_in(vma, page, order).filter(|_| !busy) else { return 0 };
         let mut come = 0;
         self.read_pieces(mm, block, sparse, |folio| come += folio.pages() as u32);
@@ -100,7 +100,7 @@ impl<P: Platform> Pass<'_, P> {
         mut begun: impl FnMut(&Folio),
     ) -> Option<()> {
         for run in pieces(&self.core.swap, &mm.anon.out_in(block)) {
-            let frames = self.core.alloc(run.order())?;
+            let frames = self.core.alloc(mm.group, run.order())?;
             if let Some(folio) = self.start_swap_in(mm, run, frames, sparse) {
                 begun(&folio);
             }

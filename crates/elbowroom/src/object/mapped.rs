@@ -1,9 +1,31 @@
 //! Who maps an object.
 
 use super::FileObject;
-use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::ops::Deref;
+
+/// A moment that is set again and again.
+pub(super) struct Since {
+    made: Instant,
+    /// How much later than `made` it is.
+    nanos: AtomicU64,
+}
+
+impl Since {
+    pub(super) fn now() -> Self {
+        Self { made: Instant::now(), nanos: AtomicU64::new(0) }
+    }
+
+    pub(super) fn set_now(&self) {
+        self.nanos.store(self.made.elapsed().as_nanos() as u64, Ordering::Release);
+    }
+
+    pub(super) fn moment(&self) -> Instant {
+        self.made + Duration::from_nanos(self.nanos.load(Ordering::Acquire))
+    }
+}
 
 /// A mapping of an object, or a part of one that is being changed: while one of these lives, a file stays
 /// open and memory keeps its bytes.

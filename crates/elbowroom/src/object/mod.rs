@@ -12,6 +12,7 @@ mod rmap;
 mod table;
 mod writers;
 
+use mapped::Since;
 pub use mapped::{Mapped, Unmapped};
 pub(crate) use opened::Opened;
 pub(crate) use rmap::{FileLocking, Kept, MappedRange, Standing, Which};
@@ -19,13 +20,14 @@ pub(crate) use table::Access;
 pub use table::{ObjectTable, WhenUnmapped};
 pub use writers::{WriteTicket, Writers};
 
+use crate::group::GroupId;
 use crate::page::{Flag, Folio};
 use elbowroom_index::{XArray, xarray::Mark};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::{FileId, FileStat, Origin, StoreFile};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use elbowroom_sync::epoch::pin;
-use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, RcuCell, Weak};
 use kernel_cache::KernelCache;
 use rmap::ReverseMap;
@@ -42,6 +44,8 @@ pub struct FileObject {
     pub(crate) id: FileId,
     /// A number that no other object of this manager has had.
     pub(crate) serial: u64,
+    /// The group that pays for its folios.
+    pub(crate) group: GroupId,
     /// Memory that has no file behind it.
     memory: bool,
     /// The open file; `None`: memory, or nobody has mapped the file since it was closed, and its clean pages
@@ -77,9 +81,8 @@ pub struct FileObject {
     /// The smallest size that the file was seen with since stores beyond it were dropped; `u64::MAX`: it did
     /// not shrink.
     cut: AtomicU64,
-    /// When it was made, and for how long it had been there, in nanoseconds, when it was last unmapped.
-    made: Instant,
-    unmapped_at: AtomicU64,
+    /// When it was unmapped last, or made.
+    unmapped_at: Since,
     /// It was mapped privately: there may be copies of its pages.
     private: AtomicBool,
     /// Somebody stored to a mapping of it without the right to.
@@ -159,6 +162,7 @@ impl FileObject {
         Self {
             id,
             serial,
+            group: GroupId::ROOT,
             memory: opened.is_none(),
             opened: RcuCell::new(opened),
             size: AtomicU64::new(stat.size),
@@ -175,8 +179,7 @@ impl FileObject {
             error: AtomicU32::new(0),
             settled: AtomicU64::new(stat.size),
             cut: AtomicU64::new(u64::MAX),
-            made: Instant::now(),
-            unmapped_at: AtomicU64::new(0),
+            unmapped_at: Since::now(),
             private: AtomicBool::new(false),
             strict: AtomicBool::new(false),
             unreadable: AtomicBool::new(false),
@@ -478,11 +481,11 @@ impl FileObject {
         if self.mappings.load(Ordering::Acquire) > 0 {
             return None;
         }
-        Some(self.made + Duration::from_nanos(self.unmapped_at.load(Ordering::Acquire)))
+        Some(self.unmapped_at.moment())
     }
 
     fn note_unmapped(&self) {
-        self.unmapped_at.store(self.made.elapsed().as_nanos() as u64, Ordering::Release);
+        self.unmapped_at.set_now();
     }
 
     /// Notes that it is about to be mapped privately.
@@ -505,7 +508,6 @@ impl FileObject {
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
-    use super::*;
     use crate::{Config, Manager, Soft};
 
     /// A thread that settles a file's end may take long, and the file may be cut meanwhile.

@@ -388,7 +388,7 @@ mod tests {
     use crate::page::Owner;
 
     fn folio(first: u64, order: u8) -> Arc<Folio> {
-        Arc::new(Folio::new(Owner::Anon, first, order))
+        Arc::new(Folio::new(Owner::Anon, crate::group::GroupId::ROOT, first, order))
     }
 
     /// Large and small folios and words, far apart, at both ends of blocks, and across the ends of the range.

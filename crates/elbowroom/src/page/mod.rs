@@ -52,6 +52,8 @@ pub struct Folio {
     pub order: u8,
     /// Whose it is.
     pub owner: Owner,
+    /// The group that pays for its frames.
+    pub group: GroupId,
     /// The number of its entry in the lists of reclaim, or [`UNLISTED`]. The lock of these lists guards it.
     pub listed: AtomicU32,
     /// Of a file: how often it went from one mapping to another, and in which second: `second << 16 | times`.
@@ -73,17 +75,17 @@ pub struct Body {
 }
 
 impl Folio {
-    /// A folio whose frames are to be filled.
-    pub fn new(owner: Owner, index: u64, order: u8) -> Self {
+    /// A folio whose frames, which are charged to the group, are to be filled.
+    pub fn new(owner: Owner, group: GroupId, index: u64, order: u8) -> Self {
         let body = Body::with(None, order, index);
-        Self::with(owner, index, order, StateWord::new(body))
+        Self::with((owner, group), index, order, StateWord::new(body))
     }
 
     /// A folio that has its bytes.
     pub fn filled(owner: Owner, index: u64, extent: Frames) -> Self {
-        let (order, mapped) = (extent.order(), !extent.is_home());
+        let (order, group, mapped) = (extent.order(), extent.group(), !extent.is_home());
         let body = Body::with(Some(extent), order, index);
-        let folio = Self::with(owner, index, order, StateWord::uptodate(body));
+        let folio = Self::with((owner, group), index, order, StateWord::uptodate(body));
         if mapped {
             // Before anybody can find it: who unmaps passes by what is not mapped, without its lock.
             folio.state.set(Flag::Mapped);
@@ -91,9 +93,9 @@ impl Folio {
         folio
     }
 
-    fn with(owner: Owner, index: u64, order: u8, state: StateWord<Body>) -> Self {
+    fn with((owner, group): (Owner, GroupId), index: u64, order: u8, state: StateWord<Body>) -> Self {
         let (listed, lately) = (AtomicU32::new(UNLISTED), AtomicU32::new(0));
-        Self { state, index, order, owner, listed, lately }
+        Self { state, index, order, owner, group, listed, lately }
     }
 
     /// The file or the shared memory that has it; `None`: it is anonymous, or its object is gone, and its
@@ -150,11 +152,6 @@ impl Owner {
 impl Body {
     fn with(extent: Option<Frames>, order: u8, index: u64) -> Self {
         Self { extent, dirty: Dirty::new(order), rmap: AnonRmap::new(index), kept: Kept::default() }
-    }
-
-    /// The group that pays for the frames.
-    pub fn group(&self) -> GroupId {
-        self.extent.as_ref().map_or(GroupId::ROOT, Frames::group)
     }
 
     /// How many spaces have it, if it is anonymous.

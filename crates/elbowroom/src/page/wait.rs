@@ -4,7 +4,7 @@
 //! wake-up: a waiter is announced and queued under the bucket lock; the unlocker, who saw the bit, takes the
 //! bucket lock before it looks.
 
-use crate::group::Pause;
+use crate::group::{GroupId, Pause};
 use crate::page::{Flag, Folio, LockedFolio, Woken};
 use crate::stats::WaitCause;
 use elbowroom_machine::{Denial, FaultEvent};
@@ -29,6 +29,8 @@ pub struct Parked {
     held: bool,
     /// Whether it has waited for I/O.
     pub major: bool,
+    /// If so, the group of the folio that it waited for first.
+    pub group: GroupId,
     /// A larger read around this page failed: read the page alone.
     pub alone: bool,
     /// The last read of its page, alone, failed.
@@ -103,6 +105,7 @@ impl Parked {
             waited_for: None,
             held: false,
             major: false,
+            group: GroupId::ROOT,
             alone: false,
             failed: false,
             blocked_since: None,
@@ -333,7 +336,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_folio_of_a_thread_that_panicked_panics_too() {
         let (waits, woken) = (WaitTable::new(&LockStats::new()), Ready::default());
-        let locked = LockedFolio::new(Folio::new(Owner::Anon, 0, 0), &waits, &woken);
+        let locked = LockedFolio::new(Folio::new(Owner::Anon, GroupId::ROOT, 0, 0), &waits, &woken);
         let folio = locked.arc().clone();
         let panics = |f: &mut dyn FnMut()| {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).expect_err("it panics")
@@ -366,7 +369,7 @@ mod tests {
         const TIME: Duration = Duration::from_millis(20);
         let locks = LockStats::new();
         let (waits, woken) = (Arc::new(WaitTable::new(&locks)), Ready::default());
-        let locked = LockedFolio::new(Folio::new(Owner::Anon, 0, 0), &waits, &woken);
+        let locked = LockedFolio::new(Folio::new(Owner::Anon, GroupId::ROOT, 0, 0), &waits, &woken);
         let folio = locked.arc().clone();
         assert!(waits.park(&folio, fault(), true).is_none());
         let (for_waiter, its_folio) = (waits.clone(), folio.clone());

@@ -8,7 +8,7 @@ use super::Reclaim;
 use super::policy::{Kind, Policy};
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
-use crate::group::Frames;
+use crate::group::{Frames, GroupId};
 use crate::lru::List;
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
@@ -137,7 +137,7 @@ impl<P: Platform> Reclaim<P> {
     /// A locked folio has been replaced by what it was split into.
     fn note_split(&self, large: &LockedFolio<'_>) {
         large.state.set(Flag::Dead);
-        self.groups.root().remove_folio();
+        self.groups.of(large.group).remove_folio();
         self.unlist_own(large);
         if large.order == HUGE_ORDER {
             self.counters.add(Event::HugeSplits, 1);
@@ -244,7 +244,7 @@ impl<P: Platform> Reclaim<P> {
         let split = mm.anon.split_out(first, large.arc(), parts);
         assert!(split, "what is at a page changes only under its folio's lock");
         large.state.set(Flag::Dead);
-        self.groups.root().remove_folio();
+        self.groups.of(large.group).remove_folio();
         self.counters.add(Event::SwapOuts, slots.len() as u64);
         self.counters.add(Event::ZerosDropped, dropped as u64);
         for (small, why) in stay {
@@ -297,6 +297,7 @@ impl<P: Platform> Reclaim<P> {
         if placement == Placement::File {
             return Err((own, Stays::ForFile));
         }
+        let group = own.group();
         let (mut own, mut frames, mut wanted) = (Some(own), Vec::new(), 0);
         let kept = loop {
             while frames.len() < wanted
@@ -309,14 +310,19 @@ impl<P: Platform> Reclaim<P> {
             if gives && frames.len() + 1 < wanted {
                 break Err(Stays::NoRoom);
             }
-            frames.extend(own.take_if(|_| gives).inspect(|own| self.swap.adopt(own)));
+            frames.extend(
+                own.take_if(|_| gives)
+                    .map(|own| self.groups.recharge(own, GroupId::ROOT))
+                    .inspect(|own| self.swap.adopt(own)),
+            );
             let short = match self.swap.keep(&placement, home, sum, spaces, &mut frames) {
                 Ok(slot) => break Ok(slot),
                 Err(short) => short,
             };
             let had = frames.len();
             if gives {
-                own = frames.pop().inspect(|own| self.swap.disown(own));
+                let back = frames.pop().inspect(|own| self.swap.disown(own));
+                own = back.map(|own| self.groups.recharge(own, group));
             }
             match short {
                 Short::Frames(missing) => wanted = had + missing,
@@ -362,22 +368,23 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// A frame for the pool, which has it from now on.
+    /// A frame for the pool, which has it from now on. Pages of many groups share one there: the root pays.
     fn pool_frame(&self) -> Option<Frames> {
         if let Some(frame) = self.swap.take_frame() {
             return Some(frame);
         }
-        if let Some(run) = self.alloc(RUN_ORDER) {
+        if let Some(run) = self.alloc(GroupId::ROOT, RUN_ORDER) {
             self.swap.add_frames(run.split(0));
             return self.swap.take_frame();
         }
-        self.alloc(0).inspect(|frame| self.swap.adopt(frame))
+        self.alloc(GroupId::ROOT, 0).inspect(|frame| self.swap.adopt(frame))
     }
 
     /// Gives frames of one page each to the pool, if it has few, or else frees them.
     fn give_frames(&self, frames: Vec<Frames>) {
         if self.swap.has_few() {
-            self.swap.add_frames(frames);
+            let frames = frames.into_iter().map(|frame| self.groups.recharge(frame, GroupId::ROOT));
+            self.swap.add_frames(frames.collect());
         } else {
             frames.into_iter().for_each(|frame| self.free(frame));
         }
@@ -395,7 +402,7 @@ impl<P: Platform> Reclaim<P> {
             assert!(out, "what is at a page changes only under its folio's lock");
         }
         folio.state.set(Flag::Dead);
-        self.groups.root().remove_folio();
+        self.groups.of(folio.group).remove_folio();
         self.counters.add(Event::SwapOuts, slots.len() as u64);
     }
 
@@ -404,12 +411,13 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn prepare_swap(&self) {
         if self.swap.has_file()
             && self.config.ablation.pool_sizing
-            && let Some(frames) = self.whole_run(STAGING_ORDER)
+            && let Some(frames) = self.whole_run(GroupId::ROOT, STAGING_ORDER)
         {
             self.swap.give_staging(frames);
         }
         while self.swap.is_on() && self.swap.has_few() {
-            let Some(run) = self.whole_run(RUN_ORDER).or_else(|| self.whole_run(0)) else { return };
+            let run = |order| self.whole_run(GroupId::ROOT, order);
+            let Some(run) = run(RUN_ORDER).or_else(|| run(0)) else { return };
             self.swap.add_frames(run.split(0));
         }
     }

@@ -429,7 +429,7 @@ impl<P: Platform> Reclaim<P> {
         let lost = body.dirty.count();
         if lost > 0 {
             self.counters.add(Event::LostDirtyPages, lost as u64);
-            self.groups.of(body.group()).remove_dirty(lost);
+            self.groups.of(head.group).remove_dirty(lost);
             body.dirty.clear();
             if let Some(object) = &object {
                 object.record_error(Errno::IO);
@@ -447,7 +447,7 @@ impl<P: Platform> Reclaim<P> {
             self.shadows.evicted(object.serial, folio.index, folio.pages());
         }
         self.counters.add(Event::EvictedPages, folio.pages());
-        self.groups.root().remove_folio();
+        self.groups.of(folio.group).remove_folio();
     }
 
     /// Lists a folio whose bytes have just been read.

@@ -9,7 +9,7 @@ use super::Reclaim;
 use crate::config::{
     DELAY, FREE_AHEAD_PAGES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
 };
-use crate::group::Frames;
+use crate::group::{Frames, GroupId};
 use crate::page::{Ready, Woken};
 use crate::platform::Platform;
 use crate::quiet::Rester;
@@ -20,13 +20,13 @@ use elbowroom_sync::thread;
 use elbowroom_sync::time::Instant;
 
 impl<P: Platform> Reclaim<P> {
-    /// A run of 2^`order` frames or, if memory is short or in pieces, a smaller one; `None` if nothing can be
-    /// freed now.
-    pub(crate) fn frames(&self, order: u8, woken: &dyn Woken) -> Option<Frames> {
+    /// A run of 2^`order` frames for a group or, if memory is short or in pieces, a smaller one; `None` if
+    /// nothing can be freed now.
+    pub(crate) fn frames(&self, group: GroupId, order: u8, woken: &dyn Woken) -> Option<Frames> {
         let wanted: usize = 1 << order;
         let rounds = if (1..=RUN_ORDER).contains(&order) { RUN_ROUNDS } else { RECLAIM_ROUNDS };
         for _ in 0..rounds {
-            let extent = self.alloc(order);
+            let extent = self.alloc(group, order);
             self.see_to_supply(order);
             if extent.is_some() {
                 return extent;
@@ -44,7 +44,7 @@ impl<P: Platform> Reclaim<P> {
             }
         }
         loop {
-            let smaller = (0..=order).rev().find_map(|smaller| self.alloc(smaller));
+            let smaller = (0..=order).rev().find_map(|smaller| self.alloc(group, smaller));
             // Others may have taken what the arena had grown by.
             if smaller.is_some() || !self.grow_arena() {
                 return smaller;
@@ -60,23 +60,23 @@ impl<P: Platform> Reclaim<P> {
         self.mmu.frames_at_hand() < self.mmu.frames() / PIECES_SHARE
     }
 
-    /// A run of 2^`order` frames, if there is one free. Takes no time to speak of.
-    pub(crate) fn frames_at_hand(&self, order: u8) -> Option<Frames> {
-        let extent = self.alloc(order);
+    /// A run of 2^`order` frames for a group, if there is one free. Takes no time to speak of.
+    pub(crate) fn frames_at_hand(&self, group: GroupId, order: u8) -> Option<Frames> {
+        let extent = self.alloc(group, order);
         self.see_to_supply(order);
         extent
     }
 
-    /// A run of 2^`order` frames, if that can be had without freeing any. The arena may grow for it: that
-    /// clears frames, which whoever gets the run would have to do otherwise.
-    pub(crate) fn whole_run(&self, order: u8) -> Option<Frames> {
-        let mut extent = self.alloc(order);
+    /// A run of 2^`order` frames for a group, if that can be had without freeing any. The arena may grow for
+    /// it: that clears frames, which whoever gets the run would have to do otherwise.
+    pub(crate) fn whole_run(&self, group: GroupId, order: u8) -> Option<Frames> {
+        let mut extent = self.alloc(group, order);
         for _ in 0..RECLAIM_ROUNDS {
             // More than once, since others may take what it has grown by.
             if extent.is_some() || !self.grow_arena() {
                 break;
             }
-            extent = self.alloc(order);
+            extent = self.alloc(group, order);
         }
         self.see_to_supply(order);
         extent
@@ -255,8 +255,8 @@ mod tests {
         }
         // All frames. Another thread may be growing the arena, too.
         let mut held = Vec::new();
-        while core.groups.root().charged_pages() < core.mmu.frames() as u64 {
-            held.extend(core.alloc(0));
+        while core.groups.charged_pages() < core.mmu.frames() as u64 {
+            held.extend(core.alloc(GroupId::ROOT, 0));
             core.mmu.grow().unwrap();
         }
         held.sort_unstable_by_key(|frames| frames.bytes().as_ptr() as usize);
@@ -265,7 +265,7 @@ mod tests {
         }
         assert!(core.mmu.frames_at_hand() > core.mmu.frames() / 4);
         for _ in 0..100 {
-            let frames = core.frames(RUN_ORDER, &Ready::default()).expect("some are free");
+            let frames = core.frames(GroupId::ROOT, RUN_ORDER, &Ready::default()).expect("some are free");
             assert_eq!(frames.pages(), 1);
             core.free(frames);
         }

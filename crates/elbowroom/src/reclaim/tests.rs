@@ -1,9 +1,10 @@
-//! Whether the lists have the folios that there are.
+//! Whether the lists have the folios that there are, and groups pay for their own.
 
 use super::Reclaim;
 use crate::config::RUN_ORDER;
+use crate::group::GroupId;
 use crate::platform::Platform;
-use crate::{Advice, Config, Manager, MapRequest, Sharing, Soft};
+use crate::{Advice, Config, Manager, MapRequest, Sharing, Soft, Space};
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
@@ -16,7 +17,7 @@ const PAGES: usize = 2 * BUDGET / PAGE_SIZE;
 fn all_are_listed<P: Platform>(core: &Reclaim<P>, when: &str) {
     let since = Instant::now();
     loop {
-        let (listed, folios) = (core.lru.len(), core.groups.root().folios());
+        let (listed, folios) = (core.lru.len(), core.groups.folios());
         if listed == folios {
             return;
         }
@@ -38,7 +39,8 @@ fn each_folio_is_listed_until_it_dies() {
         ..Config::with_memory(BUDGET as u64)
     };
     let manager = Manager::<Soft>::start_on(config).unwrap();
-    let space = manager.create_space().unwrap();
+    let root = manager.create_space().unwrap();
+    let space = Space::create(&root.core, GroupId::OTHER).unwrap();
     let (core, cpu) = (&space.core, space.cpu());
     let object = manager.open(file.path(), true).unwrap();
     for round in 0..3 {
@@ -63,6 +65,15 @@ fn each_folio_is_listed_until_it_dies() {
                 }
             }
             all_are_listed(core, "after stores");
+            if turn < 2 {
+                // The space's own pages, and not those of the file that they are copies of.
+                let charged =
+                    [GroupId::ROOT, GroupId::OTHER].map(|group| core.groups.of(group).charged_pages());
+                assert!(
+                    charged[1] > 0 && charged.iter().sum::<u64>() <= core.mmu.frames() as u64,
+                    "{charged:?}"
+                );
+            }
             // Runs are split where a part of them goes.
             let run = PAGE_SIZE << RUN_ORDER;
             space.advise(start + run / 2, run, Advice::PageOut).unwrap();
@@ -87,5 +98,6 @@ fn each_folio_is_listed_until_it_dies() {
         file.as_file().set_len((PAGES * PAGE_SIZE) as u64).unwrap();
         starts.iter().for_each(|start| space.unmap(*start, PAGES * PAGE_SIZE).unwrap());
         all_are_listed(core, "after unmap");
+        assert_eq!(core.groups.of(GroupId::OTHER).charged_pages(), 0);
     }
 }

@@ -86,7 +86,7 @@ impl Space<Soft> {
         let core = &self.core;
         let mut pauses = 0;
         let mut extent = loop {
-            match core.frames(0, core.handlers()) {
+            match core.frames(self.mm.group, 0, core.handlers()) {
                 Some(extent) => break extent,
                 None if core.to_write.own() == 0 || pauses == RECEIVE_PAUSES => return Err(Errno::NOMEM),
                 None => pause(Cause::Frames, DELAY),

@@ -4,6 +4,7 @@ use super::Space;
 use super::Spaces;
 use super::change::{AfterChange, Pages};
 use crate::fault::FaultError;
+use crate::group::GroupId;
 use crate::platform::{Platform, Soft};
 use crate::stats::Kind;
 use elbowroom_machine::soft::{Cause, Intent, Pin, SoftCpu, SoftFault, SoftMmu};
@@ -66,10 +67,10 @@ pub struct Cpu {
 }
 
 impl Space<Soft> {
-    /// Makes an empty space.
-    pub(crate) fn create(core: &Arc<Spaces<Soft>>) -> Result<Space<Soft>, Errno> {
+    /// Makes an empty space of a group.
+    pub(crate) fn create(core: &Arc<Spaces<Soft>>, group: GroupId) -> Result<Space<Soft>, Errno> {
         let base = SoftMmu::space_range(core.mmu.create_space()?).start;
-        let mm = core.spaces.add(base, &core.locks);
+        let mm = core.spaces.add(base, group, &core.locks);
         let space = Space { core: core.clone(), mm, base };
         let addresses = space.addresses();
         space.mm.release(&mut space.mm.write(), &addresses);

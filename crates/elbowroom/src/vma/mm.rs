@@ -5,6 +5,7 @@
 use super::misses::Misses;
 use super::plan::{SplitPart, gaps, merge};
 use super::{Vma, VmaSpec, carve};
+use crate::group::GroupId;
 use crate::object::{FileObject, MappedRange, Standing};
 use crate::page::{AnonPages, HUGE_PAGES, Parked};
 use crate::pause::Gate;
@@ -128,6 +129,8 @@ pub(crate) struct Mm {
     /// the address. So hints need not be taken back, as those of Linux's `vmacache` had to be.
     hints: [Lines<AtomicU64>; HINTS],
     layout: LayoutLock<LayoutState>,
+    /// The group that pays for its anonymous memory.
+    pub(crate) group: GroupId,
     /// The pages that belong to the space alone.
     pub(crate) anon: AnonPages,
     /// Where collapsing small folios goes on.
@@ -144,7 +147,7 @@ fn addresses_of(pages: &Range<u64>) -> Range<usize> {
 
 impl Mm {
     /// A layout without any addresses of its own.
-    pub(crate) fn new(locks: &LockStats) -> Self {
+    pub(crate) fn new(group: GroupId, locks: &LockStats) -> Self {
         let (index, mut writer) = RangeMap::new();
         writer.store(0..1 << (usize::BITS - PAGE_SHIFT), Some(Entry::TAKEN), &pin());
         let layout = locks.layout_lock(LayoutState::new(writer));
@@ -153,6 +156,7 @@ impl Mm {
             vmas: Slots::new(&layout, MAX_VMAS),
             hints: std::array::from_fn(|_| Lines(AtomicU64::new(NO_HINT))),
             layout,
+            group,
             anon: AnonPages::new(locks),
             collapsed_up_to: AtomicUsize::new(0),
         }

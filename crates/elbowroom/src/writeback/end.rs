@@ -159,7 +159,7 @@ impl<P: Platform> Writeback<P> {
         let gone = body.dirty.count_in(pages.clone());
         body.dirty.remove(pages);
         let clean = body.dirty.is_empty();
-        self.groups.of(body.group()).remove_dirty(gone);
+        self.groups.of(folio.group).remove_dirty(gone);
         if gone > 0 && clean {
             object.index_clean(folio);
         }

@@ -71,7 +71,7 @@ impl<P: Platform> Writeback<P> {
         let written = body.dirty.count() - failed.count();
         let clean = failed.is_empty();
         body.dirty.retain(failed);
-        self.groups.of(body.group()).remove_dirty(written);
+        self.groups.of(folio.group).remove_dirty(written);
         if clean {
             folio.state.clear(Flag::WriteFailed);
             object.index_clean(folio);
@@ -223,7 +223,7 @@ impl<P: Platform> Writeback<P> {
         {
             folio.body_mut().dirty.remove(page..page + 1);
         }
-        self.groups.of(folio.body().group()).remove_dirty(save.count() - failed.count());
+        self.groups.of(folio.group).remove_dirty(save.count() - failed.count());
         self.discard(folio);
     }
 }

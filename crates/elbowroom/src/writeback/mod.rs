@@ -109,7 +109,7 @@ impl<P: Platform> Writeback<P> {
             return false;
         }
         body.dirty.insert(page);
-        self.groups.of(body.group()).add_dirty(1);
+        self.groups.of(folio.group).add_dirty(1);
         object.index_dirty(folio);
         true
     }
@@ -124,8 +124,8 @@ impl<P: Platform> Writeback<P> {
         if unused == 0 {
             return;
         }
-        let (clean, group) = (body.dirty.is_empty(), body.group());
-        self.groups.of(group).remove_dirty(unused);
+        let clean = body.dirty.is_empty();
+        self.groups.of(folio.group).remove_dirty(unused);
         self.counters.add(Event::StoresAheadUnused, unused as u64);
         if clean && let Some(object) = folio.object() {
             object.index_clean(folio);

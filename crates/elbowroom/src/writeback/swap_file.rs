@@ -7,7 +7,7 @@
 
 use super::Writeback;
 use crate::config::{CLUSTER_PAGES, STAGING_ORDER};
-use crate::group::Frames;
+use crate::group::{Frames, GroupId};
 use crate::page::{Flag, Folio, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -101,8 +101,11 @@ impl<P: Platform> Writeback<P> {
             if !self.swap.pool_is_over(self.is_plenty()) {
                 return PoolWritten::Enough;
             }
-            let staging =
-                self.swap.take_staging().or_else(|| self.alloc(STAGING_ORDER)).or_else(|| self.alloc(0));
+            let staging = self
+                .swap
+                .take_staging()
+                .or_else(|| self.alloc(GroupId::ROOT, STAGING_ORDER))
+                .or_else(|| self.alloc(GroupId::ROOT, 0));
             let Some(mut staging) = staging else { return PoolWritten::NotNow };
             let written = self.write_oldest(&mut staging);
             self.swap.give_staging(staging);
