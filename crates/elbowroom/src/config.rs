@@ -373,6 +373,9 @@ pub const TIME_GRAIN: Duration = Duration::from_millis(20);
 /// so many bytes, or at the flusher's next round.
 pub const KERNEL_CACHE_BYTES: u64 = 16 << 20;
 
+/// How often the end of a file that has grown is settled anew, if it changes meanwhile.
+pub const SETTLE_ROUNDS: usize = 16;
+
 /// A file that nobody maps is closed, and its pages dropped, after this.
 pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);
 

@@ -298,7 +298,7 @@ impl<P: Platform> Core<P> {
         result
     }
 
-    /// A run of 2^`order` frames, charged to the root; `None` if none is free in what the arena has so far.
+    /// A run of 2^`order` frames, charged to the group; `None` if none is free in what the arena has so far.
     pub(crate) fn alloc(&self, group: GroupId, order: u8) -> Option<Frames> {
         self.groups.alloc(&self.mmu, group, order)
     }

@@ -1,10 +1,10 @@
 //! Memory groups: to whom frames are charged, and what of theirs is dirty or waited for. Linux: `mem_cgroup`,
 //! `try_charge`, `uncharge_folio`.
 //!
-//! [`Frames`] are frames with their charge, and what the manager trades in: they come from [`Groups::alloc`]
-//! and end in [`Groups::free`]. Between them the charge can be neither forgotten nor changed: who needs the
-//! bare extent, for a device, keeps the [`Charge`], and has to put the two together again. There is one
-//! group, the root, so far.
+//! [`Frames`] are frames with their charge, and what the manager trades in: they come from
+//! [`Groups::alloc`] and end in [`Groups::free`]. Between them the charge cannot be forgotten, and only
+//! [`Groups::recharge`] changes it: who needs the bare extent, for a device, keeps the [`Charge`], and has
+//! to put the two together again. There is one group, the root, so far.
 //!
 //! How much may be dirty is limited for all together, and for each group. What exceeding a limit means is not
 //! decided here (`writeback::balance`).
@@ -226,7 +226,8 @@ impl Groups {
 
     /// The pages that are charged to any.
     pub fn charged_pages(&self) -> u64 {
-        self.all().map(Group::charged_pages).sum()
+        // Exact for each group only while no thread allocates: a difference may wrap for a moment.
+        self.all().map(Group::charged_pages).fold(0, u64::wrapping_add).min(i64::MAX as u64)
     }
 
     /// The faults of all that wait for I/O.
@@ -240,7 +241,7 @@ impl Groups {
         self.all().map(|group| group.folios.load(Ordering::Relaxed)).sum()
     }
 
-    /// The most folios that each has had.
+    /// The most folios that each has had: at least as many as there were at a time.
     pub fn most_folios(&self) -> usize {
         self.all().map(Group::most_folios).sum()
     }

@@ -6,7 +6,7 @@
 //! which has one window for each mapping.
 //!
 //! Synchronization: streams are in sets with a lock each, so that threads meet only by chance; what is known
-//! of neighbours, for pages that are out, is under one.
+//! of neighbours, for pages where no stream goes on, is under one.
 
 use elbowroom_sync::{Lines, LockClass, LockStats, Mutex};
 use std::collections::VecDeque;

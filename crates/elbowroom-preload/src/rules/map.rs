@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(first(&MapArgs { len: 255 << 10, ..memory }, &around), counted(Reason::TooSmall));
         let file = MapArgs { flags: MAP_PRIVATE, prot: PROT_READ | PROT_WRITE, ..BIG };
         assert_eq!(first(&file, &around), First::LookAtFile);
-        // The kernel makes no huge pages there: such a mapping is not one with its neighbours.
+        // The kernel makes no huge pages there, and so does not merge the mapping with its neighbours.
         let stack = MapArgs { flags: file.flags | libc::MAP_STACK, ..file };
         assert_eq!(first(&stack, &around), counted(Reason::UnsupportedFlags));
         let hinted = MapArgs { addr: 1 << 32, len: LARGE_ENOUGH, ..memory };

@@ -347,8 +347,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// A page for a group with the bytes of page `page` of `source`. The source stays where it is, if that
-    /// can be.
+    /// A page that a group pays for, with the bytes of page `page` of `source`. The source stays where it is,
+    /// if that can be.
     fn copy(
         &mut self,
         group: GroupId,

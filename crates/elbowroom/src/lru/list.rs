@@ -65,12 +65,18 @@ impl<T, const N: usize> Lists<T, N> {
         (self.entry(number).value.as_ref().expect("it was just stored"), number)
     }
 
-    /// Takes the first value of a list.
-    pub(crate) fn pop(&mut self, list: usize) -> Option<T> {
+    /// Takes the first value of a list, with the pages that it counts as. Does not touch what the value
+    /// refers to.
+    pub(crate) fn pop(&mut self, list: usize) -> Option<(T, u32)> {
         match self.ends[list].first {
             NO_ENTRY => None,
-            first => Some(self.remove(first)),
+            first => Some((self.remove(first), self.entry(first).pages)),
         }
+    }
+
+    /// The value that has a number now, if any has.
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+        self.blocks.get(number as usize / BLOCK)?[number as usize % BLOCK].value.as_ref()
     }
 
     /// Takes a value out of its list.
@@ -148,12 +154,16 @@ mod tests {
                     let number = lists.push(list, value, pages).1;
                     queues[list].push_back((value, number, pages));
                 }
-                0..75 => assert_eq!(lists.pop(list), queues[list].pop_front().map(|entry| entry.0)),
+                0..75 => {
+                    assert_eq!(lists.pop(list), queues[list].pop_front().map(|entry| (entry.0, entry.2)))
+                }
                 _ if queues[list].is_empty() => {}
                 _ => {
                     let at = random.usize(0..queues[list].len());
                     let (value, number, _) = queues[list].remove(at).unwrap();
+                    assert_eq!(lists.get(number), Some(&value));
                     assert_eq!(lists.remove(number), value);
+                    assert_eq!(lists.get(number), None);
                 }
             }
             assert_eq!(lists.len(list), queues[list].len());
@@ -161,7 +171,7 @@ mod tests {
             assert_eq!(lists.pages(list), pages);
         }
         for (list, queue) in queues.iter().enumerate() {
-            let left: Vec<_> = std::iter::from_fn(|| lists.pop(list)).collect();
+            let left: Vec<_> = std::iter::from_fn(|| lists.pop(list)).map(|entry| entry.0).collect();
             assert_eq!(left, queue.iter().map(|entry| entry.0).collect::<Vec<_>>());
         }
     }

@@ -1,14 +1,14 @@
 //! The folios that reclaim chooses from, and their order. Linux: `struct lruvec`.
 //!
-//! A folio is in one list, or in none: what reclaim has taken to look at is nobody else's to reclaim. A folio
-//! that dies leaves its list at once, and a dead folio is not listed again, whoever has it: it is dead before
-//! it is removed, and whether it is dead is asked under the lock. [`Folio::listed`] is its entry's number,
-//! guarded by the same lock.
+//! A folio is in one list, or in none: what reclaim has taken to look at is nobody else's to reclaim. A
+//! folio that dies leaves its list at once, and a dead folio is not listed again, whoever has it: it is
+//! dead before it is removed, and whether it is dead is asked under the lock. [`Folio::listed`] is the
+//! number of the entry that it had last, guarded by the same lock.
 //!
 //! Synchronization: one mutex, below which nothing is locked; an atomic that follows it.
 
 use super::list::Lists;
-use crate::page::{Flag, Folio, UNLISTED};
+use crate::page::{Flag, Folio};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
@@ -45,10 +45,19 @@ pub(crate) struct Sizes {
 /// How much is taken to be looked at together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
-    /// No more, once there are so many pages.
+    /// Nothing more is taken once so many pages are.
     pub(crate) pages: usize,
     /// No more folios than these.
     pub(crate) folios: usize,
+}
+
+/// Of which list reclaim takes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The inactive list: folios are to have their second chance.
+    Age,
+    /// What is on standby: it has had that.
+    Evict,
 }
 
 /// What reclaim looks at next. It is in no list.
@@ -103,35 +112,32 @@ impl Lruvec {
     pub(crate) fn remove(&self, folio: &Folio) {
         debug_assert!(folio.state.test(Flag::Dead), "it could be listed again at once");
         self.change(|lists| {
-            let number = folio.listed.load(Ordering::Relaxed);
-            if number != UNLISTED && !MUTANT_LEAVE_LISTED.planted() {
-                folio.listed.store(UNLISTED, Ordering::Relaxed);
-                lists.remove(number);
+            if is_listed(lists, folio) && !MUTANT_LEAVE_LISTED.planted() {
+                lists.remove(folio.listed.load(Ordering::Relaxed));
             }
         });
     }
 
     /// Brings the active list nearer to its share, in pages, and takes what is to be looked at next, of the
-    /// list that `next` chooses: one folio on standby, or a batch of another list.
+    /// list that `next` chooses: one folio on standby, or a batch of inactive ones.
     #[track_caller]
     pub(crate) fn take(
         &self,
         active_share: usize,
         batch: Batch,
-        next: impl FnOnce(Sizes) -> List,
+        next: impl FnOnce(Sizes) -> Next,
     ) -> Option<Taken> {
         self.change(|lists| {
             balance(lists, active_share);
-            let list = next(sizes(lists));
-            if list == List::Standby {
-                return pop(lists, list).map(Taken::Standby);
+            if next(sizes(lists)) == Next::Evict {
+                return lists.pop(List::Standby as usize).map(|standby| Taken::Standby(standby.0));
             }
             let (mut folios, mut pages) = (Vec::with_capacity(batch.folios), 0);
             while pages < batch.pages
                 && folios.len() < batch.folios
-                && let Some(folio) = pop(lists, list)
+                && let Some((folio, its_pages)) = lists.pop(List::Inactive as usize)
             {
-                pages += folio.pages() as usize;
+                pages += its_pages as usize;
                 folios.push(folio);
             }
             (!folios.is_empty()).then_some(Taken::Inactive(folios))
@@ -145,10 +151,10 @@ impl Lruvec {
         self.change(|lists| {
             let mut moved = 0;
             while moved < pages {
-                let Some(folio) = pop(lists, List::Active) else { break };
-                moved += folio.pages() as usize;
+                let Some((folio, its_pages)) = lists.pop(List::Active as usize) else { break };
+                moved += its_pages as usize;
                 folio.state.clear(Flag::Referenced);
-                make_inactive(lists, folio);
+                make_inactive(lists, folio, its_pages);
             }
             moved > 0
         })
@@ -177,9 +183,11 @@ impl Lruvec {
     pub(crate) fn take_all(&self) -> Vec<Arc<Folio>> {
         let all = [List::Inactive, List::Standby, List::Active];
         self.change(|lists| {
-            all.into_iter()
-                .flat_map(|list| std::iter::from_fn(|| pop(lists, list)).collect::<Vec<_>>())
-                .collect()
+            let mut taken = Vec::new();
+            for list in all {
+                taken.extend(std::iter::from_fn(|| lists.pop(list as usize)).map(|entry| entry.0));
+            }
+            taken
         })
     }
 }
@@ -193,20 +201,20 @@ fn push(lists: &mut Folios, folio: Arc<Folio>, list: List, pages: u32) {
     if folio.state.test(Flag::Dead) {
         return;
     }
-    debug_assert_eq!(folio.listed.load(Ordering::Relaxed), UNLISTED, "it is in a list already");
+    debug_assert!(!is_listed(lists, &folio), "it is in a list already");
     let (folio, number) = lists.push(list as usize, folio, pages);
     folio.listed.store(number, Ordering::Relaxed);
 }
 
-fn pop(lists: &mut Folios, list: List) -> Option<Arc<Folio>> {
-    let folio = lists.pop(list as usize)?;
-    folio.listed.store(UNLISTED, Ordering::Relaxed);
-    Some(folio)
+/// Whether the entry whose number a folio has is the folio's still. A folio that is taken out of a list
+/// keeps the number: reclaim takes many at once, and touches none of them while it has the lock.
+fn is_listed(lists: &Folios, folio: &Folio) -> bool {
+    let entry = lists.get(folio.listed.load(Ordering::Relaxed));
+    entry.is_some_and(|other| std::ptr::eq(&raw const **other, folio))
 }
 
-fn make_inactive(lists: &mut Folios, folio: Arc<Folio>) {
+fn make_inactive(lists: &mut Folios, folio: Arc<Folio>, pages: u32) {
     folio.state.clear(Flag::Active);
-    let pages = folio.pages() as u32;
     push(lists, folio, List::Inactive, pages);
 }
 
@@ -217,12 +225,11 @@ fn balance(lists: &mut Folios, share: usize) {
         if lists.pages(List::Active as usize) <= share {
             return;
         }
-        let Some(folio) = pop(lists, List::Active) else { return };
+        let Some((folio, pages)) = lists.pop(List::Active as usize) else { return };
         if folio.state.clear(Flag::Referenced) {
-            let pages = folio.pages() as u32;
             push(lists, folio, List::Active, pages);
         } else {
-            make_inactive(lists, folio);
+            make_inactive(lists, folio, pages);
         }
     }
 }
@@ -257,7 +264,7 @@ mod tests {
         folios.iter().for_each(|folio| lru.add(folio.clone(), List::Inactive));
         // Reclaim has two of them when one dies.
         let few = Batch { folios: 2, ..ALL };
-        let Some(Taken::Inactive(taken)) = lru.take(usize::MAX, few, |_| List::Inactive) else {
+        let Some(Taken::Inactive(taken)) = lru.take(usize::MAX, few, |_| Next::Age) else {
             panic!("nothing is taken")
         };
         for dead in [1, 3, 5] {
@@ -267,7 +274,7 @@ mod tests {
         }
         taken.into_iter().for_each(|folio| lru.add(folio, List::Inactive));
         assert_eq!((lru.len(), lru.idle_pages()), (3, 3));
-        assert_eq!(indexes(lru.take(usize::MAX, ALL, |_| List::Inactive)), [2, 4, 0]);
+        assert_eq!(indexes(lru.take(usize::MAX, ALL, |_| Next::Age)), [2, 4, 0]);
         assert!(folios.iter().all(|folio| Arc::strong_count(folio) == 1), "the lists keep none");
     }
 
@@ -284,28 +291,24 @@ mod tests {
             }
             lru.add(folio, List::Active);
         }
-        let take = |batch, list| {
+        let take = |batch, next| {
             let mut seen = None;
             let taken = lru.take(2, batch, |sizes| {
                 seen = Some(sizes);
-                list
+                next
             });
             (indexes(taken), seen.unwrap())
         };
         let sizes = |inactive, standby, active| Sizes { inactive, standby, active };
-        assert_eq!(
-            take(ALL, List::Standby),
-            (vec![0], sizes(4, 2, 2)),
-            "the active list has its share first"
-        );
+        assert_eq!(take(ALL, Next::Evict), (vec![0], sizes(4, 2, 2)), "the active list has its share first");
         let one = Batch { pages: 1, ..ALL };
-        assert_eq!(take(one, List::Inactive), (vec![10], sizes(4, 1, 2)));
-        assert_eq!(take(ALL, List::Standby).0, [1]);
-        assert_eq!(take(ALL, List::Standby), (vec![], sizes(3, 0, 2)));
-        assert_eq!(take(ALL, List::Inactive).0, [11, 21, 22]);
-        assert_eq!(take(ALL, List::Inactive), (vec![], sizes(0, 0, 2)));
+        assert_eq!(take(one, Next::Age), (vec![10], sizes(4, 1, 2)));
+        assert_eq!(take(ALL, Next::Evict).0, [1]);
+        assert_eq!(take(ALL, Next::Evict), (vec![], sizes(3, 0, 2)));
+        assert_eq!(take(ALL, Next::Age).0, [11, 21, 22]);
+        assert_eq!(take(ALL, Next::Age), (vec![], sizes(0, 0, 2)));
         assert!(lru.deactivate(1));
-        assert_eq!((lru.active_pages(), take(ALL, List::Inactive).0), (1, vec![23]));
+        assert_eq!((lru.active_pages(), take(ALL, Next::Age).0), (1, vec![23]));
         lru.add_as(folio(30), List::Standby, 16);
         assert_eq!(lru.idle_pages(), 16);
         assert_eq!((lru.take_all().len(), lru.len(), lru.deactivate(1)), (2, 0, false));

@@ -15,5 +15,5 @@ mod list;
 mod lruvec;
 mod shadow;
 
-pub(crate) use lruvec::{Batch, List, Lruvec, Sizes, Taken};
+pub(crate) use lruvec::{Batch, List, Lruvec, Next, Sizes, Taken};
 pub(crate) use shadow::Shadows;

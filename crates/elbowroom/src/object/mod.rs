@@ -277,12 +277,13 @@ impl FileObject {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// Notes that no page has such stores below `size`, which was the file's.
+    /// Notes that below `size`, which the file had, no page has stores that were made beyond its end.
+    ///
+    /// Locks: `resize`, under which a cut of the file lowers the number: it is not beyond a size that the
+    /// file has had since.
     pub(crate) fn settle(&self, size: u64) {
-        self.settled.fetch_max(size, Ordering::AcqRel);
-        // The thread that sees the file cut meanwhile stores the size before it lowers this: either it lowers
-        // what has just been stored, or its size is found here.
-        self.settled.fetch_min(self.size(), Ordering::AcqRel);
+        let _seen = self.seen.lock();
+        self.settled.fetch_max(size.min(self.size()), Ordering::AcqRel);
     }
 
     /// Looks the size up again.

@@ -147,7 +147,15 @@ impl<'a> LockedFolio<'a> {
         self.body().extent.as_ref().is_some_and(|extent| !extent.is_home())
     }
 
+    fn has_its_groups_frames(&self) -> bool {
+        self.body().extent.as_ref().is_none_or(|extent| extent.group() == self.group)
+    }
+
     fn end(&mut self) -> Option<Arc<Folio>> {
+        debug_assert!(
+            self.guard.is_none() || self.has_its_groups_frames(),
+            "another group pays for its frames"
+        );
         let mapped = self.guard.is_some() && self.is_mapped();
         let (set, clear) = if mapped { (Flag::Mapped as u64, 0) } else { (0, Flag::Mapped as u64) };
         let (folio, waited_for) = self.guard.take()?.unlock(set, clear);

@@ -38,9 +38,6 @@ pub enum Owner {
     Anon,
 }
 
-/// In the place of [`Folio::listed`]: the folio is in no list.
-pub const UNLISTED: u32 = u32::MAX;
-
 /// 2^order pages of an owner.
 pub struct Folio {
     /// Lock, flags and holds, and what the lock guards.
@@ -54,7 +51,8 @@ pub struct Folio {
     pub owner: Owner,
     /// The group that pays for its frames.
     pub group: GroupId,
-    /// The number of its entry in the lists of reclaim, or [`UNLISTED`]. The lock of these lists guards it.
+    /// The number of the entry that it had last in the lists of reclaim; at first one that none has. The
+    /// lock of these lists guards it.
     pub listed: AtomicU32,
     /// Of a file: how often it went from one mapping to another, and in which second: `second << 16 | times`.
     /// Of anonymous memory: when a fault mapped it last, in microseconds. Changed by who has its lock.
@@ -94,7 +92,7 @@ impl Folio {
     }
 
     fn with((owner, group): (Owner, GroupId), index: u64, order: u8, state: StateWord<Body>) -> Self {
-        let (listed, lately) = (AtomicU32::new(UNLISTED), AtomicU32::new(0));
+        let (listed, lately) = (AtomicU32::new(u32::MAX), AtomicU32::new(0));
         Self { state, index, order, owner, group, listed, lately }
     }
 

@@ -153,9 +153,10 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Puts a locked folio of anonymous memory, which is home and in no list, out, and frees its frames. A
-    /// larger one of which not all can go out is split: the pages that stay are listed, and those that the
-    /// flusher is to write are added to `to_file`. What is all zeros becomes nothing, where nothing reads so.
+    /// Puts a locked folio of anonymous memory, which is home, out, and frees its frames. Where it is in a
+    /// list, the caller takes it out if it is gone. A larger one of which not all can go out is split: the
+    /// pages that stay are listed, and those that the flusher is to write are added to `to_file`. What is
+    /// all zeros becomes nothing, where nothing reads so.
     pub(crate) fn swap_out(&self, mut folio: LockedFolio<'_>, to_file: &mut Vec<Arc<Folio>>) -> Out {
         if folio.order > 0 {
             return self.swap_run_out(folio, to_file);

@@ -14,6 +14,7 @@ mod change;
 mod dump;
 mod fork;
 mod handback;
+#[cfg(not(shuttle))]
 mod inherit;
 mod insert;
 mod lock;

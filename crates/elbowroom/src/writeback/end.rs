@@ -7,6 +7,7 @@
 
 use super::Writeback;
 use super::{Obstacle, Patience};
+use crate::config::SETTLE_ROUNDS;
 use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
@@ -71,27 +72,26 @@ impl<P: Platform> Writeback<P> {
     /// ends later must not undo what the other has written. Nor what is stored there after the other's call:
     /// the folio is settled once, under its lock, before either call returns.
     pub(crate) fn settle(&self, object: &Arc<FileObject>) {
-        let (from, size) = (object.settled(), object.size());
-        if size <= from || object.is_memory() {
-            return;
-        }
-        if let Some(folio) = object.lookup(from >> PAGE_SHIFT)
-            && self.is_dirty_at(&folio, from)
-        {
+        for _ in 0..SETTLE_ROUNDS {
+            let (from, size) = (object.settled(), object.size());
+            if size <= from || object.is_memory() {
+                return;
+            }
+            let folio = object.lookup(from >> PAGE_SHIFT).filter(|folio| self.is_dirty_at(folio, from));
+            let Some(folio) = folio else { return object.settle(size) };
             let mut is_settled = false;
             let home = self.with_home(&folio, &Patience::bounded(), |core, folio| {
-                core.settle_locked(object, folio, Tail::OfTheFile);
-                is_settled = true;
+                is_settled = core.settle_locked(object, folio, Tail::OfTheFile);
             });
             if let Err(busy) = home {
                 object.record_error(busy);
+                return object.settle(size);
             }
             if is_settled {
-                // Up to the size that the file has now, which may be another one: that may have taken long.
                 return;
             }
+            // The folio is gone, or another thread has settled a part: the rest is another folio's.
         }
-        object.settle(size);
     }
 
     fn is_dirty_at(&self, folio: &Arc<Folio>, byte: u64) -> bool {
@@ -99,12 +99,15 @@ impl<P: Platform> Writeback<P> {
         self.lock(folio).body().dirty.contains(page)
     }
 
-    /// [`Writeback::settle`], for who has the lock of a folio whose pages are home. Another folio, or a file
-    /// that has not grown, is left alone.
-    pub(super) fn settle_locked(&self, object: &FileObject, folio: &mut LockedFolio<'_>, tail: Tail) {
+    /// [`Writeback::settle`], for who has the lock of a folio whose pages are home. `false`: the end of the
+    /// file is in another folio.
+    pub(super) fn settle_locked(&self, object: &FileObject, folio: &mut LockedFolio<'_>, tail: Tail) -> bool {
         let (from, size) = (object.settled(), object.size());
-        if from >= size || !folio.range().contains(&(from >> PAGE_SHIFT)) {
-            return;
+        if from >= size {
+            return true;
+        }
+        if !folio.range().contains(&(from >> PAGE_SHIFT)) {
+            return false;
         }
         let dirty = folio.body().dirty.contains(((from >> PAGE_SHIFT) - folio.index) as usize);
         if dirty && from % PAGE_SIZE as u64 != 0 {
@@ -125,6 +128,7 @@ impl<P: Platform> Writeback<P> {
             }
         }
         object.settle(size);
+        true
     }
 
     /// What others did to the size since it was last looked at; for who may wait.
@@ -141,7 +145,7 @@ impl<P: Platform> Writeback<P> {
             if let Some(folio) = object.lookup(from >> PAGE_SHIFT) {
                 // A page that is busy now is met again when it is written.
                 let _ = self.with_home(&folio, &Patience::none(), |core, folio| {
-                    core.settle_locked(object, folio, Tail::Stored);
+                    let _ = core.settle_locked(object, folio, Tail::Stored);
                 });
             } else {
                 object.settle(object.size());

@@ -10,7 +10,7 @@ mod two_lists;
 
 pub(crate) use two_lists::TwoLists;
 
-use crate::lru::{List, Sizes};
+use crate::lru::{Next, Sizes};
 
 /// What pages belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +38,9 @@ pub(crate) trait Policy {
     /// How many pages wait on standby where others can be taken.
     fn standby_share(&self, room: usize) -> usize;
 
-    /// Which list gives next. [`List::Inactive`]: second chances; [`List::Standby`]: evictions. `barren`:
-    /// nothing that the inactive list gave last could be taken.
-    fn next(&self, sizes: Sizes, room: usize, barren: bool) -> List;
+    /// Whether pages of the inactive list have their second chance next, or pages on standby are evicted.
+    /// `barren`: nothing that the inactive list gave last could be taken.
+    fn next(&self, sizes: Sizes, room: usize, barren: bool) -> Next;
 
     /// Whether a page is to have its second chance. `was_active`: it was active since it came in.
     fn chance(&self, was_active: bool) -> Chance;
@@ -48,7 +48,7 @@ pub(crate) trait Policy {
     /// The second chance of a single page that was never active has ended. `taken`: it was touched.
     fn note_chance(&self, taken: bool);
 
-    /// Whether a page that comes back is active. `distance`: so many pages went out since it did; `active`:
+    /// Whether a page that comes back is active. `distance`: so many pages went out after it did; `active`:
     /// so many are active now.
     fn activates(&self, kind: Kind, distance: u64, active: usize, room: usize) -> bool;
 }

@@ -6,7 +6,7 @@ use super::chances::Chances;
 use super::{Chance, Kind, Policy};
 use crate::ablation::Ablation;
 use crate::config::CHANCE_SAMPLE_ONE_IN;
-use crate::lru::{List, Sizes};
+use crate::lru::{Next, Sizes};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
 /// The policy, with what it has seen.
@@ -44,9 +44,9 @@ impl Policy for TwoLists {
         room / self.standby_part
     }
 
-    fn next(&self, sizes: Sizes, room: usize, barren: bool) -> List {
+    fn next(&self, sizes: Sizes, room: usize, barren: bool) -> Next {
         let full = sizes.standby > self.standby_share(room);
-        if full || sizes.inactive == 0 || barren { List::Standby } else { List::Inactive }
+        if full || sizes.inactive == 0 || barren { Next::Evict } else { Next::Age }
     }
 
     fn chance(&self, was_active: bool) -> Chance {
