@@ -69,7 +69,7 @@ struct Advice {
     text: String,
 }
 
-/// The swap of a run that says nothing about it.
+/// The swap of a run without options about swap.
 #[derive(Debug, Serialize)]
 struct Swap {
     directory: &'static str,
@@ -112,7 +112,7 @@ impl Sharing {
     }
 }
 
-/// Whether idle processors can be kept from sleeping deeply; it is done for a moment.
+/// Whether idle processors can be kept from sleeping deeply; tried by doing it for a moment.
 fn awake() -> Trial {
     let refused = |error: String, errno| Trial { works: false, error: Some(error), errno };
     match ShallowIdle::new().map(|mut idle| idle.hold()) {
@@ -122,7 +122,7 @@ fn awake() -> Trial {
     }
 }
 
-/// A file that nobody has open for writing, and that has no name any more.
+/// A file that no process has open for writing, and that has no name any more.
 fn file_to_try() -> std::io::Result<File> {
     let path = std::env::temp_dir().join(format!("elbowroom-doctor-{}", std::process::id()));
     drop(File::create_new(&path)?);
@@ -154,7 +154,7 @@ struct Report<'a> {
     probe: &'a Probe,
 }
 
-/// Looks, and says what was found.
+/// Probes the machine, and prints what was found.
 pub fn doctor(args: DoctorArgs) -> ExitCode {
     let mut found = probe();
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
@@ -182,7 +182,8 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
     } else {
         render(&report, columns())
     };
-    // Whoever closed the pipe does not want to read it; the exit code still tells.
+    // An error is ignored: a reader that has closed the pipe does not want the text, and the exit code
+    // still tells.
     let _ = std::io::stdout().write_all(text.as_bytes());
     if report.can_run { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -200,7 +201,7 @@ fn default_memory_bytes(found: &Probe) -> u64 {
     plan::default_memory_bytes(&found.memory, found.memory_cgroup.as_ref(), Config::MIN_MEMORY)
 }
 
-/// One line for everything that is missing, the necessary first.
+/// One line of advice for everything that is missing, the necessary first.
 fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<Advice> {
     let mut advice = Vec::new();
     let mut add = |about, required, text| advice.push(Advice { about, required, text });
@@ -245,7 +246,8 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
         );
         add("sharing", false, text);
     }
-    // With many processors there is nothing to be done about it.
+    // Without an errno the obstacle is that there are many processors, and there is nothing to do about
+    // that.
     if !awake.works && awake.errno.is_some() {
         let text = format!(
             "idle processors sleep deeply, so each fault takes longer, in a virtual machine twice as long \
@@ -289,7 +291,8 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
     advice
 }
 
-/// A group's limit ends programs without a word, and each process that is managed has a budget of its own.
+/// Advice on the memory group: its limit ends programs without a message, and each process that is managed
+/// has a budget of its own.
 fn advise_on_group(found: &Probe, add: &mut impl FnMut(&'static str, bool, String)) {
     let Some(group) = &found.memory_cgroup else { return };
     let (Some(limit), Some(left)) = (group.limit_bytes, group.left_bytes) else { return };
@@ -317,7 +320,7 @@ fn advise_on_limits(found: &Probe, add: &mut impl FnMut(&'static str, bool, Stri
     }
     let few = |files: &u64| *files < USUAL_FILES;
     let hard = found.limits.rlimit_nofile_hard;
-    // What is too few to start at all was said already.
+    // A limit that is too low to start at all was reported already.
     let enough = hard.is_none_or(|files| files >= LEAST_DESCRIPTORS);
     if let Some(files) = hard.filter(few).filter(|_| enough) {
         let text = format!(

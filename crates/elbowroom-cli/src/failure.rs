@@ -29,7 +29,7 @@ impl Failure {
         Failure { code, message: message.into() }
     }
 
-    /// Says it on standard error.
+    /// Writes the message to standard error, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         say(&self.message);
         ExitCode::from(self.code)

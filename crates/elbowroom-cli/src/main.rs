@@ -71,7 +71,7 @@ fn main() -> ExitCode {
 fn usage(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return match error.print().and_then(|()| std::io::stdout().flush()) {
-            // A pager that was left has read what it wanted.
+            // A pager that was left early closes the pipe: that is no error.
             Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
                 failure::say(&format!("cannot print this: {why}"));
                 ExitCode::FAILURE
@@ -85,7 +85,7 @@ fn usage(mut error: clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").map_or(text.clone(), |rest| format!("elbowroom: {rest}"));
     let text = match tip {
-        // Behind the first paragraph, where clap's own tips are.
+        // The tip goes behind the first paragraph, where clap's own tips are.
         Some(tip) => text.replacen("\n\n", &format!("\n\n  tip: {tip}\n\n"), 1),
         None => text,
     };
@@ -93,9 +93,8 @@ fn usage(mut error: clap::Error) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// What to write instead, where clap does not know: `run` is missing. Takes clap's own tip away where it
-/// would be wrong: what looks like an option is none of the program's arguments only because it stands before
-/// its name.
+/// A tip where clap has none: what to write if `run` is missing. Removes clap's own tip where it would be
+/// wrong: an option that stands before the program's name is no argument of the program.
 fn tip(error: &mut clap::Error, arguments: &[String]) -> Option<String> {
     let first = arguments.first()?;
     let run_takes = |name: &str| {
@@ -121,7 +120,7 @@ fn tip(error: &mut clap::Error, arguments: &[String]) -> Option<String> {
     }
 }
 
-/// The words as a shell reads them back.
+/// Quotes the words so that a shell reads them back.
 fn quote(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-=,:+@%".contains(c);
     let one = |word: &String| match word.chars().all(plain) && !word.is_empty() {

@@ -13,7 +13,7 @@ use elbowroom_options::{Kind, Options, Place, Spec, Value};
 pub struct Given {
     /// All values.
     pub options: Options,
-    /// The names of those that the command line has.
+    /// The names of the options that the command line has.
     named: BTreeSet<&'static str>,
 }
 
@@ -49,7 +49,7 @@ impl FromArgMatches for Given {
                 Kind::Flag => Some(Value::Flag(matches.get_flag(spec.name))),
                 _ => matches.get_one::<Value>(spec.name).cloned(),
             };
-            // The parser has seen to it that the value is of the option's kind.
+            // The parser has checked that the value is of the option's kind.
             if let Some(value) = value {
                 self.options.set(spec.name, value);
                 self.named.insert(spec.name);
@@ -90,7 +90,7 @@ fn argument(spec: &'static Spec) -> Arg {
 }
 
 /// Makes the path that `option` (`--stats`, `--trace`) names absolute and checks that the file could be
-/// written, without making it: the program may run for hours before it is.
+/// written, without creating it: the file is written only when the program ends, perhaps after hours.
 ///
 /// # Errors
 /// Says why the file cannot be written.

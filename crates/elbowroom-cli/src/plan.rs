@@ -20,7 +20,7 @@ pub struct Mode {
 
 const ENOSYS: i32 = Errno::NOSYS.raw_os_error();
 
-/// The mode that `run` will use for what was asked for.
+/// The mode that `run` will use with these options.
 ///
 /// # Errors
 /// What is missing and what to do about it, in one line.
@@ -86,8 +86,8 @@ pub fn userfaultfd_obstacle(found: &Userfaultfd) -> Option<String> {
     None
 }
 
-/// What a process lacks to start a manager, besides userfaultfd, and what to do: what it is about, and a
-/// line.
+/// What a process lacks to start a manager, besides userfaultfd: for each lack its subject, and a line that
+/// says what to do.
 pub fn start_obstacles(found: &Start, limits: &Limits) -> Vec<(&'static str, String)> {
     let mut lacks = Vec::new();
     let why = |trial: &Trial| trial.error.clone().unwrap_or_else(|| "unknown".to_owned());
@@ -152,9 +152,9 @@ pub fn ring_advice(found: &IoUring) -> String {
     }
 }
 
-/// The budget where none is given: half of what is available, or of what the memory group has left if that is
-/// less, in whole MiB, and at least `least_bytes`. The other half is the program's for all else, and a second
-/// process's: each process has a budget of its own.
+/// The budget where none is given: half of what is available, or of what the memory group has left if that
+/// is less, in whole MiB, and at least `least_bytes`. The other half is for the program's other memory, and
+/// for a second process: each process has a budget of its own.
 pub fn default_memory_bytes(memory: &Memory, group: Option<&MemoryCgroup>, least_bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let left = group.and_then(|group| group.left_bytes);
@@ -166,7 +166,8 @@ pub fn default_memory_bytes(memory: &Memory, group: Option<&MemoryCgroup>, least
 /// is all of the limit, or nearly, and the program has some memory beside it. A budget has at least
 /// `least_bytes`.
 pub fn group_warning(memory: u64, group: Option<&MemoryCgroup>, least_bytes: u64) -> Option<String> {
-    /// What the smallest program takes beside its budget, with what describes the budget's frames.
+    /// What the smallest program takes beside its budget, with the memory that describes the budget's
+    /// frames.
     const BESIDE: u64 = 16 << 20;
     let limit = group?.limit_bytes?;
     if memory.saturating_add(memory / 32).saturating_add(BESIDE) <= limit {

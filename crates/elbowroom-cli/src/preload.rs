@@ -12,12 +12,12 @@ use crate::program::{Target, read_elf};
 
 /// The loader's variable.
 pub const LOADER_VARIABLE: &str = "LD_PRELOAD";
-/// Names another library than the one that was installed with this command.
+/// The variable that names another library than the one that was installed with this command.
 pub const OVERRIDE_VARIABLE: &str = "ELBOWROOM_PRELOAD";
 
 const FILE_NAME: &str = "libelbowroom_preload.so";
 
-/// The one that stands before malloc; it comes after the other.
+/// The library that stands before malloc; it is preloaded after the other one.
 const HEAP_FILE_NAME: &str = "libelbowroom_heap.so";
 
 /// A library that can be preloaded.
@@ -25,14 +25,14 @@ const HEAP_FILE_NAME: &str = "libelbowroom_heap.so";
 pub struct Library {
     /// Absolute, and fit for [`LOADER_VARIABLE`].
     pub path: PathBuf,
-    /// What it can be loaded into.
+    /// What kind of program it can be loaded into.
     pub target: Target,
 }
 
 /// Finds the library: the one that is `chosen`, else the one installed with the command `exe`.
 ///
 /// # Errors
-/// Says where it was looked for, or what is wrong with what was found.
+/// Says where the library was looked for, or what is wrong with the one that was found.
 pub fn find(chosen: Option<&OsStr>, exe: &Path) -> Result<Library, Failure> {
     let fail = |message: String| Failure::new(CANNOT_WORK, message);
     let path = match chosen.filter(|path| !path.is_empty()) {
@@ -60,7 +60,7 @@ pub fn find_heap(library: &Library, exe: &Path) -> Result<Library, Failure> {
     usable(found.ok_or_else(missing)?.clone())
 }
 
-/// A library that was found, if it can be named to the loader and is one.
+/// Checks that a file that was found is a library, and can be named to the loader.
 fn usable(path: PathBuf) -> Result<Library, Failure> {
     let fail = |message: String| Failure::new(CANNOT_WORK, message);
     let shown = path.display();
@@ -108,7 +108,7 @@ fn not_found(file_name: &str, places: &[PathBuf], otherwise: &str) -> String {
 }
 
 /// The loader's variable with our libraries first and what was there after them. The runtime of a sanitizer
-/// stays before ours: it does not start elsewhere.
+/// stays before ours: it starts only as the first library.
 pub fn loader_value(ours: &[&Path], before: Option<&OsStr>) -> OsString {
     let is_runtime = |library: &&[u8]| sanitizer::of_library(library).is_some();
     let (runtimes, others): (Vec<_>, Vec<_>) = others(ours, before.unwrap_or_default()).partition(is_runtime);
@@ -117,7 +117,7 @@ pub fn loader_value(ours: &[&Path], before: Option<&OsStr>) -> OsString {
     OsString::from_vec(all.join(&b':'))
 }
 
-/// Whether the loader's variable has what Valgrind puts there for what it runs.
+/// Whether the loader's variable has the libraries that Valgrind puts there for a program that it runs.
 pub fn has_valgrind(libraries: &OsStr) -> bool {
     others(&[], libraries).any(|library| {
         Path::new(OsStr::from_bytes(library))
@@ -126,13 +126,14 @@ pub fn has_valgrind(libraries: &OsStr) -> bool {
     })
 }
 
-/// What the loader's variable names beside our libraries: a run inside a run finds these there already.
+/// The libraries that the loader's variable names beside ours. (A run inside a run finds ours there
+/// already.)
 fn others<'a>(ours: &[&Path], before: &'a OsStr) -> impl Iterator<Item = &'a [u8]> {
     let is_ours = |other: &[u8]| {
         let path = Path::new(OsStr::from_bytes(other));
         ours.contains(&path) || path.file_name() == Some(OsStr::new(HEAP_FILE_NAME))
     };
-    // The loader separates by both.
+    // The loader takes both as separators.
     let all = before.as_bytes().split(|byte| b" :".contains(byte)).filter(|other| !other.is_empty());
     all.filter(move |other| !is_ours(other)).collect::<Vec<_>>().into_iter()
 }

@@ -24,9 +24,9 @@ use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND};
 /// Why a program cannot be run as it was asked for.
 #[derive(Debug)]
 pub enum Obstacle {
-    /// It can be run, but its memory cannot be managed. The text says why.
+    /// The program can be run, but its memory cannot be managed. The text says why.
     Unmanageable(String),
-    /// It cannot be run at all.
+    /// The program cannot be run at all.
     Broken(Failure),
 }
 
@@ -39,8 +39,8 @@ pub struct Elf {
     pub interpreter: Option<PathBuf>,
     /// Whether it has a dynamic section.
     pub dynamic: bool,
-    /// Whether it maps all its memory by system calls of its own: Go's runtime does, but where C is linked
-    /// in.
+    /// Whether it maps all its memory by system calls of its own: Go's runtime does, unless C code is
+    /// linked in.
     pub maps_by_itself: bool,
     /// The sanitizer whose runtime is among its libraries.
     pub sanitizer: Option<Sanitizer>,
@@ -136,8 +136,8 @@ fn examine(path: &Path) -> Found {
     }
 }
 
-/// What the kernel will execute for a program, as far as it could be read: one that may be executed but not
-/// read is given the benefit of the doubt.
+/// What the kernel will execute for a program, as far as it could be read. A file that may be executed but
+/// not read is taken to be manageable.
 pub struct Binary(Option<Headers>);
 
 struct Headers {
@@ -147,10 +147,10 @@ struct Headers {
 }
 
 impl Binary {
-    /// That of the program at `path`; scripts are followed.
+    /// The binary of the program at `path`; scripts are followed to their interpreters.
     ///
     /// # Errors
-    /// It cannot be executed.
+    /// Says why it cannot be executed.
     pub fn of(path: &Path) -> Result<Self, Obstacle> {
         let Some((path, file)) = binary(path)? else { return Ok(Self(None)) };
         let metadata = file.metadata().map_err(|error| broken(&path, &error.to_string()))?;
@@ -172,8 +172,8 @@ impl Binary {
     }
 }
 
-/// The ELF file that the kernel will execute for the program at `path`. `None`: it is none, or may not be
-/// read.
+/// The ELF file that the kernel will execute for the program at `path`. `None`: there is none, or it may
+/// not be read.
 fn binary(path: &Path) -> Result<Option<(PathBuf, File)>, Obstacle> {
     // The kernel gives up after about as many.
     const MOST_INTERPRETERS: usize = 5;
@@ -209,9 +209,9 @@ fn find_interpreter(script: &Path, interpreter: &Path) -> Result<(), Obstacle> {
 
 enum Kind {
     Elf,
-    /// With its interpreter; a text that names none is for the shell, as execvp has it.
+    /// A script, with its interpreter; a text that names none is for the shell, as execvp has it.
     Script(PathBuf),
-    /// Perhaps something for the kernel's binfmt_misc.
+    /// Neither; perhaps a file for the kernel's binfmt_misc.
     Unknown,
 }
 
@@ -285,7 +285,8 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// By what the program would gain rights that its caller does not have, so that the kernel sets AT_SECURE.
+/// What gives the program rights that its caller does not have, so that the kernel sets AT_SECURE; `None`:
+/// nothing.
 fn gains_rights(path: &Path, metadata: &Metadata) -> Option<&'static str> {
     const SETUID: u32 = 0o4000;
     const SETGID_AND_GROUP_EXECUTES: u32 = 0o2010;
@@ -313,7 +314,7 @@ fn rights_are_ignored(path: &Path) -> bool {
     nosuid || probe::security().no_new_privs
 }
 
-/// Reads what matters of an ELF file; only its headers are read.
+/// Reads an ELF file's headers, and what the loader and the kernel decide by.
 ///
 /// # Errors
 /// Says what is wrong with the file.
@@ -373,7 +374,7 @@ fn sanitizer_of<H: FileHeader<Endian = Endianness>>(
     Ok(None)
 }
 
-/// Whether the program has the function from a library.
+/// Whether the program imports the function from a library.
 fn imports<H: FileHeader<Endian = Endianness>>(
     header: &H,
     endian: Endianness,

@@ -1,9 +1,9 @@
 //! `elbowroom run`: checks everything, then becomes the program.
 //!
-//! The program is executed in the place of this process, so it keeps the process id, the streams, the signal
-//! mask and the parent, and its exit status is nobody else's. Two things that the standard library changes
-//! before `main` are not put back by its `exec`: SIGPIPE has its default action even where it was ignored,
-//! and a descriptor 0, 1 or 2 that was closed is open on /dev/null.
+//! The program is executed in the place of this process, so it keeps the process id, the streams, the
+//! signal mask and the parent, and its exit status is the program's own. Two things that the standard
+//! library changes before `main` are not put back by its `exec`: SIGPIPE has its default action even where
+//! it was ignored, and a descriptor 0, 1 or 2 that was closed is open on /dev/null.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -58,7 +58,7 @@ Examples:
   elbowroom run --trace trace.json -- ./program       open it with ui.perfetto.dev: why did faults take long?
   elbowroom run --fallback kernel -- ./program        run it in any case, managed if possible";
 
-/// Becomes the program; returns only if that failed, with the exit code, after it has said why.
+/// Becomes the program. Returns only if that failed: writes why to standard error, and gives the exit code.
 pub fn run(args: RunArgs) -> ExitCode {
     match start(&args) {
         Ok(never) => match never {},
@@ -77,7 +77,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     options.memory_bytes = budget(given, groups.as_ref());
     let asked = swap::Asked::of(given);
     asked.check(options.memory_bytes)?;
-    // clap has seen to it that there is a program.
+    // clap has checked that a program is named.
     let (name, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;
     let program = program::find(name, env::var_os("PATH").as_deref())?;
@@ -114,21 +114,21 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     Err(execute(command, name))
 }
 
-/// Finds the libraries that manage the program's memory, and the rest of what the options are to say. The
-/// inner error is why the memory cannot be managed, where the program could still be run.
+/// Finds the libraries that manage the program's memory, and completes the options. The inner error says
+/// why the memory cannot be managed, where the program could still be run.
 fn prepare(
     options: &mut Options,
     asked: &swap::Asked<'_>,
     binary: Result<Binary, Obstacle>,
     groups: Option<&Groups>,
 ) -> Result<Result<Vec<Library>, Failure>, Failure> {
-    // Valgrind has no userfaultfd to try, and an auxiliary vector that ends a program that reads it.
+    // Under Valgrind there is no userfaultfd to try, and to read the auxiliary vector ends the program.
     if env::var_os(LOADER_VARIABLE).is_some_and(|libraries| preload::has_valgrind(&libraries)) {
         let why = "Valgrind runs this command, and knows no userfaultfd; say `elbowroom run -- valgrind \
                    PROGRAM`, which runs the program unmanaged";
         return Ok(Err(Failure::new(CANNOT_WORK, why)));
     }
-    // First of the rest, since without it no library is found either.
+    // Checked before the libraries, since without it none is found.
     let signal = probe::InternalSignal::look();
     let needs = probe::start(options.handlers, options.memory_bytes, groups);
     signal.put_back();
@@ -152,7 +152,7 @@ fn prepare(
         Ok(swap) => swap,
         Err(failure) => return Ok(Err(failure)),
     };
-    // It is needed also if it manages no block (elbowroom-heap, `apart`).
+    // The library is needed even if it manages no block (elbowroom-heap, `apart`).
     let heap = match (swap.bytes > 0).then(|| preload::find_heap(&library, &exe)).transpose() {
         Err(missing) if asked.bytes.is_none() && options.fallback == Fallback::Kernel => {
             swap.leave(&missing);
@@ -188,7 +188,7 @@ fn check(options: &mut Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why the program's memory cannot be managed, if so.
+/// Why the program's memory cannot be managed; `None`: it can.
 fn obstacle(
     options: &Options,
     binary: Result<Binary, Obstacle>,
@@ -203,8 +203,8 @@ fn obstacle(
     Ok(mode.err().map(|why| Failure::new(CANNOT_WORK, why)))
 }
 
-/// The budget that is asked for, or the default. Says so if it is more than there can be: with `--quiet`,
-/// too, since the kernel kills the program without a word.
+/// The budget that is asked for, or the default. Warns if it is more than there can be, also with
+/// `--quiet`, since the kernel would kill the program without a message.
 fn budget(given: &Given, groups: Option<&Groups>) -> u64 {
     let (memory, group) = (probe::memory(), groups.and_then(probe::memory_cgroup));
     let named = given.names(&table::MEMORY);
@@ -223,7 +223,7 @@ fn budget(given: &Given, groups: Option<&Groups>) -> u64 {
     budget
 }
 
-/// Takes out of the environment what a run around this one has put there.
+/// Removes from the environment what a surrounding `elbowroom run` has put there.
 fn unmanaged(command: &mut Command) {
     command.env_remove(VARIABLE);
     let Some(before) = env::var_os(LOADER_VARIABLE) else { return };

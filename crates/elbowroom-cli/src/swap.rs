@@ -9,10 +9,10 @@ use elbowroom_options::{Fallback, table};
 use crate::failure::{CANNOT_WORK, Failure, USAGE};
 use crate::options::Given;
 
-/// Where the swap file is, if nobody says.
+/// Where the swap file is by default.
 pub const DIRECTORY: &str = "/var/tmp";
 
-/// Whoever asks for less, in bytes, has forgotten a unit.
+/// The smallest `--swap`, in bytes: a smaller number probably lacks a unit.
 const LEAST: u64 = 1 << 20;
 
 /// What the command line says about swap.
@@ -24,18 +24,19 @@ pub struct Asked<'a> {
     pub dir: Option<&'a Path>,
     /// `--swap-encrypt`.
     pub encrypt: bool,
-    /// `--memory` was said. Who names a budget counts on its multiple of swap, and is told if there is less.
+    /// `--memory` was given. A user who names a budget expects the usual multiple of it as swap, and is
+    /// told if there is less.
     pub for_named_budget: bool,
     /// `--fallback`: whether anonymous memory may stay with the kernel.
     pub fallback: Fallback,
 }
 
-/// What there will be.
+/// The swap that there will be.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Swap {
     /// In bytes; 0: anonymous memory stays with the kernel.
     pub bytes: u64,
-    /// Nobody has said how much.
+    /// The amount is a default.
     pub by_default: bool,
     /// Where the file is; absolute.
     pub dir: PathBuf,
@@ -44,7 +45,7 @@ pub struct Swap {
 }
 
 impl<'a> Asked<'a> {
-    /// What was given.
+    /// From the options that were given.
     pub fn of(given: &'a Given) -> Self {
         let options = &given.options;
         Self {
@@ -56,10 +57,10 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Whether a budget of `memory` bytes can describe so much.
+    /// Checks that a budget of `memory` bytes can describe so much swap.
     ///
     /// # Errors
-    /// One of usage.
+    /// A failure of usage: too much, or too little, or options that exclude each other.
     pub fn check(&self, memory: u64) -> Result<(), Failure> {
         let most = Config::with_memory(memory).most_swap();
         if let Some(bytes) = self.bytes.filter(|&bytes| bytes > most) {
@@ -81,8 +82,9 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// What there will be, with a budget of `memory` bytes: what was asked for, or an error; if nothing was,
-    /// what is possible, which is an error if it is nothing, but with `--fallback kernel`.
+    /// The swap that there will be with a budget of `memory` bytes: what was asked for, or an error. If
+    /// nothing was asked for, as much as is possible; if nothing is possible, an error, or none with
+    /// `--fallback kernel`.
     ///
     /// # Errors
     /// What the directory lacks.
@@ -94,7 +96,8 @@ impl<'a> Asked<'a> {
             let why = format!("{asked}no place for a swap file in {shown}: {lack}");
             Err(Failure::new(CANNOT_WORK, format!("{why}; {}", remedy(lack))))
         };
-        // A process may make do with less than the default, but not with nothing in place of what was named.
+        // With the default a process may use less than that; an amount that was named is used, or is an
+        // error.
         let done = |bytes, by_default, note| Ok(Swap { bytes, by_default, dir: dir.clone(), note });
         if let Some(bytes) = self.bytes {
             return match Lack::for_file(&dir, bytes).filter(|_| bytes > 0) {
@@ -114,7 +117,8 @@ impl<'a> Asked<'a> {
                 let note = || format!("--swap is {swap}, less than usual: in {shown}, {lack}");
                 done(bytes, true, self.for_named_budget.then(note))
             }
-            // Who names a directory, or wants the file encrypted, does not want to do without.
+            // A user who names a directory, or wants the file encrypted, wants a swap file: without one,
+            // this fails.
             DefaultSwap { lack: Some(lack), .. } if named => impossible(lack, "--swap-dir: "),
             DefaultSwap { lack: Some(lack), .. } if self.encrypt => impossible(lack, "--swap-encrypt: "),
             DefaultSwap { lack: Some(lack), .. } if self.fallback == Fallback::None => {
@@ -128,7 +132,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Says that a swap file in the directory takes memory that the budget does not bound, if so.
+/// A note, if a swap file in the directory takes memory that the budget does not bound.
 fn in_memory(dir: &Path) -> Option<String> {
     match DefaultSwap::in_named(0, dir).lack {
         Some(lack @ (Lack::Disk | Lack::Direct)) => {

@@ -1,10 +1,10 @@
 //! Blocks that must never be paged: those of the other library's own threads, and those of the loader.
 //!
-//! The threads that serve faults cannot wait for one. libc and the loader allocate for every thread (its
-//! table of thread-local variables, what `opendir` reads into), and all threads read what the loader keeps
-//! about libraries whenever a thread-local variable is used after one was loaded. So what they ask for comes
-//! from the other library's own heap, which the kernel maps. That is so whatever allocator the program has:
-//! one of its own maps its memory by name, so that it is managed.
+//! The threads that serve faults cannot wait for a fault. libc and the loader allocate for every thread
+//! (its table of thread-local variables, what `opendir` reads into), and all threads read what the loader
+//! keeps about libraries whenever a thread-local variable is used after one was loaded. So blocks for these
+//! threads and for the loader come from the other library's own heap, which is the kernel's memory. That is
+//! so with any allocator: one that the program was linked with calls mmap, so its memory is managed.
 //!
 //! The questions here are asked with each call of malloc and free, so the other library keeps a few words
 //! ([`Own`]) that answer nearly all of them. Its functions are asked about the rest.
@@ -19,10 +19,10 @@ use std::ptr;
 /// The other library's `elbowroom_own`.
 #[repr(C)]
 struct Own {
-    /// Whatever is its own lies between them: blocks, and stacks of its threads.
+    /// The other library's blocks, and the stacks of its threads, lie between these addresses.
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Own threads that have other stacks.
+    /// How many of its threads have other stacks.
     lent: AtomicUsize,
 }
 
@@ -40,11 +40,11 @@ static ALLOCATE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static FREE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static SIZE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Where the loader's code is.
+/// Where the loader is mapped.
 static LOADER_START: AtomicUsize = AtomicUsize::new(0);
 static LOADER_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the other library and the loader. Without the first, nothing is apart.
+/// Finds the other library and the loader. Without the other library, no block is apart.
 pub fn set_up() {
     let find = |name: &std::ffi::CStr| {
         // SAFETY: the name is a string.
@@ -103,7 +103,7 @@ fn loader(debug: *mut c_void) -> Option<(usize, usize)> {
     Some((base, len))
 }
 
-/// Whether what is called from `caller` is to be apart.
+/// Whether a block that is allocated by code at `caller` is to be apart.
 #[inline]
 pub fn is_wanted(caller: usize) -> bool {
     let Some(own) = own() else { return false };
@@ -124,8 +124,8 @@ fn is_own_thread() -> bool {
 /// Runs `call` without signals.
 fn without_signals<R>(call: impl FnOnce() -> R) -> R {
     let change = |how: c_int, set: *const u64, before: *mut u64| {
-        // SAFETY: both sets are 8 bytes, as the kernel has them. By system call: the other library stands
-        // before the function.
+        // SAFETY: both sets are 8 bytes, as the kernel has them. By a system call, since the other library
+        // interposes the function.
         unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how as c_long, set, before, 8 as c_long) }
     };
     let (all, mut before) = (!0_u64, 0_u64);
@@ -148,7 +148,7 @@ pub fn allocate(size: usize) -> *mut c_void {
     without_signals(|| function(size))
 }
 
-/// Whether a block lies where those that are apart do. Others may, too.
+/// Whether a block lies where blocks that are apart do. Other blocks may lie there, too.
 #[inline]
 pub fn may_have(block: *mut c_void) -> bool {
     own().is_some_and(|own| own.may_have(block as usize))
@@ -174,7 +174,7 @@ fn ask_size_of(block: *mut c_void) -> Option<usize> {
 /// Frees a block.
 ///
 /// # Safety
-/// It is apart, and nobody uses it any more.
+/// The block is apart, and is not used any more.
 pub unsafe fn free(block: *mut c_void) {
     let function = FREE.load(Ordering::Acquire);
     // SAFETY: the other library's function of this name has this type; there is one, since there is a block.

@@ -1,12 +1,12 @@
-//! Freed blocks that are kept for who allocates one of the size next. Linux's libc has the same for blocks of
-//! up to 32 MiB, by raising its threshold for mappings.
+//! Freed blocks that are kept for the next allocation of their size. Linux's libc has the same for blocks
+//! of up to 32 MiB, by raising its threshold for mappings.
 //!
-//! Synchronization: lock-free. A word has all of a block, so it comes and goes in one step.
+//! Synchronization: lock-free. A word describes a whole block, so a block comes and goes in one step.
 
 use crate::table::Block;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Larger blocks are not kept, in bytes.
+/// The size of the largest block that is kept, in bytes.
 const LARGEST: usize = 32 << 20;
 
 /// Blocks that are kept.
@@ -17,7 +17,7 @@ pub struct Cache<W: AsRef<[AtomicU64]>> {
 }
 
 impl<W: AsRef<[AtomicU64]>> Cache<W> {
-    /// An empty one over `words`, all of them 0.
+    /// An empty cache over `words`, all of them 0.
     pub const fn new(words: W) -> Self {
         Self { words, bytes: AtomicUsize::new(0), most: AtomicUsize::new(0) }
     }
@@ -27,7 +27,7 @@ impl<W: AsRef<[AtomicU64]>> Cache<W> {
         self.most.store(bytes, Ordering::Relaxed);
     }
 
-    /// Keeps a block; `false`: it has no room for it.
+    /// Keeps a block; `false`: there is no room for it.
     pub fn put(&self, block: Block) -> bool {
         let Some(word) = block.word() else { return false };
         let before = self.bytes.fetch_add(block.len, Ordering::Relaxed);

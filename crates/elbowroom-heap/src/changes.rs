@@ -1,8 +1,8 @@
 //! Whether the program has changed the mapping of a block (rights, guards, holes, locks, advice for forks),
-//! as the other library tells, which stands before the calls that do. Such a block is not kept when it is
-//! freed.
+//! as the other library tells, which interposes the calls that change mappings. Such a block is not kept
+//! when it is freed.
 //!
-//! What is changed by calls that nobody stands before (`syscall(2)`) is not known.
+//! Changes by raw system calls are not known.
 //!
 //! Synchronization: the pointers are written once, before the program has threads.
 
@@ -10,7 +10,7 @@ use elbowroom_sync::atomic::{AtomicPtr, Ordering};
 use libc::{c_int, c_void};
 use std::ptr;
 
-/// The time of a block that was changed once, whatever becomes of its addresses.
+/// The time of a block that was changed, and has moved since: it counts as changed for good.
 pub const CHANGED: u64 = u64::MAX;
 
 static NOW: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -56,7 +56,7 @@ pub fn since(time: u64, at: usize, len: usize) -> bool {
     unsafe { std::mem::transmute::<*mut c_void, Changed>(function)(time, at, len) }
 }
 
-/// munmap, which is no change of the program's.
+/// munmap, which does not count as a change by the program.
 ///
 /// # Safety
 /// As munmap.
@@ -71,7 +71,7 @@ pub unsafe fn unmap(at: *mut c_void, len: usize) -> c_int {
     unsafe { std::mem::transmute::<*mut c_void, Unmap>(function)(at, len) }
 }
 
-/// mremap to wherever there is room, which is no change of the program's.
+/// mremap to wherever there is room, which does not count as a change by the program.
 ///
 /// # Safety
 /// As mremap.

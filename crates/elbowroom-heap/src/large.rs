@@ -1,5 +1,5 @@
-//! Large blocks: mappings of their own, made by the names of mmap, munmap and mremap, behind which the other
-//! library stands.
+//! Large blocks: mappings of their own, made by calls of mmap, munmap and mremap, which the other library
+//! interposes.
 
 use crate::cache::Cache;
 use crate::changes;
@@ -12,10 +12,10 @@ use std::ptr;
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// Places of the table: twice as many as a process may have mappings.
+/// The number of places in the table: twice as many as a process may have mappings.
 const BLOCKS: usize = 1 << 17;
 
-/// Freed blocks that are kept.
+/// The most freed blocks that are kept.
 const KEPT: usize = 32;
 
 struct Words<const N: usize>([AtomicU64; N]);
@@ -45,7 +45,7 @@ pub fn set_up(smallest: usize, kept: usize) {
 /// Whether a block of so many bytes is to be ours.
 #[inline]
 pub fn is_large(size: usize) -> bool {
-    // More than that is refused by whoever comes next.
+    // Larger sizes are refused by the next allocator.
     size >= SMALLEST.load(Ordering::Relaxed) && size <= isize::MAX as usize - 2 * PAGE
 }
 
@@ -77,7 +77,7 @@ fn enter(block: Block) -> Option<*mut c_void> {
     None
 }
 
-/// A block; `None`: whoever comes next is to have a try.
+/// Allocates a block; `None`: the next allocator is to try.
 #[inline]
 pub fn allocate(size: usize) -> Option<*mut c_void> {
     if is_large(size) { allocate_large(size) } else { None }
@@ -91,7 +91,7 @@ fn allocate_large(size: usize) -> Option<*mut c_void> {
     }
 }
 
-/// The same, of zeros. Touches none of them.
+/// As [`allocate`], of zeros. Does not touch the memory.
 pub fn allocate_zeros(size: usize) -> Option<*mut c_void> {
     if !is_large(size) {
         return None;
@@ -108,7 +108,7 @@ pub fn allocate_zeros(size: usize) -> Option<*mut c_void> {
     make_room(len)
 }
 
-/// The same, at a multiple of `align`, a power of two.
+/// As [`allocate`], at a multiple of `align`, a power of two.
 pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
     if align <= PAGE {
         return allocate(size);
@@ -117,7 +117,7 @@ pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
         return None;
     }
     let len = pages_for(size);
-    // What is before and behind it is unmapped again.
+    // The parts before and behind the block are unmapped again.
     let room = len.checked_add(align - PAGE)?;
     let at = map(room)?;
     let start = at.next_multiple_of(align);
@@ -126,7 +126,7 @@ pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
     enter(Block { at: start, len })
 }
 
-/// Whether a block begins where ours do. Nearly no other does.
+/// Whether a block begins at a page, as ours do. Nearly no other block does.
 #[inline]
 pub fn may_have(block: *mut c_void) -> bool {
     !block.is_null() && (block as usize).is_multiple_of(PAGE)
@@ -138,15 +138,17 @@ pub fn size_of(block: *mut c_void) -> Option<usize> {
     if may_have(block) { TABLE.size_of(block as usize) } else { None }
 }
 
-/// Frees a block; `false`: it is not ours. Ends the program if it is kept as a freed one.
+/// Frees a block; `false`: it is not ours. Ends the program if the block is among the freed ones that are
+/// kept.
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// The block is not used any more.
 pub unsafe fn free(block: *mut c_void) -> bool {
     if !may_have(block) {
         return false;
     }
-    // First this: as soon as it is unmapped, another thread's may be at the address.
+    // Out of the table first: as soon as the block is unmapped, another thread's block may be at the
+    // address.
     let Some((block, since)) = TABLE.remove(block as usize) else {
         if FREED.has(block as usize) {
             live::abort(b"free(): double free\n");
@@ -168,13 +170,14 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
     let at = block as usize;
     let has = TABLE.size_of(at)?;
     let len = pages_for(size);
-    // More than the table can say is for whoever comes next.
+    // A size that an entry of the table cannot hold is for the next allocator.
     Block { at, len }.word()?;
-    // A little smaller stays.
+    // A block that is to be a little smaller stays as it is.
     if len <= has && has - len <= has / 4 {
         return Some(block);
     }
-    // Nobody finds it meanwhile: as soon as it has moved, another thread's may be at the address.
+    // The entry cannot be found meanwhile: as soon as the block has moved, another thread's block may be at
+    // the old address.
     let held = TABLE.hold(at)?;
     // SAFETY: the caller owns the block, which is a mapping of ours.
     let new = unsafe { changes::remap(block, has, len) };
@@ -182,23 +185,23 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
         held.put_back(if new == block { len } else { has });
         return (new == block).then_some(block);
     }
-    // Its state moves with it.
+    // A change of the mapping (rights, guards) moves with the block.
     let since = if changes::since(held.since(), at, has) { changes::CHANGED } else { changes::now() };
     drop(held);
     if !TABLE.insert(Block { at: new as usize, len }, since) {
-        // Its old entry has made room, so others were faster, and there are more blocks than a process can
-        // have mappings. It could not be freed, nor given back.
+        // The old entry has made room, which other threads have taken: there are more blocks than a process
+        // can have mappings. Without an entry the block could not be freed.
         live::abort(b"elbowroom: too many large blocks\n");
     }
     Some(new)
 }
 
-/// A place for a block, in the table already.
+/// Maps a new block, and enters it in the table.
 fn make_room(len: usize) -> Option<*mut c_void> {
     enter(Block { at: map(len)?, len })
 }
 
-/// Gives back what is kept of freed blocks; tells whether there was any.
+/// Unmaps the freed blocks that are kept; tells whether there were any.
 pub fn trim() -> bool {
     FREED.take_all().map(|block| unmap(block.at, block.len)).count() > 0
 }

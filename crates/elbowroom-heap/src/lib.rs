@@ -1,19 +1,22 @@
 //! The library that `elbowroom run --swap` preloads beside the other one: it stands before the functions of
 //! libc that allocate memory.
 //!
-//! libc maps memory by calls inside itself, which nobody can stand before. So with `--heap large` blocks from
-//! a size on (`--heap-min`) are mapped here ([`large`]), by the name of mmap, behind which the other library
-//! stands: they are managed as any private memory that the program maps. With `--heap all` the other blocks
-//! are mimalloc's, in one such mapping ([`small`]). What remains is whichever allocator's that comes next
-//! ([`next`]): libc's, or one that the program was linked with, which is left alone. And what the other
-//! library's threads and the loader ask for is never managed ([`apart`]).
+//! libc maps memory by calls inside itself, which cannot be interposed. So with `--heap large`, blocks of
+//! at least a size (`--heap-min`) are mapped here ([`large`]), by a call of mmap, which the other library
+//! interposes: they are managed as any private memory that the program maps. With `--heap all` the other
+//! blocks are mimalloc's, in one such mapping ([`small`]). All other blocks are those of the allocator that
+//! comes next ([`next`]): libc's, or one that the program was linked with. With such an allocator, all
+//! blocks are left to it. Blocks for the other library's threads and for the loader are never managed
+//! ([`apart`]).
 //!
-//! Whose a block is, is known by its address: a small one is in mimalloc's range; a large one begins with a
-//! page, and is in the table ([`table::Table`]). Freed large ones are kept for a while ([`cache::Cache`]), as
-//! libc keeps them: who allocates and frees the same large block again and again must not pay for a mapping
-//! and its faults each time. Not those whose mapping the program has changed ([`changes`]).
+//! The allocator of a block is known by the block's address: a small block is in mimalloc's range; a large
+//! block begins at a page, and is in the table ([`table::Table`]). Freed large blocks are kept for a while
+//! ([`cache::Cache`]), as in libc: a program that allocates and frees a large block again and again must
+//! not pay for a mapping and its faults each time. Blocks whose mapping the program has changed are not
+//! kept ([`changes`]).
 //!
-//! It has no locks of its own, and so a forked child finds it complete: table and cache are arrays of words.
+//! The library has no locks, so a forked child finds its state complete: table and cache are arrays of
+//! words.
 
 #![cfg_attr(loom, allow(dead_code))]
 

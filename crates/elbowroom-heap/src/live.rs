@@ -1,19 +1,21 @@
-//! Which small blocks are somebody's: a bit for each place at which a block may begin. A block that is freed
-//! twice, and an address inside of a block, have no bit: as with libc, the program ends with a line that says
-//! so. mimalloc's own checks find the first only on the thread that has allocated the block, need pages
-//! without access between the blocks (each a mapping), and do not find the second.
+//! Which small blocks are allocated: a bit for each place at which a block may begin. A block that was
+//! freed already, and an address inside of a block, have no bit: if one is freed, the program ends with a
+//! line that says so, as with libc. mimalloc's own checks find a double free only on the thread that has
+//! allocated the block, need pages without access between the blocks (each a mapping), and do not find
+//! addresses inside of a block.
 //!
-//! The bits are in a mapping of the kernel's: a 128th of what the blocks of a program take.
+//! The bits are in a mapping of the kernel's: a 128th of the memory of the blocks.
 //!
-//! Synchronization: atomics. A bit is changed by the owner of the block; whatever passes a block on orders
-//! the changes of its bit. The mapping is made before the first block.
+//! Synchronization: atomics. A bit is changed by the owner of the block. If a block goes from one thread to
+//! another, the synchronization by which it goes orders the changes of its bit. The mapping is made before
+//! the first block.
 
 use elbowroom_sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use libc::c_long;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ptr;
 
-/// Blocks begin at multiples of that.
+/// Blocks begin at multiples of this many bytes.
 pub const ALIGN: usize = 16;
 
 const BITS: usize = u64::BITS as usize;
@@ -21,11 +23,11 @@ const BITS: usize = u64::BITS as usize;
 static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 static START: AtomicUsize = AtomicUsize::new(0);
 
-/// Begins with no blocks in the range. Without memory for the bits nothing is checked.
+/// Makes the bits for a range without blocks. If there is no memory for them, nothing is checked.
 pub fn set_up(start: usize, len: usize) {
     let bytes = (len / ALIGN).div_ceil(BITS) * size_of::<u64>();
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // By an instruction: the other library stands before libc's functions, and would have it paged.
+    // By a direct system call: the other library interposes libc's mmap, and would have the bits paged.
     // SAFETY: a new mapping, wherever it is put.
     if let Ok(words) = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) } {
         START.store(start, Ordering::Relaxed);
@@ -46,7 +48,7 @@ fn place(block: usize) -> Option<(&'static AtomicU64, u64)> {
     Some((word, 1 << (number % BITS)))
 }
 
-/// A block is somebody's.
+/// Notes that a block is allocated.
 #[inline]
 pub fn begin(block: usize) {
     if let Some((word, bit)) = place(block) {
@@ -54,7 +56,7 @@ pub fn begin(block: usize) {
     }
 }
 
-/// A block is given up. `false`: it is nobody's, or no block.
+/// Notes that a block is freed. `false`: it is not allocated, or no block.
 #[inline]
 #[must_use]
 pub fn end(block: usize) -> bool {

@@ -1,8 +1,8 @@
 //! The allocator that comes next: libc's, or one that the program was linked with.
 //!
-//! Its functions are looked up by the first call of any of them, when there is one thread, and all at once: a
-//! block must be freed by whose it is. Looking up may allocate itself; what is needed then comes from a small
-//! array, and is never used again.
+//! Its functions are looked up by the first call of any of them, when there is one thread, and all at once:
+//! a block must be freed by the allocator that it is from. The look-up itself may allocate: such blocks
+//! come from a small array, and their memory is never used again.
 //!
 //! Synchronization: atomics; the pointers are written before `STATE` says so.
 
@@ -104,7 +104,8 @@ next! {
     trim = c"malloc_trim"(pad: size_t) -> c_int;
 }
 
-/// Whether the functions can be called; looks them up first if nobody has. `false`: that is being done.
+/// Whether the functions can be called; looks them up if they were not yet. `false`: this is a call from
+/// within the look-up.
 #[inline]
 fn is_known() -> bool {
     STATE.load(Ordering::Acquire) == KNOWN || become_known()
@@ -123,7 +124,7 @@ fn become_known() -> bool {
     }
 }
 
-/// Whether it is libc's. Another one may have functions of its own that take any block of its.
+/// Whether the next allocator is libc's. Another one may have further functions that take its blocks.
 pub fn is_libc() -> bool {
     // SAFETY: the name is a string.
     let libc = unsafe { libc::dlsym(libc::RTLD_NEXT, CStr::as_ptr(c"__libc_malloc")) };

@@ -23,7 +23,7 @@ macro_rules! export {
     };
 }
 
-/// Exports functions that are told where they were called from, in the argument behind their own.
+/// Exports functions whose bodies get the return address, as one more argument.
 macro_rules! export_with_caller {
     ($($name:ident = $body:ident, $x86:literal, $arm:literal;)*) => {
         $(
@@ -72,8 +72,8 @@ static CONSTRUCTOR: unsafe extern "C" fn() = construct;
 #[cfg_attr(test, allow(dead_code))]
 unsafe extern "C" fn construct() {
     apart::set_up();
-    // Where another allocator than libc's comes next, no block is ours: it may be asked for more about a
-    // block than can be stood before, and its own mappings are managed.
+    // If another allocator than libc's comes next, no block is ours: it may have further functions that
+    // take blocks, which are not interposed here. Its own mappings are managed.
     if let Some(options) = read_options()
         && next::is_libc()
     {
@@ -133,7 +133,7 @@ unsafe extern "C" fn realloc_for(block: *mut c_void, size: size_t, caller: usize
         // SAFETY: the caller's promise.
         return unsafe { resize(block, size) };
     }
-    // What was apart stays so: the same threads use it.
+    // A block that is apart stays apart: the same threads use it.
     let new = if size == 0 { ptr::null_mut() } else { apart::allocate(size) };
     if !new.is_null() || size == 0 {
         // SAFETY: the caller's promise.
@@ -155,7 +155,7 @@ unsafe fn allocate_zeros(count: size_t, size: size_t) -> *mut c_void {
     let ours = |bytes| large::allocate_zeros(bytes).or_else(|| small::allocate_zeros(bytes));
     match count.checked_mul(size).and_then(ours) {
         Some(block) => block,
-        // SAFETY: the caller's promise. It refuses what is too much.
+        // SAFETY: the caller's promise. The next allocator refuses too large a size.
         None => unsafe { next::calloc(count, size) },
     }
 }
@@ -167,7 +167,7 @@ unsafe fn resize(block: *mut c_void, size: size_t) -> *mut c_void {
     }
     let (is_small, is_large) = (small::has(block), large::size_of(block).is_some());
     if size == 0 && (is_small || is_large) {
-        // As libc: it is freed.
+        // As in libc, the block is freed.
         // SAFETY: the caller's promise.
         unsafe { give_up(block) };
         return ptr::null_mut();
@@ -192,10 +192,10 @@ unsafe fn resize(block: *mut c_void, size: size_t) -> *mut c_void {
     })
 }
 
-/// Copies what a block has to a new one of `size` bytes, and frees it.
+/// Copies the bytes of a block to a new one of `size` bytes, and frees the old one.
 ///
 /// # Safety
-/// Both are the caller's, who gives the first up.
+/// Both blocks are the caller's, and the old one is not used any more.
 unsafe fn move_to(new: *mut c_void, size: usize, block: *mut c_void) {
     // SAFETY: the caller's promise; they are apart.
     unsafe {
@@ -206,7 +206,7 @@ unsafe fn move_to(new: *mut c_void, size: usize, block: *mut c_void) {
 
 unsafe fn resize_array(block: *mut c_void, count: size_t, size: size_t) -> *mut c_void {
     match count.checked_mul(size) {
-        // By its name, as libc does: a program with a realloc of its own has its own blocks.
+        // By the name realloc, as libc does: a program's own realloc is called for its own blocks.
         // SAFETY: the caller's promise.
         Some(size) => unsafe { libc::realloc(block, size) },
         None => no_memory(),
@@ -243,15 +243,15 @@ unsafe fn allocate_aligned(align: size_t, size: size_t) -> *mut c_void {
     ours_aligned(align, size).unwrap_or_else(|| unsafe { next::memalign(align, size) })
 }
 
-/// Not as above: other allocators than libc's refuse here, with an errno, what memalign takes or refuses
-/// without one.
+/// Separate from [`allocate_aligned`], since allocators other than libc's refuse, with an errno, arguments
+/// that memalign takes, or refuses without one.
 unsafe fn allocate_aligned_strictly(align: size_t, size: size_t) -> *mut c_void {
     // SAFETY: the caller's promise.
     ours_aligned(align, size).unwrap_or_else(|| unsafe { next::aligned_alloc(align, size) })
 }
 
 fn ours_aligned(align: size_t, size: size_t) -> Option<*mut c_void> {
-    // libc rounds what is no power of two up.
+    // libc rounds an alignment that is no power of two up.
     let rounded = align.checked_next_power_of_two().unwrap_or(usize::MAX);
     large::allocate_aligned(rounded, size).or_else(|| small::allocate_aligned(rounded, size))
 }

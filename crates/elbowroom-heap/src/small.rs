@@ -1,9 +1,9 @@
 //! All other blocks, for `--heap all`: mimalloc's, in one mapping of ours.
 //!
 //! The first blocks of a program are libc's as ever, so that a program with little memory pays for nothing.
-//! As soon as it has allocated [`LIBC_BYTES`], a range of addresses is mapped by the name of mmap, so that it
-//! is managed, and given to mimalloc, which gets no memory from elsewhere. Whose a block is is known by
-//! whether it lies in the range. If the range is full, libc is asked again.
+//! As soon as it has allocated [`LIBC_BYTES`], a range of addresses is mapped by a call of mmap, so that it
+//! is managed, and given to mimalloc, which gets no memory from elsewhere. Blocks in the range are
+//! mimalloc's. If the range is full, libc is asked again.
 //!
 //! A block that is freed twice, or from its inside, ends the program ([`crate::live`]).
 //!
@@ -16,21 +16,21 @@ use libc::c_void;
 use libmimalloc_sys as mi;
 use std::ptr;
 
-/// What libc allocates first, in bytes, all together.
+/// How many bytes libc allocates in all, before small blocks are mimalloc's.
 const LIBC_BYTES: usize = 4 << 20;
 
 /// Larger alignments are left to libc.
 const MAX_ALIGN: usize = 64 << 10;
 
-/// mimalloc's option of this number (mimalloc.h): milliseconds after which what was freed is given back.
+/// mimalloc's option of this number (mimalloc.h): the milliseconds after which freed memory is given back.
 const PURGE_DELAY: mi::mi_option_t = 15;
 const PURGE_DELAY_MS: libc::c_long = 1000;
 
 /// All blocks are libc's.
 const OFF: u32 = 0;
-/// As long as there are few.
+/// Blocks are libc's as long as there are few.
 const FEW: u32 = 1;
-/// A thread maps the range; until then they are libc's.
+/// A thread maps the range; until it has, blocks are libc's.
 const MAPPING: u32 = 2;
 const ON: u32 = 3;
 
@@ -66,7 +66,7 @@ fn are_many(size: usize) -> bool {
     before >= LIBC_BYTES && start()
 }
 
-/// Maps the range. `false`: another thread does, or it cannot be had.
+/// Maps the range. `false`: another thread maps it, or it cannot be mapped.
 fn start() -> bool {
     if STATE.compare_exchange(FEW, MAPPING, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return STATE.load(Ordering::Acquire) == ON;
@@ -91,7 +91,7 @@ fn start() -> bool {
     given
 }
 
-/// Whether the block is one of these.
+/// Whether the block is in the range.
 #[inline]
 pub fn has(block: *mut c_void) -> bool {
     let start = START.load(Ordering::Acquire);
@@ -108,20 +108,20 @@ fn handed_out(block: *mut c_void) -> Option<*mut c_void> {
     Some(block)
 }
 
-/// A block; `None`: whoever comes next is to have a try.
+/// Allocates a block; `None`: the next allocator is to try.
 #[inline]
 pub fn allocate(size: usize) -> Option<*mut c_void> {
     // SAFETY: of these functions there is no condition.
     handed_out(is_ours(size).then(|| unsafe { mi::mi_malloc(size.max(ALIGN)) })?)
 }
 
-/// The same, of zeros. Touches none that are new.
+/// As [`allocate`], of zeros. Does not touch memory that is new, and so zero.
 pub fn allocate_zeros(size: usize) -> Option<*mut c_void> {
     // SAFETY: as above.
     handed_out(is_ours(size).then(|| unsafe { mi::mi_zalloc(size.max(ALIGN)) })?)
 }
 
-/// The same as the first, at a multiple of `align`, a power of two.
+/// As [`allocate`], at a multiple of `align`, a power of two.
 pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
     let ours = align <= MAX_ALIGN && is_ours(size);
     // SAFETY: as above.
@@ -131,18 +131,19 @@ pub fn allocate_aligned(align: usize, size: usize) -> Option<*mut c_void> {
 /// The bytes of a block.
 ///
 /// # Safety
-/// It is one of these.
+/// The block is in the range.
 pub unsafe fn size_of(block: *mut c_void) -> usize {
     // SAFETY: the caller's promise.
     unsafe { mi::mi_usable_size(block) }
 }
 
-/// Gives a block another size; it may move. `None`: it is as it was. Ends the program if it is nobody's.
+/// Gives a block another size; it may move. `None`: it is as it was. Ends the program if this is no block,
+/// or a freed one.
 ///
 /// # Safety
 /// It is in the range, and the caller's if it is a block.
 pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
-    // Before another thread may get it.
+    // Before mimalloc may give the block to another thread.
     if !live::end(block as usize) {
         live::abort(b"realloc(): invalid pointer\n");
     }
@@ -154,10 +155,10 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> Option<*mut c_void> {
     handed_out(new)
 }
 
-/// Frees a block. Ends the program if it is nobody's.
+/// Frees a block. Ends the program if this is no block, or a freed one.
 ///
 /// # Safety
-/// It is in the range, and nobody uses it any more.
+/// It is in the range, and is not used any more.
 pub unsafe fn free(block: *mut c_void) {
     if !live::end(block as usize) {
         live::abort(b"free(): double free or invalid pointer\n");
@@ -166,7 +167,7 @@ pub unsafe fn free(block: *mut c_void) {
     unsafe { mi::mi_free(block) };
 }
 
-/// Gives back what is free.
+/// Gives free memory back.
 pub fn trim() {
     if STATE.load(Ordering::Acquire) == ON {
         // SAFETY: of this function there is no condition.

@@ -1,14 +1,15 @@
 //! Which blocks are ours, how large they are, and since when.
 //!
-//! An array of words, found by a hash of the address: open addressing. How far an entry has ever been from
-//! its place is kept, so that an address that is not there is known by a few words. A word has all of an
-//! entry's block, so that it comes and goes in one step; beside it is the time from which on the block was as
-//! new, which only the owner of the block needs. Nobody asks for the same address at once, but a program that
-//! frees a block twice, so what is found stays until its owner takes it out.
+//! An array of words, found by a hash of the address: open addressing. The table remembers how far an entry
+//! has ever been from its first place, so that an address without an entry is known after a few words. A
+//! word describes a whole block, so an entry comes and goes in one step. Beside it is the time from which
+//! on the block was as new, which only the owner of the block needs. No two threads look an address up at
+//! once, unless the program frees a block twice. So an entry that was found stays until the owner of the
+//! block takes it out.
 //!
-//! Synchronization: lock-free. An entry that was put in is seen by whoever got the block from who put it in,
-//! by whatever passed the address on; so relaxed accesses would do for that, and acquire and release are for
-//! the block's own bytes, when an address is used again.
+//! Synchronization: lock-free. A thread that got a block from the thread that entered it sees the entry, by
+//! the synchronization that passed the address on. Relaxed accesses would do for that; acquire and release
+//! are for the block's own bytes, when an address is used again.
 
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -20,9 +21,9 @@ const LEN_BITS: u32 = 28;
 
 /// A place that was never used.
 const EMPTY: u64 = 0;
-/// A place whose entry has gone: others may lie behind it.
+/// A place whose entry has gone: further entries may lie behind it.
 const GONE: u64 = 1;
-/// A place whose entry nobody finds just now; no other takes its place.
+/// A place whose entry cannot be found at the moment, and which no other entry takes.
 const HELD: u64 = 2;
 
 /// A block: where it begins, and its bytes, both multiples of a page.
@@ -51,7 +52,8 @@ impl Block {
     }
 }
 
-/// An entry that nobody finds: its owner moves it or changes its size. It goes, unless it is put back.
+/// An entry that cannot be found: the block's owner moves the block, changes its size, or takes it out. The
+/// entry goes when this is dropped, unless it was put back.
 pub struct Held<'a> {
     place: &'a AtomicU64,
     block: Block,
@@ -64,7 +66,7 @@ impl Held<'_> {
         self.block
     }
 
-    /// What [`Table::insert`] was told.
+    /// The time that [`Table::insert`] was given.
     pub fn since(&self) -> u64 {
         self.since
     }
@@ -89,14 +91,14 @@ impl Drop for Held<'_> {
 /// The table, over an array of zeros.
 pub struct Table<W: AsRef<[AtomicU64]>> {
     words: W,
-    /// Since when the block of the word of the same place was as new.
+    /// For the word at the same index: the time at which its block was as new.
     since: W,
-    /// No entry was ever farther from its place.
+    /// The farthest that an entry ever was from its first place.
     reach: AtomicUsize,
 }
 
 impl<W: AsRef<[AtomicU64]>> Table<W> {
-    /// One over `words` and `since`, all of them 0, as many of each as a power of two.
+    /// A table over `words` and `since`, all of them 0, of the same length, a power of two.
     #[cfg(not(loom))]
     pub const fn new(words: W, since: W) -> Self {
         Self { words, since, reach: AtomicUsize::new(0) }
@@ -124,13 +126,14 @@ impl<W: AsRef<[AtomicU64]>> Table<W> {
             if there != EMPTY && there != GONE {
                 return false;
             }
-            // First this: whoever looks for the block has its address from us.
+            // Before the entry is there: a thread that looks the block up gets its address only after this
+            // call.
             if self.reach.load(Ordering::Relaxed) < distance {
                 self.reach.fetch_max(distance, Ordering::Relaxed);
             }
             let done = place.compare_exchange(there, word, Ordering::Release, Ordering::Relaxed).is_ok();
             if done {
-                // Nobody asks before the block is somebody's.
+                // No thread reads this before the block is given to the program.
                 since.store(now, Ordering::Relaxed);
             }
             done

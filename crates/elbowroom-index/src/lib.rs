@@ -4,8 +4,8 @@
 //! * [`xarray`]: keys to shared values with marks, for a page cache. Linux: the xarray.
 //!
 //! Both are built on [`elbowroom_sync::epoch`] alone, without unsafe code: readers follow cells under a
-//! guard, one writer at a time replaces what they hold, and what was replaced is dropped after a grace
-//! period.
+//! guard, one writer at a time replaces the contents of cells, and replaced values are dropped after a
+//! grace period.
 #![forbid(unsafe_code)]
 
 pub mod range_map;
@@ -14,7 +14,7 @@ pub mod xarray;
 pub use range_map::RangeMap;
 pub use xarray::XArray;
 
-// The oracle tests run with the nodes' real sizes from `tests/`, and with small nodes as a part of this
-// crate.
+// The oracle tests run twice: from `tests/` with the nodes' real sizes, and as a part of this crate with
+// small nodes.
 #[cfg(test)]
 extern crate self as elbowroom_index;

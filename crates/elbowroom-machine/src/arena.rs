@@ -3,7 +3,7 @@
 //! One private anonymous reservation, populated block by block ahead of need ([`Arena::grow`]) and never
 //! beyond its size, in a few [`lanes`] at the same time. With [`crate::Mover::Move`] a populated block is
 //! registered with the userfaultfd, because the way home of a page is a MOVE whose destination must be
-//! registered; so nobody may touch the home of a page that is away.
+//! registered; so no thread may touch the home of a page that is away: that would be a fault.
 
 mod lanes;
 
@@ -25,21 +25,21 @@ const BLOCK_BYTES: usize = BLOCK_PAGES << PAGE_SHIFT;
 /// With fewer free frames than this, the arena wants to grow: 16 MiB.
 const GROW_AHEAD_FRAMES: usize = 8 * BLOCK_PAGES;
 
-/// How long who waits for a block sleeps at most before it looks again: a bound, not a poll.
+/// How long a thread that waits for a block sleeps at most before it looks again: a bound, not a poll.
 const GROWTH_BOUND: Duration = Duration::from_millis(50);
 
 pub(crate) struct Arena {
-    /// What was reserved, with the room to align the base.
+    /// The reserved addresses, the room to align the base included.
     reserved: Range<usize>,
     base: usize,
-    /// Frames that there are addresses for.
+    /// How many frames there are addresses for.
     capacity: usize,
     state: Mutex<State>,
-    /// A block has its memory, or could not get any.
+    /// Signaled when a thread has populated a block, or failed to.
     grown: Condvar,
     populated: AtomicUsize,
-    /// What `state` says, for who only wants to know about: frames that are free, and those that can be
-    /// populated still.
+    /// Copies of two numbers in `state`, to be read without its lock: frames that are free, and (`ungrown`)
+    /// frames that can be populated still.
     free: AtomicUsize,
     ungrown: AtomicUsize,
     /// Frames that were given up.
@@ -48,18 +48,19 @@ pub(crate) struct Arena {
 
 struct State {
     buddy: Buddy,
-    /// What is populated, and by how many threads.
+    /// Which frames are populated, and by how many threads at a time.
     lanes: Lanes,
     /// How often a thread has ended populating a block.
     turn: u64,
-    /// Frames that somebody has had: the others are all zeros, as the kernel gave them.
+    /// Bitmap of the frames that were in use at some time. The others are all zeros, as the kernel gave
+    /// them.
     used: Vec<u64>,
     /// Homes that are free but empty: the page that they belonged to was dropped in its window.
     unbacked: Vec<usize>,
 }
 
 impl State {
-    /// Whether nobody has had any of the 2^`order` frames from `first` on.
+    /// Whether none of the 2^`order` frames from `first` on was ever in use.
     fn is_unused(&self, first: u32, order: u8) -> bool {
         let first = first as usize;
         match 1_usize << order {
@@ -81,8 +82,8 @@ impl Arena {
     /// Reserves address space for `frames` frames; no memory yet.
     ///
     /// # Errors
-    /// ENOMEM: there is no room for it, or there would be more than 2^32 frames (16 TiB), which is more than
-    /// they are numbered by.
+    /// ENOMEM: there is no room for it, or there would be more than 2^32 frames (16 TiB): a frame's number
+    /// has 32 bits.
     pub(crate) fn new(frames: usize, locks: &LockStats) -> Result<Self, Errno> {
         if u32::try_from(frames).is_err() {
             return Err(Errno::NOMEM);
@@ -91,9 +92,9 @@ impl Arena {
         // used.
         let len = (frames << PAGE_SHIFT) + BLOCK_BYTES;
         let start = reserve(len)?;
-        // A page that holds nothing. With the first page of a mapping the kernel makes what all its pages are
-        // listed in (anon_vma), and the parts that the mapping is split into inherit it. A fault that has to
-        // make it takes mmap_lock, and may keep it while it clears 2 MiB. SAFETY: the last page of the
+        // A store to a page that is never used: the first fault in a mapping allocates its anon_vma, which
+        // the VMAs that the mapping is split into inherit. Without it, a later fault would have to allocate
+        // it under mmap_lock, and might keep that lock while it clears 2 MiB. SAFETY: the last page of the
         // reservation, which is larger than the aligned frames by at least one.
         unsafe { ((start + len - PAGE_SIZE) as *mut u8).write_volatile(0) };
         let used = vec![0; frames.div_ceil(64)];
@@ -138,7 +139,7 @@ impl Arena {
         self.can_grow() && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
     }
 
-    /// Whether it has not reached its size. A guess: nothing is locked.
+    /// Whether the arena has not reached its size. A guess: nothing is locked.
     pub(crate) fn can_grow(&self) -> bool {
         self.ungrown.load(Ordering::Relaxed) > 0
     }
@@ -148,7 +149,7 @@ impl Arena {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Whether one part in `one_in` of its size is free. A guess: nothing is locked.
+    /// Whether at least 1/`one_in` of the arena is free. A guess: nothing is locked.
     pub(crate) fn has_free(&self, one_in: usize) -> bool {
         let rest = self.ungrown.load(Ordering::Relaxed);
         (self.free.load(Ordering::Relaxed) + rest) * one_in >= self.frames()
@@ -156,12 +157,13 @@ impl Arena {
 
     /// Populates one more block, or waits while others do; `false` if the arena has reached its size. Takes
     /// as long as it takes the kernel to clear 2 MiB: less than a millisecond where the memory is at hand,
-    /// several where a hypervisor must find it first. Calls `between` after each request to the kernel
-    /// that had mmap_lock.
+    /// several where a hypervisor must find it first. Calls `between` after each request for which the
+    /// kernel took mmap_lock.
     ///
     /// One thread populates in each lane at a time. Two that populate neighbours would only wait for each
-    /// other: the advice for one block is for a neighbour of the VMA in which the other is being cleared, so
-    /// it waits for that, with mmap_lock; and all of the program's mmap with it.
+    /// other: the madvise for one block changes a neighbour of the VMA in which the other block is being
+    /// cleared, so it waits for that VMA's lock while it has mmap_lock, and every mmap of the program
+    /// waits, too.
     ///
     /// # Errors
     /// The kernel's: no memory, or none that can be registered.
@@ -202,7 +204,7 @@ impl Arena {
         self.publish(&state);
     }
 
-    /// Takes over the empty homes of single pages that nobody has any more.
+    /// Takes over the empty homes of single pages that were freed.
     pub(crate) fn add_unbacked(&self, homes: impl Iterator<Item = usize>) {
         let mut state = self.state.lock();
         for home in homes {
@@ -228,8 +230,8 @@ impl Arena {
         self.publish(&state);
     }
 
-    /// Gives a page that is away an empty home in exchange for its own, which still has memory and is free
-    /// then; `None` if there is no empty one.
+    /// Gives a page that is away an empty home in exchange for its own, which still has memory: frees that
+    /// frame, and returns the empty home. `None` if there is no empty home.
     pub(crate) fn exchange(&self, home: usize) -> Option<usize> {
         let mut state = self.state.lock();
         let empty = state.unbacked.pop()?;
@@ -240,7 +242,7 @@ impl Arena {
         Some(empty)
     }
 
-    /// Has children get, or not get, the arena.
+    /// Sets whether a forked child inherits the arena: `how` is MADV_DOFORK or MADV_DONTFORK.
     ///
     /// # Errors
     /// The kernel's.
@@ -249,7 +251,8 @@ impl Arena {
         unsafe { mm::madvise(self.reserved.start as *mut _, self.reserved.len(), how) }
     }
 
-    /// In the child of a fork that has inherited the arena: registers what is populated.
+    /// In the child of a fork that has inherited the arena: registers the populated blocks with the child's
+    /// userfaultfd.
     ///
     /// # Errors
     /// The kernel's.
@@ -281,8 +284,8 @@ impl Arena {
         drop(state);
         for first in &taken {
             let start = self.base + ((*first as usize) << PAGE_SHIFT);
-            // SAFETY: the frame was free, and is nobody's from now on. Who reads it all the same, without a
-            // right to, finds zeros.
+            // SAFETY: the frame was free, and is never allocated again. A stray read of it would find
+            // zeros.
             let _ = unsafe { mm::madvise(start as *mut _, PAGE_SIZE, Advice::LinuxDontNeed) };
         }
         self.populated.fetch_sub(empty + taken.len(), Ordering::Relaxed);
@@ -296,12 +299,12 @@ impl Arena {
         self.withheld.load(Ordering::Relaxed)
     }
 
-    /// Frames that it has, or may grow to: those that were given up are not among them.
+    /// Frames that the arena has, or may grow to, without those that were given up.
     pub(crate) fn frames(&self) -> usize {
         self.capacity - self.withheld()
     }
 
-    /// Frames that there are numbers for.
+    /// How many frames there are numbers for: those that were given up are included.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -324,16 +327,16 @@ impl Arena {
         self.frame_at(extent.home)
     }
 
-    /// The number of the frame at an address. Arenas never overlap, and the memory of one that has an extent
-    /// out is never reused, so the address says whose it is.
+    /// The number of the frame at an address. Arenas never overlap, and the addresses of an arena with a
+    /// live extent are never reused, so the address tells whether the frame is this arena's.
     fn frame_at(&self, home: usize) -> u32 {
         let frame = home.wrapping_sub(self.base) >> PAGE_SHIFT;
         assert!(frame < self.capacity, "an extent of another arena");
         frame_number(frame)
     }
 
-    /// Frames that have had memory, but for those that were given up. All still have it, but for the unbacked
-    /// ones, and those whose page is in a window.
+    /// Frames that were given memory, without those that were given up. All still have it, except the
+    /// unbacked ones, and those whose page is in a window.
     pub(crate) fn populated_frames(&self) -> usize {
         self.populated.load(Ordering::Relaxed)
     }
@@ -356,8 +359,9 @@ impl Arena {
         let len = block.len() << PAGE_SHIFT;
         // SAFETY: the advice concerns only our own, unused block. A kernel without huge pages refuses it.
         let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxHugepage) };
-        // Here and below: who waited for mmap_lock was woken as that ended, often on this processor, and
-        // would wait there for a whole slice of time while the kernel clears memory.
+        // Here and below: the end of the madvise has woken the threads that waited for mmap_lock, often on
+        // this processor. Without a yield they would wait for a whole time slice while the kernel clears
+        // memory.
         between();
         for page in (start..start + len).step_by(PAGE_SIZE) {
             // Touched, not populated by advice: a fault takes only the lock of its VMA, while the advice
@@ -367,7 +371,7 @@ impl Arena {
             unsafe { (page as *mut u8).write_volatile(1) };
         }
         between();
-        // Of a part of a huge page, this advice is followed by splitting it.
+        // The kernel follows this advice for a part of a huge page by splitting it.
         // SAFETY: as above.
         let _ = unsafe { mm::madvise(start as *mut _, PAGE_SIZE, Advice::LinuxCold) };
         // SAFETY: as above.

@@ -1,19 +1,20 @@
-//! Where mappings are made that are there for a moment.
+//! Addresses for mappings that exist only for a moment.
 
 use std::ops::Range;
 
-/// Far from what the kernel chooses, which goes down from the top, from code and heaps, which are above this
-/// or far below, and from what sanitizers and JVMs choose; the preloaded library's reserve is below this.
+/// Far from the addresses that the kernel chooses (from the top downwards), from code and heaps (above this
+/// range, or far below), and from those that sanitizers and JVMs choose. The preloaded library's reserve is
+/// below this range.
 const ASIDE: Range<usize> = 0x2c00_0000_0000..0x5000_0000_0000;
 
-/// So much of it for each thread. Of more, the next thread's is used.
+/// Bytes for each thread. A larger mapping extends into the next thread's part.
 const EACH: usize = 4 << 30;
 
 /// The hint for an mmap of this thread whose mapping is moved, or unmapped, in a moment.
 ///
-/// Without a hint the kernel chooses, and may choose a hole between mappings of the program. It is the
-/// program's: another thread may expect that accesses to it fail, or may map there meanwhile. If what this
-/// returns is taken, or is no address on this machine, the kernel chooses still.
+/// Without a hint the kernel may choose a hole between mappings of the program. Another thread of the
+/// program may expect that accesses to the hole fail, or may map something there meanwhile. If the hint is
+/// taken, or is no address on this machine, the kernel chooses all the same.
 pub fn aside() -> usize {
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as usize;
     ASIDE.start + thread * EACH % ASIDE.len()

@@ -40,8 +40,8 @@ impl Batch {
         Self { process, refused: AtomicBool::new(false) }
     }
 
-    /// In the child of a fork, in a file table in which the number of the parent's descriptor is free: names
-    /// this process. Where that is refused, pages are dropped one by one.
+    /// In the child of a fork, in a file table in which the number of the parent's descriptor is free: puts
+    /// a pidfd of this process in its place. Where the kernel refuses, pages are dropped one by one.
     pub(crate) fn renew(&self) {
         if let Some(process) = &self.process
             && let Ok(own) = pidfd_open(getpid(), PidfdFlags::empty())
@@ -53,7 +53,7 @@ impl Batch {
     /// Drops the pages at these addresses.
     ///
     /// # Safety
-    /// They are pages of our own mappings whose bytes nobody needs any more.
+    /// They are pages of our own mappings whose bytes are not needed any more.
     pub(crate) unsafe fn drop_pages(&self, pages: &[usize]) {
         for part in pages.chunks(MOST) {
             // SAFETY: the caller's promise is ours.
@@ -96,7 +96,8 @@ impl Batch {
         };
         let error = (dropped < 0).then(std::io::Error::last_os_error);
         let error = error.as_ref().and_then(Errno::from_io_error);
-        // Most others are about a page of this list, that somebody has unmapped behind our back perhaps.
+        // Other errors concern this list only: the program may have unmapped one of the pages behind our
+        // back.
         if matches!(error, Some(Errno::PERM | Errno::NOSYS | Errno::INVAL)) {
             self.refused.store(true, Ordering::Relaxed);
         }

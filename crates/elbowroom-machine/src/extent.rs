@@ -2,14 +2,15 @@
 //!
 //! # Invariants
 //! 1. The frames of two live extents are disjoint: the arena hands a run out once until it is given back.
-//! 2. A page that no place has is at home: present in the arena at `home + index * PAGE_SIZE`, and nobody but
-//!    the extent's owner reads or writes it there.
-//! 3. A page that a place has is away: it is mapped at that place's `base + index * PAGE_SIZE`. With the host
-//!    MMU it is in one place, and its home is empty, or waits to be emptied: touching it there would be a
-//!    fault of our own. With the soft MMU its bytes stay in the arena, where whoever has a mapping uses them
-//!    by atomic accesses, through any number of places. So every access to bytes by the owner checks that all
-//!    pages are at home. With the host MMU the home of a single page may change while it is away.
-//! 4. No place in the list is without pages, but inside a call of the MMU.
+//! 2. A page that is mapped in no place is at home: present in the arena at `home + index * PAGE_SIZE`, and
+//!    only the extent's owner reads or writes it there.
+//! 3. A page that is mapped in a place is away: it is at that place's `base + index * PAGE_SIZE`. With the
+//!    host MMU it is in one place, and its home is empty, or waits to be emptied: an access by the manager
+//!    to the home would itself fault. With the soft MMU its bytes stay in the arena, where all spaces that
+//!    map it use them by atomic accesses, through any number of places. So every access to bytes by the
+//!    owner checks that all pages are at home. With the host MMU the home of a single page may change while
+//!    it is away.
+//! 4. Outside of a call of the MMU, each place in the list has a page.
 //!
 //! The list is in the extent, and not beside it, because whether `bytes` is sound depends on it being empty.
 
@@ -56,24 +57,24 @@ impl Place {
 pub struct Extent {
     pub(crate) home: usize,
     pub(crate) order: u8,
-    /// Hardly ever more than one.
+    /// Hardly ever more than one place.
     pub(crate) places: SmallVec<[Place; 1]>,
-    /// The frames are as the kernel gave them. Nobody looks at this but [`Extent::clear`], before anything
-    /// else is done.
+    /// The frames are all zeros, as the kernel gave them. Only [`Extent::clear`] reads this; writing to the
+    /// extent does not reset it.
     zeroed: bool,
-    /// A page was found lost by an unmapping that failed for another page: whoever takes the rest home is to
-    /// be told.
+    /// An unmapping found a page lost, but failed for another page. The unmapping that takes the rest home
+    /// reports the loss.
     pub(crate) lost: bool,
 }
 
 impl Extent {
-    /// An extent whose frames are all at home at `home`, and owned by nobody else.
+    /// An extent whose frames are all at home at `home`, and in no other extent.
     pub(crate) fn new(home: usize, order: u8, zeroed: bool) -> Self {
         Self { home, order, places: SmallVec::new(), zeroed, lost: false }
     }
 
-    /// Fills it with zeros, which frames that nobody has had before are already. Call it before anything else
-    /// is done with the extent, or not at all.
+    /// Fills the extent with zeros; does nothing if its frames were never used and so are zeros already.
+    /// Call it before anything else is done with the extent, or not at all.
     ///
     /// # Panics
     /// If a page is away.
@@ -84,11 +85,11 @@ impl Extent {
         debug_assert!(self.bytes().iter().all(|byte| *byte == 0), "something was done with the extent");
     }
 
-    /// The extent as extents of 2^`order` pages each, those of pages that are away too: they stay where they
+    /// Splits the extent into extents of 2^`order` pages each. Pages that are away stay mapped where they
     /// are.
     ///
     /// # Panics
-    /// If it is smaller than that.
+    /// If the extent is smaller than that.
     pub fn split(self, order: u8) -> Vec<Extent> {
         assert!(order <= self.order, "an extent is split into larger ones");
         let len = 1 << order;
@@ -127,13 +128,13 @@ impl Extent {
         self.places.is_empty()
     }
 
-    /// Whether bytes of it were lost in a window, and nobody was told yet: what is at home is not what it
-    /// should be.
+    /// Whether bytes of the extent were lost in a window, and no unmapping has reported that yet: the bytes
+    /// at home are wrong.
     pub fn is_damaged(&self) -> bool {
         self.lost
     }
 
-    /// Keeps a [`UnmapError::Lost`](crate::UnmapError::Lost) for whoever unmaps it next.
+    /// Has the next unmapping of the extent report [`UnmapError::Lost`](crate::UnmapError::Lost).
     pub fn note_damaged(&mut self) {
         self.lost = true;
     }
@@ -163,7 +164,7 @@ impl Extent {
         &mut self.places[at].pages
     }
 
-    /// The first run of pages inside `within` that the place at `base` has, or has not.
+    /// The first run of pages inside `within` that are mapped, or are not mapped, in the place at `base`.
     pub(crate) fn first_run(
         &self,
         base: usize,
@@ -191,7 +192,7 @@ impl Extent {
         self.forget_empty_places();
     }
 
-    /// Takes places out of the list that have no page any more.
+    /// Removes the places from the list that have no page any more.
     pub(crate) fn forget_empty_places(&mut self) {
         self.places.retain(|place| !place.pages.is_empty());
     }

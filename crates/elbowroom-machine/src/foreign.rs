@@ -1,17 +1,17 @@
 //! Which pages of a window are the kernel's: a tree that any thread reads without a lock.
 //!
-//! A node is one word of 32 entries. An entry stands for one page at the lowest level, and for a node of the
-//! level below further up; it says that all its pages are owned, that all are foreign, or, above the lowest
-//! level, that the node below tells them apart. What is below an entry that says "all" is not looked at and
-//! may be out of date, so a range of any size is marked by changing a few nodes of each level, and memory is
-//! touched only where pages differ.
+//! A node is one word of 32 entries. An entry stands for one page at the lowest level, and for a node of
+//! the level below further up; it says that all its pages are owned, that all are foreign, or, above the
+//! lowest level, that they differ, as the node below tells. The nodes below an entry that says "all" are
+//! not read and may be out of date, so a range of any size is marked by changing a few nodes of each level,
+//! and memory is touched only where pages differ.
 //!
 //! # Invariants
 //! 1. Writers are serialized. A node below is complete before the entry that leads to it is stored (release),
 //!    and readers go down from the top (acquire).
-//! 2. So a page that is foreign all the time while a reader looks, and from a time that happened before, is
-//!    seen as foreign: whatever state of the entries above it the reader meets, the entry in which its search
-//!    ends says so. The same holds for a page that is owned.
+//! 2. So a reader sees a page as foreign that was marked before its search began (happens-before) and stays
+//!    so until it ends: whichever entries the reader meets on its way down, the entry in which its search
+//!    ends says "foreign". The same holds for a page that is owned.
 
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
@@ -27,7 +27,7 @@ const MIXED: u64 = 0b01;
 const FOREIGN: u64 = 0b11;
 const ENTRY: u64 = 0b11;
 
-/// Whose a page is.
+/// Who owns a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The manager's.
@@ -37,7 +37,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// A node all of whose entries say so.
+    /// A node all of whose entries name this side.
     fn node(self) -> u64 {
         match self {
             Side::Managed => 0,
@@ -89,7 +89,7 @@ impl Foreign {
     ///
     /// # Safety
     /// `memory` is page-aligned and [`Foreign::bytes`] long; all of it is zero and readable and writable,
-    /// nobody else uses it, and it stays so for ever.
+    /// nothing else uses it, and it stays mapped for ever.
     pub(crate) unsafe fn new(memory: *const u8, pages: usize) -> Self {
         let counts = nodes(pages);
         let mut next = 0;
@@ -109,7 +109,7 @@ impl Foreign {
         unsafe { &*self.words.add(self.first[level] + index) }
     }
 
-    /// Whose `page` is, and the end of the run of such pages as far as one node tells.
+    /// The side of `page`, and the end of its run of pages on that side, as far as one node tells.
     fn look(&self, page: usize) -> (Side, usize) {
         let mut level = self.top;
         loop {
@@ -158,8 +158,8 @@ impl Foreign {
         }
     }
 
-    /// Puts pages of one node on that side; returns what the node says then. It goes down once per level and
-    /// end of the range.
+    /// Puts pages of one node on that side, and returns the node's new word. It descends only at the two
+    /// ends of the range: at most twice a level.
     fn set_in(&self, level: usize, index: usize, pages: Range<usize>, side: Side) -> u64 {
         let node = self.node(level, index);
         let mut word = node.load(Ordering::Relaxed);
@@ -175,7 +175,7 @@ impl Foreign {
             } else {
                 let child = self.node(level - 1, entry);
                 if before != MIXED {
-                    // Nobody is sent there at this time.
+                    // No entry leads readers to this node now.
                     child.store(if before == FOREIGN { u64::MAX } else { 0 }, Ordering::Release);
                 }
                 match self.set_in(level - 1, entry, part, side) {

@@ -6,7 +6,7 @@
 //! 2. Each page of an extent is at home or in a window, never both, except inside a call of this module.
 //!
 //! Synchronization: an extent's owner serializes calls for it (`&mut Extent`). Requests to the kernel take
-//! its per-VMA locks, not mmap_lock, but for write-protecting, which takes that for reading;
+//! its per-VMA locks, not mmap_lock, except write-protecting, which takes mmap_lock for reading;
 //! [`HostMmu::deny`] and its like change the kernel's layout and take it for writing.
 
 mod moves;
@@ -44,8 +44,8 @@ pub enum Mover {
 pub struct HostConfig {
     /// Size of the arena, in frames (pages), at least 1.
     pub arena_frames: usize,
-    /// Tells whether a thread of the program is about to change its mappings in the kernel, or waits there
-    /// to: [`HostMmu::give_way`]. Called often, by any thread; must not block.
+    /// Tells whether a thread of the program is in a call that changes its mappings in the kernel, or about
+    /// to make one: [`HostMmu::give_way`]. Called often, by any thread; must not block.
     pub changes_wait: Option<fn() -> bool>,
     /// Tells whether the program has done anything by which a device may read or write its memory after a
     /// call has returned. Called often, by any thread; must not block. For [`Mover::Copy`].
@@ -60,11 +60,11 @@ pub struct HostConfig {
 #[derive(Debug, Clone, Copy)]
 pub struct Batches {
     /// Runs of at most so many pages are copied, longer ones moved. A copy costs as much as the MOVE of one
-    /// page but no TLB shootdown, which in a virtual machine costs several times the copy; what it leaves
-    /// behind is emptied many pages at a time, with one shootdown.
+    /// page but no TLB shootdown, which in a virtual machine costs several times the copy; the homes that
+    /// copies leave behind are emptied many at a time, with one shootdown.
     pub copy_max_pages: usize,
-    /// Homes that wait to be emptied, at most; at least 1. Those of the default are counted in the reserve of
-    /// the budget.
+    /// How many homes may wait to be emptied; at least 1. The budget's reserve has room for the default
+    /// number.
     pub empty_batch: usize,
     /// How many empty homes are filled together when a single frame is wanted and none has memory; at least
     /// 1.
@@ -97,9 +97,10 @@ pub enum SetupError {
 /// What the program may do with pages that are mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Only read; the mapping has no right to write. Runs of several pages may be writable for a moment.
+    /// Read only: the mapping has no right to write. A run of several pages may be writable for a moment,
+    /// until it is write-protected.
     ReadOnly,
-    /// Read; each store must be seen, from the first one on.
+    /// Read: every store must fault, from the first one on.
     ReadTracked,
     /// Write; the pages are dirty already.
     Write,
@@ -108,10 +109,11 @@ pub enum Access {
 /// Why pages could not be taken out of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnmapError {
-    /// The kernel has pinned one (direct I/O into it is under way): try again later. The rest may be home.
+    /// The kernel has pinned a page (direct I/O into it is under way): try again later. The other pages may
+    /// be home.
     Busy,
-    /// One was no longer there: somebody unmapped it behind our back. All are home now, and the bytes of the
-    /// lost ones are zero.
+    /// A page was no longer there: the program dropped it behind our back. All pages are home now, and the
+    /// bytes of the lost ones are zero.
     Lost,
 }
 
@@ -122,9 +124,9 @@ pub struct FaultEvent {
     pub addr: usize,
     /// The faulting thread.
     pub thread: u32,
-    /// Whether it stores.
+    /// Whether the access is a store.
     pub write: bool,
-    /// Whether the page is there but write-protected.
+    /// Whether the page is present but write-protected.
     pub present: bool,
 }
 
@@ -151,10 +153,10 @@ pub struct HostMmu {
 const EVENT_BATCH: usize = 64;
 
 impl HostMmu {
-    /// Sets up a userfaultfd and an arena.
+    /// Opens a userfaultfd and reserves an arena.
     ///
     /// # Errors
-    /// What is missing, and what to do.
+    /// What is missing, and what the user can do about it.
     pub fn new(config: HostConfig, locks: &LockStats) -> Result<Self, SetupError> {
         let uffd = Uffd::open().map_err(SetupError::Userfaultfd)?;
         let mover = match (config.mover, uffd.has_move) {
@@ -180,18 +182,19 @@ impl HostMmu {
         })
     }
 
-    /// Lets the program's changes of its mappings go first: yields the processor until none waits, for 0.1
-    /// ms, and a third of the time, at most; longer only if others have the processor. Nothing if none waits.
+    /// Lets the program's changes of its mappings go first: yields the processor until none waits, but for
+    /// at most 0.1 ms, and a third of all time (more only if other threads have the processor). Does
+    /// nothing if none waits.
     #[inline]
     pub fn give_way(&self) {
         self.way.give();
     }
 
-    /// A fork comes: the child gets arena and windows as they are now. [`HostMmu::fork_ends`] follows. Nobody
-    /// uses the MMU in between.
+    /// Before a fork: has the child inherit the arena and the windows as they are now.
+    /// [`HostMmu::fork_ends`] follows; no thread may use the MMU in between.
     ///
     /// # Errors
-    /// The kernel's; then the child gets nothing.
+    /// The kernel's; then the child inherits nothing.
     pub fn fork_begins(&self) -> Result<(), Errno> {
         self.has_forked.store(true, Ordering::Relaxed);
         let inherited =
@@ -202,16 +205,16 @@ impl HostMmu {
         inherited
     }
 
-    /// It was made, or was not: later children get nothing again.
+    /// After the fork, whether it worked or not: later children inherit nothing again.
     pub fn fork_ends(&self) {
-        // What the kernel refuses is a split of a mapping, and there is none to be split.
+        // The kernel refuses this advice only if it has to split a VMA, which is not so here.
         let _ = self.layout.inherit(Advice::LinuxDontFork);
         let _ = self.arena.inherit(Advice::LinuxDontFork);
     }
 
-    /// In the child of such a fork, by its only thread: makes anew what a fork does not copy, under the same
-    /// numbers, in a file table in which nothing else has them. Before it has succeeded nobody may touch a
-    /// window: what is missing there would read as zeros.
+    /// In the child of such a fork, by its only thread: opens the descriptors anew that still refer to the
+    /// parent, under the same numbers, which are free in the child's file table, and registers the windows.
+    /// Before it has succeeded no thread may touch a window: missing pages would read as zeros.
     ///
     /// Pages that were write-protected are so no more: see [`HostMmu::protect_again`].
     ///
@@ -232,7 +235,7 @@ impl HostMmu {
         Ok(())
     }
 
-    /// Write-protects what is present of a range of a window whose mapping has no right to store.
+    /// Write-protects the present pages of a range of a window whose mapping has no right to store.
     ///
     /// # Errors
     /// The kernel's.
@@ -250,35 +253,35 @@ impl HostMmu {
         self.uffd.fd().as_raw_fd()
     }
 
-    /// Which addresses are ours.
+    /// The table of windows: which addresses are ours.
     pub fn windows(&self) -> &WindowTable {
         &self.layout.windows
     }
 
-    /// Whether any of `range` is in the arena, or in what the table of windows consists of.
-    /// Async-signal-safe.
+    /// Whether any of `range` is in the arena, or in the memory of the table of windows. Async-signal-safe.
     pub fn has_memory_of_its_own_in(&self, range: &Range<usize>) -> bool {
         let arena = self.arena.reserved();
         (range.start < arena.end && arena.start < range.end) || self.layout.windows.is_made_of(range)
     }
 
-    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of
-    /// those that the arena has so far ([`HostMmu::grow`]).
+    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if the arena has
+    /// no such run free, as large as it is so far ([`HostMmu::grow`]).
     pub fn alloc(&self, order: u8) -> Option<Extent> {
         let mut found = self.arena.alloc(order);
-        // Others may take what was filled.
+        // Other threads may take the frames that were filled.
         while found.is_none() && order == 0 && self.fill_homes(self.batches.fill_at_once) {
             found = self.arena.alloc(order);
         }
-        // As many as are emptied together: they are scattered, and seldom make a run.
+        // Fills as many as are emptied together: the homes are scattered, so a few of them seldom make a
+        // run.
         if found.is_none() && order > 0 && self.fill_homes(self.batches.empty_batch) {
             found = self.arena.alloc(order);
         }
         found
     }
 
-    /// Gives empty homes memory, so that their frames can be allocated; `false` if there is none, or no
-    /// memory.
+    /// Gives at most so many empty homes memory, so that their frames can be allocated; `false` if there is
+    /// no empty home, or no memory.
     fn fill_homes(&self, most: usize) -> bool {
         let mut homes = self.arena.take_unbacked(most);
         let before = homes.len();
@@ -293,7 +296,7 @@ impl HostMmu {
         filled > 0
     }
 
-    /// Whether somebody who has time should call [`HostMmu::grow`].
+    /// Whether a thread that has time should call [`HostMmu::grow`].
     pub fn wants_to_grow(&self) -> bool {
         self.arena.wants_to_grow()
     }
@@ -308,13 +311,13 @@ impl HostMmu {
         self.arena.frames_at_hand()
     }
 
-    /// Whether one part in `one_in` of the arena is free. A guess.
+    /// Whether at least 1/`one_in` of the arena is free. A guess.
     pub fn has_free(&self, one_in: usize) -> bool {
         self.arena.has_free(one_in)
     }
 
-    /// Gives the arena 2 MiB more of its size, which takes up to several milliseconds, or waits while another
-    /// thread does; `false` if it has all of it.
+    /// Populates 2 MiB more of the arena, which takes up to several milliseconds, or waits while another
+    /// thread does; `false` if all of it is populated.
     ///
     /// # Errors
     /// The kernel's: it has no memory.
@@ -342,17 +345,17 @@ impl HostMmu {
         self.arena.withheld()
     }
 
-    /// Frames that it has, or may grow to.
+    /// Frames that the arena has, or may grow to.
     pub fn frames(&self) -> usize {
         self.arena.frames()
     }
 
-    /// Frames that have had memory so far, but for those that were given up.
+    /// Frames that were given memory so far, without those that were given up.
     pub fn populated_frames(&self) -> usize {
         self.arena.populated_frames()
     }
 
-    /// Takes the faults that wait, adding them to `out`. Does not wait for any.
+    /// Reads the pending fault events and adds them to `out`. Does not wait for any.
     pub fn take_faults(&self, out: &mut Vec<FaultEvent>) -> Result<(), Errno> {
         let mut buffer = [Message::EMPTY; EVENT_BATCH];
         loop {
@@ -391,18 +394,18 @@ impl HostMmu {
         self.layout.add_window(&self.uffd, min_len)
     }
 
-    /// Reserves and registers a window exactly there.
+    /// Reserves and registers a window at exactly these addresses.
     ///
     /// # Errors
-    /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is mapped there. ENOMEM: there are
-    /// too many windows, or a limit of the process does not leave twice as much.
+    /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is mapped there. ENOMEM: there
+    /// are too many windows, or a limit of the process leaves less than twice the window's size.
     pub fn add_window_at(&self, window: Range<usize>) -> Result<(), Errno> {
         self.layout.add_window_at(&self.uffd, window)
     }
 
-    /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes whoever waits there;
-    /// unless `wanted`, asked once all who would map the page can see the denial, says no. Tells what it
-    /// said.
+    /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes the threads that wait
+    /// for it. First publishes the denial, so that a thread that would map the page sees it, then asks
+    /// `wanted`, and does nothing if the answer is no. Returns that answer.
     ///
     /// # Errors
     /// The kernel's: no memory for another mapping.
@@ -419,8 +422,9 @@ impl HostMmu {
         self.layout.denies(range)
     }
 
-    /// How often pages began or ended a passage back into a window: odd while some have no rights. An access
-    /// to a window that raised SIGSEGV with SEGV_ACCERR meanwhile is to be done again. Waits for nothing.
+    /// Sequence number of passages, in which pages become part of a window again: odd while some pages have
+    /// no rights for that reason. An access to a window that raised SIGSEGV with SEGV_ACCERR during a
+    /// passage must be repeated. Takes no lock.
     pub fn passages(&self) -> u64 {
         self.layout.passages()
     }
@@ -430,34 +434,37 @@ impl HostMmu {
         self.layout.allow(&self.uffd, range)
     }
 
-    /// Unmaps `range`, so that an access gets SIGSEGV with SEGV_MAPERR, and wakes whoever waits there.
+    /// Unmaps `range`, so that an access gets SIGSEGV with SEGV_MAPERR, and wakes the threads that wait
+    /// there.
     pub fn punch(&self, range: Range<usize>) -> Result<(), Errno> {
         self.layout.punch(range.clone())?;
         self.wake(range);
         Ok(())
     }
 
-    /// Gives `range`, with no page of ours in it, to whoever maps something over it. Whoever waits there goes
-    /// on waiting until [`HostMmu::wake`]. Until then the kernel's mapping there is still the window's:
-    /// whoever does not map something over it at once uses [`HostMmu::punch`].
+    /// Gives `range`, which has no page of ours in it, to the kernel; the caller then maps something over
+    /// it. Threads that wait for its pages go on waiting until [`HostMmu::wake`]. Until the caller has
+    /// mapped something, the VMA there is still the window's: a caller that does not do so at once uses
+    /// [`HostMmu::punch`] instead.
     pub fn give_away(&self, range: &Range<usize>) {
         self.layout.give_away(range);
     }
 
-    /// Makes `range`, which was given to the kernel, a part of its window again, with nothing in it, instead
-    /// of whatever is mapped there.
+    /// Makes `range`, which was given to the kernel, a part of its window again, with no pages in it.
+    /// Replaces whatever is mapped there.
     ///
     /// # Errors
-    /// EINVAL: it is not a range of whole pages, all of them inside one window and the kernel's. The
-    /// kernel's. The range is the kernel's still, and the error says whether what was mapped there is gone.
+    /// EINVAL: it is not a range of whole pages that are all in one window and were all given to the
+    /// kernel. Others are those of the system calls. After any error the range still belongs to the kernel,
+    /// and the error says whether the mapping that was there is gone.
     pub fn rearm(&self, range: &Range<usize>) -> Result<(), RearmError> {
         self.layout.rearm(&self.uffd, range)
     }
 
-    /// The same where nothing is mapped.
+    /// [`HostMmu::rearm`] of a range in which nothing is mapped.
     ///
     /// # Errors
-    /// The same. EEXIST: something is; nothing is changed.
+    /// As for [`HostMmu::rearm`]. EEXIST: something is mapped there; nothing is changed.
     pub fn rearm_free(&self, range: &Range<usize>) -> Result<(), RearmError> {
         self.layout.rearm_free(&self.uffd, range)
     }
@@ -467,7 +474,7 @@ impl HostMmu {
         is_there(addr & !(PAGE_SIZE - 1))
     }
 
-    /// Has a core dump have what is present of a range of a window.
+    /// Includes the present pages of a range of a window in core dumps.
     ///
     /// # Errors
     /// The kernel's.
@@ -476,8 +483,8 @@ impl HostMmu {
         unsafe { mm::madvise(range.start as *mut _, range.len(), Advice::LinuxDoDump) }
     }
 
-    /// Replaces `range`, with no page of ours in it, by the kernel's own mapping of `file` at `offset`, in
-    /// a state.
+    /// Replaces `range`, which has no page of ours in it, by the kernel's own mapping of `file` at
+    /// `offset`, with the rights and advice of `state`.
     pub fn map_file(
         &self,
         range: Range<usize>,
@@ -491,8 +498,9 @@ impl HostMmu {
         Ok(())
     }
 
-    /// Replaces `range`, with no page of ours in it, by the kernel's own private memory, or its private
-    /// mapping of a file at an offset, in a state, and with the bytes that `fill` puts into it.
+    /// Replaces `range`, which has no page of ours in it, by the kernel's own private memory, or its
+    /// private mapping of a file at an offset, with the rights and advice of `state` and the bytes that
+    /// `fill` puts into it.
     ///
     /// # Errors
     /// The kernel's, or that of `fill`; the range stays as it is then.

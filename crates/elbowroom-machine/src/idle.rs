@@ -9,7 +9,7 @@
 use std::fs::{File, OpenOptions, read_to_string};
 use std::io::Write;
 
-/// Where the bound is put. By default only root may.
+/// The device that takes the bound. By default only root may open it.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
 /// The right to keep idle processors from sleeping deeply, for some of the time.
@@ -20,11 +20,11 @@ pub struct ShallowIdle {
 }
 
 impl ShallowIdle {
-    /// The bound is for all processors of the machine. With more than this many, those that nobody waits for
-    /// would cost more than the others bring.
+    /// The bound is for all processors of the machine. On more processors than this, keeping those awake
+    /// that serve no faults would cost more than the others gain.
     pub const MOST_PROCESSORS: usize = 16;
 
-    /// `None`: this machine has too many processors for it. Does not yet do anything.
+    /// `None`: this machine has too many processors for it. Sets no bound yet.
     pub fn new() -> Option<Self> {
         let online = read_to_string("/sys/devices/system/cpu/online").ok()?;
         let driver = read_to_string("/sys/devices/system/cpu/cpuidle/current_driver").unwrap_or_default();
@@ -35,7 +35,7 @@ impl ShallowIdle {
     /// Idle processors are kept from sleeping deeply from now on, until [`release`](Self::release).
     ///
     /// # Errors
-    /// What the kernel says; EACCES to whoever is not root, unless the device is his.
+    /// The kernel's; EACCES for a user other than root who has no right to the device.
     pub fn hold(&mut self) -> std::io::Result<()> {
         if self.held.is_none() {
             let mut device = OpenOptions::new().write(true).open(DEVICE)?;
@@ -45,20 +45,21 @@ impl ShallowIdle {
         Ok(())
     }
 
-    /// Idle processors may sleep as deeply as they like.
+    /// Removes the bound: idle processors may sleep deeply again.
     pub fn release(&mut self) {
         self.held = None;
     }
 }
 
-/// The bound for a driver of idle processors. A guest's knows two states, of which only a bound of 0 asks for
-/// the one in which the processor does not leave the guest (drivers/cpuidle/governors/haltpoll.c). Elsewhere
-/// the first state takes 1 or 2 us to leave, and saves most of what can be saved.
+/// The bound for a driver of idle processors. The driver of a guest (haltpoll) knows two states, and only a
+/// bound of 0 chooses the one in which the processor does not leave the guest
+/// (drivers/cpuidle/governors/haltpoll.c). Elsewhere the first state takes 1 or 2 us to leave, and saves
+/// most of what can be saved.
 fn bound_us(driver: &str) -> i32 {
     if driver == "haltpoll" { 0 } else { 2 }
 }
 
-/// How many processors such a list has: `0-3,8`. `None`: it is no list.
+/// How many processors are in a list such as `0-3,8`. `None`: the text is no such list.
 fn processors(list: &str) -> Option<usize> {
     let parts = list.trim().split(',').map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

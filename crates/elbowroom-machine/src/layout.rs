@@ -5,9 +5,10 @@
 //! kernel's signal (address and code right), or with EFAULT in a system call. It is undone when the page is
 //! used again.
 //!
-//! On its way back into a window a page has no rights for a moment: the kernel registers only what is mapped
-//! already, and what it maps could be read as zeros. An access in that moment raises SIGSEGV where it should
-//! wait or raise SIGBUS. [`Layout::passages`] tells such a signal: whoever gets it has the access done again.
+//! A passage makes pages part of a window again. Meanwhile they have no rights: the kernel can only
+//! register memory that is mapped already, and before that an access would read zeros. An access in that
+//! moment raises SIGSEGV where it should wait or raise SIGBUS. [`Layout::passages`] tells such a signal
+//! from others, so that the access can be repeated.
 //!
 //! Synchronization: the record of denials is under the `window` lock; its size is also in an atomic, so that
 //! the common case (none) takes no lock. The count of passages changes under the same lock, and is read
@@ -38,33 +39,33 @@ pub enum Denial {
     NoWrite,
     /// SIGBUS with BUS_ADRERR: beyond the end of the file, or its bytes cannot be read.
     Bus,
-    /// The same for a load; SIGSEGV with SEGV_ACCERR on a store.
+    /// SIGBUS with BUS_ADRERR on a load; SIGSEGV with SEGV_ACCERR on a store.
     BusReadOnly,
 }
 
-/// What became of what was mapped in a range that could not be made a part of its window.
+/// What happened to the mapping in a range that could not be made a part of its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replaced {
-    /// It is as it was.
+    /// The mapping is unchanged.
     No,
-    /// It is gone; nothing is mapped there.
+    /// The mapping is gone, and nothing is mapped there.
     Unmapped,
 }
 
-/// Why a range could not be made a part of its window again. It is the kernel's still.
+/// Why a range could not be made a part of its window again. The range still belongs to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a range cannot be made part of a window again: {errno}")]
 pub struct RearmError {
     /// The kernel's error.
     pub errno: Errno,
-    /// What became of what was mapped there.
+    /// What happened to the mapping in the range.
     pub replaced: Replaced,
 }
 
-/// Puts bytes at a place, in bytes from the start of what is filled.
+/// Writes bytes into the range that is being filled, at an offset in bytes from its start.
 pub type PutBytes<'a> = &'a dyn Fn(usize, &[u8]) -> Result<(), Errno>;
 
-/// Denials that stay at a time. Each may be a mapping for the kernel, of which a process has 65,530.
+/// The most denials at a time. Each may cost a VMA, of which a process can have 65,530.
 const MOST_DENIALS: usize = 8192;
 
 pub(crate) struct Layout {
@@ -72,7 +73,7 @@ pub(crate) struct Layout {
     denials: Mutex<BTreeMap<usize, Denial>>,
     denied: AtomicUsize,
     passages: AtomicU64,
-    /// A file of no bytes: a page of a mapping of it is beyond its end.
+    /// An empty file: each page of a mapping of it is beyond its end, so an access raises SIGBUS.
     empty: OwnedFd,
 }
 
@@ -87,7 +88,7 @@ impl Layout {
         })
     }
 
-    /// Has children get, or not get, the windows.
+    /// Sets whether a forked child inherits the windows: `how` is MADV_DOFORK or MADV_DONTFORK.
     ///
     /// # Errors
     /// The kernel's.
@@ -99,19 +100,19 @@ impl Layout {
         })
     }
 
-    /// In the child of a fork that has inherited the windows: registers them.
+    /// In the child of a fork that has inherited the windows: registers them with the child's userfaultfd.
     ///
     /// # Errors
-    /// The kernel's. What is not registered must not be touched.
+    /// The kernel's. Windows that are not registered must not be touched.
     pub(crate) fn renew(&self, uffd: &Uffd) -> Result<(), Errno> {
         let _denials = self.denials.lock();
-        // Another thread of the parent may have been in one.
+        // Another thread of the parent may have been in a passage at the fork.
         self.passages.fetch_and(!1, Ordering::SeqCst);
         put_in_place(empty_file()?, self.empty.as_fd())?;
         self.each_part(|range| uffd.register(range, Protection::WriteProtected))
     }
 
-    /// The parts of all windows that are ours.
+    /// Calls `f` for each part of a window that is ours (not given to the kernel).
     fn each_part(&self, mut f: impl FnMut(Range<usize>) -> Result<(), Errno>) -> Result<(), Errno> {
         for window in self.windows.windows() {
             let parts = self.windows.parts(window).filter(|(side, _)| *side == Side::Managed);
@@ -138,14 +139,15 @@ impl Layout {
         Err(last)
     }
 
-    /// Reserves addresses that are in no window, a hole in one included: the kernel may choose those of a
-    /// large hole.
+    /// Reserves addresses outside all windows. The kernel may choose a hole that was punched in a window;
+    /// such a choice is not used.
     fn reserve_apart(&self, len: usize) -> Result<usize, Errno> {
         let mut in_holes = Vec::new();
         let found = loop {
             match reserve(len) {
                 Ok(start) if self.windows.windows().any(|w| w.start < start + len && start < w.end) => {
-                    // Kept until another place is found, so that it is not chosen again.
+                    // Stays reserved until another place is found, so that the kernel does not choose it
+                    // again.
                     in_holes.push(start);
                 }
                 found => break found,
@@ -158,12 +160,12 @@ impl Layout {
         found
     }
 
-    /// Reserves and registers a window exactly there, where nothing may be mapped.
+    /// Reserves and registers a window at exactly these addresses, where nothing may be mapped.
     ///
     /// # Errors
     /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is there. ENOMEM: there are too
-    /// many windows, of which half are for [`Layout::add_window`], or a limit of the process does not leave
-    /// twice as much.
+    /// many windows, of which half are for [`Layout::add_window`], or a limit of the process leaves less
+    /// than twice the window's size.
     pub(crate) fn add_window_at(&self, uffd: &Uffd, window: Range<usize>) -> Result<(), Errno> {
         if window.is_empty() || !(window.start | window.end).is_multiple_of(WINDOW_GRAIN) {
             return Err(Errno::INVAL);
@@ -186,7 +188,8 @@ impl Layout {
         }
     }
 
-    /// Enters what was reserved for a window, and for its table, with a page before it; or unmaps both.
+    /// Enters a window into the table of windows. `table` is memory reserved for the window's marks, after
+    /// a guard page. If that fails, unmaps both reservations.
     fn enter_window(&self, uffd: &Uffd, window: Range<usize>, table: usize) -> Result<(), Errno> {
         let result = self.try_to_enter(uffd, window.clone(), table);
         if result.is_err() {
@@ -203,7 +206,7 @@ impl Layout {
         let table_len = table_room(window.len()) - PAGE_SIZE;
         // SAFETY: the page before the table, which nobody uses: a guard.
         unsafe { mm::mprotect(guard as *mut _, PAGE_SIZE, MprotectFlags::empty())? };
-        // A forked child asks which addresses are windows.
+        // A forked child reads the table, too: it asks which addresses are windows.
         // SAFETY: the advice concerns only the room for the table.
         unsafe { mm::madvise(table, table_len, Advice::LinuxDoFork)? };
         let _denials = self.denials.lock();
@@ -216,8 +219,8 @@ impl Layout {
         unsafe { self.windows.add_window(window, table.cast()) }
     }
 
-    /// Makes the next access to the page that `addr` is in fail, if it is still `wanted` after the denial can
-    /// be seen; tells whether it was. The caller wakes whoever waits there.
+    /// Makes the next access to the page that `addr` is in fail, unless `wanted`, asked after the denial
+    /// was published, says no. Returns its answer. The caller wakes the threads that wait for the page.
     ///
     /// A thread that finds the page accessible after all looks for denials before it maps it
     /// ([`Layout::allow_after_all`]): with both sides sequentially consistent, either this call sees what
@@ -232,7 +235,8 @@ impl Layout {
         let page = addr & !(PAGE_SIZE - 1);
         let mut denials = self.denials.lock();
         if denials.len() >= MOST_DENIALS {
-            // Accesses that have not failed yet are denied again. What the kernel refuses stays.
+            // Threads whose accesses have not failed yet fault again, and get another denial. Denials that
+            // the kernel refuses to undo stay.
             let _ = self.undo(uffd, 0..usize::MAX, &mut denials);
         }
         self.denied.store(denials.len() + 1, Ordering::SeqCst);
@@ -260,15 +264,15 @@ impl Layout {
             Denial::BusReadOnly => ProtFlags::READ,
         };
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // All of the file is beyond its end. At offsets that follow each other the kernel makes one mapping
-        // of neighbours, of which a process has only so many.
+        // The file is empty, so any offset is beyond its end. With consecutive offsets the kernel merges
+        // neighbours into one VMA, of which a process can have only so many.
         let offset = page as u64;
         // SAFETY: the page is inside a window and nothing of ours is there (the caller unmapped it).
         unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, offset).map(|_| ()) }
     }
 
-    /// How often pages began or ended a passage back into a window: odd while some have no rights. Even and
-    /// as it was at an earlier call: none had a passage since. Waits for nothing.
+    /// Sequence number of passages: odd while one is under way. If it is even and the same as at an earlier
+    /// call, there was no passage in between. Takes no lock.
     pub(crate) fn passages(&self) -> u64 {
         self.passages.load(Ordering::SeqCst)
     }
@@ -278,14 +282,15 @@ impl Layout {
         self.denied.load(Ordering::SeqCst) != 0 && self.denials.lock().range(range).next().is_some()
     }
 
-    /// Undoes the denials in the range, for a thread that has found it accessible: of two that disagree, this
-    /// one is later.
+    /// Undoes the denials in the range, for a thread that has found it accessible: if another thread
+    /// decided to deny an access meanwhile, this thread's decision is the later one.
     pub(crate) fn allow_after_all(&self, uffd: &Uffd, range: Range<usize>) -> Result<(), Errno> {
         fence(Ordering::SeqCst);
         self.allow(uffd, range)
     }
 
-    /// Undoes the denials in the range that happened before, as locks or fences of the caller say.
+    /// Undoes the denials in the range that happened before this call. The caller's locks or fences give
+    /// the order.
     pub(crate) fn allow(&self, uffd: &Uffd, range: Range<usize>) -> Result<(), Errno> {
         if self.denied.load(Ordering::SeqCst) == 0 {
             return Ok(());
@@ -317,13 +322,13 @@ impl Layout {
         Ok(())
     }
 
-    /// Gives the range to the kernel as it is, for somebody to map over it.
+    /// Gives the range to the kernel as it is; the caller maps something over it.
     pub(crate) fn give_away(&self, range: &Range<usize>) {
         let mut denials = self.denials.lock();
         self.give_away_held(range, &mut denials);
     }
 
-    /// The lock also serializes the writers of the window table.
+    /// [`Layout::give_away`] with the lock held, which also serializes the writers of the window table.
     fn give_away_held(&self, range: &Range<usize>, denials: &mut BTreeMap<usize, Denial>) {
         self.windows.give_away(range);
         let gone: Vec<_> = denials.range(range.clone()).map(|(&page, _)| page).collect();
@@ -333,11 +338,12 @@ impl Layout {
         self.denied.store(denials.len(), Ordering::SeqCst);
     }
 
-    /// Gives the range to the kernel, with nothing mapped there. In one request, so that the kernel is asked
-    /// once however large the range is, and no part of it stays registered.
+    /// Gives the range to the kernel, with nothing mapped there. One munmap does it, however large the
+    /// range is, and no part of it stays registered.
     pub(crate) fn punch(&self, range: Range<usize>) -> Result<(), Errno> {
         let mut denials = self.denials.lock();
-        // Given first: once it is unmapped, the kernel may choose these addresses for anybody's new mapping.
+        // Marked as the kernel's first: once the range is unmapped, the kernel may choose its addresses for
+        // any new mapping.
         self.windows.give_away(&range);
         // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
         if let Err(e) = unsafe { mm::munmap(range.start as *mut _, range.len()) } {
@@ -348,20 +354,21 @@ impl Layout {
         Ok(())
     }
 
-    /// Makes a range of a window that was given to the kernel a part of the window again, instead of whatever
+    /// Makes a range of a window that was given to the kernel a part of the window again. Replaces whatever
     /// is mapped there.
     ///
     /// # Errors
-    /// EINVAL: it is not all inside one window and foreign; nothing is changed. ENOMEM and the like: it is
-    /// foreign still, and either unchanged, or nothing is mapped there; [`Replaced`] says which.
+    /// EINVAL: it is not all inside one window and foreign; nothing is changed. ENOMEM and other errors of
+    /// the kernel: the range stays foreign, and is either unchanged or has nothing mapped; [`Replaced`]
+    /// says which.
     pub(crate) fn rearm(&self, uffd: &Uffd, range: &Range<usize>) -> Result<(), RearmError> {
         self.rearm_over(uffd, range, MapFlags::FIXED)
     }
 
-    /// The same where nothing is mapped.
+    /// [`Layout::rearm`] of a range in which nothing is mapped.
     ///
     /// # Errors
-    /// The same. EEXIST: something is; nothing is changed.
+    /// As for [`Layout::rearm`]. EEXIST: something is mapped there; nothing is changed.
     pub(crate) fn rearm_free(&self, uffd: &Uffd, range: &Range<usize>) -> Result<(), RearmError> {
         self.rearm_over(uffd, range, MapFlags::FIXED_NOREPLACE)
     }
@@ -398,12 +405,13 @@ impl Layout {
         sharing.set(MapFlags::NORESERVE, state.no_reserve);
         let prot = ProtFlags::from_bits_retain(state.prot);
         let mut denials = self.denials.lock();
-        // Mapped first: if that fails, nothing was given.
+        // Mapped before the range is given away: if that fails, nothing has changed.
         // SAFETY: the range is inside a window, and the caller has taken every page of ours out of it.
         unsafe {
             mm::mmap(range.start as *mut _, range.len(), prot, sharing | MapFlags::FIXED, file, offset)?;
             for advice in state.advice {
-                // The mapping is there. The kernel has no memory for one more, or does not know the advice.
+                // An error is ignored, since the file is mapped by now: the kernel has no memory for
+                // another VMA, or does not know the advice.
                 let _ = mm::madvise(range.start as *mut _, range.len(), *advice);
             }
         }
@@ -411,9 +419,9 @@ impl Layout {
         Ok(())
     }
 
-    /// Gives the range to the kernel as private memory of its own, or as its private mapping of a file, with
-    /// the bytes that `fill` puts into it; if that fails, the range stays as it is. Pages that nothing is put
-    /// into are not made.
+    /// Gives the range to the kernel as private memory of its own, or as its private mapping of a file,
+    /// with the bytes that `fill` puts into it; if that fails, the range stays as it is. Pages that `fill`
+    /// does not write to are not populated.
     pub(crate) fn map_private(
         &self,
         range: Range<usize>,
@@ -422,7 +430,7 @@ impl Layout {
         fill: impl FnOnce(PutBytes<'_>) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let all = ProtFlags::READ | ProtFlags::WRITE;
-        // Made elsewhere, so that nobody sees it half filled.
+        // Made at other addresses, so that no thread sees it half filled.
         let hint = aside() as *mut _;
         // SAFETY: without MAP_FIXED a new mapping replaces no other.
         let map = |flags| unsafe {
@@ -432,7 +440,8 @@ impl Layout {
             }
         };
         let unreserved = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // ENOMEM: the kernel promises no more memory (overcommit), but the program had this already.
+        // ENOMEM: the kernel commits no more memory (overcommit). But the program has this memory already,
+        // so it is mapped with MAP_NORESERVE.
         let at = match map(if state.no_reserve { unreserved } else { MapFlags::PRIVATE }) {
             Err(Errno::NOMEM) => map(unreserved)?,
             mapped => mapped?,
@@ -474,18 +483,18 @@ impl Layout {
     }
 }
 
-/// What is said of a mapping that becomes the kernel's, besides its bytes.
+/// The properties of a mapping that is given to the kernel, besides its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct GivenState<'a> {
     /// PROT_* bits.
     pub prot: u32,
     /// MAP_NORESERVE.
     pub no_reserve: bool,
-    /// What madvise has said.
+    /// The program's madvise calls for it.
     pub advice: &'a [Advice],
 }
 
-/// While it lives, pages on their way back into a window have no rights. For whoever holds the lock.
+/// A passage that is under way until this is dropped. Made only with the lock of the denials held.
 struct Passage<'a>(&'a AtomicU64);
 
 impl<'a> Passage<'a> {
@@ -501,7 +510,7 @@ impl Drop for Passage<'_> {
     }
 }
 
-/// What the pages of a window have.
+/// The access rights of a window's pages.
 const ALL_RIGHTS: MprotectFlags = MprotectFlags::READ.union(MprotectFlags::WRITE);
 
 /// A file of no bytes.
@@ -509,12 +518,13 @@ fn empty_file() -> Result<OwnedFd, Errno> {
     rustix::fs::memfd_create("elbowroom-empty", rustix::fs::MemfdFlags::CLOEXEC)
 }
 
-/// Room for the table of a window of `len` bytes, with a page before it that nobody can touch.
+/// Room for the table of a window of `len` bytes, with a page before it that cannot be accessed.
 fn table_room(len: usize) -> usize {
     PAGE_SIZE + WindowTable::bytes_for(len)
 }
 
-/// Neighbours among denied pages, and whether something is mapped over them.
+/// Runs of neighbouring denied pages, and whether each is replaced by a mapping of the empty file (else
+/// only its rights were changed).
 fn runs<'a>(denials: impl Iterator<Item = (&'a usize, &'a Denial)>) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     for (&page, denial) in denials {
@@ -527,8 +537,8 @@ fn runs<'a>(denials: impl Iterator<Item = (&'a usize, &'a Denial)>) -> Vec<(Rang
     runs
 }
 
-/// Makes pages that were mapped over part of their window again: registered, and without rights until that is
-/// done, so that nobody can read zeros there meanwhile.
+/// Makes pages that were mapped over part of their window again. They have no rights until they are
+/// registered, so that no thread can read zeros there.
 fn restore(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the pages hold our mapping of the empty file.
@@ -539,17 +549,18 @@ fn restore(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
 /// Makes fresh memory without rights a part of its window: registered, then accessible.
 fn arm(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
     take_part(uffd, range)?;
-    // SAFETY: the range is registered: whoever touches it waits for an answer.
+    // SAFETY: the range is registered: an access to a missing page waits for a handler.
     unsafe { mm::mprotect(range.start as *mut _, range.len(), ALL_RIGHTS) }
 }
 
-/// Gives a range what windows have, so that the kernel joins it with its neighbours.
+/// Gives a range the advice and the registration that windows have, so that the kernel merges its VMA with
+/// its neighbours.
 fn take_part(uffd: &Uffd, range: &Range<usize>) -> Result<(), Errno> {
     for advice in [Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
         // SAFETY: the advice concerns only this range.
         let result = unsafe { mm::madvise(range.start as *mut _, range.len(), advice) };
-        // A kernel without huge pages refuses the last, and a core dump may be larger; but a child must not
-        // have a copy.
+        // Only MADV_DONTFORK must work, since a child must not have a copy: a kernel without huge pages
+        // refuses the last, and without the second a core dump is only larger.
         if let (Err(e), Advice::LinuxDontFork) = (result, advice) {
             return Err(e);
         }

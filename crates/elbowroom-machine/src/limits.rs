@@ -6,10 +6,10 @@ use rustix::process::{Resource, getrlimit};
 /// Windows are multiples of this.
 pub(crate) const WINDOW_GRAIN: usize = 2 << 20;
 
-/// The lengths that are tried for a window of at least `min_len` bytes, the largest first, where so many
-/// bytes are left of the process's limits (`None`: it has none). A window takes a quarter of what is left;
-/// one that must be larger than that, half at most: else the program would soon have no addresses for its
-/// own.
+/// The lengths to try for a window of at least `min_len` bytes, the largest first. `room` is what the
+/// process's limits leave, in bytes (`None`: no limits). A window takes at most a quarter of `room`, or at
+/// most half if `min_len` is more than a quarter: else the program would soon have no addresses for its own
+/// mappings.
 pub(crate) fn window_sizes(min_len: usize, room: Option<usize>) -> impl Iterator<Item = usize> {
     const SIZES: [usize; 3] = [1 << 40, 64 << 30, 4 << 30];
     let (part, most) = room.map_or((usize::MAX, usize::MAX), |room| (room / 4, room / 2));

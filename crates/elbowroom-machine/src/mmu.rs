@@ -8,32 +8,33 @@ use std::ops::Range;
 /// [`crate::soft::SoftMmu`] tables of its own.
 ///
 /// A page of an extent is at home or mapped ("away") in one place or several ([`Mmu::PLACES`]), never both.
-/// The owner of an extent serializes the calls for it. No call waits for anything but short locks and, at
-/// most for some milliseconds, for pins to go, or for another thread that grows the arena.
+/// The owner of an extent serializes the calls for it. A call waits only for short locks and, for some
+/// milliseconds at most, for pins to be released or for another thread that grows the arena.
 pub trait Mmu: Send + Sync + 'static {
-    /// In how many places an extent may be mapped at a time, at least 1. Whoever wants it in one more takes
-    /// it out of another first.
+    /// In how many places an extent may be mapped at a time, at least 1. Before it is mapped in one more,
+    /// the caller unmaps it from another.
     const PLACES: usize;
 
-    /// How many pages to map for a load from one, at most; a power of two. The more a request costs, beside
-    /// what each page of it costs, the more.
+    /// The most pages to map around a page that a load faults on (Linux: fault-around); a power of two. It
+    /// is larger where a request has a high fixed cost compared with its cost per page.
     const AROUND: usize;
 
-    /// Whether the thread of a fault may have gone on before its event is served.
+    /// Whether a fault's event can be late: the faulting thread may have gone on before the event is
+    /// served.
     const LATE_EVENTS: bool;
 
     /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free in
     /// what the arena has so far.
     fn alloc(&self, order: u8) -> Option<Extent>;
 
-    /// Whether somebody who has time should call [`Mmu::grow`].
+    /// Whether a thread that has time should call [`Mmu::grow`].
     fn wants_to_grow(&self) -> bool;
 
     /// Whether the arena has not reached its size. A guess.
     fn can_grow(&self) -> bool;
 
-    /// Gives the arena 2 MiB more of its size, which may take milliseconds, or waits while another thread
-    /// does; `false` if it has all of it. Somebody else may have taken the frames when it returns.
+    /// Populates 2 MiB more of the arena, which may take milliseconds, or waits while another thread does;
+    /// `false` if all of it is populated. Other threads may have taken the new frames when it returns.
     ///
     /// # Errors
     /// The kernel has no memory.
@@ -52,29 +53,30 @@ pub trait Mmu: Send + Sync + 'static {
     /// Frames that were given up.
     fn withheld(&self) -> usize;
 
-    /// The size of the arena, in frames: it is smaller by each that is given up.
+    /// The size of the arena, in frames, without those that were given up.
     fn frames(&self) -> usize;
 
-    /// Frames that have had memory so far, but for those that were given up.
+    /// Frames that were given memory so far, without those that were given up.
     fn populated_frames(&self) -> usize;
 
     /// Frames that can be allocated without growing the arena. A guess.
     fn frames_at_hand(&self) -> usize;
 
-    /// Whether one part in `one_in` of the arena is free. A guess.
+    /// Whether at least 1/`one_in` of the arena is free. A guess.
     fn has_free(&self, one_in: usize) -> bool;
 
-    /// Lets others go first whom the next requests would keep waiting. Called where nothing is locked.
+    /// Lets threads go first that the next requests would keep waiting (on the kernel's mmap_lock). Called
+    /// with no lock held.
     fn give_way(&self);
 
-    /// Bytes of memory in tables of its own now, beside the arena.
+    /// Bytes of memory that the MMU's own tables take now, beside the arena.
     fn metadata_bytes(&self) -> usize;
 
-    /// Maps those of `pages` that are not mapped there yet, so that page 0 of the extent is, or would be, at
-    /// `base`; wakes whoever waits for them, if told to.
+    /// Maps those of `pages` that are not mapped there yet, so that page 0 of the extent is, or would be,
+    /// at `base`; wakes the threads that wait for them, if told to.
     ///
     /// # Panics
-    /// If that would be a place more than [`Mmu::PLACES`].
+    /// If the extent would then have more than [`Mmu::PLACES`] places.
     ///
     /// # Errors
     /// EEXIST, ENOENT or EINVAL: something else is in the way. ENOMEM: no memory for the tables. Some of the
@@ -88,8 +90,8 @@ pub trait Mmu: Send + Sync + 'static {
         wake: Wake,
     ) -> Result<(), Errno>;
 
-    /// Takes all pages of the extent home, from wherever they are mapped: when it returns, nobody else reads
-    /// or writes them.
+    /// Takes all pages of the extent home, out of all places: when it returns, only the owner can read or
+    /// write them.
     ///
     /// # Errors
     /// Busy: a page is pinned; the rest may be home. Lost: see [`UnmapError`].
@@ -101,36 +103,38 @@ pub trait Mmu: Send + Sync + 'static {
     /// As for [`Mmu::unmap`].
     fn unmap_at(&self, extent: &mut Extent, base: usize) -> Result<(), UnmapError>;
 
-    /// Copies a page that is mapped, or at home, into the only page of `to`, if the MMU can; stores that are
-    /// made meanwhile are in the copy or not. `false`: the page must come home first.
+    /// Copies a page that is mapped, or at home, into the only page of `to`, if the MMU can. Stores that
+    /// run at the same time may be missing in the copy. `false`: the page must come home first.
     fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool;
 
-    /// Shows the bytes of a page to `f`, wherever it is; `None`: they cannot be had. Nobody may store to the
-    /// page meanwhile: it is clean, so that stores to it wait for the extent's owner.
+    /// Calls `f` with the bytes of a page, mapped or at home; `None`: they cannot be read. No thread may
+    /// store to the page meanwhile: it must be clean, so that stores to it fault and wait for the extent's
+    /// owner.
     ///
     /// # Panics
     /// If there is no such page.
     fn with_page<T>(&self, extent: &Extent, page: usize, f: impl FnOnce(&[u8]) -> T) -> Option<T>;
 
-    /// [`Mmu::unmap`] of many clean extents of a page each, as cheaply as that can be done; the extents tell
-    /// which are home then.
+    /// [`Mmu::unmap`] for many clean extents of a page each, in a batch that costs less; afterwards the
+    /// extents tell which are home.
     fn unmap_clean(&self, extents: &mut [Extent]);
 
-    /// Takes clean extents of a page each, all of them away, out of their windows, without their bytes if
-    /// that is cheaper, and frees them. Gives all of them back if one is pinned; some may be home then.
+    /// Unmaps clean extents of a page each, all of them away, and frees them; their bytes are dropped if
+    /// that is cheaper. If a page is pinned, frees none and returns all extents; some may be home then.
     fn discard_clean(&self, extents: Vec<Extent>) -> Vec<Extent>;
 
-    /// Lets stores to the present pages of `range` through.
+    /// Makes the present pages of `range` writable.
     ///
     /// # Errors
     /// The kernel's.
     fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno>;
 
-    /// Whether there is a page at an address, as far as the MMU can be asked. A page that an extent has there
-    /// may be missing: a system call that nobody saw has dropped it.
+    /// Whether a page is present at an address, as far as the MMU can tell. A page that an extent has
+    /// mapped there may be missing: the program may have dropped it by a system call that the manager did
+    /// not see.
     fn is_there(&self, addr: usize) -> bool;
 
-    /// Wakes whoever waits for a page of `range`; they fault again if it is not there.
+    /// Wakes the threads that wait for a page of `range`; they fault again if it is not there.
     fn wake(&self, range: Range<usize>);
 
     /// Addresses for at least `min_len` bytes of mappings.
@@ -139,43 +143,43 @@ pub trait Mmu: Send + Sync + 'static {
     /// ENOMEM: there is no room.
     fn add_window(&self, min_len: usize) -> Result<Range<usize>, Errno>;
 
-    /// The same, exactly there.
+    /// [`Mmu::add_window`] at exactly these addresses.
     ///
     /// # Errors
     /// EINVAL: it is no range of whole blocks of 2 MiB. EEXIST: something is there. ENOMEM: there is no room.
     fn add_window_at(&self, window: Range<usize>) -> Result<(), Errno>;
 
-    /// Gives up addresses that [`Mmu::add_window`], or the making of a space, gave, with nothing mapped in
-    /// them.
+    /// Gives up a window that [`Mmu::add_window`] made, or a space, with nothing mapped in it.
     fn remove_window(&self, start: usize);
 
     /// Whether all of `addr..addr + len` (not empty) is ours.
     fn covers(&self, addr: usize, len: usize) -> bool;
 
-    /// Makes accesses to the page of `addr` fail as `denial` says, and wakes whoever waits there; unless
-    /// `wanted`, asked once all who would map the page can see the denial, says no. Tells what it said.
+    /// Makes accesses to the page of `addr` fail as `denial` says, and wakes the threads that wait for it.
+    /// First publishes the denial, so that a thread that would map the page sees it, then asks `wanted`,
+    /// and does nothing if the answer is no. Returns that answer.
     ///
     /// # Errors
     /// The kernel's: no memory for it.
     fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno>;
 
-    /// Undoes the denials in `range` that happened before. Whoever denies accesses for a reason that may
-    /// change looks at it after a sequentially consistent fence, so who has changed it without a lock puts
-    /// one before this call.
+    /// Undoes the denials in `range` that happened before. A thread that denies an access checks its reason
+    /// again after a sequentially consistent fence; so a caller that has changed that reason without a lock
+    /// executes such a fence before this call.
     ///
     /// # Errors
     /// The kernel's.
     fn allow(&self, range: Range<usize>) -> Result<(), Errno>;
 
-    /// Leaves `range`, where nothing is mapped, to whatever an access to unmapped memory gets, and wakes
-    /// whoever waits there. Tells whether the addresses are lost to us by that.
+    /// Makes accesses to `range`, where nothing is mapped, fail as accesses to unmapped memory do, and
+    /// wakes the threads that wait there. Returns whether the addresses are the kernel's from now on.
     ///
     /// # Errors
     /// The kernel's.
     fn punch(&self, range: Range<usize>) -> Result<bool, Errno>;
 }
 
-/// What both have as a method of the same name.
+/// The methods that both MMUs have under the same name.
 macro_rules! same_in_both {
     () => {
         fn alloc(&self, order: u8) -> Option<Extent> {
@@ -252,7 +256,7 @@ macro_rules! same_in_both {
 }
 
 impl Mmu for HostMmu {
-    /// A page that is moved into a window is nowhere else.
+    /// 1: a page that is moved into a window is nowhere else.
     const PLACES: usize = 1;
 
     /// A request to the kernel costs some 10 us, and moving 512 pages not twice that.
@@ -277,7 +281,8 @@ impl Mmu for HostMmu {
 
     fn copy_page(&self, from: &Extent, page: usize, to: &mut Extent) -> bool {
         if !from.is_home() {
-            // The program may have mapped something else over it: a load by us could be a fault.
+            // The program may have dropped the page, or mapped something else over it: a load by a handler
+            // could fault.
             return false;
         }
         to.bytes_mut().copy_from_slice(&from.bytes()[page << PAGE_SHIFT..][..PAGE_SIZE]);
@@ -342,7 +347,7 @@ impl Mmu for SoftMmu {
     }
 
     fn give_way(&self) {
-        // Nothing here has a lock that the program wants.
+        // The soft MMU takes no lock that the program's calls wait for.
     }
 
     fn metadata_bytes(&self) -> usize {
@@ -368,7 +373,7 @@ impl Mmu for SoftMmu {
     }
 
     fn wake(&self, _range: Range<usize>) {
-        // Nobody waits in the MMU.
+        // No thread waits in the soft MMU.
     }
 
     fn add_window(&self, _min_len: usize) -> Result<Range<usize>, Errno> {
@@ -381,7 +386,7 @@ impl Mmu for SoftMmu {
     }
 
     fn remove_window(&self, start: usize) {
-        // Fails only for a space that does not exist, or has something mapped: the caller's mistake, and
+        // Fails only if there is no such space, or a page is mapped in it: a mistake of the caller, and
         // harmless.
         let gone = self.destroy_space((start >> 48) as u16);
         debug_assert_eq!(gone, Ok(()), "a space is removed");
@@ -392,8 +397,8 @@ impl Mmu for SoftMmu {
     }
 
     fn deny(&self, _addr: usize, _denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
-        // The thread whose access it is waits for an answer, not in the MMU: the denial is the answer, and
-        // nothing is recorded.
+        // The faulting thread waits in its own call, not in the MMU, and gets the denial as that call's
+        // result, so nothing is recorded here.
         Ok(wanted())
     }
 

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// Which of up to 512 pages; as small as the extent allows, since there can be one per 4 KiB of memory.
+/// A bitmap of up to 512 pages. It is as small as the extent allows, since there can be one set per 4 KiB
+/// of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageSet {
     /// Up to 64 pages.
@@ -31,7 +32,7 @@ impl PageSet {
         }
     }
 
-    /// How many pages it can have, at least those of the extent.
+    /// How many pages the set has bits for: at least those of the extent.
     pub fn capacity(&self) -> usize {
         self.words().len() * 64
     }
@@ -58,7 +59,7 @@ impl PageSet {
         for_words(pages, |i, mask| words[i] |= mask);
     }
 
-    /// Adds one.
+    /// Adds one page.
     #[inline]
     pub(crate) fn insert_page(&mut self, page: usize) {
         self.words_mut()[page / 64] |= 1 << (page % 64);
@@ -70,7 +71,7 @@ impl PageSet {
         for_words(pages, |i, mask| words[i] &= !mask);
     }
 
-    /// Takes one out.
+    /// Takes one page out.
     #[inline]
     pub(crate) fn remove_page(&mut self, page: usize) {
         self.words_mut()[page / 64] &= !(1 << (page % 64));
@@ -89,7 +90,7 @@ impl PageSet {
         n
     }
 
-    /// The first maximal run of pages that are in it (`member`) or not in it (`!member`), inside `within`.
+    /// The first maximal run of pages inside `within` that are in the set, or not in it, as `member` says.
     pub fn first_run(&self, within: Range<usize>, member: Membership) -> Option<Range<usize>> {
         let wanted = |page: usize| self.contains(page) == (member == Membership::In);
         let start = within.clone().find(|&page| wanted(page))?;

@@ -1,10 +1,10 @@
 //! Reading from a window without a fault of our own.
 //!
-//! A page that the MMU has mapped into a window may be gone: a system call that nobody saw (a raw madvise, or
-//! process_madvise by another process) drops it, and whoever touches it then waits for a handler. A handler
-//! that touches it waits for itself. So handlers do not: the kernel reads for them, by a way on which it does
-//! not wait for a userfaultfd. /proc/self/mem is one: it looks pages up without leave to wait, so a missing
-//! one of a registered range is EIO.
+//! A page that the MMU has mapped into a window may be gone: a system call that the manager does not see (a
+//! raw madvise, or process_madvise by another process) drops it, and a thread that touches it then waits
+//! for a handler. A handler that touched it would wait for itself. So handlers have the kernel read windows
+//! for them, in a way in which it does not wait for a userfaultfd. /proc/self/mem is such a way: it looks
+//! pages up without permission to wait, so a read of a missing page in a registered range fails with EIO.
 
 use crate::PAGE_SIZE;
 use crate::uffd::put_in_place;
@@ -23,7 +23,7 @@ const SYS_PROCESS_VM_READV: c_long = 310;
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_PROCESS_VM_READV: c_long = 270;
 
-/// Pages that one call unshares.
+/// The most pages that one call unshares.
 const UNSHARED_AT_ONCE: usize = 256;
 
 /// struct iovec.
@@ -42,14 +42,14 @@ unsafe extern "C" {
 pub(crate) struct Peek(Option<OwnedFd>);
 
 impl Peek {
-    /// Opens /proc/self/mem. Where that cannot be had (no /proc, or a process that may not be dumped), pages
-    /// are read by pointers, if the kernel says just before that they are there: then a page that is dropped
-    /// in between hangs its reader.
+    /// Opens /proc/self/mem. Where it cannot be opened (no /proc, or a process that is not dumpable), pages
+    /// are read by pointers, after the kernel has said that they are present: a page that is dropped in
+    /// between hangs its reader.
     pub(crate) fn new() -> Self {
         Self(open("/proc/self/mem", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok())
     }
 
-    /// In the child of a fork: opens its own memory, under the same number.
+    /// In the child of a fork: opens the child's own memory, under the same descriptor number.
     ///
     /// # Errors
     /// The kernel's.
@@ -65,8 +65,8 @@ impl Peek {
     /// The page is not there. Some bytes may be copied then.
     ///
     /// # Safety
-    /// (1) Nobody stores to the bytes at `from`, and they are in a window; (2) those at `to` are the caller's
-    /// alone.
+    /// (1) No thread stores to the bytes at `from`, and they are in a window; (2) those at `to` are the
+    /// caller's alone.
     pub(crate) unsafe fn copy(&self, from: usize, to: usize, len: usize) -> Result<(), Errno> {
         let Some(mem) = &self.0 else {
             if !is_resident(from) {
@@ -76,7 +76,7 @@ impl Peek {
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
             return Ok(());
         };
-        // SAFETY: (2); the bytes were initialized by the kernel, if by nobody else.
+        // SAFETY: (2); the bytes are initialized, by the kernel at least.
         let to = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, len) };
         match retry_on_intr(|| pread(mem, &mut *to, from as u64))? {
             n if n == len => Ok(()),
@@ -93,7 +93,7 @@ pub(crate) fn is_resident(page: usize) -> bool {
     result == 0 && resident & 1 != 0
 }
 
-/// Whether there is a page of a window, in memory or in the kernel's own swap. Where /proc/self/pagemap
+/// Whether a page of a window exists, in memory or in the kernel's own swap. Where /proc/self/pagemap
 /// cannot be read, a page that was swapped out counts as missing.
 pub(crate) fn is_there(page: usize) -> bool {
     is_resident(page) || PageMap::open().and_then(|map| map.is_full(page)) == Some(true)
@@ -116,20 +116,21 @@ impl PageMap {
     }
 }
 
-/// After a MOVE from `src` to `dst`: how many bytes at the start of `src..src + len` have left it and are at
-/// `dst`. /proc/self/pagemap tells; 0 if it cannot be read. Nobody else may move pages there meanwhile.
+/// After a MOVE from `src` to `dst`: how many bytes at the start of `src..src + len` were moved to `dst`,
+/// as /proc/self/pagemap tells; 0 if it cannot be read. No other thread may move pages there meanwhile.
 pub(crate) fn moved_without_report(dst: usize, src: usize, len: usize) -> usize {
     let Some(map) = PageMap::open() else { return 0 };
     let is_moved = |at: &usize| map.is_full(src + at) == Some(false) && map.is_full(dst + at) == Some(true);
     (0..len).step_by(PAGE_SIZE).take_while(is_moved).count() * PAGE_SIZE
 }
 
-/// Makes pages that a fork has left shared with another process this one's own, by a copy where the other
-/// still has them: MOVE takes only such. What is not in memory stays so.
+/// Makes pages exclusive to this process that a fork has left shared with another (Linux:
+/// PageAnonExclusive); they are copied if the other process still has them. MOVE takes only exclusive
+/// pages. Pages that are not in memory stay as they are.
 ///
-/// process_vm_readv(2) pins what it reads, and what the kernel pins it makes the process's own first
-/// (`gup_must_unshare`), write-protected or not. A page that is dropped by a system call that nobody saw,
-/// after it was seen to be there, would be waited for: see [`Peek`].
+/// process_vm_readv(2) pins the pages that it reads, and the kernel makes a page exclusive before it pins
+/// it (`gup_must_unshare`), write-protected or not. If a page is dropped by a system call that the manager
+/// does not see, after it was found to be resident, the call waits for a handler: see [`Peek`].
 pub(crate) fn unshare(range: Range<usize>) {
     let mut bytes = [0_u8; UNSHARED_AT_ONCE];
     let process = rustix::process::getpid().as_raw_nonzero().get() as c_long;
@@ -138,7 +139,7 @@ pub(crate) fn unshare(range: Range<usize>) {
         let mut remote: Vec<_> =
             some.iter().map(|page| Vector { base: *page as *mut c_void, len: 1 }).collect();
         let mut rest = &mut remote[..];
-        // A page that cannot be read ends the call; those behind it are read by another.
+        // A page that cannot be read ends the call; the next call reads those after it.
         while !rest.is_empty() {
             let local = Vector { base: bytes.as_mut_ptr().cast(), len: rest.len() };
             let none = 0 as c_long;

@@ -1,13 +1,14 @@
 //! Pages that a device may still read or write, with [`Mover::Copy`](crate::Mover::Copy).
 //!
-//! A page that is copied out and in again has another frame: what a transfer does with the old one is lost.
-//! MOVE refuses a page that anybody has a reference of. Kernels before Linux 6.8 show references in one way
-//! only: MADV_PAGEOUT drops a page that MADV_FREE has made disposable if nobody has a reference of it, and if
-//! nothing was stored to it since, neither by the processor nor by a transfer that has ended.
+//! A page that is copied out and in again has another frame: bytes that a transfer (DMA, direct I/O) stores
+//! into the old frame are lost. MOVE refuses a page to which there is a reference. Kernels before Linux 6.8
+//! show references in one way only: MADV_PAGEOUT drops a page that MADV_FREE has made disposable if there
+//! is no reference to it, and if nothing was stored to it since, neither by a processor nor by a transfer
+//! that has ended.
 //!
-//! That takes twice as long as MADV_DONTNEED, so it begins once the process may have such transfers
-//! ([`Pins::may_be`]). No transfer stores to a page that is write-protected, since a page stays writable for
-//! as long as it is pinned. docs/reclaim.md has the steps.
+//! That takes twice as long as MADV_DONTNEED, so it is done only once the process may have such transfers
+//! ([`Pins::may_be`]). No transfer stores to a page that is write-protected, since a page stays writable
+//! for as long as it is pinned. docs/reclaim.md has the steps.
 
 use crate::uffd::put_in_place;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -21,9 +22,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::ffi::{c_int, c_long};
 use std::ops::Range;
 
-/// How long the answer that nothing is pinned holds, in microseconds.
+/// How long the process is taken to have no pinned memory after a look at /proc/self/status has found none,
+/// in microseconds.
 const LOOK_EVERY_US: u64 = 2000;
-/// How long after one visit to all processors no other is made, in microseconds.
+/// The shortest time between two visits to all processors, in microseconds.
 const VISIT_EVERY_US: u64 = 5000;
 
 const MADV_PAGEOUT: c_int = 21;
@@ -49,7 +51,7 @@ unsafe extern "C" {
 pub(crate) struct Entry(u64);
 
 impl Entry {
-    /// In memory, this process's alone, and writable, for all that is known.
+    /// Stands for an entry that could not be read: in memory, exclusive to this process, and writable.
     pub(crate) const UNKNOWN: Self = Self(1 << 63 | 1 << 56);
 
     /// In memory, or in the kernel's swap.
@@ -57,28 +59,29 @@ impl Entry {
         self.0 >> 62 != 0
     }
 
-    /// Write-protected by a userfaultfd. Linux 5.14 and later tell.
+    /// Write-protected by a userfaultfd. Linux shows that since 5.14.
     pub(crate) fn is_protected(self) -> bool {
         self.0 >> 57 & 1 != 0
     }
 
-    /// In memory, and another process has it, too: as after a fork. No transfer stores to such a page, since
-    /// the kernel makes it the process's own first.
+    /// In memory, and also mapped by another process, as after a fork. No transfer stores to such a page,
+    /// since the kernel makes it the process's own first.
     fn is_shared(self) -> bool {
         self.0 >> 63 != 0 && self.0 >> 56 & 1 == 0
     }
 }
 
-/// What is known of transfers.
+/// What is known of transfers, and the files of /proc that tell.
 pub(crate) struct Pins {
     /// Tells whether the program has done anything that lets a transfer go on after its call.
     transfers: Option<fn() -> bool>,
     status: Option<OwnedFd>,
     pagemap: OwnedFd,
     born: Instant,
-    /// Sticky.
+    /// Whether transfers may be under way. Never reset.
     seen: AtomicBool,
-    /// When the status was looked at, and all processors were visited; microseconds since `born`.
+    /// When the status was last read, and (`visited_us`) when all processors were last visited, in
+    /// microseconds since `born`.
     looked_us: AtomicU64,
     visited_us: AtomicU64,
 }
@@ -88,7 +91,7 @@ fn open_own(name: &str) -> Result<OwnedFd, Errno> {
 }
 
 impl Pins {
-    /// `None` without /proc: pages are dropped unseen then.
+    /// `None` without /proc: pages are then dropped without looking for references.
     pub(crate) fn new(transfers: Option<fn() -> bool>) -> Option<Self> {
         Some(Self {
             transfers,
@@ -112,8 +115,9 @@ impl Pins {
         put_in_place(open_own("/proc/self/pagemap")?, self.pagemap.as_fd())
     }
 
-    /// Whether a transfer may be under way. Asked after pages were write-protected: whoever pins one for a
-    /// transfer that stores has done so before, and has said so before that, or waits for a handler.
+    /// Whether a transfer may be under way. Asked after pages were write-protected: a thread that pins one
+    /// for a transfer that stores has either done so before, and reported the transfer before that, or it
+    /// faults and waits for a handler.
     ///
     /// Buffers that are registered with io_uring are found up to two milliseconds late.
     pub(crate) fn may_be(&self) -> bool {
@@ -128,14 +132,15 @@ impl Pins {
         found
     }
 
-    /// Pages were brought in by this thread: where transfers may be, they are to be droppable soon.
+    /// This thread has just copied pages in. If transfers may be under way, the pages are put on the
+    /// kernel's LRU lists now, so that they can be dropped soon.
     pub(crate) fn note_fresh(&self) {
         if self.seen.load(Ordering::Relaxed) {
             list_pages_here();
         }
     }
 
-    /// Whether so much time has passed since the last time that this was true.
+    /// Whether `every_us` has passed since this last returned true.
     fn is_time(&self, last: &AtomicU64, every_us: u64) -> bool {
         let now = Duration::as_micros(&self.born.elapsed()) as u64;
         let before = last.load(Ordering::Relaxed);
@@ -151,7 +156,7 @@ impl Pins {
         has_pinned(&text[..len])
     }
 
-    /// What the kernel says of each page of a range.
+    /// The pagemap entry of each page of a range.
     pub(crate) fn entries(&self, range: Range<usize>) -> Vec<Entry> {
         let mut bytes = vec![0_u8; (range.len() >> PAGE_SHIFT) * size_of::<u64>()];
         let at = (range.start >> PAGE_SHIFT) * size_of::<u64>();
@@ -163,9 +168,10 @@ impl Pins {
         entries
     }
 
-    /// Drops write-protected pages of a window of which nobody has a reference. `copy` copies a page home
-    /// again, if it is there: a transfer may have ended since the caller copied it. Gives the addresses of
-    /// the pages that stay. The kernel may still drop these when memory is short, until [`hold`] keeps them.
+    /// Drops the write-protected pages of a window to which there is no reference. `copy` copies a page
+    /// home again, if it is there: a transfer may have ended since the caller copied it. Returns the
+    /// addresses of the pages that stay. The kernel may still drop these when memory is short, until
+    /// [`hold`] is called for them.
     ///
     /// # Safety
     /// The caller has the bytes of all pages of the range, and may drop them.
@@ -173,8 +179,8 @@ impl Pins {
         loop {
             // SAFETY: the caller's promise; a page that is not dropped keeps its bytes.
             unsafe { madvise(range.start as *mut u8, range.len(), MADV_FREE) };
-            // From here on the kernel remembers what is stored to them, so these bytes are the last, or the
-            // page stays.
+            // From here on a store makes a page dirty again. So either no byte changes after this copy, or
+            // the page stays.
             range.clone().step_by(PAGE_SIZE).for_each(&copy);
             // SAFETY: as above.
             unsafe { madvise(range.start as *mut u8, range.len(), MADV_PAGEOUT) };
@@ -200,8 +206,8 @@ fn has_pinned(status: &[u8]) -> bool {
     amount.is_some_and(|amount| amount.iter().any(|byte| matches!(byte, b'1'..=b'9')))
 }
 
-/// Has each processor list the pages that it has brought in lately: those that wait to be listed have a
-/// reference, and are not dropped.
+/// Has each processor put the pages that it has brought in lately on the kernel's LRU lists (Linux:
+/// lru_add_drain). Until then its batch holds a reference to them, so that they cannot be dropped.
 fn visit_all_processors() {
     let Ok(own) = sched_getaffinity(None) else { return };
     for processor in (0..CpuSet::MAX_CPU).filter(|processor| own.is_set(*processor)) {
@@ -214,8 +220,9 @@ fn visit_all_processors() {
     let _ = sched_setaffinity(None, &own);
 }
 
-/// The same for the processor that runs this thread. Each MADV_COLD does that first. It may leave a reference
-/// of its own page, so that is one of the stack.
+/// Does the work of [`visit_all_processors`] for the processor that runs this thread: each MADV_COLD drains
+/// its batch first. It may then hold a reference to the page that it is called for, so that page is one of
+/// the stack.
 fn list_pages_here() {
     let here = 0_u8;
     let page = (&raw const here).addr() & !(PAGE_SIZE - 1);
@@ -223,16 +230,16 @@ fn list_pages_here() {
     let _ = unsafe { mm::madvise(page as *mut _, PAGE_SIZE, Advice::LinuxCold) };
 }
 
-/// Has the kernel keep a page that MADV_FREE was given for, and that is writable again, by a store that
-/// changes nothing. `false`: it has been dropped.
+/// Has the kernel keep a page after MADV_FREE, by a store to it that changes nothing; the page must be
+/// writable again. `false`: it has been dropped.
 ///
 /// The store is a futex operation: the kernel makes it in one step with others, and does not wait for a
 /// userfaultfd where the page is missing.
 pub(crate) fn hold(page: usize) -> bool {
     let word = 0_u32;
     let (operation, none) = (c_long::from(FUTEX_WAKE_OP | FUTEX_PRIVATE), 0 as c_long);
-    // SAFETY: the arguments are those of futex(2): the first word is ours, and nobody waits at it; the kernel
-    // adds 0 to the second one, if it is there.
+    // SAFETY: the arguments are those of futex(2): the first word is ours, and no thread waits at it; the
+    // kernel adds 0 to the second one, if it is there.
     let done = unsafe {
         syscall(SYS_FUTEX, &raw const word, operation, none, none, page, c_long::from(ADD_NOTHING))
     };

@@ -1,6 +1,6 @@
-//! Storing to a private mapping of a file without a signal: the file may become shorter meanwhile, by another
-//! process, and whoever stores beyond its end by a pointer gets SIGBUS. The kernel does it instead, and says
-//! EFAULT.
+//! Storing to a private mapping of a file without a signal: another process may shorten the file meanwhile,
+//! and a store beyond its end by a pointer raises SIGBUS. So the kernel stores the bytes, and returns
+//! EFAULT there.
 
 use rustix::io::Errno;
 use std::ffi::{c_long, c_void};
@@ -23,7 +23,8 @@ struct Iovec {
 /// Copies bytes to `to`.
 ///
 /// # Errors
-/// EFAULT: the file has no such page any more. Some bytes may be copied then. What process_vm_writev(2) says.
+/// EFAULT: the file has no such page any more, or process_vm_writev(2) failed. Some bytes may be copied
+/// then.
 ///
 /// # Safety
 /// The bytes at `to` are the caller's alone, in a mapping that stays.

@@ -35,12 +35,12 @@ const MOVE: u32 = 0xc028_aa05;
 const WRITEPROTECT: u32 = 0xc018_aa06;
 const DEV_NEW: u32 = 0x0000_aa00;
 
-/// Whether whoever waits for the range is woken by the request.
+/// Whether the request wakes the threads that wait for its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// They are.
+    /// The request wakes them.
     Now,
-    /// The caller does that later.
+    /// The caller wakes them later.
     Later,
 }
 
@@ -82,7 +82,7 @@ impl Uffd {
     /// Opens it through /dev/userfaultfd or the system call, nonblocking, for faults of user and kernel mode.
     ///
     /// # Errors
-    /// EPERM where neither is permitted; EINVAL where the kernel lacks write protection or thread ids.
+    /// EPERM where neither way is permitted; EINVAL where the kernel lacks write protection or thread ids.
     pub(crate) fn open() -> Result<Self, Errno> {
         let wanted = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID;
         let fd = open_any()?;
@@ -98,10 +98,10 @@ impl Uffd {
         }
     }
 
-    /// In the child of a fork: opens one of the child's own, under the same number.
+    /// In the child of a fork: opens a userfaultfd of the child's own, under the same number.
     ///
     /// # Errors
-    /// As for [`Uffd::open`]. EINVAL: it has other features.
+    /// As for [`Uffd::open`]. EINVAL: the new userfaultfd has other features.
     pub(crate) fn renew(&self) -> Result<(), Errno> {
         let new = Self::open()?;
         if new.has_move != self.has_move {
@@ -119,28 +119,30 @@ impl Uffd {
         unsafe { ioctl::ioctl(&self.fd, Updater::<OP, T>::new(value)) }
     }
 
-    /// Registers the range for missing faults and, with `write_protect`, for write-protection faults.
+    /// Registers the range for missing faults and, with [`Protection::WriteProtected`], for
+    /// write-protection faults.
     pub(crate) fn register(&self, range: Range<usize>, protection: Protection) -> Result<(), Errno> {
         let wp = if protection == Protection::WriteProtected { REGISTER_WP } else { 0 };
         let mut arg = [range.start as u64, range.len() as u64, REGISTER_MISSING | wp, 0];
         self.request::<REGISTER, _>(&mut arg)
     }
 
-    /// Wakes whoever waits for a page of the range; they fault again if nothing changed.
+    /// Wakes the threads that wait for a page of the range; they fault again if nothing has changed.
     pub(crate) fn wake(&self, range: Range<usize>) -> Result<(), Errno> {
         self.request::<WAKE, _>(&mut [range.start as u64, range.len() as u64])
     }
 
     /// Moves present pages from `src` to `dst`. Returns how many bytes were moved before the error, if any.
     ///
-    /// Linux 6.18 may move pages and then say EEXIST: if it had to look at the first of them twice (an
-    /// access changed its page table entry, or somebody else had its folio's lock), `move_pages` still has
-    /// the EAGAIN of the first look when the second has moved them, does not count them, and meets them at
-    /// `dst`. So after EEXIST the kernel is asked where the pages are.
+    /// Linux 6.18 may move pages and then return EEXIST. If its first attempt at a page gave EAGAIN (an
+    /// access changed the page table entry, or another thread had the folio's lock), its `move_pages` keeps
+    /// that error when the second attempt succeeds: it does not count the moved pages, goes on with the
+    /// same pages, and finds them at `dst`. So after EEXIST pagemap is read to find out where the pages
+    /// are.
     ///
     /// # Safety
-    /// 1. The caller owns the pages at `src`: nobody relies on finding them there.
-    /// 2. Whoever accesses `dst` expects these pages there.
+    /// 1. The caller owns the pages at `src`: no other thread relies on finding them there.
+    /// 2. The threads that access `dst` expect these pages there.
     pub(crate) unsafe fn move_pages(
         &self,
         dst: usize,
@@ -160,8 +162,8 @@ impl Uffd {
     /// Fills missing pages at `dst` with copies. Returns how many bytes were copied before the error, if any.
     ///
     /// # Safety
-    /// 1. `src..src + len` is readable memory that nobody writes meanwhile.
-    /// 2. Whoever accesses `dst` expects these bytes there.
+    /// 1. `src..src + len` is readable memory that no thread writes meanwhile.
+    /// 2. The threads that access `dst` expect these bytes there.
     pub(crate) unsafe fn copy(
         &self,
         dst: usize,
@@ -201,15 +203,17 @@ impl Uffd {
     }
 }
 
-/// Puts a descriptor under the number of another, in the child of a fork, whose table has no such thing.
+/// In the child of a fork: moves a new descriptor to the number of the parent's, which is free in the
+/// child's file table.
 pub fn put_in_place(new: OwnedFd, place: BorrowedFd<'_>) -> Result<(), Errno> {
     use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd};
     if new.as_raw_fd() == place.as_raw_fd() {
-        // It has got the number by itself, and who has the number owns it.
+        // The kernel has chosen that very number. The owner of `place` owns it from now on.
         let _ = new.into_raw_fd();
         return Ok(());
     }
-    // SAFETY: never dropped, so the number stays its owner's; what it was before in this table is closed.
+    // SAFETY: never dropped, so the number still belongs to the owner of `place`; dup3 closes what had it
+    // before in this table.
     let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(place.as_raw_fd()) });
     rustix::io::dup3(&new, &mut place, DupFlags::CLOEXEC)
 }

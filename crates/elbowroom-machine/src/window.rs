@@ -1,5 +1,5 @@
-//! Which addresses are ours: a table that any thread reads without a lock, in a signal handler and in a
-//! forked child too.
+//! Which addresses are ours: a table that any thread reads without a lock, also in a signal handler or a
+//! forked child.
 
 use crate::PAGE_SIZE;
 use crate::foreign::Foreign;
@@ -16,7 +16,7 @@ const MAX_WINDOWS: usize = 64;
 struct Window {
     range: Range<usize>,
     foreign: Foreign,
-    /// Where `foreign` is.
+    /// The addresses of the memory of `foreign`.
     table: Range<usize>,
 }
 
@@ -39,12 +39,12 @@ impl Window {
     }
 }
 
-/// Where the windows are, less what was given to the kernel.
+/// The windows, and which of their pages were given to the kernel.
 ///
 /// Synchronization: reading needs nothing, takes a few steps for each level of a tree ([`crate::foreign`]),
-/// and neither waits nor allocates. What was given away, or taken back, at a time that happened before is
-/// seen; of a change that is being made meanwhile, a part may be seen. Those who change the table are
-/// serialized by the lock of the layout.
+/// and neither waits nor allocates. A reader sees each range that was given away or taken back before
+/// (happens-before); of a change that is under way it may see a part. Writers are serialized by the lock of
+/// the layout.
 pub struct WindowTable {
     /// In the order in which they were made.
     windows: [OnceLock<Window>; MAX_WINDOWS],
@@ -89,8 +89,8 @@ impl WindowTable {
         self.first_owned(range.clone()) == Some(range)
     }
 
-    /// The parts of `range` that are ours and those that are not, in turn and in the order of addresses,
-    /// which together are the range.
+    /// Splits `range` into parts that are ours and parts that are not, which alternate, in the order of
+    /// addresses.
     pub fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (Side, Range<usize>)> + '_ {
         let mut rest = range;
         std::iter::from_fn(move || {
@@ -114,7 +114,7 @@ impl WindowTable {
         })
     }
 
-    /// The windows, with what was given to the kernel still in them.
+    /// The windows as they were made: pages that were given to the kernel are included.
     pub fn windows(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.iter().map(|window| window.range.clone())
     }
@@ -156,7 +156,7 @@ impl WindowTable {
     ///
     /// # Safety
     /// `memory` is page-aligned and [`WindowTable::bytes_for`] long; all of it is zero and readable and
-    /// writable, nobody else uses it, and it stays so for ever.
+    /// writable, nothing else uses it, and it stays mapped for ever.
     pub(crate) unsafe fn add_window(&self, range: Range<usize>, memory: *const u8) -> Result<(), Errno> {
         // SAFETY: passed on.
         let foreign = unsafe { Foreign::new(memory, range.len() / PAGE_SIZE) };
@@ -165,12 +165,12 @@ impl WindowTable {
         slot.set(Window { range, foreign, table }).map_err(|_| Errno::NOMEM)
     }
 
-    /// Makes what is inside windows of `range`, a range of whole pages, the kernel's.
+    /// Gives the parts of `range`, a range of whole pages, that are inside windows to the kernel.
     pub(crate) fn give_away(&self, range: &Range<usize>) {
         self.set(range, Side::Kernel);
     }
 
-    /// Makes what is inside windows of `range`, a range of whole pages, ours again.
+    /// Takes the parts of `range`, a range of whole pages, that are inside windows back from the kernel.
     pub(crate) fn take_back(&self, range: &Range<usize>) {
         self.set(range, Side::Managed);
     }

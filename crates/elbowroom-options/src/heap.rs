@@ -12,21 +12,21 @@ use crate::value::Setting;
 pub struct HeapOptions {
     /// The smallest block that is managed as a mapping of its own.
     pub smallest_bytes: u64,
-    /// The most that is kept of freed blocks of that kind.
+    /// The most bytes of freed blocks of that kind that are kept.
     pub kept_bytes: u64,
-    /// The addresses for small blocks; 0: they are libc's.
+    /// The length of the address range for small blocks; 0: small blocks are libc's.
     pub arena_bytes: u64,
 }
 
-/// One part in so many of the budget is kept of freed blocks, at most.
+/// Freed blocks of at most this fraction of the budget (one part in so many) are kept.
 const KEPT_SHARE: u64 = 8;
 
-/// And no more than this, in bytes.
+/// The most bytes of freed blocks that are kept, whatever the budget.
 const MOST_KEPT: u64 = 64 << 20;
 
 impl HeapOptions {
     /// Reads the text of [`VARIABLE`](crate::VARIABLE) without allocating memory. `None`: no block is
-    /// managed, or the text is wrong, which [`Options::parse`](crate::Options::parse) says.
+    /// managed, or the text is wrong, which [`Options::parse`](crate::Options::parse) reports.
     pub fn parse(text: &str) -> Option<Self> {
         let (mut memory, mut swap, mut heap, mut heap_min) = (0_u64, 0_u64, Heap::Large, 0_u64);
         heap_min.set(table::HEAP_MIN.kind.read(OsStr::new(table::HEAP_MIN.default?)).ok()?);

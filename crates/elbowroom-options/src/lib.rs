@@ -6,9 +6,9 @@
 //!   [`VARIABLE`] for the preloaded libraries, in the spelling of the command line, and [`Options::parse`]
 //!   reads them there, by the same parsers. `memory=1.5G` is therefore right in both places.
 //! * [`HeapOptions`]: what the library that stands before malloc needs of the same variable. That library
-//!   cannot allocate when it reads them, and nothing here allocates for it.
+//!   cannot allocate when it reads the variable, and [`HeapOptions::parse`] does not.
 //! * [`size`] and [`duration`]: the parsers, which the lab uses, too, and how sizes are shown.
-//! * [`sanitizer`]: programs with which neither the command nor the library interferes.
+//! * [`sanitizer`]: the sanitizers whose programs both the command and the library leave unmanaged.
 //! * [`choices`]: the options that have a few named values, as types.
 //!
 //! This crate is pure: it reads no environment, no files and no clock. It depends on no other crate of

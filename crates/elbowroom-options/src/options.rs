@@ -15,13 +15,13 @@ pub const VARIABLE: &str = match C_VARIABLE.to_str() {
     Err(_) => "",
 };
 
-/// The same, for getenv.
+/// The name of [`VARIABLE`] as a C string, for getenv.
 pub const C_VARIABLE: &std::ffi::CStr = c"ELBOWROOM_OPTIONS";
 
 /// The values of all options. What each means is said where it is described, in [`table`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// [`table::MEMORY`], in bytes; 0: not said.
+    /// [`table::MEMORY`], in bytes; 0: not given.
     pub memory_bytes: u64,
     /// [`table::MIN_SIZE`], in bytes.
     pub min_size_bytes: u64,
@@ -73,7 +73,7 @@ pub struct Options {
     pub inject: Option<String>,
     /// [`table::ABLATE`].
     pub ablate: Option<String>,
-    /// [`table::MAIN_PID`]; 0: not said.
+    /// [`table::MAIN_PID`]; 0: not given.
     pub main_pid: u32,
 }
 
@@ -94,7 +94,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What the defaults are written over.
+    /// The value over which the defaults are written.
     const NOTHING: Self = Self {
         memory_bytes: 0,
         min_size_bytes: 0,
@@ -163,15 +163,15 @@ impl Options {
         Self::NOTHING.clone().settings().map(|(spec, _)| spec)
     }
 
-    /// Stores the value of the option that is called `name`. False, and nothing is stored, if there is none,
-    /// or its value is of another kind.
+    /// Stores the value of the option that is called `name`. False, and nothing is stored, if there is no
+    /// such option, or its value is of another kind.
     pub fn set(&mut self, name: &str, value: Value) -> bool {
         let found = self.settings().into_iter().find(|(spec, _)| spec.name == name);
         found.is_some_and(|(_, setting)| setting.set(value))
     }
 
-    /// The smallest private mapping that is managed, in bytes. Where the heap is left out, its allocator's
-    /// own mappings are as any other.
+    /// The smallest private mapping that is managed, in bytes. With `--heap off`, mappings of the heap's
+    /// allocator count as any other mapping.
     pub fn memory_min_bytes(&self) -> u64 {
         match self.heap {
             Heap::Off => self.min_size_bytes,
@@ -191,7 +191,7 @@ impl Options {
         pairs.join(";")
     }
 
-    /// Reads the text of [`VARIABLE`]. The command has checked everything before; what is wrong here is said
+    /// Reads the text of [`VARIABLE`]. The command has checked everything before; errors are reported here
     /// all the same, since the variable can be set by hand.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl Options {
     }
 }
 
-/// The pairs of the variable; a part that is none is an error. No memory is allocated.
+/// The pairs of the variable; a part that is no pair is an error. No memory is allocated.
 pub(crate) fn pairs(text: &str) -> impl Iterator<Item = Result<(&str, &str), &str>> {
     text.split(';').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').ok_or(pair))
 }

@@ -1,21 +1,22 @@
 //! The sanitizers whose runtimes cannot share a process with a manager, by their libraries and symbols.
 //!
 //! Such a runtime stands before malloc, mmap and pthread_create itself, must be the first library of its
-//! process, and watches the memory and the locks of all threads, those of a manager too. The command and the
-//! preloaded library both need to know one.
+//! process, and watches the memory and the locks of all threads, those of a manager too. Both the command
+//! and the preloaded library need this list.
 
 /// The runtime of a sanitizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sanitizer {
     /// What people call it.
     pub name: &'static str,
-    /// How the names of its libraries begin: GCC's, and Clang's.
+    /// The beginnings of the names of its libraries: GCC's, and Clang's.
     libraries: &'static [&'static str],
-    /// The function that begins it, with the final 0. Its name is a symbol of each program that has it.
+    /// The name of the function that starts it, with the final 0. Each program with the runtime has a
+    /// symbol of this name.
     pub symbol: &'static std::ffi::CStr,
 }
 
-/// All of them. UBSan's runtime is not among them: it only prints.
+/// All such sanitizers. UBSan is not among them: its runtime only prints.
 pub const ALL: [Sanitizer; 5] = [
     Sanitizer {
         name: "AddressSanitizer",
@@ -43,7 +44,7 @@ pub const ALL: [Sanitizer; 5] = [
 /// The longest beginning of a library's name that [`of_library`] looks at, in bytes.
 pub const LONGEST_NAME: usize = 24;
 
-/// The sanitizer that the library of this path is the runtime of.
+/// The sanitizer whose runtime is the library at this path.
 pub fn of_library(path: &[u8]) -> Option<Sanitizer> {
     let name = path.rsplit(|byte| *byte == b'/').next()?;
     ALL.into_iter()

@@ -1,7 +1,7 @@
 //! Sizes in bytes as people write and read them.
 //!
-//! The crate `parse-size` does the arithmetic. What is wrong with a text is said here, since that crate knows
-//! only that something is.
+//! The crate `parse-size` does the arithmetic. This module says what is wrong with a text, since that crate
+//! only says that something is.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub enum SizeError<'t> {
     Negative(&'t str),
     /// What follows the number is no unit.
     Unit(&'t str),
-    /// The number is none.
+    /// The text is no number.
     Number(&'t str),
     /// The size is 2^64 bytes or more.
     TooLarge,

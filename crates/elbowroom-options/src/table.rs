@@ -29,7 +29,7 @@ pub enum Kind {
     },
     /// One of a few names.
     Choice(&'static [Choice]),
-    /// Said or not.
+    /// A flag: given or not.
     Flag,
     /// A path of a file or directory.
     Path,
@@ -48,9 +48,9 @@ impl Kind {
 pub enum Place {
     /// On the command line, and the help has it.
     CommandLine,
-    /// On the command line, but the help is silent about it: it is for tests and measurements.
+    /// On the command line, but not in the help: the option is for tests and measurements.
     Hidden,
-    /// Only in the variable: the command finds the value out.
+    /// Only in the variable: the command determines the value.
     Variable,
 }
 
@@ -63,7 +63,7 @@ pub struct Spec {
     pub short: Option<char>,
     /// What its value may be.
     pub kind: Kind,
-    /// What stands for the value in the help.
+    /// The placeholder for the value in the help.
     pub value_name: &'static str,
     /// The value where none is given, as it would be written.
     pub default: Option<&'static str>,
@@ -80,7 +80,7 @@ pub struct Spec {
 /// The smallest budget, in bytes.
 pub const MIN_MEMORY: u64 = 16 << 20;
 
-/// No limit but that of the type.
+/// The largest value of the type: no other limit.
 const ANY: u64 = u64::MAX;
 
 impl Spec {

@@ -20,7 +20,7 @@ pub enum Value {
     Duration(Duration),
     /// A named value, by its place among the choices.
     Choice(usize),
-    /// Said or not.
+    /// A flag: given or not.
     Flag(bool),
     /// A path of a file or directory.
     Path(PathBuf),
@@ -39,9 +39,9 @@ pub enum Problem<'t> {
     SizeRange(u64, u64),
     /// It is a duration out of range.
     DurationRange(Duration, Duration),
-    /// It is no whole number up to this one.
+    /// It is no whole number from 0 to this one.
     Count(&'t str, u64),
-    /// It is none of these.
+    /// It is none of these names.
     Choice(&'t str, &'static [Choice]),
     /// It is neither 0 nor 1.
     Flag(&'t str),
@@ -159,8 +159,8 @@ impl Kind {
     }
 }
 
-/// Bytes as text without what separates options or is no text: `%` and two hexadecimal digits stand for such
-/// a byte.
+/// Writes bytes as text. `%` and two hexadecimal digits stand for a byte that separates options or is no
+/// text.
 fn escape(bytes: &[u8]) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,@".contains(byte);
     let one = |byte: &u8| if plain(byte) { char::from(*byte).to_string() } else { format!("%{byte:02x}") };
@@ -181,7 +181,7 @@ fn unescape(text: &str) -> Result<Vec<u8>, Problem<'_>> {
 
 /// A field that holds the value of an option.
 pub trait Setting {
-    /// The value; `None`: nobody has said one, and there is no default.
+    /// The value; `None`: none was given, and there is no default.
     fn get(&self) -> Option<Value>;
 
     /// Stores a value. False, and nothing is stored, if it is of another kind than the field.

@@ -3,7 +3,7 @@
 //! It stands before libc's functions that map, read, write, sync and resize files, that end or replace the
 //! process, and that set signal dispositions. Mappings that qualify (rules/map.rs) are made by the manager;
 //! everything else goes to the kernel unchanged and is counted by reason. Without the environment variable
-//! [`config::VARIABLE`], everything does.
+//! [`config::VARIABLE`], all mappings go to the kernel.
 //!
 //! # What is interposed, and why
 //! * mmap, munmap, mremap, mprotect, msync, madvise, mincore, mlock and relatives: they act on managed
@@ -93,7 +93,8 @@ unsafe extern "C" fn construct() {
     }
 }
 
-/// Leaves the private memory of programs to the kernel that change it where this library does not see it.
+/// Leaves the program's private memory to the kernel if the program changes it by calls that this library
+/// does not see.
 fn leave_private_memory() {
     let reason = if allocator::is_in_the_executable() {
         Reason::OwnAllocator
@@ -122,8 +123,9 @@ fn leave_all(options: &config::Options, sanitizer: &str) {
     }
 }
 
-/// Asks libc to call us at exit and quick_exit. Registered by no library, and before the program registers
-/// anything, they run after all exit handlers and destructors, which may still store to mapped files.
+/// Asks libc to call us at exit and quick_exit. The handlers belong to no library and are registered before
+/// the program registers any. So they run after all exit handlers and destructors, which may still store to
+/// mapped files.
 fn register_ends() {
     unsafe extern "C" {
         fn __cxa_atexit(

@@ -1,4 +1,4 @@
-//! What other threads end a reactor's wait with.
+//! The eventfd by which other threads end a reactor's wait.
 
 use crate::calls::{Descriptor, retry};
 use elbowroom_machine::{Errno, put_in_place};
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 #[derive(Debug)]
 pub(crate) struct Bell {
     fd: Descriptor,
-    /// Somebody kicked and the reactor has not said so yet.
+    /// Whether a thread has kicked and the reactor has not reported it yet.
     kicked: AtomicBool,
 }
 
@@ -21,7 +21,7 @@ impl Bell {
         Ok(Arc::new(Self { fd: fd.into(), kicked: AtomicBool::new(false) }))
     }
 
-    /// In the child of a fork: one of its own, under the same number.
+    /// In the child of a fork: opens an eventfd of its own, under the same number.
     pub(crate) fn renew(&self) -> Result<(), Errno> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         self.kicked.store(false, Ordering::Release);
@@ -32,8 +32,8 @@ impl Bell {
         self.fd.as_fd()
     }
 
-    /// Ends the wait without a word why. The only error is a counter at its end, which is a bell that rings
-    /// already.
+    /// Ends the wait without setting `kicked`. A write can only fail if the eventfd's counter is at its
+    /// maximum, and then the bell is ringing already.
     pub(crate) fn ring(&self) {
         let _ = retry(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes()));
     }
@@ -44,13 +44,13 @@ impl Bell {
         }
     }
 
-    /// Whether somebody kicked since the last call. The flag is cleared before the caller looks for what it
-    /// was kicked for, so whatever comes later kicks again.
+    /// Whether a thread has kicked since the last call. The flag is cleared before the caller looks for the
+    /// work that it was kicked for, so later work causes another kick.
     pub(crate) fn take_kick(&self) -> bool {
         self.kicked.load(Ordering::Acquire) && self.kicked.swap(false, Ordering::AcqRel)
     }
 
-    /// Silences the bell, for a poll that would otherwise see it again.
+    /// Reads the eventfd, so that the next poll does not find it readable again.
     pub(crate) fn drain(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
     }

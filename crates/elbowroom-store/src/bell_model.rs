@@ -1,10 +1,11 @@
-//! [`crate::bell`] under shuttle: a lock and a condition, since nobody may wait in the kernel there.
+//! [`crate::bell`] under shuttle: a mutex and a condition variable, since no thread may wait in the kernel
+//! there.
 
 use elbowroom_machine::Errno;
 use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex};
 
-/// A condition has no end of its own under shuttle; this is for its signature.
+/// Only for the signature of `wait_timeout`: under shuttle such a wait has no time limit.
 const FOREVER: Duration = Duration::MAX;
 
 /// What ends a wait.

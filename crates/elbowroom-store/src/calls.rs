@@ -1,5 +1,5 @@
-//! System calls and their errors: a descriptor that is closed without libc, what is tried again, and how
-//! ranges are cut.
+//! Helpers for system calls: a descriptor that is closed without libc, which errors are retried, and how
+//! ranges are split.
 
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_sync::thread;
@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 pub(crate) const RETRIES_MAX: u32 = 100;
 
 /// An open descriptor of our own. Unlike `OwnedFd`, which calls libc's `close` when it is dropped, it is
-/// closed by the system call itself: libc's name may be interposed by the library that this code runs in, for
+/// closed by the system call itself: the library that this code runs in may interpose libc's `close` for
 /// the program's descriptors, which are in another file table and have the same numbers.
 #[derive(Debug)]
 pub(crate) struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl Descriptor {
-    /// The path under which the calling thread finds it in /proc. The thread's own, because its file table
-    /// may differ from that of the process's first thread.
+    /// The descriptor's path in /proc, for the calling thread. It is under thread-self, because the
+    /// thread's file table may differ from that of the process's main thread.
     pub(crate) fn proc_path(&self) -> String {
         format!("/proc/thread-self/fd/{}", self.0.as_raw_fd())
     }
@@ -38,21 +38,21 @@ impl AsFd for Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // The last one of a file on a network waits for what its server says.
+        // Closing the last descriptor of a file on a network file system waits for the server.
         elbowroom_sync::may_block();
         // SAFETY: (1) the inner descriptor is taken once, here, and not used after; (2) it is owned, so its
-        // number is open and nobody else closes it.
+        // number is open and nothing else closes it.
         unsafe { rustix::io::close(ManuallyDrop::take(&mut self.0).into_raw_fd()) };
     }
 }
 
-/// Where the next system call of a request ends: at `len`, or halfway if it is the first and the fault says
-/// so.
+/// Where the next system call of a request ends: at `len`, or halfway if it is the first one and the
+/// injected fault is `short`.
 pub(crate) fn first_end(done: usize, len: usize, short: bool) -> usize {
     if short && done == 0 { len.div_ceil(2) } else { len }
 }
 
-/// Whether an error of a direct, aligned operation means that the file system does not do it.
+/// Whether an error of an aligned operation with O_DIRECT means that the file system does not support it.
 pub(crate) fn refuses_direct(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::OPNOTSUPP)
 }

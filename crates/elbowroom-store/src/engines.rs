@@ -29,8 +29,8 @@ pub enum EngineKind {
 /// Makes a reactor that watches `watch`, if any (not owned; must stay open until the reactor is dropped;
 /// nonblocking).
 ///
-/// `inject` holds for all reads through this reactor, instead of the faults of the file that is read. Threads
-/// that it starts call `on_thread_start` first.
+/// `inject` applies to all reads through this reactor, instead of the faults of the file that is read.
+/// Threads that the reactor starts call `on_thread_start` first.
 ///
 /// # Errors
 /// [`Errno::BADF`] if `watch` is negative; with [`EngineKind::Uring`] what io_uring_setup(2) says:
@@ -47,12 +47,12 @@ pub fn reactor(
     engine(kind, watch, Bell::new()?, inject, on_thread_start)
 }
 
-/// The same in the child of a fork, whose threads have a file table of their own in which nothing has the
-/// numbers that the parent's descriptors have: the kicks of `kicker`, that of the parent's reactor, end the
-/// waits of this one.
+/// [`reactor()`] in the child of a fork, in the place of the parent's reactor: `kicker` is the parent's, and
+/// its kicks end the waits of the new reactor. The threads of the child have a file table of their own, in
+/// which the numbers of the parent's descriptors are free.
 ///
 /// # Errors
-/// The same.
+/// As for [`reactor()`].
 #[cfg(not(shuttle))]
 pub fn reactor_of_child(
     kind: EngineKind,

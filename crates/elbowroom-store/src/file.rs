@@ -1,10 +1,11 @@
 //! A regular file whose pages are managed: how it is opened, written, and read through the kernel's cache.
 //!
-//! A [`StoreFile`] has two descriptors: one with O_DIRECT, where the file system allows it, and one without.
-//! What is aligned goes through the first; the rest (a tail cut at the end of the file, and all if O_DIRECT
-//! is refused) goes through the second, and the kernel is then asked to drop what it cached, because these
-//! pages are held in the arena and would otherwise be in memory twice. The kernel keeps the two coherent:
-//! direct I/O first writes back, and after a write drops, what it has cached of the range.
+//! A [`StoreFile`] has two descriptors: one with O_DIRECT, where the file system allows it, and one
+//! without. Aligned I/O goes through the first; the rest (an unaligned tail at the end of the file, and
+//! everything if O_DIRECT is refused) goes through the second, and the kernel is then asked to drop the
+//! pages that it cached, because they are in the arena and would otherwise be in memory twice. The kernel
+//! keeps the two coherent: direct I/O first writes back the cached pages of its range, and a direct write
+//! then drops them.
 //!
 //! Some file systems accept O_DIRECT when a file is opened and refuse it (EINVAL) when it is used. That is
 //! remembered for the file, for reads and writes apart, and the buffered descriptor takes over.
@@ -33,7 +34,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// A multiple of the blocks of all file systems.
+/// A multiple of the block size of every file system.
 const HOLE_UNIT: u64 = 2 << 20;
 
 /// A file's identity: device and inode number.
@@ -45,7 +46,7 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// What fstat says that we use.
+/// The fields of fstat that are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStat {
     /// Bytes.
@@ -68,7 +69,7 @@ pub struct StoreFile {
     inject: Option<Injected>,
 }
 
-/// The descriptor with O_DIRECT and what the file system asks of its users.
+/// The descriptor with O_DIRECT, and the alignment that the file system requires.
 #[derive(Debug)]
 struct Direct {
     fd: Descriptor,
@@ -78,17 +79,17 @@ struct Direct {
     writes: AtomicBool,
 }
 
-/// Faults, and the path that their conditions look at.
+/// The file's injected faults, and the path that their conditions are compared with.
 #[derive(Debug)]
 struct Injected {
     rules: Arc<Inject>,
     path: String,
 }
 
-/// Bytes of extents, which follow each other in the file from an offset on.
+/// Ranges of bytes of extents, which are contiguous in the file from an offset on.
 pub type Write<'a> = (Vec<(&'a Extent, Range<usize>)>, u64);
 
-/// Through which descriptor an operation goes.
+/// Which of the two descriptors an operation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
     Direct,
@@ -96,13 +97,13 @@ pub(crate) enum Route {
 }
 
 impl StoreFile {
-    /// Opens `path` (a real path or `/proc/<tid>/fd/<n>`, also of a deleted file) to read, and if `writable`
-    /// also to write. Tries O_DIRECT and falls back to buffered I/O; then the kernel's cache of what was read
-    /// or written is dropped with posix_fadvise. Needs `/proc`. The descriptors belong to the calling
-    /// thread's file table.
+    /// Opens `path` (a real path or `/proc/<tid>/fd/<n>`, also of a deleted file) to read, and if
+    /// `writable` also to write. Tries O_DIRECT and falls back to buffered I/O; with buffered I/O the
+    /// kernel's cache of each range is dropped after it was read or written (posix_fadvise). Needs `/proc`.
+    /// The descriptors belong to the calling thread's file table.
     ///
-    /// `inject` holds for all operations of this file, and for reads through a reactor that has no faults of
-    /// its own.
+    /// `inject` applies to all operations of this file, and to reads of it through a reactor that has no
+    /// faults of its own.
     ///
     /// # Errors
     /// [`Errno::INVAL`] if it is not a regular file (nothing is opened then, so that a FIFO or a device does
@@ -114,13 +115,14 @@ impl StoreFile {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Errno::INVAL);
         }
-        // Opening the place, not the path again, makes sure that both descriptors are of the same file.
+        // Opening through /proc, and not by the path again, makes sure that both descriptors are of the
+        // same file.
         let place_path = place.proc_path();
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let reopen = |flags: OFlags| limits::open_kept(|| open_at(Path::new(&place_path), access | flags));
         let buffered = reopen(OFlags::empty())?;
-        // Who asks reads ahead himself; what the kernel read ahead would stay in its cache. A hint, so it may
-        // fail.
+        // The manager does its own readahead; pages that the kernel reads ahead would stay in its cache. A
+        // hint, so it may fail.
         let _ = fs::fadvise(&buffered, 0, None, Advice::Random);
         let inject = match inject {
             Some(rules) => Some(Injected { rules, path: resolved_path(&buffered)? }),
@@ -143,10 +145,10 @@ impl StoreFile {
         Ok(file)
     }
 
-    /// A new file without a name, in the directory `dir`, that only its owner may read: it is gone when it is
-    /// closed, whatever ends the process. It has `bytes` bytes, of which none takes room yet, so that it can
-    /// be written up to there whatever the program's limit on files is by then; fewer if the kernel refuses
-    /// that. As for [`StoreFile::open`] in all else.
+    /// A new file without a name, in the directory `dir`, that only its owner may read: it is deleted when
+    /// it is closed, even if the process is killed. Its size is `bytes` from the beginning, with no blocks
+    /// allocated, so that it can be written up to there whatever RLIMIT_FSIZE the program has by then; the
+    /// size is smaller if the kernel refuses it. Otherwise as [`StoreFile::open`].
     ///
     /// # Errors
     /// What open(2) says, of the directory or of its file system.
@@ -163,19 +165,19 @@ impl StoreFile {
             made => made?,
         };
         let file = Descriptor::from(file);
-        // A size beyond the limit: writes behind the limit fail then.
+        // This may fail for a size beyond the limit: then writes behind the limit fail.
         let _ = limits::with_highest_file_limit(|limit| set_size(&file, bytes, limit));
         StoreFile::open(Path::new(&file.proc_path()), true, inject)
     }
 
-    /// Its descriptors, for the child of a fork.
+    /// The file's descriptors, for the child of a fork.
     #[cfg(not(shuttle))]
     pub fn handed(&self) -> Vec<Handed> {
         let direct = self.direct.as_ref().map(|direct| Handed::of(&direct.fd, OFlags::RDWR | OFlags::DIRECT));
         std::iter::once(Handed::of(&self.buffered, OFlags::RDWR)).chain(direct).collect()
     }
 
-    /// In the child of a fork: whether its descriptors are those of the same file.
+    /// In the child of a fork: whether its descriptors still are of the same file.
     #[cfg(not(shuttle))]
     pub fn is_there(&self) -> bool {
         let is = |fd: &Descriptor| {
@@ -226,8 +228,8 @@ impl StoreFile {
         Ok(done)
     }
 
-    /// The same, but for what the kernel has cached: that stays. For what a write has just left there, which
-    /// the kernel would otherwise have to send to the device at once.
+    /// [`StoreFile::read_buffered`] without dropping the kernel's cache. For data that a write has just
+    /// left in the cache: dropping it would make the kernel write it to the device at once.
     ///
     /// # Errors
     /// As for [`StoreFile::read_buffered`].
@@ -265,8 +267,8 @@ impl StoreFile {
         self.write_one(bytes, offset, verdict)
     }
 
-    /// The same, of bytes of several extents, which follow each other in the file. `parts` has at most 1024.
-    /// What is aligned goes to the device in one write.
+    /// [`StoreFile::write`] of bytes of several extents, which are contiguous in the file. `parts` has at
+    /// most 1024. The aligned parts at the beginning are written by one system call.
     ///
     /// # Errors
     /// As for [`StoreFile::write`].
@@ -291,7 +293,7 @@ impl StoreFile {
             }
             _ => 0,
         };
-        // What is left is written as if it were alone, which finds out what is the matter.
+        // The rest is written part by part; if that fails, it returns the error.
         let mut offset = offset;
         for bytes in parts {
             let skipped = done.min(bytes.len());
@@ -306,14 +308,14 @@ impl StoreFile {
         Ok(())
     }
 
-    /// The same at several offsets, all at once, as far as that is possible: tells for each of `writes`
-    /// whether it is done. What is not done is to be written by [`StoreFile::write_vectored`], which says
-    /// what the matter is. At most [`SCATTERED_WRITES`](crate::SCATTERED_WRITES) are tried.
+    /// Makes several writes at different offsets at the same time, where that is possible; tells for each
+    /// of `writes` whether it is done. The caller makes the others by [`StoreFile::write_vectored`], which
+    /// returns the error. At most [`SCATTERED_WRITES`](crate::SCATTERED_WRITES) are tried.
     pub fn write_scattered(&self, ring: &mut WriteRing, writes: &[Write<'_>]) -> Vec<bool> {
         may_block();
         let mut done = vec![false; writes.len()];
         let direct = self.direct.as_ref().filter(|direct| direct.writes.load(Ordering::Relaxed));
-        // Faults are for single writes.
+        // With injected faults nothing is done here, since faults are decided for single writes.
         let (Some(direct), None) = (direct, &self.inject) else { return done };
         let possible = writes.iter().enumerate().filter_map(|(number, (parts, offset))| {
             let slices = parts.iter().map(|(extent, range)| home_bytes(extent, range.clone()).ok());
@@ -330,7 +332,7 @@ impl StoreFile {
         done
     }
 
-    /// What the faults say about a write, after it has waited as they say.
+    /// The verdict of the injected faults on a write; waits first as long as they say.
     fn begin_write(&self, offset: u64, len: usize) -> Result<Verdict, Errno> {
         may_block();
         let verdict = self.judge(Operation::Write, offset, len as u64);
@@ -339,14 +341,14 @@ impl StoreFile {
     }
 
     fn write_one(&self, bytes: &[u8], offset: u64, verdict: Verdict) -> Result<(), Errno> {
-        // Asked before, so that the kernel sends no signal for it: the file is as long already, so the limit
-        // is not what the program meant.
+        // Checked before the write, because the kernel would send SIGXFSZ. The program's limit is not meant
+        // to stop this write, since the file is that long already.
         if limits::is_beyond_file_limit(offset + bytes.len() as u64) {
             return self.write_mapped(&[bytes], offset);
         }
         match self.write_allowed(bytes, offset, verdict) {
-            // The program has set its limit just now. The signal is blocked on our threads, and for this one
-            // alone.
+            // The program has lowered its limit since the check. SIGXFSZ went to this thread only, and is
+            // blocked on our threads.
             Err(Errno::FBIG) => self.write_mapped(&[bytes], offset),
             result => result,
         }
@@ -382,11 +384,11 @@ impl StoreFile {
         retry(|| fs::fallocate(&self.buffered, flags, range.start, range.end - range.start))
     }
 
-    /// fdatasync: returns when what was written before is on the disk.
+    /// fdatasync: returns when all earlier writes are on the disk.
     ///
     /// # Errors
-    /// What fdatasync(2) says. The kernel reports a failed write-back once; what was dirty then is lost to
-    /// it.
+    /// What fdatasync(2) says. The kernel reports a failed write-back once, and then takes the pages for
+    /// clean.
     pub fn sync_data(&self) -> Result<(), Errno> {
         may_block();
         let verdict = self.judge(Operation::Sync, 0, 0);
@@ -402,7 +404,7 @@ impl StoreFile {
         self.buffered.as_fd()
     }
 
-    /// The way for a read of `len` bytes at `offset`.
+    /// The descriptor to use for a read of `len` bytes at `offset`.
     pub(crate) fn route(&self, offset: u64, len: usize) -> Route {
         match &self.direct {
             Some(d) if (offset | len as u64) & (d.align - 1) == 0 && d.reads.load(Ordering::Relaxed) => {
@@ -412,7 +414,7 @@ impl StoreFile {
         }
     }
 
-    /// The descriptor of a way.
+    /// The descriptor of a route.
     pub(crate) fn fd_of(&self, route: Route) -> BorrowedFd<'_> {
         match (route, &self.direct) {
             (Route::Direct, Some(direct)) => direct.fd.as_fd(),
@@ -427,7 +429,7 @@ impl StoreFile {
         }
     }
 
-    /// What the file's own faults say about an operation.
+    /// The verdict of the file's own faults on an operation.
     pub(crate) fn judge(&self, operation: Operation, offset: u64, len: u64) -> Verdict {
         match &self.inject {
             Some(injected) => injected.rules.judge(operation, &injected.path, offset, len),
@@ -435,7 +437,8 @@ impl StoreFile {
         }
     }
 
-    /// The path that conditions of faults look at; made at each call if the file was opened without faults.
+    /// The path that conditions of faults are compared with; read from /proc at each call if the file was
+    /// opened without faults.
     pub(crate) fn fault_path(&self) -> String {
         match &self.inject {
             Some(injected) => injected.path.clone(),
@@ -443,8 +446,8 @@ impl StoreFile {
         }
     }
 
-    /// Asks the kernel to drop its cache of a range. A hint: what is dirty is only sent on its way to the
-    /// disk.
+    /// Asks the kernel to drop its cache of a range. A hint: for dirty pages the kernel only begins
+    /// write-back.
     pub fn drop_cache(&self, offset: u64, len: u64) {
         let (start, len) = whole_pages(offset, len);
         if let Some(len) = NonZeroU64::new(len) {
@@ -454,8 +457,8 @@ impl StoreFile {
 }
 
 impl Direct {
-    /// The bytes of a write that follow each other in the file from `offset` on; `None`: they are not
-    /// aligned.
+    /// The parts of a write, contiguous in the file from `offset` on, as slices for O_DIRECT; `None`: a
+    /// part is not aligned.
     fn aligned<'a>(&self, parts: Vec<&'a [u8]>, offset: u64) -> Option<Vec<IoSlice<'a>>> {
         let mask = self.align as usize - 1;
         let is_aligned = |bytes: &&[u8]| (bytes.as_ptr() as usize | bytes.len()) & mask == 0;
@@ -463,15 +466,15 @@ impl Direct {
         all.then(|| parts.into_iter().map(IoSlice::new).collect())
     }
 
-    /// Writes what is aligned of `parts`, which follow each other in the file, with one system call. Returns
-    /// how much was written, also where that failed: the caller goes on from there.
+    /// Writes the aligned parts at the beginning of `parts`, which are contiguous in the file, with one
+    /// system call. Returns how many bytes were written, 0 after an error: the caller goes on from there.
     fn write_vectored(&self, parts: &[&[u8]], offset: u64) -> usize {
         let mask = self.align as usize - 1;
         let is_aligned = |bytes: &&[u8]| bytes.as_ptr() as usize & mask == 0 && bytes.len() & mask == 0;
         if offset as usize & mask != 0 {
             return 0;
         }
-        // Only the end of a file is not aligned, if anything.
+        // Only the part at the end of a file can be unaligned.
         let aligned = parts.iter().take_while(|bytes| is_aligned(bytes));
         let slices: Vec<_> = aligned.map(|bytes| IoSlice::new(bytes)).collect();
         if slices.len() < 2 {
@@ -513,7 +516,7 @@ impl Direct {
     }
 }
 
-/// A part of the bytes of an extent whose pages are all at home.
+/// The bytes `range` of an extent; EINVAL unless all its pages are at home.
 fn home_bytes(extent: &Extent, range: Range<usize>) -> Result<&[u8], Errno> {
     if !extent.is_home() {
         return Err(Errno::INVAL);
@@ -521,7 +524,7 @@ fn home_bytes(extent: &Extent, range: Range<usize>) -> Result<&[u8], Errno> {
     extent.bytes().get(range).ok_or(Errno::INVAL)
 }
 
-/// Writes all of `bytes`; returns how much was written and what stopped it.
+/// Writes all of `bytes`; returns how many bytes were written, and the error that stopped it.
 fn write_loop(fd: &Descriptor, bytes: &[u8], offset: u64, short: bool) -> (usize, Result<(), Errno>) {
     let mut done = 0;
     while done < bytes.len() {
@@ -535,14 +538,15 @@ fn write_loop(fd: &Descriptor, bytes: &[u8], offset: u64, short: bool) -> (usize
     (done, Ok(()))
 }
 
-/// What O_DIRECT asks of offsets and lengths in this file; `None` if it is not possible or asks for more than
-/// pages.
+/// The alignment that O_DIRECT requires of offsets and lengths in this file; `None` if O_DIRECT is not
+/// possible, or requires more than page alignment.
 fn direct_align(fd: &Descriptor) -> Option<u64> {
     let Ok(stat) = fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return Some(PAGE_SIZE as u64);
     };
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
-        // The file system does not say. Pages satisfy every one that is known, and the first read will tell.
+        // The file system does not tell. Page alignment is enough for every known one, and if not, the
+        // first read fails and falls back.
         return Some(PAGE_SIZE as u64);
     }
     let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
@@ -555,7 +559,8 @@ fn open_at(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     retry(|| fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()))
 }
 
-/// Gives an empty file `bytes` bytes that take no room, of which the program's limit allows `limit`.
+/// Sets the size of an empty file to `bytes`, without allocating blocks. `limit` is the program's
+/// RLIMIT_FSIZE.
 fn set_size(file: &Descriptor, bytes: u64, limit: u64) -> Result<(), Errno> {
     // Beyond the limit the kernel would send a signal.
     let allowed = bytes.min(limit);
@@ -563,13 +568,13 @@ fn set_size(file: &Descriptor, bytes: u64, limit: u64) -> Result<(), Errno> {
     if allowed == 0 || allowed == bytes {
         return Ok(());
     }
-    // A hole that is put before what is there makes the file longer, too, and no limit is asked. Not all file
-    // systems can do that; those that can want whole blocks of their own.
+    // Inserting a hole at the beginning makes the file longer, too, and the kernel does not check the limit
+    // for it. Not all file systems support that, and those that do require whole blocks.
     let hole = (bytes - allowed).next_multiple_of(HOLE_UNIT);
     retry(|| fs::fallocate(file, fs::FallocateFlags::INSERT_RANGE, 0, hole))
 }
 
-/// A file that has had a name for a moment.
+/// Creates a file under a name, and removes the name at once.
 fn named_then_unlinked(dir: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     for attempt in 0..1000 {
         let name = dir.join(format!(".elbowroom-swap-{}-{attempt}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Finished reads that are slow on purpose: kept until their time comes.
+//! Finished reads that an injected fault delays: kept until they are due.
 
 use crate::reactor::ReadDone;
 use elbowroom_sync::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use std::collections::BinaryHeap;
 #[derive(Default)]
 pub(crate) struct HeldReads {
     heap: BinaryHeap<Held>,
-    /// Counts all that were ever held: of two that are due at the same time, the first comes first.
+    /// Counts the reads that were ever held: of two that are due at the same time, the first comes first.
     sequence: u64,
 }
 
-/// Ordered so that the heap's greatest is the earliest.
+/// A held read, ordered so that the heap's greatest is the one that is due first.
 struct Held {
     due: Instant,
     sequence: u64,
@@ -23,7 +23,7 @@ struct Held {
 impl HeldReads {
     /// Keeps `done` until `delay` after `now`.
     pub(crate) fn hold(&mut self, now: Instant, delay: Duration, done: ReadDone) {
-        // A delay beyond the end of time is none that a test can have meant.
+        // A delay that overflows the clock counts as none: no test can have meant it.
         let due = now.checked_add(delay).unwrap_or(now);
         self.sequence += 1;
         self.heap.push(Held { due, sequence: self.sequence, done });

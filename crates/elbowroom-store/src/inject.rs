@@ -1,7 +1,7 @@
-//! Faults on purpose, so that tests can see what happens when a disk fails, is slow or is full.
+//! Injected faults, so that tests can see what happens when a disk fails, is slow or is full.
 //!
-//! [`Inject`] is the text, parsed; files and reactors ask it for a [`Verdict`] on each operation. Nothing is
-//! random: only which of two operations that run at the same time is counted first is left to chance.
+//! [`Inject`] is the text, parsed; files and reactors ask it for a [`Verdict`] on each operation. Nothing
+//! is random, except which of two operations that run at the same time is counted first.
 //!
 //! Synchronization: one atomic counter a rule.
 
@@ -10,7 +10,7 @@ use elbowroom_options::duration;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::time::Duration;
 
-/// What is being done to a file, or, `Keep`, to a page of anonymous memory.
+/// An operation on a file, or, for `Keep`, on a page of anonymous memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Open,
@@ -29,18 +29,18 @@ enum Fault {
     Corrupt,
 }
 
-/// What the rules say about one operation. The default is to leave it alone.
+/// What the rules do to one operation. The default is nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// Fail with this and do nothing.
+    /// Fail with this error, and do nothing else.
     pub(crate) error: Option<Errno>,
-    /// Ask for half in the first system call.
+    /// Ask for half of the bytes in the first system call.
     pub(crate) short: bool,
     /// Refuse O_DIRECT.
     pub(crate) no_direct: bool,
-    /// Keep something else.
+    /// Change a bit of the page that is kept.
     pub(crate) corrupt: bool,
-    /// End this much later.
+    /// End the operation this much later.
     pub(crate) delay: Duration,
 }
 
@@ -54,7 +54,7 @@ struct Rule {
     after: u64,
     every: u64,
     times: u64,
-    /// Operations that met the conditions on file and range so far.
+    /// How many operations have met the conditions on file and range so far.
     matched: AtomicU64,
 }
 
@@ -75,18 +75,18 @@ struct Rule {
 /// The faults, the operations that can have them, and what happens then:
 /// * `eio`, `enospc` (read, write, sync): the operation fails with that error and moves no bytes.
 /// * `short` (read, write): the first system call of the request asks for half of it.
-/// * `slow=D` (read, write, sync): the operation ends D later than it would have. A read holds no other up,
-///   but for the 16th at a time on blocking threads.
+/// * `slow=D` (read, write, sync): the operation ends D later than it would have. A slow read does not
+///   delay other reads, unless 16 of them occupy all blocking threads.
 /// * `nodirect` (open): the file system refuses O_DIRECT when the file is opened.
 /// * `nodirect` (read, write): the file system refuses O_DIRECT (EINVAL) when it is used.
-/// * `corrupt` (keep): a page of anonymous memory is kept, compressed, with one bit that is wrong. There is
-///   no file to it, and no bytes of one.
+/// * `corrupt` (keep): a page of anonymous memory is kept, compressed, with one wrong bit. The conditions
+///   on file and bytes do not apply.
 ///
-/// A rule holds for an operation if all its conditions do: `file` is a part of the path that the opened
+/// A rule applies to an operation if all its conditions hold: `file` is a part of the path that the opened
 /// descriptor resolves to; the operation's bytes overlap `from..to` (`from` included, `to` not; `open` and
-/// `sync` concern the whole file). Of the operations that match so far, `after` skips the first N, `every`
-/// takes each Nth of the others, and `times` ends after N of those that are left. All rules that hold apply
-/// together; of two errors the first wins, of two delays the longer.
+/// `sync` concern the whole file). Of the operations that meet these conditions, `after` skips the first N,
+/// `every` takes each Nth of the others, and `times` ends after N of those. If several rules apply, they
+/// apply together; of two errors the first wins, of two delays the longer.
 ///
 /// Example: `read:eio:file=NAME:from=4096:to=8192,write:enospc:after=3,read:slow=5ms,read:short`.
 #[derive(Debug)]
@@ -104,12 +104,13 @@ impl Inject {
         Ok(Inject { rules: rules.map(Rule::parse).collect::<Result<_, _>>()? })
     }
 
-    /// Whether a page that is being kept, compressed, is to be another one. Counts it.
+    /// Whether a page that is being kept, compressed, is to be corrupted. Counts the operation.
     pub fn corrupts_page(&self) -> bool {
         self.judge(Operation::Keep, "", 0, 0).corrupt
     }
 
-    /// What to do to `operation` on the bytes `offset..offset + len` of the file at `path`, and counts it.
+    /// The verdict on `operation` on the bytes `offset..offset + len` of the file at `path`. Counts the
+    /// operation.
     pub(crate) fn judge(&self, operation: Operation, path: &str, offset: u64, len: u64) -> Verdict {
         let mut verdict = Verdict::default();
         for rule in &self.rules {

@@ -1,8 +1,8 @@
 //! The reactor for shuttle: every read is one blocking pread, made by the thread that waits for it.
 //!
-//! Shuttle runs all threads of an execution on one, one at a time, so nobody may wait in the kernel for
-//! another. A read is queued by [`Reactor::read`] and made by a later wait, one by each, so that others can
-//! run in between, as they can while a disk works.
+//! Shuttle runs all threads of an execution on one OS thread, one at a time, so no thread may wait in the
+//! kernel for another. [`Reactor::read`] queues a read, and each later wait makes one of them, so that
+//! other threads can run in between, as they can while a disk works.
 
 use crate::bell::Bell;
 use crate::inject::Inject;
@@ -31,7 +31,7 @@ impl Reactor for Inline {
     }
 
     fn submit(&mut self) {
-        // Nothing reads while its owner does something else.
+        // Reads are made only in `wait`.
     }
 
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<ReadDone>) -> Result<Woken, Errno> {

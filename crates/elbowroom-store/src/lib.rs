@@ -4,32 +4,34 @@
 //! * [`Reactor`]: one handler thread's event loop. It starts reads into frames, and waits in one system call
 //!   for their completions, for a watched descriptor (the userfaultfd), and for kicks from other threads.
 //!   [`reactor()`] makes one of the two: io_uring, or `poll` and a pool of blocking threads.
-//! * [`Origin`]: the program's own descriptor of a file; [`Guards`]: who else wants a file is noticed first.
-//! * [`Inject`]: faults on purpose, for tests.
+//! * [`Origin`]: the program's own descriptor of a file; [`Guards`]: notice other processes that want a
+//!   file before they have it.
+//! * [`Inject`]: injected faults, for tests.
 //!
 //! # Invariants
 //! 1. **A read owns its [`Extent`] from [`Reactor::read`] until it is given back in a [`ReadDone`].** The
-//!    kernel writes into the extent's frames meanwhile, so nobody can map, look at or free them: there is
-//!    nothing to do it with. A reactor that is dropped first waits for the reads that the kernel or a pool
-//!    thread works on; if it cannot (it is dropped on a thread that may not wait on its ring), their extents
-//!    are leaked, never freed.
-//! 2. A read lies inside its extent, whose pages are all at home; what is not so gets EINVAL and never
-//!    reaches the kernel.
+//!    kernel writes into the extent's frames meanwhile, so no other code can map, read or free them: that
+//!    would take the extent. A reactor that is dropped first waits for the reads that the kernel or a pool
+//!    thread works on; if it cannot (it is dropped on a thread that may not wait on its ring), their
+//!    extents are leaked, never freed.
+//! 2. A read lies inside its extent, whose pages are all at home; other reads get EINVAL and never reach
+//!    the kernel.
 //! 3. A read owns its file: no descriptor is closed, and its number reused, under a request.
 //!
 //! An error of an operation is a value: an [`Errno`]. Nothing here panics on one.
 //!
 //! System calls go through rustix's own assembly and io-uring's `direct-syscall`, not through libc, because
-//! this code also runs inside a library that stands before libc's functions. What still goes through libc:
-//! what sets a ring up and takes it down (mmap, madvise, munmap and close of the ring's own memory and
+//! this code also runs inside a library that stands before libc's functions. These still go through libc:
+//! the setup and teardown of a ring (mmap, madvise, munmap and close of the ring's own memory and
 //! descriptor), the start and the end of pool threads, and sleeps of injected faults.
 //!
 //! Descriptors live in the file table of the thread that opens them. A reactor, the files that it reads and
 //! the threads that kick it must share one.
 //!
-//! Unsafe code is confined to `uring` and `scatter` (the kernel is given addresses of frames), `threads` (the
-//! watched descriptor is borrowed by number), `calls` (descriptors are closed by number), `mapped` (a mapping
-//! of the kernel's is written to), and `origin` and `guard` (system calls that rustix has no functions for).
+//! Unsafe code is confined to `uring` and `scatter` (the kernel is given addresses of frames), `threads`
+//! (the watched descriptor is borrowed by number), `calls` (descriptors are closed by number), `mapped`
+//! (writes to a mapping of a file by the kernel), and `origin` and `guard` (system calls that rustix has no
+//! functions for).
 
 #[cfg(not(shuttle))]
 mod bell;

@@ -1,5 +1,5 @@
-//! What the two processes of a fork hand to each other: open files, and a pipe that tells the parent when no
-//! child reads them any more. A child that is killed lets go of it, too.
+//! Descriptors that the parent of a fork hands to the child: open files, and a pipe that tells the parent
+//! when no child reads these files any more. The kernel closes the child's end also if the child is killed.
 
 use crate::calls::Descriptor;
 use crate::limits;
@@ -12,16 +12,16 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 /// A descriptor that a child is to have under the same number in the file table of its own threads.
 #[derive(Debug)]
 pub struct Handed {
-    /// Its number.
+    /// The descriptor's number.
     pub number: RawFd,
-    /// How it is opened again.
+    /// The flags with which the child opens the file again.
     pub flags: OFlags,
-    /// The parent's only one, closed with this.
+    /// The parent's own descriptor, closed when this is dropped.
     _own: Option<Descriptor>,
 }
 
 impl Handed {
-    /// One that the calling thread's table has for good: another process's end of a [`Lifeline`].
+    /// A descriptor that stays open in the calling thread's table: another process's end of a [`Lifeline`].
     pub fn lifeline(number: RawFd) -> Self {
         Self { number, flags: OFlags::WRONLY, _own: None }
     }
@@ -31,12 +31,13 @@ impl Handed {
     }
 }
 
-/// The parent's end.
+/// The parent's end of the pipe.
 #[derive(Debug)]
 pub struct Lifeline(Descriptor);
 
 impl Lifeline {
-    /// The parent's end, and the child's, of which the parent has one itself until it drops it.
+    /// Makes the pipe: the parent's end, and the child's end, which the parent also has open until it drops
+    /// the [`Handed`].
     ///
     /// # Errors
     /// What pipe2(2) says.

@@ -1,17 +1,18 @@
-//! Limits of the process that our files meet although they are not the program's doing: how many descriptors
-//! it may have (RLIMIT_NOFILE), and how far into a file it may write (RLIMIT_FSIZE).
+//! Limits that the program has set for itself, but which also apply to our files: how many descriptors the
+//! process may have (RLIMIT_NOFILE), and how far into a file it may write (RLIMIT_FSIZE).
 //!
-//! The first holds for each file table by itself, ours included. Files that are kept open leave the lowest
-//! numbers free for what is opened for a moment. Where numbers below the soft limit are scarce, that limit
-//! is raised to the hard one for the moment in which a number is given. A program that asks the kernel for
-//! its limit without [`with_own_limit`] may see the hard limit then, one that changes it so may find its
-//! change undone, and a child that it makes then may keep the raised limit.
+//! RLIMIT_NOFILE applies to each file table by itself, ours included. Files that are kept open do not use
+//! the lowest numbers, which stay free for files that are opened for a moment. Where numbers below the soft
+//! limit are scarce, that limit is raised to the hard one for the moment in which a descriptor is opened.
+//! If the program asks the kernel for its limit in that moment, without [`with_own_limit`], it may see the
+//! hard limit; if it changes its limit, the change may be undone; and a child that it makes may keep the
+//! raised limit.
 //!
-//! Synchronization: [`Turn`], a lock that is held for two system calls, is around all that is known of the
-//! limit and around its changes. Between them there may be any number of calls that need the raised limit, or
-//! of calls that need the program's own, never both. The first may wait for each other (the opening of a
-//! watched file waits for the thread that takes the event, which needs a number, too), so they never exclude
-//! each other.
+//! Synchronization: [`Turn`], a lock that is held for two system calls, protects the record of the limits,
+//! and their changes. At any time there may be several calls that need the raised limit, or several that
+//! need the program's own limit, but never both kinds. Calls of the first kind may wait for each other (the
+//! opening of a watched file waits for the thread that reads the event, which needs a descriptor, too), so
+//! they never exclude each other.
 
 use crate::calls::Descriptor;
 use elbowroom_machine::Errno;
@@ -22,23 +23,23 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, prlimit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// The lowest number of a file that is kept open.
+/// The lowest descriptor number of a file that is kept open.
 const FIRST_KEPT: i32 = 64;
-/// So many numbers must be left behind the next one that is kept when a file is to be watched.
+/// How many numbers must be free above the next kept file's number when a file is to be watched.
 const SPARE: u64 = 64;
-/// So many of the numbers below [`FIRST_KEPT`] must follow a free one, so that other threads do not take it
-/// before a call that fails with harm without one.
+/// How many numbers there must be between a free number and [`FIRST_KEPT`] (or the limit): so many other
+/// threads may take a number before a call that does harm without one.
 const ROOM: i32 = 16;
-/// A hard limit of so many descriptors leaves no number for a file that is kept open, or none behind it for
-/// what is opened for a moment.
+/// With a hard limit of so many descriptors, or fewer, there are not enough numbers for files that are kept
+/// open and those that are opened for a moment.
 pub const LEAST_DESCRIPTORS: u64 = FIRST_KEPT as u64 + ROOM as u64 + SPARE;
-/// How long a call that needs the raised limit waits for those that need the program's own. They are short,
-/// except that of exec, which may itself wait for us.
+/// How long a call that needs the raised limit waits for those that need the program's own. These are
+/// short, except exec, which may itself wait for us.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The process whose thread has the turn; 0: none.
+/// The lock word: the pid of the process whose thread has the turn; 0: unlocked.
 static TURN: AtomicU32 = AtomicU32::new(0);
-/// The process that the rest is about.
+/// The pid of the process to which the counts below belong. A forked child finds its parent's.
 static KNOWN_OF: AtomicU32 = AtomicU32::new(0);
 /// How many calls need the program's own limits now.
 static KEEPERS: AtomicU32 = AtomicU32::new(0);
@@ -49,16 +50,16 @@ static FILE_SIZE: Raisable = Raisable::new(Resource::Fsize);
 /// A limit that is raised for a moment.
 struct Raisable {
     resource: Resource,
-    /// How many calls need it raised now.
+    /// How many calls now need the limit raised.
     raisers: AtomicU32,
-    /// The program's own soft and hard limit, while it is raised; `u64::MAX`: none.
+    /// The program's own soft and hard limit, while the limit is raised; `u64::MAX`: unlimited.
     own: [AtomicU64; 2],
 }
 
 /// Opens a file that is kept open.
 ///
-/// EMFILE also where only low numbers are left: they are for events of watches, without which the kernel
-/// denies other processes their opens.
+/// EMFILE also if only low numbers are left: these are needed for events of watches, without which the
+/// kernel denies opens by other processes.
 pub(crate) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Descriptor, Errno> {
     let fd = Descriptor::from(open_briefly(open)?);
     if fd.as_fd().as_raw_fd() >= FIRST_KEPT {
@@ -69,7 +70,7 @@ pub(crate) fn open_kept(open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<Des
     higher().or_else(|_| raised(higher)).map(Descriptor::from).map_err(|_| Errno::MFILE)
 }
 
-/// Errors of which one says that no number is free.
+/// Error types with a value for "no descriptor number is free".
 pub trait Exhaustion {
     /// Whether this is EMFILE.
     fn is_exhaustion(&self) -> bool;
@@ -87,7 +88,8 @@ impl Exhaustion for std::io::Error {
     }
 }
 
-/// Opens a file that is closed soon. The program may have lowered its limit below what we have open already.
+/// Opens a file that is closed soon. If no number is free, tries again with the limit raised: the program
+/// may have lowered it below the number of descriptors that we have open.
 pub fn open_briefly<T, E: Exhaustion>(open: impl Fn() -> Result<T, E>) -> Result<T, E> {
     match open() {
         Err(error) if error.is_exhaustion() => raised(open),
@@ -102,10 +104,10 @@ pub(crate) fn is_room(fd: BorrowedFd<'_>) -> bool {
     next.is_ok_and(|fd| (fd.as_fd().as_raw_fd() as u64).saturating_add(SPARE) < hard)
 }
 
-/// Makes a call that needs one number, and fails with harm if the kernel finds none. `fd` is any that is
-/// open. `None`: all numbers are taken, and the call was not made.
+/// Makes a call that needs one descriptor number, and does harm if the kernel finds none free. `fd` is any
+/// open descriptor. `None`: all numbers are taken, and the call was not made.
 pub(crate) fn with_room<T>(fd: BorrowedFd<'_>, call: impl Fn() -> T) -> Option<T> {
-    // The number that comes next.
+    // The number that the kernel would give next.
     let next = || fcntl_dupfd_cloexec(fd, 0).map(Descriptor::from).map(|fd| fd.as_fd().as_raw_fd());
     let is_plenty =
         |next: i32| next + ROOM < FIRST_KEPT && own_soft().is_some_and(|soft| ((next + ROOM) as u64) < soft);
@@ -115,36 +117,36 @@ pub(crate) fn with_room<T>(fd: BorrowedFd<'_>, call: impl Fn() -> T) -> Option<T
     raised(|| next().is_ok().then(&call))
 }
 
-/// The program's own soft limit, if it is not raised now.
+/// The program's own soft limit; `None` if it is raised now.
 fn own_soft() -> Option<u64> {
     let _turn = Turn::take();
     let is_own = DESCRIPTORS.raisers.load(Ordering::Relaxed) == 0;
     is_own.then(|| getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))
 }
 
-/// Makes a call that tells or changes what the limit on descriptors is, or that lets another program inherit
-/// it: at a moment in which it is the program's own.
+/// Makes a call that reads or changes the limit on descriptors, or lets another program inherit it, while
+/// the limit is the program's own.
 ///
-/// Not for a child that shares its parent's memory. Signals must be blocked when this begins and when `call`
-/// returns: a handler that did the same would wait for its own thread.
+/// Not for a child that shares its parent's memory. Signals must be blocked when this begins and when
+/// `call` returns: a signal handler that called this, too, would wait for its own thread.
 pub fn with_own_limit<T>(call: impl FnOnce() -> T) -> T {
     let _keeper = Keeper::new();
     call()
 }
 
-/// Makes a call that gives a file of our own a size, which may be beyond what the program may write. It is
-/// told how many bytes the kernel allows.
+/// Makes a call that sets the size of a file of our own, which may be larger than the program may write.
+/// `call` gets the number of bytes that the kernel allows then.
 pub fn with_highest_file_limit<T>(call: impl FnOnce(u64) -> T) -> T {
     let _raised = Raised::new(&FILE_SIZE);
     call(getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX))
 }
 
-/// How large a file of our own can be made, as far as the user says; `None`: no limit.
+/// The hard limit on the size of a file; `None`: no limit.
 pub(crate) fn highest_file_limit() -> Option<u64> {
     getrlimit(Resource::Fsize).maximum
 }
 
-/// Whether the kernel would refuse to write up to this byte of a file, and send a signal for it.
+/// Whether the kernel would refuse a write that ends at this byte of a file, and send SIGXFSZ.
 pub(crate) fn is_beyond_file_limit(end: u64) -> bool {
     getrlimit(Resource::Fsize).current.is_some_and(|limit| end > limit)
 }
@@ -153,14 +155,14 @@ fn this_process() -> u32 {
     getpid().as_raw_nonzero().get() as u32
 }
 
-/// The right to use what is known of the limit, and to change it. Nothing waits while it is held.
+/// The lock of the record of the limits. No thread waits while it holds the lock.
 struct Turn;
 
 impl Turn {
     fn take() -> Self {
         let this = this_process();
         while let Err(other) = TURN.compare_exchange(0, this, Ordering::Acquire, Ordering::Relaxed) {
-            // A forked child finds what its parent's threads were at. None of them is here.
+            // In a forked child the lock may be held by a thread of the parent, which does not exist here.
             let inherited = other != 0 && other != this;
             if inherited && TURN.compare_exchange(other, this, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 break;
@@ -211,7 +213,7 @@ impl Drop for Keeper {
 struct Raised(&'static Raisable);
 
 impl Raised {
-    /// `None`: it is so in any case, or cannot be had now.
+    /// `None`: the limit is as high already, or cannot be raised now.
     fn new(limit: &'static Raisable) -> Option<Self> {
         let mut until = None;
         loop {
@@ -252,22 +254,22 @@ impl Raisable {
         Self { resource, raisers: AtomicU32::new(0), own: [AtomicU64::new(0), AtomicU64::new(0)] }
     }
 
-    /// What it can be raised to: what is best first.
+    /// The values to raise the limit to, in the order in which they are tried.
     fn highest(&self, limit: &Rlimit) -> [Rlimit; 2] {
         let soft = match self.resource {
-            // A number must fit into an int.
+            // A descriptor number must fit into an int.
             Resource::Nofile => Some(limit.maximum.unwrap_or(u64::MAX).min(i32::MAX as u64)),
             _ => limit.maximum,
         };
         let as_hard = Rlimit { current: soft, maximum: limit.maximum };
-        // Nothing of ours needs more descriptors than the hard limit. The size of the swap file is an option
-        // of its own, so the limit of the program's files does not bind it; no limit at all needs
+        // We never need more descriptors than the hard limit. The size of the swap file is an option of its
+        // own, so even the hard limit of the program's files should not bind it; to remove that limit needs
         // CAP_SYS_RESOURCE.
         let without = Rlimit { current: None, maximum: None };
         if self.resource == Resource::Fsize { [without, as_hard] } else { [as_hard, as_hard] }
     }
 
-    /// Raises it. `None`: it is as high already, or may not be changed.
+    /// Raises the limit. `None`: it is as high already, or may not be changed.
     fn raise(&self) -> Option<()> {
         let before = getrlimit(self.resource);
         let own = before.current?;
@@ -279,7 +281,8 @@ impl Raisable {
         Some(())
     }
 
-    /// Puts the program's own limit back. Not if it was changed past us since.
+    /// Restores the program's own limit, unless the program has changed it since, without
+    /// [`with_own_limit`].
     fn lower(&self) {
         let found = getrlimit(self.resource);
         if !self.highest(&found).contains(&found) {
@@ -287,9 +290,9 @@ impl Raisable {
         }
         let own = self.own.each_ref().map(|own| own.load(Ordering::Relaxed));
         let own = own.map(|own| (own != u64::MAX).then_some(own));
-        // The hard limit may have been lowered past us.
+        // The program may have lowered the hard limit meanwhile: that stays.
         let maximum = if found.maximum.is_none() { own[1] } else { found.maximum };
-        // Putting a lower limit back cannot fail.
+        // Lowering a limit cannot fail.
         if let Ok(replaced) = prlimit(None, self.resource, Rlimit { current: own[0], maximum })
             && replaced != found
         {

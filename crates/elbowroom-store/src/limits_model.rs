@@ -1,4 +1,5 @@
-//! [`crate::limits`] under a model checker: no test comes near the process's limits there.
+//! [`crate::limits`] under a model checker: nothing is raised, since no test there comes near the process's
+//! limits.
 
 use crate::calls::Descriptor;
 use elbowroom_machine::Errno;

@@ -1,15 +1,15 @@
-//! Whether it is worth to look for something to come before going to sleep. Plain data.
+//! Whether polling for completions before going to sleep has been worth it lately. Plain data.
 
-/// The balance of looks that were worth it, and those that were not, is at most so much.
+/// The highest balance.
 const MOST: u32 = 16;
 
-/// What a look in vain takes from the balance.
+/// How much a look in vain takes from the balance; a successful look adds 1.
 const PRICE: u32 = 2;
 
-/// Without any balance, one in so many is tried.
+/// If the balance is too low, one in so many looks is tried all the same.
 const TRY_ONE_IN: u32 = 64;
 
-/// What looks have come to lately.
+/// The balance of recent looks.
 pub(crate) struct Looks {
     balance: u32,
     skipped: u32,
@@ -30,7 +30,7 @@ impl Looks {
         try_it
     }
 
-    /// Notes whether something came.
+    /// Notes whether a look was successful.
     pub(crate) fn note(&mut self, came: bool) {
         self.balance = if came { (self.balance + 1).min(MOST) } else { self.balance.saturating_sub(PRICE) };
     }

@@ -1,9 +1,9 @@
-//! Writing to a file through a mapping of the kernel's: where write(2) is not allowed to, stores are.
+//! Writing to a file through a shared mapping, where RLIMIT_FSIZE forbids write(2).
 //!
-//! A write beyond the soft RLIMIT_FSIZE gets EFBIG and SIGXFSZ, also inside the file as it is. Stores to a
-//! shared mapping are not subject to it, so what the program has stored reaches the file in this way. The
-//! copy is a system call: a page that is not there, because the file was cut meanwhile or the disk is full,
-//! is an error and not a signal. It cannot make the file longer.
+//! A write beyond the soft RLIMIT_FSIZE gets EFBIG and SIGXFSZ, even if the file is longer than that. The
+//! limit does not apply to stores to a shared mapping, so the program's stores can reach the file in this
+//! way. The bytes are copied by a system call: a page that cannot be had, because the file was truncated
+//! meanwhile or the disk is full, gives an error and not a signal. This cannot make the file longer.
 
 use elbowroom_machine::{Errno, PAGE_SIZE, aside};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -11,7 +11,7 @@ use rustix::process::getpid;
 use std::ffi::{c_int, c_long, c_ulong};
 use std::os::fd::BorrowedFd;
 
-/// How much is mapped at once.
+/// How many bytes are mapped at once.
 const PIECE_BYTES: usize = 1 << 20;
 /// How many parts are copied at once: IOV_MAX.
 const PARTS_MAX: usize = 1024;
@@ -30,8 +30,8 @@ struct IoVec {
     len: usize,
 }
 
-/// Writes `parts`, which follow each other, to `offset` of a file that is at least that long. EFBIG if that
-/// cannot be done here: what write(2) would have said.
+/// Writes `parts` one after another, from `offset` on, to a file that is long enough. Returns EFBIG if that
+/// fails, as write(2) would have.
 pub(crate) fn write(fd: BorrowedFd<'_>, parts: &[&[u8]], offset: u64) -> Result<(), Errno> {
     let mut at = offset;
     let mut piece: Vec<IoVec> = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn write(fd: BorrowedFd<'_>, parts: &[&[u8]], offset: u64) -> Result<
     if piece_bytes == 0 { Ok(()) } else { write_piece(fd, &piece, piece_bytes, at) }
 }
 
-/// The parts point to slices that are borrowed by the caller.
+/// Writes one piece. `parts` points to slices that the caller has borrowed.
 fn write_piece(fd: BorrowedFd<'_>, parts: &[IoVec], bytes: usize, at: u64) -> Result<(), Errno> {
     let skip = (at % PAGE_SIZE as u64) as usize;
     let page = at - skip as u64;

@@ -1,9 +1,9 @@
 //! The program's own descriptor of a file that it maps.
 //!
 //! A mapping by the kernel keeps the open file description ("struct file") that it was made through: its
-//! rights, its `flock` locks, and which mappings may merge hang on that. A managed mapping keeps the same:
-//! the description is taken over from the program's file table into ours. Through it the mapping is made when
-//! it goes to the kernel.
+//! rights, its `flock` locks, and which mappings may merge depend on it. So a managed mapping keeps the
+//! description, too: it is duplicated from the program's file table into ours, and used to make the
+//! kernel's mapping when the range is handed back to the kernel.
 
 use crate::calls::Descriptor;
 use crate::file::FileId;
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 const PIDFD_THREAD: u32 = rustix::fs::OFlags::EXCL.bits();
 /// fcntl(2): whether two descriptors share an open file description. Linux 6.10.
 const F_DUPFD_QUERY: libc::c_int = 1024 + 3;
-/// kcmp(2): the same question, older.
+/// kcmp(2): the same question on older kernels.
 const KCMP_FILE: libc::c_long = 0;
 
 /// An open file description of the program's, in our file table.
@@ -26,13 +26,13 @@ const KCMP_FILE: libc::c_long = 0;
 pub struct Origin {
     fd: Descriptor,
     id: FileId,
-    /// A number that no other description of this process has had.
+    /// A number that identifies the description; unique in this process.
     serial: u64,
 }
 
 impl Origin {
-    /// Takes over descriptor `fd` of thread `tid` of this process. `serial` names it; see
-    /// [`Origin::is_same`].
+    /// Duplicates descriptor `fd` of thread `tid` of this process into our file table. `serial` is the
+    /// number to identify it by; see [`Origin::is_same`].
     ///
     /// # Errors
     /// EBADF: there is no such descriptor (any more). ENOSYS, EPERM: the kernel is older than 5.6, or a
@@ -40,7 +40,8 @@ impl Origin {
     pub fn take(tid: u32, fd: i32, serial: u64) -> Result<Self, Errno> {
         let pid = Pid::from_raw(tid as i32).ok_or(Errno::SRCH)?;
         let own = Pid::from_raw(rustix::process::getpid().as_raw_nonzero().get()).ok_or(Errno::SRCH)?;
-        // The main thread has the program's file table too, unless it has ended or somebody has unshared.
+        // Fallback: the main thread has the program's file table, too, unless it has ended or a thread has
+        // called unshare.
         let process =
             |pid, flags| limits::open_briefly(|| pidfd_open(pid, PidfdFlags::from_bits_retain(flags)));
         let thread = process(pid, PIDFD_THREAD).or_else(|_| process(own, 0)).map(Descriptor::from)?;
@@ -54,7 +55,7 @@ impl Origin {
         self.id
     }
 
-    /// Its number.
+    /// The number that identifies the description.
     pub fn serial(&self) -> u64 {
         self.serial
     }
@@ -74,8 +75,8 @@ impl Origin {
         self.fd.proc_path()
     }
 
-    /// Whether both are one open file description. Where the kernel cannot tell, they are taken as two: then
-    /// neighbours that could be one mapping stay two.
+    /// Whether both are one open file description. If the kernel does not tell, they count as two: then
+    /// neighbouring mappings that could be merged stay separate.
     pub fn is_same(&self, other: &Origin) -> bool {
         let (a, b) = (self.fd.as_fd().as_raw_fd(), other.fd.as_fd().as_raw_fd());
         // SAFETY: integers only; both descriptors are open for as long as they are borrowed.
@@ -90,7 +91,7 @@ impl Origin {
         }
     }
 
-    /// This one, or the one among `known` that is the same description.
+    /// The origin among `known` that is the same description, or else this one.
     pub fn or_known(self, known: impl IntoIterator<Item = Arc<Origin>>) -> Arc<Origin> {
         known.into_iter().find(|other| other.is_same(&self)).unwrap_or_else(|| Arc::new(self))
     }

@@ -17,20 +17,20 @@ pub struct Read {
     pub len: usize,
     /// The destination, with all pages at home. Comes back with the completion.
     pub buf: Extent,
-    /// The caller's own name for the read.
+    /// A number that the caller chooses to identify the read.
     pub token: u64,
 }
 
 /// A finished read.
 #[derive(Debug)]
 pub struct ReadDone {
-    /// The caller's name for it.
+    /// The token of the [`Read`].
     pub token: u64,
-    /// The destination, given back. What is in it beyond the bytes read is unspecified, and so is all of it
-    /// after an error.
+    /// The destination, given back. Its contents beyond the bytes read are unspecified, and after an error
+    /// all of them.
     pub buf: Extent,
-    /// Bytes read (fewer than asked only at the end of the file), or why not. [`Errno::INVAL`] if the read
-    /// was not inside its extent, a page of the extent was away, or the range ends beyond 2^63 bytes.
+    /// Bytes read (fewer than asked only at the end of the file), or the error. [`Errno::INVAL`] if the
+    /// read was not inside its extent, a page of the extent was away, or the range ends beyond 2^63 bytes.
     pub result: Result<usize, Errno>,
 }
 
@@ -39,7 +39,7 @@ pub struct ReadDone {
 pub struct Woken {
     /// The watched descriptor is readable, or has an error or hang-up to be read from it.
     pub readable: bool,
-    /// Somebody called [`Kicker::kick`].
+    /// A thread has called [`Kicker::kick`].
     pub kicked: bool,
 }
 
@@ -50,19 +50,18 @@ pub struct Woken {
 /// to the thread that waits: io_uring knows its submitter. Drop it there too, best when nothing is in flight:
 /// an extent whose read is not given back is dropped with the reactor.
 pub trait Reactor: Send {
-    /// Queues a read; it is submitted at the latest by the next [`Reactor::wait`]. Never blocks, never fails:
-    /// what is wrong is said by the completion.
+    /// Queues a read; it is submitted at the latest by the next [`Reactor::wait`]. Never blocks, never
+    /// fails: errors are in the completion.
     fn read(&mut self, read: Read);
 
-    /// Submits what is queued, so that the device works while its owner does.
+    /// Submits the queued reads, so that the device works on them while this thread does something else.
     fn submit(&mut self);
 
-    /// Submits what is queued; waits until a read is done, the descriptor is readable, somebody kicked, or
-    /// `timeout` (none means no bound). Completions are appended to `done`. After a timeout it returns with
-    /// nothing.
+    /// Submits the queued reads; waits until a read is done, the descriptor is readable, a thread has
+    /// kicked, or `timeout` is over (none means no bound). Completions are appended to `done`. After a
+    /// timeout it returns with nothing.
     ///
-    /// `readable` is said once for what has become readable: read the descriptor until EAGAIN before the next
-    /// wait.
+    /// `readable` is edge-triggered: read the descriptor until EAGAIN before the next wait.
     ///
     /// # Errors
     /// What io_uring_enter(2) or poll(2) says, after retries, when there is nothing else to return; reads
@@ -72,7 +71,7 @@ pub trait Reactor: Send {
     /// A handle that ends a wait from any thread.
     fn kicker(&self) -> Kicker;
 
-    /// Reads that are queued or submitted and not yet given back.
+    /// How many reads are queued or submitted and not yet given back.
     fn in_flight(&self) -> usize;
 }
 
@@ -92,8 +91,9 @@ impl Kicker {
         &self.bell
     }
 
-    /// Does it. What this thread wrote before is visible to the thread whose wait says `kicked`. Kicks that
-    /// nobody has seen yet count as one, and all but the first of them cost no system call.
+    /// Ends the wait. The thread whose wait returns `kicked` sees everything that this thread wrote before.
+    /// Kicks that the reactor has not reported yet count as one, and all but the first of them cost no
+    /// system call.
     pub fn kick(&self) {
         self.bell.kick();
     }

@@ -10,7 +10,8 @@ use elbowroom_machine::{Errno, Extent};
 use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Arc, thread};
 
-/// A direct read that ends off this many bytes has met the end of the file: devices have no smaller blocks.
+/// A direct read whose length is not a multiple of this has met the end of the file: devices have no
+/// smaller blocks.
 const SECTOR_BYTES: usize = 512;
 
 /// A read that is not finished. Owns its extent (invariant 1 of the crate).
@@ -25,12 +26,12 @@ pub(crate) struct Request {
     done: usize,
     /// Interrupted system calls since the last progress.
     retries: u32,
-    /// The system call under way: how, and how many bytes.
+    /// The system call under way: its route, and (`asked`) how many bytes it asks for.
     route: Route,
     asked: usize,
-    /// Some of it went through the kernel's cache.
+    /// Whether a part of the read went through the kernel's cache.
     cached: bool,
-    /// A direct attempt failed: the rest of this read goes through the kernel's cache.
+    /// Whether a direct attempt has failed, so that the rest of this read goes through the kernel's cache.
     through_cache: bool,
 }
 
@@ -43,17 +44,18 @@ pub(crate) struct Attempt {
     pub(crate) asked: usize,
 }
 
-/// What to do after a system call, or instead of the first.
+/// What to do next: at the beginning, and after each system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Make the next [`Request::attempt`].
     Again,
-    /// Give the extent back with this.
+    /// Give the extent back with this result.
     Finish(Result<usize, Errno>),
 }
 
 impl Request {
-    /// Takes a read in, checked (invariant 2 of the crate): attempts are made only if the step says so.
+    /// Checks a read (invariant 2 of the crate) and begins it: attempts may be made only if the step is
+    /// `Again`.
     pub(crate) fn new(read: Read, inject: Option<&Inject>) -> (Request, Step) {
         let Read { file, offset, len, buf, token } = read;
         let verdict = match inject {
@@ -94,8 +96,9 @@ impl Request {
         Attempt { route: self.route, at: self.done, offset, asked: self.asked }
     }
 
-    /// Takes in what the system call of the last [`Request::attempt`] returned. Every `Again` is progress, a
-    /// route given up for this read or for good, or one of a bounded number of retries.
+    /// Takes the result of the last [`Request::attempt`]'s system call. It returns `Again` after progress,
+    /// if a route is given up (for this read or for good), and for a bounded number of retries, so the
+    /// sequence ends.
     pub(crate) fn advance(&mut self, result: Result<usize, Errno>) -> Step {
         let direct = self.route == Route::Direct;
         let result = if direct && self.verdict.no_direct { Err(Errno::INVAL) } else { result };
@@ -115,10 +118,10 @@ impl Request {
                 self.retries += 1;
                 Step::Again
             }
-            // A file system can refuse a direct read of bytes that it reads well through its cache. Linux
-            // 6.18's ext4 says EIO where a buffered write of several pages stopped in their midst, was
-            // written back, and fallocate(2) then made the file longer: it takes the block that it had put
-            // aside for the next page for data that is not written yet.
+            // A file system may fail a direct read of bytes that it can read through its cache. Linux
+            // 6.18's ext4 returns EIO after this: a buffered write of several pages stopped halfway and was
+            // written back, and then fallocate(2) made the file longer. ext4 takes the block that it had
+            // reserved for the next page for data that is not written yet.
             Err(Errno::IO) if direct => {
                 self.through_cache = true;
                 Step::Again
@@ -127,7 +130,7 @@ impl Request {
         }
     }
 
-    /// How much later than now to give it back.
+    /// How long to delay giving the extent back.
     pub(crate) fn delay(&self) -> Duration {
         self.verdict.delay
     }

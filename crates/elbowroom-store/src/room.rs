@@ -1,4 +1,4 @@
-//! What a directory offers to a swap file.
+//! How much room a directory has for a swap file.
 
 use crate::file::StoreFile;
 use crate::limits;
@@ -6,28 +6,28 @@ use elbowroom_machine::{Errno, PAGE_SIZE};
 use rustix::fs;
 use std::path::Path;
 
-/// What a directory offers to a swap file, as far as can be seen without writing one.
+/// Room for a swap file in a directory, as far as can be seen without writing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// So much of the file system is free for this user, in bytes; `u64::MAX`: it does not say.
+    /// Free bytes of the file system for this user; `u64::MAX`: the file system does not tell.
     pub free_bytes: u64,
-    /// No file of this process can be made larger, in bytes (the hard RLIMIT_FSIZE); `None`: no limit.
+    /// The largest size of a file of this process, in bytes (the hard RLIMIT_FSIZE); `None`: no limit.
     pub file_limit_bytes: Option<u64>,
-    /// The file system bypasses the kernel's page cache (O_DIRECT).
+    /// Whether the file system supports O_DIRECT, which bypasses the kernel's page cache.
     pub direct: bool,
-    /// The file system is in memory itself.
+    /// Whether the file system is itself in memory.
     pub in_memory: bool,
 }
 
 impl Room {
-    /// Looks, by a file without a name that is gone afterwards.
+    /// Looks at the directory, with a temporary file that has no name.
     ///
     /// # Errors
     /// What open(2) says, of the directory or of its file system.
     pub fn look(dir: &Path) -> Result<Room, Errno> {
         let file = StoreFile::temporary(dir, 0, None)?;
         let (system, space) = (fs::statfs(dir)?, fs::statvfs(dir)?);
-        // What is in no file system with blocks, as FUSE may have it, has sizes of zero.
+        // A file system without blocks, such as some of FUSE's, reports sizes of zero.
         let free_bytes =
             if space.f_blocks == 0 { u64::MAX } else { space.f_bavail.saturating_mul(space.f_frsize) };
         Ok(Room {

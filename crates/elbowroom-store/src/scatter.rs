@@ -1,9 +1,10 @@
 //! Writes to several places of a file that are under way at the same time, by a ring of their own.
 //!
-//! A device answers a write after some 50 us, but many at a time: whoever waits for each before it begins the
-//! next one (pages all over a database, made durable by one msync) waits for nothing else.
+//! A device takes some 50 us for a write, but can work on many at a time. A thread that waits for each
+//! write before it begins the next (pages all over a database, made durable by one msync) spends all its
+//! time waiting.
 //!
-//! Synchronization: a ring is used by one thread at a time; it belongs to nobody in between.
+//! Synchronization: a ring is used by one thread at a time, but by different ones in turn.
 //!
 //! # Invariants
 //! While the kernel works on a write, the caller is inside [`WriteRing::write`], which borrows the bytes.
@@ -25,21 +26,21 @@ pub struct WriteRing {
 }
 
 impl WriteRing {
-    /// Makes one.
+    /// Makes a ring.
     ///
     /// # Errors
     /// What io_uring_setup(2) says: it may be forbidden here.
     pub fn new() -> Result<Self, Errno> {
         let mut builder = IoUring::builder();
-        // A forked child has no business with the ring.
+        // A forked child must not use the ring.
         builder.dontfork().setup_submit_all();
         let ring = builder.build(SCATTERED_WRITES as u32);
         ring.map(|ring| Self { ring, broken: false }).map_err(|error| errno(&error))
     }
 
-    /// Writes each of `writes`, the parts of which follow each other in the file from an offset on, and waits
-    /// for all. Tells for each how many bytes were written: 0 if it failed, or there are more than
-    /// [`SCATTERED_WRITES`].
+    /// Makes all of `writes`, each of which consists of parts that are contiguous in the file from an
+    /// offset on, and waits for them. Tells for each how many bytes were written: 0 if it failed, or there
+    /// are more than [`SCATTERED_WRITES`].
     pub(crate) fn write(&mut self, fd: BorrowedFd<'_>, writes: &[(Vec<IoSlice<'_>>, u64)]) -> Vec<usize> {
         let mut written = vec![0; writes.len()];
         let mut left = 0;
@@ -55,7 +56,7 @@ impl WriteRing {
             }
         }
         while left > 0 {
-            // What the kernel has not taken yet is taken by a later call.
+            // Entries that the kernel has not taken yet are taken by a later call.
             let entered = if self.broken { Ok(0) } else { self.ring.submit_and_wait(left) };
             for completion in self.ring.completion() {
                 left -= 1;
@@ -66,7 +67,8 @@ impl WriteRing {
             if let Err(error) = entered {
                 let errno = errno(&error);
                 if !is_transient(errno) && errno != Errno::BUSY {
-                    // It takes no more. What it has is waited for, by looking.
+                    // The kernel takes no more entries. For those that it has, the loop polls the
+                    // completion queue.
                     self.broken = true;
                     left -= self.ring.submission().len();
                 }
@@ -78,7 +80,7 @@ impl WriteRing {
         written
     }
 
-    /// Whether the kernel has refused to work with it: then it is of no use any more.
+    /// Whether the kernel has refused the ring: then it must not be used any more.
     pub fn is_broken(&self) -> bool {
         self.broken
     }

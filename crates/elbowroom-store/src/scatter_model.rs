@@ -1,4 +1,4 @@
-//! Under the model checker there is no ring: writes follow each other.
+//! Under the model checker there is no ring: the caller makes writes one after another.
 
 use elbowroom_machine::Errno;
 use std::io::IoSlice;
@@ -11,7 +11,7 @@ pub const SCATTERED_WRITES: usize = 32;
 pub struct WriteRing(std::convert::Infallible);
 
 impl WriteRing {
-    /// Fails.
+    /// Fails always, so that no ring is ever made.
     ///
     /// # Errors
     /// Always.

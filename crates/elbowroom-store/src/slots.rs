@@ -1,4 +1,4 @@
-//! A slab of what the kernel works on. A slot's index is the kernel's name for the request.
+//! A slab of the requests that the kernel works on. A slot's index is the request's user data.
 
 use crate::file::StoreFile;
 use crate::request::Request;
@@ -6,20 +6,21 @@ use elbowroom_sync::Arc;
 use io_uring::{opcode, squeue, types};
 use std::os::fd::AsRawFd;
 
-/// Linux's number for the advice that a range is not needed.
+/// POSIX_FADV_DONTNEED.
 const ADVICE_DONT_NEED: i32 = rustix::fs::Advice::DontNeed as i32;
 
-/// What an index means.
+/// The content of a slot.
 pub(crate) enum Slot {
-    /// Nothing; and the next free slot.
+    /// A free slot, with the index of the next one.
     Free { next: Option<u32> },
     /// A read, with its extent and file.
     Read(Request),
-    /// A range of the file that the kernel need not cache.
+    /// A request to drop the kernel's cache of a range of a file.
     DropCache { file: Arc<StoreFile>, offset: u64, len: u64 },
 }
 
-/// Slots, which are used again before new ones are made: as many as were ever in use at a time.
+/// The slab. Free slots are used again before new ones are made, so there are as many as were ever in use
+/// at a time.
 #[derive(Default)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
@@ -49,15 +50,15 @@ impl Slots {
         std::mem::replace(&mut self.slots[index as usize], Slot::Free { next })
     }
 
-    /// Forgets all slots and never drops what is in them.
+    /// Forgets all slots without dropping their contents.
     pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::take(self));
     }
 }
 
 impl Slot {
-    /// The next system call for what is in the slot. Its buffer lies inside the slot's extent and its
-    /// descriptor belongs to the slot's file: it is valid as long as the slot is not emptied.
+    /// The next submission queue entry for the slot's request. Its buffer lies inside the slot's extent and
+    /// its descriptor belongs to the slot's file: it is valid as long as the slot is not emptied.
     pub(crate) fn entry(&mut self) -> Option<squeue::Entry> {
         match self {
             Slot::Free { .. } => None,

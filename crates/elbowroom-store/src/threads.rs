@@ -23,7 +23,8 @@ use rustix::thread::futex;
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, RawFd};
 
-/// Threads in a pool. Enough to keep a disk busy with random reads, few enough to be started on need.
+/// The most threads in a pool: enough to keep a disk busy with random reads. They are started as they are
+/// needed.
 const THREADS_MAX: usize = 16;
 
 pub(crate) struct Threads {
@@ -39,7 +40,7 @@ struct Shared {
     requests: Mutex<VecDeque<(Request, Step)>>,
     finished: Mutex<Vec<ReadDone>>,
     bell: Arc<Bell>,
-    /// Counts requests queued. What idle threads sleep on.
+    /// Counts the requests that were queued. It is the futex on which idle threads sleep.
     queued: AtomicU32,
     sleeping: AtomicU32,
     stop: AtomicBool,
@@ -82,7 +83,7 @@ impl Threads {
         }
     }
 
-    /// Moves completions to `done`; whether there were any.
+    /// Moves completions to `done`; returns whether there were any.
     fn collect(&mut self, done: &mut Vec<ReadDone>) -> bool {
         let mut finished = self.shared.finished.lock();
         self.in_flight -= finished.len();
@@ -91,10 +92,10 @@ impl Threads {
         any
     }
 
-    /// Waits in poll(2); whether the watched descriptor is readable.
+    /// Waits in poll(2); returns whether the watched descriptor is readable.
     fn poll(&self, timeout: Option<Duration>) -> Result<bool, Errno> {
-        // SAFETY: whoever made the reactor keeps the descriptor open until the reactor is dropped (see
-        // `reactor`).
+        // SAFETY: the caller that made the reactor keeps the descriptor open until the reactor is dropped
+        // (see `reactor`).
         let watch = self.watch.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         let mut fds = vec![PollFd::from_borrowed_fd(self.shared.bell.fd(), PollFlags::IN)];
         fds.extend(watch.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -124,7 +125,7 @@ impl Reactor for Threads {
     }
 
     fn submit(&mut self) {
-        // A read is with its thread at once.
+        // Nothing to do: `read` has handed the request to the pool already.
     }
 
     fn wait(&mut self, timeout: Option<Duration>, done: &mut Vec<ReadDone>) -> Result<Woken, Errno> {
@@ -162,16 +163,16 @@ impl Drop for Threads {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake(i32::MAX as u32);
         for worker in self.workers.drain(..) {
-            // A worker that panicked has nothing that we need.
+            // An error means that a worker has panicked; nothing of it is needed.
             let _ = worker.join();
         }
     }
 }
 
 impl Shared {
-    /// Tells up to `count` idle threads to look again. A thread that is about to sleep either sees the new
-    /// count, and does not, or is seen here as sleeping: both sides write first and read then, sequentially
-    /// consistent.
+    /// Wakes up to `count` idle threads. A thread that is about to sleep either sees the new value of
+    /// `queued`, and does not sleep, or is counted in `sleeping` here: both sides first write and then
+    /// read, sequentially consistent.
     fn wake(&self, count: u32) {
         self.queued.fetch_add(1, Ordering::SeqCst);
         if self.sleeping.load(Ordering::SeqCst) > 0 {
@@ -179,7 +180,7 @@ impl Shared {
         }
     }
 
-    /// A pool thread's life.
+    /// The main loop of a pool thread.
     fn work(&self) {
         loop {
             let seen = self.queued.load(Ordering::SeqCst);
@@ -194,7 +195,7 @@ impl Shared {
         }
     }
 
-    /// Does one request, if there is one.
+    /// Does one request, if there is one; returns whether there was.
     fn work_once(&self) -> bool {
         let Some((request, step)) = self.requests.lock().pop_front() else { return false };
         let done = perform(request, step);

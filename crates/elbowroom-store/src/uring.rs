@@ -1,13 +1,13 @@
 //! The reactor on io_uring: one ring, one system call a wait.
 //!
-//! The watched descriptor and the bell are polled by multishot requests, which post a completion whenever
-//! something new arrives. Reads are kept in a slab, whose index is the kernel's name for the request; at most
-//! [`RING_ENTRIES`] of them are with the kernel at a time, the others queue here, so that completions never
-//! overflow. In the steady state nothing is allocated.
+//! The watched descriptor and the bell are polled by multishot requests, which post a completion at every
+//! new event. Reads are kept in a slab, whose index is the request's user data; at most [`RING_ENTRIES`] of
+//! them are with the kernel at a time, the others queue here, so that completions never overflow. In the
+//! steady state nothing is allocated.
 //!
-//! The ring is made disabled and enabled by the first wait: the thread that enables it is the only one that
-//! may submit (SINGLE_ISSUER), and completions are processed when that thread waits (DEFER_TASKRUN), in
-//! batches and without interrupts. Kernels before 6.1 do not know these flags: [`RingMode::Plain`] does
+//! The ring is created disabled, and the first wait enables it: the thread that enables it is the only one
+//! that may submit (SINGLE_ISSUER), and completions are processed when that thread waits (DEFER_TASKRUN),
+//! in batches and without interrupts. Kernels before 6.1 do not know these flags: [`RingMode::Plain`] does
 //! without.
 //!
 //! A read that went through the kernel's cache is followed by a request to drop it (fadvise, which io_uring
@@ -19,8 +19,8 @@
 //! 2. `submitted` is the number of slots whose request was put in the submission queue and has not completed.
 //!    The ring and the slots are dropped when it is 0; else the slots are leaked.
 //!
-//! Neighbours: `request` says what each read does next, `slots` keeps what the kernel works on, `held` what
-//! is slow on purpose.
+//! Neighbours: `request` says what each read does next, `slots` keeps the requests that the kernel works
+//! on, `held` the reads that injected faults delay.
 //!
 //! Synchronization: all state belongs to the handler thread; only the [`Bell`] is shared.
 
@@ -43,20 +43,20 @@ use std::os::fd::{AsRawFd, RawFd};
 /// Submission queue entries, and the most requests with the kernel at a time.
 const RING_ENTRIES: u32 = 256;
 
-/// Completion queue entries: those of all requests, and room for the polls, of which several can be posted
-/// between two waits. The kernel keeps what does not fit, at a cost.
+/// Completion queue entries: for all requests, and for the polls, which can post several between two waits.
+/// The kernel keeps completions that do not fit in a list, which is slower.
 const COMPLETION_ENTRIES: u32 = 1024;
 
 /// How often io_uring_enter is repeated if it is interrupted or has no resources.
 const ENTERS_MAX: u32 = 1000;
 
-/// For how long to look for something to come before going to sleep.
+/// How long to poll for completions before going to sleep.
 const LOOK_BOUND: Duration = Duration::from_micros(50);
 
-/// A processor that was let go for longer than this was used by others.
+/// If a yield takes longer than this, another thread has used the processor.
 const OTHERS_RAN: Duration = Duration::from_micros(10);
 
-/// The kernel's names for the two polls; slots are named by their index.
+/// The user data of the two polls; that of other requests is the slot's index.
 const WATCH: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 
@@ -72,21 +72,21 @@ pub(crate) enum RingMode {
 pub(crate) struct Uring {
     ring: IoUring,
     mode: RingMode,
-    /// The ring is enabled, by the thread that it belongs to.
+    /// Whether the ring was enabled, by the thread that it then belongs to.
     enabled: bool,
     watch: Poll,
     bell_poll: Poll,
     bell: Arc<Bell>,
     inject: Option<Arc<Inject>>,
     slots: Slots,
-    /// Slots that want a place in the submission queue.
+    /// Slots that wait for a place in the submission queue.
     queue: VecDeque<u32>,
     submitted: u32,
-    /// Completions to be given back when their time comes.
+    /// Delayed completions, to be given back when they are due.
     held: HeldReads,
     /// Completions to be given back by the next wait.
     ready: Vec<ReadDone>,
-    /// Scratch: completions as they came.
+    /// Scratch memory: completions just taken off the ring.
     reaped: Vec<Completion>,
     in_flight: usize,
     looks: Looks,
@@ -105,20 +105,21 @@ struct Completion {
     flags: u32,
 }
 
-/// A filter (seccomp) may let a ring be made, and neither call that uses it be made.
+/// Tries the system calls that use a ring: a filter (seccomp) may allow io_uring_setup and deny these.
 fn can_be_used(ring: &IoUring) -> Result<(), Errno> {
     let submitter = ring.submitter();
     submitter.register_probe(&mut Probe::new()).map_err(errno)?;
     // SAFETY: nothing is submitted and nothing waited for, and there is no argument.
     match unsafe { submitter.enter::<types::Timespec>(0, 0, 0, None) }.map_err(errno) {
-        // It is not enabled yet.
+        // EBADFD: the ring is not enabled yet.
         Ok(_) | Err(Errno::BADFD) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 impl Uring {
-    /// Makes the ring, so that errors come now; any thread of the file table may make the first wait.
+    /// Makes the ring now, so that errors are found here. Any thread with the same file table may make the
+    /// first wait.
     pub(crate) fn new(
         mode: RingMode,
         watch: Option<RawFd>,
@@ -126,8 +127,8 @@ impl Uring {
         inject: Option<Arc<Inject>>,
     ) -> Result<Self, Errno> {
         let mut builder = IoUring::builder();
-        // A forked child has no business with the ring. Invalid requests complete with an error and do not
-        // stop others.
+        // A forked child must not use the ring. Invalid requests complete with an error and do not stop
+        // others.
         builder.dontfork().setup_submit_all().setup_cqsize(COMPLETION_ENTRIES);
         if mode == RingMode::Deferred {
             builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_r_disabled();
@@ -173,8 +174,8 @@ impl Uring {
             {
                 let events = u32::from(PollFlags::IN.bits());
                 let entry = opcode::PollAdd::new(types::Fd(fd), events).multi(true).build();
-                // SAFETY: a poll has no buffer. Whoever made the reactor keeps `watch` open; the bell is
-                // ours.
+                // SAFETY: a poll has no buffer. The caller that made the reactor keeps `watch` open; the
+                // bell is ours.
                 poll.armed = unsafe { entries.push(&entry.user_data(poll.name)) }.is_ok();
             }
         }
@@ -210,10 +211,10 @@ impl Uring {
         }
     }
 
-    /// Submits what there is, and looks for a moment whether something comes, while nobody else wants the
-    /// processor; `false`: nothing did, or it was not tried, since it has been in vain lately.
+    /// Submits the queued entries, and polls for completions for a moment, as long as no other thread wants
+    /// the processor; `false`: none came, or it was not tried, since it has been in vain lately.
     ///
-    /// Where processors are virtual, to wake one that sleeps takes longer than to serve a fault.
+    /// In a virtual machine, waking a processor that sleeps takes longer than serving a fault.
     fn something_comes_soon(&mut self) -> bool {
         if self.mode != RingMode::Deferred || !self.looks.are_worth_it() || self.enter(Wait::No).is_err() {
             return false;
@@ -221,13 +222,14 @@ impl Uring {
         let begun = Instant::now();
         let mut last = begun;
         let came = loop {
-            // The kernel says in memory that it has completions to post, or posts them.
+            // The kernel sets a flag in shared memory if it has completions to post (taskrun), or has
+            // posted them.
             if self.ring.submission().taskrun() || !self.ring.completion().is_empty() {
                 break true;
             }
             thread::yield_now();
             let now = Instant::now();
-            // If it took long, somebody else had something to do here.
+            // If the yield took long, another thread needed this processor.
             if now - last > OTHERS_RAN || now - begun > LOOK_BOUND {
                 break false;
             }
@@ -257,8 +259,8 @@ impl Uring {
                         Err(error) => watch_failed = Err(error),
                     }
                 }
-                // The bell only ends the wait: who rang it is in its flag. It is never read, since a
-                // multishot poll speaks up at every ring.
+                // The bell's completion only ends the wait; `kicked` tells whether there was a kick. The
+                // eventfd is never read, since a multishot poll posts a completion at every write to it.
                 BELL => self.bell_poll.armed = more,
                 index => self.complete(index as u32, outcome(completion.result)),
             }
@@ -271,7 +273,7 @@ impl Uring {
         self.submitted -= 1;
         let step = match self.slots.get_mut(index) {
             Slot::Read(request) => request.advance(result),
-            // That the cache was dropped, or could not be, is of no consequence.
+            // The result does not matter: dropping the cache is only a hint.
             Slot::DropCache { .. } => Step::Finish(Ok(0)),
             Slot::Free { .. } => return,
         };
@@ -300,7 +302,7 @@ impl Uring {
         }
     }
 
-    /// Gives back what is ready or due.
+    /// Gives back the reads that are ready or due.
     fn deliver(&mut self, done: &mut Vec<ReadDone>) {
         let before = done.len();
         done.append(&mut self.ready);
@@ -340,7 +342,7 @@ impl Reactor for Uring {
     fn submit(&mut self) {
         if self.enabled && !self.queue.is_empty() {
             self.fill();
-            // What was not submitted is with the next wait, which says what is wrong.
+            // The next wait submits entries that were not submitted here, and returns the error.
             let _ = self.enter(Wait::No);
         }
     }
@@ -360,7 +362,8 @@ impl Reactor for Uring {
                 wait = Wait::No;
             }
             let entered = self.enter(wait);
-            // What came is taken in even if entering failed: a full completion queue is why it can (EBUSY).
+            // Completions are taken even if `enter` failed: it fails with EBUSY if the completion queue is
+            // full.
             let reaped = self.reap(&mut woken);
             woken.kicked |= self.bell.take_kick();
             self.deliver(done);
@@ -390,8 +393,8 @@ impl Reactor for Uring {
 }
 
 impl Drop for Uring {
-    /// Waits for the requests that the kernel has: it writes into their extents. That must happen, as a disk
-    /// must answer.
+    /// Waits for the requests that the kernel has, since it writes into their extents. There is no time
+    /// limit: the disk must answer.
     fn drop(&mut self) {
         let mut enters_failed = 0;
         while self.submitted > 0 {
@@ -405,7 +408,8 @@ impl Drop for Uring {
                     enters_failed += 1;
                 }
                 Err(_) => {
-                    // Not the thread that the ring belongs to. Leaking is all that is safe.
+                    // This is not the thread that the ring belongs to, so it cannot wait. Only leaking the
+                    // slots is safe.
                     self.slots.leak();
                     return;
                 }
@@ -421,7 +425,7 @@ enum Wait {
     AtMost(Duration),
 }
 
-/// What a completion's result says: a count, or a negative error number.
+/// Converts a completion's result: a count, or a negative error number.
 fn outcome(result: i32) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result))
 }

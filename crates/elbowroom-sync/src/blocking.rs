@@ -1,17 +1,18 @@
 //! The rule that nothing sleeps, nor waits for a device, inside a section of an epoch or with a read lock of
 //! a VMA; checked in debug builds.
 //!
-//! Whoever is in a section keeps what was retired from being dropped, and whoever has a VMA keeps all who
-//! change the layout waiting, and those who wait behind them. So both are for a look, and what the look finds
-//! missing is had with nothing held. A thread counts what it has; who blocks asks.
+//! A thread in a section keeps retired values from being dropped, and a thread with a read lock of a VMA
+//! keeps writers of the layout waiting, and all threads behind them. So both are only for a short look;
+//! anything that takes longer is done after they are released. Each thread counts the sections and read
+//! locks that it has, and code that may block checks these counts.
 
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 std::thread_local! {
-    /// Sections of epochs, and read locks of slots, that this thread has.
+    /// How many sections of epochs this thread is in, and how many read locks of slots it has.
     static INSIDE: [std::cell::Cell<u32>; 2] = const { [const { std::cell::Cell::new(0) }; 2] };
 }
 
-/// What nobody may block with.
+/// What a thread must not be in, or have, when it blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inside {
     /// A section of an epoch.
@@ -20,7 +21,7 @@ pub(crate) enum Inside {
     Slot,
 }
 
-/// The thread has one more.
+/// Counts that the thread has entered a section, or taken a read lock.
 #[inline]
 pub(crate) fn entered(what: Inside) {
     #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
@@ -28,18 +29,18 @@ pub(crate) fn entered(what: Inside) {
     let _ = what;
 }
 
-/// The thread has one less.
+/// Counts that the thread has left a section, or released a read lock.
 #[inline]
 pub(crate) fn left(what: Inside) {
-    // A guard may be dropped by another thread than its maker: then the counts of both are wrong, and
-    // saturate.
+    // A guard may be dropped by another thread than the one that made it: then the counts of both threads
+    // are wrong, and saturate at 0.
     #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
     INSIDE.with(|inside| inside[what as usize].set(inside[what as usize].get().saturating_sub(1)));
     let _ = what;
 }
 
-/// Says that the thread is about to sleep, or to make a request that may wait for a device. Costs nothing but
-/// in debug builds.
+/// To be called before the thread sleeps, or makes a request that may wait for a device. Costs nothing
+/// except in debug builds.
 ///
 /// # Panics
 /// In debug builds, if the thread is inside a section of an epoch, has a read lock of a slot, or holds a lock
@@ -54,8 +55,9 @@ pub fn may_block() {
     }
 }
 
-/// The same for who is about to wait for a lock that is held for a few instructions, whatever locks it has
-/// itself: their order is checked elsewhere.
+/// [`may_block`] for a thread that is about to wait for a lock that is only ever held for a few
+/// instructions. The locks that the thread has itself are not checked here: `lock::order` checks their
+/// order.
 ///
 /// # Panics
 /// In debug builds, if the thread is inside a section of an epoch or has a read lock of a slot.

@@ -1,6 +1,6 @@
 //! Unsynchronized memory that loom watches: it panics when two accesses to a cell are not ordered.
 //!
-//! The std form has loom's two methods and nothing else, so that no access escapes a model.
+//! The form for std has only loom's two methods, so that all accesses are seen in a model.
 
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
@@ -16,13 +16,14 @@ impl<T> UnsafeCell<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// Runs `f` on a pointer for reading. Reading through it is right only while nobody writes.
+    /// Runs `f` on a pointer for reading. Reading through the pointer is sound only while no thread writes.
     #[inline]
     pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
 
-    /// Runs `f` on a pointer for writing. Using it is right only while nobody else reads or writes.
+    /// Runs `f` on a pointer for writing. Using the pointer is sound only while no other thread reads or
+    /// writes.
     #[inline]
     pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())

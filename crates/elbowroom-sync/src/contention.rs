@@ -1,20 +1,23 @@
-//! Who takes which lock where, how long they wait for it, and how long they have it.
+//! Lock statistics: how often each lock is taken at which call site, how long threads wait for it, and how
+//! long they hold it.
 //!
 //! Linux: `perf lock contention`, with `mmap_lock`'s tracepoints; here without root, and for one manager. A
-//! [`LockStats`] has a table of call sites (`#[track_caller]`): what is taken, in which [`Mode`], where. A
-//! site that has no room is counted with others of the same lock and mode, so that sums stay right.
-//! Neighbours: `lock` and `layout_lock`, which report here by themselves; folios and gates, which are the
-//! manager's and report by [`LockStats::took`] and [`LockStats::begin_wait`]. `snapshot` reads the table.
+//! [`LockStats`] has a table of call sites (`#[track_caller]`): which lock is taken, in which [`Mode`], and
+//! the file and line. A call site for which the table has no room is counted together with others of the
+//! same lock and mode, so that sums stay right. Neighbours: `lock` and `layout_lock`, which report here by
+//! themselves; folios and gates, which are the manager's and report by [`LockStats::took`] and
+//! [`LockStats::begin_wait`]. `snapshot` reads the table.
 //!
 //! # What it costs
-//! * Who need not wait counts by lock and mode, in a row of its own thread's ([`SparseCounters`]). It reads
-//!   no clock.
-//! * Who waits reads the clock twice, finds its call site, and adds to memory that all share who wait there.
-//! * To find the call site of each acquisition, and to measure how long it has its lock, costs more than most
-//!   locks. So that is done on demand only ([`LockStats::count_in_detail`]).
+//! * An acquisition without a wait is counted by lock and mode, in the thread's own row
+//!   ([`SparseCounters`]). It reads no clock.
+//! * A thread that waits reads the clock twice, finds its call site, and adds to counters that all threads
+//!   that wait there share.
+//! * To find the call site of each acquisition, and to measure how long the lock is held, costs more than
+//!   most locks. So that is done on demand only ([`LockStats::count_in_detail`]).
 //!
-//! Synchronization: relaxed atomics. Statistics order nothing. Not the facade's: under a model checker
-//! nothing is counted at all, so that models are neither slower nor different.
+//! Synchronization: relaxed atomics. Statistics order nothing. These are std's atomics, not the facade's:
+//! under a model checker nothing is counted at all, so that models are neither slower nor different.
 
 mod prometheus;
 mod snapshot;
@@ -27,12 +30,12 @@ use std::time::{Duration, Instant};
 
 pub use snapshot::{LockRow, LockSnapshot};
 
-/// Nothing is counted.
+/// Whether this is a build for a model checker, in which nothing is counted.
 const MODEL: bool = cfg!(any(loom, shuttle));
 
 /// How many call sites a table has room for: three times as many as there are.
 const SITES: usize = if MODEL { 2 } else { 512 };
-/// How many entries a call site may be looked for in.
+/// The most entries that are probed for a call site.
 const PROBES: usize = 16;
 /// Entries for acquisitions whose call site is not counted or has no room, one for each lock and mode.
 const REST: usize = Awaited::COUNT * Mode::ALL.len();
@@ -40,26 +43,27 @@ const REST: usize = Awaited::COUNT * Mode::ALL.len();
 /// The bounds between the decades of a histogram of waits, in nanoseconds: 1 us to 1 s.
 pub const DECADES_NS: [u64; 7] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
-/// What is waited for.
+/// What a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Awaited {
     /// A lock that has a class.
     Lock(LockClass),
-    /// The lock of a folio that no device has. Linux: `folio_lock`.
+    /// The lock of a folio that is neither being read nor written back. Linux: `folio_lock`.
     Folio,
-    /// The lock of a folio that is being read or written back: what is waited for is the device.
+    /// The lock of a folio that is being read or written back: the wait is for the device.
     FolioIo,
-    /// The readers inside a VMA, by who takes it out. Linux: `vma_start_write`, `vma_mark_detached`.
+    /// The readers inside a VMA, for which a writer waits that removes the VMA. Linux: `vma_start_write`,
+    /// `vma_mark_detached`.
     Vma,
     /// The end of another thread's change of a layout.
     Change,
 }
 
 impl Awaited {
-    /// How many there are.
+    /// How many values there are.
     const COUNT: usize = LockClass::ALL.len() + 4;
 
-    /// All of them, locks with a class first.
+    /// All values, locks with a class first.
     pub fn all() -> impl Iterator<Item = Self> {
         let others = [Self::Folio, Self::FolioIo, Self::Vma, Self::Change];
         LockClass::ALL.into_iter().map(Self::Lock).chain(others)
@@ -91,14 +95,14 @@ impl Awaited {
 /// How a lock is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// Together with other readers.
+    /// Shared with other readers.
     Read,
-    /// Alone. A mutex is.
+    /// Exclusively, as a mutex always is.
     Write,
 }
 
 impl Mode {
-    /// Both.
+    /// Both modes.
     pub const ALL: [Self; 2] = [Self::Read, Self::Write];
 
     /// `read` or `write`.
@@ -110,13 +114,13 @@ impl Mode {
     }
 }
 
-/// Which entry of `REST` counts a lock and mode where the site is not known or has no room.
+/// The entry of `REST` that counts a lock and mode for call sites that are not counted, or have no room.
 #[inline]
 fn rest_of(what: Awaited, mode: Mode) -> usize {
     what.number() * Mode::ALL.len() + mode as usize
 }
 
-/// Something that somebody does somewhere.
+/// A call site that takes a lock: which lock, in which mode, and the location in the source.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     what: Awaited,
@@ -125,8 +129,8 @@ struct Place {
 }
 
 impl Place {
-    /// What tells it from all others. Never 0. The same line may have several keys, if the compiler has put
-    /// its location into the program more than once; readers put these together.
+    /// A number that identifies the call site. Never 0. The same line may have several keys, if the
+    /// compiler has put its location into the program more than once; snapshots add these up.
     #[inline]
     fn key(self) -> u64 {
         // Addresses have 47 bits, and `rest_of` has six.
@@ -134,19 +138,19 @@ impl Place {
     }
 }
 
-/// The first entry to look for a key in, counted from the end of `REST`.
+/// The first entry that is probed for a key, counted from the end of `REST`.
 #[inline]
 fn home_of(key: u64) -> usize {
     (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % SITES
 }
 
-/// What is known of one call site, besides how often it takes its lock.
+/// The statistics of one call site, except its number of acquisitions.
 struct Entry {
-    /// Of its place; 0: nobody's. Set once.
+    /// The key of its place; 0: the entry is free. Set once.
     key: AtomicU64,
     /// Set after the key, once.
     place: OnceLock<Place>,
-    /// Made when somebody waits here, or has a hold measured.
+    /// Allocated when a thread first waits here, or has a hold measured.
     times: OnceLock<Box<Lines<Times>>>,
 }
 
@@ -162,18 +166,19 @@ struct Times {
     max_hold_ns: AtomicU64,
 }
 
-/// What is counted of all locks.
+/// The statistics of all locks.
 struct Counts {
-    /// Acquisitions are counted by call site, and their holds measured.
+    /// Whether acquisitions are counted by call site, and their holds measured.
     in_detail: AtomicBool,
-    /// The `REST`, then a hash table with open addressing from which nothing is ever taken.
+    /// First the `REST` entries, then a hash table with open addressing from which no entry is ever
+    /// removed.
     entries: Box<[Entry]>,
     acquisitions: SparseCounters<{ REST + SITES }>,
-    /// Waits of the classes, finer than by decades. Made when somebody waits.
+    /// Waits for the locks of each class, in finer steps than decades. Allocated when a thread first waits.
     waits: [OnceLock<Box<Histogram>>; LockClass::ALL.len()],
-    /// When holds are measured from.
+    /// The start of the clock that measures holds.
     origin: Instant,
-    /// Is told of waits.
+    /// The function that is called at the end of each wait.
     watcher: OnceLock<Box<Watcher>>,
 }
 
@@ -190,14 +195,14 @@ impl Default for LockStats {
     }
 }
 
-/// What the locks of one class have seen, in all modes and at all call sites.
+/// Statistics of the locks of one class, in all modes and at all call sites.
 #[derive(Debug, Clone)]
 pub struct ClassStats {
     /// Which class.
     pub class: LockClass,
     /// How often a lock of it was taken.
     pub acquisitions: u64,
-    /// How often its taker found it taken, and waited, be it for a few turns of a loop.
+    /// How often a thread found it taken and waited, even for a few turns of a loop.
     pub contended: u64,
     /// Sum of the waits, in nanoseconds.
     pub wait_ns: u64,
@@ -205,7 +210,7 @@ pub struct ClassStats {
     pub waits: HistogramSnapshot,
 }
 
-/// A wait that has begun: for [`LockStats::end_wait`]. One that is dropped was for nothing, and is not
+/// A wait that has begun, to be given to [`LockStats::end_wait`]. If it is dropped instead, it is not
 /// counted.
 #[derive(Clone, Copy)]
 pub struct Wait {
@@ -214,8 +219,8 @@ pub struct Wait {
     since: Option<Instant>,
 }
 
-/// A lock that somebody has: when its hold began, in 48 bits of nanoseconds, and the call site, in those
-/// above. 0: it is not measured.
+/// A lock that is held: the time at which the hold began, in the low 48 bits, in nanoseconds, and the
+/// number of the call site in the bits above. 0: it is not measured.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Hold(u64);
 
@@ -236,27 +241,28 @@ impl LockStats {
         }))
     }
 
-    /// Has `tell` told of each wait for a lock or a VMA when it ends, by the thread that has waited, perhaps
-    /// with the lock: of its call site ([`LockStats::call_site`]), and how long it was. Only the first one
-    /// that asks is told. It must not take locks.
+    /// Has `tell` called at the end of each wait for a lock or a VMA, by the thread that has waited, with
+    /// the number of the call site ([`LockStats::call_site`]) and the length of the wait. The thread may
+    /// hold the lock by then, so `tell` must not take locks. Only the first call of this method has an
+    /// effect.
     pub fn watch(&self, tell: impl Fn(usize, Duration) + Send + Sync + 'static) {
         let _ = self.0.watcher.set(Box::new(tell));
     }
 
-    /// What is waited for at the call site with this number, and where that is; `None`: several that have no
-    /// room in the table.
+    /// What threads wait for at the call site with this number, and its location; `None`: the number stands
+    /// for several call sites that have no room in the table.
     pub fn call_site(&self, number: usize) -> Option<(Awaited, &'static Location<'static>)> {
         let place = self.0.entries.get(number)?.place.get()?;
         Some((place.what, place.caller))
     }
 
-    /// Counts acquisitions by call site from now on, not only waits, and measures how long each has its lock.
-    /// Each then reads the clock twice.
+    /// From now on counts acquisitions by call site, not only waits, and measures how long each lock is
+    /// held. Each acquisition then reads the clock twice.
     pub fn count_in_detail(&self) {
         self.0.in_detail.store(true, Ordering::Relaxed);
     }
 
-    /// Counts that the caller has taken something.
+    /// Counts that the caller has taken a lock.
     #[inline]
     #[track_caller]
     pub fn took(&self, what: Awaited, mode: Mode) {
@@ -271,7 +277,7 @@ impl LockStats {
         }
     }
 
-    /// The caller has found something taken, and waits for it from now on.
+    /// Begins a wait: the caller has found the lock taken.
     #[track_caller]
     pub fn begin_wait(&self, what: Awaited, mode: Mode) -> Wait {
         self.begin_wait_at(what, mode, Location::caller())
@@ -286,7 +292,7 @@ impl LockStats {
         Wait { place: Place { what, mode, caller }, since: (!MODEL).then(Instant::now) }
     }
 
-    /// The wait is over, whether or not with success.
+    /// Ends a wait and counts it, whether the caller has got the lock or not.
     pub fn end_wait(&self, wait: Wait) {
         let Some(since) = wait.since else { return };
         let waited = since.elapsed();
@@ -300,7 +306,7 @@ impl LockStats {
         if let Awaited::Lock(class) = wait.place.what {
             self.0.waits[class as usize].get_or_init(Box::default).record(waited_ns);
         }
-        // The others end on another thread, perhaps.
+        // Only these: other waits may end on another thread than the one that waited.
         if let (Awaited::Lock(_) | Awaited::Vma, Some(tell)) = (wait.place.what, self.0.watcher.get()) {
             tell(site, waited);
         }
@@ -327,7 +333,7 @@ impl LockStats {
         self.0.begin_hold(site)
     }
 
-    /// The lock is about to be let go.
+    /// Ends a hold, just before the lock is released.
     #[cold]
     pub(crate) fn end_hold(&self, hold: Hold) {
         let (site, since) = ((hold.0 >> HOLD_BITS) as usize, hold.0 & HOLD_NS);
@@ -338,13 +344,13 @@ impl LockStats {
         raise(&times.max_hold_ns, held_ns);
     }
 
-    /// A hold that ended has begun again.
+    /// Begins a hold again, at the same call site, after a wait for a condition.
     #[cold]
     pub(crate) fn resume_hold(&self, hold: Hold) -> Hold {
         self.0.begin_hold((hold.0 >> HOLD_BITS) as usize)
     }
 
-    /// What the locks of `class` have seen so far.
+    /// Statistics of the locks of `class` so far.
     pub fn class(&self, class: LockClass) -> ClassStats {
         let all = self.snapshot();
         let rows = || all.rows().iter().filter(|row| row.lock == Awaited::Lock(class));
@@ -358,7 +364,8 @@ impl LockStats {
         }
     }
 
-    /// What all locks have seen so far. Not of one moment: what is counted meanwhile may or may not be in it.
+    /// Statistics of all locks so far. Not an exact moment: events that are counted meanwhile may be
+    /// missing.
     pub fn snapshot(&self) -> LockSnapshot {
         snapshot::take(&self.0)
     }
@@ -373,8 +380,8 @@ impl LockStats {
 }
 
 impl Counts {
-    /// The same for a place that is not in the entry where it is looked for first. One in six or so is in a
-    /// later one, for good, so this is not only for the first time.
+    /// [`LockStats::site`] for a place that is not in its first entry. About one in six places is in a
+    /// later entry for good, so this is not only for first uses.
     fn find(&self, place: Place) -> usize {
         let key = place.key();
         for probe in 0..PROBES.min(SITES) {
@@ -390,7 +397,8 @@ impl Counts {
         rest_of(place.what, place.mode)
     }
 
-    /// Gives an entry that was nobody's to a place; the key that it has then.
+    /// Tries to give a free entry to a place; returns the entry's key afterwards, which may be another
+    /// place's.
     #[cold]
     fn settle(&self, site: usize, key: u64, place: Place) -> u64 {
         let entry = &self.entries[site];
@@ -407,13 +415,14 @@ impl Counts {
         self.entries[site].times.get_or_init(Box::default)
     }
 
-    /// Nanoseconds, cut to as many bits as a [`Hold`] has for them.
+    /// The time since `origin` in nanoseconds, cut to the bits that a [`Hold`] has for it.
     fn now(&self) -> u64 {
         let elapsed: Duration = self.origin.elapsed();
         elapsed.as_nanos() as u64 & HOLD_NS
     }
 
-    /// Never 0: a site with room has a number above 0; one without is not measured.
+    /// The result is not 0 for a call site with an entry of its own, since its number is at least `REST`.
+    /// Other call sites are not measured.
     #[cold]
     fn begin_hold(&self, site: usize) -> Hold {
         if site < REST { Hold::default() } else { Hold((site as u64) << HOLD_BITS | self.now()) }
@@ -421,7 +430,7 @@ impl Counts {
 }
 
 impl Hold {
-    /// Whether [`LockStats::end_hold`] is wanted.
+    /// Whether the hold is measured, so that [`LockStats::end_hold`] must be called.
     #[inline]
     pub(crate) fn is_measured(self) -> bool {
         !MODEL && self.0 != 0
@@ -430,7 +439,7 @@ impl Hold {
 
 /// Makes `most` at least `value`.
 fn raise(most: &AtomicU64, value: u64) {
-    // The maximum is a loop of its own, and seldom needed.
+    // Checked first, because `fetch_max` is a loop, and seldom needed.
     if value > most.load(Ordering::Relaxed) {
         most.fetch_max(value, Ordering::Relaxed);
     }

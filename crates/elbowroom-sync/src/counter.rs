@@ -1,12 +1,12 @@
 //! Counters that many threads add to and few read.
 //!
-//! A thread adds in a row of its own, by a load and a store: an exchange would cost more than most of what is
-//! counted. Linux: per-CPU counters. Threads beyond the rows, or at their very end, share some, where they do
-//! exchange.
+//! A thread adds in a row of its own, by a load and a store: an atomic read-modify-write would cost more
+//! than most events that are counted. Linux: per-CPU counters. Threads that have got no row, or are past
+//! their destructors, share some rows, in which they add atomically.
 
 use crate::OnceLock;
 use crate::thread::{OWN_SLOTS, SHARED_ROWS as SHARED, slot};
-// Not the facade's: statistics order nothing, so a model need not branch on them.
+// std's atomics, not the facade's: statistics order nothing, so a model need not branch on them.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One thread's counts, on cache lines of their own.
@@ -18,10 +18,10 @@ impl<const N: usize> Row<N> {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 
-    /// Adds in the row of a thread that nobody else writes to.
+    /// Adds in a row that only the calling thread writes to.
     #[inline]
     fn add_alone(&self, which: usize, n: u64) {
-        // Who had the row before has left it by a release, after its last store.
+        // The thread that had the row before gave its slot back by a release, after its last store.
         let before = self.0[which].load(Ordering::Relaxed);
         self.0[which].store(before.wrapping_add(n), Ordering::Relaxed);
     }
@@ -71,7 +71,8 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-/// The same for many counters of which a thread uses few: a row is made when its thread first adds.
+/// [`Counters`] for many counters of which a thread uses few: a row is allocated when its thread first
+/// adds.
 pub(crate) struct SparseCounters<const N: usize> {
     rows: [OnceLock<Box<Row<N>>>; OWN_SLOTS + SHARED],
 }

@@ -1,12 +1,12 @@
 //! A lock that is one bit of a word of flags, with the value that it guards.
 //!
-//! Where there are many small locked things (folios), a bit is all that there is room for. Linux: `PG_locked`
-//! and `PG_waiters` in `page->flags`, mm/filemap.c. Who waits is the caller's affair: setting the waiters bit
-//! fails once the lock bit is clear, and clearing the lock bit tells whether it was set. So a waiter is
+//! There are so many folios that there is room for no more than a bit each. Linux: `PG_locked` and
+//! `PG_waiters` in `page->flags`, mm/filemap.c. The caller keeps the list of waiters: setting the waiters
+//! bit fails once the lock bit is clear, and clearing the lock bit tells whether it was set. So a waiter is
 //! either seen by the unlocker or sees the unlock.
 //!
-//! The guard keeps what the lock is in alive, so it can be passed on to another thread, as a lock that a read
-//! holds until it is done must be.
+//! The guard keeps the object that contains the lock (its holder) alive, so it can be passed to another
+//! thread: the lock of a folio that is being read goes with the read until that is done.
 //!
 //! Synchronization: acquire by setting the lock bit, release by clearing it.
 
@@ -18,14 +18,14 @@ use crate::thread;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// In tests of the tests: the lock is let go twice, the second time perhaps for somebody else.
+/// In tests of the tests: the lock is released twice; by the second time another thread may have it.
 const MUTANT_UNLOCK_TWICE: Mutant = Mutant::new("unlock_twice");
 
 const LOCKED: u64 = 1 << 0;
 const WAITERS: u64 = 1 << 1;
 const HOLD: u64 = 1 << 32;
 
-/// The lock, a value, the flags that go with them, and a count of those who hold the whole.
+/// A lock with its value, flags, and a count of holds.
 pub struct FlagLock<T> {
     word: AtomicU64,
     value: UnsafeCell<T>,
@@ -37,7 +37,7 @@ unsafe impl<T: Send> Send for FlagLock<T> {}
 unsafe impl<T: Send> Sync for FlagLock<T> {}
 
 impl<T> FlagLock<T> {
-    /// The bits that a caller may have for flags.
+    /// The bits that a caller may use as flags.
     pub const FLAGS: u64 = (HOLD - 1) & !(LOCKED | WAITERS);
 
     /// An open lock around `value`, with these flags set.
@@ -65,7 +65,7 @@ impl<T> FlagLock<T> {
         self.word.fetch_and(!flags, Ordering::AcqRel) & flags != 0
     }
 
-    /// Counts one who holds it, until [`FlagLock::release`].
+    /// Increments the count of holds, until [`FlagLock::release`].
     pub fn hold(&self) {
         self.word.fetch_add(HOLD, Ordering::AcqRel);
     }
@@ -76,19 +76,20 @@ impl<T> FlagLock<T> {
         debug_assert!(before >= HOLD, "it is released more often than held");
     }
 
-    /// Whether somebody has the lock.
+    /// Whether the lock is taken.
     pub fn is_locked(&self) -> bool {
         self.word.load(Ordering::Relaxed) & LOCKED != 0
     }
 
-    /// Whether somebody holds it.
+    /// Whether the count of holds is not 0.
     pub fn is_held(&self) -> bool {
         self.word.load(Ordering::Acquire) >= HOLD
     }
 
     /// Announces a waiter, if the lock is still taken; `false` means: do not wait, try again.
     pub fn announce_waiter(&self) -> bool {
-        // A write, though it changes nothing: who takes the lock after this sees what the caller did before.
+        // A read-modify-write, though it changes nothing: a thread that takes the lock after this sees what
+        // the caller did before.
         let mut word = self.word.fetch_or(0, Ordering::AcqRel);
         loop {
             if word & LOCKED == 0 {
@@ -106,7 +107,7 @@ impl<T> FlagLock<T> {
         self.word.fetch_or(LOCKED, Ordering::AcqRel) & LOCKED == 0
     }
 
-    /// Clears the lock bit, with some flags set and some cleared in the same step; tells whether somebody
+    /// Clears the lock bit, with some flags set and some cleared in the same step; tells whether a thread
     /// waits.
     fn unlock(&self, set: u64, clear: u64) -> bool {
         let (set, clear) = (set & Self::FLAGS, clear & Self::FLAGS | LOCKED | WAITERS);
@@ -122,10 +123,10 @@ impl<T> FlagLock<T> {
     }
 }
 
-/// The right to a [`FlagLock`]'s value. It keeps alive the `H` that has the lock.
+/// The right to a [`FlagLock`]'s value. It keeps the `H` that contains the lock alive.
 #[must_use = "the lock is let go at once"]
 pub struct FlagGuard<H, T> {
-    /// In `holder`.
+    /// Points into `holder`.
     lock: NonNull<FlagLock<T>>,
     holder: Arc<H>,
 }
@@ -136,14 +137,14 @@ unsafe impl<H: Send + Sync, T: Send> Send for FlagGuard<H, T> {}
 unsafe impl<H: Send + Sync, T: Send + Sync> Sync for FlagGuard<H, T> {}
 
 impl<H, T> FlagGuard<H, T> {
-    /// Takes the lock that `lock_of` finds in the holder; gives the holder back if somebody else has it.
+    /// Takes the lock that `lock_of` finds in the holder; gives the holder back if the lock is taken.
     #[inline]
     pub fn try_lock(holder: Arc<H>, lock_of: impl FnOnce(&H) -> &FlagLock<T>) -> Result<Self, Arc<H>> {
         let lock = lock_of(&holder);
         if lock.try_lock() { Ok(Self { lock: NonNull::from(lock), holder }) } else { Err(holder) }
     }
 
-    /// A new holder, whose lock nobody else can have taken.
+    /// Makes a new holder, with its lock taken by the caller.
     ///
     /// # Panics
     /// If the holder comes with its lock taken.
@@ -151,7 +152,8 @@ impl<H, T> FlagGuard<H, T> {
         let holder = Arc::new(holder);
         let lock = lock_of(&holder);
         let (start, at) = (std::ptr::from_ref::<H>(&holder).addr(), std::ptr::from_ref(lock).addr());
-        // What is inside of what was moved here is known to nobody else: no exchange is needed.
+        // If the lock is inside the holder that was moved here, no other thread can reach it yet, so no
+        // atomic exchange is needed.
         let inside = at >= start && at + size_of::<FlagLock<T>>() <= start + size_of::<H>();
         let word = lock.word.load(Ordering::Relaxed);
         let taken = if inside {
@@ -164,12 +166,12 @@ impl<H, T> FlagGuard<H, T> {
         Self { lock: NonNull::from(lock), holder }
     }
 
-    /// What has the lock.
+    /// The object that contains the lock.
     pub fn holder(&self) -> &Arc<H> {
         &self.holder
     }
 
-    /// What has the lock, and the value.
+    /// The object that contains the lock, and the value.
     pub fn parts(&mut self) -> (&H, &mut T) {
         // SAFETY: as in `deref_mut`. The holder has the value in a cell of its own, which a reference to the
         // holder does not reach into.
@@ -177,8 +179,8 @@ impl<H, T> FlagGuard<H, T> {
         (&self.holder, value)
     }
 
-    /// Lets the lock go, with the flags `set` set and `clear` cleared in the same step; tells whether
-    /// somebody waits.
+    /// Releases the lock, with the flags `set` set and `clear` cleared in the same step; tells whether a
+    /// thread waits.
     pub fn unlock(self, set: u64, clear: u64) -> (Arc<H>, bool) {
         let this = std::mem::ManuallyDrop::new(self);
         // SAFETY: the holder, of which `this` has a share, keeps the lock where it is and alive.
@@ -197,8 +199,9 @@ impl<H, T> Deref for FlagGuard<H, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: (1) the lock is alive as long as the holder, of which we have a share. (2) Who has the
-        // guard has the lock bit, and there is one guard for each time that it was set; so nobody writes.
+        // SAFETY: (1) the lock is alive as long as the holder, of which we have a share. (2) The owner of
+        // the guard has set the lock bit, and there is one guard for each time that it was set; so no other
+        // thread writes.
         unsafe { self.lock.as_ref().value.with(|value| &*value) }
     }
 }
@@ -206,14 +209,14 @@ impl<H, T> Deref for FlagGuard<H, T> {
 impl<H, T> DerefMut for FlagGuard<H, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`; the guard is borrowed mutably, so nobody reads either.
+        // SAFETY: as in `deref`; the guard is borrowed mutably, so no thread reads either.
         unsafe { self.lock.as_ref().value.with_mut(|value| &mut *value) }
     }
 }
 
 impl<H, T> Drop for FlagGuard<H, T> {
-    /// Lets the lock go, and tells nobody. A thread that panics keeps it for ever: the value may be half
-    /// changed.
+    /// Releases the lock, and wakes no waiter. A thread that panics keeps the lock taken for ever, since
+    /// the value may be half changed.
     fn drop(&mut self) {
         if thread::panicking() {
             return;

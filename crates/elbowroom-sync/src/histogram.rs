@@ -1,14 +1,14 @@
 //! Histograms of durations that any number of threads write without a lock.
 //!
-//! Log-linear buckets as HdrHistogram's with one significant digit: 16 steps per power of two, so a reported
-//! value is at most 1/16 above the recorded one. What is written is our own, an array of atomics, because
-//! several threads write it in the fault path; what is read is an `hdrhistogram::Histogram` made of it, which
-//! has the quantiles (docs/decisions/0007).
+//! Log-linear buckets as HdrHistogram's with one significant digit: 16 steps per power of two, so a
+//! reported value is at most 1/16 above the recorded one. Threads write into an array of atomics of our
+//! own, because several of them write in the fault path. A reader gets an `hdrhistogram::Histogram` made
+//! from it, which computes the quantiles (docs/decisions/0007).
 
 use crate::OnceLock;
 use crate::thread::{OWN_SLOTS, SHARED_ROWS, slot};
 use std::fmt;
-// Not the facade's: statistics order nothing, so a model need not branch on them.
+// std's atomics, not the facade's: statistics order nothing, so a model need not branch on them.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const STEPS_LOG2: u32 = 4;
@@ -19,8 +19,8 @@ const BUCKETS: usize = POWERS * STEPS;
 /// The largest value that has a bucket of its own.
 const LARGEST_NS: u64 = (1 << 43) - 1;
 
-/// Of these powers of two, in nanoseconds, text for Prometheus has buckets: 1 us to 17 s, each four times the
-/// one before.
+/// The powers of two, in nanoseconds, that are bucket bounds in the text for Prometheus: 1 us to 17 s, each
+/// four times the one before.
 const SHOWN_POWERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
 /// Counts of durations in nanoseconds.
@@ -47,13 +47,13 @@ impl Histogram {
     pub fn record(&self, ns: u64) {
         self.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
-        // The maximum is a loop of its own, and seldom needed.
+        // Checked first, because `fetch_max` is a loop, and seldom needed.
         if ns > self.max_ns.load(Ordering::Relaxed) {
             self.max_ns.fetch_max(ns, Ordering::Relaxed);
         }
     }
 
-    /// Records one duration, for the one thread that writes.
+    /// Records one duration, in a histogram that only the calling thread writes to.
     #[inline]
     fn record_alone(&self, ns: u64) {
         let add =
@@ -73,9 +73,9 @@ impl Histogram {
     }
 }
 
-/// The same for many threads in a hot path: a thread writes in a part of its own, by loads and stores, and
-/// the reader adds them up. A part, of 5 KiB, is made when its thread first records. Threads beyond those
-/// that have a part of their own share some.
+/// A [`Histogram`] for many threads in a hot path: each thread writes into a part of its own, by loads and
+/// stores, and the reader adds the parts up. A part, of 5 KiB, is allocated when its thread first records.
+/// Threads that have got no part of their own share some.
 ///
 /// What a signal handler records while its thread is recording may be lost.
 pub struct ThreadHistogram {
@@ -102,7 +102,8 @@ impl ThreadHistogram {
         if alone { part.record_alone(ns) } else { part.record(ns) }
     }
 
-    /// The counts of all threads. Not of one moment: what is recorded meanwhile may or may not be in it.
+    /// The counts of all threads. Not an exact moment: durations that are recorded meanwhile may be
+    /// missing.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let mut all = HistogramSnapshot::default();
         self.parts.iter().filter_map(OnceLock::get).for_each(|part| all.add(part));
@@ -142,7 +143,7 @@ impl HistogramSnapshot {
         self.max_ns = self.max_ns.max(part.max_ns.load(Ordering::Relaxed));
     }
 
-    /// Adds what another has.
+    /// Adds the counts of another snapshot.
     pub fn merge(&mut self, other: &Self) {
         self.counts.add(&other.counts).expect("all have the same bounds");
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
@@ -175,14 +176,14 @@ impl HistogramSnapshot {
         self.counts.value_at_quantile(q).min(self.max_ns)
     }
 
-    /// Writes it as one histogram of Prometheus's text format, in seconds: `name`, with `labels` as they are
-    /// between braces. The caller has declared the family.
+    /// Writes the snapshot as a histogram in Prometheus's text format, in seconds, with the name `name`;
+    /// `labels` is the text between the braces. The caller has declared the metric.
     ///
     /// # Errors
     /// Those of `out`.
     pub fn write_prometheus(&self, out: &mut impl fmt::Write, name: &str, labels: &str) -> fmt::Result {
         for power in SHOWN_POWERS {
-            // Where a bucket ends, so that the count is exact.
+            // The end of one of our buckets, so that the count is exact.
             let bound = (1 << power) - 1;
             let count = self.counts.count_between(0, bound);
             writeln!(out, "{name}_bucket{{{labels},le=\"{}\"}} {count}", seconds(bound))?;

@@ -6,27 +6,30 @@
 //! `slots`, whose VMA locks compare their marks with the sequence.
 //!
 //! # Who gets it
-//! Who finds the lock free, and nobody queued, takes it with one compare-and-swap. Everybody else looks
-//! around for a moment, draws a ticket, and sleeps until it is the head of the queue and the lock is free.
+//! A thread that finds the lock free and the queue empty takes the lock with one compare-and-swap. Any
+//! other thread spins for a moment, draws a ticket, and sleeps until it is the head of the queue and the
+//! lock is free.
 //!
-//! Who leaves wakes the head, but leaves the lock free: until the head runs, a writer that comes by may take
-//! it. Such a thief has a processor, and is done before a wake-up is. If each release gave the lock to a
-//! thread that sleeps, nobody would be inside until that one runs, everybody would come to sleep behind it,
-//! and each release would cost a wake-up: a lock convoy. A head that finds a thief inside sleeps again, and
-//! is woken again. Linux does so too (kernel/locking/rwsem.c, `RWSEM_FLAG_HANDOFF`) and ends it by time. Here
-//! a count ends it: after [`MAX_STEALS`] thefts in a row the lock is the head's, even if that still sleeps.
+//! A thread that releases the lock wakes the head, but leaves the lock free: until the head runs, a writer
+//! that comes by may take it. Such a thief is running already, and is often done before the head has woken
+//! up. If each release handed the lock to a sleeping thread, no thread could enter until that one runs, all
+//! others would sleep behind it, and each release would cost a wake-up: a lock convoy. A head that finds a
+//! thief inside sleeps again, and is woken again. Linux does the same (kernel/locking/rwsem.c,
+//! `RWSEM_FLAG_HANDOFF`), with a limit by time. Here the limit is a count: after [`MAX_STEALS`] thefts in a
+//! row no further thief may enter before the head does, even if the head still sleeps.
 //!
-//! * Those who wait are let in in the order of their tickets, readers that stand together all at once.
-//! * Between one of those and the next at most [`MAX_STEALS`] writers enter without a ticket. So who has `n`
-//!   before it in the queue is overtaken by at most `(n + 1) * MAX_STEALS` writers.
-//! * A reader overtakes nobody who waits.
+//! * Waiters enter in the order of their tickets; neighbouring readers in the queue enter together.
+//! * Between one entry from the queue and the next, at most [`MAX_STEALS`] writers enter without a ticket.
+//!   So a thread with `n` others before it in the queue is overtaken by at most `(n + 1) * MAX_STEALS`
+//!   writers.
+//! * A reader overtakes no waiter.
 //!
 //! # The word
 //! `WRITER` | `QUEUED` | `AWAKE` | count of thefts | count of readers. It is changed by read-modify-writes
 //! only, and `QUEUED` and `AWAKE` under the queue's mutex only. `QUEUED` says that the queue is not empty,
-//! and keeps readers out. `AWAKE` says that the head is awake and will look at the word once more, so nobody
-//! else needs to wake it. Thefts are counted while `QUEUED` is set, and from 0 again when the head enters; so
-//! there are none while readers are inside. `queue` says why no wake-up is lost.
+//! and keeps readers out. `AWAKE` says that the head is awake and will look at the word once more, so no
+//! other thread needs to wake it. Thefts are counted while `QUEUED` is set, and the count is reset when the
+//! head enters; so it is 0 while readers are inside. `queue` says why no wake-up is lost.
 
 mod queue;
 
@@ -43,38 +46,38 @@ use self::queue::{LANES, Queue};
 
 /// A writer is inside.
 const WRITER: u64 = 1 << 63;
-/// Somebody waits: nobody enters past the queue, thieves excepted.
+/// The queue is not empty: only thieves may enter past it.
 const QUEUED: u64 = 1 << 62;
-/// The head of the queue is awake and will look: nobody needs to wake it.
+/// The head of the queue is awake and will look at the word again, so it need not be woken.
 const AWAKE: u64 = 1 << 61;
-/// One writer that took the lock past the queue. Seven bits count them.
+/// The unit in which thefts (writers that took the lock past the queue) are counted, in seven bits.
 const THEFT: u64 = 1 << 54;
 const THEFTS: u64 = AWAKE - THEFT;
-/// One reader. Their count cannot reach `THEFT`, even if each forgets its guard: that takes more than ten
-/// years.
+/// The unit in which readers are counted. The count cannot reach `THEFT`, even if each reader forgets its
+/// guard: that would take more than ten years.
 const READER: u64 = 1;
 const READERS: u64 = THEFT - READER;
 
-/// How many writers may take a [`LayoutLock`] past those who wait, until the first of those is let in. Few in
-/// models, which go through them.
+/// How many writers may take a [`LayoutLock`] past the queue, until the head of the queue enters. Small in
+/// models, which try every number of thefts.
 pub const MAX_STEALS: u64 = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 const _: () = assert!(MAX_STEALS <= THEFTS / THEFT);
 
-/// How often a reader tries to enter among other readers, before it goes by the queue's mutex, where nobody
-/// else joins.
+/// How often a reader tries to enter among other readers, before it takes the queue's mutex, with which it
+/// cannot lose against them.
 const READ_TRIES: u32 = 16;
 
-/// In tests of the tests: readers enter although somebody is queued.
+/// In tests of the tests: readers enter although the queue is not empty.
 const MUTANT_OVERTAKE: Mutant = Mutant::new("overtake");
 /// In tests of the tests: the last reader to leave wakes nobody.
 const MUTANT_NO_HAND_OVER: Mutant = Mutant::new("no_hand_over");
 /// In tests of the tests: a writer that leaves wakes nobody.
 const MUTANT_NO_WAKE_HEAD: Mutant = Mutant::new("no_wake_head");
 
-/// What readers of VMAs look at, on a line that changes only when a write ends.
+/// The fields that readers of VMAs load, on a cache line that changes only when a write ends.
 #[repr(align(64))]
 struct Current {
-    /// Which lock this is: no two have the same in one process.
+    /// The lock's number, unique in the process.
     id: u64,
     sequence: AtomicU64,
 }
@@ -84,11 +87,11 @@ struct Word(AtomicU64);
 
 /// A reader-writer lock of the class [`LockClass::Layout`] around a `T`, with a queue and a sequence number.
 ///
-/// Who waits is let in in the order of arrival, and overtaken by at most [`MAX_STEALS`] writers, and as many
-/// more for each thread that waits before it. Readers overtake nobody.
+/// Waiters enter in the order of arrival. At most [`MAX_STEALS`] writers overtake a waiter, and as many
+/// more for each thread that waits before it. Readers overtake no waiter.
 ///
-/// A panic while it is held does not poison it. A thread that holds it must not take it again, not even for
-/// reading.
+/// A panic while the lock is held does not poison it. A thread that holds it must not take it again, not
+/// even for reading.
 pub struct LayoutLock<T> {
     current: Current,
     word: Word,
@@ -107,7 +110,7 @@ unsafe impl<T: Send + Sync> Sync for LayoutLock<T> {}
 impl LockStats {
     /// A layout lock around `value`, counted here under [`LockClass::Layout`].
     pub fn layout_lock<T>(&self, value: T) -> LayoutLock<T> {
-        // Not the facade's: only the difference matters, and the number outlives a model's run.
+        // std's atomic, not the facade's: only uniqueness matters, and the counter outlives a model's run.
         static NEXT_ID: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         LayoutLock {
             current: Current {
@@ -123,12 +126,12 @@ impl LockStats {
     }
 }
 
-/// Marks begin at 0, so that what was never locked is not locked.
+/// Marks begin at 0, so that a slot that was never marked does not count as locked.
 const FIRST_SEQUENCE: u64 = 1;
 
 impl<T> LayoutLock<T> {
-    /// Takes the lock for writing, past those who wait if it is free and they were not overtaken too often,
-    /// else waiting for them.
+    /// Takes the lock for writing: past the queue if the lock is free and the queue was not overtaken too
+    /// often, else through the queue.
     ///
     /// # Panics
     /// In debug builds, if this thread holds a lock of the class `layout` or a later one.
@@ -145,8 +148,8 @@ impl<T> LayoutLock<T> {
         LayoutWrite { lock: self, hold, thread: PhantomData }
     }
 
-    /// Takes the lock for reading, waiting for everybody who came before, other readers excepted if nobody
-    /// waits.
+    /// Takes the lock for reading: at once if there is no writer inside and the queue is empty, else
+    /// through the queue.
     ///
     /// # Panics
     /// As [`LayoutLock::write`].
@@ -163,27 +166,27 @@ impl<T> LayoutLock<T> {
         LayoutRead { lock: self, hold, thread: PhantomData }
     }
 
-    /// The number of the current or next write. What is marked with it is write-locked.
+    /// The number of the current or next write. VMAs that are marked with it are write-locked.
     ///
-    /// Acquire: who sees that a write has ended sees all that it changed.
+    /// Acquire: a thread that sees that a write has ended sees all that it changed.
     #[inline]
     pub fn sequence(&self) -> u64 {
         self.current.sequence.load(Ordering::Acquire)
     }
 
-    /// What counts how it is used.
+    /// The statistics in which this lock is counted.
     #[inline]
     pub(crate) fn stats(&self) -> &LockStats {
         &self.stats
     }
 
-    /// How many threads wait for the lock now: models and tests let one come after another.
+    /// How many threads wait for the lock now: models and tests use it to queue threads one after another.
     #[cfg(any(test, loom))]
     pub fn waiters(&self) -> usize {
         self.queue().len()
     }
 
-    /// Which lock this is.
+    /// The lock's number, unique in the process.
     #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.current.id
@@ -212,10 +215,12 @@ impl<T> LayoutLock<T> {
 
     #[inline]
     fn end_write(&self) {
-        // Only the writer changes it. Release: who sees the new number sees what was changed.
+        // Only the writer changes the sequence. Release: a thread that sees the new number sees all changes
+        // of this write.
         let sequence = self.current.sequence.load(Ordering::Relaxed);
         self.current.sequence.store(sequence + 1, Ordering::Release);
-        // A subtraction, since it is set: one instruction, where clearing and testing is a loop.
+        // A subtraction, since the bit is set: one instruction, while `fetch_and` with its result used is a
+        // loop.
         let word = self.word.0.fetch_sub(WRITER, Ordering::Release);
         if word & (QUEUED | AWAKE) == QUEUED && !MUTANT_NO_WAKE_HEAD.planted() {
             self.wake_head();
@@ -232,18 +237,18 @@ impl<T> LayoutLock<T> {
     }
 }
 
-/// The right to change the layout, and to write-lock VMAs. Its end unlocks all VMAs that were locked under
-/// it.
+/// The right to change the layout, and to write-lock VMAs. Dropping it unlocks all VMAs that were locked
+/// under it.
 #[must_use = "the lock is released at once"]
 pub struct LayoutWrite<'a, T> {
     lock: &'a LayoutLock<T>,
     hold: Hold,
-    /// The order of locks is checked by thread, so a guard stays in its own.
+    /// Makes the guard not `Send`: the order of locks is checked by thread.
     thread: PhantomData<*const ()>,
 }
 
 impl<T> LayoutWrite<'_, T> {
-    /// The number with which this write marks what it locks.
+    /// The number with which this write marks the VMAs that it locks.
     #[inline]
     pub(crate) fn sequence(&self) -> u64 {
         self.lock.current.sequence.load(Ordering::Relaxed)
@@ -280,7 +285,7 @@ impl<T> Drop for LayoutWrite<'_, T> {
     }
 }
 
-/// The right to look at the layout. Nobody changes it meanwhile, nor write-locks a VMA.
+/// The right to read the layout. No thread changes it meanwhile, or write-locks a VMA.
 #[must_use = "the lock is released at once"]
 pub struct LayoutRead<'a, T> {
     lock: &'a LayoutLock<T>,
@@ -309,7 +314,7 @@ impl<T> Drop for LayoutRead<'_, T> {
 }
 
 mod sealed {
-    /// Says which lock a guard holds. Unsafe code relies on it, so nobody else may say it.
+    /// Tells which lock a guard holds. Unsafe code relies on it, so the trait is sealed.
     pub trait Held {
         /// The lock's number.
         fn lock_id(&self) -> u64;

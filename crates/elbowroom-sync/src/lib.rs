@@ -5,11 +5,12 @@
 //! made with a [`LockClass`]: they count their acquisitions and waits by class, mode and call site
 //! ([`LockStats`]), and in debug builds they check the order in which a thread takes them.
 //!
-//! Blind spots of the facade under a model checker: [`RcuCell`] is a mutex around an `Arc` there (no checker
-//! sees into `arc-swap`), [`epoch`] is a model of its own that its page describes, time does not pass (a wait
-//! for a [`Condvar`] with a bound has none; under shuttle a clock of the execution's own moves on with each
-//! sleep), nothing is counted of locks, other statistics are std's atomics, and the order of locks is not
-//! checked. Shuttle takes every atomic for sequentially consistent; only loom shows a reordering.
+//! Blind spots of the facade under a model checker: [`RcuCell`] is a mutex around an `Arc` there (no
+//! checker sees into `arc-swap`), [`epoch`] is a model of its own that its page describes, time does not
+//! pass (a wait for a [`Condvar`] with a bound has none; under shuttle a clock of the execution's own moves
+//! on with each sleep), locks are not counted, other statistics are std's atomics, and the order of locks
+//! is not checked. Shuttle takes every atomic access for sequentially consistent; only loom finds
+//! reorderings.
 //!
 //! Synchronization: each type documents its own.
 
@@ -43,8 +44,8 @@ pub use lock::{Condvar, LockClass, Mutex, MutexGuard};
 pub use mutant::Mutant;
 pub use rcu::RcuCell;
 pub use rings::{RECORD_WORDS, Record, RingCopy, Rings};
-/// Not a model checker's: it is set once, by what meets no point at which another thread could run, and only
-/// read from then on.
+/// std's, also under a model checker: it is set once, by code in which the checker switches no threads, and
+/// only read from then on.
 pub use std::sync::OnceLock;
 
 pub use slots::{Full, Key, SlotRead, Slots, TryReadError};

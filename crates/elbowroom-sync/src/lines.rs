@@ -1,8 +1,8 @@
-//! Keeping what is written away from what is only read.
+//! Keeps data that is written off the cache lines of data that is only read.
 
 use std::ops::{Deref, DerefMut};
 
-/// A value on cache lines of its own: what stands beside it may be written without slowing its readers down.
+/// A value on cache lines of its own: writes to its neighbours in memory do not slow its readers down.
 ///
 /// 64 bytes a line, as on all machines that this runs on. Linux: `____cacheline_aligned_in_smp`.
 #[derive(Debug, Default)]

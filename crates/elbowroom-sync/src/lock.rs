@@ -17,10 +17,10 @@ pub enum LockClass {
     Threads,
     /// The table of spaces.
     Spaces,
-    /// One space's layout: who has it may change which VMA is where. Linux: `mmap_lock`. Taken by a fault
-    /// only after several lookups have failed.
+    /// One space's layout: which VMA is where. Linux: `mmap_lock`. Taken by a fault only after several
+    /// lookups have failed.
     Layout,
-    /// A part of the list of who maps a file. Linux: `i_mmap_rwsem`.
+    /// A part of the list of the mappings of a file. Linux: `i_mmap_rwsem`.
     FileMapping,
     /// The table of open file objects, by device and inode number.
     Objects,
@@ -34,10 +34,10 @@ pub enum LockClass {
     Lru,
     /// One bucket of the table of faults and threads that wait for a folio.
     Wait,
-    /// The homes that are to be emptied together.
+    /// The list of homes that wait to be emptied together.
     Homes,
-    /// The record of what the kernel's layout of a window really is; the structure of the soft MMU's page
-    /// tables.
+    /// The record of how the kernel's layout of a window differs from one mapping (denials); the structure
+    /// of the soft MMU's page tables.
     Window,
     /// One table of pages of the soft MMU. Linux: the page-table lock of a PTE table.
     PageTable,
@@ -47,7 +47,7 @@ pub enum LockClass {
     Queue,
     /// The table of access streams, for readahead.
     Streams,
-    /// Slots of pages that are out.
+    /// The swap slots of pages that are out.
     Swap,
     /// Compressed pages of one size.
     Pool,
@@ -106,7 +106,7 @@ impl LockClass {
 }
 
 impl LockStats {
-    /// A lock of `class` around `value`, counted here.
+    /// A lock of `class` around `value`, counted in these statistics.
     pub fn mutex<T>(&self, class: LockClass, value: T) -> Mutex<T> {
         Mutex { class, stats: Some(self.clone()), inner: sys::Mutex::new(value) }
     }
@@ -122,16 +122,16 @@ pub(crate) use loom::sync as sys;
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync as sys;
 
-/// A mutual-exclusion lock of a class. A panic while it is held does not poison it.
+/// A mutual-exclusion lock with a class. A panic while it is held does not poison it.
 pub struct Mutex<T> {
     class: LockClass,
-    /// None if nobody counts.
+    /// None if the lock is not counted.
     stats: Option<LockStats>,
     inner: sys::Mutex<T>,
 }
 
 impl<T> Mutex<T> {
-    /// A lock that is counted nowhere: for what there are many of, and what nobody waits for.
+    /// A lock that is not counted: for locks of which there are many, or for which threads never wait.
     pub fn uncounted(class: LockClass, value: T) -> Self {
         Self { class, stats: None, inner: sys::Mutex::new(value) }
     }
@@ -158,7 +158,7 @@ impl<T> Mutex<T> {
         MutexGuard { guard: Some(guard), lock: self, hold }
     }
 
-    /// Takes it when somebody else has it.
+    /// Takes the lock if `try_lock` found it taken.
     #[cold]
     fn wait(&self, caller: &'static Location<'static>) -> sys::MutexGuard<'_, T> {
         let begin = |stats: &LockStats| stats.begin_wait_at(Awaited::Lock(self.class), Mode::Write, caller);
@@ -170,7 +170,7 @@ impl<T> Mutex<T> {
         guard
     }
 
-    /// Ends a hold that is measured.
+    /// Counts the end of a hold that is measured.
     #[cold]
     fn end_hold(&self, hold: Hold) {
         if let Some(stats) = &self.stats {
@@ -179,7 +179,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// The right to use what a [`Mutex`] guards.
+/// The right to use the value of a [`Mutex`].
 pub struct MutexGuard<'a, T> {
     /// Some except inside [`Condvar::wait_timeout`].
     guard: Option<sys::MutexGuard<'a, T>>,
@@ -215,7 +215,7 @@ impl<T> Drop for MutexGuard<'_, T> {
 pub struct Condvar(sys::Condvar);
 
 impl Condvar {
-    /// A condition nobody waits for.
+    /// A condition without waiters.
     pub fn new() -> Self {
         Self(sys::Condvar::new())
     }
@@ -243,7 +243,7 @@ impl Condvar {
         }
     }
 
-    /// Wakes everybody who waits.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
@@ -276,7 +276,7 @@ pub(crate) mod order {
         let _ = class;
     }
 
-    /// Whether what is held may be held for long.
+    /// Panics if the thread holds a lock that must not be held for long.
     #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
     #[track_caller]
     pub(crate) fn may_block() {

@@ -12,10 +12,10 @@ use shuttle::sync as model;
 /// it, so nothing is freed under a reader. Writers that read, change and store must be serialized by a lock
 /// of their own. Linux: `rcu_dereference` and `rcu_assign_pointer`. Built on `arc-swap`.
 ///
-/// Beside [`ArcCell`](crate::epoch::ArcCell), since what is kept here is an open file: who replaces it must
-/// have closed it when a call returns, while what leaves an `ArcCell` is dropped when some later section
-/// ends, where nothing may wait or do I/O. `ArcCell` is for structures of many nodes, whose readers begin one
-/// section for the whole walk, where this would cost a store and a barrier for each node.
+/// Why not [`ArcCell`](crate::epoch::ArcCell): the values here are open files, and a file that is replaced
+/// must be closed when the call returns. A value that leaves an `ArcCell` is dropped when some later
+/// section ends, where nothing may wait or do I/O. `ArcCell` is for structures of many nodes, whose readers
+/// begin one section for the whole walk; an `RcuCell` would cost a store and a barrier for each node.
 pub struct RcuCell<T> {
     #[cfg(not(any(loom, shuttle)))]
     inner: arc_swap::ArcSwap<T>,

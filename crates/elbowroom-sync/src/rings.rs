@@ -1,14 +1,16 @@
-//! What happened last, in rings that each belong to one thread.
+//! Rings of the last records of each thread.
 //!
-//! A thread writes records of a few words into a ring of its own, over the oldest, without a lock and without
-//! asking anybody; a reader copies the rings at any time, and leaves out what was overwritten meanwhile. What
-//! the words mean is the user's business. Threads beyond those with a slot of their own share some rings, a
-//! record at a time: one that comes while another writes is lost, and counted.
+//! A thread writes records of a few words into a ring of its own, over the oldest, without a lock or any
+//! other synchronization with threads; a reader copies the rings at any time, and leaves out the records
+//! that were overwritten meanwhile. The user defines what the words mean. Threads that have got no slot of
+//! their own share some rings: a record that comes while another is being written to the same ring is lost,
+//! and counted.
 //!
-//! Synchronization: a ring has one writer. It announces the record that it is about to overwrite before it
-//! does so (`begun`, then a release fence), and the record that is complete afterwards (`written`). A reader
-//! copies what is complete, and then, after an acquire fence, looks what had been announced: all that these
-//! records have overwritten is left out. Std's atomics, as all statistics: nothing else relies on them.
+//! Synchronization: a ring has one writer. The writer announces a record before it writes it (`begun`, then
+//! a release fence), and again when it is complete (`written`). A reader copies the complete records, and
+//! then, after an acquire fence, reads which records had been announced: it leaves out the copies of
+//! records that these have overwritten. The atomics are std's, as in all statistics, since nothing else
+//! relies on them.
 
 use crate::thread::{OWN_SLOTS, SHARED_ROWS, slot};
 use crate::{Lines, OnceLock};
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 /// Words of a record.
 pub const RECORD_WORDS: usize = 6;
 
-/// Records that room is made for at a time, at most.
+/// The most records for which memory is allocated at a time.
 const PART: usize = 1024;
 
 /// One record.
@@ -25,14 +27,15 @@ pub type Record = [u64; RECORD_WORDS];
 
 /// The ring of one thread, or of several that share it.
 struct Ring {
-    /// Records that somebody has begun to write, and that are complete: each is the number of the next.
+    /// How many records were begun, and (`written`) how many are complete. Each is also the number of the
+    /// next such record.
     begun: AtomicU64,
     written: AtomicU64,
-    /// Somebody writes into a shared ring.
+    /// Whether a thread is writing into this shared ring.
     busy: AtomicBool,
-    /// Records of a shared ring that found it busy.
+    /// How many records were lost because the shared ring was busy.
     missed: AtomicU64,
-    /// Parts of as many records each, made when they are first written to.
+    /// Parts of `part_len` records each, allocated when they are first written to.
     parts: Box<[OnceLock<Box<[Place]>>]>,
     part_len: u64,
 }
@@ -52,7 +55,7 @@ impl Ring {
         }
     }
 
-    /// How many records it has room for.
+    /// How many records the ring has room for.
     fn size(&self) -> u64 {
         self.parts.len() as u64 * self.part_len
     }
@@ -64,12 +67,12 @@ impl Ring {
         &part[(at % self.part_len) as usize]
     }
 
-    /// For the one thread that writes.
+    /// Writes a record. Only one thread at a time may call this.
     fn push(&self, record: &Record) {
-        // Who wrote here before has left the slot, or the ring, by a release.
+        // The thread that wrote to the ring before has given it back by a release.
         let number = self.written.load(Ordering::Relaxed);
         self.begun.store(number + 1, Ordering::Relaxed);
-        // Whoever reads a word of this record finds that it was begun.
+        // A reader that sees a word of this record also sees that it was begun.
         fence(Ordering::Release);
         self.place(number).iter().zip(record).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
         self.written.store(number + 1, Ordering::Release);
@@ -102,24 +105,24 @@ impl Ring {
     }
 }
 
-/// What was in a ring when it was copied.
+/// A copy of a ring.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RingCopy {
     /// The records, oldest first.
     pub records: Vec<Record>,
-    /// How many there were that are not among them.
+    /// How many records were written, or tried to be, that are not in `records`.
     pub lost: u64,
 }
 
 /// Rings of records, one for each thread that writes.
 pub struct Rings {
-    /// Each made when its thread first writes.
+    /// Each is allocated when its thread first writes.
     rings: Box<[OnceLock<Box<Lines<Ring>>>]>,
     records: usize,
 }
 
 impl Rings {
-    /// Rings of at most `bytes` each, and of one record at least. There are 72 at most.
+    /// Rings of at most `bytes` each, and of one record at least. There are at most 72 rings.
     pub fn new(bytes: usize) -> Self {
         let rings = (0..OWN_SLOTS + SHARED_ROWS).map(|_| OnceLock::new()).collect();
         Self { rings, records: (bytes / size_of::<Record>()).max(1) }
@@ -142,7 +145,8 @@ impl Rings {
         ring.get_or_init(|| Box::new(Lines(Ring::new(self.records))))
     }
 
-    /// Copies of the rings that were written to, one after the other, as they are when they are asked for.
+    /// Copies of the rings that were written to, one after the other, each made when the iterator reaches
+    /// it.
     pub fn copies(&self) -> impl Iterator<Item = RingCopy> {
         self.rings.iter().filter_map(OnceLock::get).map(|ring| ring.copy())
     }

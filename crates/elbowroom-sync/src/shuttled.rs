@@ -1,12 +1,12 @@
 //! Atomics and a clock for shuttle.
 //!
-//! The atomics are as large as std's: the soft MMU sees the arena's bytes and its page tables as atomics, and
-//! shuttle's own, which keep more than their value, do not fit there. Each access is a point at which shuttle
-//! may run another task; as with shuttle's own, every order is taken for sequentially consistent.
+//! The atomics are as large as std's: the soft MMU sees the arena's bytes and its page tables as atomics,
+//! and shuttle's own atomics, which keep more than their value, do not fit there. Each access is a point at
+//! which shuttle may run another task; as with shuttle's own, every order is taken for sequentially
+//! consistent.
 //!
-//! The clock stands still but for sleeps, each of which moves it on by its length. So a wait that is a loop
-//! around a sleep ends after so many turns, whatever the machine does, and an execution depends on its
-//! schedule alone.
+//! The clock advances only by sleeps, each by its length. So a loop around a sleep with a time limit ends
+//! after a fixed number of turns on any machine, and an execution depends on its schedule alone.
 
 use std::sync::atomic as plain;
 pub use std::sync::atomic::{Ordering, fence};
@@ -15,12 +15,13 @@ use std::time::Duration;
 /// Lets shuttle run another task. Not while a panic unwinds: its report comes first.
 fn switch() {
     if !std::thread::panicking() {
-        // That is all that shuttle's sleep is, and it has no other name for it.
+        // shuttle's sleep does nothing but switch tasks, and no other public function of shuttle does just
+        // that.
         shuttle::thread::sleep(Duration::ZERO);
     }
 }
 
-/// What all atomics have.
+/// The methods that all atomics have.
 macro_rules! atomic {
     ($name:ident $(<$param:ident>)?, $value:ty) => {
         #[doc = concat!("`", stringify!($name), "`, with a point for shuttle before each access.")]
@@ -82,7 +83,7 @@ macro_rules! atomic {
     };
 }
 
-/// Accesses that change a value by what it was, as `method(argument)`.
+/// Read-modify-write accesses, as `method(argument)`.
 macro_rules! changes {
     ($name:ident, $value:ty: $($method:ident)*) => {
         #[allow(missing_docs, reason = "as std says")]
@@ -133,10 +134,10 @@ shuttle::lazy_static! {
     static ref CLOCK: plain::AtomicU64 = plain::AtomicU64::new(0);
 }
 
-/// Lets others run, and the clock move on by `duration`.
+/// Lets other tasks run, and advances the clock by `duration`.
 pub fn sleep(duration: Duration) {
     CLOCK.fetch_add(duration.as_nanos() as u64, plain::Ordering::Relaxed);
-    // A task that looks again and again must not be the one that always runs.
+    // Yields, so that shuttle does not always choose this task, which may be polling.
     shuttle::thread::yield_now();
 }
 

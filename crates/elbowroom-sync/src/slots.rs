@@ -1,52 +1,54 @@
-//! VMAs' memory and their locks: a table whose slots are used again for the same type only, each with a read
-//! lock that never blocks.
+//! The memory of VMAs and their read locks: a table whose slots are reused for the same type only, each
+//! with a read lock that never blocks.
 //!
 //! Linux: a slab with `SLAB_TYPESAFE_BY_RCU`, and `vma_start_read`, `vma_mark_detached`
-//! (include/linux/mmap_lock.h, mm/mmap_lock.c). A value is never changed in place, as `vma_start_write` lets
-//! Linux do: it is taken out, and another is put in. Neighbours: `layout_lock`, whose sequence number ends
-//! all write locks at once, and `word`, the state of one slot.
+//! (include/linux/mmap_lock.h, mm/mmap_lock.c). A value is never changed in place (as Linux does after
+//! `vma_start_write`): it is removed, and another is inserted. Neighbours: `layout_lock`, whose sequence
+//! number ends all write locks at once, and `word`, the state of one slot.
 //!
 //! # How a reader uses it
 //! 1. It finds a [`Key`] in an index, under RCU, or has one from before. The key may be stale by now.
-//! 2. [`Slots::try_read`]. If that fails, [`TryReadError`] says why: `Locked` means that somebody changes the
+//! 2. [`Slots::try_read`]. If that fails, [`TryReadError`] says why: `Locked` means that a writer changes the
 //!    layout (take the layout lock and use [`Slots::read_locked`]); `Detached` and `Reused` mean that the
-//!    index has something newer (look again).
-//! 3. It checks that what it got still covers the address it looked for. The generation in the key has proved
-//!    that it is the same VMA, not that nobody moved its bounds between steps 1 and 2.
+//!    index has a newer entry (look again).
+//! 3. It checks that the value still covers the address that it looked for. The generation in the key
+//!    proves that it is the same VMA, but not that its bounds are those of step 1.
 //! 4. It drops the guard soon: at the latest after one request to the kernel, and before it waits for
 //!    anything, the layout lock above all.
 //!
 //! # States of a VMA
-//! Marked: put in by the current write of the layout. A mark of an earlier write is none. Readers: guards
-//! that live.
+//! "Marked" means inserted by the current write of the layout; a mark of an earlier write does not count.
+//! "Readers" are guards that are alive.
 //!
-//! Who may enter, and who waits:
-//! * Attached, not marked, no readers: any reader and the holder of the layout lock may enter; nobody waits.
+//! Which threads may enter, and which wait:
+//! * Attached, not marked, no readers: any reader and the holder of the layout lock may enter; no thread
+//!   waits.
 //! * Attached, not marked, n readers: any reader may enter, and the holder of the layout lock, to read.
 //!   `detach` and `remove` wait, after detaching.
-//! * Attached, marked, no readers: the writer of the layout may enter. Nobody waits: readers get `Locked`
-//!   until that write ends.
+//! * Attached, marked, no readers: the writer of the layout may enter. No thread waits: readers get
+//!   `Locked` until that write ends.
 //! * Detached, marked or not, no readers: the writer of the layout may enter, and the holder of the layout
-//!   lock, to read. Nobody waits: readers get `Detached` for good.
-//! * Detached, marked or not, n readers: nobody new may enter. The writer of the layout waits for the n
+//!   lock, to read. No thread waits: readers get `Detached` for good.
+//! * Detached, marked or not, n readers: no new thread may enter. The writer of the layout waits for the n
 //!   readers to leave.
-//! * Vacant, marked or not, no readers: nobody may enter. Nobody waits: readers get `Reused`, and do after
-//!   the slot's next `insert`.
+//! * Vacant, marked or not, no readers: no thread may enter, and none waits: readers get `Reused`, also
+//!   after the slot's next `insert`.
 //!
-//! A new VMA is attached and marked. `detach` detaches for good, `remove` makes vacant, and the end of the
-//! layout's write takes all marks away. A reader that is turned away is in the count for a moment; a writer
-//! that sees it waits that moment.
+//! A new VMA is attached and marked. `detach` detaches it for good, `remove` makes its slot vacant, and the
+//! end of the layout's write removes all marks. A reader that is turned away is counted for a moment; a
+//! writer that sees the count waits for that moment.
 //!
 //! # Why it is enough to compare two numbers
 //! * A writer detaches and looks for readers with one read-modify-write of the word. A reader counts itself
-//!   and looks whether the value is attached with another. One of the two comes first. If the reader's does,
-//!   the writer sees it, and waits until it has left. If the writer's does, the reader is turned away.
+//!   and checks that the value is attached with another read-modify-write. One of the two comes first. If
+//!   the reader's does, the writer sees it, and waits until it has left. If the writer's does, the reader
+//!   is turned away.
 //! * A reader that finds its generation attached sees the mark of that `insert` (release and acquire of the
 //!   word), and no later one: the slot is not used again while the reader is counted. It sees a sequence at
 //!   least as new, because a writer knows its sequence before it marks with it. So a mark of the current
 //!   write is never taken for one of an earlier write.
 //! * If the sequence is newer than the mark, then the write that made the mark has ended; the reader sees
-//!   what it changed (release and acquire of the sequence).
+//!   what that write changed (release and acquire of the sequence).
 //! * A reader may see an old sequence after the write has ended, because the store of the new number comes
 //!   late. Then the mark still matches, and the reader fails with `Locked` although it need not: harmless, as
 //!   it falls back to the layout lock.
@@ -57,9 +59,8 @@
 //!   well.
 //!
 //! # Who may call what
-//! Whoever has a layout guard cannot race with another who has, so `detach`, `insert` and `remove` are
-//! ordered by the layout lock. A table belongs to one layout lock for good, and panics if it is shown the
-//! guard of another.
+//! `detach`, `insert` and `remove` take the guard of a layout write, so the layout lock orders them. A
+//! table belongs to one layout lock for good, and panics if it is given the guard of another.
 
 mod chunks;
 mod word;
@@ -77,23 +78,24 @@ use std::fmt;
 use std::ops::Deref;
 use word::Slot;
 
-/// How often a writer looks whether the readers have left, before it yields: about two microseconds.
+/// How often a writer checks whether the readers have left, before it yields: about two microseconds.
 const LOOKS: u32 = 80;
 /// How often it yields, before it sleeps: a reader that is in the kernel takes some microseconds.
 const YIELDS: u32 = 8;
 
-/// No slot: the end of the list of vacant ones.
+/// No slot: the end of the list of vacant slots.
 const NONE: u32 = u32::MAX;
 
 /// In tests of the tests: a writer does not wait for readers.
 const MUTANT_NO_DRAIN: Mutant = Mutant::new("no_drain");
 
-/// Names one VMA for as long as the table lives: its slot, and which of the slot's successive values it is.
+/// Identifies one VMA for as long as the table lives: its slot, and its generation among the slot's
+/// successive values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Which slot.
+    /// The slot's number.
     pub slot: u32,
-    /// Which of its values, from 1.
+    /// Which of the slot's values, from 1.
     pub generation: u32,
 }
 
@@ -103,8 +105,8 @@ impl Key {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// The inverse of [`Key::to_u64`]. Any number is some key; one that no table gave finds nothing or
-    /// something else, safely.
+    /// The inverse of [`Key::to_u64`]. Any number is a key; a key that no table made finds no value, or
+    /// another one, but is never unsafe.
     pub fn from_u64(packed: u64) -> Self {
         Self { slot: packed as u32, generation: (packed >> 32) as u32 }
     }
@@ -125,11 +127,11 @@ impl std::error::Error for Full {}
 /// Why a VMA could not be read-locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TryReadError {
-    /// A writer of the layout has it, or has just had it. Take the layout lock.
+    /// A writer of the layout has the VMA locked, or had it a moment ago. Take the layout lock.
     Locked,
-    /// It left the index. Look again.
+    /// The VMA has left the index. Look again.
     Detached,
-    /// It is gone, and its slot may have another. Look again.
+    /// The VMA is gone, and its slot may have another. Look again.
     Reused,
 }
 
@@ -154,18 +156,18 @@ pub struct Slots<T> {
     upkeep: Lines<Upkeep>,
 }
 
-/// What readers of values do not need.
+/// The fields that readers of values do not need.
 struct Upkeep {
     /// Slots made so far. This and the next two are changed under the layout lock only.
     made: AtomicU32,
     /// Values in the table.
     used: AtomicU32,
-    /// The vacant slot that was left last.
+    /// The slot that became vacant last; it links to the next vacant one.
     vacant: AtomicU32,
-    /// What counts the waits for readers. Not how often there are none: a count costs more here than the
-    /// rest of the look.
+    /// Counts the waits for readers, but not the cases without a wait: counting would cost more than the
+    /// check itself.
     stats: LockStats,
-    /// For the one writer that waits for readers.
+    /// The mutex of `drained`, the condition at which the one writer that waits for readers sleeps.
     drain: sys::Mutex<()>,
     drained: sys::Condvar,
 }
@@ -173,7 +175,7 @@ struct Upkeep {
 impl<T> Slots<T> {
     /// An empty table for at most `limit` values, changed under `layout`.
     ///
-    /// It takes memory as it grows, and `limit` / 16 bytes at once.
+    /// It takes memory as it grows, and `limit` / 16 bytes from the beginning.
     ///
     /// # Panics
     /// If `limit` is `u32::MAX`.
@@ -199,7 +201,7 @@ impl<T> Slots<T> {
         self.upkeep.used.load(Ordering::Relaxed) as usize
     }
 
-    /// Whether it has none.
+    /// Whether it has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -215,7 +217,8 @@ impl<T> Slots<T> {
         self.check(layout);
         let number = self.take_vacant().ok_or(Full)?;
         let slot = self.slot(number).expect("a vacant slot has been made");
-        // SAFETY: the slot is vacant, so no reader enters it, and the layout lock keeps everybody else out.
+        // SAFETY: the slot is vacant, so no reader enters it, and the layout lock keeps all other threads
+        // out.
         unsafe { slot.put(value) };
         let generation = slot.attach(layout.sequence());
         self.upkeep.used.store(self.upkeep.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -225,14 +228,14 @@ impl<T> Slots<T> {
     /// Read-locks the value that `key` names. Never blocks and never spins.
     ///
     /// # Errors
-    /// Why it could not. `Locked` may be wrong, just after a write; the other two are for good, unless the
-    /// key came without the order that an index gives.
+    /// Why the VMA could not be locked. `Locked` may be wrong just after a write; the other two are final,
+    /// if the key came from an index, or by another path that orders this after the key's `insert`.
     #[inline]
     pub fn try_read<L>(&self, key: Key, layout: &LayoutLock<L>) -> Result<SlotRead<'_, T>, TryReadError> {
         self.check_id(layout.id());
         let slot = self.slot(key.slot).ok_or(TryReadError::Reused)?;
-        // A look before the count, which spares a slot that is busy the traffic. What it sees may be old, but
-        // not older than a key from an index.
+        // Checked before the reader is counted, which spares a busy slot's cache line. The word may be out
+        // of date, but not older than a key from an index.
         slot.refusal(slot.load(), key.generation, layout)?;
         let word = slot.count_reader();
         match slot.refusal(word, key.generation, layout) {
@@ -247,24 +250,25 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The value that `key` names, for somebody who has the layout lock and so needs no VMA lock. Detached
+    /// The value that `key` names, for a thread that has the layout lock and so needs no VMA lock. Detached
     /// values included.
     #[inline]
     pub fn read_locked<'g>(&'g self, key: Key, layout: &'g impl LayoutHeld) -> Option<&'g T> {
         self.check(layout);
         let slot = self.current(key)?;
-        // SAFETY: whoever changes a value has the layout lock for writing, and borrows its guard mutably for
-        // as long.
+        // SAFETY: a thread that changes a value has the layout lock for writing, and borrows its guard
+        // mutably meanwhile.
         unsafe { slot.value() }
     }
 
-    /// Turns readers away from the value for good, waiting for those inside. Whether it was there.
+    /// Turns readers away from the value for good, and waits for those inside. Returns whether the value
+    /// was there.
     ///
     /// Those inside stay for one request to the kernel at most. A thread that has a read lock of the same
     /// value waits for itself forever: drop it before taking the layout lock.
     ///
-    /// When this returns nobody uses it without the layout lock, and nobody ever will. Take it out of the
-    /// index before.
+    /// When this returns, no thread uses the value without the layout lock, or ever will. Take it out of
+    /// the index before.
     #[track_caller]
     pub fn detach<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> bool {
         self.check(layout);
@@ -275,7 +279,7 @@ impl<T> Slots<T> {
         true
     }
 
-    /// Takes the value out, detaching it first if need be, and lets its slot be used again. `None` if it is
+    /// Removes the value, detaching it first if need be, and makes its slot vacant. `None` if the value is
     /// gone.
     #[track_caller]
     pub fn remove<L>(&self, key: Key, layout: &mut LayoutWrite<'_, L>) -> Option<T> {
@@ -285,7 +289,7 @@ impl<T> Slots<T> {
         if retired.busy {
             self.wait_for_readers(slot);
         }
-        // SAFETY: its readers are out, and its keys are stale; the layout lock keeps everybody else out.
+        // SAFETY: its readers are out, and its keys are stale; the layout lock keeps all other threads out.
         let value = unsafe { slot.take() };
         if retired.reusable {
             slot.next_vacant.store(self.upkeep.vacant.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -310,7 +314,7 @@ impl<T> Slots<T> {
         self.chunks.get(number)
     }
 
-    /// The slot of `key` if it still has that value. The caller has the layout lock.
+    /// The slot of `key`, if it still has the value of that generation. The caller has the layout lock.
     #[inline]
     fn current(&self, key: Key) -> Option<&Slot<T>> {
         self.slot(key.slot).filter(|slot| slot.holds(key.generation))
@@ -343,7 +347,7 @@ impl<T> Slots<T> {
 
     #[cold]
     fn wake_writer(&self) {
-        // With the mutex, so that the writer is either asleep or has not looked yet.
+        // With the mutex held, so that the writer either sleeps or has not checked the count yet.
         let _guard = self.upkeep.drain.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.upkeep.drained.notify_all();
     }
@@ -373,7 +377,7 @@ impl<T> Slots<T> {
     }
 }
 
-/// A read lock of one value. It is not changed, moved or removed while this lives.
+/// A read lock of one value, which is not moved or removed while this lives.
 ///
 /// A guard that is forgotten (`mem::forget`) makes the next writer of the value wait forever.
 #[must_use = "the lock is released at once"]
@@ -386,8 +390,8 @@ impl<T> Deref for SlotRead<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this reader is counted, and it was let in: no writer is inside, and those who come wait for
-        // it.
+        // SAFETY: this reader is counted, and it was let in: no writer is inside, and writers that come
+        // wait for it.
         unsafe { self.slot.value() }.expect("an attached slot has a value")
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-// In a model, too: the panic of one of its threads is that of the thread that runs them all.
+// std's, also in a model: all its threads run on one OS thread, so a panic of one of them is seen.
 pub use std::thread::panicking;
 #[cfg(not(any(loom, shuttle)))]
 pub use std::thread::{JoinHandle, yield_now};
@@ -19,11 +19,11 @@ pub use loom::thread::yield_now;
 /// Sleeps.
 ///
 /// # Panics
-/// In debug builds, where nothing may wait: see [`may_block`](crate::may_block).
+/// In debug builds, if the thread must not block here: see [`may_block`](crate::may_block).
 #[cfg(not(any(loom, shuttle)))]
 pub fn sleep(duration: std::time::Duration) {
     crate::may_block();
-    // Not std's sleep, which asserts that it can only be interrupted: a sandbox may deny the call.
+    // Not std's sleep, which panics on any error but EINTR: a sandbox may deny the call.
     let begin = std::time::Instant::now();
     while let Some(left) = duration.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         std::thread::park_timeout(left);
@@ -33,7 +33,7 @@ pub fn sleep(duration: std::time::Duration) {
 /// Starts a named thread.
 ///
 /// # Errors
-/// What the system says when it has no room for another thread.
+/// The system's, if it has no room for another thread.
 #[cfg(not(loom))]
 pub fn spawn<F>(name: &str, f: F) -> std::io::Result<JoinHandle<()>>
 where
@@ -54,8 +54,9 @@ pub fn parallelism() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Looks `looks` times at once and then `yields` times between other threads whether `done`; tells whether it
-/// was. For what is worth a moment of the processor before sleeping. In a model that moment is over at once.
+/// Spins for a moment: calls `done` up to `looks` times, and then up to `yields` times with a yield after
+/// each; returns whether it was true. For waits that are usually over before a sleep would be. In a model
+/// it returns at once.
 pub fn look_around(looks: u32, yields: u32, mut done: impl FnMut() -> bool) -> bool {
     let (looks, yields) = if cfg!(any(loom, shuttle)) { (0, 0) } else { (looks, yields) };
     for look in 0..looks + yields {
@@ -67,26 +68,26 @@ pub fn look_around(looks: u32, yields: u32, mut done: impl FnMut() -> bool) -> b
     false
 }
 
-/// Slots that belong to one thread each.
+/// How many slots there are that belong to one thread each.
 pub(crate) const OWN_SLOTS: usize = u64::BITS as usize;
 
 /// Rows of statistics for threads that have no slot of their own.
 pub(crate) const SHARED_ROWS: usize = 8;
 
-/// Which of them are taken. Not the facade's: only statistics use them.
+/// Bitmap of the slots that are taken. std's atomic, not the facade's: only statistics use it.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 std::thread_local! {
-    /// The thread's slot; `usize::MAX`: it has not asked yet. Without a destructor, so it can be asked for to
-    /// the end.
+    /// The thread's slot; `usize::MAX`: it has none yet. This has no destructor, so it can be used until
+    /// the thread has ended.
     static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
     static OWNER: Owner = const { Owner };
-    /// What the kernel calls the thread; 0: not asked yet. A forked child has its parent's, so only what
-    /// ends with the process may rely on it.
+    /// The kernel's id of the thread; 0: not asked yet. A forked child still has the id of its parent's
+    /// thread, so only code that does not run on in a child may rely on it.
     static ID: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The number that the kernel has for the calling thread.
+/// The kernel's id of the calling thread (gettid).
 pub fn id() -> u32 {
     match ID.get() {
         0 => {
@@ -105,13 +106,14 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let slot = SLOT.replace(shared_slot());
         if slot < OWN_SLOTS {
-            // Release: the next thread goes on from what this one has stored.
+            // Release: the next thread with this slot sees what this one has stored.
             TAKEN.fetch_and(!(1 << slot), Ordering::Release);
         }
     }
 }
 
-/// A small number. If it is below [`OWN_SLOTS`], no other thread that lives has it; the others are shared.
+/// The calling thread's slot, a small number. If it is below [`OWN_SLOTS`], no other living thread has it;
+/// greater ones are shared.
 #[inline]
 pub(crate) fn slot() -> usize {
     match SLOT.get() {
@@ -122,9 +124,9 @@ pub(crate) fn slot() -> usize {
 
 #[cold]
 fn take_slot() -> usize {
-    // For the time of the next line, which may allocate, and so come here again.
+    // Used while the next line runs, which may allocate, and so call this again.
     SLOT.set(shared_slot());
-    // A thread that is past its destructors would never give it back.
+    // A thread whose destructors have run would never give a slot back.
     if OWNER.try_with(|_| ()).is_ok() {
         let free = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
         if let Ok(taken) = TAKEN.fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {

@@ -82,7 +82,7 @@ impl Ablation {
         ]
     }
 
-    /// The names of those that are off.
+    /// The names of the improvements and constants that are off.
     pub fn off(mut self) -> Vec<&'static str> {
         let constants = self.tuning.off();
         let switches = self.switches().into_iter().filter(|(_, on)| !**on).map(|(name, _)| name);
@@ -93,7 +93,7 @@ impl Ablation {
     /// between the names. A constant may be given another value: `pool_percent=50`.
     ///
     /// # Errors
-    /// A line that says which name there is not, and which there are; or which value is none.
+    /// A line that says which name there is not, and which there are; or which value is not one.
     pub fn without(names: &str) -> Result<Self, String> {
         let mut ablation = Self::default();
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
@@ -134,10 +134,10 @@ macro_rules! tuning {
         }
 
         impl Tuning {
-            /// All of them.
+            /// The names of all constants.
             const NAMES: &[&str] = &[$(stringify!($name),)*];
 
-            /// The names of those that have the value with which they do nothing.
+            /// The names of the constants that have the value with which they do nothing.
             fn off(&self) -> Vec<&'static str> {
                 let mut off = Vec::new();
                 $(if self.$name == $off {
@@ -146,7 +146,7 @@ macro_rules! tuning {
                 off
             }
 
-            /// Gives one the value with which it does nothing; `false`: there is none of that name.
+            /// Gives a constant the value with which it does nothing; `false`: there is none of that name.
             fn switch_off(&mut self, name: &str) -> bool {
                 match name {
                     $(stringify!($name) => self.$name = $off,)*
@@ -155,7 +155,7 @@ macro_rules! tuning {
                 true
             }
 
-            /// Gives one another value.
+            /// Gives a constant another value.
             fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
                 let bad = || format!("\"{name}\" has no value \"{value}\"; it is a number");
                 match name {
@@ -175,7 +175,8 @@ tuning! {
     /// with as much as is usual.
     sample_one_in: u64 = 8, off 1 << 40;
     /// How many pages a read takes at least while a quarter of the arena is free, in a file of at most four
-    /// times its size: what is read too much costs nobody his memory, and is used sooner or later.
+    /// times its size: what is read too much takes memory that nothing else needs yet, and is used sooner
+    /// or later.
     free_read_pages: u64 = 32, off 1;
     /// By how much a read of a sequential stream is larger than the one before.
     read_growth: u64 = 4, off 1;
@@ -184,8 +185,8 @@ tuning! {
     /// A read may take one part in this many of the arena, divided by the faults that wait.
     waiting_share: u64 = 2, off 1;
     /// A part that is read ahead of its reader is at most one part in this many of what a waiting fault may
-    /// read: nobody waits for it, nothing else bounds how much of that there is, and what does not fit is
-    /// evicted before it was used.
+    /// read: no thread waits for it, nothing else bounds how much of that there is, and what does not fit
+    /// is evicted before it was used.
     ahead_share: u64 = 4, off 1;
     /// What was advised to be read is started in pieces of so many pages; between them faults are looked for.
     ahead_piece_pages: u64 = 512, off 1 << 40;
@@ -210,7 +211,7 @@ tuning! {
     dirty_background_percent: usize = 66, off 16;
     /// So many percent of the arena may have compressed pages, where there is a swap file.
     pool_percent: usize = 40, off 0;
-    /// The same without a swap file.
+    /// So many percent of the arena may have compressed pages, where there is no swap file.
     lone_pool_percent: usize = 75, off 0;
     /// Slots of the table of access streams: threads that read at once, times the files each reads.
     stream_slots: usize = 4096, off 8;

@@ -49,7 +49,7 @@ pub struct Config {
     /// Faults to inject into the store, for tests, as `elbowroom_store::Inject` reads them.
     pub inject: Option<String>,
     /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a
-    /// program that nobody wrote for it should not be given many.
+    /// program that was not written for the manager should not be given many.
     pub private_writes: bool,
     /// Called first by every thread that the manager starts.
     pub on_thread_start: Option<fn()>,
@@ -63,10 +63,10 @@ pub struct Config {
     /// pages that a device may still use then stay where they are. Buffers that are registered with io_uring
     /// are found without it, up to two milliseconds late. Called often, by any thread; must not block.
     pub transfers: Option<fn() -> bool>,
-    /// Files are written back and closed as soon as nobody maps them, before the verb that unmapped them
-    /// returns; their pages stay for a while. Off: they stay open for a while.
+    /// Files are written back and closed as soon as no mapping maps them, before the verb that unmapped
+    /// them returns; their pages stay for a while. Off: they stay open for a while.
     pub close_unmapped: bool,
-    /// Files are managed only while nobody else uses them
+    /// Files are managed only while no other process uses them
     /// ([`Manager::open_through`](crate::Manager::open_through)).
     pub alone: bool,
     /// While faults come often, idle processors of the machine are kept from sleeping deeply, if that is
@@ -79,23 +79,24 @@ pub struct Config {
     /// Called before the manager goes on although a fork was not made within the bound: what its child gets
     /// is not whole.
     pub on_late_fork: Option<fn()>,
-    /// How long all rest for a fork at most: longer than one can take, or its child has no copy.
+    /// How long all threads rest for a fork at most. Must be longer than a fork can take: the child of one
+    /// that takes longer has no copy that is whole.
     pub fork_bound: Duration,
     /// A fault that was not served for so long is reported, and ended by SIGBUS.
     pub fault_bound: Duration,
     /// A fault for which there has been no memory for so long is ended by SIGBUS: budget and swap are full of
     /// what cannot be dropped. The first one is reported.
     pub memory_wait_bound: Duration,
-    /// Told, in a line without its end, what went wrong that nobody else is told of. `None`: it is written to
-    /// standard error. Called by the manager's threads.
+    /// Called with a line, without its end, about a failure that is reported in no other way. `None`: it is
+    /// written to standard error. Called by the manager's threads.
     pub report: Option<fn(&str)>,
     /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait
     /// for ever. `None`: by [`abort`](std::process::abort). Called by the thread that panicked, and never to
     /// return.
     pub end_process: Option<fn() -> !>,
-    /// What happens is kept for [`Manager::trace`](crate::Manager::trace): by each thread so many bytes of
-    /// it, the last of what it did. A record has 48 bytes, and 72 threads at most have a buffer of their own.
-    /// Not part of the budget. 0: nothing is kept.
+    /// So many bytes of records are kept for each thread, the last of what it did, for
+    /// [`Manager::trace`](crate::Manager::trace). A record has 48 bytes, and 72 threads at most have a
+    /// buffer of their own. Not part of the budget. 0: nothing is kept.
     pub trace_bytes: usize,
     /// Which improvements are on.
     pub ablation: Ablation,
@@ -186,19 +187,18 @@ pub const MAX_FOLIO_PAGES: u64 = 512;
 /// Lookups of a fault that fail, before it takes the layout lock to see why.
 pub const OPTIMISTIC_LOOKUPS: u32 = 8;
 
-/// How often a fault looks whether the lock of a folio that has its bytes is free, before and after it lets
-/// others have the processor, and how often it tries to get the lock then. 1,000 looks are some 20 us, as
-/// much as mapping a folio takes.
+/// How often a fault looks, without giving the processor away, whether the lock of a folio that has its
+/// bytes is free. 1,000 looks are some 20 us, as much as mapping a folio takes.
 pub const UPTODATE_LOOKS: u32 = 1000;
 
-/// The same, with the processor given away between two looks.
+/// How often it then looks again, giving the processor away after each look.
 pub const UPTODATE_YIELDS: u32 = 4;
 
-/// The same, times that it finds the lock free and another thread has it all the same.
+/// How often it begins these looks, if it finds the lock free and another thread takes it first each time.
 pub const UPTODATE_TRIES: u32 = 4;
 
 /// First stores of a thread to one page after the other, before pages are made writable ahead of it. In a
-/// model nobody stores to many.
+/// model no thread stores to many.
 pub const STORES_IN_A_ROW: u64 = if cfg!(shuttle) { 1 } else { 4 };
 
 /// How often an allocation frees a batch before it makes do with a smaller run.
@@ -214,28 +214,29 @@ pub const RECLAIM_BATCH_FOLIOS: usize = 64;
 /// Pages that the thread that keeps frames at hand frees at a time, before it lets others have the processor.
 pub const FREE_AHEAD_PAGES: usize = 16;
 
-/// How long a fork waits for all to rest, and for other forks.
+/// How long a fork waits for all threads to rest, and for other forks.
 pub const QUIET_BOUND: Duration = Duration::from_secs(10);
 
-/// How long all rest for a fork at most, if nothing else is asked for. Copying page tables takes the kernel
-/// some ms for each GiB.
+/// How long all threads rest for a fork at most, if nothing else is asked for. Copying page tables takes
+/// the kernel some ms for each GiB.
 pub const FORK_BOUND: Duration = Duration::from_secs(20);
 
 /// How long the thread that keeps frames at hand sleeps at most before it looks by itself.
 pub const SUPPLY_LOOK: Duration = Duration::from_secs(1);
 
 /// Second chances of single pages are given up (`Ablation::skipped_chances`) while fewer than one in this
-/// many is taken. One costs a copy and a share of a TLB shootdown, about a tenth of the processor time of the
-/// read that it saves; and that read makes somebody wait.
+/// many is taken. One costs a copy and a share of a TLB shootdown, about a tenth of the processor time of
+/// the read that it saves; and that read makes a thread wait.
 pub const CHANCE_BAD_ONE_IN: u64 = 20;
 
-/// They are given again when more than one in this many is taken.
+/// Second chances are given again when more than one in this many is taken.
 pub const CHANCE_GOOD_ONE_IN: u64 = 12;
 
-/// While they are given up, one page in this many gets one all the same.
+/// While second chances are given up, one page in this many gets one all the same.
 pub const CHANCE_SAMPLE_ONE_IN: usize = 16;
 
-/// Looks of a fault that something changing makes it repeat, before it lets others go on.
+/// How often a fault repeats its look, because something has changed meanwhile, before it lets others go
+/// on.
 pub const REPEATS_AT_ONCE: u32 = 64;
 
 /// A file is left to the kernel if one folio of it has gone from mapping to mapping more often than this
@@ -243,7 +244,7 @@ pub const REPEATS_AT_ONCE: u32 = 64;
 /// more often than where mappings are used in turn for different parts.
 pub const ALIAS_MOVES: u32 = 2000;
 
-/// Mappings that are looked at for that in each space, at most.
+/// Mappings of each space in which folios to collapse are looked for at a time, at most.
 pub const COLLAPSE_LOOKS: usize = 64;
 
 /// A throttled writer goes on after this, whatever is dirty: memory runs out for it as for everybody. Linux:
@@ -253,7 +254,7 @@ pub const THROTTLE_BOUND: Duration = Duration::from_millis(200);
 /// A writer pauses when it owes so much time: shorter pauses cost more than they are worth.
 pub const THROTTLE_MIN: Duration = Duration::from_millis(4);
 
-/// The same where only few pages may be dirty.
+/// A writer never pauses when it owes less time than this, even where only few pages may be dirty.
 pub const THROTTLE_LEAST: Duration = Duration::from_micros(200);
 
 /// So much time a writer can save up by dirtying nothing.
@@ -277,7 +278,7 @@ pub const STAGING_ORDER: u8 = if cfg!(shuttle) { 0 } else { RUN_ORDER };
 /// Frames are freed for a run only while less than one part in this many of the arena is free in pieces.
 pub const PIECES_SHARE: usize = 8;
 
-/// They are for so many rounds at most, if others take what is freed.
+/// Frames are freed for a run in so many rounds at most, if other threads take what is freed.
 pub const RUN_ROUNDS: usize = 64;
 
 /// Neighbouring dirty folios are written together, up to so many pages: 1 MiB.
@@ -309,18 +310,18 @@ pub const CHANGE_LOOK: Duration = Duration::from_millis(10);
 /// not.
 pub const SHALLOW_IDLE_WINDOW: Duration = Duration::from_millis(20);
 
-/// They may not from so many wake-ups in a second on. Each takes some 50 us less then: one part in twenty of
-/// all time.
+/// From so many wake-ups in a second on, idle processors may not sleep deeply. Each wake-up takes some 50
+/// us less then: one part in twenty of all time.
 pub const SHALLOW_IDLE_BEGINS: u32 = 1000;
 
-/// They may again from so few on.
+/// From so few wake-ups in a second on, they may sleep deeply again.
 pub const SHALLOW_IDLE_ENDS: u32 = 250;
 
-/// How long new changes of a layout are kept waiting at first for a moment without any. As long after that
-/// they are not.
+/// How long new changes of a layout are kept waiting at first for a moment without any. If there is none,
+/// changes may begin for as long before the next try.
 pub const STILL_PATIENCE: Duration = Duration::from_millis(10);
 
-/// Each time that there was no such moment they are kept waiting for twice as long, up to this.
+/// Each time that there was no such moment, new changes are kept waiting for twice as long, up to this.
 pub const STILL_PATIENCE_MOST: Duration = Duration::from_secs(1);
 
 /// For how long such a moment is waited for. Each change that is under way ends in less, unless it waits for
@@ -341,15 +342,16 @@ pub const FAULT_BOUND: Duration = Duration::from_secs(180);
 /// How often it is looked whether handlers get on, and faults are served.
 pub const WATCH_LOOK: Duration = Duration::from_secs(1);
 
-/// If the watchdog has not looked for so long, the process was stopped: that time is nobody's wait.
+/// If the watchdog has not looked for so long, the process was stopped: that time counts as no wait.
 pub const STOPPED: Duration = Duration::from_secs(5);
 
 /// How long a thread that has panicked waits for the flusher to write what is dirty, before the process ends.
 pub const LAST_FLUSH_BOUND: Duration = Duration::from_secs(2);
 
-/// From so many answers on to one thread at one page that is there, in one go, its fault counts as one that
-/// is not answered. An endless loop gets as many in a second. Threads that meet at a barrier and then touch a
-/// page that went out may be late each time, too, but not so often while a fault's bound lasts.
+/// If one thread's fault on one page is answered so many times in a row, and the page is there, the fault
+/// counts as not answered. An endless loop gets as many answers in a second. Threads that meet at a barrier
+/// and then touch a page that went out may be late each time, too, but not so often while a fault's bound
+/// lasts.
 pub const MOST_REPEATS: u64 = 10_000;
 
 /// How long a fault or a verb waits, in all, for pages that are pinned, for writes through descriptors, or
@@ -359,10 +361,10 @@ pub const PINNED_BOUND: Duration = Duration::from_secs(10);
 /// How long fork waits for a page that is pinned.
 pub const FORK_PINNED_BOUND: Duration = Duration::from_millis(100);
 
-/// How often a file is opened that somebody else closes meanwhile.
+/// How often opening a file is tried, if another thread closes it meanwhile each time.
 pub const OPEN_ROUNDS: usize = 16;
 
-/// How long closing a file waits for those who are in the middle of using its descriptor.
+/// How long closing a file waits for threads that are in the middle of using its descriptor.
 pub const CLOSE_BOUND: Duration = Duration::from_secs(1);
 
 /// Two changes of a file that are nearer to each other may have the same time: two ticks of the slowest
@@ -376,7 +378,7 @@ pub const KERNEL_CACHE_BYTES: u64 = 16 << 20;
 /// How often the end of a file that has grown is settled anew, if it changes meanwhile.
 pub const SETTLE_ROUNDS: usize = 16;
 
-/// A file that nobody maps is closed, and its pages dropped, after this.
+/// A file that no mapping maps is closed, and its pages dropped, after this.
 pub const IDLE_FILE_KEEP: Duration = Duration::from_secs(10);
 
 /// A handler shares a batch of more new faults than this with the others, while it is overloaded. Off:

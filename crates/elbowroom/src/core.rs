@@ -50,7 +50,7 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) waits: WaitTable,
     pub(crate) objects: ObjectTable,
     pub(crate) spaces: SpaceTable,
-    /// To whom frames are charged.
+    /// The groups to which frames are charged.
     pub(crate) groups: Groups,
     /// Where pages are that are out.
     pub(crate) swap: Swap,
@@ -58,7 +58,7 @@ pub(crate) struct Core<P: Platform> {
     pub(crate) to_write: ToWrite,
     pub(crate) born: Instant,
     pub(crate) stop: AtomicBool,
-    /// What a fork waits for.
+    /// How all threads are made to rest for a fork.
     pub(crate) quiet: Quiet,
 }
 
@@ -83,7 +83,7 @@ impl SpaceTable {
         self.at(addr, &pin()).cloned()
     }
 
-    /// All of them.
+    /// All spaces.
     pub(crate) fn all(&self) -> Vec<Arc<Mm>> {
         self.by_number.load(&pin()).into_iter().flatten().flatten().cloned().collect()
     }
@@ -93,7 +93,7 @@ impl SpaceTable {
         let mut spaces = self.by_number.load(guard).cloned().unwrap_or_default();
         change(&mut spaces);
         self.by_number.store(Some(Arc::new(spaces)), guard);
-        // The old table may be the last to have a space.
+        // The old table may have the last reference to a space.
         guard.flush();
     }
 
@@ -135,7 +135,7 @@ fn number_of(addr: usize) -> usize {
 pub(crate) struct Still<'m>(&'m Mm);
 
 impl Still<'_> {
-    /// Gives up one claim under the lock; what is to be opened then.
+    /// Gives up one claim, with the layout lock held. Returns the gate that the caller is to open then.
     fn end(layout: &mut LayoutState) -> Option<Arc<Gate>> {
         layout.still_wanted -= 1;
         if layout.still_wanted == 0 { layout.take_gate() } else { None }
@@ -154,9 +154,9 @@ impl Drop for Still<'_> {
 /// The folios that the flusher is to write soon: dirty ones, and anonymous ones that are to go out.
 pub(crate) struct ToWrite {
     folios: Mutex<Vec<Arc<Folio>>>,
-    /// How many pages of anonymous ones were claimed and are not done.
+    /// How many pages of anonymous folios were claimed and are not done.
     own: AtomicUsize,
-    /// What the flusher sleeps at.
+    /// The bell that wakes the flusher.
     pub(crate) bell: Bell,
 }
 
@@ -166,8 +166,8 @@ impl ToWrite {
         Self { folios, own: AtomicUsize::new(0), bell: Bell::new(locks) }
     }
 
-    /// Adds those that are not there. The flusher takes all of them in one turn, so that pages that go out
-    /// together lie together in the swap file.
+    /// Adds the folios that no thread is to write yet. The flusher takes all of them in one turn, so that
+    /// pages that go out together lie together in the swap file.
     pub(crate) fn add(&self, folios: impl IntoIterator<Item = Arc<Folio>>) {
         let new = self.claim(folios);
         if !new.is_empty() {
@@ -176,21 +176,21 @@ impl ToWrite {
         }
     }
 
-    /// Those that nobody is to write yet: from now on the caller is, or the flusher. Anonymous ones count
-    /// until they are [`ToWrite::done`].
+    /// Marks the folios that no thread is to write yet, and returns them: the caller, or the flusher, is to
+    /// write them from now on. Anonymous ones count until they are [`ToWrite::done`].
     pub(crate) fn claim(&self, folios: impl IntoIterator<Item = Arc<Folio>>) -> Vec<Arc<Folio>> {
         let new: Vec<_> = folios.into_iter().filter(|folio| !folio.state.set(Flag::Queued)).collect();
         self.own.fetch_add(own_pages(&new), Ordering::Relaxed);
         new
     }
 
-    /// Whether there are none.
+    /// Whether no folio waits for the flusher.
     pub(crate) fn is_empty(&self) -> bool {
         self.folios.lock().is_empty()
     }
 
-    /// Takes all. Cached ones can be added again from now on: they may be stored to while they are written.
-    /// Anonymous ones only when they are [`ToWrite::done`].
+    /// Takes all folios. Those of files can be added again from now on, since they may be stored to while
+    /// they are written; anonymous ones only when they are [`ToWrite::done`].
     pub(crate) fn take(&self) -> Vec<Arc<Folio>> {
         let folios = std::mem::take(&mut *self.folios.lock());
         let cached = folios.iter().filter(|folio| folio.is_cached());
@@ -198,20 +198,20 @@ impl ToWrite {
         folios
     }
 
-    /// These anonymous ones, which were claimed, are out, or have to be asked for again.
+    /// Ends the claim of these anonymous folios: they are out, or have to be claimed again.
     pub(crate) fn done(&self, own: &[Arc<Folio>]) {
         own.iter().for_each(|folio| _ = folio.state.clear(Flag::Queued));
         let before = self.own.fetch_sub(own_pages(own), Ordering::Relaxed);
         debug_assert!(before >= own_pages(own), "only what was claimed is done");
     }
 
-    /// How many pages of anonymous ones are on their way.
+    /// How many pages of anonymous folios were claimed, and are on their way out.
     pub(crate) fn own(&self) -> usize {
         self.own.load(Ordering::Relaxed)
     }
 }
 
-/// How many pages the anonymous ones have.
+/// How many pages the anonymous ones among these folios have.
 fn own_pages(folios: &[Arc<Folio>]) -> usize {
     folios.iter().filter(|folio| !folio.is_cached()).map(|folio| folio.pages() as usize).sum()
 }
@@ -224,7 +224,7 @@ impl<P: Platform> Woken for Core<P> {
 }
 
 impl<P: Platform> Core<P> {
-    /// What a manager is made of. `inboxes`: one to a handler.
+    /// The lowest layer of a new manager. `inboxes`: one for each handler.
     pub(crate) fn new(
         config: Config,
         mmu: P::Mmu,
@@ -266,7 +266,7 @@ impl<P: Platform> Core<P> {
         &self.config.ablation.tuning
     }
 
-    /// Makes a verb's changes, and notes in the trace what it was and how long it took.
+    /// Runs the body of a verb, and notes in the trace which verb it was and how long it took.
     #[inline]
     pub(crate) fn verb<T>(
         &self,
@@ -283,7 +283,8 @@ impl<P: Platform> Core<P> {
         result
     }
 
-    /// Does something, and notes in the trace that it was done; `of` gives what is said of it.
+    /// Runs `body`, and notes in the trace that `what` happened; `of` gives the record's numbers from the
+    /// result.
     #[inline]
     pub(crate) fn noted<T>(
         &self,
@@ -330,7 +331,7 @@ impl<P: Platform> Core<P> {
         LockedFolio::new(Folio::filled(owner, page, extent), &self.waits, woken)
     }
 
-    /// Frees the frames of a folio that nobody can find any more and that is home.
+    /// Frees the frames of a folio that no other thread can find any more and that is home.
     pub(crate) fn free_folio(&self, mut folio: LockedFolio<'_>) {
         folio.state.set(Flag::Dead);
         if let Some(extent) = folio.body_mut().extent.take() {
@@ -347,24 +348,26 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// Where faults go that a folio's lock has kept waiting: to the handlers. For threads that are none.
+    /// What hands the faults that have waited for a folio's lock to a handler. For threads that are not
+    /// handlers.
     pub(crate) fn handlers(&self) -> &dyn Woken {
         self
     }
 
-    /// Takes a folio's lock, waiting for it. Not for handlers.
+    /// Locks a folio, waiting until it can. Not for handlers.
     #[track_caller]
     pub(crate) fn lock(&self, folio: &Arc<Folio>) -> LockedFolio<'_> {
         self.waits.lock(folio, self)
     }
 
-    /// Waits for the changes of a space's layout that are under way, and keeps others from beginning, but for
-    /// taking free addresses. Not for handlers, nor for who has begun a change.
+    /// Waits for the changes of a space's layout that are under way, and keeps new ones from beginning,
+    /// except for those that take free addresses. Not for handlers, nor for a thread that has begun a
+    /// change.
     ///
-    /// Others have as long as before to begin changes, each time that this has waited without success, and
-    /// are kept waiting for twice as long then: somebody whose change is under way may wait for another's. So
-    /// changes that follow each other cannot keep this from its moment. `None`: there was none for
-    /// [`STILL_BOUND`].
+    /// A change that is under way may wait for a thread that has to make another one first. So each time
+    /// that this has waited in vain, it lets changes begin for [`STILL_PATIENCE`], and then keeps them
+    /// waiting for twice as long as before: changes that follow each other cannot keep it from its moment.
+    /// `None`: there was no such moment within [`STILL_BOUND`].
     #[track_caller]
     pub(crate) fn keep_still<'m>(&self, mm: &'m Mm) -> Option<Still<'m>> {
         let deadline = Instant::now() + STILL_BOUND;
@@ -386,7 +389,8 @@ impl<P: Platform> Core<P> {
                 }
                 gate.wait(&self.locks, until.saturating_duration_since(now).min(CHANGE_LOOK));
             }
-            // What is under way waits for something, perhaps for somebody who has a change to make first.
+            // The change that is under way waits for something, perhaps for a thread that has to make a
+            // change first.
             drop(still);
             if Instant::now() > deadline {
                 return None;
@@ -402,7 +406,7 @@ impl<P: Platform> Core<P> {
         loop {
             let still = self.keep_still(mm)?;
             let mut layout = mm.write();
-            // The lock does from here on what it did.
+            // From here on the lock keeps changes from beginning, as `still` did.
             let gate = Still::end(&mut layout);
             std::mem::forget(still);
             if let Some(gate) = gate {
@@ -421,15 +425,17 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// For a thread that works by itself, with nothing in hand: lets a fork be made.
+    /// Rests while a fork is made, if one is wanted. For a thread that works by itself and has nothing in
+    /// hand.
     pub(crate) fn rest_if_wanted(&self) {
         if self.quiet.is_wanted(Rester::Helper) {
             self.quiet.rest(Rester::Helper);
         }
     }
 
-    /// The most pages one read may take now, a power of two: as many as if all that wait, and one more, had a
-    /// part of half of the arena. Those that came when few waited may have more.
+    /// The most pages one read may take now, a power of two: if all the faults that wait for I/O, and one
+    /// more, took as many, they would take half of the arena. Faults that came when few waited may have
+    /// taken more.
     pub(crate) fn read_cap(&self) -> u64 {
         let waiting = self.groups.waiting() as u64 + 1;
         let frames = self.mmu.populated_frames().max(self.tuning().early_read_frames).min(self.mmu.frames());
@@ -437,7 +443,7 @@ impl<P: Platform> Core<P> {
         1 << cap.ilog2()
     }
 
-    /// How many pages of a file of so many may be read at a fault.
+    /// How many pages may be read at a fault, in a file of so many pages.
     pub(crate) fn read_room(&self, file_pages: u64) -> ReadRoom {
         let frames = self.mmu.frames() as u64;
         let is_free = self.groups.charged_pages() < frames / 4 * 3;
@@ -456,7 +462,7 @@ impl<P: Platform> Core<P> {
         self.peak_bytes().saturating_sub((self.mmu.frames_at_hand() * PAGE_SIZE) as u64)
     }
 
-    /// Bytes of what describes pages. It never shrinks: it is there for the next ones.
+    /// Bytes of what describes pages. It never shrinks: what is free is kept for the next pages.
     fn described_bytes(&self) -> u64 {
         // The folio, its entry in a list, its places in the index, and what the allocator adds.
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
@@ -465,9 +471,9 @@ impl<P: Platform> Core<P> {
         (folios + frames) as u64 + self.swap.described() * SLOT_BYTES
     }
 
-    /// How many frames more the arena should give up for what describes pages, and for the soft MMU's tables.
-    /// Where these are more than an eighth of the arena, the rest comes on top of the budget: they are as
-    /// many as the spaces that the program makes.
+    /// How many frames more the arena should give up for what describes pages, and for the soft MMU's
+    /// tables. Of tables that are more than an eighth of the arena the rest comes on top of the budget:
+    /// their number depends on the spaces that the program makes.
     pub(crate) fn owed_frames(&self) -> usize {
         if cfg!(shuttle) {
             return 0;
@@ -477,8 +483,8 @@ impl<P: Platform> Core<P> {
         (described + tables).saturating_sub(self.mmu.withheld())
     }
 
-    /// Has the arena give up as many frames as what describes pages has grown by, at most `most` and those
-    /// that are free.
+    /// Has the arena give up the frames that it owes ([`Core::owed_frames`]), at most `most`, and only free
+    /// ones.
     pub(crate) fn pay_frames(&self, most: usize) {
         let owed = self.owed_frames().min(most);
         if owed > 0 {

@@ -1,4 +1,4 @@
-//! How much swap a budget gets if nobody says how much.
+//! How much swap a budget gets if the user does not say how much.
 
 use crate::config::Config;
 use elbowroom_machine::{Errno, PAGE_SIZE};
@@ -6,24 +6,24 @@ use elbowroom_store::Room;
 use std::fmt;
 use std::path::Path;
 
-/// So many times the budget.
+/// The default swap is so many times the budget.
 const TIMES: u64 = 4;
 
-/// How much swap a budget gets if nobody says how much.
+/// How much swap a budget gets if the user does not say how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefaultSwap {
     /// For [`Config::swap`], in bytes; 0: none, and private memory is better left to the kernel.
     pub bytes: u64,
-    /// Why it is not all that it should be.
+    /// What the directory lacks, if anything: there may be less swap than there should be, or none.
     pub lack: Option<Lack>,
 }
 
 /// What a directory lacks for a swap file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
-    /// None can be made there.
+    /// No file can be made there.
     File(Errno),
-    /// It is in memory itself.
+    /// Its file system is in memory itself.
     Disk,
     /// What is written there stays in the kernel's page cache, beside the budget.
     Direct,
@@ -60,8 +60,9 @@ impl DefaultSwap {
         Self::decide(memory, Room::look(dir))
     }
 
-    /// The same in a directory that somebody has named: a file that is in memory, or goes through the page
-    /// cache, is what was asked for, too. A line still says that it is no file on a disk.
+    /// [`DefaultSwap::of`] for a directory that the user has named: a file in memory, or one that goes
+    /// through the page cache, is accepted, since the user asked for it. `lack` still says that it is no
+    /// file on a disk.
     pub fn in_named(memory: u64, dir: &Path) -> Self {
         let room = Room::look(dir);
         let lack = room.as_ref().ok().and_then(lack_of_disk);
@@ -103,8 +104,8 @@ fn lack_of_room(room: &Room, bytes: u64) -> Option<Lack> {
 }
 
 impl Lack {
-    /// What `dir` lacks for a swap file of `bytes`, that somebody has asked for: one that is in memory, or
-    /// goes through the page cache, is what he asked for, too.
+    /// What `dir` lacks for a swap file of `bytes`, that the user has asked for: a file in memory, or one
+    /// that goes through the page cache, is accepted.
     pub fn for_file(dir: &Path, bytes: u64) -> Option<Lack> {
         match Room::look(dir) {
             Err(errno) => Some(Lack::File(errno)),

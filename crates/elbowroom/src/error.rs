@@ -45,7 +45,7 @@ pub enum OpenError {
     /// It could not be opened.
     #[error("cannot open it: {0}")]
     Failed(Errno),
-    /// Another process uses it, or that cannot be known here.
+    /// Another process uses it, or it cannot be known here whether one does.
     #[error("another process may use it")]
     NotAlone,
 }

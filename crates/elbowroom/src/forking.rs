@@ -21,13 +21,14 @@ const ROUNDS: u32 = 16;
 /// What a child of fork needs beside its copy of the memory: descriptors, of the file table of the thread
 /// that began the fork.
 pub struct Inheritance {
-    /// The parent's, to be opened anew by the forking thread.
+    /// The parent's swap files, to be opened anew by the forking thread.
     pub files: Vec<Handed>,
-    /// The same: as long as the child, or a child of its, has these open, its ancestors keep what they read.
+    /// Lifelines, to be opened anew, too: as long as the child, or a child of it, has these open, its
+    /// ancestors keep what these processes read.
     pub lifelines: Vec<Handed>,
 }
 
-/// Has all of the manager rest. `false`: that took too long, and all go on.
+/// Has all threads of the manager rest. `false`: that took too long, and all go on.
 fn become_quiet<P: Platform>(core: &Spaces<P>) -> bool {
     let wake = || {
         core.to_write.bell.ring_for_stop();
@@ -38,13 +39,13 @@ fn become_quiet<P: Platform>(core: &Spaces<P>) -> bool {
 }
 
 impl Manager<Host> {
-    /// A fork begins: everything that is a file's goes back to the kernel, and from then on until
-    /// [`Manager::fork_ends`] the manager is quiet. Not within [`Manager::work`]. The space is the process's
-    /// own.
+    /// A fork begins: all mappings of files go back to the kernel, and from then on until
+    /// [`Manager::fork_ends`] the manager is quiet. Not within [`Manager::work`]. The space is the
+    /// process's own.
     ///
     /// # Errors
-    /// EBUSY: it does not become quiet within the bound, or something is a file's still. The kernel's. Then
-    /// there is nothing to end.
+    /// EBUSY: the manager does not become quiet within the bound, or a file is managed still. Or what the
+    /// kernel answered. After an error there is nothing to end.
     pub fn fork_begins(&self, space: &Space<Host>) -> Result<Inheritance, Errno> {
         let core = self.core();
         core.quiet.begin_without_files();
@@ -85,7 +86,8 @@ impl Manager<Host> {
         Ok(Inheritance { files, lifelines })
     }
 
-    /// It was made, or was not: the parent goes on. Its own end of the lifeline was closed.
+    /// The fork was made, or was not: the parent goes on. It has closed its copy of the child's end of the
+    /// lifeline.
     pub fn fork_ends(&self) {
         self.core().mmu.fork_ends();
         self.core().quiet.end();
@@ -118,9 +120,10 @@ impl Manager<Host> {
         working
     }
 
-    /// In the child, by a thread in whose file table what was inherited has the numbers that it had, and
-    /// nothing else has one that the parent's had: takes the manager over. Files are not managed in a child,
-    /// where what [`Manager::fork_begins`] has counted is never taken back.
+    /// In the child: takes the manager over. For a thread in whose file table the inherited descriptors
+    /// have the numbers that they had, and no other descriptor has a number that one of the parent's had.
+    /// Files are not managed in a child: what [`Manager::fork_begins`] has counted is never taken back
+    /// there.
     ///
     /// # Errors
     /// What is missing. The windows must not be touched then.

@@ -1,16 +1,16 @@
-//! Memory groups: to whom frames are charged, and what of theirs is dirty or waited for. Linux: `mem_cgroup`,
-//! `try_charge`, `uncharge_folio`.
+//! Memory groups: frames are charged to them, and their dirty pages and waiting faults are counted. Linux:
+//! `mem_cgroup`, `try_charge`, `uncharge_folio`.
 //!
 //! [`Frames`] are frames with their charge, and what the manager trades in: they come from
 //! [`Groups::alloc`] and end in [`Groups::free`]. Between them the charge cannot be forgotten, and only
-//! [`Groups::recharge`] changes it: who needs the bare extent, for a device, keeps the [`Charge`], and has
-//! to put the two together again. There is one group, the root, so far.
+//! [`Groups::recharge`] changes it: a caller that needs the bare extent, for a device, keeps the [`Charge`]
+//! and has to join the two again. There is one group, the root, so far.
 //!
 //! How much may be dirty is limited for all together, and for each group. What exceeding a limit means is not
 //! decided here (`writeback::balance`).
 //!
 //! Synchronization: atomics. Charges are counted by threads in rows of their own, so they cost no shared
-//! line; who reads adds the rows up.
+//! cache line; a reader adds the rows up.
 
 use crate::ablation::Tuning;
 use crate::config::Config;
@@ -29,7 +29,7 @@ const MUTANT_FREE_TO_ROOT: Mutant = Mutant::new("free_to_root");
 pub struct GroupId(u16);
 
 impl GroupId {
-    /// The one that all is charged to that nobody else is to pay for.
+    /// The group that pays for all that no other group is to pay for.
     pub const ROOT: Self = Self(0);
 
     /// Another one, which managers have in tests.
@@ -47,7 +47,7 @@ pub struct DirtyLimits {
 }
 
 impl DirtyLimits {
-    /// As many as there are.
+    /// No limits.
     pub const NONE: Self = Self { background: usize::MAX / 2, hard: usize::MAX };
 
     /// A hard limit, and half of it for the background, as Linux has them.
@@ -81,9 +81,9 @@ impl DirtyLimits {
 pub struct Pause {
     /// For so long at most.
     pub time: Duration,
-    /// Whose pages it has dirtied.
+    /// The group whose pages it has dirtied.
     pub group: GroupId,
-    /// It waits for less to be dirty than may be, not only for its turn.
+    /// More is dirty than the hard limit: it waits for less to be dirty, not only for its turn.
     pub full: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct Group {
     charged: Counters<1>,
     /// Pages of its frames that differ from their file.
     dirty: AtomicUsize,
-    /// How many may.
+    /// How many of its pages may be dirty.
     limits: DirtyLimits,
     /// Its faults that wait for I/O.
     waiting: AtomicUsize,
@@ -123,17 +123,17 @@ impl Group {
         self.dirty.fetch_add(pages, Ordering::AcqRel);
     }
 
-    /// So many fewer are.
+    /// So many fewer of its pages are dirty.
     pub fn remove_dirty(&self, pages: usize) {
         self.dirty.fetch_sub(pages, Ordering::AcqRel);
     }
 
-    /// How many are.
+    /// How many of its pages are dirty.
     pub fn dirty_pages(&self) -> usize {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// How many may be.
+    /// How many of its pages may be dirty.
     pub fn dirty_limits(&self) -> DirtyLimits {
         self.limits
     }
@@ -143,12 +143,12 @@ impl Group {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One fewer does.
+    /// One fewer of its faults waits for I/O.
     pub fn remove_waiting(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many do.
+    /// How many of its faults wait for I/O.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -161,7 +161,7 @@ impl Group {
         }
     }
 
-    /// It has one fewer.
+    /// It has one folio fewer.
     pub fn remove_folio(&self) {
         self.folios.fetch_sub(1, Ordering::Relaxed);
     }
@@ -184,7 +184,7 @@ impl Starving {
         Self { born: Instant::now(), since: AtomicU64::new(0) }
     }
 
-    /// A fault waits for memory: from now on, if none did before.
+    /// A fault waits for memory: the time begins now, if none waited before.
     pub fn note(&self) {
         let now = self.born.elapsed().as_nanos() as u64;
         let _ = self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl Starving {
         self.since.store(0, Ordering::Relaxed);
     }
 
-    /// For how long.
+    /// For how long faults have waited for memory without any getting some.
     pub fn time(&self) -> Duration {
         match self.since.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -213,7 +213,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// The root, which has no limits of its own, and others. `all`: how much of all may be dirty.
+    /// The root group, which has no limits of its own, and others with these limits. `all`: how much may be
+    /// dirty in all groups together.
     pub fn new(all: DirtyLimits, others: &[DirtyLimits]) -> Self {
         let groups = [DirtyLimits::NONE].iter().chain(others).map(|limits| Group::new(*limits));
         Self { groups: groups.collect(), limits: all, starving: Starving::new() }
@@ -224,34 +225,34 @@ impl Groups {
         &self.groups[usize::from(group.0)]
     }
 
-    /// The pages that are charged to any.
+    /// The pages that are charged to any group.
     pub fn charged_pages(&self) -> u64 {
         // Exact for each group only while no thread allocates: a difference may wrap for a moment.
         self.all().map(Group::charged_pages).fold(0, u64::wrapping_add).min(i64::MAX as u64)
     }
 
-    /// The faults of all that wait for I/O.
+    /// How many faults of all groups wait for I/O.
     pub fn waiting(&self) -> usize {
         self.all().map(Group::waiting).sum()
     }
 
-    /// The folios of all.
+    /// How many folios all groups have.
     #[cfg(test)]
     pub fn folios(&self) -> usize {
         self.all().map(|group| group.folios.load(Ordering::Relaxed)).sum()
     }
 
-    /// The most folios that each has had: at least as many as there were at a time.
+    /// The sum of the most folios that each group has had: at least as many as there were at any one time.
     pub fn most_folios(&self) -> usize {
         self.all().map(Group::most_folios).sum()
     }
 
-    /// The dirty pages of all.
+    /// How many pages of all groups are dirty.
     pub fn dirty_pages(&self) -> usize {
         self.groups.iter().map(Group::dirty_pages).sum()
     }
 
-    /// How many of all may be dirty.
+    /// How many pages of all groups together may be dirty.
     pub fn dirty_limits(&self) -> DirtyLimits {
         self.limits
     }
@@ -323,7 +324,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The group.
+    /// The group to which they are charged.
     pub fn group(&self) -> GroupId {
         self.charge.group
     }
@@ -336,7 +337,7 @@ impl Frames {
     /// Frames of 2^`order` pages each, which may be mapped, and stay where they are.
     ///
     /// # Panics
-    /// If these are fewer.
+    /// If the frames are fewer than 2^`order`.
     pub fn split(self, order: u8) -> Vec<Frames> {
         let group = self.charge.group;
         std::mem::forget(self.charge);
@@ -364,7 +365,7 @@ impl DerefMut for Frames {
     }
 }
 
-/// What is owed for an extent that somebody else has.
+/// The charge of an extent that was lent ([`Frames::lend`]).
 #[derive(Debug)]
 #[must_use = "the extent that it is for comes back"]
 pub struct Charge {
@@ -373,7 +374,7 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// The extent has come back.
+    /// Joins the charge and its extent, which has come back.
     ///
     /// # Panics
     /// In debug builds, if it is not as large as the one that was lent.

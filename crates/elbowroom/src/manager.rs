@@ -39,7 +39,7 @@ pub struct Manager<P: Platform = Host> {
 #[derive(Default)]
 struct Threads {
     started: Vec<thread::JoinHandle<()>>,
-    /// How many of the two that keep files its own alone are among them.
+    /// How many of the two threads that keep files the manager's alone are among them.
     guards: usize,
 }
 
@@ -65,7 +65,7 @@ impl<P: Platform> Manager<P> {
         Self::start_with(config, |_| ())
     }
 
-    /// The same; `chores` is called once a second, by a thread that has time.
+    /// [`Manager::start_on`]; `chores` is called once a second, by the thread that keeps frames at hand.
     fn start_with(config: Config, chores: fn(&Arc<Spaces<P>>)) -> Result<Self, StartError> {
         if config.memory < Config::MIN_MEMORY {
             return Err(StartError::TooSmall(config.memory));
@@ -119,7 +119,7 @@ impl<P: Platform> Manager<P> {
             let core = self.core.clone();
             start("elbowroom-fault", Box::new(move || Handler::new(&core, number, reactor).run()))?;
         }
-        // Those from here on are `HELPERS` in number (forking.rs).
+        // The threads from here on are `HELPERS` in number (forking.rs).
         let core = self.core.clone();
         start("elbowroom-flush", Box::new(move || core.run_flusher()))?;
         // In a model time does not pass, and nothing is ever late.
@@ -164,7 +164,7 @@ impl<P: Platform> Manager<P> {
         if let Some(old) = given_up {
             self.core.drop_clean(&old, ALL_PAGES);
         }
-        // Whoever maps a file expects its bytes as they are now.
+        // A program that maps a file expects its bytes as they are now.
         self.core.check_foreign(object);
     }
 
@@ -173,8 +173,8 @@ impl<P: Platform> Manager<P> {
         self.core.objects.find(id)
     }
 
-    /// Closes a file that was opened to be mapped, and was not; nothing if somebody else maps it, or files
-    /// are not closed then.
+    /// Closes a file that was opened to be mapped, and then was not. Does nothing if another mapping maps
+    /// it, or if files that are not mapped are kept open ([`Config::close_unmapped`]).
     pub fn close_unused(&self, object: &Arc<FileObject>) {
         if self.core.config.close_unmapped {
             self.core.close_unmapped(object, Obstacle::Skip);
@@ -213,8 +213,9 @@ impl<P: Platform> Manager<P> {
         self.core.write_all(Obstacle::Wait)
     }
 
-    /// Runs `f` for a thread that serves others. If it panics, what it had locked stays locked, and those who
-    /// wait for it would wait for ever: the process ends, as it does if a thread of the manager panics.
+    /// Runs `f` for a thread that serves others. If it panics, what it had locked stays locked, and threads
+    /// that wait for that would wait for ever: so the process ends, as it does if a thread of the manager
+    /// panics.
     pub fn serve<R>(&self, thread: &str, f: impl FnOnce() -> R) -> R {
         catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| self.core.end_process(thread))
     }
@@ -225,7 +226,7 @@ impl<P: Platform> Manager<P> {
         &self.core.locks
     }
 
-    /// The same, as `--stats` has them.
+    /// The lock statistics in the form that `--stats` has.
     pub fn lock_use(&self) -> LockUse {
         LockUse::from(&self.core.locks.snapshot())
     }
@@ -316,7 +317,7 @@ impl<P: Platform> Manager<P> {
     }
 }
 
-/// A thread's life. None of them may end by a panic unnoticed: faults would wait for ever.
+/// Runs a thread of the manager to its end. If it panics, the process ends: faults would wait for ever.
 fn run_to_the_end<P: Platform>(core: &Arc<Spaces<P>>, name: &str, body: Box<dyn FnOnce() + Send>) {
     let life = || {
         core.config.on_thread_start.unwrap_or(|| ())();
@@ -331,7 +332,7 @@ fn run_to_the_end<P: Platform>(core: &Arc<Spaces<P>>, name: &str, body: Box<dyn 
     }
 }
 
-/// Gives each file to the kernel that somebody else comes for, until the guards are stopped.
+/// Gives each file to the kernel that another process comes for, until the guards are stopped.
 fn give_files(core: &Arc<Spaces<Host>>, comers: &Guards) {
     let Some(mm) = core.spaces.of(0) else { return };
     let space = Space { core: core.clone(), mm, base: 0 };
@@ -340,7 +341,8 @@ fn give_files(core: &Arc<Spaces<Host>>, comers: &Guards) {
         core.counters.add(Event::ContestedFiles, 1);
         if space.give_file(comer.id).is_err() {
             core.counters.add(Event::NotGivenFiles, 1);
-            // What could not be given in time is written back at least. Nobody waits for us for ever.
+            // A file that could not be given in time is at least written back: the other process does not
+            // wait for ever.
             if let Some(object) = core.objects.find(comer.id) {
                 let _ = core.before_read(&object, 0..u64::MAX);
             }
@@ -403,14 +405,15 @@ impl Manager<Host> {
     /// In the child of a fork: starts all threads again, but for the guards'.
     #[cfg(not(shuttle))]
     pub(crate) fn start_in_child(&self, reactors: Vec<Box<dyn Reactor>>) -> std::io::Result<()> {
-        // The parent's, which cannot be joined.
+        // The parent's threads, which cannot be joined.
         std::mem::forget(std::mem::take(&mut *self.threads.lock()));
         self.start_threads(reactors, host_chores)
     }
 
-    /// Starts the two threads that notice who else wants a managed file, and give it back, unless they run,
-    /// or no file needs them. `false`: no file is managed now, so they were not started.
-    /// [`Manager::open_through`] does it; a thread that should not start others has it done before.
+    /// Starts the two threads that notice when another process wants a managed file, and give it back,
+    /// unless they run, or no file needs them. `false`: no file is managed now, so they were not started.
+    /// [`Manager::open_through`] calls this; a thread that should not start threads has another one call it
+    /// before.
     ///
     /// # Errors
     /// The system has no room for another thread.
@@ -462,7 +465,7 @@ impl Manager<Soft> {
         Space::create(&self.core, GroupId::ROOT)
     }
 
-    /// Begins to tell which translations of soft spaces become invalid, for who keeps some. Linux:
+    /// Begins to tell which translations of soft spaces become invalid, for a user that keeps some. Linux:
     /// `mmu_notifier_register`.
     pub fn subscribe(&self) -> Subscription {
         self.core.mmu.subscribe()
@@ -471,7 +474,7 @@ impl Manager<Soft> {
 
 impl<P: Platform> Drop for Manager<P> {
     fn drop(&mut self) {
-        // Errors were recorded with their files; there is nobody left to tell.
+        // Errors were recorded with their files; no caller is left to tell.
         let _ = self.flush_all();
         self.core.stop.store(true, Ordering::Release);
         self.core.to_write.bell.ring_for_stop();

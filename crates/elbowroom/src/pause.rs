@@ -1,20 +1,20 @@
 //! The one place where the manager sleeps.
 //!
-//! Whoever waits for something that somebody announces waits for that: a folio's lock (`page/wait.rs`), the
-//! end of a change of a layout ([`Gate`]), the [`Bell`] of a thread. What is left is announced by
-//! nobody: the kernel does not tell when direct I/O lets go of a page.
+//! A thread that waits for something that another thread announces waits for that: a folio's lock
+//! (`page/wait.rs`), the end of a change of a layout ([`Gate`]), the [`Bell`] of a thread. A thread sleeps
+//! only for what nothing announces: the kernel does not tell when direct I/O releases a page.
 
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Awaited, Condvar, LockClass, LockStats, Mode, Mutex, thread};
 
-/// What a thread waits for that nobody announces.
+/// What a thread waits for that nothing announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// A page that is pinned, by the kernel for direct I/O or by a pin of a soft space, or whose mapping is
     /// being changed.
     Pinned,
-    /// Somebody else does the same thing, and is to get on first.
+    /// Another thread does the same thing, and is to get on first.
     Contended,
     /// The kernel has failed where it should not, or has no memory for a mapping.
     Kernel,
@@ -26,7 +26,8 @@ pub(crate) enum Cause {
     LastFlush,
 }
 
-/// Lets `time` pass, to look again then. Not for who has a lock, nor for handlers in the middle of a fault.
+/// Sleeps for `time`; the caller looks again then. Not for a thread that has a lock, nor for a handler in
+/// the middle of a fault.
 pub(crate) fn pause(_cause: Cause, time: Duration) {
     thread::sleep(time);
 }
@@ -38,7 +39,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// A closed one.
+    /// A closed gate.
     pub(crate) fn new() -> Self {
         Self { open: Mutex::uncounted(LockClass::Queue, false), opened: Condvar::new() }
     }
@@ -65,7 +66,7 @@ impl Gate {
     }
 }
 
-/// What a thread sleeps at that others give work.
+/// What a thread sleeps at until other threads give it work.
 pub(crate) struct Bell {
     /// It has rung since the thread looked last.
     rung: AtomicBool,
@@ -82,7 +83,8 @@ impl Bell {
     /// Rings it, after work was left under a lock that the thread takes to look for work. Other work may be
     /// missed until the bound of its wait.
     pub(crate) fn ring(&self) {
-        // The look before the exchange spares those who ring again and again.
+        // The load comes before the exchange, so that threads that ring again and again write to no shared
+        // cache line.
         if !self.rung.load(Ordering::Relaxed) {
             self.ring_for_stop();
         }
@@ -103,7 +105,8 @@ impl Bell {
         if !self.rung.load(Ordering::Acquire) && !stop.load(Ordering::Acquire) {
             self.changed.wait_timeout(&mut sleeping, bound);
         }
-        // Acquire: what was done before a ring is seen, by whoever it was that found it ringing already.
+        // Acquire: the thread sees what others did before they rang, those too that found that it had rung
+        // already.
         self.rung.swap(false, Ordering::AcqRel);
     }
 }

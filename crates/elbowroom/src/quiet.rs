@@ -1,25 +1,25 @@
 //! A moment in which a manager does nothing: a fork copies it as it is then.
 //!
 //! First the verbs of other threads end, and the threads that work by themselves (flusher, supplier,
-//! watchdog) rest where they have nothing in hand; the handlers serve faults meanwhile, for which a verb may
-//! wait. Then the handlers finish what is being read, take no new faults, and rest. Nobody who rests has a
-//! lock.
+//! watchdog) rest where they have nothing in hand; the handlers serve faults meanwhile, for which a verb
+//! may wait. Then the handlers finish what is being read, take no new faults, and rest. No thread that
+//! rests has a lock.
 //!
 //! Synchronization: one lock of the class `queue`; `wanted` is also in an atomic, so that a thread's turn
-//! costs one load where nobody wants to fork. That lock may be held by a thread for a moment while the fork
-//! is made: by one that wants to begin a verb, or that rests and has just been woken. So a child does not
-//! take its parent's, but has a new one.
+//! costs one load while no thread wants to fork. That lock may be held by a thread for a moment while the
+//! fork is made: by one that wants to begin a verb, or that rests and has just been woken. So a child does
+//! not use its parent's lock, but makes a new one.
 
 use crate::config::QUIET_BOUND;
 use elbowroom_sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutex, RcuCell};
 
-/// Nobody wants it.
+/// No fork wants the threads to rest.
 const NOT: u8 = 0;
 /// Verbs and the threads that work by themselves are to rest.
 const VERBS: u8 = 1;
-/// The handlers, too.
+/// The handlers are to rest, too.
 const ALL: u8 = 2;
 
 pub(crate) struct Quiet {
@@ -28,14 +28,14 @@ pub(crate) struct Quiet {
     meeting: RcuCell<Meeting>,
     /// How long all rest at most.
     bound: Duration,
-    /// Told, before anybody goes on, that the fork took too long: its child has no copy that is whole.
+    /// Called, before any thread goes on, if the fork took too long: its child has no copy that is whole.
     on_late: Option<fn()>,
     /// While it is more than 0, files are left to the kernel. Counts the fork that is under way, and in a
     /// child the one that made it.
     without_files: AtomicUsize,
 }
 
-/// Where those who rest, work or want to fork find each other.
+/// Where threads that rest, run a verb or want to fork wait for each other.
 struct Meeting {
     state: Mutex<State>,
     changed: Condvar,
@@ -50,7 +50,7 @@ impl Meeting {
 #[derive(Default)]
 struct State {
     wanted: u8,
-    /// Which fork that is.
+    /// The number of the fork that `wanted` is for.
     turn: u64,
     /// All rest, and the fork is being made.
     is_made: bool,
@@ -63,17 +63,17 @@ struct State {
 /// A verb under way.
 pub(crate) struct Working(Arc<Meeting>);
 
-/// What came of the wish that all rest.
+/// How an attempt to have all rest has ended.
 enum Begun {
-    /// They do.
+    /// All rest.
     Quiet,
-    /// One has rested for too long meanwhile, and all go on.
+    /// A thread has rested for too long meanwhile, and all go on.
     GivenUp,
     /// The bound is over, and all go on.
     Late,
 }
 
-/// Who rests.
+/// The kinds of threads that rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rester {
     /// A thread that works by itself.
@@ -107,7 +107,7 @@ impl Quiet {
         self.without_files.load(Ordering::SeqCst) > 0
     }
 
-    /// A verb begins, as soon as it may. Not for who has a lock.
+    /// Begins a verb, as soon as no fork wants the threads to rest. Not for a thread that has a lock.
     pub(crate) fn work(&self) -> Working {
         let meeting = self.meeting.load();
         let mut state = meeting.state.lock();
@@ -139,8 +139,8 @@ impl Quiet {
         while self.is_wanted(who) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // The forking thread waits for somebody who waits for us, perhaps: one of libc's locks. If it
-                // waits for others to rest still, it begins anew.
+                // Perhaps the forking thread waits, at one of libc's locks, for a thread that waits for us.
+                // If the forking thread still waits for others to rest, it begins anew.
                 if let Some(tell) = self.on_late.filter(|_| state.is_made) {
                     tell();
                 }
@@ -159,8 +159,9 @@ impl Quiet {
         meeting.changed.notify_all();
     }
 
-    /// Waits until all rest: so many helpers and handlers, who are told by `wake` to look. `false`: they do
-    /// not within the bound, and go on. Else [`Quiet::end`] follows.
+    /// Waits until all rest: so many helpers and handlers, which `wake` has look whether they are to.
+    /// `false`: they did not within the bound, and go on. After `true` the caller is to call
+    /// [`Quiet::end`].
     pub(crate) fn begin(&self, helpers: usize, handlers: usize, wake: impl Fn()) -> bool {
         let deadline = Instant::now() + QUIET_BOUND;
         loop {
@@ -191,7 +192,7 @@ impl Quiet {
                 self.want(meeting, &mut state, VERBS);
                 state.turn
             }
-            // Another fork.
+            // Another fork is under way.
             Err(_) => return Begun::Late,
         };
         let is_over = |state: &State| state.turn != turn || state.wanted == NOT;
@@ -244,7 +245,7 @@ mod tests {
     use elbowroom_sync::atomic::{AtomicBool, AtomicUsize};
     use elbowroom_sync::thread;
 
-    /// Nobody is in the middle of anything while somebody forks; all go on afterwards.
+    /// No thread is in the middle of anything while one forks; all go on afterwards.
     #[test]
     fn all_rest_while_somebody_forks() {
         let quiet = Arc::new(Quiet::new(&LockStats::new(), FORK_BOUND, None));
@@ -295,8 +296,8 @@ mod tests {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
-    /// Who has rested for too long goes on. If the fork was being made, its child is told; if others did not
-    /// rest yet, it begins anew.
+    /// A thread that has rested for too long goes on. If the fork was being made, its child is told; if
+    /// others did not rest yet, it begins anew.
     #[test]
     fn nobody_rests_for_ever() {
         static LATE: AtomicUsize = AtomicUsize::new(0);
@@ -326,7 +327,7 @@ mod tests {
         let late = rest(Rester::Handler, Duration::from_millis(100));
         assert!(quiet.begin(1, 1, || ()));
         assert_eq!(LATE.load(Ordering::Relaxed), 0);
-        // Nobody ends it.
+        // No call of `end`: the threads go on by themselves.
         early.join().unwrap();
         late.join().unwrap();
         // The early one has rested more than once before the late one did.

@@ -4,8 +4,8 @@
 //! that continues where the last one ended is larger by a factor; anything else starts as small as streams of
 //! that file usually are. Linux: mm/readahead.c (per open file there, and it always reads around a fault).
 //!
-//! How long they are cannot be seen of a stream that was read ahead: what is in memory causes no faults. So
-//! one in a few streams of a file starts with a page, whatever is known, and counts.
+//! How long a stream is cannot be seen if it was read ahead, since what is in memory causes no faults. So
+//! one in a few streams of a file starts with a single page, whatever is known, and its length is counted.
 
 use crate::ablation::Tuning;
 use crate::config::{MAX_FOLIO_PAGES, STORES_IN_A_ROW};
@@ -26,11 +26,12 @@ struct Stream {
     first: u64,
     /// Behind the last page of it that is known to have been used.
     reached: u64,
-    /// It was begun with a page, to see how far it goes.
+    /// It was begun with a single page, to see how far it goes.
     sample: bool,
     /// The page of the last first store, plus 1; 0: there was none.
     stored: u64,
-    /// First stores to one page after the other, or as far behind as was guessed.
+    /// Pages stored to in a row: first stores, each to the next page or to one as far behind as was
+    /// guessed, and the pages between.
     stores: u64,
     /// When it was used last, in uses of the table.
     used: u64,
@@ -41,8 +42,7 @@ struct Stream {
 pub(crate) struct ReadRoom {
     /// The most pages that it may take.
     pub most: u64,
-    /// As many as cost nothing but the device's time, since memory is free that the file may have: 1 if there
-    /// is none.
+    /// As many pages as cost nothing but the device's time, since memory is free for them; 1 if none is.
     pub free: u64,
 }
 
@@ -100,7 +100,7 @@ impl Streams {
         Self { slots: vec![Stream::default(); tuning.stream_slots], habits, tuning, uses: 0 }
     }
 
-    /// The stream's slot, or the one that it may take.
+    /// The slot of the thread's stream in the file, or the one that it may take.
     fn slot(&mut self, thread: u32, object: u64) -> &mut Stream {
         let hash = (object << 32 ^ u64::from(thread)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let first = (hash >> 40) as usize % (self.slots.len() / WAYS) * WAYS;
@@ -116,7 +116,7 @@ impl Streams {
         &mut set[slot]
     }
 
-    /// The same, empty if it was another's.
+    /// The slot of the thread's stream in the file, emptied if it was another's.
     fn own(&mut self, thread: u32, object: u64) -> &mut Stream {
         let used = self.uses + 1;
         let slot = self.slot(thread, object);
@@ -167,12 +167,12 @@ impl Streams {
         habit
     }
 
-    /// A stream begins at page `index`, and the one that had its slot, `before`, ends: how many pages to
-    /// read.
+    /// A stream begins at page `index`, and the one that had its slot, `before`, ends: returns how many
+    /// pages to read.
     fn begin(&mut self, before: Stream, (thread, object): (u32, u64), index: u64, known: bool) -> u64 {
         let (first_read, growth) = (self.tuning.first_read_pages, self.tuning.read_growth);
         let every = self.tuning.sample_one_in;
-        // Looked at again, since something was missing.
+        // The same fault asks again, since something was missing.
         let again = known && before.first == index && before.reached == index + 1;
         let habit = self.habit(object);
         if known && before.sample && !again {
@@ -185,7 +185,7 @@ impl Streams {
         let slot = self.own(thread, object);
         (slot.first, slot.reached, slot.sample) = (index, index + 1, sample);
         match known {
-            // Whoever begins at the beginning probably goes on.
+            // A stream that begins at the beginning of the file probably goes on.
             _ if index == 0 => first_read * growth,
             true if sample => 1,
             true => usual,
@@ -203,15 +203,15 @@ impl Streams {
         }
     }
 
-    /// Notes what was read for it.
+    /// Notes what was read for a fault of `thread` in `object`.
     pub(crate) fn note(&mut self, thread: u32, object: u64, start: u64, pages: u64) {
         let slot = self.own(thread, object);
         *slot = Stream { next: start + pages, start, pages, ..*slot };
     }
 
-    /// Notes that `thread` makes its first store to page `index` of `object`, and tells to how many pages
-    /// behind it it will store, too: 0 up to `most`. None before a few pages in a row; then as many as there
-    /// were so far.
+    /// Notes that `thread` makes its first store to page `index` of `object`, and guesses to how many of
+    /// the pages behind it the thread will store, too: 0 up to `most`. 0 before a few pages in a row; then
+    /// as many as there were so far.
     pub(crate) fn store(&mut self, thread: u32, object: u64, index: u64, most: u64) -> u64 {
         let slot = self.own(thread, object);
         let behind = index.wrapping_sub(slot.stored);
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(streams.plan(1, 1, 256, Pattern::Detect, most(512)), 512);
         streams.note(1, 1, 256, 512);
         assert_eq!(streams.store(1, 1, 4, 64), 5);
-        // Who has only stored begins to read as anybody does.
+        // A thread that has only stored begins to read as any other does.
         assert_eq!(streams.plan(9, 9, 50, Pattern::Detect, most(64)), 4);
         streams.store(8, 8, 0, 64);
         assert_eq!(streams.plan(8, 8, 50, Pattern::Detect, most(64)), 4);

@@ -1,12 +1,12 @@
-//! How much anonymous memory to bring at a fault: single pages to who touches memory at random, growing runs
-//! to who goes through it in order.
+//! How much anonymous memory to bring at a fault: single pages for a thread that touches memory at random,
+//! growing runs for one that goes through it in order.
 //!
 //! Streams are told apart by thread and by where they are, not by mapping: a sort goes through one array
 //! from both ends, a sum through two arrays, both with places at random between. Linux: `swap_vma_readahead`,
 //! which has one window for each mapping.
 //!
-//! Synchronization: streams are in sets with a lock each, so that threads meet only by chance; what is known
-//! of neighbours, for pages where no stream goes on, is under one.
+//! Synchronization: streams are in sets with a lock each, so that threads meet only by chance; what is
+//! known of neighbours, for pages where no stream goes on, is under one lock.
 
 use elbowroom_sync::{Lines, LockClass, LockStats, Mutex};
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 /// Streams that a set holds.
 const WAYS: usize = 8;
 
-/// Sets.
+/// Sets of streams.
 const SETS: usize = 64;
 
 /// log2 of the pages whose streams are in one set: those of 64 MiB.
@@ -23,7 +23,7 @@ const REGION: u32 = 14;
 /// log2 of the pages of a region of [`Neighbours`]: 4 MiB.
 const REGION_PAGES: u32 = 10;
 
-/// A stream that went on is kept for so many uses of its set, before ones that never did.
+/// A stream that went on is kept for so many uses of its set, in preference to streams that never did.
 const KEPT: u32 = 256;
 
 #[derive(Clone, Copy, Default)]
@@ -41,15 +41,15 @@ struct Stream {
 /// What a fault is to a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The page right behind, or before, what was brought last. No other page will do: of a table of some
-    /// hundred pages that is used at random, most are near the end of one stream or another.
+    /// The page right behind, or before, what was brought last. Pages farther away do not count: of a table
+    /// of some hundred pages that is used at random, most are near the end of one stream or another.
     On,
     /// A page of what was brought last, which is gone again: it came for nothing, or too early.
     Back,
 }
 
 impl Stream {
-    /// Whether a fault of `thread` at `page` is its next one.
+    /// What a fault of `thread` at `page` is to this stream; `None`: nothing.
     fn has(&self, thread: u32, page: u64) -> Option<Step> {
         if self.pages == 0 || self.thread != thread {
             None
@@ -73,7 +73,8 @@ impl Set {
         self.streams.iter_mut().find_map(|stream| stream.has(thread, page).map(|step| (stream, step)))
     }
 
-    /// The one that makes room: the oldest of those that never went on, or not for long; else the oldest.
+    /// The stream that makes room for a new one: the oldest of those that never went on, or not lately; if
+    /// there is none, the oldest.
     fn oldest(&mut self) -> &mut Stream {
         let uses = self.uses;
         let age = |stream: &Stream| uses.wrapping_sub(stream.used);
@@ -89,7 +90,7 @@ impl Set {
 /// How densely a region is used, where no stream goes through it.
 #[derive(Clone, Copy, Default)]
 struct Region {
-    /// Which one; others have had the entry before.
+    /// The number of the region that has the entry now.
     number: u64,
     /// Of the pages that came with one that was wanted, those that were touched soon after, in 256ths.
     touched: u32,
@@ -100,14 +101,16 @@ struct Region {
 /// Entries of the table of regions: a power of two.
 const REGIONS: usize = 512;
 
-/// From so many 256ths on so many pages come together, as log2.
+/// From so many touched 256ths on so many pages come together, as log2.
 const DENSE: [(u32, u8); 3] = [(160, 4), (96, 3), (48, 2)];
 
-/// The same for pages of the pool. They need no read, which is what neighbours share; each must be expanded,
-/// and takes the place of another page, which is compressed. A fault costs hardly more than that.
+/// From so many touched 256ths on pages of the pool come together. They need no read, whose cost neighbours
+/// would share; each must be expanded, and takes the place of another page, which is compressed. A fault of
+/// its own costs hardly more than that.
 const DENSE_IN_POOL: u32 = 208;
 
-/// One in so many looks is made with pages that are mapped one by one, to count those that are touched.
+/// One fault in so many is used for a look: its pages are mapped one by one, to count those that are
+/// touched.
 const PROBE_ONE_IN: u32 = 8;
 
 /// log2 of the pages of such a look where hardly any is touched.
@@ -138,8 +141,8 @@ struct Probe {
 pub(crate) struct Around {
     /// log2 of how many pages, with that one.
     pub(crate) order: u8,
-    /// They are to be mapped as they are touched, or come in pieces: [`Runs::probe`], and then
-    /// [`Runs::touched`] for each.
+    /// The fault is used for a look: the pages are to be mapped one by one as they are touched, or come in
+    /// pieces. The caller calls [`Runs::probe`], and then [`Runs::touched`] for each page that is touched.
     pub(crate) counted: bool,
 }
 
@@ -176,8 +179,8 @@ impl Neighbours {
         region
     }
 
-    /// The looks that are over count, unless memory is plenty: what is gone again was put out by advice then,
-    /// which says nothing of how much should come.
+    /// Counts what the looks that are over have seen, unless memory is plenty: pages that are gone again
+    /// were put out by advice then, which says nothing about how many should come.
     fn end_probes(&mut self, plenty: bool) {
         while let Some(probe) = self.probes.pop_front_if(|probe| probe.until <= self.faults) {
             let others = probe.others;
@@ -204,7 +207,7 @@ impl Neighbours {
         let turn = room && region.asked.is_multiple_of(PROBE_ONE_IN);
         match order {
             Some(order) => Around { order, counted: turn },
-            // Seldom: they take the place of others.
+            // Seldom, since these pages take the place of others.
             None if turn && region.asked.is_multiple_of(4 * PROBE_ONE_IN) => {
                 Around { order: PROBE_ORDER, counted: true }
             }
@@ -242,10 +245,10 @@ impl Runs {
         Self { sets: (0..SETS).map(set).collect(), neighbours }
     }
 
-    /// What should come with a page that is out, where no stream goes on: its neighbours, if those are used,
-    /// too. Reading a few pages takes hardly longer than reading one. Linux: `swap_vma_readahead`, which
-    /// counts the pages that were touched, too, but sees them only while they are not mapped. `in_pool`: its
-    /// bytes are compressed in memory.
+    /// What should come with a page that is out, where no stream goes on: its neighbours, if those are
+    /// used, too. Reading a few pages takes hardly longer than reading one. Linux: `swap_vma_readahead`,
+    /// which counts the pages that were touched, too, but sees them only while they are not mapped.
+    /// `in_pool`: the page's bytes are compressed in memory.
     #[track_caller]
     pub(crate) fn around(&self, page: u64, in_pool: bool, plenty: bool) -> Around {
         self.neighbours.lock().around(page, in_pool, plenty)
@@ -257,8 +260,8 @@ impl Runs {
         self.neighbours.lock().probe(first, order, others);
     }
 
-    /// One of the pages that are looked at is touched for the first time, the one that was wanted, too;
-    /// `false`: the look at it is over.
+    /// Notes that a page of a look is touched for the first time; called for the page that was wanted, too.
+    /// `false`: the look is over.
     #[track_caller]
     pub(crate) fn touched(&self, page: u64) -> bool {
         self.neighbours.lock().touched(page)
@@ -292,7 +295,8 @@ impl Runs {
         *stream = Stream { thread, used, start, next: start + pages, pages };
     }
 
-    /// Notes that a fault of `thread` at `page` found these in memory: its stream goes on beyond them.
+    /// Notes that a fault of `thread` at `page` found these pages in memory: its stream goes on beyond
+    /// them.
     #[track_caller]
     pub(crate) fn reached(&self, thread: u32, page: u64, (start, pages): (u64, u64)) {
         let mut set = self.set(thread, page).lock();

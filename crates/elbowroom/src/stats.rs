@@ -18,9 +18,9 @@ pub enum Event {
     FaultsSpurious,
     /// Faults that ended in a signal or EFAULT.
     FaultsDenied,
-    /// Faults at addresses that were not ours any more: the kernel decided.
+    /// Faults at addresses that were not managed any more: the kernel decides what becomes of them.
     FaultsForeign,
-    /// Faults that nobody served since the manager ended.
+    /// Faults that were not served because the manager ended.
     FaultsStopped,
     /// Lookups in the fault path that took the layout lock.
     LayoutLockFaults,
@@ -38,7 +38,8 @@ pub enum Event {
     WaitsForReads,
     /// Waits of faults for a folio that was being written back.
     WaitsForWriteback,
-    /// Waits of faults for a folio that somebody else had locked, and that has its bytes: retries.
+    /// Waits of faults for a folio that has its bytes, and that another thread had locked: each is followed
+    /// by a retry.
     WaitsForLocks,
     /// Short waits of faults for such a folio, under the VMA lock: no retries.
     UptodateWaits,
@@ -50,7 +51,7 @@ pub enum Event {
     WaitsForChanges,
     /// Faults that a thread of the program has handed to a handler.
     HandOvers,
-    /// Times that a fault has looked so often that others had their turn.
+    /// Times that a fault was put back, after many looks, so that other faults had their turn.
     Turns,
     /// Bytes read from files, without the swap file.
     ReadBytes,
@@ -78,13 +79,13 @@ pub enum Event {
     SecondChances,
     /// Pages made writable ahead of their stores.
     StoresAhead,
-    /// Of these, pages that nobody had stored to when that was looked at.
+    /// Of these, pages that had not been stored to when they were checked.
     StoresAheadUnused,
     /// Writers made to wait because too much was dirty.
     Throttled,
     /// For how long at most they were to wait, in nanoseconds.
     ThrottledNs,
-    /// Files found changed by somebody else.
+    /// Files found changed by another process.
     ForeignChanges,
     /// Folios that went from one mapping to another, where the MMU maps each in one place.
     FolioMoves,
@@ -106,7 +107,7 @@ pub enum Event {
     SwapCleanOuts,
     /// Pages of zeros that became nothing instead of going out.
     ZerosDropped,
-    /// Pages of anonymous memory whose bytes were not those that went out.
+    /// Writes to the swap file, and pages that came back from swap, that failed.
     SwapErrors,
     /// Faults that found no frame to be had, and waited for one.
     MemoryWaits,
@@ -116,7 +117,7 @@ pub enum Event {
     ContestedFiles,
     /// Files that another process wanted, and that could not be given within the bound.
     NotGivenFiles,
-    /// Faults that nobody served within their bound.
+    /// Faults that were not served within their bound.
     OverdueFaults,
     /// Times that idle processors were kept from sleeping deeply.
     ShallowIdles,
@@ -141,7 +142,7 @@ pub enum WaitCause {
     Pin,
     /// A handler: only they start reads.
     Handler,
-    /// Others, who are to have their turn.
+    /// Other faults, which are to have their turn.
     Turn,
 }
 
@@ -159,7 +160,7 @@ impl WaitCause {
         Self::Turn,
     ];
 
-    /// What is counted when a fault begins to wait for it.
+    /// What is counted when a fault begins to wait for this cause.
     pub const fn event(self) -> Event {
         match self {
             Self::Io => Event::WaitsForReads,
@@ -175,7 +176,7 @@ impl WaitCause {
     }
 }
 
-/// The last of them.
+/// The last of the events.
 const LAST: Event = Event::ShallowIdles;
 
 /// The counters of one manager.
@@ -193,7 +194,7 @@ impl Counters {
         self.events.add(event as usize, n);
     }
 
-    /// How many there were so far.
+    /// How many events of a kind there were so far.
     pub fn get(&self, event: Event) -> u64 {
         self.events.get(event as usize)
     }
@@ -217,9 +218,9 @@ pub struct Stats {
     pub faults_spurious: u64,
     /// Faults that ended in a signal or EFAULT.
     pub faults_denied: u64,
-    /// Faults at addresses that were not ours any more: the kernel decided.
+    /// Faults at addresses that were not managed any more: the kernel decides what becomes of them.
     pub faults_foreign: u64,
-    /// Faults that nobody served since the manager ended.
+    /// Faults that were not served because the manager ended.
     pub faults_stopped: u64,
     /// Median time from reading a fault's event to its wake-up, in nanoseconds.
     pub fault_p50_ns: u64,
@@ -259,7 +260,7 @@ pub struct Stats {
     pub retry_mmap_drop: u64,
     /// Waits of faults for a folio that was being written back.
     pub waits_for_writeback: u64,
-    /// Waits of faults for a folio that has its bytes, and that somebody else had locked.
+    /// Waits of faults for a folio that has its bytes, and that another thread had locked.
     pub waits_for_locks: u64,
     /// Short waits of faults for such a folio, under the VMA lock, after which nothing was tried again.
     pub uptodate_waits: u64,
@@ -271,7 +272,7 @@ pub struct Stats {
     pub waits_for_changes: u64,
     /// Faults of threads of the program, of soft spaces or by populating, that were handed to a handler.
     pub hand_overs: u64,
-    /// Times that a fault had looked so often that others had their turn.
+    /// Times that a fault was put back, after many looks, so that other faults had their turn.
     pub turns: u64,
     /// Pages evicted.
     pub evicted_pages: u64,
@@ -282,7 +283,7 @@ pub struct Stats {
     pub second_chances: u64,
     /// Pages made writable ahead of their stores.
     pub stores_ahead: u64,
-    /// Of these, pages that nobody had stored to when that was looked at.
+    /// Of these, pages that had not been stored to when they were checked.
     pub stores_ahead_unused: u64,
     /// Writers that waited because too much was dirty.
     pub throttled_writers: u64,
@@ -304,7 +305,8 @@ pub struct Stats {
     pub handed_back_files: u64,
     /// Files that another process opened, or was about to write, while they were managed.
     pub contested_files: u64,
-    /// Of these, files that could not be given back within 10 s: both may write them from then on.
+    /// Of these, files that could not be given back within 10 s: both processes may write them from then
+    /// on.
     pub not_given_files: u64,
     /// Faults on private anonymous memory that were served by a huge folio, of 2 MiB.
     pub huge_faults: u64,
@@ -316,15 +318,15 @@ pub struct Stats {
     pub pswpout: u64,
     /// Pages of anonymous memory that came back.
     pub pswpin: u64,
-    /// Pages of anonymous memory that went out and that the swap file had still: nobody had stored to them
-    /// since they came in from it.
+    /// Pages of anonymous memory that went out and that swap had still: they were not stored to since they
+    /// came in from it.
     pub swap_clean_outs: u64,
     /// Pages of anonymous memory that were all zeros, and became nothing instead of going out.
     pub zeros_dropped: u64,
     /// Compressed pages that went to the swap file.
     pub zswpwb: u64,
-    /// Pages of anonymous memory that came back with other bytes than they went out with: accesses to them
-    /// fail.
+    /// Writes to the swap file that failed, and pages of anonymous memory that could not be had again with
+    /// the bytes with which they went out: accesses to these fail.
     pub swap_errors: u64,
     /// Bytes read from the swap file, which `read_bytes` does not have.
     pub swap_read_bytes: u64,
@@ -332,11 +334,11 @@ pub struct Stats {
     pub swap_written_bytes: u64,
     /// Bytes of anonymous memory that are out now.
     pub swap_used_bytes: u64,
-    /// Bytes of it that are in the swap file.
+    /// Bytes of the swap file that are taken.
     pub swap_file_bytes: u64,
-    /// Bytes of what is compressed of it.
+    /// Bytes of the compressed pages in the pool.
     pub swap_compressed_bytes: u64,
-    /// Bytes of the frames in which that is.
+    /// Bytes of the frames in which these are.
     pub swap_pool_bytes: u64,
     /// How pages get into windows: `move` or `copy`.
     pub mmu: &'static str,
@@ -354,7 +356,7 @@ pub struct LockFigures {
     pub caller: Option<String>,
     /// How often it was taken.
     pub acquisitions: u64,
-    /// How often somebody waited for it.
+    /// How often a thread or a fault waited for it.
     pub contended: u64,
     /// Sum of the waits, in nanoseconds.
     pub wait_ns: u64,
@@ -365,11 +367,11 @@ pub struct LockFigures {
     /// How many waits were of [0,1), [1,10), [10,100), [100,1000), [1000,10000), [10000,100000) and
     /// [100000,1000000) microseconds, and longer.
     pub waits_by_decade: [u64; 8],
-    /// Of how many acquisitions it was measured how long they had the lock.
+    /// For how many acquisitions the time was measured for which the lock was held.
     pub holds_measured: u64,
-    /// The mean of these, in nanoseconds; 0 without any.
+    /// The mean of these times, in nanoseconds; 0 without any.
     pub hold_average_ns: u64,
-    /// The longest of these, in nanoseconds.
+    /// The longest of these times, in nanoseconds.
     pub hold_max_ns: u64,
 }
 
@@ -398,7 +400,7 @@ impl From<&LockRow> for LockFigures {
 pub struct LockUse {
     /// By lock and mode.
     pub by_lock: Vec<LockFigures>,
-    /// By lock, mode and call site, those where somebody waited.
+    /// By lock, mode and call site: those with a wait.
     pub by_caller: Vec<LockFigures>,
 }
 

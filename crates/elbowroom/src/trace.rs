@@ -1,4 +1,4 @@
-//! What happened, when and for how long: for who wants to see why a fault took long.
+//! What happened, when and for how long, to see why a fault took long.
 //!
 //! Each thread writes records into a ring of its own, over the oldest (`elbowroom_sync::Rings`). What has a
 //! duration is written when it ends, with its beginning: so a ring that has lost its oldest records never has
@@ -24,9 +24,9 @@ pub enum FaultEnd {
     Major,
     /// Its access fails.
     Denied,
-    /// Its address was not ours.
+    /// Its address was not managed.
     Foreign,
-    /// Nobody served it.
+    /// It was not served: the manager ended.
     Stopped,
 }
 
@@ -79,11 +79,11 @@ pub enum Happened {
     Serve,
     /// A read, from its being queued to its completion. Offset and bytes.
     Read,
-    /// The same, of one that failed.
+    /// A read that failed. Offset and bytes.
     ReadError,
     /// A write. Offset and bytes.
     Write,
-    /// The same, of one that failed.
+    /// A write that failed. Offset and bytes.
     WriteError,
     /// Frames were freed. How many pages were wanted, and were freed.
     Reclaim,
@@ -134,21 +134,21 @@ impl Happened {
     }
 }
 
-/// A file, where there is none.
+/// In the place of an inode number: there is no file.
 pub const NO_FILE: u64 = 0;
 
 /// One thing that happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// What.
+    /// What happened.
     pub what: Happened,
-    /// The thread, by the kernel's number. Of a fault the one that has it.
+    /// The thread, by the kernel's number. Of a fault, the thread that faulted.
     pub thread: u32,
     /// When it began, in nanoseconds since the manager's start.
     pub start_ns: u64,
     /// How long it took, in nanoseconds.
     pub took_ns: u64,
-    /// What [`Happened`] says.
+    /// The numbers that [`Happened`] describes.
     pub numbers: [u64; 2],
     /// The inode number of the file that is read or written; [`NO_FILE`] for all else.
     pub inode: u64,
@@ -173,7 +173,7 @@ impl Entry {
 /// What happened last in one manager.
 pub struct Trace {
     rings: Rings,
-    /// When it began.
+    /// When the manager started.
     born: Instant,
 }
 
@@ -187,7 +187,7 @@ impl Trace {
         moment.saturating_duration_since(self.born).as_nanos() as u64
     }
 
-    /// Now, in nanoseconds since the beginning.
+    /// Now, in nanoseconds since the manager's start.
     pub fn now(&self) -> u64 {
         self.at(Instant::now())
     }
@@ -197,17 +197,17 @@ impl Trace {
         self.rings.push(&Entry { what, thread, start_ns, took_ns, numbers, inode }.encode());
     }
 
-    /// Notes what the calling thread has done since then.
+    /// Notes what the calling thread has done since `since`.
     pub fn add(&self, what: Happened, since: Instant, numbers: [u64; 2]) {
         self.push(what, thread::id(), self.at(since), self.now(), numbers, NO_FILE);
     }
 
-    /// Notes what began then, for another thread.
+    /// Notes, for another thread, what began at `start_ns` and has just ended.
     pub fn add_for(&self, thread: u32, what: Happened, start_ns: u64, numbers: [u64; 2]) {
         self.push(what, thread, start_ns, self.now(), numbers, NO_FILE);
     }
 
-    /// Notes a fault that has just ended, of that thread.
+    /// Notes a fault of `thread` that has just ended.
     pub fn fault(&self, thread: u32, end: FaultEnd, since: Instant, numbers: [u64; 2]) {
         self.push(Happened::Fault(end), thread, self.at(since), self.now(), numbers, NO_FILE);
     }
@@ -224,7 +224,7 @@ impl Trace {
         self.push(Happened::Lock, thread::id(), start_ns, end_ns, [site as u64, 0], NO_FILE);
     }
 
-    /// All that is there.
+    /// A copy of all records that are there.
     pub fn snapshot(&self, locks: &LockStats) -> TraceSnapshot {
         let mut all = TraceSnapshot {
             entries: Vec::new(),
@@ -250,7 +250,8 @@ impl Trace {
 pub struct TraceSnapshot {
     entries: Vec<Entry>,
     lost: u64,
-    /// Of rings that have lost some: when the oldest that is there ended, and how many were lost.
+    /// For each ring that has lost records: when the oldest one that is there ended, and how many were
+    /// lost.
     rings: Vec<(u64, u64)>,
     locks: LockStats,
     end_ns: u64,

@@ -1,4 +1,4 @@
-//! Dealing items out to nodes, and whole maps made at once.
+//! Distributes items over new nodes, and builds whole maps.
 
 use super::node::{Branch, FANOUT, Inner, LEAF, Leaf, Node, least, target};
 use super::{RangeMap, Writer};
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// The ranges given to [`RangeMap::from_sorted`] are empty, overlap or are out of order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotSorted {
-    /// The first range that does not begin at or above the end of the one before it, or is empty.
+    /// The first range that is empty, or begins below the end of the one before it.
     pub range: Range<u64>,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn bare_root<V: Copy + Send + Sync + 'static>() -> Arc<Inner<V>> {
     grow_root(leaves(0, &[(u64::MAX, None)], 0, Fill::Even, LEAF))
 }
 
-/// A root over `branches`, with as many levels between as they need.
+/// A root over `branches`, with as many levels of inner nodes in between as are needed.
 pub(super) fn grow_root<V: Copy + Send + Sync + 'static>(mut branches: Vec<Branch<V>>) -> Arc<Inner<V>> {
     while branches.len() > FANOUT {
         branches = inners(branches, FANOUT);
@@ -67,18 +67,18 @@ pub(super) fn grow_root<V: Copy + Send + Sync + 'static>(mut branches: Vec<Branc
     Arc::new(Inner::of(branches))
 }
 
-/// Which of two new nodes gets more, after one was too full.
+/// Which of two new nodes gets more entries when a node that is too full is split.
 #[derive(Clone, Copy)]
 pub(super) enum Fill {
     Even,
-    /// The lower one: stores go on upwards.
+    /// The lower one, for stores in ascending order.
     Lower,
-    /// The upper one: stores go on downwards.
+    /// The upper one, for stores in descending order.
     Upper,
 }
 
-/// Leaves of `entries`, which begin at `lo` and behind which a gap goes on for `run_on` keys: one if they are
-/// at most `enough`, else some that are filled as `fill` says.
+/// Leaves of `entries`, which begin at `lo`; the gap at their end, if there is one, continues for `run_on`
+/// keys behind them. One leaf for at most `enough` entries, else several, filled as `fill` says.
 pub(super) fn leaves<V: Copy>(
     lo: u64,
     entries: &[(u64, Option<V>)],
@@ -99,7 +99,7 @@ pub(super) fn leaves<V: Copy>(
         .collect()
 }
 
-/// Inner nodes over `branches`: one if they are at most `enough`, else some that are evenly filled.
+/// Inner nodes over `branches`: one node for at most `enough` branches, else several, evenly filled.
 pub(super) fn inners<V: Copy + Send + Sync + 'static>(
     branches: Vec<Branch<V>>,
     enough: usize,
@@ -115,8 +115,8 @@ pub(super) fn inners<V: Copy + Send + Sync + 'static>(
         .collect()
 }
 
-/// Cuts `count` items into runs for nodes of `capacity`: one up to `enough`, else runs of nearly the same
-/// size, or two as `fill` says, if they hold that.
+/// Splits `count` items into runs for nodes of `capacity`: one run up to `enough` items, else runs of
+/// nearly the same size; two runs are filled as `fill` says, if the nodes have room for that.
 fn shares(count: usize, enough: usize, capacity: usize, fill: Fill) -> impl Iterator<Item = Range<usize>> {
     let runs = if count <= enough { 1 } else { count.div_ceil(target(capacity)) };
     let rest = count.saturating_sub(least(capacity));

@@ -1,21 +1,20 @@
 //! The search for free ranges.
 //!
-//! Every inner node knows the largest gap that begins below each child, so the search passes by all children
-//! that have no room. Linux: `mas_empty_area_rev`, with the alignment of `vm_unmapped_area`. Unlike that,
-//! which asks for `len + align - 1` keys, this finds every range that fits; so besides the way down it looks
-//! at the gaps that are long enough but have no fitting start, which only gaps shorter than `len + align - 1`
-//! can be.
+//! Every inner node knows the largest gap that begins below each child, so the search skips all children
+//! that have no room. Linux: `mas_empty_area_rev`, with the alignment of `vm_unmapped_area`. That asks for
+//! a gap of `len + align - 1` keys, while this finds every range that fits. So it may also visit gaps that
+//! are long enough but have no aligned start; these are all shorter than `len + align - 1`.
 //!
-//! A gap may lie in several leaves. It counts in full where it begins, and its rest once more in each leaf
-//! after that. So a store changes what is known in its own leaf and, if it changes the gap at the leaf's
-//! start, in the one before.
+//! A gap may extend over several leaves. The leaf in which it begins counts its full length, and each later
+//! leaf the rest from its own start on. So a store changes the gaps that its own leaf counts and, if it
+//! changes the gap at the leaf's start, those of the leaf before.
 
 use super::node::{Inner, NodeRef};
 use super::writer::Writer;
 use elbowroom_sync::epoch::Guard;
 use std::ops::Range;
 
-/// What is searched for.
+/// The conditions of a search.
 struct Wanted {
     len: u64,
     align: u64,
@@ -25,7 +24,8 @@ struct Wanted {
 
 impl<V: Copy + Send + Sync + 'static> Writer<V> {
     /// The highest start of a free range of `len` keys inside `within` that is `phase` modulo `align`; None
-    /// if there is none, or if `len` is 0. Logarithmic, but for gaps that are long enough and badly aligned.
+    /// if there is none, or if `len` is 0. Takes logarithmic time, plus the visits of gaps that are long
+    /// enough but have no aligned start.
     ///
     /// # Panics
     /// If `align` is 0.
@@ -49,7 +49,7 @@ impl Wanted {
         (len > 0 && !wanted.within.is_empty()).then_some(wanted)
     }
 
-    /// The highest start in the free range `gap`.
+    /// The highest start that fits in the free range `gap`.
     fn highest_in(&self, gap: Range<u64>) -> Option<u64> {
         let (lo, hi) = (gap.start.max(self.within.start), gap.end.min(self.within.end));
         let top = hi.checked_sub(self.len)?;
@@ -58,7 +58,7 @@ impl Wanted {
         top.checked_sub(back).filter(|&start| start >= lo)
     }
 
-    /// The highest start below `inner`, which begins at `lo`.
+    /// The highest start that fits in the subtree of `inner`, which begins at `lo`.
     fn down<V: Copy + Send + Sync + 'static>(&self, inner: &Inner<V>, lo: u64, guard: &Guard) -> Option<u64> {
         let last = inner.slot_of(self.within.end - 1).min(inner.len - 1);
         (0..=last)

@@ -8,10 +8,10 @@ use std::ops::Range;
 pub struct Overlapping<'g, V: Send + Sync + 'static> {
     map: &'g RangeMap<V>,
     guard: &'g Guard,
-    /// What is still to be looked at.
+    /// The keys that are still to be visited.
     rest: Range<u64>,
-    /// The leaf that covers the start of `rest` and the slot there; None before the first and after each
-    /// leaf.
+    /// The leaf that covers the start of `rest`, and the slot of that key; None if the leaf is still to be
+    /// looked up.
     at: Option<(Found<'g, V>, usize)>,
 }
 
@@ -20,7 +20,7 @@ impl<'g, V: Copy + Send + Sync + 'static> Overlapping<'g, V> {
         Self { map, guard, rest: range, at: None }
     }
 
-    /// The entry at the start of `rest`, gap or value, which is then behind; None at the end.
+    /// The entry at the start of `rest`, gap or value, and moves `rest` behind it; None at the end.
     fn step(&mut self) -> Option<(Range<u64>, Option<V>)> {
         if self.rest.is_empty() {
             return None;

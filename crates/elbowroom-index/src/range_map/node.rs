@@ -1,4 +1,5 @@
-//! The nodes of a range map: leaves that never change, and inner nodes of which only the children do.
+//! The nodes of a range map: leaves, whose entries never change, and inner nodes, in which only the
+//! children change.
 //!
 //! ```text
 //! inner, covers lo..ends[len-1]        leaf, covers lo..ends[len-1]
@@ -6,8 +7,8 @@
 //! children  |       |       |          values    Some(a) None    Some(b)
 //! gaps      0       20      0
 //! ```
-//! A node does not know where it begins: the descent does. Unused places end at `u64::MAX`, which no key
-//! reaches, so a search runs over the whole array and has no branch that depends on the data.
+//! A node does not store where it begins: the descent computes that. Unused slots end at `u64::MAX`, which
+//! no key reaches, so a search goes over the whole array and has no branch that depends on the data.
 
 use super::writer::Retired;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
@@ -16,23 +17,24 @@ use elbowroom_sync::{Arc, Lines};
 use std::array;
 use std::ops::Range;
 
-/// Small nodes where a test wants splits after a few stores, and where a model checker has to look at each
-/// slot.
+/// Whether nodes are small: for tests, so that a few stores cause splits, and for model checkers, which
+/// have to track each slot.
 const SMALL: bool = cfg!(any(test, loom, shuttle));
 
 /// Entries of a leaf. A leaf is copied by each store, so it is small.
 pub(super) const LEAF: usize = if SMALL { 4 } else { 16 };
 /// Children of an inner node. Inner nodes are read by all and copied seldom, so they are larger.
 pub(super) const FANOUT: usize = if SMALL { 4 } else { 32 };
-/// Levels of inner nodes. Nodes are at least about a quarter full, so this is out of reach: 8^10 leaves.
+/// The most levels of inner nodes. Nodes are at least about a quarter full, so this cannot be reached: it
+/// would take 8^10 leaves.
 pub(super) const HEIGHT: usize = if SMALL { 12 } else { 10 };
 
-/// A node with fewer items is put together with a neighbour when it is next rewritten.
+/// The fewest items of a node: a node with fewer is merged with a neighbour when it is next rewritten.
 pub(super) const fn least(capacity: usize) -> usize {
     capacity / 4 + 1
 }
 
-/// How full nodes are made when items are dealt out anew.
+/// How many items a node gets when items are distributed over new nodes.
 pub(super) const fn target(capacity: usize) -> usize {
     capacity - capacity / 4
 }
@@ -50,14 +52,15 @@ fn slot_of<const N: usize>(ends: &[u64; N], key: u64) -> usize {
     slot & (N - 1)
 }
 
-/// Neighbouring ranges and what each holds; None is a gap. No two gaps of one leaf touch; a gap may go on in
-/// the next.
+/// Adjacent ranges and their values; None is a gap. No two gaps of one leaf touch, but a gap may continue
+/// in the next leaf.
 #[repr(C)]
 pub(super) struct Leaf<V> {
     pub(super) ends: [u64; LEAF],
     pub(super) values: [Option<V>; LEAF],
     pub(super) len: usize,
-    /// How many keys the gap at the end goes on behind the leaf. Only writers read and write it.
+    /// For how many keys the gap at the end of the leaf continues behind the leaf. Only writers read and
+    /// write this.
     run_on: AtomicU64,
 }
 
@@ -66,8 +69,8 @@ impl<V: Copy> Leaf<V> {
         Self { ends: [u64::MAX; LEAF], values: [None; LEAF], len: 0, run_on: AtomicU64::new(0) }
     }
 
-    /// A leaf of `entries`, at least one and at most [`LEAF`] of them, behind which a gap goes on for
-    /// `run_on` keys.
+    /// A leaf of `entries`, at least one and at most [`LEAF`]; a gap at their end continues for `run_on`
+    /// keys.
     pub(super) fn of(entries: &[(u64, Option<V>)], run_on: u64) -> Self {
         let mut leaf = Self::empty();
         entries.iter().for_each(|&(end, value)| leaf.push(end, value));
@@ -114,7 +117,8 @@ impl<V: Copy> Leaf<V> {
         self.run_on.store(run_on, Ordering::Relaxed);
     }
 
-    /// The length of the gap with which a leaf that begins at `lo` begins, behind the leaf too; 0 for none.
+    /// The length of the gap at the start of a leaf that begins at `lo`, with its part behind the leaf; 0
+    /// for none.
     #[inline]
     pub(super) fn lead(&self, lo: u64) -> u64 {
         match self.values[0] {
@@ -123,7 +127,7 @@ impl<V: Copy> Leaf<V> {
         }
     }
 
-    /// The gaps of a leaf that begins at `lo`, the last one with its length behind the leaf.
+    /// The gaps of a leaf that begins at `lo`; the last one includes its part behind the leaf.
     #[inline]
     pub(super) fn gaps(&self, lo: u64) -> impl DoubleEndedIterator<Item = Range<u64>> {
         (0..self.len).filter(|&slot| self.values[slot].is_none()).map(move |slot| {
@@ -139,13 +143,13 @@ impl<V: Copy> Leaf<V> {
     }
 }
 
-/// The children of one inner node: all of a kind.
+/// The children of one inner node: all leaves, or all inner nodes.
 pub(super) enum Children<V> {
     Leaves([ArcCell<Leaf<V>>; FANOUT]),
     Inners([ArcCell<Inner<V>>; FANOUT]),
 }
 
-/// A child with what its parent knows about it.
+/// A child with the data that its parent has about it.
 pub(super) struct Branch<V> {
     /// Where it ends, exclusive.
     pub(super) end: u64,
@@ -166,21 +170,21 @@ pub(super) enum NodeRef<'g, V> {
     Inner(&'g Inner<V>),
 }
 
-/// Where the children are. Which child stands at a place may change, the range that it covers never does.
+/// An inner node. The child in a slot may be replaced, but the range that the slot covers never changes.
 ///
-/// What readers search, what they follow and what only writers use are on cache lines of their own: writers
-/// write the gaps with nearly each store, and some child.
+/// The keys that readers search, the children that they follow, and the gaps that only writers use are each
+/// on cache lines of their own: nearly every store writes gaps and a child.
 #[repr(C)]
 pub(super) struct Inner<V> {
     pub(super) ends: Lines<[u64; FANOUT]>,
     pub(super) children: Lines<Children<V>>,
-    /// The largest gap that begins below each child. Only writers read and write them.
+    /// For each child, the largest gap that begins in its subtree. Only writers read and write them.
     gaps: Lines<[AtomicU64; FANOUT]>,
     pub(super) len: usize,
 }
 
 impl<V: Copy + Send + Sync + 'static> Inner<V> {
-    /// A node above `branches`: at least one, at most [`FANOUT`], all of a kind.
+    /// A node above `branches`: at least one, at most [`FANOUT`], all leaves or all inner nodes.
     pub(super) fn of(branches: Vec<Branch<V>>) -> Self {
         let len = branches.len();
         let mut ends = [u64::MAX; FANOUT];
@@ -235,8 +239,8 @@ impl<V: Copy + Send + Sync + 'static> Inner<V> {
         })
     }
 
-    /// Puts another child of the same kind, over the same range, in `slot`: the switch that readers see. The
-    /// old one goes to `retired`.
+    /// Replaces the child in `slot` by another of the same kind that covers the same range: this store
+    /// makes a change visible to readers. The old child goes to `retired`.
     #[inline]
     pub(super) fn replace(&self, slot: usize, node: Node<V>, retired: &mut Retired<V>, guard: &Guard) {
         match (&*self.children, node) {
@@ -267,5 +271,5 @@ impl<V: Copy + Send + Sync + 'static> Inner<V> {
     }
 }
 
-/// Why a child is there: slots below `len` are never empty.
+/// The message of `expect` for children: slots below `len` are never empty.
 pub(super) const FILLED: &str = "every slot in use holds a child";

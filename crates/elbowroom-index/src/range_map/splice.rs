@@ -1,13 +1,14 @@
-//! Stores that change more than one leaf, or how many there are.
+//! Stores that change more than one leaf, or the number of leaves.
 //!
 //! ```text
 //!            X              the lowest node over both ends of the range
 //!      a   L    m   R   z       L and R lie on the way to its first and its last leaf
 //! ```
-//! What lies between is dropped, the two outer leaves and what stood before and behind them on each level are
-//! dealt out to new nodes, up to X. A level that comes out too empty takes a neighbour in. If X keeps its
-//! number of children then one of its slots is switched, else X is made anew too and so on. Nothing that
-//! readers can reach changes before that one switch.
+//! The nodes between L and R are dropped. The contents of the two outer leaves, and on each level the nodes
+//! before L's and behind R's, are distributed over new nodes, up to X. If there are too few items on a
+//! level, those of a neighbour are included. If the result is a single child of X, one slot of X is
+//! replaced; otherwise X is made anew, too, and so on upwards. Nothing that readers can reach changes
+//! before this one replacement.
 
 use super::RangeMap;
 use super::build::{Fill, grow_root, inners, leaves};
@@ -18,7 +19,8 @@ use elbowroom_sync::epoch::Guard;
 use std::ops::Range;
 use std::ptr;
 
-/// Children `first` of the left path's node to `last` of the right path's, both on the same level.
+/// The children that are replaced on a level: from child `first` of the left path's node to child `last` of
+/// the right path's node.
 #[derive(Clone, Copy)]
 struct Span {
     first: usize,
@@ -26,7 +28,7 @@ struct Span {
 }
 
 impl<V: Copy + Send + Sync + 'static> Writer<V> {
-    /// Lets `value` cover `range`, wherever it lies. The general form of the store.
+    /// Stores `value` in `range`, over any number of leaves: the general form of the store.
     #[cold]
     pub(super) fn store_across(&mut self, range: Range<u64>, value: Option<V>, guard: &Guard) {
         let Self { map, retired } = self;
@@ -43,7 +45,7 @@ impl<V: Copy + Send + Sync + 'static> Writer<V> {
     }
 }
 
-/// The ways to the first and to the last leaf of a range.
+/// The paths from the root to the first and to the last leaf of a range.
 #[derive(Clone, Copy)]
 struct Outer<'p, 'g, V> {
     left: &'p Path<'g, V>,
@@ -52,7 +54,8 @@ struct Outer<'p, 'g, V> {
 }
 
 impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
-    /// Puts `branches` in the place of the leaves in `span`, level by level up to where one switch is enough.
+    /// Replaces the leaves in `span` by `branches`, level by level, up to the level on which the
+    /// replacement of one child is enough.
     fn switch(
         self,
         map: &RangeMap<V>,
@@ -65,7 +68,7 @@ impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
             let ((x, _), (y, _)) = (left.step(depth), right.step(depth));
             if ptr::eq(x, y) && span.first == span.last && branches.len() == 1 {
                 let branch = branches.remove(0);
-                // No neighbour was taken in here: this is the child that both ways took.
+                // No neighbour was included here: this is the child that both paths go through.
                 x.replace(span.first, branch.node, retired, guard);
                 return left.set_gap(depth, branch.gap);
             }
@@ -82,8 +85,9 @@ impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
         }
     }
 
-    /// The leaves that hold what the two outer leaves keep and the new entry, where they begin, and which
-    /// leaves they replace. `lead_at` says how long a gap begins where a leaf does.
+    /// Makes the new leaves: with the entries that the two outer leaves keep, and the new entry. Returns
+    /// where they begin, and which leaves they replace. `lead_at` tells the length of the gap at the start
+    /// of a leaf.
     fn rewrite(
         &self,
         range: &Range<u64>,
@@ -104,7 +108,7 @@ impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
             _ => Fill::Even,
         };
         let (lo, span, enough) = self.take_in_neighbour(&mut entries);
-        // What was cut or comes together may leave two gaps that touch: they become one.
+        // After the cut, or across the border of two leaves, two gaps may touch: they become one.
         entries.dedup_by(|behind, before| {
             let one = before.1.is_none() && behind.1.is_none();
             before.0 = if one { behind.0 } else { before.0 };
@@ -114,8 +118,8 @@ impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
         (lo, span, leaves(lo, &entries, run_on, fill, enough))
     }
 
-    /// Takes the entries of a neighbouring leaf in, if `entries` are too few. Returns where they begin then,
-    /// which leaves they come from, and how many of them one leaf may hold.
+    /// Adds the entries of a neighbouring leaf if `entries` are too few. Returns where the entries begin
+    /// then, which leaves they come from, and how many of them one leaf may hold.
     fn take_in_neighbour(&self, entries: &mut Vec<(u64, Option<V>)>) -> (u64, Span, usize) {
         let bottom = self.left.height - 1;
         let ((x, first), (y, last)) = (self.left.step(bottom), self.right.step(bottom));
@@ -139,7 +143,7 @@ impl<V: Copy + Send + Sync + 'static> Outer<'_, '_, V> {
     }
 }
 
-/// Takes the children of a neighbour of `span` into `list` if that is too short, and returns how many of them
+/// Adds the children of a neighbouring node to `list` if that is too short, and returns how many of them
 /// one node may hold.
 fn widen<V: Copy + Send + Sync + 'static>(
     list: &mut Vec<Branch<V>>,
@@ -165,7 +169,7 @@ fn widen<V: Copy + Send + Sync + 'static>(
     target(FANOUT)
 }
 
-/// A root over `list`, as low as it can be.
+/// A root over `list`, with as few levels as possible.
 fn root_over<V: Copy + Send + Sync + 'static>(mut list: Vec<Branch<V>>, guard: &Guard) -> Arc<Inner<V>> {
     while let [Branch { node: Node::Inner(only), .. }] = list.as_slice() {
         if only.len > 1 || matches!(only.child(0, guard), NodeRef::Leaf(_)) {

@@ -1,23 +1,23 @@
-//! The map's own rules, checked.
+//! Checks of the map's structure.
 
 use super::RangeMap;
 use super::node::{FANOUT, Inner, LEAF, Leaf, NodeRef};
 use elbowroom_sync::epoch::{Guard, pin};
 
-/// What the walk has seen so far. It goes from the last leaf to the first, because a gap counts where it
-/// begins.
+/// The state of the walk. It goes from the last leaf to the first, because a gap counts in the leaf where
+/// it begins.
 struct Walk {
     /// Where the last entry began.
     at: u64,
-    /// How long a gap begins there.
+    /// The length of the gap that begins there.
     lead: u64,
     values: usize,
 }
 
 impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
-    /// Checks every rule of the structure: that the entries cover the key space without overlap, that no two
-    /// gaps of a leaf touch, that all leaves are equally deep, and that bounds, largest gaps and the length
-    /// are right. For tests, while nobody writes. Takes time linear in the size.
+    /// Checks every rule of the structure: that the entries cover the key space without overlap, that no
+    /// two gaps of a leaf touch, that all leaves are equally deep, and that bounds, largest gaps and the
+    /// length are right. For tests, while no thread writes. Takes time linear in the size.
     ///
     /// # Panics
     /// If a rule is broken.

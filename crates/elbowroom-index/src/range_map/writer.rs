@@ -1,4 +1,4 @@
-//! The one writer, and the store that stays inside a leaf.
+//! The writer, and stores inside one leaf.
 
 use super::node::{HEIGHT, Inner, LEAF, Leaf, Node, NodeRef, least};
 use super::{Found, RangeMap, build};
@@ -7,16 +7,16 @@ use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::{Guard, Limbo};
 use std::ops::Range;
 
-/// The one that changes a [`RangeMap`]. See [`RangeMap::new`].
+/// The only handle that can change a [`RangeMap`]. See [`RangeMap::new`].
 ///
-/// Its methods take a guard from their caller, who often needs one anyway: beginning a read-side section
+/// Its methods take a guard from the caller, which often has one anyway: beginning a read-side section
 /// costs as much as a store.
 pub struct Writer<V: Send + Sync + 'static> {
     pub(super) map: RangeMap<V>,
     pub(super) retired: Retired<V>,
 }
 
-/// What a writer has replaced. It comes back to the writer, so that readers never drop it.
+/// The nodes that a writer has replaced. They go back to the writer, so that readers never drop them.
 pub(super) struct Retired<V: Send + Sync + 'static> {
     pub(super) leaves: Limbo<Leaf<V>>,
     pub(super) inners: Limbo<Inner<V>>,
@@ -24,23 +24,25 @@ pub(super) struct Retired<V: Send + Sync + 'static> {
 
 impl<V: Copy + Send + Sync + 'static> Retired<V> {
     pub(super) fn new() -> Self {
-        // Inner nodes are made anew: an old one holds its children until it is dropped.
+        // Only leaves are reused: an inner node keeps its children alive until it is dropped, so it is
+        // dropped soon.
         Self { leaves: Limbo::new(SPARE_LEAVES), inners: Limbo::new(0) }
     }
 
-    /// A leaf to write to that nobody else has, of unknown contents.
+    /// A leaf to write to, with unknown contents and no other owner.
     #[inline]
     fn blank_leaf(&mut self) -> Arc<Leaf<V>> {
-        // One that a copied inner node holds too goes when that does.
+        // A leaf that a replaced inner node also holds cannot be reused; it is dropped together with that
+        // node.
         let used = self.leaves.reuse().filter(|leaf| Arc::strong_count(leaf) == 1);
         used.unwrap_or_else(|| Arc::new(Leaf::empty()))
     }
 }
 
-/// Leaves kept for the next stores.
+/// The most leaves that are kept for the next stores.
 const SPARE_LEAVES: usize = 64;
 
-/// The way from the root to a leaf: each inner node and which of its children was taken.
+/// A path from the root to a leaf: each inner node and the slot of the child that the path goes through.
 pub(super) struct Path<'g, V> {
     steps: [(&'g Inner<V>, usize); HEIGHT],
     pub(super) height: usize,
@@ -48,8 +50,8 @@ pub(super) struct Path<'g, V> {
 }
 
 impl<'g, V: Copy + Send + Sync + 'static> Path<'g, V> {
-    /// The way to the leaf that covers `key`, which is below `u64::MAX`.
-    // Always: it is large, and would be copied on its way to the caller.
+    /// The path to the leaf that covers `key`, which is below `u64::MAX`.
+    // `always`, because the path is large, and would otherwise be copied when it is returned.
     #[inline(always)]
     pub(super) fn to(map: &'g RangeMap<V>, key: u64, guard: &'g Guard) -> Self {
         let mut inner = map.root(guard);
@@ -93,8 +95,8 @@ impl<'g, V: Copy + Send + Sync + 'static> Path<'g, V> {
 
     /// Notes that the child taken at `depth` now has a largest gap of `gap`, there and above.
     ///
-    /// What a node's own largest gap was stands in its parent, so that most changes need no look at the other
-    /// children.
+    /// A node's own largest gap is stored in its parent, so for most changes the other children need not be
+    /// looked at.
     #[inline]
     pub(super) fn set_gap(&self, depth: usize, gap: u64) {
         let mut gap = gap;
@@ -125,8 +127,9 @@ impl<V: Copy + Send + Sync + 'static> Writer<V> {
         Self { map, retired: Retired::new() }
     }
 
-    /// Lets `value` cover `range`, whatever was there; None makes it a gap. What the range cuts keeps its
-    /// value on both sides. One atomic change for readers. An empty range changes nothing.
+    /// Stores `value` in `range`, in the place of all that was there; None makes it a gap. A range that is
+    /// cut keeps its value outside of `range`. Readers see one atomic change. An empty range changes
+    /// nothing.
     pub fn store(&mut self, range: Range<u64>, value: Option<V>, guard: &Guard) {
         if range.is_empty() {
             return;
@@ -148,14 +151,14 @@ impl<V: Copy + Send + Sync + 'static> Writer<V> {
         self.map.0.len.store(0, Ordering::Relaxed);
     }
 
-    /// Frees what large changes have replaced, as far as no reader can be there any more. Each store does
-    /// that too: only for a map that shrank and is then left alone.
+    /// Frees the nodes that large changes have replaced, as far as no reader can be in them any more. Each
+    /// store does that, too, so this is only needed for a map that has shrunk and gets no more stores.
     pub fn collect(&mut self) {
         self.retired.inners.collect();
     }
 
-    /// The store if it concerns one leaf alone and makes it neither too full nor too empty; else nothing, and
-    /// false.
+    /// Makes a store that stays inside one leaf and makes it neither too full nor too empty; otherwise does
+    /// nothing, and returns false.
     #[inline]
     fn store_in_leaf(&mut self, range: &Range<u64>, value: Option<V>, guard: &Guard) -> bool {
         let Self { map, retired } = self;
@@ -195,7 +198,8 @@ impl<V: Copy + Send + Sync + 'static> Writer<V> {
 }
 
 impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
-    /// Counts ranges that came and went. There is one writer, so a load and a store are enough.
+    /// Adds to the number of ranges, and subtracts from it. There is one writer, so a load and a store are
+    /// enough.
     pub(super) fn add_len(&self, added: usize, removed: usize) {
         self.0.len.store(self.len() + added - removed, Ordering::Relaxed);
     }
@@ -205,8 +209,8 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
         if key == u64::MAX { 0 } else { self.find(key, guard).leaf.lead(key) }
     }
 
-    /// Notes in the leaf that ends at `key` that a gap of `lead` keys begins there now. A leaf that is a gap
-    /// as a whole passes it on to the one before.
+    /// Notes in the leaf that ends at `key` that `lead` keys behind it now are a gap. If all of that leaf
+    /// is a gap, the length of its own gap changes, which is noted in the leaf before, and so on.
     pub(super) fn run_on_to(&self, key: u64, lead: u64, guard: &Guard) {
         let (mut key, mut lead) = (key, lead);
         while key > 0 {
@@ -225,14 +229,14 @@ impl<V: Copy + Send + Sync + 'static> RangeMap<V> {
     }
 }
 
-/// What a store does to one leaf: the entries `first..=last` go, and in their place come what is left of the
-/// first, the new entry, and what is left of the last.
+/// What a store does to one leaf: it removes the entries `first..=last`, and puts in their place the rest
+/// of the first (if `left`), the new entry, and the rest of the last (if `right`).
 struct Cut {
     first: usize,
     last: usize,
     left: bool,
     right: bool,
-    /// Where the new entry ends. A gap takes in the gaps of the leaf that it touches.
+    /// Where the new entry ends. A new gap is merged with gaps of the leaf that it touches.
     end: u64,
 }
 
@@ -261,23 +265,23 @@ impl Cut {
         Self { first, last, left, right, end }
     }
 
-    /// Entries of the leaf that [`apply`](Self::apply) writes.
+    /// The number of entries of the leaf that [`apply`](Self::apply) writes.
     #[inline]
     fn len<V>(&self, leaf: &Leaf<V>) -> usize {
         self.first + usize::from(self.left) + 1 + usize::from(self.right) + (leaf.len - self.last - 1)
     }
 
-    /// A gap in a gap.
+    /// Whether the store makes a gap of a range that is inside a gap already.
     #[inline]
     fn nothing_changes<V>(&self, leaf: &Leaf<V>, value: Option<V>) -> bool {
         value.is_none() && self.first == self.last && leaf.values[self.first].is_none()
     }
 
-    /// Writes what becomes of `leaf` to `new`.
+    /// Writes the changed entries of `leaf` to `new`.
     #[inline]
     fn apply<V: Copy>(&self, leaf: &Leaf<V>, start: u64, value: Option<V>, new: &mut Leaf<V>) {
-        // Whole arrays have a known size, so copying them is a few moves; then only what shifts is copied
-        // again.
+        // Whole arrays have a known size, so copying them takes a few instructions; then only the entries
+        // that shift are copied again.
         new.ends = leaf.ends;
         new.values = leaf.values;
         new.len = self.first;
@@ -298,13 +302,13 @@ impl Cut {
         new.len = to.end;
     }
 
-    /// Ranges with a value among the entries that go.
+    /// How many of the removed entries have a value.
     #[inline]
     fn removed<V>(&self, leaf: &Leaf<V>) -> usize {
         leaf.values[self.first..=self.last].iter().flatten().count()
     }
 
-    /// Ranges with a value among the entries that come.
+    /// How many of the new entries have a value.
     #[inline]
     fn added<V>(&self, leaf: &Leaf<V>, value: Option<V>) -> usize {
         let left = self.left && leaf.values[self.first].is_some();

@@ -1,4 +1,4 @@
-//! Walks over a range.
+//! Walks over a range of indices.
 
 use super::XArray;
 use super::node::{Held, Node, Tag, value_of};
@@ -9,9 +9,9 @@ use std::ops::{Bound, RangeBounds, RangeInclusive};
 /// A value with the indices that it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<V> {
-    /// Its first index.
+    /// The first index of the value.
     pub index: u64,
-    /// log2 of how many indices it covers.
+    /// log2 of how many indices the value covers.
     pub order: u8,
     /// The value.
     pub value: V,
@@ -24,12 +24,12 @@ impl<V> Entry<V> {
         Self { index: index >> order << order, order: order as u8, value: held.value }
     }
 
-    /// Its last index.
+    /// The last index of the value.
     pub fn last(&self) -> u64 {
         self.index | ((1 << self.order) - 1)
     }
 
-    /// Its indices.
+    /// The indices of the value.
     pub fn indices(&self) -> RangeInclusive<u64> {
         self.index..=self.last()
     }
@@ -50,22 +50,23 @@ pub(super) fn bounds(range: &impl RangeBounds<u64>) -> Option<(u64, u64)> {
     (first <= last).then_some((first, last))
 }
 
-/// Looks into a cell for a value.
+/// A function that loads a value from a cell.
 type Get<'g, T, V> = fn(&'g SlotCell<T>, &'g Guard) -> Option<V>;
 
-/// The values of a range, in order. Each step finds the next value as it is then: of what changes meanwhile
-/// it may see the old or the new, and what does not change it finds, once.
+/// The values of a range, in order. Each step finds the next value at that time: if a value changes during
+/// the walk, the walk may see the old or the new one; a value that does not change is found exactly once.
 ///
-/// A walk by mark may also find a value that was stored during the step in the place of one that had the
-/// mark.
+/// A walk by mark may also find a value without the mark, if it was stored during the step in the place of
+/// one that had it.
 pub struct Iter<'g, T, V = &'g T> {
     array: &'g XArray<T>,
     guard: &'g Guard,
     tag: Tag,
     get: Get<'g, T, V>,
-    /// The indices still to be looked at.
+    /// The first and the last index that are still to be visited.
     rest: Option<(u64, u64)>,
-    /// The leaf of the last value, with its first index. If it left the tree, it was empty then.
+    /// The leaf of the last value, with the leaf's first index. It may be used even if it has left the
+    /// tree, since it was empty then.
     leaf: Option<(&'g Node<T>, u64)>,
 }
 
@@ -87,7 +88,8 @@ impl<'g, T: Send + Sync + 'static> Iter<'g, T> {
 }
 
 impl<'g, T: Send + Sync + 'static, V> Iter<'g, T, V> {
-    /// The next value in the leaf of the last one; if there is none, what is left is behind that leaf.
+    /// The next value in the same leaf as the last one; if there is none, sets `rest` to the indices behind
+    /// that leaf.
     fn next_in_leaf(&mut self) -> Option<(&'g Node<T>, Entry<V>)> {
         let (leaf, first) = self.leaf.take()?;
         let (from, last) = self.rest?;
@@ -107,12 +109,12 @@ impl<'g, T: Send + Sync + 'static, V> Iter<'g, T, V> {
         self.seek(self.array.root_over(from, self.guard)?, from, last)
     }
 
-    /// The first value in `node` that covers an index between `from`, which is one of the node's, and `last`;
-    /// and the node it is in.
+    /// The first value in the subtree of `node` that covers an index between `from`, which is one of the
+    /// node's, and `last`; and the node it is in.
     fn seek(&self, node: &'g Node<T>, from: u64, last: u64) -> Option<(&'g Node<T>, Entry<V>)> {
         let mut slot = node.slot_of(from);
         let mut at = from;
-        // Each turn goes on by a slot at least.
+        // Each turn advances by at least one slot.
         loop {
             let mut passed = slot;
             if let Some((held, tagged)) = node.get_tagged(slot, self.tag, self.guard, self.get) {
@@ -151,8 +153,8 @@ impl<T: Send + Sync + 'static, V> Iterator for Iter<'_, T, V> {
     }
 }
 
-/// The words of a range, in order, with their indices. Of what changes meanwhile it may see the old or the
-/// new.
+/// The words of a range, in order, with their indices. If an index changes during the walk, the walk may
+/// see the old or the new content.
 pub struct Words<'g, T> {
     array: &'g XArray<T>,
     guard: &'g Guard,

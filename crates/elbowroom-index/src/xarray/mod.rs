@@ -17,23 +17,25 @@
 //!             order 6: |0|1|2|3|...|63|      a block
 //!             orders 7, 8, 9                 a block
 //! ```
-//! So storing, erasing and replacing a value of any order is one atomic store, seen by the readers of all its
-//! indices at once, and no reader can take one value's cell for another's. A lookup tries the orders that a
-//! node holds, the largest first, then the child. [`Writer::split`] stores the parts before it takes the
-//! whole away: whoever misses the whole finds the part.
+//! So storing, erasing and replacing a value of any order is one atomic store, which readers of all its
+//! indices see at once, and no reader can take one value's cell for another's. A lookup tries the orders
+//! that a node holds, the largest first, then the child. [`Writer::split`] stores the parts before it
+//! removes the whole: a reader that no longer finds the whole finds the part.
 //!
-//! Each node has a bitmap for values and one for each mark, with a bit at the first slot of what has it; the
-//! bitmaps of the nodes above say below which slots there is any. Walks skip what has no bit.
+//! Each node has a bitmap for values and one for each mark, with a bit at the first slot of each value that
+//! has it; in the nodes above, a bit tells that there is such a value below the slot. Walks skip slots
+//! without a bit.
 //!
 //! # Words
-//! A single index may have a *word* in the place of a value: 63 bits that its user gives a meaning, such as
-//! where a page's bytes are while it has no folio (Linux: value entries). Words have a bitmap of their own
-//! and no marks; walks over values pass them by. [`Writer::exchange`] puts one in the place of the other.
+//! A single index may have a *word* in the place of a value: 63 bits whose meaning the user defines, such
+//! as where a page's bytes are while it has no folio (Linux: value entries). Words have a bitmap of their
+//! own and no marks; walks over values pass them by. [`Writer::exchange`] replaces a value by a word, or a
+//! word by a value.
 //!
 //! # Synchronization
-//! Readers pin an epoch ([`elbowroom_sync::epoch::pin`]) and never lock, wait or retry: a lookup visits each
-//! level once, and at most 6 orders in it. There is one [`Writer`] at a time: callers hold the cache lock.
-//! Readers and the writer, pair by pair:
+//! Readers pin an epoch ([`elbowroom_sync::epoch::pin`]) and never lock, wait or retry: a lookup visits
+//! each level once, and at most 6 orders in it. There is one [`Writer`] at a time: callers hold the cache
+//! lock. What readers see of each change by the writer:
 //!
 //! | the writer | a lookup of an index concerned | a walk over it |
 //! |---|---|---|
@@ -46,13 +48,13 @@
 //! | anything else | the value | finds it once |
 //!
 //! Nodes and values that leave the tree are dropped after a grace period, when a section of the thread that
-//! took them out ends (seldom of another): `T`'s `Drop` must take no lock and must not wait.
+//! removed them ends (seldom by another thread): `T`'s `Drop` must take no lock and must not wait.
 //!
 //! # Memory
-//! A node is 608 bytes. One with values of orders 1 to 5 has a block of 528 bytes more for them; one at level
-//! 1 has a block for those of order 6, and another for those of orders 7 to 9. So a full cache costs, for
-//! each page, 9.5 bytes in folios of order 0, 18 in orders 1 to 5, and 0.3 in larger ones. Empty nodes and
-//! blocks are freed. [`XArray::memory_bytes`] counts.
+//! A node has 608 bytes. A leaf with values of orders 1 to 5 also has a block of 528 bytes for them; a node
+//! of level 1 has a block for values of order 6, and another for those of orders 7 to 9. So a full cache
+//! costs, for each page, 9.5 bytes in folios of order 0, 18 in orders 1 to 5, and 0.3 in larger ones. Empty
+//! nodes and blocks are freed. [`XArray::memory_bytes`] counts.
 
 mod iter;
 mod node;
@@ -74,14 +76,15 @@ use std::ops::RangeBounds;
 /// The largest order of a value: 512 indices, 2 MiB of 4 KiB pages.
 pub const MAX_ORDER: u8 = 9;
 
-/// What walks can select values by. Linux: `PAGECACHE_TAG_DIRTY` and its like.
+/// Marks of values, by which walks can select them. Linux: `PAGECACHE_TAG_DIRTY` and its like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// It differs from the file.
+    /// The value differs from the file.
     Dirty,
-    /// The flusher that set it will write it; what becomes dirty later is not its business.
+    /// The flusher that set the mark will write the value. Values that become dirty later do not get it, so
+    /// that the flusher comes to an end.
     ToWrite,
-    /// It is being written.
+    /// The value is being written.
     Writeback,
 }
 
@@ -96,14 +99,14 @@ pub struct XArray<T> {
     upkeep: Lines<Upkeep>,
 }
 
-/// What each lookup begins with, and a store seldom changes.
+/// The fields with which each lookup begins; stores seldom change them.
 struct Top<T> {
     root: ArcCell<Node<T>>,
-    /// One bit for each [`Tag`] that anything in the tree has.
+    /// The set of [`Tag`]s that any slot in the tree has, a bit each.
     summary: AtomicU64,
 }
 
-/// What only writers need.
+/// The fields that only writers need.
 #[derive(Default)]
 struct Upkeep {
     /// The bytes of nodes and blocks in the tree.
@@ -119,10 +122,10 @@ impl<T: Send + Sync + 'static> XArray<T> {
         Self { top: Lines(top), upkeep: Lines::default() }
     }
 
-    /// The right to change it. Pins an epoch: do not wait or sleep while it lives.
+    /// The right to change the index. It pins an epoch: do not wait or sleep while it lives.
     ///
     /// # Panics
-    /// If there is another: callers hold the cache lock.
+    /// If there is another writer: callers must hold the cache lock.
     pub fn writer(&self) -> Writer<'_, T> {
         Writer::new(self)
     }
@@ -133,7 +136,7 @@ impl<T: Send + Sync + 'static> XArray<T> {
         let mut node = self.root_over(index, guard)?;
         loop {
             let slot = node.slot_of(index);
-            // A whole is looked for before its parts: see `Writer::split`.
+            // Larger orders are tried before smaller ones and children: see `Writer::split`.
             if node.has_wide()
                 && let Some(held) = node.value_at(slot, guard)
             {
@@ -146,7 +149,7 @@ impl<T: Send + Sync + 'static> XArray<T> {
         }
     }
 
-    /// What is at `index`: the value that covers it, a word of its own, or neither.
+    /// The content of `index`: the value that covers it, its word, or nothing.
     pub fn slot<'g>(&'g self, index: u64, guard: &'g Guard) -> Slot<&'g T> {
         let Some(mut node) = self.root_over(index, guard) else { return Slot::Empty };
         loop {
@@ -194,7 +197,7 @@ impl<T: Send + Sync + 'static> XArray<T> {
         self.top.summary.load(Ordering::Acquire) & (1 << tag as u32) != 0
     }
 
-    /// The bytes of the nodes in the tree, without those that wait for their grace period.
+    /// The bytes of the nodes and blocks in the tree, without those that wait for their grace period.
     pub fn memory_bytes(&self) -> u64 {
         self.upkeep.bytes.load(Ordering::Relaxed)
     }
@@ -209,13 +212,15 @@ impl<T: Send + Sync + 'static> XArray<T> {
         Words::new(self, range, guard)
     }
 
-    /// Those of them that have `mark`. Skips subtrees without it.
+    /// The values that have `mark` and cover any index of `range`, in order, each once. Skips subtrees
+    /// without the mark.
     pub fn marked<'g>(&'g self, range: impl RangeBounds<u64>, mark: Mark, guard: &'g Guard) -> Iter<'g, T> {
         Iter::new(self, range, mark.into(), guard)
     }
 
-    /// The largest order, at most `order`, of a value that would cover `index`, overlap no other and no word,
-    /// and cover no index from `end` on; 0 if there is none. For an answer that lasts, hold the cache lock.
+    /// The largest order, at most `order`, of a value that would cover `index`, overlap no other and no
+    /// word, and cover no index from `end` on; 0 if there is none. The answer stays true only as long as
+    /// the caller holds the cache lock.
     ///
     /// # Panics
     /// If `order` is larger than [`MAX_ORDER`].
@@ -226,7 +231,7 @@ impl<T: Send + Sync + 'static> XArray<T> {
             let free = || self.range(first..=last, guard).next().is_none();
             last < end && free() && self.words(first..=last, guard).next().is_none()
         };
-        // What is not free for an order is not free for larger ones.
+        // If an order does not fit, no larger one does.
         (1..=order).take_while(fits).last().unwrap_or(0)
     }
 

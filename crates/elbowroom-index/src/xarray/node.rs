@@ -1,7 +1,7 @@
 //! Nodes: slots, cells of larger orders, and bitmaps.
 //!
-//! Written by the one writer, read by anybody. Only what is said at each function makes a reader's life safe:
-//! the order of the writer's stores, all of which are releases, as the readers' loads are acquires.
+//! The one writer changes them while any number of threads read. Readers rely on the order of the writer's
+//! stores, as each function describes it: all stores are releases, and all loads by readers are acquires.
 
 use super::Mark;
 use elbowroom_sync::Arc;
@@ -9,15 +9,15 @@ use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::epoch::{ArcCell, Guard, Slot, SlotCell};
 use std::array;
 
-/// Bits of the index a level. Less under a model checker, where every slot is an object to track.
+/// Bits of the index for each level. Fewer under a model checker, which has to track every slot.
 pub(super) const BITS: u32 = if cfg!(any(loom, shuttle)) { 2 } else { 6 };
 pub(super) const SLOTS: usize = 1 << BITS;
 
-/// Each relative order has a byte in a node's word of counts.
+/// The bits that each relative order has in a node's word of counts.
 const COUNT_BITS: u32 = 8;
 
-/// What a slot's bit in one of the node's bitmaps says of the value that begins there, or of anything below
-/// the slot.
+/// The bitmaps of a node. A slot's bit tells that the value that begins there, or anything below the slot,
+/// has this property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     /// There is a value.
@@ -43,7 +43,7 @@ impl From<Mark> for Tag {
     }
 }
 
-/// Cells for the values of one relative order, or of all but the smallest: see `cell`.
+/// Cells for the values of relative order 0, or of all larger ones: see `Node::cell`.
 pub(super) type Block<T> = [SlotCell<T>; SLOTS];
 
 /// The value of a cell.
@@ -55,13 +55,13 @@ pub(super) fn value_of<'g, T: Send + Sync + 'static>(
     if let Slot::Full(value) = cell.load(guard) { Some(value) } else { None }
 }
 
-/// What a lookup needs is side by side, and most of it in one cache line.
+/// The fields that a lookup needs are side by side, most of them in one cache line.
 #[repr(C)]
 pub(super) struct Node<T> {
     tags: [AtomicU64; Tag::ALL.len()],
-    /// Values of relative orders from 1.
+    /// The values of relative orders from 1 on.
     wide: ArcCell<Block<T>>,
-    /// How many values of each relative order there are: the order, less `shift`.
+    /// How many values of each relative order (their order minus `shift`) there are.
     counts: AtomicU64,
     /// log2 of the indices that a slot covers.
     pub(super) shift: u32,
@@ -75,11 +75,11 @@ enum Slots<T> {
     Inner { children: [ArcCell<Node<T>>; SLOTS], values: ArcCell<Block<T>> },
 }
 
-/// A value as a lookup found it; `V` is a reference or an `Arc`.
+/// A value that a lookup has found; `V` is a reference or an `Arc`.
 pub(super) struct Held<'g, T, V> {
-    /// Its first slot.
+    /// The value's first slot.
     pub(super) head: usize,
-    /// Its relative order: log2 of its slots.
+    /// The value's relative order: log2 of the number of its slots.
     pub(super) order: u32,
     pub(super) cell: &'g SlotCell<T>,
     pub(super) value: V,
@@ -107,7 +107,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
     }
 
-    /// Whether a root like this is high enough for `index`.
+    /// Whether the tree is high enough for `index` if this is its root.
     #[inline]
     pub(super) fn covers(&self, index: u64) -> bool {
         index >> self.shift < SLOTS as u64
@@ -140,7 +140,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         self.update(tag, self.tag(tag) | mask)
     }
 
-    /// Clears them.
+    /// Clears the bits of `mask` in the bitmap; tells whether that changed it.
     pub(super) fn clear(&self, tag: Tag, mask: u64) -> bool {
         self.update(tag, self.tag(tag) & !mask)
     }
@@ -153,7 +153,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         changed
     }
 
-    /// The slots that have values or words, or where there are any below.
+    /// The slots that have values or words, themselves or below.
     pub(super) fn used(&self) -> u64 {
         self.tag(Tag::Present) | self.tag(Tag::Word)
     }
@@ -168,7 +168,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         self.child_cell(slot)?.load(guard)
     }
 
-    /// Where the child of `slot` is; a leaf has none.
+    /// The cell of the child of `slot`; a leaf has none.
     #[inline]
     pub(super) fn child_cell(&self, slot: usize) -> Option<&ArcCell<Node<T>>> {
         match &self.slots {
@@ -177,7 +177,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
     }
 
-    /// Whether there are values apart from a leaf's of order 0.
+    /// Whether the node has values, not counting those of order 0 in a leaf.
     #[inline]
     pub(super) fn has_wide(&self) -> bool {
         let singles = if self.shift == 0 { COUNT_BITS } else { 0 };
@@ -201,14 +201,14 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
     }
 
-    /// Puts `new` into a leaf's free cell, or in the place of the single value or the word that is there,
-    /// which is returned; its marks stay if both are values.
+    /// Puts `new` into a leaf's cell of order 0, and returns the cell's old content. The marks stay if both
+    /// are values.
     pub(super) fn exchange(&self, slot: usize, new: Slot<Arc<T>>, guard: &Guard) -> Slot<Arc<T>> {
         let cell = self.single_cell(slot).expect("words and single values are in leaves");
         let (full, word) = (matches!(new, Slot::Full(_)), matches!(new, Slot::Word(_)));
         let was_full = self.tag(Tag::Present) & (1 << slot) != 0;
         if full && !was_full {
-            // As in `put`: what is in the tree is counted.
+            // As in `put`: a value is counted before it is in the tree.
             self.count(0, 1);
         }
         let old = cell.swap(new, guard);
@@ -243,8 +243,8 @@ impl<T: Send + Sync + 'static> Node<T> {
 
     /// As [`Node::value_at`], with `get` to look into a cell.
     ///
-    /// The counts are looked at again after each order: whoever finds a whole gone must see the parts that
-    /// replaced it.
+    /// The counts are loaded again after each order: a reader that finds the whole gone must see the parts
+    /// that replaced it.
     #[inline]
     pub(super) fn get_at<'g, V>(
         &'g self,
@@ -268,10 +268,11 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
     }
 
-    /// As [`Node::get_at`], and whether what was found has `tag`.
+    /// As [`Node::get_at`], and whether the value that was found has `tag`.
     ///
-    /// The bitmap is read before and after: before, since what was found may be a whole of which a part loses
-    /// the bit next; after, since it may be a part that was not there before.
+    /// The bitmap is read before and after the lookup. Before, because the value may be a whole that is
+    /// split next, and its first part may lose the bit; after, because it may be a part that was stored
+    /// after the first read.
     pub(super) fn get_tagged<'g, V>(
         &'g self,
         slot: usize,
@@ -285,8 +286,8 @@ impl<T: Send + Sync + 'static> Node<T> {
         Some((held, tagged))
     }
 
-    /// The cell of the 2^`order` slots around `slot`, if its block is there. The wide block is laid out as a
-    /// binary tree: the two cells of half the node first.
+    /// The cell of the 2^`order` slots around `slot`, if its block is there. The wide block is laid out as
+    /// a binary tree, with the two cells that cover half of the node each first.
     fn cell<'g>(&'g self, order: u32, slot: usize, guard: &'g Guard) -> Option<&'g SlotCell<T>> {
         match &self.slots {
             _ if order > 0 => Some(&self.wide.load(guard)?[(SLOTS >> order) + (slot >> order)]),
@@ -295,7 +296,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
     }
 
-    /// Where the block for values of `order` is kept; `None` if it is part of the node.
+    /// The cell of the block for values of `order`; `None` if that block is a part of the node.
     fn block(&self, order: u32) -> Option<&ArcCell<Block<T>>> {
         match &self.slots {
             _ if order > 0 => Some(&self.wide),
@@ -310,8 +311,8 @@ impl<T: Send + Sync + 'static> Node<T> {
         if order > 0 { counts >> COUNT_BITS } else { counts & ((1 << COUNT_BITS) - 1) }
     }
 
-    /// Puts a value into the free 2^`order` slots from `head`; returns how many bytes were allocated for it.
-    /// The count comes first: what is in the tree is counted, or a reader would not look for it.
+    /// Puts a value into the free 2^`order` slots from `head`; returns how many bytes were allocated for
+    /// it. The count is increased first, since a reader does not look for a value that is not counted.
     pub(super) fn put(&self, head: usize, order: u32, value: Arc<T>, guard: &Guard) -> u64 {
         let mut bytes = 0;
         if let Some(block) = self.block(order)
@@ -327,7 +328,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         bytes
     }
 
-    /// Takes a value out of its cell, but leaves its bits alone; returns how many bytes were freed.
+    /// Removes a value from its cell, without clearing its bits; returns how many bytes were freed.
     pub(super) fn take<V>(&self, held: &Held<'_, T, V>, guard: &Guard) -> u64 {
         held.cell.swap(Slot::Empty, guard);
         self.count(held.order, -1);
@@ -340,7 +341,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         }
     }
 
-    /// The bytes of its blocks.
+    /// The bytes of the node's blocks.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) fn block_bytes(&self, guard: &Guard) -> u64 {
         let own = [self.block(0), self.block(1)].into_iter().flatten();
@@ -352,7 +353,7 @@ impl<T: Send + Sync + 'static> Node<T> {
         self.counts.store(counts.wrapping_add_signed(by << (COUNT_BITS * order)), Ordering::Release);
     }
 
-    /// Makes the bits of `slot` say what its child has.
+    /// Sets the bits of `slot` in the bitmaps `tags` if its child has any bit there, or else clears them.
     pub(super) fn summarize(&self, slot: usize, child: &Node<T>, tags: &[Tag]) {
         for &tag in tags {
             if child.tag(tag) != 0 {

@@ -5,22 +5,22 @@ use super::writer::Writer;
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::Slot;
 
-/// What a value is split into.
+/// The parts into which a value is split.
 struct Parts<T> {
     order: u32,
-    /// The bitmaps that the whole has its bit in.
+    /// The bitmaps in which the whole has its bit.
     tags: Vec<Tag>,
-    /// What comes to the places, in order.
+    /// The contents of the parts, in order.
     values: std::vec::IntoIter<Slot<Arc<T>>>,
 }
 
 impl<T: Send + Sync + 'static> Writer<'_, T> {
-    /// Splits the value that covers `index` into values of `order`, made by `value` from the first index of
-    /// each, in order; they get the marks of the whole, which is returned. `None`, and nothing changes, if
-    /// there is no value at `index` or it is not larger. Linux: `xas_split`.
+    /// Splits the value that covers `index` into values of `order`. `value` makes each of them, from its
+    /// first index, in order. They get the marks of the whole, which is returned. `None`, and nothing
+    /// changes, if there is no value at `index` or it is not larger. Linux: `xas_split`.
     ///
-    /// For a reader it happens at one moment: a lookup finds the whole, until at all its indices it finds the
-    /// parts.
+    /// Readers see it as one atomic change: lookups find the whole at all its indices, and then the parts
+    /// at all of them.
     ///
     /// # Panics
     /// If `value` changes this array.
@@ -28,7 +28,8 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         self.split_into(index, order, |first| Slot::Full(value(first)))
     }
 
-    /// The same into single indices, each of which gets a value, a word or nothing; a word has no marks.
+    /// [`Writer::split`] into single indices, each of which gets a value, a word or nothing; a word has no
+    /// marks.
     ///
     /// # Panics
     /// If `part` changes this array, or gives a word of more than 63 bits.
@@ -41,7 +42,7 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         if before.order <= order {
             return None;
         }
-        // Before anything changes: `part` may panic.
+        // Made before anything changes, since `part` may panic.
         let values: Vec<_> = before.indices().step_by(1 << order).map(part).collect();
         if values.iter().all(|value| matches!(value, Slot::Empty)) {
             return self.erase(index);
@@ -64,7 +65,7 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         Some(whole)
     }
 
-    /// The parts first, then the whole away: readers look for the whole first.
+    /// Stores the parts first, then removes the whole: readers look for the whole first.
     fn split_here(
         &self,
         node: &Node<T>,
@@ -76,7 +77,7 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         parts.tags = Tag::ALL.into_iter().filter(|&tag| node.tag(tag) & (1 << held.head) != 0).collect();
         self.fill(node, held.head..held.head + (1 << held.order), index, parts);
         self.freed(node.take(held, self.guard()));
-        // The whole had its bits here, whatever the part has that has taken its place.
+        // The bits at `head` were the whole's: now they must be those of the part in its place.
         match node.child(held.head, self.guard()) {
             Some(child) => node.summarize(held.head, child, &Tag::ALL),
             None if node.value_at(held.head, self.guard()).is_none() => {
@@ -88,7 +89,7 @@ impl<T: Send + Sync + 'static> Writer<'_, T> {
         whole
     }
 
-    /// Fills the slots, whose indices are of the node that has `index`, with parts.
+    /// Fills the slots of the node, which is the one that covers `index`, with parts.
     fn fill(&self, node: &Node<T>, slots: std::ops::Range<usize>, index: u64, parts: &mut Parts<T>) {
         let order = parts.order.checked_sub(node.shift);
         for slot in slots.step_by(1 << order.unwrap_or(0)) {

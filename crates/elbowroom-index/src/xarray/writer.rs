@@ -1,4 +1,4 @@
-//! The one writer: store, erase, replace, marks. The tree's height follows what is in it.
+//! The writer: store, erase, replace, marks. It makes the tree higher or lower as its contents require.
 
 use super::node::{BITS, Node, Tag, allocated, span, value_of};
 use super::{MAX_ORDER, Mark, XArray};
@@ -6,7 +6,7 @@ use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::epoch::{Guard, Slot, pin};
 
-/// The right to change an [`XArray`]; there is one at a time. Readers go on meanwhile.
+/// The right to change an [`XArray`]; there is one at a time. Readers may run at the same time.
 ///
 /// Holds an epoch pinned: do not wait or sleep while it lives.
 pub struct Writer<'a, T: Send + Sync + 'static> {
@@ -18,7 +18,7 @@ pub struct Writer<'a, T: Send + Sync + 'static> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Occupied;
 
-/// A value that is to be stored.
+/// The arguments of a store.
 struct New<T> {
     index: u64,
     order: u32,
@@ -32,7 +32,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         Self { array, guard: pin() }
     }
 
-    /// The epoch that it holds, for lookups.
+    /// The writer's own guard, for lookups.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }
@@ -40,7 +40,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     /// Stores `value` at the 2^`order` indices from `index`. Linux: `__filemap_add_folio`.
     ///
     /// # Errors
-    /// [`Occupied`] if there is a value at any of them; then nothing changes.
+    /// [`Occupied`] if there is a value or a word at any of them; then nothing changes.
     ///
     /// # Panics
     /// If `order` is larger than [`MAX_ORDER`], or `index` is no multiple of 2^`order`.
@@ -58,7 +58,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
             return Err(Occupied);
         }
         let Some(order) = new.order.checked_sub(node.shift) else {
-            // A child that is new is empty: nothing below can fail.
+            // If the child is new, it is empty, and nothing below can fail.
             let child = self.child_or_new(node, slot);
             self.insert(child, new)?;
             node.summarize(slot, child, &[Tag::Present]);
@@ -72,7 +72,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         Ok(())
     }
 
-    /// Takes out the value that covers `index`, with its marks. Linux: `page_cache_delete`.
+    /// Removes the value that covers `index`, with its marks. Linux: `page_cache_delete`.
     pub fn erase(&self, index: u64) -> Option<Arc<T>> {
         let value = self.remove(self.root_over(index)?, index);
         self.settle();
@@ -95,7 +95,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         Some(value)
     }
 
-    /// Puts `value` in the place of the one that covers `index`, which is returned; its marks stay. Linux:
+    /// Replaces the value that covers `index` by `value`, and returns the old one; the marks stay. Linux:
     /// `replace_page_cache_folio`.
     ///
     /// # Errors
@@ -108,15 +108,15 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         }
     }
 
-    /// Puts `new` at a single index, in the place of the value of order 0, the word or the nothing that is
-    /// there, and tells what it was: a reader finds the one or the other. A value's marks stay if another
-    /// value takes its place. Linux: `__xa_store`, `__xa_cmpxchg` under the lock.
+    /// Replaces the content of a single index (a value of order 0, a word or nothing) by `new`, and returns
+    /// the old content; a reader finds either. A value's marks stay if another value takes its place.
+    /// Linux: `__xa_store`, `__xa_cmpxchg` under the lock.
     ///
     /// # Errors
     /// [`Occupied`] if a value of a larger order covers the index; then nothing changes.
     ///
     /// # Panics
-    /// If it is a word of more than 63 bits.
+    /// If `new` is a word of more than 63 bits.
     pub fn exchange(&self, index: u64, new: Slot<Arc<T>>) -> Result<Slot<Arc<T>>, Occupied> {
         let root = match new {
             Slot::Empty => match self.root_over(index) {
@@ -153,14 +153,14 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         old
     }
 
-    /// Gives the value that covers `index` the mark; tells whether there is one that did not have it. Linux:
-    /// `xa_set_mark`.
+    /// Sets the mark of the value that covers `index`; returns whether there is such a value, and it did
+    /// not have the mark. Linux: `xa_set_mark`.
     pub fn set_mark(&self, index: u64, mark: Mark) -> bool {
         self.mark(index, mark, |node, tag, bit| node.set(tag, bit))
     }
 
-    /// Takes the mark from the value that covers `index`; tells whether there is one that had it. Linux:
-    /// `xa_clear_mark`.
+    /// Clears the mark of the value that covers `index`; returns whether there is such a value, and it had
+    /// the mark. Linux: `xa_clear_mark`.
     pub fn clear_mark(&self, index: u64, mark: Mark) -> bool {
         self.mark(index, mark, |node, tag, bit| node.clear(tag, bit))
     }
@@ -205,7 +205,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         self.array.root_over(index, &self.guard)
     }
 
-    /// The root, high enough for a value of `order` at `index`.
+    /// Makes the tree high enough for a value of `order` at `index`; returns the root.
     fn grow(&self, index: u64, order: u32) -> &Node<T> {
         let lowest = u64::BITS - index.leading_zeros();
         let shift = lowest.saturating_sub(1).max(order) / BITS * BITS;
@@ -230,9 +230,9 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         self.allocated(allocated::<Node<T>>());
     }
 
-    /// Ends a change: lowers the tree as far as it may go, and publishes what it has.
+    /// Ends a change: makes the tree as low as possible, and publishes the summary of its tags.
     ///
-    /// A root that leaves keeps its child, so that readers who are in it find what there is.
+    /// A root that is removed keeps its child, so that readers that are in the root still find all values.
     fn settle(&self) {
         while let Some(root) = self.root() {
             let heir = match root.used() {
@@ -252,13 +252,13 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
     pub(super) fn publish_summary(&self) {
         let has = |tag: &&Tag| self.root().is_some_and(|root| root.tag(**tag) != 0);
         let summary = Tag::ALL.iter().filter(has).fold(0, |word, &tag| word | 1 << tag as u32);
-        // Readers keep it in their caches as long as nobody stores to it.
+        // Stored only if it changes, so that the cache line stays in the readers' caches.
         if self.array.top.summary.load(Ordering::Relaxed) != summary {
             self.array.top.summary.store(summary, Ordering::Release);
         }
     }
 
-    /// The child of `slot`, where there is no value.
+    /// The child of `slot`, in which there is no value; makes the child if there is none.
     fn child_or_new<'g>(&'g self, node: &'g Node<T>, slot: usize) -> &'g Node<T> {
         if let Some(child) = node.child(slot, &self.guard) {
             return child;
@@ -273,7 +273,7 @@ impl<'a, T: Send + Sync + 'static> Writer<'a, T> {
         self.allocated(allocated::<Node<T>>());
     }
 
-    /// After a change below `slot`: corrects its bits, and removes a child that became empty.
+    /// After a change below `slot`: updates the slot's bits, and removes a child that has become empty.
     fn tidy(&self, node: &Node<T>, slot: usize, child: &Node<T>) {
         node.summarize(slot, child, &Tag::ALL);
         if child.is_empty()

@@ -7,10 +7,11 @@
 
 use std::ops::Range;
 
-/// A lane has so many blocks at least: less is populated before a second thread could help.
+/// The fewest blocks of a lane: fewer would be populated before a second thread could help.
 const LANE_BLOCKS: usize = 16;
 
-/// Chosen, not measured: the kernel has locks of its own for free memory.
+/// The most lanes. Chosen, not measured: beyond some number, threads wait for the kernel's locks of free
+/// memory.
 const MOST_LANES: usize = 4;
 
 /// A range of frames that grows from its start.
@@ -34,9 +35,10 @@ impl Lane {
 /// What a thread that wants to populate a block does.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// It populates these frames, and calls [`Lanes::end`] then.
+    /// The thread populates these frames, and calls [`Lanes::end`] then.
     Block(Range<usize>),
-    /// Other threads populate all that can be populated now: it waits for one of them.
+    /// Other threads are populating a block in each lane that has frames left: the thread waits for one of
+    /// them.
     Busy,
     /// Nothing is left to be populated.
     Nothing,
@@ -51,7 +53,8 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Lanes of `frames` frames, which grow by `block` of them, for so many processors.
+    /// Divides `frames` frames into lanes that grow by `block` frames at a time: one lane a processor, at
+    /// most.
     pub(super) fn new(frames: usize, block: usize, processors: usize) -> Self {
         let count = (frames / (LANE_BLOCKS * block)).min(processors).clamp(1, MOST_LANES);
         let length = frames.div_ceil(count).next_multiple_of(block);
@@ -62,7 +65,7 @@ impl Lanes {
         Self { lanes: (0..count).map(lane).collect(), block }
     }
 
-    /// Claims a block of the first lane that no thread is in, and that has not all of its frames.
+    /// Claims a block of the first lane that no thread is growing and that has frames left to populate.
     pub(super) fn claim(&mut self) -> Claim {
         if let Some(lane) = self.lanes.iter_mut().find(|lane| !lane.growing && lane.ungrown() > 0) {
             let start = lane.claimed;
@@ -73,7 +76,7 @@ impl Lanes {
         if self.lanes.iter().any(|lane| lane.growing) { Claim::Busy } else { Claim::Nothing }
     }
 
-    /// A block that was claimed is populated, or, if not `done`, is to be claimed again.
+    /// Ends the claim of a block: it is populated, or, if not `done`, can be claimed again.
     pub(super) fn end(&mut self, block: &Range<usize>, done: bool) {
         let ours = |lane: &&mut Lane| lane.growing && lane.claimed == block.end && lane.start <= block.start;
         let lane = self.lanes.iter_mut().find(ours).expect("the block was claimed");
@@ -94,7 +97,7 @@ impl Lanes {
         self.lanes.iter().map(Lane::ungrown).sum()
     }
 
-    /// What is populated or being populated, in order.
+    /// The ranges of frames that are populated or being populated, in order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         let claimed = self.lanes.iter().map(|lane| lane.start..lane.claimed);
         claimed.filter(|range| !range.is_empty())

@@ -12,16 +12,16 @@ use rustix::io::Errno;
 use rustix::mm::{self, Advice};
 use std::ops::Range;
 
-/// How often a request that meets a page in transit is tried again at once. Whoever asked has locks, so
-/// longer waits are for when it has let go of them.
+/// How often a request that finds a page pinned or locked is tried again at once. The caller holds locks,
+/// so it must release them before it waits longer.
 const BUSY_TRIES: u32 = 32;
 
-/// How often it is tried to write-protect pages that have been moved in, or else to move them home.
+/// How many attempts are made to write-protect pages that were moved in, or else to move them home.
 const PROTECT_TRIES: u32 = 64;
 
 impl HostMmu {
-    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`; wakes
-    /// whoever waits for them, if told to.
+    /// Maps those of `pages` that are at home, so that page 0 of the extent is, or would be, at `base`;
+    /// wakes the threads that wait for them, if told to.
     ///
     /// # Errors
     /// The kernel's. Some of the pages may be mapped then; the extent knows which.
@@ -55,8 +55,8 @@ impl HostMmu {
         Ok(())
     }
 
-    /// Moves pages into a window. They arrive writable, and are write-protected then if `access` says so:
-    /// those that have arrived before an error, too.
+    /// Moves pages into a window. They arrive writable, and are then write-protected if `access` says so,
+    /// also those that arrived before an error.
     fn move_in(
         &self,
         extent: &mut Extent,
@@ -73,14 +73,15 @@ impl HostMmu {
         moved
     }
 
-    /// Write-protects pages that have been moved in, or moves them home again: a store to them that nobody
-    /// sees would be lost.
+    /// Write-protects pages that have been moved in, or moves them home again: a store that does not fault
+    /// would not mark the page dirty, and would be lost.
     fn protect_or_take_back(&self, extent: &mut Extent, base: usize, run: Range<usize>) -> Result<(), Errno> {
         let window = base + (run.start << PAGE_SHIFT)..base + (run.end << PAGE_SHIFT);
         let mut result = Ok(());
         for _ in 0..PROTECT_TRIES {
             result = self.retry(|| self.uffd.write_protect(window.clone()));
-            // Only what is still in the window: what an earlier turn has taken home must not count as lost.
+            // `take_home` takes only the pages that are still in the window: those that an earlier turn has
+            // taken home must not count as lost.
             if result.is_ok() || self.take_home(extent, base, run.clone()).is_ok() {
                 break;
             }
@@ -88,8 +89,8 @@ impl HostMmu {
         result
     }
 
-    /// Moves pages into a window as far as that can be done. Returns the page behind the last one, and why
-    /// not all.
+    /// Moves pages into a window as far as that can be done. Returns the index after the last page that was
+    /// moved, and the error that stopped it.
     fn move_some_in(
         &self,
         extent: &mut Extent,
@@ -155,14 +156,14 @@ impl HostMmu {
         Ok(())
     }
 
-    /// An empty home for a single page that was just copied into a window, whose own is free then. That
-    /// spares emptying the one and filling the other.
+    /// Exchanges the home of a single page that was just copied into a window for an empty one, if there is
+    /// one. That spares emptying the page's home and filling the empty one.
     fn spare_home(&self, extent: &Extent) -> Option<usize> {
         if extent.order == 0 { self.arena.exchange(extent.home) } else { None }
     }
 
-    /// Empties the homes of pages that were just copied into a window; a few at once, or together with others
-    /// later.
+    /// Empties the homes of pages that were just copied into a window; long runs at once, short ones later,
+    /// together with others.
     fn empty_later(&self, home: usize, len: usize) {
         if len > self.batches.copy_max_pages * PAGE_SIZE {
             // SAFETY: the pages' bytes are in the window now; their homes are ours to empty.
@@ -191,9 +192,9 @@ impl HostMmu {
         }
     }
 
-    /// Takes home what is away of extents of one page each, all clean (so that their bytes do not change
-    /// meanwhile), with one TLB shootdown for all. The extents tell afterwards which are home;
-    /// [`HostMmu::unmap`] does the others.
+    /// Takes the pages of extents of one page each home, all clean (so that their bytes do not change
+    /// meanwhile), with one TLB shootdown for all. Afterwards the extents tell which are home; the caller
+    /// takes the others home by [`HostMmu::unmap`].
     ///
     /// # Panics
     /// If an extent has several pages.
@@ -216,9 +217,9 @@ impl HostMmu {
         unsafe { self.batch.drop_pages(&gone) };
     }
 
-    /// Frees extents of one clean page each that are away: the pages are dropped where they are, with one TLB
-    /// shootdown for all. With [`Mover::Move`] their homes stay empty until another page needs an empty one,
-    /// or the frames are short.
+    /// Frees extents of one clean page each that are away: the pages are dropped where they are, with one
+    /// TLB shootdown for all. With [`Mover::Move`] their homes stay empty until another page needs an empty
+    /// one, or free frames run short.
     ///
     /// # Panics
     /// If an extent has several pages, or one at home, or is of another MMU.
@@ -230,7 +231,7 @@ impl HostMmu {
         if extents.is_empty() {
             return;
         }
-        // Homes that wait to be emptied are not empty.
+        // The homes are passed on as empty below, but some may still wait to be emptied.
         self.empty_all_homes();
         let windows: Vec<_> = extents.iter().filter_map(base_of).collect();
         // SAFETY: the pages are clean, and their owner gives them up.
@@ -245,13 +246,13 @@ impl HostMmu {
         }
     }
 
-    /// Fills the empty home of a single page with its bytes; `false`: it could not be done, and
-    /// [`HostMmu::unmap`] finds out why.
+    /// Fills the empty home of a single page with its bytes; `false`: that failed, and [`HostMmu::unmap`]
+    /// finds out why.
     fn copy_home(&self, extent: &Extent, base: usize) -> bool {
         match self.mover {
             Mover::Move => {
-                // The program may have dropped the page by a system call that nobody saw. The kernel would
-                // serve the copy's own load of it by a fault, for us to serve.
+                // The program may have dropped the page by a system call that the manager did not see. Then
+                // the kernel's load of it in UFFDIO_COPY would fault, and wait for a handler.
                 if !is_resident(base) {
                     return false;
                 }
@@ -269,7 +270,7 @@ impl HostMmu {
         }
     }
 
-    /// Takes all pages of the extent home. Whoever touches them in the window from now on faults.
+    /// Takes all pages of the extent home. Accesses to them in the window fault from now on.
     ///
     /// # Errors
     /// [`UnmapError`]. After `Busy` the extent knows which pages are still away.
@@ -281,7 +282,7 @@ impl HostMmu {
         if std::mem::take(&mut extent.lost) { Err(UnmapError::Lost) } else { Ok(()) }
     }
 
-    /// The same for pages that are mapped so that page 0 is, or would be, at `base`.
+    /// [`HostMmu::unmap`], if the extent's place is the one with page 0 at `base`; else does nothing.
     ///
     /// # Errors
     /// As for [`HostMmu::unmap`].
@@ -333,8 +334,8 @@ impl HostMmu {
         Ok(())
     }
 
-    /// Makes pages this process's own that a fork may have left shared, unless that was done: all below `own`
-    /// are. Tells whether it did.
+    /// Unshares pages that a fork may have left shared with another process, unless this call chain has
+    /// done so already (all below `own` are done). Tells whether it did.
     fn unshare_once(&self, own: &mut usize, pages: Range<usize>) -> bool {
         if !self.has_forked.load(Ordering::Relaxed) || pages.start < *own {
             return false;
@@ -367,8 +368,8 @@ impl HostMmu {
                     // SAFETY: (1) stores to the page wait, since it is write-protected; (2) the homes are
                     // ours, and apart from it.
                     if unsafe { self.peek.copy(window + at, home + at, PAGE_SIZE) }.is_err() {
-                        // The program has dropped it by a system call that nobody saw. Its home has whatever
-                        // was there before. SAFETY: the home is ours.
+                        // The program has dropped the page by a system call that the manager did not see.
+                        // Its home has whatever bytes were there before. SAFETY: the home is ours.
                         unsafe { std::ptr::write_bytes((home + at) as *mut u8, 0, PAGE_SIZE) };
                         extent.lost = true;
                     }
@@ -388,14 +389,15 @@ impl HostMmu {
         if pinned.is_empty() { Ok(()) } else { Err(UnmapError::Busy) }
     }
 
-    /// Knows which pages a device may still read or write, if there may be any.
+    /// The record of pages that a device may still read or write; `None` if there can be none.
     fn transfers(&self) -> Option<&Pins> {
         self.pins.as_ref().filter(|pins| pins.may_be())
     }
 
-    /// Drops write-protected pages of a window whose bytes were copied home, but for those that a device may
-    /// still read or write: these are as they were `before`, and their addresses are returned. `None`: the
-    /// first transfer may have begun since, so all are taken to have been writable.
+    /// Drops write-protected pages of a window whose bytes were copied home, except those that a device may
+    /// still read or write: these get the protection again that they had `before`, and their addresses are
+    /// returned. `before` is `None` if no transfer was known of then: one may have begun since, so all
+    /// pages are taken to have been writable.
     fn drop_copied(&self, window: Range<usize>, home: usize, before: Option<Vec<Entry>>) -> Vec<usize> {
         let drop = |pages: Range<usize>| {
             // SAFETY: the bytes are home; the window's copies are ours to drop.
@@ -406,7 +408,8 @@ impl HostMmu {
             return Vec::new();
         };
         let now = pins.entries(window.clone());
-        // Without that there is no telling which pages were writable.
+        // pagemap does not show the protection (before Linux 5.14), so it is unknown which pages were
+        // writable.
         if now.iter().any(|page| page.is_there() && !page.is_protected()) {
             drop(window);
             return Vec::new();
@@ -423,7 +426,7 @@ impl HostMmu {
             }
             let copy_again = |page| {
                 let to = home + (page - window.start);
-                // What is gone has not changed since it was copied. SAFETY: as in `copy_out`.
+                // A page that is gone has not changed since it was copied. SAFETY: as in `copy_out`.
                 let _ = unsafe { self.peek.copy(page, to, PAGE_SIZE) };
             };
             // SAFETY: the bytes are home; the window's copies are ours to drop.
@@ -452,16 +455,16 @@ impl HostMmu {
         Some(f(&bytes))
     }
 
-    /// Lets stores to the present pages of `range` through, and wakes whoever waits there, if told to. The
-    /// pages are dirty from now on.
+    /// Removes the write protection from the present pages of `range`, and wakes the threads that wait
+    /// there, if told to. The pages are dirty from now on.
     pub fn make_writable(&self, range: Range<usize>, wake: Wake) -> Result<(), Errno> {
         self.layout.allow_after_all(&self.uffd, range.clone())?;
         self.retry(|| self.uffd.write_unprotect(range.clone(), wake))
     }
 
-    /// Wakes whoever waits for a page of `range`; they fault again if it is not there.
+    /// Wakes the threads that wait for a page of `range`; they fault again if it is not there.
     pub fn wake(&self, range: Range<usize>) {
-        // It can only fail for a range outside all windows, where nobody waits.
+        // It can only fail for a range outside all windows, where no thread waits.
         let _ = self.uffd.wake(range);
     }
 
@@ -476,14 +479,13 @@ impl HostMmu {
     }
 }
 
-/// Where the extent is mapped, so that page 0 is, or would be, there; `None`: nowhere. It has one place at
-/// most.
+/// The base of the extent's only place: the address where page 0 is, or would be. `None`: it is not mapped.
 fn base_of(extent: &Extent) -> Option<usize> {
     extent.places.first().map(|place| place.base)
 }
 
-/// Takes fewer pages at a time, if that can help: a request must lie in one VMA of the kernel's, and a window
-/// has several where a page of it was once denied. Else passes the error on.
+/// Halves the number of pages `most` that a request takes, if that can help: a request must lie in one VMA,
+/// and a window has several where one of its pages was once denied. Else passes the error on.
 fn fewer(error: Errno, most: &mut usize, len: usize) -> Result<(), Errno> {
     let pages = len >> PAGE_SHIFT;
     if !matches!(error, Errno::NOENT | Errno::INVAL) || pages == 1 {
@@ -493,8 +495,8 @@ fn fewer(error: Errno, most: &mut usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Passes on an error that trying again does not help, or that was met too often; else lets others have the
-/// processor.
+/// Passes on an error that a retry does not help, or that came too often; else yields the processor for a
+/// retry.
 fn again(error: Errno, tries: &mut u32) -> Result<(), Errno> {
     if !matches!(error, Errno::AGAIN | Errno::BUSY | Errno::INTR) || *tries == BUSY_TRIES {
         return Err(error);

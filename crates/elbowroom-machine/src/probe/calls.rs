@@ -1,20 +1,21 @@
 //! System calls without which a manager cannot work, tried before there is one: a filter (seccomp) may deny
-//! one, and what then fails in libc, in std or in a thread that serves faults has no way back.
+//! one, and there is no way to recover when it then fails in libc, in std or in a thread that serves
+//! faults.
 //!
-//! Only calls are here whose failure nobody handles later. Each is made with arguments that the kernel
-//! refuses, by a known error: any other answer is the filter's.
+//! Only calls are listed here whose failure is not handled later. Each is made with arguments that the
+//! kernel refuses with a known error: any other result comes from the filter.
 
 use libc::{c_long, syscall};
 use rustix::io::Errno;
 
-/// A descriptor that is none.
+/// An invalid descriptor.
 const NONE: c_long = -1;
 /// More descriptors than a process can have; bits that no flags have.
 const TOO_MANY: c_long = u32::MAX as c_long;
-/// An address that no word of four bytes and no page has.
+/// An address that is not aligned, neither for a word of four bytes nor for a page.
 const ODD: c_long = 1;
 
-/// Name, number, first arguments, and the error that the kernel has for these.
+/// Name, number, first arguments, and the error with which the kernel refuses these arguments.
 const CALLS: [(&str, c_long, [c_long; 2], Errno); 11] = [
     ("read", libc::SYS_read, [NONE, 0], Errno::BADF),
     ("write", libc::SYS_write, [NONE, 0], Errno::BADF),
@@ -40,7 +41,8 @@ pub fn denied_call() -> Option<(&'static str, Errno)> {
         (error != expected).then_some(error)
     };
     let called = |(name, call, words, expected)| denied(call, words, expected).map(|error| (name, error));
-    // A thread of libc's ends the process if it cannot do here what the main thread could.
+    // libc ends the process if a new thread cannot register its restartable sequences though the main
+    // thread could.
     let rseq = || denied(libc::SYS_rseq, [0, 0], Errno::INVAL).map(|error| ("rseq", error));
     // libc starts threads by clone3, and by clone where there is none: CLONE_THREAD alone is invalid.
     let clone3 = denied(libc::SYS_clone3, [0, 0], Errno::INVAL).map(|error| ("clone3", error));

@@ -1,14 +1,14 @@
 //! What this machine, container and process allow: the facts behind `elbowroom doctor`.
 //!
-//! [`probe`] looks at everything; the functions beside it look at one thing each, for callers that need only
-//! that. Where the kernel could promise something and not keep it (a container's seccomp filter, a sandbox
-//! that speaks Linux, a feature bit of a kernel with a bug), the thing is tried: a page is really moved, a
-//! ring is really made.
+//! [`probe`] looks at everything; the functions beside it look at one thing each, for callers that need
+//! only that. Where the kernel's word is not enough (a container's seccomp filter, a sandbox that imitates
+//! Linux, a feature bit of a kernel with a bug), the feature is tried: a page is really moved, a ring is
+//! really made.
 //!
 //! Probing prints nothing, decides nothing and leaves nothing behind: its descriptors are close-on-exec and
-//! closed before it returns, its memory is unmapped, no file or directory is created. It cannot hang: a page
-//! that a userfaultfd watches is only touched after that userfaultfd was closed, when a missing page is an
-//! ordinary one.
+//! closed before it returns, its memory is unmapped, no file or directory is created. It cannot hang: a
+//! page that is registered with a userfaultfd is only touched after that userfaultfd was closed, when the
+//! kernel serves its faults itself.
 //!
 //! Synchronization: none; any thread may probe at any time, several at once too.
 
@@ -63,7 +63,7 @@ pub struct Trial {
     pub works: bool,
     /// Why not, in the system's words; `None` if it worked or could not be tried for want of something else.
     pub error: Option<String>,
-    /// The same as a number of errno.
+    /// The error as an errno number.
     pub errno: Option<i32>,
 }
 
@@ -72,7 +72,7 @@ impl Trial {
         Trial { works: true, error: None, errno: None }
     }
 
-    /// Failed at something that has a name.
+    /// A failed trial whose error text names what failed.
     fn failed(what: &str, errno: Errno) -> Trial {
         let error = std::io::Error::from(errno);
         Trial { works: false, error: Some(format!("{what}: {error}")), errno: Some(errno.raw_os_error()) }
@@ -169,7 +169,8 @@ pub struct Start {
     pub procfs: Trial,
     /// No filter denies a system call that every manager needs; the error names the first.
     pub calls: Trial,
-    /// There is room for so many threads as `thread_count`: no limit is near, or so many were there at once.
+    /// There is room for `thread_count` threads: no limit is near, or so many were started and were there
+    /// at once.
     pub threads: Trial,
     /// How many threads a process needs in addition to the program's.
     pub thread_count: usize,
@@ -189,10 +190,10 @@ pub struct MemoryCgroup {
     pub path: PathBuf,
     /// The smallest limit of it and the groups above it that can be seen, in bytes; `None` is unlimited.
     pub limit_bytes: Option<u64>,
-    /// What it uses, in bytes.
+    /// What the group uses, in bytes.
     pub used_bytes: Option<u64>,
-    /// What it has left, in bytes: the least that a limit of it or of a group above it leaves, where page
-    /// cache that nobody uses counts as free; `None` is unlimited.
+    /// What the group has left, in bytes: the least that its limit or that of a group above it leaves. Page
+    /// cache that is on the inactive list counts as free. `None` is unlimited.
     pub left_bytes: Option<u64>,
     /// Whether this process may make a group inside it.
     pub can_make_child: Trial,

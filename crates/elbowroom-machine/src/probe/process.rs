@@ -22,19 +22,20 @@ pub const WINDOW_BYTES: u64 = 1 << 40;
 /// What the threads of the library take, in bytes: their stacks, and the heap that describes the frames.
 pub const OWN_BYTES: u64 = 128 << 20;
 
-/// Threads of a managed process that serve no faults: all that start before the first mapping is managed, and
-/// one for a second call at a time.
+/// Threads of a managed process that serve no faults: those that start before the first mapping is managed,
+/// and one for a second call at the same time.
 const OTHER_THREADS: usize = 12;
 
 /// The most threads that serve faults.
 pub const MAX_HANDLERS: usize = 16;
 
-/// How many threads serve faults if `asked` is what was asked for; 0: as many as suit the processors.
+/// How many threads serve faults if the user asks for `asked`; 0: as many as suit the number of processors.
 pub fn handlers(asked: usize) -> usize {
     handlers_on(asked, thread::parallelism)
 }
 
-/// As many or more: a quota of the control group, for which several files are read, is left out.
+/// An upper bound of [`handlers`]: the control group's CPU quota is left out, because it takes reading
+/// several files.
 fn most_handlers(asked: usize) -> usize {
     let allowed = || sched_getaffinity(None).map_or(CpuSet::MAX_CPU, |set| set.count() as usize);
     handlers_on(asked, allowed)
@@ -47,8 +48,8 @@ fn handlers_on(asked: usize, processors: impl Fn() -> usize) -> usize {
     }
 }
 
-/// Tries what a process in these control groups needs whose manager is asked for so many handlers
-/// ([`handlers`]) and has a budget of `memory_bytes`.
+/// Tries what a manager needs to start in a process of these control groups, if it is asked for so many
+/// handlers ([`handlers`]) and has a budget of `memory_bytes`.
 pub fn start(asked: usize, memory_bytes: u64, groups: Option<&Groups>) -> Start {
     let threads = OTHER_THREADS + most_handlers(asked);
     let reserved_bytes = RESERVED_BYTES.saturating_add(memory_bytes);
@@ -62,13 +63,13 @@ pub fn start(asked: usize, memory_bytes: u64, groups: Option<&Groups>) -> Start 
     }
 }
 
-/// Whether there is room for so many threads. They are started only if a limit may be in the way: for
-/// `elbowroom run true` that would be half of the time.
+/// Whether there is room for so many threads. Threads are started for that only if a limit may be in the
+/// way: starting them would take half the time of `elbowroom run true`.
 fn room_for_threads(count: usize, groups: Option<&Groups>) -> Result<(), Errno> {
     if tasks::leave_room(count as u64, groups) { Ok(()) } else { start_threads(count) }
 }
 
-/// Starts so many threads that are there at the same time, and has them end.
+/// Starts so many threads that exist at the same time, and ends them.
 fn start_threads(count: usize) -> Result<(), Errno> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     let read = Arc::new(read);
@@ -77,7 +78,7 @@ fn start_threads(count: usize) -> Result<(), Errno> {
     for _ in 0..count {
         let end = read.clone();
         let spawned = thread::spawn("elbowroom-probe", move || {
-            // Ends when the writing end is closed, which is all that it is for.
+            // Returns when the writing end is closed: the pipe has no other purpose.
             let _ = rustix::io::read(&*end, &mut [0_u8; 1]);
         });
         match spawned {
@@ -96,14 +97,13 @@ fn start_threads(count: usize) -> Result<(), Errno> {
     result
 }
 
-/// What a process does about the signal that libc uses between its threads. libc sets a handler for it when
-/// it starts the first thread, and exec turns that into the default action, so a program that is executed
-/// after [`start`] would not inherit that the signal is ignored.
+/// The process's action for the signal that libc uses between its threads. libc sets a handler for it when
+/// it starts the first thread, and exec resets a handler to the default action; so after [`start`] a
+/// program that is executed would not inherit that the signal is ignored.
 #[derive(Debug)]
 pub struct InternalSignal(Option<KernelAction>);
 
-/// `struct sigaction` of the kernel, which nobody looks into here: handler, flags, restorer, and a mask of 64
-/// signals.
+/// `struct sigaction` of the kernel, opaque here: handler, flags, restorer, and a mask of 64 signals.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 struct KernelAction([u64; 4]);
@@ -112,7 +112,7 @@ impl InternalSignal {
     /// glibc's SIGSETXID. Its sigaction refuses the number, so the system call is made directly.
     const NUMBER: c_long = 33;
 
-    /// Looks at what is done about the signal now.
+    /// Reads the present action for the signal.
     pub fn look() -> Self {
         let mut there = KernelAction::default();
         // SAFETY: no action is set; the kernel writes at most the 32 bytes of its structure to `there`.
@@ -123,8 +123,8 @@ impl InternalSignal {
         Self((result == 0).then_some(there))
     }
 
-    /// Has that done again. For a process that executes a program next: libc still believes that its handler
-    /// is there, and a change of the user in a process of several threads would wait for it in vain.
+    /// Restores that action. Only for a process that executes a program next: libc still expects its own
+    /// handler, and a setuid in a process of several threads would wait for it for ever.
     pub fn put_back(self) {
         let Some(there) = self.0 else { return };
         // SAFETY: the kernel gave this action itself, for the same signal of the same process; what it
@@ -132,14 +132,14 @@ impl InternalSignal {
         // loaded.
         unsafe {
             let (old, bytes) = (ptr::null_mut::<KernelAction>(), size_of::<u64>());
-            // It can fail only as looking can, which did not.
+            // It can fail only for the same reasons as `look`, which succeeded.
             let _ = syscall(SYS_rt_sigaction, Self::NUMBER, &raw const there, old, bytes);
         }
     }
 }
 
-/// Whether the limits of address space and of data leave room for so many bytes more, or can be raised to.
-/// Limits that are raised for a moment are put back.
+/// Whether the limits of address space and of data leave room for so many bytes more, or can be raised so
+/// that they do. Raises limits only for a moment.
 fn reserve(bytes: u64) -> Result<(), Errno> {
     [Resource::As, Resource::Data].into_iter().try_for_each(|resource| reserve_in(resource, bytes))
 }

@@ -1,4 +1,4 @@
-//! Everything else: rings, huge pages, limits, the memory group, rights.
+//! The remaining probes: io_uring, huge pages, memory, limits, the memory group, rights.
 
 use std::fs;
 use std::io::Read;
@@ -27,7 +27,7 @@ struct RingParams {
     offsets: [u64; 10],
 }
 
-/// Makes a ring of four entries; the descriptor and its features.
+/// Makes a ring of four entries; returns its descriptor and its feature bits.
 fn make_ring() -> Result<(OwnedFd, u32), Errno> {
     let mut params = RingParams::default();
     // SAFETY: io_uring_setup takes a number and a pointer to 120 bytes, which `params` is (a test checks it).
@@ -113,7 +113,8 @@ impl Groups {
         Some(Self { groups: read_text("/proc/self/cgroup")?, mounts: read_text("/proc/self/mountinfo")? })
     }
 
-    /// Version, directory of the group that has the controller, and of the top of what is mounted.
+    /// The cgroup version, the directory of this process's group in the hierarchy of the controller, and
+    /// the directory where that hierarchy is mounted.
     pub(super) fn locate(&self, controller: &str) -> Option<(u8, PathBuf, PathBuf)> {
         locate_cgroup(&self.groups, &self.mounts, controller)
     }
@@ -151,13 +152,13 @@ pub fn memory_cgroup(groups: &Groups) -> Option<MemoryCgroup> {
     })
 }
 
-/// What a limit leaves, in bytes, where so much is used, of which the group's `memory.stat` tells how much is
-/// page cache that nobody has used for long.
+/// How many bytes a limit leaves if `used` are used. `stat` is the group's `memory.stat`: its inactive page
+/// cache counts as free.
 fn left(limit: u64, used: u64, stat: &str) -> u64 {
     let number = |key: &str| {
         stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
     };
-    // Version 1 has the groups below, too, under a name of its own.
+    // In version 1 `total_inactive_file` includes the groups below; `inactive_file` does not.
     let idle = number("total_inactive_file").or_else(|| number("inactive_file")).unwrap_or(0);
     limit.saturating_sub(used.saturating_sub(idle))
 }
@@ -165,8 +166,7 @@ fn left(limit: u64, used: u64, stat: &str) -> u64 {
 /// Version 1 says "no limit" with a number near 2^63; a limit of an exbibyte is none either.
 const UNLIMITED_BYTES: u64 = 1 << 60;
 
-/// From the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`: version, directory of the group that has
-/// the controller, and of the top of what is mounted.
+/// [`Groups::locate`] in the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
 fn locate_cgroup(groups: &str, mounts: &str, controller: &str) -> Option<(u8, PathBuf, PathBuf)> {
     let mut unified = None;
     for line in groups.lines() {
@@ -182,8 +182,8 @@ fn locate_cgroup(groups: &str, mounts: &str, controller: &str) -> Option<(u8, Pa
     locate_mount(mounts, "cgroup2", None, unified?).map(|(at, top)| (2, at, top))
 }
 
-/// The directory of `group` in the first mount of `kind` (with `option` among its options) that shows it, and
-/// the mount's own directory.
+/// The directory of `group` in the first mount of `kind` (with `option` among its options) that contains
+/// the group, and the mount point.
 fn locate_mount(mounts: &str, kind: &str, option: Option<&str>, group: &str) -> Option<(PathBuf, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -216,7 +216,7 @@ pub(super) fn read_number(path: impl AsRef<Path>) -> Option<u64> {
 /// The first 64 KiB of a file of /proc or /sys, which is more than any of those read here should have.
 pub(super) fn read_text(path: impl AsRef<Path>) -> Option<String> {
     const LONGEST_BYTES: u64 = 64 << 10;
-    // Most have less: they are read with one call, and their end is found with another.
+    // Most files are shorter than this: one call reads them, and a second one finds their end.
     let mut text = Vec::with_capacity(4 << 10);
     fs::File::open(path).ok()?.take(LONGEST_BYTES).read_to_end(&mut text).ok()?;
     Some(String::from_utf8_lossy(&text).into_owned())

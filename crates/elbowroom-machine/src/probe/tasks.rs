@@ -5,24 +5,25 @@ use rustix::process::{Resource, getrlimit};
 use super::Groups;
 use super::system::{read_number, read_text};
 
-/// Whether no limit can be in the way of `count` threads more: RLIMIT_NPROC, the groups of the pids
-/// controller, and the limits of addresses, which their stacks take. False if one is near, or is not known.
+/// Whether there is certainly room for `count` more threads: within RLIMIT_NPROC and the groups of the pids
+/// controller, with no limits of addresses, which their stacks take. False if a limit is near, or not
+/// known.
 pub(super) fn leave_room(count: u64, groups: Option<&Groups>) -> bool {
     let stacks_are_free =
         [Resource::As, Resource::Data].into_iter().all(|of| getrlimit(of).current.is_none());
-    // RLIMIT_NPROC counts the tasks of one user, and there are no more of these than there are tasks.
+    // RLIMIT_NPROC counts the tasks of one user, which are at most as many as all tasks.
     let of_user = getrlimit(Resource::Nproc).current;
     let users_have_room = || of_user.is_none_or(|limit| tasks().is_some_and(|tasks| tasks + count <= limit));
     stacks_are_free && users_have_room() && groups.is_some_and(|groups| groups_have_room(count, groups))
 }
 
-/// How many tasks the machine has. (Some containers have a /proc/loadavg that counts only their own, as many
-/// of a user as there can be in it.)
+/// How many tasks the machine has. (In some containers /proc/loadavg counts only the container's own
+/// tasks.)
 fn tasks() -> Option<u64> {
     tasks_in(&read_text("/proc/loadavg")?)
 }
 
-/// From a text as in `0.41 1.41 2.27 1/133 2570`: the number after the slash.
+/// The number after the slash in a text such as `0.41 1.41 2.27 1/133 2570`.
 fn tasks_in(text: &str) -> Option<u64> {
     text.split(' ').nth(3)?.split_once('/')?.1.parse().ok()
 }

@@ -23,7 +23,7 @@ const REGISTER_MISSING: u64 = 1 << 0;
 const REGISTER_WRITE_PROTECT: u64 = 1 << 1;
 const WRITE_PROTECT_ON: u64 = 1 << 0;
 
-/// By the number of the bit.
+/// The name of each feature bit, indexed by the bit's number.
 const FEATURE_NAMES: [&str; 17] = [
     "pagefault_flag_wp",
     "event_fork",
@@ -140,7 +140,7 @@ fn open_best() -> Result<OwnedFd, Errno> {
         .or_else(|_| from_syscall(USER_MODE_ONLY))
 }
 
-/// Agrees on the API with `features` enabled; returns what the kernel offers.
+/// UFFDIO_API: enables `features`; returns the features that the kernel offers.
 fn handshake(uffd: &OwnedFd, features: u64) -> Result<u64, Errno> {
     let mut args = ApiArgs { api: UFFD_API_VERSION, features, ioctls: 0 };
     // SAFETY: The opcode and the layout of its argument are those of UFFDIO_API, which only touches that
@@ -158,8 +158,8 @@ pub fn userfaultfd() -> Userfaultfd {
         sysctl_unprivileged: read_number("/proc/sys/vm/unprivileged_userfaultfd"),
         ..Userfaultfd::default()
     };
-    // A handshake without features asks for the list; features can be enabled only on a descriptor without
-    // one.
+    // A handshake without features asks for the list. A descriptor can have only one handshake, so the
+    // trials open others.
     let Ok(offered) = open_best().and_then(|uffd| handshake(&uffd, 0)) else { return found };
     found.feature_bits = offered;
     found.features = FEATURE_NAMES
@@ -183,7 +183,7 @@ fn offers(offered: u64, feature: u64) -> Result<(), Errno> {
 
 /// Two pages of one private anonymous mapping: the first is filled and plain, the second empty and watched.
 ///
-/// The watching ends before anything can touch the second page: [`Sample::finish`] closes the userfaultfd
+/// The second page is only touched after it is no longer watched: [`Sample::finish`] closes the userfaultfd
 /// first.
 struct Sample {
     uffd: OwnedFd,
@@ -227,8 +227,7 @@ impl Sample {
         let len = self.pages.page as u64;
         let mut args =
             TransferArgs { dst: self.pages.second(), src: self.pages.base as u64, len, mode: 0, done: 0 };
-        // A page that something else has pinned for a moment, or that a fork just shared, cannot be moved at
-        // once.
+        // MOVE refuses a page that is pinned for a moment, or that a fork has just shared.
         const ATTEMPTS: usize = 100;
         let mut result = Err(Errno::AGAIN);
         for _ in 0..ATTEMPTS {
@@ -244,7 +243,7 @@ impl Sample {
         if args.done == len as i64 { Ok(()) } else { Err(Errno::IO) }
     }
 
-    /// Stops the watching and gives the pages, which can now be touched without waiting for anybody.
+    /// Closes the userfaultfd and returns the pages, whose faults the kernel now serves itself.
     fn finish(self) -> Pages {
         let Sample { uffd, pages } = self;
         drop(uffd);

@@ -1,18 +1,18 @@
-//! Reads, writes and compare-exchange. What is made of several of them (vectored accesses, copies) is made by
-//! who can have a fault served in between.
+//! Reads, writes and compare-exchange. Operations that consist of several of these (vectored accesses,
+//! copies) are in layers above, which can have a fault served in between.
 //!
-//! An access to several pages is made page by page; a fault tells how far it came. Each piece is exact: a
-//! read returns no byte that its page had after it was unmapped, and a store is either made before the page's
-//! `unmap` returns, or not at all. Between the pieces, and between the words of one piece, other threads may
-//! store.
+//! An access to several pages is made in pieces, page by page; a fault tells how many bytes were done. For
+//! each piece this holds: a read returns no byte that its page had after it was unmapped, and a store is
+//! either made before the page's `unmap` returns, or not at all. Between the pieces, and between the words
+//! of one piece, other threads may store.
 
 use super::cpu::{Miss, SoftCpu};
 use super::fault::{Cause, SoftFault};
 use crate::PAGE_SIZE;
 use elbowroom_sync::atomic::Ordering;
 
-/// Splits `addr..addr + len` at the ends of pages: calls `piece` with each address and the range of bytes
-/// that it stands for, up to the first that fails.
+/// Splits `addr..addr + len` at page boundaries: calls `piece` with each part's address and its range of
+/// bytes in the access, up to the first part that fails.
 fn pieces(
     addr: usize,
     len: usize,
@@ -29,7 +29,7 @@ fn pieces(
 }
 
 impl SoftCpu {
-    /// Loads a word; whole, if `addr` is a multiple of 8.
+    /// Loads a word; atomically, if `addr` is a multiple of 8.
     ///
     /// # Errors
     /// The fault.
@@ -68,7 +68,7 @@ impl SoftCpu {
         })
     }
 
-    /// Stores a word; whole, if `addr` is a multiple of 8.
+    /// Stores a word; atomically, if `addr` is a multiple of 8.
     ///
     /// # Errors
     /// The fault.
@@ -92,7 +92,7 @@ impl SoftCpu {
         })
     }
 
-    /// Stores `byte` `len` times.
+    /// Stores `byte` into all of `addr..addr + len`.
     ///
     /// # Errors
     /// The fault; `done` bytes are stored.

@@ -1,8 +1,8 @@
-//! A processor: what one thread accesses mapped memory with, and its translation cache.
+//! A processor: one thread's access to mapped memory, with its translation cache (Linux: a TLB).
 //!
-//! The cache is direct-mapped. A line remembers where the page's entry is and what it said. It is only a
-//! guess: every access compares the entry (and the epoch) with it, so nobody has to tell a processor that a
-//! mapping has changed.
+//! The cache is direct-mapped. A line remembers where the page's entry is and the entry's word. It may be
+//! out of date: every access compares the word and the epoch with the present ones. So a processor need not
+//! be told that a mapping has changed.
 
 use super::fault::Cause;
 use super::frames::Place;
@@ -24,13 +24,13 @@ pub(super) struct Line {
     /// The page's number, with its space.
     tag: usize,
     entry: EntryRef,
-    /// What the entry said in the epoch of the cache.
+    /// The entry's word when it was read, in the epoch of the cache.
     word: Word,
     pub(super) place: Place,
 }
 
 impl Line {
-    /// Where its entry is.
+    /// Where the line's entry is.
     pub(super) fn name(&self) -> EntryRef {
         self.entry
     }
@@ -39,24 +39,24 @@ impl Line {
 /// A line that matches no address.
 const NO_LINE: Line = Line { tag: usize::MAX, entry: EntryRef::NONE, word: Word::EMPTY, place: Place::FIRST };
 
-/// Why an access by a line failed.
+/// Why an access through a line failed.
 pub(super) enum Miss {
-    /// The line is old: walk.
+    /// The line is out of date: walk the page tables again.
     Changed,
-    /// It is not to be tried again.
+    /// The access ends with this fault.
     Cause(Cause),
 }
 
-/// A thread's way to the memory of an MMU. It can be given to another thread, but not shared.
+/// A thread's access to the memory of an MMU. It can be given to another thread, but not shared.
 ///
-/// Loads and stores of aligned words of 4 or 8 bytes are whole; loads acquire, and stores release (as on
-/// x86-64), so one can publish what another sees.
+/// Loads and stores of aligned words of 4 or 8 bytes are atomic. Loads acquire, and stores release (as on
+/// x86-64), so one thread can publish data to another.
 pub struct SoftCpu {
     pub(super) shared: Arc<Shared>,
     cache: Box<[Cell<Line>; CACHE_ENTRIES]>,
     /// The epoch in which the cache was filled.
     epoch: Cell<u64>,
-    /// Pins that are ours to give.
+    /// Pins that this processor has taken from the common bound and not given out.
     spare_pins: Cell<usize>,
 }
 
@@ -81,11 +81,12 @@ impl SoftCpu {
         (line.tag == addr >> PAGE_SHIFT).then_some(line)
     }
 
-    /// Whether what was loaded by the line is right: it is still what the entry says, and has been all the
-    /// time.
+    /// Whether bytes that were just loaded through the line are valid: its mapping is still the one in the
+    /// entry, so it was there all the time.
     ///
-    /// The fence keeps the load before the comparison. The epoch is loaded after the entry: if the generation
-    /// came round, whoever sees the entry that was installed then, or later, sees the new epoch.
+    /// The fence keeps the load before the comparison. The epoch is loaded after the entry: if the
+    /// generation has wrapped round, a thread that sees the entry of that install, or a later one, also
+    /// sees the new epoch.
     #[inline]
     pub(super) fn is_still(&self, line: &Line) -> bool {
         fence(Ordering::Acquire);
@@ -93,7 +94,7 @@ impl SoftCpu {
         line.word.is_same(now) && self.shared.epoch.now() == self.epoch.get()
     }
 
-    /// Looks an address up in the page tables, and remembers it.
+    /// Looks an address up in the page tables, and puts the result into the cache.
     #[cold]
     fn walk(&self, addr: usize) -> Result<Line, Miss> {
         let epoch = self.shared.epoch.now();
@@ -132,16 +133,16 @@ impl SoftCpu {
                 Err(Miss::Cause(cause)) => return Err(cause),
             }
         }
-        // It comes and goes: as good as not there.
+        // The mapping changed at each try: reported as not mapped, so that the fault is served.
         Err(Cause::NotMapped)
     }
 
-    /// Takes a pin by a line.
+    /// Takes a pin on the line's mapping.
     #[inline]
     pub(super) fn hold(&self, line: &Line, intent: Intent, limit: u32) -> Result<&Entry, Miss> {
         let entry = self.shared.tree.leaves.entry(line.entry);
         match entry.pin(line.word, intent, limit) {
-            // Else the generation has come round, and it may be another mapping.
+            // If the epoch has changed, the generation has wrapped round, and this may be another mapping.
             Ok(()) if self.shared.epoch.now() == self.epoch.get() => Ok(entry),
             Ok(()) => {
                 entry.unpin();
@@ -158,7 +159,7 @@ impl SoftCpu {
     pub(super) fn store_by<T>(&self, addr: usize, mut store: impl FnMut(Place) -> T) -> Result<T, Cause> {
         self.attempt(addr, |line| {
             let entry = self.hold(line, Intent::Write, PINS_IN_WORD)?;
-            // What this thread did before is seen by who sees the store.
+            // A thread that sees the store also sees what this thread did before.
             fence(Ordering::Release);
             let done = store(line.place);
             entry.unpin();
@@ -166,7 +167,8 @@ impl SoftCpu {
         })
     }
 
-    /// Takes one from the common bound on pins.
+    /// Takes one of this processor's spare pins; if there is none, first takes a batch from the common
+    /// bound.
     pub(super) fn take_spare_pin(&self) -> Result<(), Cause> {
         if self.spare_pins.get() == 0 {
             let taken = self.shared.pins_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -178,7 +180,7 @@ impl SoftCpu {
         Ok(())
     }
 
-    /// Gives it back.
+    /// Returns a spare pin; gives a batch back to the common bound if there are too many.
     pub(super) fn return_spare_pin(&self) {
         self.spare_pins.set(self.spare_pins.get() + 1);
         if self.spare_pins.get() > 2 * PIN_BATCH {

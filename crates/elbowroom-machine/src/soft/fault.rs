@@ -1,13 +1,13 @@
-//! Accesses that did not come to their end.
+//! Accesses that ended early.
 
 use crate::{FaultEvent, PAGE_SIZE};
 
 /// Why an access ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// No page is mapped there. To be served, and tried again.
+    /// No page is mapped at the address. The caller has the fault served, and tries again.
     NotMapped,
-    /// A store, and the page is write-protected. To be served, and tried again.
+    /// A store to a write-protected page. The caller has the fault served, and tries again.
     ReadOnly,
     /// The page, or the MMU, has as many pins as allowed: to be tried again when some are gone.
     TooManyPins,
@@ -16,16 +16,16 @@ pub enum Cause {
     Invalid,
 }
 
-/// Where an access ended early, and why. What was done before is done; to go on, the caller begins again at
-/// `addr`, with the rest.
+/// Where an access ended early, and why. The bytes before `addr` are done; the caller goes on at `addr`,
+/// with the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{} at {addr:#x} failed after {done} bytes: {cause:?}", if *write { "store" } else { "load" })]
 pub struct SoftFault {
     /// The first address that was not accessed; not rounded.
     pub addr: usize,
-    /// Whether it was to be stored to.
+    /// Whether the access was a store.
     pub write: bool,
-    /// Bytes of the access that were accessed before it.
+    /// How many bytes of the access were done before `addr`.
     pub done: usize,
     /// Why.
     pub cause: Cause,

@@ -1,10 +1,10 @@
-//! The arena's bytes as several threads may use them at once: by atomic accesses only.
+//! Access to the arena's bytes by several threads at once, with atomic accesses only.
 //!
-//! A reader loads first and then finds out whether the frame was still the page it looked for (cpu.rs). Until
-//! it has, the bytes may be another owner's, who writes them by plain stores through his [`crate::Extent`].
-//! The value is then thrown away, and the memory is the arena's as long as the MMU lives. This is the
-//! seqlock's old problem: the language calls such a race undefined, compilers and machines give some value.
-//! docs/unsafe.md says so, too.
+//! A reader loads first and then finds out whether the frame was still the page it looked for (cpu.rs).
+//! Until then the frame may already belong to another extent, whose owner writes it by plain stores through
+//! its [`crate::Extent`]. The reader then discards the value, and the memory stays mapped as long as the
+//! MMU lives. This is the known problem of seqlocks: in the language such a race is undefined, while
+//! compilers and machines return some value. docs/unsafe.md says so, too.
 //!
 //! Accesses are made in the largest naturally aligned units of 8, 4 and 1 bytes that fit. So an aligned word
 //! of 8 or 4 bytes is never torn.
@@ -18,7 +18,7 @@ use elbowroom_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(super) struct Place(usize);
 
 impl Place {
-    /// A place that stands in for none; the first frame's.
+    /// The place of the first frame, for lines of the cache that have none.
     pub(super) const FIRST: Place = Place(0);
 }
 
@@ -28,7 +28,8 @@ pub(super) struct Frames {
     base: usize,
 }
 
-/// The bytes of an access that are its whole words, and those before and after.
+/// Splits an access into a head, whole aligned words, and a tail: the offsets where the words begin and
+/// end.
 fn split(addr: usize, len: usize) -> (usize, usize) {
     let head = (addr.wrapping_neg() % 8).min(len);
     (head, head + (len - head) / 8 * 8)
@@ -53,7 +54,7 @@ impl Frames {
         Place((frame as usize) << PAGE_SHIFT)
     }
 
-    /// The address of the byte that `addr` is in the page at `place`.
+    /// The address in the arena of the byte of `addr`, whose page is at `place`.
     #[inline]
     pub(super) fn address(&self, place: Place, addr: usize) -> usize {
         self.base + place.0 + addr % PAGE_SIZE
@@ -68,7 +69,7 @@ impl Frames {
         unsafe { &*(at as *const AtomicU64) }
     }
 
-    /// So many whole words from that of `addr` on, which is a multiple of 8; all in the page.
+    /// `count` words from `addr` on, which is a multiple of 8; all are in the page.
     fn words(&self, place: Place, addr: usize, count: usize) -> &[AtomicU64] {
         assert!(addr.is_multiple_of(8) && addr % PAGE_SIZE + count * 8 <= PAGE_SIZE);
         // SAFETY: as in `word`; all of the slice is inside the page.
@@ -93,7 +94,7 @@ impl Frames {
     /// The `len` bytes from that of `addr` on.
     ///
     /// # Panics
-    /// If they do not end in the page.
+    /// If the bytes extend beyond the page.
     #[inline]
     pub(super) fn bytes(&self, place: Place, addr: usize, len: usize) -> &[AtomicU8] {
         assert!(addr % PAGE_SIZE + len <= PAGE_SIZE, "an access beyond its page");

@@ -10,11 +10,11 @@ use elbowroom_sync::thread;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// In tests of the tests: of an extent in several places all but one are forgotten.
+/// In tests of the tests: an unmap forgets all places of an extent but the first.
 const MUTANT_FORGET_PLACES: Mutant = Mutant::new("forget_places");
 
-/// A place in the page tables, with the lock of the table that it is in: neighbours are visited under one
-/// lock.
+/// A position in the page tables, with the lock of its leaf, so that entries of one leaf are visited under
+/// one lock.
 struct Cursor<'a> {
     tree: &'a Tree,
     held: Option<LockedLeaf<'a>>,
@@ -26,7 +26,7 @@ impl<'a> Cursor<'a> {
         Self { tree, held: None, at: usize::MAX }
     }
 
-    /// Whether the leaf of `addr` is the one that is held; if not, none is held any more.
+    /// Whether the lock of `addr`'s leaf is held; if not, releases the lock that is held.
     fn has(&mut self, addr: usize) -> bool {
         let same = self.at == addr >> LEAF_SHIFT && self.held.is_some();
         if !same && let Some(held) = self.held.take() {
@@ -45,7 +45,7 @@ impl<'a> Cursor<'a> {
         Some((&held.leaf.entries[entry_index(addr)], &mut held.state.used))
     }
 
-    /// The same, with a leaf made if need be.
+    /// [`Cursor::find`], but makes the leaf if there is none.
     fn make(&mut self, addr: usize) -> Result<(&'a Entry, &mut u32), Errno> {
         if !self.has(addr) {
             self.held = Some(self.tree.lock_or_make_leaf(addr)?);
@@ -62,12 +62,13 @@ impl Drop for Cursor<'_> {
     }
 }
 
-/// Where page `page` of an extent is, or would be.
+/// The address at which page `page` of an extent is mapped, or would be.
 fn address_of(base: usize, page: usize) -> usize {
     base.wrapping_add(page << PAGE_SHIFT)
 }
 
-/// Whether the pages that are leaving have no pins any more: waits for that, but not for long.
+/// Waits, within a bound, until the pages that are leaving have no pins any more; returns whether that is
+/// so.
 fn drained<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> bool {
     let mut tries = 0;
     entries.all(|entry| {
@@ -76,7 +77,7 @@ fn drained<'a>(mut entries: impl Iterator<Item = &'a Entry>) -> bool {
                 return false;
             }
             tries += 1;
-            // A store that is under way needs a few instructions, unless its thread does not run.
+            // A store keeps its pin for a few instructions, unless its thread is not running.
             if tries % 2 == 0 { thread::yield_now() } else { std::hint::spin_loop() }
         }
         true
@@ -91,11 +92,11 @@ struct Leaving<'a> {
     entry: &'a Entry,
 }
 
-/// Which places pages are taken out of.
+/// Which places to unmap pages from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     All,
-    /// The one with page 0 there.
+    /// Only the place with page 0 at this address.
     Base(usize),
 }
 
@@ -106,16 +107,17 @@ impl Scope {
 }
 
 impl SoftMmu {
-    /// Maps those of `pages` that are not mapped there yet, so that page 0 of the extent is, or would be, at
-    /// `base`, beside wherever else they are mapped. Nobody is woken: nobody waits here.
+    /// Maps those of `pages` that are not mapped there yet, so that page 0 of the extent is, or would be,
+    /// at `base`. Other places where they are mapped stay. No thread is woken, since none waits in this
+    /// MMU.
     ///
     /// # Errors
-    /// ENOENT: not in a space that exists. EEXIST: another page is mapped there. ENOMEM: no room for a page
-    /// table. EINVAL: `base` is not the address of a page. Some of the pages may be mapped then; the extent
-    /// knows which.
+    /// ENOENT: the address is in no space that exists. EEXIST: another page is mapped there. ENOMEM: no
+    /// room for a page table. EINVAL: `base` is not the address of a page. Some of the pages may be mapped
+    /// then; the extent knows which.
     ///
     /// # Panics
-    /// If it is not of this arena.
+    /// If the extent is not of this arena.
     pub fn map(
         &self,
         extent: &mut Extent,
@@ -130,8 +132,8 @@ impl SoftMmu {
         mapped
     }
 
-    /// Takes all pages of the extent home. Whoever touches them in the space from now on faults, no read
-    /// returns bytes that it read from now on, and all stores are in the extent.
+    /// Takes all pages of the extent home. From now on accesses to them fault, and no read returns bytes
+    /// that are stored in the frames later; all earlier stores are in the extent.
     ///
     /// # Errors
     /// [`UnmapError::Busy`]: some are pinned, and still away; the rest are home. Never [`UnmapError::Lost`].
@@ -148,17 +150,17 @@ impl SoftMmu {
         self.shared.unmap(std::slice::from_mut(extent), Scope::Base(base))
     }
 
-    /// Takes home what is away of extents of one page each. The extents tell afterwards which are home.
+    /// Takes the pages of extents of one page each home. Afterwards the extents tell which are home.
     ///
     /// # Panics
     /// If an extent has several pages.
     pub fn unmap_clean(&self, extents: &mut [Extent]) {
         assert!(extents.iter().all(|e| e.order == 0), "unmap_clean is for single pages");
-        // Those that are pinned are still away, as the extents tell.
+        // The error is ignored: extents whose page is pinned show that it is still away.
         let _ = self.shared.unmap(extents, Scope::All);
     }
 
-    /// Lets stores to the mapped pages of `range` through.
+    /// Makes the mapped pages of `range` writable.
     ///
     /// # Errors
     /// None; the host MMU has some.
@@ -229,8 +231,8 @@ impl Shared {
         }
         drop(cursor);
         let result = if leaving.is_empty() { Ok(()) } else { self.end_unmap(extents, &leaving) };
-        // Before the frames are used again, and before we look for subscribers: see the module's and the
-        // notifier's documentation.
+        // Orders the cleared entries before the next use of the frames (see `soft`'s documentation), and
+        // before the look for subscribers (see the notifier's).
         fence(Ordering::SeqCst);
         let of = |extent: &'_ Extent| {
             let places = extent.places.iter().filter(|place| scope.has(place.base));
@@ -241,7 +243,8 @@ impl Shared {
         result
     }
 
-    /// Waits a moment for the pins, with no lock held; then ends or undoes.
+    /// Waits a moment for the pins to be released, with no lock held; then ends the unmapping of pages
+    /// without pins, and undoes that of the others.
     fn end_unmap(&self, extents: &mut [Extent], leaving: &[Leaving<'_>]) -> Result<(), UnmapError> {
         drained(leaving.iter().map(|l| l.entry));
         let mut result = Ok(());
@@ -260,7 +263,7 @@ impl Shared {
         result
     }
 
-    /// Visits the entries of the pages of `range`, as far as there are tables.
+    /// Calls `visit` with the entry of each page of `range` for which there is a table.
     fn in_range(&self, range: Range<usize>, visit: impl Fn(&Entry)) {
         let pages = surrounding_pages(range.start, range.len());
         let mut cursor = Cursor::new(&self.tree);
@@ -270,7 +273,7 @@ impl Shared {
                 visit(entry);
                 addr += PAGE_SIZE;
             } else {
-                // To the next table.
+                // Skips to the next table.
                 addr = ((addr >> LEAF_SHIFT) + 1).saturating_mul(1 << LEAF_SHIFT);
             }
         }

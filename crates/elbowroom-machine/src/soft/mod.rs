@@ -2,18 +2,19 @@
 //!
 //! * [`SoftMmu`]: maps and unmaps extents in spaces; the operations of [`crate::HostMmu`] with the same
 //!   meaning. It runs wherever memory can be had.
-//! * [`SoftCpu`]: a thread's way to mapped memory: reads, writes, compare-exchange, pins. A page that is not
-//!   there is a [`SoftFault`], a value; whoever made the access has it served and tries again.
-//! * [`Subscription`]: tells who keeps what he read which translations have become invalid.
+//! * [`SoftCpu`]: a thread's way to mapped memory: reads, writes, compare-exchange, pins. An access to a
+//!   page that is not there returns a [`SoftFault`]; the caller has it served and tries again.
+//! * [`Subscription`]: tells a reader that keeps data, or translations, which of them have become invalid
+//!   (Linux: mmu notifiers).
 //!
 //! # Addresses
-//! The top 16 bits are the number of a space (asid, from 1), the rest an address in it, below 2^47. The space
-//! between 2^47 and 2^48 belongs to nobody, so an access never runs from one space into the next.
+//! The top 16 bits are the number of a space (asid, from 1), the rest an address in it, below 2^47. The
+//! addresses between 2^47 and 2^48 are in no space, so an access never runs from one space into the next.
 //!
 //! # Where the bytes are
-//! A frame stays in the arena; a page that is *away* is mapped at `base + i` in the page tables, one that is
-//! *home* is not. While it is away, threads use its bytes by atomic accesses only, and its extent's owner
-//! does not touch them. So an [`Extent`] means the same as with the host MMU.
+//! A frame stays in the arena. A page that is *away* is mapped at `base + i` in the page tables; a page
+//! that is *home* is not. While it is away, threads use its bytes by atomic accesses only, and its extent's
+//! owner does not touch them. So an [`Extent`] means the same as with the host MMU.
 //!
 //! # What orders what
 //! | | read | store, pin | map | unmap |
@@ -32,8 +33,8 @@
 //!   so that no pin is given any more, and is done when the count is zero (acquire). So each store is either
 //!   in the frame when `unmap` returns, or has become a fault. If pins do not go within a short bounded wait,
 //!   the mapping is put back as it was, and the answer is [`UnmapError::Busy`](crate::UnmapError::Busy).
-//! * *The same word again.* See pte.rs: generation and epoch make it impossible to mistake one mapping for
-//!   another, however long a thread sleeps.
+//! * *Words that come again.* See pte.rs: generation and epoch make it impossible to mistake one mapping
+//!   for another, however long a thread sleeps.
 //!
 //! Locks: `window` (structure of the trees; spaces), `page-table` (one for each leaf), `queue` (the log of
 //! invalidations), none inside the other but `page-table` inside `window`. Accesses take none.
@@ -81,14 +82,14 @@ const PIN_BATCH: usize = 16;
 /// How often an access looks again at a page whose mapping changed under it, before it reports a fault.
 const ACCESS_TRIES: u32 = 64;
 
-/// How often unmapping looks whether the pins of a page are gone: some microseconds, and half of the looks
-/// give the processor to others.
+/// How often unmapping checks whether the pins of a page are gone: some microseconds in all. It yields the
+/// processor after every second check.
 const DRAIN_TRIES: u32 = 32;
 
-/// How often a table is looked for that is freed as soon as it is found.
+/// How often the search for a leaf is repeated if the leaf was freed between the walk and its lock.
 const LEAF_TRIES: u32 = 64;
 
-/// Empty tables that stay in their trees.
+/// The most empty tables that stay in their trees.
 const IDLE_TABLES: usize = 64;
 
 /// Invalidations that a [`Subscription`] may lag behind before it is told that everything is invalid.
@@ -104,7 +105,7 @@ pub struct SoftConfig {
     /// Tables of pages, 4160 bytes for 2 MiB of addresses each; at least 1. An empty one is freed after a
     /// while.
     ///
-    /// Mappings need one for each page at the worst.
+    /// At worst each mapped page needs a table of its own.
     pub tables: usize,
     /// Tables of tables, 4096 bytes for 1 GiB of addresses each; at least 3. They are freed with their space.
     ///
@@ -115,7 +116,7 @@ pub struct SoftConfig {
 }
 
 impl SoftConfig {
-    /// For an arena of so many frames: 1024 spaces, tables for the worst (and of the upper ones, for all
+    /// For an arena of so many frames: 1024 spaces, tables for the worst case (upper tables also for all
     /// addresses of one space), and pins for half of the frames.
     pub fn new(arena_frames: usize) -> Self {
         let spaces = 1024;
@@ -129,19 +130,19 @@ impl SoftConfig {
     }
 }
 
-/// What an MMU and its processors share.
+/// The state that an MMU and its processors share.
 struct Shared {
     epoch: Epoch,
     frames: Frames,
     tree: Tree,
     notifier: Notifier,
-    /// Pins that are neither given nor kept by a processor.
+    /// The common bound: pins that are neither given out nor kept as spares by a processor.
     pins_left: AtomicUsize,
     /// Processors that exist.
     cpus: AtomicUsize,
 }
 
-/// Arena, page tables, and the way between them. One serves many spaces.
+/// Arena, page tables, and the way between them. One MMU serves many spaces.
 ///
 /// Synchronization: an extent's owner serializes calls for it (`&mut Extent`); calls for different extents
 /// need no order.
@@ -172,18 +173,18 @@ impl SoftMmu {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// A processor: a thread's way to the memory. As many as there are threads; each keeps 16 KiB.
+    /// A new processor: a thread's access to the memory. Each thread has one; its cache takes some 16 KiB.
     pub fn cpu(&self) -> SoftCpu {
         SoftCpu::new(self.shared.clone())
     }
 
-    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if none is free of
-    /// those that the arena has so far ([`SoftMmu::grow`]).
+    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if the arena has
+    /// no such run free, as large as it is so far ([`SoftMmu::grow`]).
     pub fn alloc(&self, order: u8) -> Option<Extent> {
         self.shared.frames.arena().alloc(order)
     }
 
-    /// Whether somebody who has time should call [`SoftMmu::grow`].
+    /// Whether a thread that has time should call [`SoftMmu::grow`].
     pub fn wants_to_grow(&self) -> bool {
         self.shared.frames.arena().wants_to_grow()
     }
@@ -198,13 +199,13 @@ impl SoftMmu {
         self.shared.frames.arena().frames_at_hand()
     }
 
-    /// Whether one part in `one_in` of the arena is free. A guess.
+    /// Whether at least 1/`one_in` of the arena is free. A guess.
     pub fn has_free(&self, one_in: usize) -> bool {
         self.shared.frames.arena().has_free(one_in)
     }
 
-    /// Gives the arena 2 MiB more of its size, or waits while another thread does; `false` if it has all of
-    /// it.
+    /// Populates 2 MiB more of the arena, or waits while another thread does; `false` if all of it is
+    /// populated.
     ///
     /// # Errors
     /// The kernel's: it has no memory.
@@ -222,7 +223,7 @@ impl SoftMmu {
     }
 
     /// Copies page `page` of an extent, mapped or at home, into the only page of `to`, which is at home.
-    /// Stores that are made meanwhile are in the copy or not.
+    /// Stores that run at the same time may be missing in the copy.
     ///
     /// # Panics
     /// If the extent has no such page, or is not of this arena.
@@ -233,8 +234,8 @@ impl SoftMmu {
         frames.load(frames.place(frame), 0, to.bytes_mut());
     }
 
-    /// Shows the bytes of a page, mapped or at home, to `f`. Of stores that are made meanwhile it sees some
-    /// or none.
+    /// Calls `f` with the bytes of a page, mapped or at home. Stores that run at the same time may be
+    /// missing in them.
     ///
     /// # Panics
     /// If the extent has no such page, or is not of this arena.
@@ -259,12 +260,12 @@ impl SoftMmu {
         self.shared.frames.arena().withheld()
     }
 
-    /// Frames that it has, or may grow to.
+    /// Frames that the arena has, or may grow to.
     pub fn frames(&self) -> usize {
         self.shared.frames.arena().frames()
     }
 
-    /// Frames that have had memory so far, but for those that were given up.
+    /// Frames that were given memory so far, without those that were given up.
     pub fn populated_frames(&self) -> usize {
         self.shared.frames.arena().populated_frames()
     }
@@ -302,7 +303,7 @@ impl SoftMmu {
         self.shared.tree.covers(&(addr..addr.saturating_add(len)))
     }
 
-    /// Begins to record invalidations, for who keeps translations of his own.
+    /// Begins to log invalidations, for a caller that keeps data or translations of its own.
     pub fn subscribe(&self) -> Subscription {
         Subscription::new(self.shared.clone())
     }

@@ -1,15 +1,15 @@
-//! Which translations have become invalid, for who keeps what he read by them (the kernel's mmu notifiers are
-//! for the same).
+//! Which translations have become invalid, for subscribers that keep translations or data that they read
+//! (Linux: mmu notifiers).
 //!
-//! A log that subscribers read; nobody's code is called from inside the MMU. It is exact in this sense:
-//! `unmap` enters its ranges *after* the page tables are changed and *before* it returns, so before a frame
-//! is used for something else. A subscriber takes the position ([`Subscription::begin`]), reads, uses what he
-//! found, and then asks [`Subscription::retry`]. If the answer is no, the translation was right until then.
-//! (KVM does the same with `mmu_invalidate_retry`.)
+//! It is a log that subscribers read; the MMU makes no callbacks. `unmap` enters its ranges *after* the
+//! page tables are changed and *before* it returns, so before a frame is used for something else. A
+//! subscriber takes the position ([`Subscription::begin`]), reads, uses what it has read, and then asks
+//! [`Subscription::retry`]. If the answer is no, the translation was right until then. (KVM does the same
+//! with `mmu_invalidate_retry`.)
 //!
-//! Nothing is logged while nobody subscribes. A new subscriber cannot slip through: he counts himself,
-//! executes a full fence, and then reads; unmapping changes the tables, executes a full fence, and then looks
-//! at the count. One of them sees the other.
+//! Nothing is logged while there is no subscriber. A new subscriber is not missed: it increments the count,
+//! executes a full fence, and then reads; unmapping changes the tables, executes a full fence, and then
+//! reads the count. So either the subscriber sees the changed tables, or unmapping sees the subscriber.
 
 use super::{LOG_ENTRIES, Shared};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -17,18 +17,18 @@ use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// What is not to be relied on any more.
+/// Which translations have become invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invalidation {
     /// Translations of these addresses.
     Range(Range<usize>),
-    /// All: the subscriber has lagged behind.
+    /// All translations: the subscriber has lagged behind.
     Everything,
 }
 
 pub(super) struct Notifier {
     subscribers: AtomicUsize,
-    /// Invalidations that were ever logged; written under the log's lock.
+    /// How many invalidations were ever logged; written under the log's lock.
     head: AtomicU64,
     /// The last ones, at most [`LOG_ENTRIES`].
     log: Mutex<VecDeque<Range<usize>>>,
@@ -48,7 +48,7 @@ impl Notifier {
         (self.head.load(Ordering::Relaxed) as usize).min(LOG_ENTRIES) * size_of::<Range<usize>>()
     }
 
-    /// Logs the ranges, if anybody wants to know. After a full fence that follows the change.
+    /// Logs the ranges, if there is a subscriber. Called after the change of the tables and a full fence.
     pub(super) fn publish(&self, ranges: impl Iterator<Item = Range<usize>>) {
         if self.subscribers.load(Ordering::Relaxed) == 0 {
             return;
@@ -65,8 +65,8 @@ impl Notifier {
         self.head.store(head, Ordering::Release);
     }
 
-    /// What was logged from `since` on, oldest first, and the position after it; `None` if some of it is
-    /// gone.
+    /// The ranges that were logged from position `since` on, oldest first, and the position after them;
+    /// `None` if some of them are no longer in the log.
     fn since(&self, since: u64) -> (Option<Vec<Range<usize>>>, u64) {
         let log = self.log.lock();
         let head = self.head.load(Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Subscription {
         subscription
     }
 
-    /// The position in the log; to be taken before reading.
+    /// The present position in the log; to be taken before reading.
     pub fn begin(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.shared.notifier.head.load(Ordering::Acquire)
@@ -99,7 +99,7 @@ impl Subscription {
     /// Whether a translation in `range` that was made after the position `since` was taken may be invalid by
     /// now.
     pub fn retry(&self, since: u64, range: &Range<usize>) -> bool {
-        // What was loaded through the translation is loaded before the position.
+        // Orders the caller's loads through the translation before the load of the position.
         fence(Ordering::Acquire);
         if self.shared.notifier.head.load(Ordering::Acquire) == since {
             return false;

@@ -11,11 +11,12 @@ use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU8, Ordering};
 use std::ops::Deref;
 
-/// Bytes of one page that stay mapped, and in their frame, until this is dropped: [`super::SoftMmu::unmap`]
-/// of the page says `Busy`.
+/// Bytes of one page that stay mapped, and in their frame, until this is dropped: meanwhile
+/// [`super::SoftMmu::unmap`] of the page returns `Busy`.
 ///
-/// Other threads may use the bytes at the same time, so they are atomics. One that was made with
-/// [`Intent::Read`] must not be used to store: what is stored through it may be lost.
+/// Other threads may use the bytes at the same time, so they are atomics. A pin that was made with
+/// [`Intent::Read`] must not be used to store: the page is not marked dirty, so stores through the pin may
+/// be lost.
 pub struct Pin<'a> {
     cpu: &'a SoftCpu,
     entry: &'a Entry,
@@ -38,9 +39,9 @@ impl SoftCpu {
     /// Pins `len` bytes at `addr`, all in one page. With [`Intent::Write`] the page counts as stored to.
     ///
     /// # Errors
-    /// The fault. [`Cause::TooManyPins`]: the page has [`PINS_PER_PAGE`], or all together
-    /// [`super::SoftConfig::pins`] (processors keep up to 32 each, which count). [`Cause::Invalid`]:
-    /// the bytes do not end in their page.
+    /// The fault. [`Cause::TooManyPins`]: the page has [`PINS_PER_PAGE`] pins, or the MMU has
+    /// [`super::SoftConfig::pins`] (up to 32 that each processor keeps as spares are counted).
+    /// [`Cause::Invalid`]: the bytes do not end in their page.
     pub fn pin(&self, addr: usize, len: usize, intent: Intent) -> Result<Pin<'_>, SoftFault> {
         let fault = |cause| SoftFault { addr, write: intent == Intent::Write, done: 0, cause };
         if len > PAGE_SIZE - addr % PAGE_SIZE {
@@ -63,7 +64,7 @@ impl Pin<'_> {
     pub fn into_owned(self) -> OwnedPin {
         let shared = self.cpu.shared.clone();
         let owned = OwnedPin { shared, name: self.name, place: self.place, addr: self.addr, len: self.len };
-        // The pin, and its share of the bound, are the other's now.
+        // The pin, and its share of the bound, now belong to `owned`, so `self` must not be dropped.
         std::mem::forget(self);
         owned
     }

@@ -1,4 +1,4 @@
-//! A page-table entry: one word that says everything about one page, and the protocol that changes it.
+//! A page-table entry: one word with the whole state of one page, and the protocol that changes it.
 //!
 //! ```text
 //! bit 63        32 31         16 15   2     1        0
@@ -10,16 +10,17 @@
 //! | 1 | > 0 | any | mapped |
 //! | 0 | > 0 | > 0, falling | leaving: no new pin is given; the one who clears it waits for those there are |
 //!
-//! Who changes it: [`Entry::install`], [`Entry::make_writable`] and the clearing under the lock of its table;
-//! [`Entry::pin`] and [`Entry::unpin`] from any thread without a lock. So the identity of a mapping (present,
-//! generation, frame) changes only under the table's lock.
+//! The word is changed by [`Entry::install`], [`Entry::make_writable`] and the clearing, under the lock of
+//! its table; [`Entry::pin`] and [`Entry::unpin`] from any thread without a lock. So the identity of a
+//! mapping (present, generation, frame) changes only under the table's lock.
 //!
-//! The generation grows by one at every install. It has 16 bits, so the same word can come again after 65536
-//! installs of one entry: the install at which the generation comes round moves the [`Epoch`], before it can
-//! be seen. Whoever compares a remembered word with the entry compares the epoch that he remembered with it,
-//! too, and is then never mistaken, however long he slept in between.
+//! The generation grows by one at every install. It has 16 bits, so the same word can come again after
+//! 65536 installs of one entry: the install at which the generation wraps round increments the [`Epoch`],
+//! before the new word can be seen. A thread that compares a remembered word with the entry also compares
+//! the epoch that it remembered with the word. So it never takes one mapping for another, however long it
+//! slept in between.
 //!
-//! Nothing here but the atomics of `elbowroom_sync`, so that a loom test can include this file.
+//! This file uses only the atomics of `elbowroom_sync`, so that a loom test can include it.
 
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +33,7 @@ const GENERATION_ONE: u64 = 1 << 16;
 const FRAME_SHIFT: u32 = 32;
 const FRAME: u64 = u64::MAX << FRAME_SHIFT;
 
-/// What makes two words the same mapping.
+/// The bits in which two words of the same mapping agree.
 const IDENTITY: u64 = PRESENT | GENERATION | FRAME;
 
 /// The most pins that the word can count. Stores hold one for as long as they last.
@@ -52,7 +53,7 @@ pub enum Intent {
 pub struct Word(u64);
 
 impl Word {
-    /// The word of an entry that nobody has ever used.
+    /// The word of an entry that was never used.
     pub const EMPTY: Word = Word(0);
 
     /// Whether the page is mapped.
@@ -60,7 +61,7 @@ impl Word {
         self.0 & PRESENT != 0
     }
 
-    /// The frame, if it is mapped or leaving.
+    /// The frame, if the page is mapped or leaving.
     pub fn frame(self) -> Option<u32> {
         (self.0 >> FRAME_SHIFT).checked_sub(1).map(|frame| frame as u32)
     }
@@ -76,7 +77,7 @@ impl Word {
     }
 }
 
-/// How often generations have come round, in any entry of an MMU. It has a cache line of its own, which
+/// How often the generation of any entry of an MMU has wrapped round. It has a cache line of its own, which
 /// hardly ever changes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -96,20 +97,21 @@ pub struct Occupied;
 /// Why no pin was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinRefusal {
-    /// It is not the mapping any more that the caller saw.
+    /// The entry no longer has the mapping that the caller saw.
     Changed,
     /// A store, and the page is not writable.
     ReadOnly,
-    /// It has as many as allowed.
+    /// The page has as many pins as allowed.
     TooMany,
 }
 
-/// How far clearing has come, which must wait for pins.
+/// How far the clearing of an entry has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// It is made.
+    /// The entry is empty.
     Done,
-    /// It is made but for the pins, which only become fewer; to be ended when there are none, or undone.
+    /// The page is leaving: it still has pins, and gets no new ones. [`Entry::end_clear`] ends the clearing
+    /// when there are none, or undoes it.
     Pinned,
 }
 
@@ -125,8 +127,8 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// Its value. Acquire: the bytes that were in the frame when it was installed are seen by who sees the
-    /// word.
+    /// The entry's word. Acquire: a thread that sees the word sees the bytes that were in the frame when it
+    /// was installed.
     #[inline]
     pub fn load(&self) -> Word {
         Word(self.0.load(Ordering::Acquire))
@@ -134,8 +136,8 @@ impl Entry {
 
     /// Maps a frame. The caller has the table's lock.
     ///
-    /// Release: as [`Entry::load`] says. A plain store is enough, because an empty entry is changed by nobody
-    /// else.
+    /// Release: as [`Entry::load`] says. A plain store is enough, because no other thread changes an empty
+    /// entry.
     pub fn install(&self, frame: u32, rights: Intent, epoch: &Epoch) -> Result<(), Occupied> {
         let old = self.0.load(Ordering::Relaxed);
         if old & FRAME != 0 {
@@ -153,8 +155,8 @@ impl Entry {
 
     /// Takes a pin on the mapping that was `seen`, so that it stays until [`Entry::unpin`].
     ///
-    /// The check and the count are one compare-exchange, so a pin is never taken on a mapping that is going.
-    /// Acquire: what follows stays behind it.
+    /// The check and the count are one compare-exchange, so a pin is never taken on a mapping that is
+    /// leaving. Acquire: the accesses under the pin come after it.
     #[inline]
     pub fn pin(&self, seen: Word, intent: Intent, limit: u32) -> Result<(), PinRefusal> {
         let mut now = self.0.load(Ordering::Relaxed);
@@ -175,7 +177,7 @@ impl Entry {
         }
     }
 
-    /// Gives a pin back. Release: the stores made under it are seen by who clears the entry.
+    /// Gives a pin back. Release: the thread that clears the entry sees the stores made under the pin.
     #[inline]
     pub fn unpin(&self) {
         let before = self.0.fetch_sub(PIN, Ordering::Release);
@@ -185,11 +187,11 @@ impl Entry {
     /// Begins to take the mapping of `frame` away; the caller has the table's lock. From now on no pin is
     /// given and no read is valid.
     ///
-    /// Acquire: when it is `Done`, all stores that were made through it are seen. Release: it orders this
-    /// before whatever the frame is used for next.
+    /// Acquire: after `Done`, the caller sees all stores that were made through the entry. Release: the
+    /// clearing comes before the next use of the frame.
     ///
     /// # Panics
-    /// If it does not map `frame`: the table and the extent disagree.
+    /// If the entry does not map `frame`: the table and the extent disagree.
     pub fn begin_clear(&self, frame: u32) -> Progress {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
@@ -206,7 +208,7 @@ impl Entry {
     }
 
     /// Ends what [`Entry::begin_clear`] began with `Pinned`: empties the entry if no pin is left; else maps
-    /// it again, as if nothing had been. The caller has the table's lock.
+    /// the page again, as before. The caller has the table's lock.
     pub fn end_clear(&self) -> Progress {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
@@ -221,7 +223,7 @@ impl Entry {
         }
     }
 
-    /// Lets stores through, if the page is mapped. The caller has the table's lock.
+    /// Makes the page writable, if it is mapped. The caller has the table's lock.
     pub fn make_writable(&self) {
         if self.0.load(Ordering::Relaxed) & PRESENT != 0 {
             self.0.fetch_or(WRITABLE, Ordering::AcqRel);

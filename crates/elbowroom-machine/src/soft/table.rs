@@ -3,8 +3,8 @@
 //! # Invariants
 //! 1. The nodes of a pool that were ever made stay where they are, with their values, until the pool is
 //!    dropped. A table that is not needed any more is used again, as a table of the same kind. So a walker
-//!    that read a link a moment ago reads a table, though perhaps one that now belongs elsewhere, and
-//!    generations never begin anew.
+//!    that follows a link that it read a moment ago reads a valid table, though perhaps one that is now
+//!    attached elsewhere, and the generations of entries never start again.
 //! 2. An [`EntryRef`] names an entry of a leaf of the pool that it is used with.
 
 use super::pte::Entry;
@@ -21,8 +21,8 @@ pub(super) const ENTRIES: usize = 512;
 /// log2 of [`ENTRIES`].
 pub(super) const ENTRIES_SHIFT: u32 = 9;
 
-/// A reference from a table (or the list of spaces) to a table, with a generation that grows whenever one is
-/// attached: a word.
+/// A reference from a table (or the list of spaces) to a table: one word, with a generation that grows
+/// whenever a table is attached.
 ///
 /// ```text
 /// bit 63      62 32        31 0
@@ -40,7 +40,7 @@ const GENERATION_ONE: u64 = 1 << 32;
 pub(super) struct LinkWord(u64);
 
 impl LinkWord {
-    /// The node that it refers to, if any.
+    /// The node that the link refers to, if any.
     #[inline]
     pub(super) fn node(self) -> Option<u32> {
         (self.0 & PRESENT != 0).then_some(self.0 as u32)
@@ -48,13 +48,13 @@ impl LinkWord {
 }
 
 impl Link {
-    /// Acquire: who sees the link sees the table that it refers to.
+    /// Acquire: a thread that sees the link sees the table that it refers to.
     #[inline]
     pub(super) fn load(&self) -> LinkWord {
         LinkWord(self.0.load(Ordering::Acquire))
     }
 
-    /// Whether it is as it was. After an acquiring load of what the table said.
+    /// Whether the link still has the value `seen`. Called after an acquiring load of the table's contents.
     #[inline]
     pub(super) fn is_still(&self, seen: LinkWord) -> bool {
         self.0.load(Ordering::Relaxed) == seen.0
@@ -93,11 +93,12 @@ pub(super) struct Leaf {
 
 /// What the lock of a leaf guards, besides installing and clearing its entries.
 pub(super) struct LeafState {
-    /// Which 2 MiB of which space it maps: the address shifted; [`UNUSED`] if it is not attached.
+    /// Which 2 MiB of which space the leaf maps: their address, shifted by `LEAF_SHIFT`; [`UNUSED`] if it
+    /// is not attached.
     pub(super) owner: usize,
     /// Entries that are not empty.
     pub(super) used: u32,
-    /// Whether it is in the list of tables that were empty a while ago.
+    /// Whether the leaf is in the list of idle leaves.
     pub(super) idle: bool,
 }
 
@@ -114,17 +115,17 @@ impl Leaf {
     }
 }
 
-/// Names an entry of a leaf: its distance from the pool's beginning, in bytes. Only [`Pool::entry_ref`] makes
-/// one that is used.
+/// Names an entry of a leaf: its distance from the pool's beginning, in bytes. Only [`Pool::entry_ref`]
+/// makes valid ones.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryRef(usize);
 
 impl EntryRef {
-    /// None; never used.
+    /// Names no entry, and is never looked up.
     pub(super) const NONE: EntryRef = EntryRef(usize::MAX);
 }
 
-/// Room for a bounded number of nodes, which gets memory as they are made.
+/// Reserved addresses for a bounded number of nodes; memory is populated as nodes are made.
 pub(super) struct Pool<T> {
     base: usize,
     most: usize,
@@ -152,8 +153,8 @@ impl<T> Pool<T> {
             return None;
         }
         let at = (self.base + made * size_of::<T>()) as *mut T;
-        // SAFETY: (1) the place is inside the reservation, aligned, and nobody's: the structure lock makes us
-        // the only maker, and readers use only nodes below `made`.
+        // SAFETY: (1) the place is inside the reservation, aligned, and unused: the structure lock makes
+        // this thread the only one that makes nodes, and readers use only nodes below `made`.
         unsafe { at.write(node()) };
         self.made.store(made + 1, Ordering::Release);
         Some(made as u32)

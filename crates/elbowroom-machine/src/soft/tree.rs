@@ -1,14 +1,14 @@
 //! The page tables of all spaces: a radix tree of four levels for each, as the hardware's (Linux: pgd, pud,
 //! pmd and pte levels).
 //!
-//! A space has 2^47 bytes; its root table uses half its links. A walk takes no lock. What it finds is right
-//! if the table it came from was still attached *after* its entry was read: the last link is compared again,
-//! and the root's link, because upper tables are freed only with their whole space. Both carry a generation
-//! (2^31 attachments of one link until it comes round, all within one walk).
+//! A space has 2^47 bytes; its root table uses half its links. A walk takes no lock. Its result is valid if
+//! the leaf was still attached *after* the entry was read. So the link to the leaf is compared again, and
+//! the root's link: upper tables are freed only with their whole space. Both carry a generation (2^31
+//! attachments of one link until it comes round, all within one walk).
 //!
 //! Synchronization: links change under the `structure` lock (class `window`). The entries of a leaf are
-//! installed and cleared under the leaf's own lock (class `page-table`), whose holder finds in `owner`
-//! whether the leaf is still attached where he looked.
+//! installed and cleared under the leaf's own lock (class `page-table`), whose holder checks in `owner`
+//! that the leaf is still attached at the address that was looked up.
 
 use super::pte::Word;
 use super::table::{ENTRIES, ENTRIES_SHIFT, EntryRef, Leaf, Link, Pool, UNUSED, Upper};
@@ -70,9 +70,9 @@ struct Structure {
 
 /// What a walk found.
 pub(super) enum Walk {
-    /// The page is mapped; the word that says so.
+    /// The page is mapped: its entry, and the entry's word.
     Mapped(EntryRef, Word),
-    /// It is not.
+    /// No page is mapped.
     Nothing,
     /// The tables changed meanwhile: walk again.
     Changed,
@@ -168,7 +168,7 @@ impl Tree {
         Err(Errno::AGAIN)
     }
 
-    /// Attaches what is missing on the way to an address.
+    /// Makes and attaches the tables that are missing on the way to an address.
     fn make_leaf(&self, addr: usize) -> Result<(), Errno> {
         let mut structure = self.structure.lock();
         let root = self.root(addr).ok_or(Errno::NOENT)?;
@@ -214,7 +214,8 @@ impl Tree {
     }
 
     /// Notes that a leaf has become empty. It stays attached for a while, since it may soon be used again;
-    /// the one that is longest in the list makes room for it, and is freed if it is still empty.
+    /// the leaf that has been in the list longest leaves it if the list is full, and is freed if it is
+    /// still empty.
     fn note_idle(&self, node: u32) {
         let mut structure = self.structure.lock();
         structure.idle.push_back(node);
@@ -225,7 +226,8 @@ impl Tree {
         }
     }
 
-    /// Takes a leaf that has left the idle list out of the tree, if it is empty; tells whether it is out.
+    /// Takes a leaf that has left the idle list out of the tree, if it is empty; returns whether it is out
+    /// of the tree.
     fn detach_if_empty(&self, structure: &mut Structure, node: u32) -> bool {
         let leaf = self.leaves.get(node).expect("it is on the list");
         let mut state = leaf.state.lock();
@@ -264,14 +266,15 @@ impl Tree {
         let root = self.roots.get(usize::from(asid)).ok_or(Errno::NOENT)?;
         let node = root.load().node().ok_or(Errno::NOENT)?;
         self.detach_leaves(&mut structure, node, &UPPER_SHIFTS)?;
-        // With all leaves out, and new ones kept out by the lock, nothing can be mapped here any more.
+        // All leaves are out, and the lock keeps other threads from attaching new ones, so nothing can be
+        // mapped here any more.
         root.detach();
         self.free_uppers(&mut structure, node, &UPPER_SHIFTS);
         Ok(())
     }
 
-    /// Takes all leaves below a table out. EBUSY if one is not empty; those before it are then out, and made
-    /// again when needed.
+    /// Takes all leaves below a table out. EBUSY if one is not empty; the leaves before it are out by then,
+    /// and are made again when needed.
     fn detach_leaves(&self, structure: &mut Structure, table: u32, levels: &[u32]) -> Result<(), Errno> {
         for below in self.upper(table).links.iter().filter_map(|link| link.load().node()) {
             if levels.len() > 1 {
@@ -307,7 +310,7 @@ pub(super) struct LockedLeaf<'a> {
 }
 
 impl LockedLeaf<'_> {
-    /// Unlocks it.
+    /// Unlocks the leaf; notes it as idle if it has become empty.
     pub(super) fn release(mut self, tree: &Tree) {
         let idle = self.state.used == 0 && !self.state.idle;
         self.state.idle |= idle;

@@ -8,8 +8,8 @@ use crate::base::sys;
 use crate::process::by_number::{Handler, NUMBERS, before};
 use libc::c_long;
 
-/// Some of libc's functions are cancellation points, and its syscall is none: a call by number must not end
-/// the thread.
+/// Calls a function of libc's that is a cancellation point without cancellation: libc's syscall is no
+/// cancellation point, so a call by number must not end the thread.
 macro_rules! without_end {
     ([] $call:expr) => {
         $call
@@ -19,7 +19,7 @@ macro_rules! without_end {
     };
 }
 
-/// The function for each number. The list after a function names the words of the call, of six, that the
+/// The function for each number. The list after a function has the indices of the call's six words that the
 /// function gets. `ends` marks a cancellation point.
 macro_rules! handlers {
     ($($(#[$only:meta])? $number:ident = $function:path [$($word:literal)*] $($ends:ident)?;)*) => {

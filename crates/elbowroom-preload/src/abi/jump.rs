@@ -1,8 +1,8 @@
 //! Functions that cannot be written in Rust: stubs for vfork, and for lists of arguments.
 
-/// Exports functions of which we must not have a frame, as vfork, whose child returns from it on the parent's
-/// stack. What is exported saves the argument registers, calls `$before`, which gives libc's function, and
-/// jumps there with everything as it was.
+/// Exports functions that must not have a stack frame of ours, as vfork, whose child returns from it on the
+/// parent's stack. The exported function saves the argument registers, calls `$before`, which gives libc's
+/// function, and jumps to that with all registers as they were.
 macro_rules! export_jumps {
     ($($name:ident = $before:path;)*) => {
         $(
@@ -41,9 +41,9 @@ macro_rules! export_jumps {
     };
 }
 
-/// Exports functions that take one argument and then a list of any length, which must be a list of pointers.
-/// Those of the list that came in registers are put on the stack before the others, so that all of them are
-/// an array; `$with` gets the first argument and the array.
+/// Exports functions that take one argument and then a list of any length, which must be a list of
+/// pointers. The pointers that came in registers are put on the stack below the others, so that all of the
+/// list is an array; `$with` gets the first argument and the array.
 macro_rules! export_lists {
     ($($name:ident = $with:path;)*) => {
         $(
@@ -83,7 +83,7 @@ macro_rules! export_lists {
     };
 }
 
-/// dprintf and relatives have any number of arguments, so what stands before them saves the argument
+/// dprintf and relatives have any number of arguments. So the exported function saves the argument
 /// registers, calls [`before_print`](crate::agent::stdio::before_print), and jumps to libc's function with
 /// everything as it was.
 macro_rules! export_print {

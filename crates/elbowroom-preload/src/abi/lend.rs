@@ -1,4 +1,4 @@
-//! Calls that lend pages to the kernel beyond their end.
+//! Calls that lend pages to the kernel for longer than the call.
 
 use crate::agent::lend;
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};

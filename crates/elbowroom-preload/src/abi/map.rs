@@ -1,5 +1,5 @@
-//! mmap, munmap, mremap and shmat; munmap and mremap once more, for the library of the heap, whose own calls
-//! change no block.
+//! mmap, munmap, mremap and shmat; munmap and mremap once more, under names for the library before malloc:
+//! its calls do not count as the program's changes of a block.
 
 use crate::agent::{attach, remap, unmap};
 use crate::process::start;

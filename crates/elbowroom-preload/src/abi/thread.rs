@@ -1,4 +1,5 @@
-//! The start of threads, and what they do at their end (only the library's own are done here).
+//! The start of threads, and destructors at their end (only those of the library's own threads are kept
+//! here).
 
 use crate::base::reserve;
 use crate::process::threads;

@@ -11,7 +11,7 @@ use crate::rules::advice as rules;
 use elbowroom::Manager;
 use libc::{c_int, c_long, c_uint, iovec, size_t, ssize_t};
 
-/// As many parts as the kernel takes in one call.
+/// The most parts that the kernel takes in one call.
 const MAX_PARTS: usize = 1024;
 /// How many parts are read at a time: a signal handler's stack may be small.
 const BATCH: usize = 16;
@@ -73,13 +73,14 @@ fn touches_windows(manager: &Manager, parts: *const iovec, n: usize) -> bool {
     readable && found
 }
 
-/// madvise of each part: the bytes of those before the first that fails, or its error.
+/// Calls madvise for each part. Gives the bytes of the parts before the first that fails, or its error if
+/// there are none.
 ///
 /// # Safety
 /// As process_madvise.
 unsafe fn advise_self(pidfd: c_int, parts: *const iovec, n: usize, advice: c_int, flags: c_uint) -> ssize_t {
-    // Of no parts: the kernel says what is wrong with the other arguments, and whether a process may give
-    // this advice so.
+    // Asked about no parts, the kernel says what is wrong with the other arguments, and whether a process
+    // may give this advice in this way.
     // SAFETY: an empty array.
     let asked =
         unsafe { real::process_madvise(pidfd, std::ptr::NonNull::dangling().as_ptr(), 0, advice, flags) };

@@ -1,5 +1,5 @@
-//! Asynchronous reads and writes: those of libc, made by threads of its own inside libc, and those of libaio,
-//! made by the kernel after the call has returned. Neither can be framed, so a file that they use is left to
+//! Asynchronous reads and writes: those of libc, which threads inside libc make, and those of libaio, which
+//! the kernel makes after the call has returned. Neither can be framed, so a file that they use is left to
 //! the kernel from then on (stdio.rs).
 
 use super::stdio::leave_for_good;
@@ -27,7 +27,7 @@ fn pointer_at(at: usize) -> Option<usize> {
     (copied == len).then_some(pointer)
 }
 
-/// The file of a request is left to the kernel. What cannot be read, the call itself refuses.
+/// Leaves the file of a request to the kernel. A request that cannot be read is refused by the call itself.
 fn before(block: usize, fd_offset: usize, kind: Kind) -> Result<(), c_int> {
     if state::for_program().is_none() || block == 0 {
         return Ok(());
@@ -38,11 +38,11 @@ fn before(block: usize, fd_offset: usize, kind: Kind) -> Result<(), c_int> {
     fd.map_or(Ok(()), |fd| leave_for_good(fd, kind))
 }
 
-/// The same for each of `n` requests of a list.
+/// Calls [`before`] for each of `n` requests of a list.
 fn before_all(blocks: usize, n: i64, fd_offset: usize) -> Result<(), c_int> {
     for index in 0..usize::try_from(n).unwrap_or(0) {
         match pointer_at(blocks + index * size_of::<usize>()) {
-            // What it does is not looked at: writing is the stricter assumption.
+            // What the request does is not looked at: that it writes is the stricter assumption.
             Some(block) => before(block, fd_offset, Kind::Writer)?,
             None => break,
         }
@@ -86,7 +86,7 @@ pub unsafe fn list(mode: c_int, blocks: *const *mut aiocb, n: c_int, event: *mut
     }
 }
 
-/// libaio's, which gives the negative errno and leaves `errno` alone.
+/// io_submit of libaio, which gives the negative errno and leaves `errno` alone.
 pub unsafe fn submit(context: *mut c_void, n: c_long, blocks: *const *mut c_void) -> c_int {
     state::note_transfers();
     let kept = sys::errno();
@@ -99,7 +99,7 @@ pub unsafe fn submit(context: *mut c_void, n: c_long, blocks: *const *mut c_void
     done.unwrap_or_else(|errno| -errno)
 }
 
-/// io_submit(2), as a system call says that it failed.
+/// io_submit(2), which fails with -1 and `errno`.
 ///
 /// # Safety
 /// As io_submit(2).

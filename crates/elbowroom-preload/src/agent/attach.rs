@@ -29,7 +29,8 @@ pub unsafe fn attach(segment: c_int, addr: *const c_void, flags: c_int) -> *mut 
     unsafe { sys::system_call(libc::SYS_shmat, segment as c_long, addr, flags as c_long) as *mut c_void }
 }
 
-/// What is managed at the place is replaced, or only what is free there is unmapped for real.
+/// Makes the range the kernel's: all of it if the segment replaces what is there, else only the free
+/// addresses.
 fn make_way(at: usize, len: usize, replaces: bool) -> Result<(), c_int> {
     let Some((process, _, range)) = managed_range(at, len) else { return Ok(()) };
     if replaces {
@@ -41,7 +42,7 @@ fn make_way(at: usize, len: usize, replaces: bool) -> Result<(), c_int> {
     Ok(())
 }
 
-/// In bytes; `None`: there is no such segment, or it is none of the caller's business.
+/// The size in bytes; `None`: there is no such segment, or the caller has no right to ask.
 fn size_of_segment(segment: c_int) -> Option<usize> {
     let kept = sys::errno();
     let mut about = std::mem::MaybeUninit::<libc::shmid_ds>::uninit();

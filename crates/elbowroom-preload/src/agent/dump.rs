@@ -1,15 +1,16 @@
-//! The service thread's side of a core dump: how much memory may be taken for it, and what is said.
+//! The service thread's side of a core dump: how much memory may be taken for it, and what the user is
+//! told.
 
 use crate::base::report::Bytes;
 use elbowroom::{Dumpable, Host, Space};
 use elbowroom_machine::probe;
 use std::time::{Duration, Instant};
 
-/// How long memory is brought in for a dump.
+/// The most time in which memory is brought in for a dump.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Has a dump find what is managed, within `most_bytes` and what memory there is. Gives what it will not
-/// have, for people, or nothing.
+/// Gives managed memory to the kernel so that a core dump has it, within `most_bytes` and the memory that
+/// is free. Gives a text that says how much the dump will lack, or an empty one.
 pub fn prepare(space: &Space<Host>, most_bytes: u64, address: Option<usize>) -> String {
     let most = most_bytes.min(there_is());
     let Dumpable { missing_bytes, .. } = space.make_dumpable(most, Instant::now() + PATIENCE, address);

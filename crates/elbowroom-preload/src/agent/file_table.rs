@@ -4,8 +4,9 @@ use crate::base::sys;
 use libc::c_long;
 use std::os::fd::RawFd;
 
-/// An empty file table for this thread and the threads it starts. The standard descriptors are taken by
-/// something that cannot be read or written, so that nothing of ours ever gets their numbers.
+/// Gives this thread, and the threads that it starts, an empty file table. The numbers of the standard
+/// descriptors are taken by O_PATH descriptors, which cannot be read or written, so that no file of ours
+/// gets them.
 ///
 /// # Errors
 /// The kernel's: Linux 5.9 or later has it.
@@ -41,9 +42,10 @@ pub fn make_empty() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives the calling thread, and those that it starts, a file table in which the descriptors have the numbers
-/// that they are to have. All others up to `top` are taken by what cannot be read or written: copies of the
-/// parent's descriptors that are given up here close nothing else.
+/// Gives the calling thread, and those that it starts, a file table with the descriptors `opened`: pairs of
+/// the present number and the one in the new table. All other numbers up to `top` are taken by O_PATH
+/// descriptors: the copied heap has owners of such numbers, and when the child drops one, it closes only
+/// that.
 ///
 /// # Errors
 /// The kernel's.

@@ -5,8 +5,8 @@ use crate::base::report::Buffer;
 use crate::base::{state, stderr};
 use std::fmt::Write;
 
-/// Writes dirty pages back, as far as there are any. Also for children that share the memory: they may be
-/// about to run something that reads the files.
+/// Writes all dirty pages back, if there are any. Also called in children that share the memory (vfork):
+/// the program that such a child executes may read the files.
 pub fn flush() {
     let Some((process, manager)) = state::alive() else { return };
     if manager.dirty_pages() == 0 {
@@ -19,7 +19,7 @@ pub fn flush() {
     }
 }
 
-/// Not inlined: its buffer is not on the stack of who succeeds.
+/// Not inlined, so that the buffer is on the stack only after a failure.
 #[inline(never)]
 fn say_not_written(errno: i32) {
     let mut text = Buffer::<128>::new();

@@ -1,7 +1,7 @@
-//! The calls that lend pages to the kernel beyond their end: vmsplice, and sends with MSG_ZEROCOPY. They take
-//! plain references of the pages, which do not keep the manager from moving them home and using their frames
-//! for other bytes: the receiver would get those. So managed memory is copied into pages that nobody else
-//! has, which are unmapped when the call returns, and live on by those references.
+//! The calls that lend pages to the kernel for longer than the call: vmsplice, and sends with MSG_ZEROCOPY.
+//! The kernel takes plain references of the pages, which do not keep the manager from moving the pages home
+//! and using their frames for other bytes: the receiver would get the other bytes. So managed memory is
+//! copied into new pages, which are unmapped when the call returns, and live on by the kernel's references.
 //!
 //! Descriptions of what to send (msghdr, iovec) are read with copies that the kernel checks: a bad pointer is
 //! EFAULT.
@@ -13,19 +13,20 @@ use elbowroom::Manager;
 use libc::{c_int, c_long, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::mem::MaybeUninit;
 
-/// As many parts as the kernel takes in one call, and as many messages.
+/// The most parts that the kernel takes in one call, and the most messages.
 const MAX_PARTS: usize = 1024;
-/// At most so much of one send is copied; the rest is left for the program's next call, as by a full socket.
+/// The most bytes that are copied for one send; the rest is left for the program's next call, as by a full
+/// socket.
 const MAX_SEND_BYTES: usize = 64 << 20;
 /// The kernel's largest transfer, in bytes.
 const MAX_TRANSFER: usize = i32::MAX as usize & !(PAGE - 1);
 
-/// Where the kernel is asked to put such pages: far from where it puts mappings of the program's, so not into
-/// a hole that the program may fill.
+/// The address hint for such pages: far from where the kernel puts mappings of the program's, so that they
+/// do not lie in a hole that the program may fill.
 const FRESH_HINT: usize = 0x2b00_0000_0000;
 
-/// Pages that nobody has had. Not of the reserve: those are used again, and these live on after they are
-/// unmapped.
+/// New pages. They are not of the reserve, whose pages are used again: the kernel may use these pages after
+/// they are unmapped.
 struct Fresh {
     at: *mut c_void,
     len: usize,
@@ -98,13 +99,13 @@ impl Parts {
 enum Copied {
     /// Nothing of the parts is managed: they are as they were.
     Nothing,
-    /// The parts are of these many bytes in all, and no managed memory is among them as long as the mapping
-    /// is there. `faulted`: what follows them is not readable.
+    /// Managed memory in the parts was replaced by copies in the mapping. The parts have `bytes` bytes in
+    /// all. `faulted`: the bytes that follow are not readable.
     Instead { _mapping: Fresh, bytes: usize, faulted: bool },
 }
 
-/// Replaces what is managed in the parts by copies at the same offsets into pages. At most `limit` bytes of
-/// the parts are left.
+/// Replaces managed memory in the parts by copies at the same offsets into pages. Cuts the parts to `limit`
+/// bytes in all.
 fn copy_managed(manager: &Manager, parts: &mut [iovec], limit: usize) -> Result<Copied, c_int> {
     let managed =
         |part: &iovec| part.iov_len > 0 && manager.windows().intersects(part.iov_base.addr(), part.iov_len);
@@ -139,7 +140,7 @@ fn copy_managed(manager: &Manager, parts: &mut [iovec], limit: usize) -> Result<
     Ok(Copied::Instead { _mapping: mapping, bytes, faulted })
 }
 
-/// A cancellation that is pending is taken before anything is held.
+/// Acts on a pending cancellation, before the call holds anything.
 fn test_cancel() {
     unsafe extern "C-unwind" {
         fn pthread_testcancel();
@@ -187,8 +188,8 @@ fn give_copies(
     Ok(Some(r as ssize_t))
 }
 
-/// How many bytes a pipe takes at most, if the descriptor is an end of one that bytes can be put into. From
-/// one that can only be read, vmsplice copies.
+/// The capacity of the pipe in bytes, if the descriptor is an end of a pipe and can be written to. From an
+/// end that can only be read, vmsplice copies.
 fn room_of_writable_pipe(fd: c_int) -> Option<usize> {
     let kept = sys::errno();
     let writable = sys::open_flags(fd).is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY);
@@ -198,7 +199,7 @@ fn room_of_writable_pipe(fd: c_int) -> Option<usize> {
     usize::try_from(room).ok().filter(|_| writable)
 }
 
-/// The manager, if a send with these flags may lend pages of its.
+/// The manager, if a send with these flags may lend managed pages to the kernel.
 fn lends(flags: c_int) -> Option<&'static Manager> {
     state::alive().filter(|_| flags & libc::MSG_ZEROCOPY != 0).map(|(_, manager)| manager)
 }
@@ -308,7 +309,7 @@ pub unsafe fn send_messages(socket: c_int, messages: *mut mmsghdr, n: c_uint, fl
     while sent < n {
         match send_one(manager, socket, messages.wrapping_add(sent), flags) {
             Ok(true) => sent += 1,
-            // What follows a message that was sent in part must not take its place.
+            // The next message must not be sent before the rest of one that was sent in part.
             Ok(false) => return sent as c_int + 1,
             // As the kernel does: the error is that of the first message, or is met again.
             Err(errno) if sent == 0 => return sys::fail(errno),
@@ -318,7 +319,8 @@ pub unsafe fn send_messages(socket: c_int, messages: *mut mmsghdr, n: c_uint, fl
     sent as c_int
 }
 
-/// One of several messages, whose length goes to the program's memory. Gives whether all of it was sent.
+/// Sends one of several messages, and stores in the program's memory how many bytes were sent. Gives
+/// whether that is all of the message.
 fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) -> Result<bool, c_int> {
     let message: *const msghdr = at.cast_const().cast();
     let sent = match send_copies_of(manager, socket, message, flags)? {

@@ -5,8 +5,8 @@
 //! addresses of both sides, all that it concerns is made the kernel's first, and the kernel then does the
 //! call.
 //!
-//! A call goes three steps: [`decide`] says whose it is (rules/map.rs, with the facts that it asks for), and
-//! then it is made [`by_kernel`] or [`by_manager`].
+//! A call has two steps: [`decide`] says who makes the mapping (by rules/map.rs, with the facts that it
+//! needs), and then [`by_kernel`] or [`by_manager`] has it made.
 
 use super::ranges::hand_back;
 use super::request::{self, MAPPED_BY_KERNEL, NO_ADDRESSES, NOT_ALONE, OPEN_FAILED, Op};
@@ -28,13 +28,13 @@ pub use super::request::Counted;
 /// MAP_32BIT: the kernel chooses an address in the first 2 GiB. Only x86-64 has it.
 const MAP_LOW: c_int = if cfg!(target_arch = "x86_64") { 0x40 } else { 0 };
 
-/// What a call came to.
+/// The result of a call.
 pub enum Mapped {
     /// The kernel's answer, or MAP_FAILED; `errno` says why.
     Answered(*mut c_void),
-    /// The manager has mapped it there.
+    /// The manager has made the mapping at this address.
     Managed(usize),
-    /// The manager is to map it, and does not run yet.
+    /// The manager is to make the mapping, and does not run yet.
     NeedsManager,
 }
 
@@ -48,19 +48,19 @@ pub fn map(process: &'static Process, args: &MapArgs) -> Mapped {
     }
 }
 
-/// How many bytes the manager has mapped for the program; `None`: it does not say.
+/// How many bytes the manager has mapped for the program; `None`: the manager does not answer.
 pub fn managed_bytes(counted: Counted) -> Option<u64> {
     let Some((process, _)) = state::alive() else { return Some(0) };
     request::submit_for_address(process, Op::Mapped(counted)).ok().map(|bytes| bytes as u64)
 }
 
-/// Whose a call is.
+/// Who makes the mapping of a call.
 enum Decision {
-    /// The kernel's; counted under the reason if there is one.
+    /// The kernel; counted under the reason if there is one.
     Kernel(Option<Reason>),
-    /// Nobody's: it fails with this errno.
+    /// None: the call fails with this errno.
     Refused(c_int),
-    /// The manager's, by this request.
+    /// The manager, by this request.
     Managed(Op),
 }
 
@@ -129,7 +129,7 @@ fn by_manager(process: &Process, args: &MapArgs, op: Op) -> Mapped {
     }
 }
 
-/// Why the manager does not map what it was asked to.
+/// The reason for an errno with which the manager has refused a mapping.
 fn reason_of(refusal: c_int, args: &MapArgs) -> Reason {
     match refusal {
         NO_ADDRESSES if args.fixed() => Reason::FixedOutsideWindow,
@@ -141,12 +141,12 @@ fn reason_of(refusal: c_int, args: &MapArgs) -> Reason {
     }
 }
 
-/// What libraries map for our threads, rings and the like, wherever it does not come into a hole of the
-/// program's.
+/// Maps memory that libraries want on our threads (rings, for example), where it does not lie in a hole of
+/// the program's.
 pub fn map_for_ours(args: &MapArgs) -> *mut c_void {
     let MapArgs { len, prot, flags, fd, offset, .. } = *args;
-    // For a ring the kernel refuses every hint (`io_uring_get_unmapped_area`), but MAP_32BIT it follows. Few
-    // programs map anything there.
+    // For a ring the kernel refuses every hint (`io_uring_get_unmapped_area`), but follows MAP_32BIT. Few
+    // programs map anything in the first 2 GiB.
     let places = [(reserve::place_beside(len), 0), (0, MAP_LOW), (0, 0)];
     let mapped = places.iter().map(|(hint, low)| {
         // SAFETY: a new mapping, which replaces none.
@@ -155,18 +155,19 @@ pub fn map_for_ours(args: &MapArgs) -> *mut c_void {
     mapped.into_iter().find(|at| *at != libc::MAP_FAILED).unwrap_or(libc::MAP_FAILED)
 }
 
-/// The errno with which the kernel refuses so much memory, of which there may be more than budget and swap,
-/// if it does: programs that are refused a terabyte do with less, and those that get it may count on it.
-/// Asked by mapping it, for a moment, wherever there is room. Linux: `__vm_enough_memory`.
+/// The errno with which the kernel refuses to map so much memory, if it does. It is asked only about more
+/// than budget and swap: programs that are refused a terabyte do with less, and programs that get it may
+/// count on it. It is asked by mapping the memory, for a moment, wherever there is room. Linux:
+/// `__vm_enough_memory`.
 fn refused_by_kernel(options: &Options, args: &MapArgs) -> Option<c_int> {
     let moderate = (args.len as u64) <= options.memory_bytes.saturating_add(options.swap_bytes);
     if moderate { None } else { refused_elsewhere(args) }
 }
 
-/// The errno with which the kernel refuses a mapping wherever it is, if it does. Asked by mapping it, for a
-/// moment, where there is room.
+/// The errno with which the kernel refuses a mapping wherever it is, if it does. The kernel is asked by
+/// mapping it, for a moment, where there is room.
 fn refused_elsewhere(args: &MapArgs) -> Option<c_int> {
-    // What is locked comes at once, all of it.
+    // The kernel would populate the whole mapping at once, to lock it.
     if state::LOCKS_FUTURE_MEMORY.load(Ordering::Acquire) {
         return None;
     }
@@ -183,8 +184,8 @@ fn refused_elsewhere(args: &MapArgs) -> Option<c_int> {
     None
 }
 
-/// Whether the manager can map at the wanted place. What was given to the kernel inside a window can be taken
-/// back if it is replaced anyway, or free.
+/// Whether the manager can map at the wanted place. Addresses inside a window that were given to the kernel
+/// can be taken back if the call replaces what is there, or if they are free.
 fn inside_windows(manager: &Manager, args: &MapArgs) -> bool {
     let windows = manager.windows();
     let Some(end) = (args.addr & !(PAGE - 1)).checked_add(args.rounded()) else { return false };
@@ -194,18 +195,20 @@ fn inside_windows(manager: &Manager, args: &MapArgs) -> bool {
     windows.windows().any(|window| window.start <= args.addr && end <= window.end)
 }
 
-/// What was mapped, or has moved, while another thread forks goes back to the kernel, too: the child has it.
+/// Hands a mapping that was made, or has moved, while another thread forks back to the kernel, so that the
+/// child has it.
 pub fn give_to_fork(process: &Process, at: usize, len: usize) {
     if process.is_forking() && hand_back(process, at..at + len).is_err() {
         process.count(Reason::NotGiven);
     }
 }
 
-/// The kernel's mapping, counted under `reason` if it was made.
+/// Has the kernel make the mapping; it is counted under `reason` if it was made.
 pub fn by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *mut c_void {
     let file = if args.flags & libc::MAP_ANONYMOUS == 0 { kernel_file(args) } else { None };
     if let Some(file) = &file {
-        // Before it is looked whether it is managed: who has it managed meanwhile looks here afterwards.
+        // Added before the check whether the file is managed: a thread that makes it managed meanwhile
+        // looks at this list afterwards.
         state::KERNEL_MAPPED.add(file.id.device, file.id.inode);
         fence(Ordering::SeqCst);
     }
@@ -227,10 +230,11 @@ pub fn by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
         make_room_to_grow(process, at as usize);
     }
     if let Some(file) = &file {
-        // Who has found before that the kernel does not map it looks again.
+        // Added again, so that a thread looks again which found before that the kernel does not map the
+        // file.
         state::KERNEL_MAPPED.add(file.id.device, file.id.inode);
         fence(Ordering::SeqCst);
-        // It may have become managed since `make_way`.
+        // The file may have become managed since `make_way`.
         if let Err(errno) = give_back(process, file) {
             process.count(Reason::NotGiven);
             if args.flags & libc::MAP_FIXED == 0 {
@@ -252,10 +256,10 @@ pub fn by_kernel(process: &Process, args: &MapArgs, reason: Option<Reason>) -> *
     at
 }
 
-/// Under a mapping that grows downwards, what is free in windows becomes the kernel's: as much as it may
-/// grow, and the gap that the kernel wants between it and any other.
+/// Gives the kernel the free addresses in windows below a mapping that grows down: as much as the mapping
+/// may grow, and the gap that the kernel wants between it and any other.
 fn make_room_to_grow(process: &Process, at: usize) {
-    /// Linux: `stack_guard_gap`, unless it was told another.
+    /// Linux: `stack_guard_gap`, as it is by default.
     const GAP: usize = 256 * PAGE;
     /// The most that it is expected to grow, where there is no limit.
     const MOST: usize = 1 << 30;
@@ -265,7 +269,7 @@ fn make_room_to_grow(process: &Process, at: usize) {
     let below = at.saturating_sub(usize::try_from(limit.rlim_cur).unwrap_or(MOST).min(MOST) + GAP)..at;
     let windows = process.manager().map(|manager| manager.windows());
     if windows.is_some_and(|windows| windows.intersects(below.start, below.len())) {
-        // Where that fails, it cannot grow as far.
+        // Where that fails, the mapping cannot grow as far.
         let _ = request::submit(process, Op::MakeRoomBelow(below));
     }
 }
@@ -285,7 +289,7 @@ fn kernel_file(args: &MapArgs) -> Option<KernelFile> {
     regular.then_some(KernelFile { id: FileId { device: stat.st_dev, inode: stat.st_ino }, writes })
 }
 
-/// If the file is managed, and one of the two sides can store to it, it goes back to the kernel.
+/// Gives the file back to the kernel if it is managed, and one of the two sides can store to it.
 fn give_back(process: &Process, file: &KernelFile) -> Result<(), c_int> {
     let managed = process.manager().is_some_and(|manager| manager.managed_files() > 0)
         && process.managed.may_contain(file.id.device, file.id.inode);
@@ -295,8 +299,8 @@ fn give_back(process: &Process, file: &KernelFile) -> Result<(), c_int> {
     request::submit(process, Op::KernelMaps(file.id, file.writes)).map(drop)
 }
 
-/// Before the kernel maps something: its file is not managed any more, and what it may replace, or find free,
-/// is the kernel's own.
+/// Prepares for a mapping of the kernel's: gives its file back if need be, and makes the addresses the
+/// kernel's that it replaces, or needs free.
 fn make_way(
     process: &Process,
     manager: &Manager,
@@ -320,9 +324,10 @@ fn make_way(
     if args.addr != at {
         return Ok(());
     }
-    // What the kernel refuses changes nothing, but what was handed back for it would be a mapping of its own
-    // from then on. Only here there may be no memory for both. What the file's own operation refuses comes
-    // too late: then nothing is mapped there any more. MAP_SYNC is mostly refused so.
+    // A call that the kernel refuses must change nothing, but a range that was handed back for it would be
+    // split from its mapping: so the kernel is asked first. ENOMEM may come only since there is no memory
+    // for both mappings. EOPNOTSUPP comes from the file's own operation, when the kernel has unmapped the
+    // range already: so it is unmapped here, too (MAP_SYNC is mostly refused so).
     match refused_elsewhere(args) {
         None | Some(libc::ENOMEM | libc::EOPNOTSUPP) => hand_back(process, at..end),
         Some(errno) => Err(errno),

@@ -1,5 +1,5 @@
-//! Between the program's threads and the manager: requests and the threads that serve them, and what a call
-//! of the program's comes to.
+//! Between the program's threads and the manager: the program's calls, the requests that they make of the
+//! manager, and the service threads that serve these.
 //!
 //! A function here that a shim calls takes libc's arguments. It asks with one or two atomic loads whether the
 //! call concerns the manager, and otherwise does what libc does.

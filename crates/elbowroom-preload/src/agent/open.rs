@@ -1,5 +1,5 @@
-//! Opening with O_TRUNC: what mappings have of a file is forgotten with its bytes. Opening for writing with
-//! O_NONBLOCK: a lease of ours must not be seen.
+//! Opening with O_TRUNC: the cached pages of a file are dropped with its bytes. Opening for writing with
+//! O_NONBLOCK: the open must not fail because of a lease of ours.
 //!
 //! Opening may wait for others (the end of a lease), and a frame must not: so a managed file is opened
 //! without O_TRUNC, and then cut, in a frame.
@@ -14,8 +14,8 @@ use crate::base::sys;
 use libc::{c_char, c_int, c_long, c_void, mode_t};
 use std::sync::atomic::AtomicU32;
 
-/// Opens with O_TRUNC. `seen` is the managed file that is to be opened, as far as known; `open` does it with
-/// the flags that it is given.
+/// Opens with O_TRUNC. `seen` is the managed file that is to be opened, as far as known; `open` opens it
+/// with the flags that it is given.
 fn truncating(look: Look, seen: Option<Target>, flags: c_int, open: impl Fn(c_int) -> c_int) -> c_int {
     let Some(seen) = seen else {
         let fd = open(flags);
@@ -70,13 +70,13 @@ fn cuts(flags: c_int) -> bool {
 
 /// How often a file whose lease is being given up is opened anew.
 const LEASE_ROUNDS: usize = 100;
-/// How long it is waited between two tries, in milliseconds.
+/// The wait between two tries, in milliseconds.
 const LEASE_DELAY_MS: u32 = 1;
 
-/// Opens with `open`. If that is refused because of a lease (O_NONBLOCK asks for that instead of a wait), and
-/// the lease is ours, the file that is `seen` goes to the kernel, and is opened again.
+/// Opens with `open`. If the open is refused because of a lease (O_NONBLOCK asks for a refusal instead of a
+/// wait), and the lease is ours, the file that is `seen` goes to the kernel, and is opened again.
 fn past_own_lease(flags: c_int, seen: impl Fn() -> Option<Target>, open: impl Fn(c_int) -> c_int) -> c_int {
-    // All opens come here, and what reads and writes by direct I/O must have opened a file for it before.
+    // All opens come here, and direct I/O needs a file that was opened with O_DIRECT before.
     if flags & libc::O_DIRECT != 0 {
         state::note_transfers();
     }
@@ -85,14 +85,15 @@ fn past_own_lease(flags: c_int, seen: impl Fn() -> Option<Target>, open: impl Fn
     if fd >= 0 || !may_meet_one || sys::errno() != libc::EAGAIN {
         return fd;
     }
-    // It may have gone already: the kernel has told of the first try.
+    // The file may have gone already: the kernel has told the lease's owner of the first try.
     let Some(Target { process, id, .. }) = seen() else { return fd };
     if request::submit(process, Op::HandBackFile(id)).is_err() {
         process.count(Reason::NotGiven);
         sys::set_errno(libc::EAGAIN);
         return fd;
     }
-    // The thread that has heard of the first try may have been faster, and not be through yet.
+    // The thread that was told of the first try may have begun to give the file up before us, and not be
+    // done yet.
     for _ in 0..LEASE_ROUNDS {
         fd = open(flags);
         if fd >= 0 || sys::errno() != libc::EAGAIN {
@@ -104,7 +105,7 @@ fn past_own_lease(flags: c_int, seen: impl Fn() -> Option<Target>, open: impl Fn
     fd
 }
 
-/// Opens what is at a path, with `open` for the flags that it is given.
+/// Opens the file at a path; `open` opens it with the flags that it is given.
 fn open_with(dir: c_int, path: *const c_char, flags: c_int, open: impl Fn(c_int) -> c_int) -> c_int {
     let open = |flags| past_own_lease(flags, || coherence::once_managed_path(dir, path), &open);
     if !cuts(flags) {
@@ -119,7 +120,7 @@ pub unsafe fn open_path(path: *const c_char, flags: c_int, mode: mode_t) -> c_in
     open_with(libc::AT_FDCWD, path, flags, |flags| unsafe { real::open64(path, flags, mode) })
 }
 
-/// The name that fortified programs call: without a mode, which libc ends the program for if it is needed.
+/// The function that fortified programs call. It has no mode: libc ends the program if the flags need one.
 pub unsafe fn open_path_checked(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's promise.
     open_with(libc::AT_FDCWD, path, flags, |flags| unsafe { real::__open64_2(path, flags) })

@@ -1,9 +1,9 @@
 //! The calls on ranges of mapped memory: mprotect, msync, madvise, mincore, mlock and relatives.
 //!
 //! A call on a range that is partly inside windows is done part by part, in the order of addresses, as the
-//! kernel does it mapping by mapping: inside by the manager, outside by the kernel. For mlock and
-//! remap_file_pages it is made the kernel's as a whole: what is locked is the kernel's, and what is
-//! rearranged must be one mapping.
+//! kernel does it mapping by mapping: inside by the manager, outside by the kernel. For mlock, mseal and
+//! remap_file_pages the whole range is made the kernel's: locked and sealed memory is the kernel's, and a
+//! range that is rearranged must be one mapping.
 
 use crate::agent::coherence;
 use crate::agent::request::{self, Answer, Durable, Op, RESIDENT_PAGES};
@@ -42,15 +42,15 @@ pub fn each_part(
     manager.windows().parts(range).try_for_each(|(side, part)| each(side, part))
 }
 
-/// Makes the range the kernel's: the files that are managed there go back with all their mappings, and what
-/// is free there is unmapped for real.
+/// Makes the range the kernel's: the files that are managed there go back with all their mappings, and free
+/// addresses are unmapped for real.
 pub fn hand_back(process: &Process, range: Range<usize>) -> Result<(), c_int> {
     request::submit(process, Op::HandBack(range)).map(drop)
 }
 
-/// `Err`: the kernel refuses a call's arguments, whatever its range has. `asked` is the same call, of a range
-/// of no bytes, or where nothing is mapped. What goes back for a call is a mapping of its own from then on,
-/// and a call that the kernel refuses changes nothing; so this comes first.
+/// `Err`: the kernel refuses the call's arguments (EINVAL), whatever is mapped in the range. `asked` is the
+/// result of the same call for an empty range, or where nothing is mapped. This comes before the range goes
+/// back to the kernel: going back splits a mapping, and a call that the kernel refuses must change nothing.
 fn refused(asked: c_long) -> Result<(), c_int> {
     match asked {
         -1 if sys::errno() == libc::EINVAL => Err(libc::EINVAL),
@@ -58,9 +58,9 @@ fn refused(asked: c_long) -> Result<(), c_int> {
     }
 }
 
-/// Whose call it is, after the manager was asked.
+/// Whether a call is done, after the manager was asked.
 enum Done {
-    /// It is done.
+    /// The manager has done it.
     Here,
     /// The kernel is to do it: the range goes back first, counted under the reason.
     ByKernel(Reason),
@@ -69,9 +69,9 @@ enum Done {
 /// What a call does at addresses where nothing is mapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holes {
-    /// It goes on behind them, and fails with ENOMEM at the end.
+    /// The call goes on behind them, and fails with ENOMEM at the end.
     Skipped,
-    /// It ends there, with ENOMEM.
+    /// The call ends there, with ENOMEM.
     End,
 }
 
@@ -101,8 +101,8 @@ fn by_parts(
             Side::Managed => match managed(process, part.clone()) {
                 Ok(Done::Here) => Ok(()),
                 Ok(Done::ByKernel(reason)) => kernel_instead(&part, reason),
-                // A part of it went to the kernel meanwhile, with its file: the manager found nothing there.
-                // What was done before is done again, which changes nothing.
+                // A part of the range went to the kernel meanwhile, with its file: the manager found
+                // nothing there. The call is made again for all of it, which does not change the result.
                 Err(_) if !manager.windows().covers(part.start, part.len()) => {
                     kernel_instead(&part, Reason::MixedRange)
                 }
@@ -135,7 +135,7 @@ fn by_side(
 ) -> c_int {
     let Some((process, manager, range)) = managed_range(addr, len) else { return kernel() as c_int };
     if range.end > ADDRESS_END {
-        // The kernel says no, but some calls have done what they could before.
+        // The kernel refuses such a range, but some calls act on the part before its limit first.
         return kernel_instead(process, Reason::MixedRange, range.start..ADDRESS_END, kernel);
     }
     let covered = || manager.windows().covers(range.start, range.len());
@@ -143,8 +143,8 @@ fn by_side(
         if covered() { managed(process, range.clone()) } else { Ok(Done::ByKernel(Reason::MixedRange)) };
     match done {
         Ok(Done::Here) => 0,
-        // A part of it went to the kernel meanwhile, with its file: the manager found nothing there. What was
-        // done before is done again, which changes nothing.
+        // A part of the range went to the kernel meanwhile, with its file: the manager found nothing there.
+        // The call is made again for all of it, which does not change the result.
         Err(_) if !covered() => kernel_instead(process, Reason::MixedRange, range, kernel),
         Ok(Done::ByKernel(reason)) => kernel_instead(process, reason, range, kernel),
         Err(errno) => sys::fail(errno),
@@ -190,7 +190,8 @@ fn protect_managed(process: &Process, range: Range<usize>, prot: c_int) -> Resul
         return Ok(Done::ByKernel(Reason::Executable));
     }
     if prot == libc::PROT_WRITE {
-        // Only the kernel's own look at memory tells this from a mapping that can be loaded from.
+        // Such memory can be loaded from all the same. Only the kernel's check of the mapping's rights
+        // makes a difference (process_vm_readv, for example).
         return Ok(Done::ByKernel(Reason::KernelCall));
     }
     match request::submit(process, Op::Protect(range, prot_of(prot)))? {
@@ -273,7 +274,7 @@ pub unsafe fn advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
 }
 
 pub unsafe fn posix_advise(addr: *mut c_void, len: size_t, advice: c_int) -> c_int {
-    // POSIX' DONTNEED must not lose anything, Linux' may: libc makes nothing of it.
+    // POSIX_MADV_DONTNEED must not lose bytes, as Linux' MADV_DONTNEED does: libc ignores it.
     if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
@@ -330,8 +331,8 @@ pub unsafe fn lock(addr: *const c_void, len: size_t) -> c_int {
     unsafe { lock_with(addr, len, 0) }
 }
 
-/// The range that mlock and munlock mean: they take any address and round it down. What wraps stays as it is,
-/// for the kernel to refuse or not.
+/// The range that mlock and munlock mean: they take any address and round it down. A range that wraps stays
+/// as it is, for the kernel to refuse or not.
 fn locked_range(addr: *const c_void, len: size_t) -> (usize, usize) {
     let start = addr as usize & !(PAGE - 1);
     (addr as usize).checked_add(len).map_or((addr as usize, len), |end| (start, end - start))
@@ -370,7 +371,8 @@ pub unsafe fn unlock(addr: *const c_void, len: size_t) -> c_int {
     })
 }
 
-/// Linux emulates it by a mapping of its own, so the mapping must be one.
+/// Linux emulates the call by mapping a part of the mapping's file once more, so the range must be one
+/// mapping of the kernel's.
 pub unsafe fn remap_pages(addr: *mut c_void, size: size_t, prot: c_int, page: size_t, flags: c_int) -> c_int {
     let (start, whole) = (addr as usize & !(PAGE - 1), size & !(PAGE - 1));
     changes::note(start, whole);
@@ -406,9 +408,9 @@ pub unsafe fn unlock_all() -> c_int {
     unsafe { sys::system_call(libc::SYS_munlockall) as c_int }
 }
 
-/// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child has
-/// the descriptors of its parent, and inherits the kernel's mappings, not ours. `false`: some of it does not
-/// go back, and a child would not have it.
+/// Before a fork: files that the child could store to, or see stored to, go back to the kernel. The child
+/// has the descriptors of its parent, and inherits the kernel's mappings, not ours. `false`: some of this,
+/// or of private memory, could not go back, and a child would lack it.
 pub fn hand_back_shared() -> bool {
     let Some((process, manager)) = state::alive() else { return true };
     let private = state::options().is_some_and(|options| options.swap_bytes > 0);

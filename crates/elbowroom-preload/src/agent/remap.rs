@@ -61,7 +61,8 @@ pub unsafe fn remap(
     }
 }
 
-/// `None`: the kernel does it, and nothing of it is managed any more.
+/// Does the call if managed memory takes part. `None`: the kernel is to do it, and nothing that it concerns
+/// is managed any more.
 fn remap_managed(process: &Process, manager: &Manager, args: &RemapArgs) -> Option<Result<usize, c_int>> {
     let ranges = Ranges::of(args)?;
     let (old, new_len) = (ranges.named(), ranges.new_len);
@@ -81,11 +82,12 @@ fn remap_managed(process: &Process, manager: &Manager, args: &RemapArgs) -> Opti
         if done.is_ok() || still_ours && done != Err(NOT_OURS) {
             return Some(done);
         }
-        // It went to the kernel meanwhile, with its file: the manager found nothing there, or cut nothing.
+        // The mapping went to the kernel meanwhile, with its file: the manager found nothing there, or cut
+        // nothing.
     }
     if !is_mapped(process, manager, args.old) {
-        // What the kernel refuses changes nothing, but what was handed back for it would be a mapping of its
-        // own from then on.
+        // A call that the kernel refuses must change nothing, but a range that was handed back for it would
+        // be split from its mapping.
         return Some(Err(libc::EFAULT));
     }
     process.count_bytes(Reason::Remapped, args.old_len);

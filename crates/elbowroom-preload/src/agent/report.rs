@@ -28,7 +28,7 @@ pub fn collect(process: &Process, manager: &Manager) -> String {
             path.push(format!(".{}", report.pid));
         }
         let path = PathBuf::from(path);
-        // They are not the program's files, whatever limit it has set for those.
+        // The limit on file sizes that the program may have set is for its own files, not for these.
         if let Err(error) = with_highest_file_limit(|_| write(&path))
             && !quiet
         {

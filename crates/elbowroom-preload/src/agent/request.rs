@@ -16,8 +16,8 @@ use elbowroom::{Advice, FileId, Prot, Remap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the manager is asked. Plain data: nothing in it points to the program's memory, except as addresses
-/// to manage.
+/// What a request asks of the manager. Plain data: nothing in it points to the program's memory, except as
+/// addresses to manage.
 #[derive(Clone)]
 pub enum Op {
     /// mmap: gives the address.
@@ -33,7 +33,8 @@ pub enum Op {
     },
     /// mmap of private memory without a file: gives the address.
     MapMemory(MapArgs),
-    /// The same, where addresses are wanted that are nobody's yet.
+    /// As [`Op::MapMemory`], at wanted addresses that no window has yet: the manager takes them if they are
+    /// free.
     MapMemoryThere(MapArgs),
     /// munmap.
     Unmap(Range<usize>),
@@ -45,18 +46,18 @@ pub enum Op {
         old: Range<usize>,
         /// Its new length in bytes.
         new_len: usize,
-        /// Where.
+        /// Where the mapping goes.
         how: Remap,
     },
-    /// mremap to a shorter length, in place: the rest is unmapped. If a part of that is the kernel's by now,
-    /// nothing is changed ([`NOT_OURS`]).
+    /// mremap to a shorter length, in place: the rest is unmapped. If a part of the rest is the kernel's by
+    /// now, nothing is changed ([`NOT_OURS`]).
     Cut {
         /// The mapping as it is.
         old: Range<usize>,
         /// Its new length in bytes, in whole pages.
         new_len: usize,
     },
-    /// How many bytes are mapped, all, or private ones that may be stored to alone: [`Answer::At`].
+    /// How many bytes are mapped, of the mappings that are counted: [`Answer::At`].
     Mapped(Counted),
     /// Whether anything is mapped at a page: [`Answer::Done`], or EFAULT.
     IsMapped(usize),
@@ -70,29 +71,30 @@ pub enum Op {
     Unlock(Range<usize>),
     /// Makes the range wholly the kernel's: its files go back, its holes are unmapped for real.
     HandBack(Range<usize>),
-    /// The file goes back to the kernel.
+    /// Hands the file back to the kernel.
     HandBackFile(FileId),
-    /// The kernel maps the file: it goes back if either side can store to it. The kernel's mapping can if
-    /// this is true.
+    /// The kernel maps the file: the file goes back if either side can store to it. The flag: the kernel's
+    /// mapping can.
     KernelMaps(FileId, bool),
     /// Unmaps the holes in the range for real, if nothing is mapped there.
     MakeRoom(Range<usize>),
     /// The free addresses right below the end of the range become the kernel's.
     MakeRoomBelow(Range<usize>),
-    /// What a child of fork could store to, or see stored to, goes back to the kernel, and so what others are
-    /// kept from.
+    /// Hands back to the kernel the files that a child of fork could store to, or see stored to, watched
+    /// files, and all private memory.
     HandBackShared,
     /// Has the manager rest for a fork of the thread with this id: gives [`Answer::Rests`].
     ForkBegins(u32),
-    /// A stdio stream of the file is being opened: gives it to the kernel if they exclude each other.
+    /// A stdio stream of the file is being opened: gives the file to the kernel if such a stream and the
+    /// managed mappings exclude each other.
     StreamOpens(FileId, Kind),
     /// A write to the file begins: gives [`Answer::Begun`], or [`Answer::Done`] if the file is not managed.
     WriteBegin(FileId, Range<u64>, Flush),
-    /// It ended.
+    /// A write has ended.
     WriteEnd {
         /// What [`Op::WriteBegin`] gave.
         ticket: Ticket,
-        /// What it has changed.
+        /// What the write has changed.
         change: Change,
     },
     /// The file was changed while it became managed, too early for [`Op::WriteBegin`].
@@ -105,12 +107,12 @@ pub enum Op {
     FlushAll,
     /// Writes the statistics file: gives the summary, [`Answer::Text`].
     Report,
-    /// Has a core dump of at most so many bytes find what is managed. Gives [`Answer::Text`]: what it will
-    /// not have, or nothing.
+    /// Gives managed memory to the kernel so that a core dump has it. Gives [`Answer::Text`]: how much the
+    /// dump will lack, or nothing.
     MakeDumpable {
-        /// The most that goes to the kernel for it.
+        /// The most bytes of private memory that go to the kernel.
         most_bytes: u64,
-        /// Where an access has failed.
+        /// The address at which an access has failed: its mapping stays as it is.
         address: Option<usize>,
     },
     /// Writes a text to the service threads' own duplicate of standard error, if there is one.
@@ -122,12 +124,12 @@ pub enum Op {
 /// What a call changed in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It wrote these bytes.
+    /// The call wrote these bytes.
     Written(Range<u64>),
-    /// It may have changed the size; these bytes are to be read anew.
+    /// The call may have changed the size; these bytes are to be read anew.
     Resized(Range<u64>),
-    /// It has moved all bytes from the first on: as [`Change::Resized`], and private mappings lose their
-    /// copies of them.
+    /// The call has moved all bytes from the start of the range on: as [`Change::Resized`], and private
+    /// mappings lose their copies of these bytes.
     Moved(Range<u64>),
 }
 
@@ -145,16 +147,16 @@ pub enum Counted {
 pub enum Durable {
     /// MS_SYNC.
     Yes,
-    /// Without MS_SYNC: for nothing.
+    /// Without MS_SYNC: msync waits for nothing.
     No,
 }
 
 /// Whether the dirty pages are written back before a write begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flush {
-    /// They are: the call reads or drops more than it writes.
+    /// They are written back: the call reads or drops more bytes than it writes.
     First,
-    /// They are not.
+    /// They are not written back.
     Not,
 }
 
@@ -164,7 +166,7 @@ pub const RESIDENT_PAGES: usize = 256;
 /// What came of a request that succeeded.
 #[derive(Clone)]
 pub enum Answer {
-    /// Nothing is to be said.
+    /// The request is done, and has no further result.
     Done,
     /// Nothing was done: the kernel is to do it.
     ByKernel,
@@ -178,7 +180,7 @@ pub enum Answer {
     Text(&'static str),
 }
 
-/// A write that has begun, for the one [`Op::WriteEnd`] that ends it.
+/// Names a write that has begun, for the one [`Op::WriteEnd`] that ends it.
 #[derive(Clone, Copy)]
 pub struct Ticket(*mut ());
 
@@ -186,12 +188,12 @@ pub struct Ticket(*mut ());
 unsafe impl Send for Ticket {}
 
 impl Ticket {
-    /// Of what a service thread keeps until the write ends.
+    /// The ticket for what a service thread keeps until the write ends.
     pub fn of<T>(begun: Box<T>) -> Self {
         Self(Box::into_raw(begun).cast())
     }
 
-    /// What was kept.
+    /// Gives back what the service thread has kept.
     ///
     /// # Safety
     /// `of` made the ticket from a `Box<T>`, and this is the only call for it.
@@ -212,22 +214,22 @@ pub const NO_ADDRESSES: i32 = -4;
 /// [`Op::Unmap`], [`Op::Cut`]: a part of the range is the kernel's by now; nothing was changed.
 pub const NOT_OURS: i32 = libc::EXDEV;
 
-/// What came of it: an answer, or an errno.
+/// The result of a request: an answer, or an errno.
 pub type Reply = Result<Answer, i32>;
 
-/// A request on its way. It begins with its node, so that one is found by the other.
+/// A request on its way. Its node is the first field, so a pointer to the node is a pointer to the request.
 #[repr(C)]
 pub struct Request {
     node: Node,
-    /// What is asked.
+    /// What is asked of the manager.
     pub op: Op,
-    /// What came of it.
+    /// The result.
     pub reply: Reply,
     /// The bytes of [`Op::Resident`].
     pub resident: [u8; RESIDENT_PAGES],
 }
 
-/// Asks, waits, and gives the reply. `errno` is kept.
+/// Makes a request, waits until it is done, and gives the reply. `errno` is kept.
 pub fn submit(process: &Process, op: Op) -> Reply {
     submit_with(process, op, |_| {})
 }
@@ -247,7 +249,8 @@ pub fn submit_with(process: &Process, op: Op, look: impl FnOnce(&Request)) -> Re
     };
     let mut request = Request { node: Node::new(), op, reply: Err(libc::EIO), resident: [0; RESIDENT_PAGES] };
     let request = &raw mut request;
-    // Signals stay blocked while a worker owns the request: a handler that jumps away would take its stack.
+    // Signals stay blocked while a worker owns the request: a handler that leaves by longjmp would give up
+    // the stack that it lies on.
     let blocked = SignalsBlocked::new(Except::Nothing);
     process.lanes[lane as usize].push(request.cast());
     // SAFETY: all of a node is atomics; nothing else is touched before it is done.

@@ -7,8 +7,8 @@ use crate::base::sys;
 use libc::{c_char, c_int, c_long, off_t};
 use std::ops::Range;
 
-/// Frames a call that may change the size, and what `change` says. Appends wait: where the end is, is not to
-/// change under them.
+/// Frames a call that may change the file's size, and changes what `change` says. Appends wait for it (it
+/// takes a turn): the end must not move under them.
 pub fn resizing(
     target: &Target,
     held: impl Fn() -> Range<u64>,
@@ -71,11 +71,11 @@ pub unsafe fn truncate_path(path: *const c_char, len: off_t) -> c_int {
     }
 }
 
-/// Moves the bytes from an offset on, besides changing the size.
+/// The modes that move the bytes from an offset on, besides changing the size.
 const MOVES: c_int = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
 
-/// Where a call that moves bytes takes the copies from private mappings (`truncate_pagecache`). XFS leaves
-/// them, and others cannot move bytes.
+/// The file systems on which a call that moves bytes drops private copies of pages (`truncate_pagecache`).
+/// XFS keeps them, and others cannot move bytes.
 const COPIES_END_ON: [c_long; 2] = [libc::EXT4_SUPER_MAGIC as c_long, libc::F2FS_SUPER_MAGIC as c_long];
 
 /// What fallocate(2) changes, besides the size.
@@ -146,7 +146,7 @@ pub unsafe fn posix_allocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
     error
 }
 
-/// Runs what may contain cancellation points and must not end inside.
+/// Runs a call that may contain cancellation points, without cancellation: the thread must not end inside.
 pub fn without_cancellation<R>(call: impl FnOnce() -> R) -> R {
     // A thread that may be cancelled at any time ends where it is allowed to again, and unwinds from there.
     unsafe extern "C-unwind" {

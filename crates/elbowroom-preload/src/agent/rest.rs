@@ -3,15 +3,16 @@
 //! A service thread has the manager rest ([`Op::ForkBegins`](super::request::Op)), and waits for the end of
 //! the fork. What the forking thread does meanwhile is in process/inherit.
 //!
-//! The forking thread may meet a fault that it knows nothing of: on its way out of a system call, or of a
-//! page fault, the kernel does the work of io_uring's transfers, which reaches for the buffers; a transfer
-//! that ends while the kernel makes the child has it begin again after that work. No handler serves such a
-//! fault before the fork was made, and the fork is not made before it is served. So the service thread looks
-//! whose faults wait, and gives the rest up. The forking thread finds that out before it forks, or the child
-//! does in its copy of the word, and all begins anew.
+//! The forking thread may cause a fault without an access of its own: on its way out of a system call, or
+//! of a page fault, the kernel does the task work of io_uring transfers, which accesses their buffers. A
+//! transfer that ends while the kernel makes the child makes it begin again after that work. No handler
+//! serves such a fault before the fork is made, and the fork is not made before the fault is served. So the
+//! service thread looks whether a fault of the forking thread waits, and then gives the rest up. The
+//! forking thread finds that out before it forks, or the child does in its copy of the word, and the fork
+//! begins anew.
 //!
 //! Handlers may wait for the lock of the library's heap, so the forking thread does not use that heap: it
-//! could meet such a fault with the lock held.
+//! could cause such a fault with the lock held.
 //!
 //! Synchronization: one word, which is a futex. Forks are one at a time.
 
@@ -23,21 +24,21 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// How often it is looked whether the forking thread waits for a fault, in ms.
+/// The time between two looks whether the forking thread waits for a fault, in ms.
 const LOOK_MS: u32 = 2;
 
 /// The manager rests, and the fork was not begun.
 const BEGUN: u32 = 0;
-/// The forking thread makes it now.
+/// The forking thread makes the fork now.
 const FORKING: u32 = 1;
-/// It was made, or is not to be.
+/// The fork was made, or is not to be made.
 const OVER: u32 = 2;
-/// The manager had to go on before.
+/// The manager had to go on before the fork was made.
 const GIVEN_UP: u32 = 3;
 /// Nothing is left of a rest that was given up.
 const ENDED: u32 = 4;
 
-/// Of the last rest.
+/// The state of the last rest.
 static STATE: AtomicU32 = AtomicU32::new(ENDED);
 
 /// A rest that a service thread has begun. In the child it is kept for ever.
@@ -115,26 +116,27 @@ pub fn is_given_up() -> bool {
 }
 
 impl Rest {
-    /// The descriptors that the child needs, and where the number goes that each has in the program's file
+    /// The descriptors that the child needs, and where the number goes that each gets in the program's file
     /// table.
     pub fn handed(&self) -> impl Iterator<Item = (&Handed, &AtomicI32)> {
         self.inheritance.files.iter().chain(&self.inheritance.lifelines).zip(&self.opened)
     }
 
-    /// Those that were opened there, with the numbers that they are to have in the table of the child's
-    /// threads.
+    /// The descriptors that were opened there, each with the number that it is to have in the file table of
+    /// the child's service threads.
     pub fn opened(&self) -> impl Iterator<Item = (RawFd, RawFd)> {
         let number = |(file, fd): (&Handed, &AtomicI32)| (fd.load(Ordering::Relaxed), file.number);
         self.handed().map(number).filter(|(fd, _)| *fd >= 0)
     }
 
-    /// The fork was made, or is not to be. What the rest owns are descriptors of the service threads' table,
-    /// so the service thread that waits is the last to have it: the caller's share goes before that is woken.
+    /// Ends the rest: the fork was made, or is not to be made. The rest owns descriptors of the service
+    /// threads' file table, so the service thread that waits must drop it last: the caller drops its
+    /// reference before it wakes that thread.
     pub fn end(self: Arc<Self>) {
         drop(self);
         let was_given_up = STATE.swap(OVER, Ordering::AcqRel) == GIVEN_UP;
         sys::futex_wake(STATE.as_ptr(), 1);
-        // The next rest does not begin before the rest of this one is done.
+        // The next rest must not begin before the service thread has ended this one.
         while was_given_up && STATE.load(Ordering::Acquire) == OVER {
             sys::futex_wait(&STATE, OVER, None);
         }

@@ -1,6 +1,6 @@
-//! lseek, and the ioctls of file systems: calls that look at how a file lies on its disk, or change it there.
-//! What was stored through mappings is written back first, since the kernel finds data and holes by what it
-//! has itself.
+//! lseek, and the ioctls of file systems: calls that look at how a file lies on its disk, or change it
+//! there. What was stored through mappings is written back first, since the kernel finds data and holes by
+//! its own page cache and the disk.
 
 use crate::agent::coherence;
 use crate::agent::flush::flush;
@@ -30,30 +30,31 @@ pub unsafe fn seek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
 enum Kind {
     /// Nothing about a file's bytes.
     Other,
-    /// It looks at them, or at where they are.
+    /// It looks at a file's bytes, or at where they are on the disk.
     Looks,
     /// It compares files and has equal parts share their blocks.
     Compares,
     /// Bytes of another file become this one's.
     Clones,
-    /// It may do anything to them.
+    /// It may change a file's bytes in any way.
     Anything,
 }
 
-/// The parts of a request's number that Linux' headers give it.
+/// What an ioctl does, by the parts of its number (Linux: `_IOC`).
 fn kind(request: u32) -> Kind {
     const FIBMAP: u32 = 1;
     const FIEMAP: u32 = 0xc020_660b;
     const FIDEDUPERANGE: u32 = 0xc018_9436;
     const TO_KERNEL: u32 = 1 << 30;
-    // Those of ext4 and of all file systems, of btrfs (and cloning in general), XFS and F2FS.
+    // The types of the requests of ext4 and of all file systems, of btrfs (and cloning in general), XFS and
+    // F2FS.
     let of_a_file_system = matches!((request >> 8) as u8, b'f' | 0x94 | b'X' | 0xf5);
     match request {
         FIBMAP | FIEMAP => Kind::Looks,
         FIDEDUPERANGE => Kind::Compares,
         FICLONE | FICLONERANGE => Kind::Clones,
         _ if !of_a_file_system => Kind::Other,
-        // Some that change files have no parameter.
+        // Some requests that change files have no parameter.
         _ if request & TO_KERNEL != 0 || request >> 30 == 0 => Kind::Anything,
         _ => Kind::Looks,
     }
@@ -80,7 +81,7 @@ pub unsafe fn control(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_i
         return call();
     }
     if kind == Kind::Compares {
-        // Of many files.
+        // The call concerns many files.
         flush();
         return call();
     }
@@ -101,7 +102,7 @@ pub unsafe fn control(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_i
     r
 }
 
-/// The program registers a range with a userfaultfd of its own: it is the kernel's from now on.
+/// Hands a range back to the kernel that the program registers with a userfaultfd of its own.
 fn give_up_registered(argument: usize) -> Result<(), c_int> {
     // struct uffdio_register begins with start and length.
     let mut words = [0_u64; 2];

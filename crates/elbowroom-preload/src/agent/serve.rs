@@ -29,7 +29,7 @@ struct Begun {
     ticket: WriteTicket,
 }
 
-/// Serves it. A panic ends the process; the panic hook has said what happened.
+/// Serves a request, and stores the reply. A panic ends the process; the panic hook has said what happened.
 pub fn serve(process: &Process, manager: &Manager, space: &Space<Host>, request: &mut Request) {
     let op = request.op.clone();
     let resident = &mut request.resident;
@@ -71,7 +71,7 @@ fn perform(
             true => Err(Errno::FAULT),
             false => Ok(()),
         },
-        // What is locked is the kernel's.
+        // Locked memory is the kernel's, so nothing is refused for MS_INVALIDATE.
         Op::Sync(range, Durable::Yes) => space.sync(range.start, range.len(), true, false),
         Op::Sync(range, Durable::No) => space.sync_later(range.start, range.len(), false),
         Op::Advise(range, advice) => space.advise(range.start, range.len(), advice),
@@ -87,7 +87,7 @@ fn perform(
         Op::MakeRoomBelow(range) => space.make_room_below(range.end, range.len()),
         Op::HandBackShared => {
             let shared = space.give_shared();
-            // A child has the kernel's copy of what is private.
+            // The kernel copies private memory for the child.
             shared.and(space.give_private())
         }
         Op::ForkBegins(forker) => return rest::begin(manager, space, forker).map(Answer::Rests),
@@ -140,12 +140,12 @@ fn at(mapped: Result<usize, Errno>) -> Reply {
     mapped.map(Answer::At).map_err(number)
 }
 
-/// Makes a mapping shorter where it is. What is cut off is free in the moment in which the manager has cut
-/// it, and may be another thread's in the next: so nothing is looked at, or unmapped, after that. If a part
-/// is the kernel's by then, nothing is changed.
+/// Makes a mapping shorter where it is. The tail is free once the manager has unmapped it, and another
+/// thread may map something there at once: so this is the last step. If a part of the tail is the kernel's
+/// by then, nothing is changed.
 fn cut(space: &Space<Host>, old: Range<usize>, new_len: usize) -> Result<usize, Errno> {
     let tail = old.start + new_len..old.end;
-    // As long as what is kept: the manager says whether that is one mapping.
+    // A remap to the same length changes nothing, but fails if the part that is kept is not one mapping.
     space.remap(old.start, new_len, new_len, Remap::InPlace)?;
     space.unmap_ours(tail.start, tail.len()).map(|()| old.start)
 }
@@ -196,7 +196,7 @@ fn end_change(manager: &Manager, object: &Arc<FileObject>, ticket: WriteTicket, 
     manager.write_end(ticket, written);
 }
 
-/// A change that began before the file was managed: announced late, and ended at once.
+/// Announces, late, a change that began before the file was managed, and ends it at once.
 fn refresh(manager: &Manager, id: FileId, change: Change) {
     let Some(object) = manager.find(id) else { return };
     let (Change::Written(range) | Change::Resized(range) | Change::Moved(range)) = &change;
@@ -216,7 +216,7 @@ fn map(process: &Process, manager: &Manager, space: &Space<Host>, wanted: &Wante
     for _ in 0..MAP_ROUNDS {
         let (object, origin) = open(process, manager, wanted)?;
         match map_object(space, &wanted.args, wanted.writable, Some((object, origin))) {
-            // Nobody mapped it for a moment, and it was closed.
+            // The file had no mapping for a moment, and was closed.
             Err(Errno::STALE) => {}
             // The file goes to the kernel at this moment.
             Err(Errno::OPNOTSUPP) => return Err(MAPPED_BY_KERNEL),
@@ -226,7 +226,7 @@ fn map(process: &Process, manager: &Manager, space: &Space<Host>, wanted: &Wante
     Err(number(Errno::STALE))
 }
 
-/// The object of the file, and the description that it is mapped through.
+/// The object of the file, and the open file description that it is mapped through.
 fn open(
     process: &Process,
     manager: &Manager,
@@ -249,8 +249,8 @@ fn open(
         manager.close_unused(&object);
         return Err(OPEN_FAILED);
     }
-    // After the file can be found: who has the kernel map it looks for it afterwards, and one of the two sees
-    // the other.
+    // Asked after the file can be found: a thread that has the kernel map it notes that first, and looks
+    // for the file afterwards, so one of the two sees the other.
     fence(Ordering::SeqCst);
     if let Some(additions) = state::KERNEL_MAPPED.additions(id.device, id.inode) {
         let stored_to = wanted.writable || !object.is_leased();
@@ -279,7 +279,7 @@ fn map_object(
     match place {
         Place::Fixed(at) => space.take_back(at, args.rounded())?,
         Place::Hint(at) => {
-            // Where there is no room, it goes elsewhere.
+            // Where there is no room, the mapping goes elsewhere.
             let _ = space.take_back_free(at, args.rounded());
         }
         Place::Anywhere | Place::FixedNoReplace(_) => {}
@@ -299,18 +299,19 @@ fn map_object(
     space.map_through(request, origin)
 }
 
-/// When a file was looked for in the kernel's list of mappings, and none was found that conflicts: kept with
-/// the file, so that a program that maps it again and again does not have the list made each time.
+/// A search of the kernel's list of mappings (/proc/self/maps) that found no mapping of a file that
+/// conflicts with ours. The record is kept with the file, so that the list is not made each time if a
+/// program maps the file again and again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Looked {
-    /// [`state::KERNEL_MAPPED`] was this long then.
+    /// What [`state::KERNEL_MAPPED`] gave as the file's additions then.
     additions: u64,
     /// As for [`still_mapped_by_kernel`].
     stored_to: bool,
 }
 
 impl Looked {
-    /// No list has been this long.
+    /// No search was made.
     const NEVER: Self = Self { additions: 0, stored_to: false };
 
     fn of(mark: u64) -> Self {
@@ -321,17 +322,17 @@ impl Looked {
         self.additions << 1 | u64::from(self.stored_to)
     }
 
-    /// Whether looking again can find nothing else: the kernel was not asked to map the file since. What was
-    /// unmapped since makes no difference.
+    /// Whether a new search would find no conflict, either: the kernel was not asked to map the file since.
+    /// Mappings that were unmapped since make no difference.
     fn is_enough(self, additions: u64, stored_to: bool) -> bool {
         self != Self::NEVER && self.additions == additions && (self.stored_to || !stored_to)
     }
 }
 
 /// Whether the kernel maps the file, and one of the two sides could store to it: then each would miss the
-/// other's stores. By inode number alone: the device that /proc shows is not always the one that fstat(2)
-/// gives, and a wrong "yes" costs only this mapping. `stored_to`: ours could store to it, or somebody has it
-/// open for writing, so that a mapping of the kernel's could get the right.
+/// other's stores. Compares the inode number alone: the device that /proc shows is not always the one that
+/// fstat(2) gives, and a wrong "yes" costs only this mapping. `stored_to`: our mapping could store to the
+/// file, or the file may be open for writing, so that a mapping of the kernel's could get the right.
 fn still_mapped_by_kernel(inode: u64, stored_to: bool) -> bool {
     let maps = open_briefly(|| std::fs::read_to_string("/proc/self/maps"));
     let Ok(maps) = maps else { return true };

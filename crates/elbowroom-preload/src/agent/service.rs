@@ -35,8 +35,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Workers per lane, by [`LaneKind`]. Each weighs about half a megabyte (its stack and its part of the heap);
-/// what they wait for ends without the help of another worker, so few are enough.
+/// Workers per lane, by [`LaneKind`]. Each weighs about half a megabyte (its stack and its part of the
+/// heap); their waits end without the help of another worker, so few are enough.
 const MAX_WORKERS: [u32; 2] = [16, 4];
 /// Bytes of stack of a service thread.
 const STACK_BYTES: usize = 512 << 10;
@@ -75,8 +75,8 @@ fn start(process: &'static Process) {
 /// has failed.
 fn start_threads(process: &'static Process, prepare: impl FnOnce(), first: impl FnOnce() + Send + 'static) {
     let kept = sys::errno();
-    // What libc and std call on this thread while it makes threads goes straight to the kernel. What a signal
-    // handler of the program calls must not.
+    // Calls that libc and std make on this thread while it starts threads go straight to the kernel. Calls
+    // of a signal handler of the program must not.
     let blocked = SignalsBlocked::new(Except::LibcInternal);
     state::set_service_thread(true);
     prepare();
@@ -108,7 +108,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()
 }
 
 /// Why a forked child's manager has not started, if that may be otherwise later: a [`Verdict`]. (A child's
-/// copy of the parent's word says nothing else: a parent that forks has a manager.)
+/// copy of the parent's value never names a lack: a parent that forks its manager has started it.)
 static LACK: AtomicU32 = AtomicU32::new(0);
 
 fn no_thread(process: &Process, error: &std::io::Error) {
@@ -156,7 +156,8 @@ fn first_thread(process: &'static Process) {
     if options.contention {
         manager.locks().count_in_detail();
     }
-    // It lives as long as the process: pointers to it are read without locks, by forked children too.
+    // The manager lives as long as the process: pointers to it are read without locks, by forked children
+    // too.
     serve_with(process, Box::leak(Box::new(manager)), space);
 }
 
@@ -215,8 +216,9 @@ pub fn take_over(process: &'static Process, manager: &'static Manager, rest: &'s
     }
 }
 
-/// Nobody has asked for swap, so what this process cannot have, it does without: it may not see the directory
-/// that the command saw, or not write there, and the disk is not as empty any more.
+/// Cuts the default swap to what this process can have, since the user has not asked for swap. The process
+/// may not see the directory that the command saw, or may not write there, and the disk may have less room
+/// by now.
 fn swap_that_can_be_had(process: &Process, config: &mut Config) {
     let Some(dir) = config.swap_dir.clone().filter(|_| config.swap > 0) else { return };
     let default = DefaultSwap::of(config.memory, &dir);
@@ -281,8 +283,8 @@ fn report_panics() {
     }));
 }
 
-/// Ends the process by SIGABRT, whatever the program does about that, and without our own way to the end,
-/// which would wait for the thread that is gone.
+/// Ends the process by SIGABRT, whatever disposition the program has set, and without our work at the end
+/// of a process, which would wait for the thread that has failed.
 fn die() -> ! {
     // SAFETY: all zero is a valid disposition, SIG_DFL; the set of signals is 64 bits, as the kernel has it;
     // and the rest are integers.
@@ -301,8 +303,8 @@ fn die() -> ! {
 /// Writes a line to the program's standard error, if the program has that still.
 fn say(line: &str) {
     let text = format!("elbowroom: {line}\n");
-    // The program's own open file: another one of the same file has a position of its own, and what the
-    // program writes next, or the summary, would be written over the line.
+    // Through the program's own open file description: a new one has a position of its own, and the
+    // program's next text, or the summary, would overwrite the line.
     match Origin::take(sys::getpid(), 2, 0) {
         Ok(there) if own_stderr::is_remembered(there.as_fd()) => {
             stderr::write_to(there.as_fd().as_raw_fd(), text.as_bytes());
@@ -386,8 +388,8 @@ impl Pool {
     fn spawn_wanted(self: &Arc<Self>) {
         for kind in [LaneKind::Ordinary, LaneKind::Ending] {
             if self.wanted[kind as usize].swap(0, Ordering::AcqRel) != 0 {
-                // Without another thread, those that there are serve all, later: no reason to refuse a
-                // request.
+                // Without another worker, the present ones serve all requests, only later: no reason to
+                // refuse one.
                 let _ = self.spawn_worker(kind);
             }
         }
@@ -455,8 +457,8 @@ fn watch(process: &'static Process) {
     if process.exit_now.load(Ordering::Acquire) == WATCH_NO_MORE {
         return;
     }
-    // From here on this is the program's last thread: what its exit handlers call is managed like all the
-    // rest.
+    // From here on this is the program's last thread: calls of its exit handlers are served as those of any
+    // thread.
     state::set_service_thread(false);
     // SAFETY: this is how libc ends a process whose last thread has ended.
     unsafe { libc::exit(0) }

@@ -1,10 +1,10 @@
-//! The service threads' own duplicate of the program's standard error, for what is to be said after the
+//! The service threads' own duplicate of the program's standard error, for lines that are written after the
 //! program has closed descriptor 2.
 //!
-//! The duplicate is in the service threads' file table, so the program does not meet it. The reader of a pipe
-//! waits for all duplicates to be closed: one that the program does not have itself any more is given up
-//! when the program puts something else on descriptor 2, and at the latest [`PATIENCE`] looks after the
-//! program closed it, one look a second. A process that ends within that time says what it has to say.
+//! The duplicate is in the service threads' file table, so the program does not meet it. The reader of a
+//! pipe waits for all duplicates to be closed: one that the program does not have itself any more is given
+//! up when the program puts something else on descriptor 2, and at the latest [`PATIENCE`] looks after the
+//! program closed it, one look a second. A process that ends within that time can still write its report.
 //!
 //! Synchronization: a mutex that only service threads take. A forked child has a new one.
 
@@ -39,7 +39,7 @@ pub fn take() {
     OWN.store(Box::into_raw(Box::new(own)), Ordering::Release);
 }
 
-/// Whether that is what standard error was when the program started.
+/// Whether this is the file that standard error was when the program started.
 pub fn is_remembered(there: BorrowedFd<'_>) -> bool {
     sys::fstat(there.as_raw_fd()).is_some_and(|stat| stderr::is_remembered(&stat))
 }

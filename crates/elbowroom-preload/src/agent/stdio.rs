@@ -1,10 +1,11 @@
-//! stdio reads and writes with calls inside libc that nobody can stand before. So a file that a stream may
+//! stdio reads and writes with calls inside libc that cannot be interposed. So a file that a stream may
 //! write, or that it reads while mappings of it may be stored to, is the kernel's: it is handed back when
 //! such a stream is opened, and not managed while one is open. A stream that only reads and mappings that
 //! only read do not disturb each other.
 //!
-//! Standard input, output and error are never opened by the program: they are looked at by their descriptors.
-//! What writes to a descriptor without a stream (dprintf) is seen when it is called.
+//! Standard input, output and error are never opened by the program: their files are found by their
+//! descriptors. A function that writes to a descriptor without a stream (dprintf) is seen when it is
+//! called.
 //!
 //! Not seen: streams that libc opens for itself (setmntent, and those of its data bases), and descriptors
 //! below 3 that open(2) or fcntl(2) gives after 0, 1 or 2 was closed.
@@ -52,11 +53,11 @@ fn give_way(id: Option<FileId>, kind: Kind) -> Result<(), c_int> {
     request::submit(process, Op::StreamOpens(id, kind)).map(drop)
 }
 
-/// A descriptor's file is used in ways that nobody sees, and whose end nobody sees: it is the kernel's from
-/// now on. The errno if it cannot be.
+/// Leaves a descriptor's file to the kernel from now on: it is used by calls that cannot be interposed, and
+/// whose end is not seen. The errno if the file cannot go to the kernel.
 pub fn leave_for_good(fd: c_int, kind: Kind) -> Result<(), c_int> {
     let Some(id) = regular(sys::fstat(fd)) else { return Ok(()) };
-    // A stream of the program's may be closed again, so that this asks for more than `conflict`.
+    // A stream of the program's may be closed again, so `conflict` is not enough here.
     if !STREAMS.has_lasting(id, kind)
         && let Some(entry) = STREAMS.claim()
     {
@@ -66,13 +67,13 @@ pub fn leave_for_good(fd: c_int, kind: Kind) -> Result<(), c_int> {
     give_way(Some(id), kind)
 }
 
-/// What a stream has written is to be read anew by who maps the file next.
+/// Has the bytes of a file that a stream has written read anew when the file is mapped next.
 fn forget(file: Option<(FileId, Kind)>) {
     if let Some((id, Kind::Writer)) = file
         && let Some((process, _)) = state::alive()
         && process.managed.may_contain(id.device, id.inode)
     {
-        // What goes wrong here shows when the file is mapped.
+        // An error here shows when the file is mapped.
         let _ = request::submit(process, Op::Refresh(id, Change::Resized(0..u64::MAX)));
     }
 }
@@ -82,7 +83,7 @@ unsafe fn kind(mode: *const c_char) -> Kind {
     Kind::of_mode(unsafe { CStr::from_ptr(mode) }.to_bytes())
 }
 
-/// Fails as the functions do that give a stream.
+/// Fails as functions do that return a stream.
 fn no_stream(errno: c_int) -> *mut FILE {
     sys::set_errno(errno);
     std::ptr::null_mut()
@@ -186,7 +187,7 @@ pub unsafe fn open_again(path: *const c_char, mode: *const c_char, file: *mut FI
     } else {
         regular(sys::stat_at(libc::AT_FDCWD, path, 0))
     };
-    // It still counts while its buffer is written.
+    // The old entry still counts while the stream's buffer is written.
     let before = STREAMS.unbind(file.addr());
     // SAFETY: the caller's promise.
     let opened = unsafe { entered(id, kind(mode), call) };
@@ -209,7 +210,7 @@ pub unsafe fn close(file: *mut FILE) -> c_int {
     r
 }
 
-/// The stream of this entry, if it has one, is closed. `errno` is kept.
+/// Frees the entry of a stream that is closed, if it has one. `errno` is kept.
 fn closed(entry: Option<Entry>) {
     if let Some(entry) = entry {
         forget(STREAMS.file(entry));
@@ -243,7 +244,7 @@ pub unsafe fn copy_fd_with(fd: c_int, to: c_int, flags: c_int) -> c_int {
     copy_under(fd, to, || unsafe { real::dup3(fd, to, flags) })
 }
 
-/// A descriptor gets another's file, and so does the stream that uses it.
+/// Makes `to` a copy of `fd`: a stream that uses `to` gets another file.
 fn copy_under(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let entry = match state::for_program() {
         Some(_) if fd != to => STREAMS.with_fd(to),
@@ -274,16 +275,16 @@ fn copy_under(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     r
 }
 
-/// Something else is on descriptor 2: who reads what was there must not wait for our duplicate. `errno` is
-/// kept.
+/// Tells the service threads that descriptor 2 was replaced: the reader of a pipe that was there must not
+/// wait for our duplicate to be closed. `errno` is kept.
 fn standard_error_changed() {
     if let Some((process, _)) = state::alive().filter(|(process, _)| process.is_home()) {
         let _ = request::submit(process, Op::StandardErrorChanged);
     }
 }
 
-/// Gives libc's function, which writes to the descriptor by itself. It cannot be refused here: that the file
-/// stays managed, because it could not be handed back, shows in the flusher's errors.
+/// Gives the file to the kernel, and returns libc's function, which writes to the descriptor by itself. The
+/// call cannot be refused here: that the file could not be handed back shows in the flusher's errors.
 pub fn before_print(fd: c_int, name: &CStr) -> *mut c_void {
     if state::alive_with_files().is_some() {
         let _ = give_way(coherence::managed_fd(fd).map(|target| target.id), Kind::Writer);

@@ -1,5 +1,5 @@
-//! fsync and relatives, and close: stores through mappings are part of what they make durable, and they
-//! report the file's write-back error.
+//! fsync and relatives, and close: fsync makes stores through mappings durable, too, and both report the
+//! file's write-back error.
 
 use crate::agent::coherence::{self, Target};
 use crate::agent::flush::flush;
@@ -18,7 +18,7 @@ fn write_back(target: &Target, range: Range<u64>) -> Option<c_int> {
     request::submit(target.process, Op::WriteBack(target.id, range)).err()
 }
 
-/// The error that the file's write-back met since it was last asked.
+/// The error of the file's write-back since the last call of this, as an errno.
 fn take_error(target: &Target) -> Option<c_int> {
     request::submit(target.process, Op::TakeError(target.id)).err()
 }

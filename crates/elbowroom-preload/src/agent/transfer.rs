@@ -50,7 +50,7 @@ struct Transfer<C> {
 }
 
 impl<C: FnMut(*mut off_t, *mut off_t) -> c_long> Transfer<C> {
-    /// Makes it, into a managed file.
+    /// Makes the transfer, into a managed file.
     fn make_framed(&mut self, target: &Target) -> ssize_t {
         let (fd, len) = (self.to.fd, self.len as u64);
         let done = match self.to.at {
@@ -85,8 +85,9 @@ impl<C: FnMut(*mut off_t, *mut off_t) -> c_long> Transfer<C> {
     }
 }
 
-/// A transfer from file to file inside the kernel. `wait` is asked whether one that failed is to be made once
-/// more. `None`: `real` does it, since the other side is not managed, or the kernel will refuse it.
+/// A transfer from file to file inside the kernel. After a failure, `wait` says whether the transfer is to
+/// be made once more. `None`: `real` does it, since the other side is not managed, or the kernel will
+/// refuse it.
 fn between(
     from: (c_int, *mut off_t),
     to: (c_int, *mut off_t),
@@ -114,7 +115,8 @@ fn between(
     }
 }
 
-/// `real` into a file that is not managed. Where it wrote shows afterwards: it moves the offset.
+/// Makes a transfer by `real` into a file that is not managed. Where it wrote is known afterwards, by the
+/// offset that it has moved.
 fn unmanaged(look: Look, to: c_int, at: *mut off_t, real: impl FnOnce() -> ssize_t) -> ssize_t {
     coherence::unframed(
         look,
@@ -167,9 +169,9 @@ pub unsafe fn send(to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> 
 /// An address that can be read and not written.
 static READ_ONLY: u8 = 0;
 
-/// Waits until a pipe has something to read, or nobody writes to it any more: a read of it that fails before
-/// it takes anything. So it waits as the call would that the program made: a signal ends it or not as the
-/// handler says, and it is a cancellation point. `false`: it was ended; `errno` says how.
+/// Waits until a pipe has something to read, or has no writers any more, by a read that fails before it
+/// takes anything. So the wait is as in the program's own call: a signal ends it or not as its handler
+/// says, and it is a cancellation point. `false`: the wait was ended; `errno` says how.
 fn wait_for_pipe(pipe: c_int) -> bool {
     let nowhere = (&raw const READ_ONLY).cast_mut().cast::<c_void>();
     // SAFETY: the kernel checks the address, and finds that it cannot write there.
@@ -186,8 +188,8 @@ pub unsafe fn join(
 ) -> ssize_t {
     let look = coherence::look();
     coherence::cancellation_point();
-    // Into a file it is made without waiting inside the frame: for the pipe's writers, who may need us to go
-    // on, it is waited outside.
+    // Into a managed file the transfer does not wait inside the frame: the pipe's writers may need this
+    // process to go on, so the wait for them is outside.
     // SAFETY: the kernel checks the pointers.
     let raw = |from_at: *mut off_t, to_at: *mut off_t| unsafe {
         let flags = (flags | libc::SPLICE_F_NONBLOCK) as c_long;

@@ -36,8 +36,8 @@ pub unsafe fn unmap(addr: *mut c_void, len: size_t) -> c_int {
     loop {
         match unmap_parts(process, manager, &range) {
             Ok(()) => return 0,
-            // A part of it went to the kernel since it was looked. What went there does not come back, so
-            // this ends.
+            // A part of the range went to the kernel since the parts were found. Such a part does not come
+            // back, so this loop ends.
             Err(NOT_OURS) => {}
             Err(errno) => return sys::fail(errno),
         }

@@ -9,8 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-/// On a service thread: a file is left to the kernel for the sake of other processes. Remembers one of them,
-/// for the first such file of a process: a look at all processes takes long.
+/// On a service thread, when a file is left to the kernel because other processes use it: remembers one of
+/// these processes. Only for the first such file, since a look at all processes takes long.
 pub fn note(process: &Process, id: FileId) {
     if process.left.has_met(Reason::NotAlone) {
         return;

@@ -9,14 +9,15 @@ use elbowroom_options::sanitizer;
 use libc::{c_int, c_ulong, c_void};
 use std::ffi::CStr;
 
-/// Of dladdr1: give the symbol, too.
+/// Flag of dladdr1: give the symbol, too.
 const RTLD_DL_SYMENT: c_int = 1;
 
 unsafe extern "C" {
     fn dladdr1(at: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
 }
 
-/// Where the object begins that the address belongs to, and whether a symbol is defined there.
+/// The load address of the object that the address is in, and whether the symbol at the address is defined
+/// there.
 fn object_of(at: *const c_void) -> Option<(*mut c_void, bool)> {
     // SAFETY: all zero is a valid `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -36,7 +37,7 @@ pub fn is_in_the_executable() -> bool {
     is_executables(c"malloc")
 }
 
-/// Whether the function of this name, as all objects find it, is the executable's.
+/// Whether all objects find the executable's function under this name.
 fn is_executables(name: &CStr) -> bool {
     // SAFETY: the name is a string.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -52,8 +53,8 @@ fn is_executables(name: &CStr) -> bool {
 /// The sanitizer, or Valgrind, whose runtime is in this process: linked into the executable, or loaded.
 /// Called by the constructor: the answer stays.
 ///
-/// Our threads would be the runtime's, too: it would watch what they store, and start them under locks that a
-/// thread holds which waits for ours.
+/// The runtime would handle our threads, too: it would check their stores, and take locks to start them,
+/// which may be held by a thread that waits for ours.
 pub fn sanitizer() -> Option<&'static str> {
     // SAFETY: the name is a string.
     let has = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();

@@ -7,7 +7,7 @@
 //! not, never the other way round. The block is then unmapped instead of kept.
 //!
 //! Synchronization: atomics. A change is noted before the call that makes it, on the thread that makes it;
-//! whoever frees a block that was changed has learnt of the change from that thread.
+//! a thread that frees a changed block has synchronized with that thread before, to get the block.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +19,18 @@ const STAMPS: usize = 4096;
 
 /// The time: how many changes were noted.
 static NOW: AtomicU64 = AtomicU64::new(0);
-/// When more granules were changed at once than there are stamps.
+/// The time of the last change of more granules than there are stamps: it counts for all addresses.
 static ALL: AtomicU64 = AtomicU64::new(0);
 static STAMP: [AtomicU64; STAMPS] = [const { AtomicU64::new(0) }; STAMPS];
 
-/// The granules of a range that wraps nowhere.
+/// The granules of a range, which is cut off at the end of the address space.
 fn granules(addr: usize, len: usize) -> Range<usize> {
     let end = addr.saturating_add(len);
     if addr == end { 0..0 } else { addr >> GRANULE_SHIFT..((end - 1) >> GRANULE_SHIFT) + 1 }
 }
 
-/// The program is about to change the mapping of a range in a way that a later owner would notice.
+/// Stamps a range whose mapping the program is about to change in a way that a later owner of the addresses
+/// would notice.
 pub fn note(addr: usize, len: usize) {
     let granules = granules(addr, len);
     if granules.is_empty() {

@@ -1,5 +1,5 @@
-//! What `elbowroom run` asks of the library: the options as the crate `elbowroom-options` describes and reads
-//! them, and what of them only the manager can read.
+//! What `elbowroom run` asks of the library: the options as the crate `elbowroom-options` describes and
+//! reads them, and the option that only the manager can read (ablate).
 
 use elbowroom::Ablation;
 pub use elbowroom_options::{
@@ -19,7 +19,7 @@ pub fn parse(text: &OsStr) -> Result<Options, String> {
 
 /// Which improvements are on.
 pub fn ablation(options: &Options) -> Ablation {
-    // `parse` has refused what cannot be read.
+    // `parse` has refused values that cannot be read.
     read_ablation(options).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! What the program's executable is, as the loader has it in memory.
+//! What kind of program the executable is, by the ELF notes of its image in memory.
 
 use libc::{Elf64_Ehdr, Elf64_Phdr};
 
@@ -15,7 +15,7 @@ pub fn is_go() -> bool {
     notes().into_iter().flatten().any(has_go_note)
 }
 
-/// The parts of the executable that have notes.
+/// The note segments of the executable.
 fn notes() -> Option<impl Iterator<Item = &'static [u8]>> {
     // SAFETY: takes integers.
     let (at, count, size) = unsafe {
@@ -30,8 +30,9 @@ fn notes() -> Option<impl Iterator<Item = &'static [u8]>> {
     }
     // SAFETY: the kernel says where the executable's program headers are; they stay, and are not changed.
     let headers: &'static [Elf64_Phdr] = unsafe { std::slice::from_raw_parts(at, count) };
-    // The headers are where their own header says, moved as all of the executable is. Without one they follow
-    // the file's header, which is where the first part begins.
+    // PT_PHDR has the address of the headers before relocation, which gives the load bias of the
+    // executable. Without PT_PHDR the headers follow the ELF header, at the start of the first PT_LOAD
+    // segment.
     let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD)?;
     let moved = match headers.iter().find(|header| header.p_type == libc::PT_PHDR) {
         Some(own) => (at as u64).wrapping_sub(own.p_vaddr),

@@ -1,5 +1,5 @@
 //! A fixed, lock-free, allocation-free set of files, for the question that every read and write asks: "is
-//! this one managed?"
+//! this file managed?"
 //!
 //! Files are added and never taken out: an answer of "yes" only means that the manager is asked. When the
 //! table is full the answer is always "yes".
@@ -56,7 +56,7 @@ impl IdSet {
         self.overflowed.store(true, Ordering::Release);
     }
 
-    /// Whether the file may be in the set: never false for one whose addition has returned.
+    /// Whether the file may be in the set: never `false` for a file whose addition has returned.
     pub fn may_contain(&self, device: u64, inode: u64) -> bool {
         let (key, value) = (inode.wrapping_add(1), device.wrapping_add(1));
         for slot in self.probe(inode) {
@@ -77,10 +77,11 @@ impl IdSet {
 
 /// Counters of a [`KernelMapped`]; a power of two.
 const COUNTERS: usize = 256;
-/// Set in a counter for good once a file of it was given to the kernel. Nobody counts that far.
+/// Set in a counter for good once one of its files was given to the kernel. Additions do not count that
+/// far.
 const GIVEN: u64 = 1 << 62;
 
-/// Files that the kernel maps, or did, and how often that was so. All zero is the empty set.
+/// Files that the kernel maps, or has mapped, and how often they were added. All zero is the empty set.
 #[repr(C)]
 pub struct KernelMapped {
     files: IdSet,
@@ -94,7 +95,7 @@ impl KernelMapped {
         Self { files: IdSet::new(), additions: [const { AtomicU64::new(0) }; COUNTERS] }
     }
 
-    /// Adds a file: before the kernel is asked to map it, and again when it has.
+    /// Adds a file. Called before the kernel is asked to map it, and again when it has mapped it.
     pub fn add(&self, device: u64, inode: u64) {
         self.files.add(device, inode);
         self.counter(inode).fetch_add(1, Ordering::SeqCst);
@@ -106,8 +107,8 @@ impl KernelMapped {
         self.counter(inode).fetch_or(GIVEN, Ordering::SeqCst);
     }
 
-    /// `None`: the kernel never mapped the file. Else a number that is another one after each addition of the
-    /// file, and whenever it is asked if the file was given to the kernel.
+    /// `None`: the kernel never mapped the file. Else a number that changes with each addition of the file.
+    /// For a file that was given to the kernel, it changes with each call of this.
     pub fn additions(&self, device: u64, inode: u64) -> Option<u64> {
         if !self.files.may_contain(device, inode) {
             return None;

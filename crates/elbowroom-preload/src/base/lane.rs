@@ -1,7 +1,7 @@
 //! Lock-free stacks of requests from the program's threads to the service threads.
 //!
-//! A request lives on the stack of the thread that makes it, and begins with a [`Node`]. What it asks and
-//! what came of it is known above (agent/request.rs).
+//! A request lives on the stack of the thread that makes it, and begins with a [`Node`]. Only the floor
+//! above knows its parameters and its result (agent/request.rs).
 //!
 //! Synchronization: a worker owns a request from the moment at which it takes the node off the stack until it
 //! stores `done`; after that store it only names the futex's address (waking touches no memory).
@@ -17,7 +17,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Of a request that is on no stack.
+    /// The node of a request that is on no stack.
     pub const fn new() -> Self {
         Self { next: AtomicPtr::new(std::ptr::null_mut()), done: AtomicU32::new(0) }
     }
@@ -42,7 +42,7 @@ impl Node {
     }
 }
 
-/// Which lane a request goes to. The two kinds never wait for each other's workers.
+/// Which lane a request goes to. Requests of one kind never wait for workers of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneKind {
     /// Requests that may wait for I/O, or for a write of the program to end.

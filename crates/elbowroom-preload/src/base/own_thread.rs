@@ -12,8 +12,8 @@ pub fn is_service_thread() -> bool {
     SERVICE_THREAD.get()
 }
 
-/// Marks or unmarks the calling thread, without remembering it: for the time in which a program's thread
-/// starts the manager.
+/// Marks or unmarks the calling thread as ours, without adding it to the list of our threads: a program's
+/// thread is ours while it starts the manager.
 pub fn set_service_thread(value: bool) {
     if SERVICE_THREAD.replace(value) != value {
         note_own_thread(value);

@@ -4,7 +4,7 @@
 //! looked up by the constructor. Until then (other libraries' constructors, the program's malloc) the system
 //! call stands in, where there is one that does the same.
 //!
-//! Synchronization: each pointer is written once with the same value, whoever writes it.
+//! Synchronization: all threads that write a pointer write the same value.
 
 use super::{stderr, sys};
 use libc::{FILE, c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off_t, size_t, ssize_t};
@@ -63,7 +63,7 @@ unsafe fn by_system_call(call: c_long, words: &[c_long]) -> c_long {
 
 macro_rules! real {
     ($($name:ident($($a:ident: $t:ty),*) -> $r:ty $(= $call:ident)?;)*) => {
-        /// Looks all of them up.
+        /// Looks all the functions up.
         pub fn resolve() {
             $(pointers::$name.store(look_up(names::$name), Ordering::Release);)*
         }

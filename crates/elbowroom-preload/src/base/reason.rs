@@ -1,4 +1,4 @@
-//! Why something was left to the kernel: names, words and counters.
+//! Why a mapping or a call was left to the kernel: names, words and counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ macro_rules! reasons {
         /// The names in the summary and the statistics, in the order of [`Reason`].
         pub const NAMES: &[&str] = &[$($name,)*];
 
-        /// The same for people.
+        /// The reasons as text for people, in the same order.
         const WORDS: &[&str] = &[$($words,)*];
     };
 }
@@ -22,13 +22,13 @@ reasons! {
     /// Smaller than the smallest mapping that is managed.
     TooSmall = "too_small",
         "shorter than --min-size, or than --heap-min for private memory";
-    /// No file.
+    /// No file: shared memory, or private memory without swap.
     Anonymous = "anonymous",
         "shared memory without a file, or private memory without swap";
-    /// Executable, or made so.
+    /// Executable from the start, or by mprotect.
     Executable = "executable",
         "executable";
-    /// A private mapping that is writable, or was made so.
+    /// A private mapping that is writable from the start, or by mprotect, without swap.
     PrivateWritable = "private_writable",
         "private and writable, without swap";
     /// The file lives in memory.
@@ -40,10 +40,10 @@ reasons! {
     /// Not a regular file.
     NotRegular = "not_regular",
         "not of regular files";
-    /// Wanted at an address that is not inside a window.
+    /// Demanded (MAP_FIXED, MAP_FIXED_NOREPLACE) at an address that is not inside a window.
     FixedOutsideWindow = "fixed_outside_window",
         "demanded at addresses that cannot be managed";
-    /// Asked for, not demanded, at an address that is not inside a window.
+    /// With a hint that is not inside a window.
     HintOutsideWindow = "hint_outside_window",
         "wanted at addresses that cannot be managed";
     /// Flags that only the kernel can follow.
@@ -72,7 +72,7 @@ reasons! {
     /// The manager could not open the file.
     OpenFailed = "open_failed",
         "files that could not be opened: no descriptor was free (ulimit -n), or no right";
-    /// Asked by a child that shares the memory of its parent.
+    /// A mapping by a child that shares the memory of its parent (vfork).
     ChildProcess = "child_process",
         "mapped by children that share the memory of their parent (vfork)";
     /// The manager did not start.
@@ -108,8 +108,9 @@ reasons! {
 }
 
 impl Reason {
-    /// Whether the environment lacks something, or the program is of a kind, so that what the user wants
-    /// managed is not. The first time is said, also with `--quiet`.
+    /// Whether memory that the user wants managed is not, because the environment lacks something or
+    /// because of the kind of program. The first mapping for such a reason is reported on standard error,
+    /// also with `--quiet`.
     pub fn is_lack(self) -> bool {
         matches!(
             self,
@@ -127,7 +128,7 @@ impl Reason {
     }
 }
 
-/// How often each reason was met, and for how many bytes. All zero is the start.
+/// How often each reason was met, and for how many bytes. All zero: none was met.
 pub struct Counts {
     times: [AtomicU64; NAMES.len()],
     bytes: [AtomicU64; NAMES.len()],
@@ -140,14 +141,14 @@ pub struct Met {
     pub name: &'static str,
     /// The reason for people.
     pub words: &'static str,
-    /// How many mappings and calls.
+    /// The number of mappings and calls.
     pub times: u64,
-    /// The lengths of these in all, in bytes; 0 where they have none.
+    /// Their total length in bytes; 0 for calls without a length.
     pub bytes: u64,
 }
 
 impl Counts {
-    /// None yet.
+    /// No reason was met yet.
     #[cfg(test)]
     pub const fn new() -> Self {
         Self {
@@ -156,7 +157,7 @@ impl Counts {
         }
     }
 
-    /// One more, of so many bytes. Tells whether it is the first.
+    /// Counts a mapping or call of `bytes` bytes. Tells whether it is the first for this reason.
     pub fn count(&self, reason: Reason, bytes: u64) -> bool {
         self.bytes[reason as usize].fetch_add(bytes, Ordering::Relaxed);
         self.times[reason as usize].fetch_add(1, Ordering::Relaxed) == 0
@@ -172,9 +173,10 @@ impl Counts {
         (0..NAMES.len()).map(|index| self.of(index)).filter(|met| met.times > 0)
     }
 
-    /// The same, the most bytes first. Allocates nothing.
+    /// The reasons that were met, the one with the most bytes first. Allocates nothing.
     pub fn met_by_size(&self) -> impl Iterator<Item = Met> + '_ {
-        // Other threads may count meanwhile, so what follows is found by its place and not by its figures.
+        // Other threads may count meanwhile, so the reasons that are left are known by index and not by
+        // comparing figures.
         let mut listed = [false; NAMES.len()];
         std::iter::from_fn(move || {
             let left = (0..NAMES.len()).filter(|index| !listed[*index]);

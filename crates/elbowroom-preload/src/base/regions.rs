@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The most regions. Each further region of the heap is twice as large as the one before.
 const MAX_REGIONS: usize = 24;
-/// Left free behind each region: nothing that overruns one gets into another.
+/// Bytes left free behind each region, so that an overrun of one region does not reach the next.
 const GAP: usize = 2 << 20;
-/// Where the first one is wanted: above executables and their heaps as they are placed without ASLR, below
-/// those with it and everything that the kernel places from the top, and in no range that a sanitizer or a
-/// JVM wants. A wish: the kernel may place it elsewhere.
+/// The preferred address of the first region: above executables and their heaps as they are placed without
+/// ASLR, below those with it and everything that the kernel places from the top, and in no range that a
+/// sanitizer or a JVM wants. The kernel may place it elsewhere.
 const WANTED: usize = 0x2a00_0000_0000;
-/// How many different places there are.
+/// The first region is at one of so many pages from [`WANTED`] on.
 const PLACES: usize = 1 << 24;
 
 struct Region {
@@ -27,18 +27,19 @@ struct Region {
 
 static REGIONS: [Region; MAX_REGIONS] =
     [const { Region { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; MAX_REGIONS];
-/// Places in the table that were given out.
+/// How many entries of the table are in use.
 static REGION_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Where the next region is wanted; 0 before the first.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// What the library before malloc reads with each call (crates/elbowroom-heap/src/apart.rs).
+/// How the library before malloc recognizes our memory and threads; it reads this in each call
+/// (crates/elbowroom-heap/src/apart.rs).
 #[repr(C)]
 pub struct Own {
-    /// Where the first region begins, and the last one ends; between them there may be others' memory.
+    /// Where the lowest region begins, and the highest one ends. Memory of others may lie between them.
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Threads that are ours, for a while or for good, but have no stack of the reserve.
+    /// How many threads are ours, for a while or for good, without a stack of the reserve.
     pub(super) lent: AtomicUsize,
 }
 
@@ -47,8 +48,8 @@ pub struct Own {
 pub static elbowroom_own: Own =
     Own { start: AtomicUsize::new(usize::MAX), end: AtomicUsize::new(0), lent: AtomicUsize::new(0) };
 
-/// The calling thread becomes ours, or the program's again. Threads that have a stack of the reserve are not
-/// counted: their stack tells.
+/// Counts the calling thread as ours, or as the program's again. Threads with a stack of the reserve are
+/// not counted: they are recognized by its address.
 pub fn note_own_thread(is_ours: bool) {
     let here = &raw const is_ours as usize;
     if touches(&(here..here + 1)) {
@@ -61,7 +62,7 @@ pub fn note_own_thread(is_ours: bool) {
     }
 }
 
-/// In a forked child: its only thread is ours, or the program's.
+/// In a forked child: sets the count for its only thread, which is ours or the program's.
 pub fn only_thread_is_ours(is_ours: bool) {
     elbowroom_own.lent.store(is_ours.into(), Ordering::Release);
 }
@@ -78,11 +79,11 @@ pub fn reserve(len: usize) -> Option<Range<usize>> {
     // SAFETY: a new mapping; the address is a wish.
     let at = unsafe { sys::mmap(wanted as *mut c_void, len, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED {
-        // Its place in the table stays empty if somebody has taken the next one.
+        // The entry in the table stays empty if another thread has taken the next one.
         let _ = REGION_COUNT.compare_exchange(index + 1, index, Ordering::AcqRel, Ordering::Relaxed);
         return None;
     }
-    // Its parts come into use page by page; whole huge pages would be memory that nobody asked for.
+    // The region comes into use page by page; huge pages would take memory for parts that are not in use.
     // SAFETY: the mapping was just made. A kernel without huge pages refuses it.
     unsafe { sys::system_call(libc::SYS_madvise, at, len, libc::MADV_NOHUGEPAGE as libc::c_long) };
     let start = at as usize;
@@ -93,20 +94,21 @@ pub fn reserve(len: usize) -> Option<Range<usize>> {
     Some(start..start + len)
 }
 
-/// Where something of `len` bytes is wanted: behind all that was placed before.
+/// The preferred address of a mapping of `len` bytes: behind those of all earlier ones.
 fn next_place(len: usize) -> usize {
     let _ = NEXT.compare_exchange(0, first_place(), Ordering::AcqRel, Ordering::Acquire);
     NEXT.fetch_add(len + GAP, Ordering::AcqRel)
 }
 
-/// The hint for a mapping of `len` bytes that is not of the reserve, but belongs where the reserve is: what
-/// the kernel places may get into a hole of the program's. 0, none, for what has no room there.
+/// The address hint for a mapping of `len` bytes that is not of the reserve, but is to lie beside it: at an
+/// address of the kernel's choice it could lie in a hole of the program's. 0, no hint, if there is no room.
 pub fn place_beside(len: usize) -> usize {
     let len = len.checked_next_multiple_of(PAGE).filter(|len| *len <= PLACES * PAGE);
     len.map_or(0, next_place)
 }
 
-/// Different in each process, as the kernel's own placement is.
+/// The preferred address of the first region: random in each process, as the kernel's own placement is
+/// (ASLR).
 fn first_place() -> usize {
     // SAFETY: an integer; the kernel gives the address of 16 random bytes, or libc 0.
     let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const u64;
@@ -119,7 +121,7 @@ fn first_place() -> usize {
 /// Bytes that got rights by [`commit`].
 static COMMITTED: AtomicUsize = AtomicUsize::new(0);
 
-/// How much of the reserve can be stored to, in bytes.
+/// How much of the reserve has rights, in bytes.
 pub fn committed_bytes() -> u64 {
     COMMITTED.load(Ordering::Acquire) as u64
 }
@@ -133,14 +135,14 @@ pub fn commit(range: &Range<usize>) -> bool {
     committed
 }
 
-/// As [`commit`], for a range that may have the rights, and was counted then.
+/// As [`commit`], for a range that was committed before, and so is counted already.
 pub fn commit_again(range: &Range<usize>) -> bool {
     let rights = libc::c_long::from(libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: the callers pass what they took from a region, which nobody else uses.
     unsafe { sys::system_call(libc::SYS_mprotect, range.start, range.len(), rights) == 0 }
 }
 
-/// Gives the memory of a range back; it reads as zeros.
+/// Gives the memory of a range back to the kernel; the range reads as zeros afterwards.
 pub fn drop_memory(range: &Range<usize>) {
     // SAFETY: as in `commit`; what was there is not needed any more.
     unsafe {

@@ -1,4 +1,5 @@
-//! What is said although the user wants no summary: what is not managed that the user expects to be.
+//! Lines on standard error, independent of the summary, about memory that is not managed although the user
+//! expects it to be.
 //!
 //! Each line is said once, also with `--quiet`, and not with `--fallback kernel`.
 
@@ -7,14 +8,14 @@ use crate::base::report::{Buffer, program_name};
 use crate::base::{state, stderr, sys};
 use std::fmt::{Arguments, Write};
 
-/// Whether the user wants to know.
+/// Whether the user wants such lines: not with `--fallback kernel`.
 pub fn is_wanted() -> bool {
     state::options().is_some_and(|options| options.fallback == Fallback::None)
 }
 
 /// Writes a line with the name and number of the process to standard error, if [`is_wanted`] and if the
 /// program has its standard error still. Tells whether it was written. For a thread of the program.
-// Not inlined: its buffer is not on the stack of a caller that says nothing.
+// Not inlined, so that the buffer is on the stack only when a line is written.
 #[inline(never)]
 pub fn say(line: Arguments<'_>) -> bool {
     let Some(fd) = stderr::descriptor().filter(|_| is_wanted()) else { return false };

@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, f
 
 /// No manager was needed yet.
 pub const NONE: u32 = 0;
-/// A thread is starting it.
+/// A thread is starting the manager.
 pub const STARTING: u32 = 1;
-/// It serves.
+/// The manager serves.
 pub const ALIVE: u32 = 2;
-/// It could not start, for the rest of this process' life.
+/// The manager could not start. This stays so for the rest of this process' life.
 pub const FAILED: u32 = 3;
 
 /// How many threads of ours are remembered: the service threads and the manager's.
@@ -41,13 +41,14 @@ pub struct Process {
     /// A futex: [`NONE`], [`STARTING`], [`ALIVE`] or [`FAILED`].
     pub phase: AtomicU32,
     manager: AtomicPtr<Manager>,
-    /// The manager's pages are copied into windows: it cannot see who has pinned them.
+    /// The manager copies pages into windows, and so cannot see whether a device has them pinned.
     copies_pages: AtomicBool,
     /// Files opened for a mapping so far.
     opened: AtomicU64,
-    /// Why it failed, or has no copy of its parent's (leaked), for the thread that started it.
+    /// Why the manager failed, or why this process has no copy of its parent's manager (leaked). Read by
+    /// the thread that started the manager.
     error: AtomicPtr<String>,
-    /// What is to be said of the manager although it serves (leaked), for the same thread.
+    /// A notice for the user about a manager that serves (leaked). Read by the thread that started it.
     pub note: AtomicPtr<String>,
     /// A futex: whether the end of the process is reported. Only process/end.rs uses it.
     pub ended: AtomicU32,
@@ -55,25 +56,27 @@ pub struct Process {
     pub exit_now: AtomicU32,
     /// Requests by [`LaneKind`](crate::base::lane::LaneKind).
     pub lanes: [Lane; 2],
-    /// Whose turn it is at the positions of files.
+    /// The turns of calls that use the positions of files.
     pub turns: Turns,
     /// Files that are or were managed.
     pub managed: IdSet,
     /// Mappings and calls that were left to the kernel.
     pub left: Counts,
-    /// Another process that had a file open when that was first left to the kernel for it (leaked).
+    /// The name of another process that had a file open, when a file was first left to the kernel for that
+    /// reason (leaked).
     pub user_of_file: AtomicPtr<String>,
-    /// Threads that change the program's mappings in the kernel right now, or wait there to.
+    /// How many threads are in a call that changes the program's mappings in the kernel, or wait in it for
+    /// the mmap_lock.
     changes: AtomicU32,
-    /// Forks that are under way: what they hand back stays so.
+    /// How many forks are under way for which mappings were handed back: new mappings are handed back, too.
     forks: AtomicU32,
     our_threads: [AtomicU32; MAX_OUR_THREADS],
     our_thread_count: AtomicU32,
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
-/// Files that the kernel maps, or did, as far as mmap and handing back made that so; the parent's included:
-/// its mappings are inherited.
+/// Files that the kernel maps, or has mapped, by mmap or by handing back, in this process or in its parent,
+/// whose mappings it has inherited.
 pub static KERNEL_MAPPED: KernelMapped = KernelMapped::new();
 /// The manager of this process or of the nearest ancestor that had one: where its windows were must be known
 /// after fork.
@@ -82,12 +85,13 @@ static LAST_MANAGER: AtomicPtr<Manager> = AtomicPtr::new(std::ptr::null_mut());
 pub static LOCKS_FUTURE_MEMORY: AtomicBool = AtomicBool::new(false);
 /// Why private memory is the kernel's for as long as the program runs, if it is.
 pub static PRIVATE_MEMORY_LEFT: OnceLock<Reason> = OnceLock::new();
-/// There is no place for a swap file, and nobody has asked for one: private memory is the kernel's. Not
-/// wiped: what starts later in a child does without as well.
+/// There is no place for a swap file, and the user has not asked for one: private memory is the kernel's.
+/// Not wiped: a manager that starts later in a child has no swap either.
 static NO_SWAP: AtomicBool = AtomicBool::new(false);
 static OPTIONS: OnceLock<Options> = OnceLock::new();
 
-/// Makes the wiped pages. Called once, by the constructor, before any thread but the first exists.
+/// Maps the pages of [`Process`], which a fork wipes. Called once, by the constructor, before any thread
+/// but the first exists.
 pub fn set_up(options: Options) {
     let len = size_of::<Process>().next_multiple_of(sys::PAGE);
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -118,7 +122,7 @@ pub fn process() -> Option<&'static Process> {
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
-/// The options. Only after [`process`] gave something.
+/// The options. `None` only as long as [`process`] is.
 pub fn options() -> Option<&'static Options> {
     OPTIONS.get()
 }
@@ -128,7 +132,7 @@ pub fn manages_private() -> bool {
     options().is_some_and(|options| options.swap_bytes > 0) && !NO_SWAP.load(Ordering::Acquire)
 }
 
-/// They are not, after all. Called before the manager serves.
+/// Leaves private memory to the kernel, since there is no place for swap. Called before the manager serves.
 pub fn leave_private() {
     NO_SWAP.store(true, Ordering::Release);
 }
@@ -138,8 +142,8 @@ pub fn for_program() -> Option<&'static Process> {
     process().filter(|_| !is_service_thread())
 }
 
-/// The state and the manager, if it is alive and the caller is a thread of the program. What every interposed
-/// function asks first.
+/// The state and the manager, if it is alive and the caller is a thread of the program. Every interposed
+/// function asks this first.
 pub fn alive() -> Option<(&'static Process, &'static Manager)> {
     let process = process()?;
     let manager = process.manager()?;
@@ -168,8 +172,8 @@ pub fn enter_service_thread() {
     }
 }
 
-/// Runs `call`, which changes the program's mappings in the kernel, and soon is done. The manager's threads
-/// give way meanwhile.
+/// Runs `call`, a short call that changes the program's mappings in the kernel. The manager's threads let
+/// it have the kernel's mmap_lock first.
 pub fn change_mappings<R>(call: impl FnOnce() -> R) -> R {
     let Some(process) = for_program() else { return call() };
     process.changes.fetch_add(1, Ordering::Relaxed);
@@ -180,48 +184,51 @@ pub fn change_mappings<R>(call: impl FnOnce() -> R) -> R {
 
 /// Whether [`change_mappings`] is under way.
 pub fn changes_wait() -> bool {
-    // A signal handler that forks in between, and returns in the child, makes it less than 0 there.
+    // A signal handler that forks in between, and returns in the child, makes the count less than 0 there:
+    // the child's copy is wiped.
     process().is_some_and(|process| process.changes.load(Ordering::Relaxed).cast_signed() > 0)
 }
 
-/// The program has done something by which a device may read or write its memory after a call has returned.
+/// The program has made a call after which a device may still read or write its memory.
 static TRANSFERS: AtomicBool = AtomicBool::new(false);
 
-/// Notes that a transfer may come that goes on after its call.
+/// Notes that the program may start transfers that go on after the call has returned.
 pub fn note_transfers() {
     TRANSFERS.store(true, Ordering::SeqCst);
 }
 
-/// Whether there may have been such a transfer.
+/// Whether [`note_transfers`] was called.
 pub fn may_transfer() -> bool {
     TRANSFERS.load(Ordering::SeqCst)
 }
 
 impl Process {
-    /// A fork begins. What is mapped from now on, the child does not get, until [`Process::fork_ends`].
+    /// A fork begins. Managed mappings are handed back for it, so that the child gets them. Mappings that
+    /// are made until [`Process::fork_ends`] must be handed back as well: see [`Process::is_forking`].
     pub fn fork_begins(&self) {
         self.forks.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// It has ended. In the parent only: the child's number is wiped.
+    /// The fork has ended. Called in the parent only: the child's count is wiped.
     pub fn fork_ends(&self) {
         self.forks.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether a fork is under way. Asked after something was mapped: who hands all back asks the manager
-    /// after it has said so, so either that was handed back, or this is true.
+    /// Whether a fork is under way. Asked after a mapping was made: a forking thread calls
+    /// [`Process::fork_begins`] before it has all mappings handed back, so either the new mapping was among
+    /// them, or this is true.
     pub fn is_forking(&self) -> bool {
         fence(Ordering::SeqCst);
         self.forks.load(Ordering::SeqCst) > 0
     }
 
-    /// Says why there is no manager.
+    /// Records why there is no manager.
     pub fn set_error(&self, why: String) {
         self.error.store(Box::into_raw(Box::new(why)), Ordering::Release);
     }
 
-    /// Why there is none, if that was said.
+    /// Why there is no manager, if that was recorded.
     pub fn error(&self) -> Option<&'static str> {
         // SAFETY: null, or leaked by `set_error`.
         unsafe { self.error.load(Ordering::Acquire).as_ref() }.map(String::as_str)
@@ -233,7 +240,7 @@ impl Process {
         unsafe { self.manager.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Sets it, once.
+    /// Sets the manager, once.
     pub fn set_manager(&self, manager: &'static Manager) {
         let pointer = std::ptr::from_ref(manager).cast_mut();
         self.copies_pages.store(manager.stats().mmu == "copy", Ordering::Release);
@@ -253,7 +260,8 @@ impl Process {
     }
 
     /// How many files were opened for mappings. A call that changes a file which is not managed, and finds
-    /// the number unchanged afterwards, came before whatever a later mapping reads of it.
+    /// the number unchanged afterwards, came before the file was opened for any mapping, which so reads
+    /// what the call has stored.
     pub fn files_opened(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.opened.load(Ordering::SeqCst)

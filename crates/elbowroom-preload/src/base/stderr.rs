@@ -1,10 +1,9 @@
 //! Text for the program's standard error, written on a thread of the program.
 //!
-//! The write must not change what the program does or how it ends. If standard error is a pipe that nobody
-//! reads any more, or a file beyond its limit, the write would raise a signal: SIGPIPE and SIGXFSZ are
-//! blocked meanwhile, and one that was not pending before is taken back. If it is a pipe that is full,
-//! whoever should read it may be waiting for the end of the process: the rest of the text is dropped after
-//! [`PATIENCE_MS`].
+//! The write must not change what the program does or how it ends. If standard error is a pipe without a
+//! reader, or a file at its size limit, the write would raise a signal: SIGPIPE and SIGXFSZ are blocked
+//! meanwhile, and a signal that was not pending before is consumed. If it is a full pipe, its reader may be
+//! waiting for the end of the process: the rest of the text is dropped after [`PATIENCE_MS`].
 //!
 //! GNU programs close descriptor 2 in an exit handler, before the summary. A close while the process ends
 //! makes a duplicate first ([`before_close`]). A duplicate that was made earlier would keep the reader of a
@@ -18,14 +17,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 const PATIENCE_MS: i64 = 2_000;
 /// A pipe that is ready for writing takes this much without waiting (PIPE_BUF).
 const CHUNK: usize = 4_096;
-/// What a write can raise: SIGPIPE and SIGXFSZ, as the kernel's set of signals.
+/// The signals that a write can raise: SIGPIPE and SIGXFSZ, as the kernel's set of signals.
 const RAISED: u64 = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1);
 
-/// What descriptor 2 was when the program started.
+/// The file on descriptor 2 when the program started.
 static STDERR_DEVICE: AtomicU64 = AtomicU64::new(0);
 static STDERR_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// The main thread runs exit handlers: whatever it closes, the process ends soon.
+/// Set when the main thread runs exit handlers: the process ends soon.
 static ENDING: AtomicBool = AtomicBool::new(false);
 /// The duplicate that [`before_close`] made; -1: none.
 static DUPLICATE: AtomicI32 = AtomicI32::new(-1);
@@ -98,30 +97,30 @@ pub fn descriptor() -> Option<c_int> {
     Some(DUPLICATE.load(Ordering::Acquire)).filter(|fd| *fd >= 0 && is_closed() && is_remembered_at(*fd))
 }
 
-/// Whether nothing is on descriptor 2.
+/// Whether descriptor 2 is closed.
 pub fn is_closed() -> bool {
     sys::open_flags(2).is_none()
 }
 
-/// Writes all of `text` to standard error as far as it goes, if the program has it still; errors are of no
-/// use to anybody here. `errno` is kept.
+/// Writes as much of `text` to standard error as can be written, if the program has it still. Errors are
+/// ignored, since there is no other place to report them. `errno` is kept.
 pub fn write(text: &[u8]) {
     if let Some(fd) = descriptor() {
         write_to(fd, text);
     }
 }
 
-/// The same before the program runs, while nothing is remembered.
+/// As [`write()`], before the program runs: standard error is not remembered yet.
 pub fn write_first(text: &[u8]) {
     write_to(2, text);
 }
 
-/// The same for another descriptor.
+/// As [`write()`], for another descriptor.
 pub fn write_to(fd: c_int, text: &[u8]) {
     quietly(|| write_bounded(fd, text));
 }
 
-/// Runs `call`, whose writes may raise SIGPIPE or SIGXFSZ, without any trace of these. `errno` is kept.
+/// Runs `call`, whose writes may raise SIGPIPE or SIGXFSZ, and consumes these signals. `errno` is kept.
 pub fn quietly<R>(call: impl FnOnce() -> R) -> R {
     let kept = sys::errno();
     let blocked = sys::block(RAISED);
@@ -148,14 +147,14 @@ fn write_bounded(fd: c_int, mut text: &[u8]) {
             // Terminals, for example, cannot be told not to wait; poll said that there is room.
             Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) if no_wait => no_wait = false,
             Err(libc::EINTR) => {}
-            // Somebody else took the room that there was, or the program made the descriptor non-blocking.
+            // Another writer took the room that there was, or the program made the descriptor non-blocking.
             Err(libc::EAGAIN) if now_ms() < until => {}
             Err(_) => return,
         }
     }
 }
 
-/// Waits until the descriptor has room, or an error to tell.
+/// Waits until the descriptor has room, or an error to report. `false`: the time is over.
 fn is_ready(fd: c_int, timeout_ms: i64) -> bool {
     let mut asked = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let timeout =
@@ -171,7 +170,7 @@ fn is_ready(fd: c_int, timeout_ms: i64) -> bool {
             8 as c_long,
         )
     };
-    // Interrupted: the next turn of the caller looks at the time.
+    // Interrupted: the caller's loop looks at the time.
     n > 0 || (n < 0 && sys::errno() == libc::EINTR && timeout_ms > 0)
 }
 
@@ -197,7 +196,7 @@ fn write_once(fd: c_int, text: &[u8], no_wait: bool) -> Result<usize, c_int> {
     if n < 0 { Err(sys::errno()) } else { Ok(n as usize) }
 }
 
-/// The signals that wait for this thread or its process.
+/// The signals that are pending for this thread or its process.
 fn pending() -> u64 {
     let mut set = 0u64;
     // SAFETY: the kernel writes 8 bytes.
@@ -205,7 +204,7 @@ fn pending() -> u64 {
     set
 }
 
-/// Takes pending signals away.
+/// Consumes pending signals.
 fn take(mut set: u64) {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     while set != 0 {

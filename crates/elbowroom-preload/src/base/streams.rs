@@ -1,13 +1,13 @@
 //! The files behind the program's open stdio streams, fixed-size, lock-free and without allocation.
 //!
-//! stdio reads and writes with calls of its own inside libc, which nobody sees. So a file that a stream may
-//! write, or reads while its mappings may be stored to, is the kernel's (agent/stdio.rs). What is asked
-//! here is whether there is such a stream of a file. When the table is full the answer is always "yes".
+//! stdio reads and writes with calls of its own inside libc, which cannot be interposed. So a file that a
+//! stream may write, or reads while its mappings may be stored to, is the kernel's (agent/stdio.rs). This
+//! table tells whether a file has such a stream. When the table is full the answer is always "yes".
 //!
-//! Synchronization: any thread may do anything at any time. A slot belongs to whoever made `stream` something
-//! else than 0, until it is 0 again; `kind` is stored last. Who names a stream's file looks afterwards
-//! whether it is managed, and who has mapped a file asks afterwards whether it has a stream: one of the two
-//! sees the other.
+//! Synchronization: any thread may do anything at any time. A slot belongs to the thread that changed its
+//! `stream` from 0, until it is 0 again; `kind` is stored last. A thread that enters a stream's file looks
+//! afterwards whether the file is managed, and a thread that has mapped a file looks afterwards whether it
+//! has a stream: one of the two sees the other.
 
 use elbowroom::FileId;
 use libc::c_int;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 /// How many streams are known at a time.
 const SLOTS: usize = 4096;
-/// `stream` of a slot that is nobody's.
+/// `stream` of a slot that is free.
 const FREE: usize = 0;
 /// `stream` of a slot whose stream is being opened or closed. No stream is at this address.
 const NAMELESS: usize = 1;
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Of fopen's mode.
+    /// The kind of a stream that is opened with this mode of fopen.
     pub fn of_mode(mode: &[u8]) -> Self {
         if mode.first() == Some(&b'r') && !mode.contains(&b'+') { Self::Reader } else { Self::Writer }
     }
@@ -52,7 +52,7 @@ pub struct Entry(usize);
 /// The table. All zero is empty.
 pub struct Streams {
     slots: [Slot; SLOTS],
-    /// Slots from here on were never used.
+    /// Slots from this index on were never used.
     used: AtomicUsize,
     overflowed: AtomicBool,
 }
@@ -62,9 +62,9 @@ struct Slot {
     stream: AtomicUsize,
     device: AtomicU64,
     inode: AtomicU64,
-    /// Its descriptor.
+    /// The stream's descriptor.
     fd: AtomicI32,
-    /// A [`Kind`], or 0: of no regular file.
+    /// A [`Kind`], or 0: the stream's file is not regular, or not known yet.
     kind: AtomicU32,
 }
 
@@ -93,7 +93,7 @@ impl Slot {
 }
 
 impl Streams {
-    /// Empty.
+    /// The empty table.
     pub const fn new() -> Self {
         Self {
             slots: [const { Slot::new() }; SLOTS],
@@ -119,7 +119,7 @@ impl Streams {
         None
     }
 
-    /// Says which file it is; `None` if it is not a regular one.
+    /// Enters the file of the stream; `None` if it is not a regular file.
     pub fn name(&self, entry: Entry, id: Option<FileId>, kind: Kind) {
         let slot = &self.slots[entry.0];
         slot.kind.store(0, Ordering::Release);
@@ -131,15 +131,15 @@ impl Streams {
         fence(Ordering::SeqCst);
     }
 
-    /// Says which stream it is: the address of its FILE, and its descriptor.
+    /// Enters the stream itself: the address of its FILE, and its descriptor.
     pub fn bind(&self, entry: Entry, stream: usize, fd: c_int) {
         let slot = &self.slots[entry.0];
         slot.fd.store(fd, Ordering::Relaxed);
         slot.stream.store(stream, Ordering::Release);
     }
 
-    /// The entry of a stream that is about to be closed. It still counts, but another stream may soon have
-    /// its address.
+    /// Takes the stream's address out of its entry: the stream is about to be closed. The entry still
+    /// counts, but another stream may soon have the address.
     pub fn unbind(&self, stream: usize) -> Option<Entry> {
         let found = self.used().iter().position(|slot| slot.stream.load(Ordering::Acquire) == stream);
         let entry = found.filter(|_| stream > LASTING)?;
@@ -147,7 +147,7 @@ impl Streams {
         Some(Entry(entry))
     }
 
-    /// The stream is closed, or was not opened.
+    /// Frees the entry: its stream is closed, or was not opened.
     pub fn release(&self, entry: Entry) {
         let slot = &self.slots[entry.0];
         slot.kind.store(0, Ordering::Release);

@@ -8,8 +8,8 @@ use libc::{c_int, c_long, c_void, off_t, size_t};
 use std::sync::atomic::AtomicU32;
 
 unsafe extern "C" {
-    /// A system call, as libc's `syscall` makes it. libc's own name leads to this library, which takes such a
-    /// call for one of the program's.
+    /// A system call, as libc's `syscall` makes it. libc's name leads to the interposed function of this
+    /// library, which takes a call for one of the program's.
     ///
     /// # Safety
     /// As the call.
@@ -17,7 +17,7 @@ unsafe extern "C" {
     pub fn system_call(number: c_long, ...) -> c_long;
 }
 
-/// [`system_call`], where it is.
+/// The body of [`system_call`].
 ///
 /// # Safety
 /// As the call.
@@ -93,7 +93,7 @@ pub fn gettid() -> u32 {
     unsafe { system_call(libc::SYS_gettid) as u32 }
 }
 
-/// Lets others run first.
+/// Lets other threads run first.
 pub fn sched_yield() {
     // SAFETY: takes nothing and cannot fail.
     unsafe { system_call(libc::SYS_sched_yield) };
@@ -236,22 +236,23 @@ pub fn copy_checked(from: usize, to: usize, len: usize) -> usize {
     let kept = errno();
     let range = |at: usize, len: usize| libc::iovec { iov_base: at as *mut c_void, iov_len: len };
     let copied = match vm_call(libc::SYS_process_vm_readv, range(to, len), range(from, len)) {
-        // What it reads must have the right to be read. Loads work without, where memory may be executed or
-        // written, and so do system calls: the call for the other direction loads as they do.
+        // process_vm_readv needs PROT_READ on the remote memory. Loads, and other system calls, also work
+        // where memory may only be executed or written; process_vm_writev loads as they do.
         Some(done) if done < len => {
             let (to, from) = (range(to + done, len - done), range(from + done, len - done));
             done + vm_call(libc::SYS_process_vm_writev, from, to).unwrap_or(0)
         }
         Some(done) => done,
-        // A sandbox forbids it.
+        // A sandbox forbids the call.
         None => copy_probed(from, to, len),
     };
     set_errno(kept);
     copied
 }
 
-/// Copies between two ranges of this process by `process_vm_readv` or `process_vm_writev`, of which the first
-/// uses `local` as any system call does. Tells how many bytes: none at a bad address. `None`: the call fails.
+/// Copies between two ranges of this process by `process_vm_readv` or `process_vm_writev`, of which the
+/// first accesses `local` as any system call does. Gives how many bytes were copied: none at a bad address.
+/// `None`: the call fails in another way.
 fn vm_call(call: c_long, local: libc::iovec, remote: libc::iovec) -> Option<usize> {
     let pid = getpid() as c_long;
     // SAFETY: the kernel checks both ranges; the one that is written is given by the caller for that.
@@ -264,16 +265,16 @@ fn vm_call(call: c_long, local: libc::iovec, remote: libc::iovec) -> Option<usiz
     }
 }
 
-/// As [`copy_checked`], with a look at each page before it. Another thread that unmaps one in between can
-/// still make it fault.
+/// As [`copy_checked`], by a plain copy after a check of each page. Another thread that unmaps a page after
+/// its check can still make the copy fault.
 fn copy_probed(from: usize, to: usize, len: usize) -> usize {
     const WORD: usize = size_of::<u64>();
     let mut done = 0;
     while done < len {
         let to_page_end = |at: usize| PAGE - (at + done) % PAGE;
         let n = (len - done).min(to_page_end(from)).min(to_page_end(to));
-        // Whole words do not cross pages. The second look stores something, which is overwritten at once: so
-        // it comes only after the first.
+        // Neither word crosses a page. The second check stores to `to`, which the copy then overwrites: so
+        // it is made only after the first has passed.
         if !probe((from + done) & !(WORD - 1), std::ptr::null_mut()) {
             break;
         }
@@ -297,12 +298,12 @@ fn probe(from: usize, to: *mut u64) -> bool {
     r == 0 || errno() != libc::EFAULT
 }
 
-/// Copies a value that the program gave a pointer to; `false` if the pointer is bad. `errno` is set then.
+/// Copies a value that the program gave a pointer to; `false` if the pointer is bad. `errno` is kept.
 pub fn copy_in<T: Copy>(from: *const T, to: &mut T) -> bool {
     copy_checked(from as usize, std::ptr::from_mut(to) as usize, size_of::<T>()) == size_of::<T>()
 }
 
-/// Copies a value to where the program asked for it; `false` if the pointer is bad. `errno` is set then.
+/// Copies a value to where the program asked for it; `false` if the pointer is bad. `errno` is kept.
 pub fn copy_out<T: Copy>(from: &T, to: *mut T) -> bool {
     copy_checked(std::ptr::from_ref(from) as usize, to as usize, size_of::<T>()) == size_of::<T>()
 }
@@ -312,7 +313,7 @@ pub fn futex_wait(word: &AtomicU32, seen: u32, timeout_ms: Option<u32>) {
     wait(word, seen, timeout_ms, libc::FUTEX_PRIVATE_FLAG);
 }
 
-/// The same, for a word in memory that processes share.
+/// As [`futex_wait`], for a word in memory that processes share.
 pub fn futex_wait_shared(word: &AtomicU32, seen: u32, timeout_ms: u32) {
     wait(word, seen, Some(timeout_ms), 0);
 }
@@ -339,7 +340,7 @@ pub fn futex_wake(word: *const u32, count: i32) {
     wake(word, count, libc::FUTEX_PRIVATE_FLAG);
 }
 
-/// The same, for a word in memory that processes share.
+/// As [`futex_wake`], for a word in memory that processes share.
 pub fn futex_wake_shared(word: *const u32, count: i32) {
     wake(word, count, 0);
 }
@@ -349,11 +350,11 @@ fn wake(word: *const u32, count: i32, private: c_int) {
     unsafe { system_call(libc::SYS_futex, word, (libc::FUTEX_WAKE | private) as c_long, count as c_long) };
 }
 
-/// Which signals [`SignalsBlocked`] leaves alone.
+/// Which signals [`SignalsBlocked`] does not block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Except {
-    /// None: for program threads, for the time of a request. A cancellation must not take the stack that the
-    /// request lives on.
+    /// None: for program threads, for the time of a request. A cancellation must not unwind the stack that
+    /// the request lives on.
     Nothing,
     /// The two that libc uses between its threads: for threads that live long. setuid(2) waits until every
     /// thread has taken one of them.
@@ -366,7 +367,7 @@ pub struct SignalsBlocked {
 }
 
 impl SignalsBlocked {
-    /// Blocks.
+    /// Blocks all signals but those excepted.
     pub fn new(except: Except) -> Self {
         let mask: u64 = match except {
             Except::Nothing => !0,

@@ -1,14 +1,15 @@
 //! What the processes of a tree of forks share.
 //!
 //! The processes that forked and did nothing more are counted, since nothing is managed in them: every fork
-//! counts one, and a forked process that executes a program or gets a manager counts itself out. The counter
-//! is in memory that all of them share; a program that is executed starts its own. There, too, is noted what
-//! they execute that cannot be managed, so that it is said once.
+//! counts one, and a forked process that executes a program or gets a manager counts itself out. The
+//! counter is in memory that all of them share; a program that is executed starts its own. The memory also
+//! lists executed programs that cannot be managed, so that each is reported once.
 //!
 //! A fork that copies the manager is on trial until the child has it: the child says what came of it in one
 //! of [`TRIALS`] words, and its parent waits for that before anything of the program's runs in the child.
 //!
-//! Synchronization: atomics. A trial's word is set to a verdict by one of the two, whoever is first.
+//! Synchronization: atomics. A trial's word is set to a verdict by the parent or the child, whichever is
+//! first.
 
 use super::state;
 use super::sys::{self, PAGE};
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, A
 /// In memory that all processes of the tree share. All zero is the start.
 #[repr(C)]
 struct Shared {
-    /// Those that were forked and neither executed a program nor got a manager.
+    /// The number of processes that were forked and neither executed a program nor got a manager.
     only_forked: AtomicI64,
     /// Forks that took too long to be made while a manager rested.
     late_forks: AtomicI64,
@@ -27,7 +28,7 @@ struct Shared {
     trials: [AtomicU32; TRIALS],
 }
 
-/// How many forks of a tree can be on trial at once. Others are made without.
+/// How many forks of a tree can be on trial at once. Further forks are made without a trial.
 const TRIALS: usize = 64;
 const FREE: u32 = 0;
 const UNDER_WAY: u32 = 1;
@@ -51,7 +52,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The one with this number.
+    /// The verdict with this number.
     pub fn of(number: u32) -> Option<Self> {
         use Verdict::*;
 
@@ -65,7 +66,7 @@ impl Verdict {
 pub struct Trial(usize);
 
 impl Trial {
-    /// In the parent, before the fork.
+    /// In the parent, before the fork: takes a free word. `None`: there is none.
     pub fn begin() -> Option<Self> {
         let free = |word: &AtomicU32| {
             word.compare_exchange(FREE, UNDER_WAY, Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -95,7 +96,7 @@ impl Trial {
         Verdict::of(word.load(Ordering::Acquire))
     }
 
-    /// In the parent, at the end. Nothing of the child looks at it any more.
+    /// In the parent, at the end: frees the word. The child does not look at it any more.
     pub fn end(self) {
         if let Some(word) = self.word() {
             word.store(FREE, Ordering::Release);
@@ -109,9 +110,9 @@ const UNMANAGED: usize = 16;
 /// A program of which nothing is managed.
 #[repr(C)]
 struct Unmanaged {
-    /// Which file it is; 0: none is noted here.
+    /// The device and inode of its file, mixed; 0: the entry is free.
     key: AtomicU64,
-    /// Why not, as a number of the caller's.
+    /// Why nothing is managed, as a number of the caller's.
     why: AtomicU32,
     /// [`NAMED`] once the name is whole, [`SAID`] once it was said.
     state: AtomicU32,
@@ -126,7 +127,7 @@ static SHARED: AtomicPtr<Shared> = AtomicPtr::new(std::ptr::null_mut());
 /// This process is one of those that only forked.
 static IS_ONLY_FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Makes what the processes share. Called by the constructor.
+/// Maps the memory that the processes share. Called by the constructor.
 pub fn set_up() {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, wherever the kernel puts it.
@@ -141,21 +142,21 @@ fn shared() -> Option<&'static Shared> {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
-/// How many forks of this tree took too long while a manager rested for them. Their children have no copy
-/// that is whole, and find the number changed.
+/// How many forks of this tree took longer than the manager could rest for them. The child of such a fork
+/// has a torn copy of the manager; it knows by the changed number.
 pub fn late_forks() -> i64 {
     shared().map_or(1, |shared| shared.late_forks.load(Ordering::SeqCst))
 }
 
-/// A fork takes too long.
+/// Counts a fork that takes too long.
 pub fn note_late() {
     if let Some(shared) = shared() {
         shared.late_forks.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// A program is executed of which nothing is managed: noted for [`say_unmanaged`], once for each file of the
-/// tree.
+/// Notes a program that is executed and of which nothing is managed, for [`say_unmanaged`]: once for each
+/// file in the tree.
 pub fn note_unmanaged(device: u64, inode: u64, why: u32, name: &[u8]) {
     let Some(shared) = shared() else { return };
     let key = device.rotate_left(40) ^ inode | 1 << 63;
@@ -175,8 +176,8 @@ pub fn note_unmanaged(device: u64, inode: u64, why: u32, name: &[u8]) {
     }
 }
 
-/// Has `say` say each program that was noted and not said: its name and why. What `say` could not say is left
-/// to another process of the tree.
+/// Calls `say` with the name and the reason of each program that was noted and not reported yet. A program
+/// for which `say` gives `false` is left to another process of the tree.
 pub fn say_unmanaged(say: impl Fn(&str, u32) -> bool) {
     for slot in shared().iter().flat_map(|shared| &shared.unmanaged) {
         if slot.state.compare_exchange(NAMED, SAID, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -203,23 +204,23 @@ pub fn unmanaged_children() -> u64 {
     shared().map_or(0, |shared| shared.only_forked.load(Ordering::Acquire).try_into().unwrap_or(0))
 }
 
-/// This process was forked, and has no manager.
+/// Counts this process, which was forked and has no manager.
 pub fn only_forked() {
     count(1);
     IS_ONLY_FORKED.store(true, Ordering::Release);
 }
 
-/// This process has a manager: it is not among those that only forked.
+/// Counts this process out, since it has a manager now.
 pub fn now_managed() {
     leave();
 }
 
-/// This process is about to execute a program. Gives what [`came_back`] wants.
+/// Counts this process out, since it is about to execute a program. The result is for [`came_back`].
 pub fn about_to_exec() -> bool {
     leave()
 }
 
-/// The program was not executed.
+/// Counts this process again, if [`about_to_exec`] has counted it out: the program was not executed.
 pub fn came_back(left: bool) {
     if left {
         IS_ONLY_FORKED.store(true, Ordering::Release);
@@ -227,7 +228,8 @@ pub fn came_back(left: bool) {
     }
 }
 
-/// Counts this process out, if it is not a child that shares the memory of one that is counted.
+/// Counts this process out, unless it is a child that shares its parent's memory (vfork): then the count is
+/// for the parent. Tells whether it was counted.
 fn leave() -> bool {
     let left = IS_ONLY_FORKED.load(Ordering::Acquire)
         && state::process().is_some_and(|process| process.is_home())

@@ -1,13 +1,12 @@
-//! Turns: calls that use a file's position, or its size, as the place of what they do come one after the
-//! other.
+//! Turns: calls that read or write at a file's position, or at its end, are made one after the other.
 //!
-//! Where such a call writes or reads is known to the kernel only, while it makes the call. So who makes one
-//! takes the file's turn first, and then the position (the end, for an append) stays what it is until its
-//! call has used it. Threads that the kernel alone moves (raw calls, processes that share a descriptor) take
-//! no turns; that they were there shows afterwards, and is remembered.
+//! Only the kernel knows, during such a call, where it writes or reads. So a thread takes the file's turn
+//! before the call. Then the position (the end, for an append) stays what it is until the call has used it.
+//! Calls that are not seen (raw system calls, and those of processes that share a descriptor) take no
+//! turns. That one has moved the position shows after the thread's own call, and is remembered.
 //!
-//! Synchronization: a futex per slot, which works in signal handlers too: whoever has a turn has its signals
-//! blocked. A thread has one turn at most.
+//! Synchronization: a futex per slot, which works in signal handlers too: a thread that has a turn has its
+//! signals blocked. A thread has one turn at most.
 
 use crate::base::sys::{self, SignalsBlocked};
 use crate::base::word_lock::WordLock;
@@ -33,7 +32,7 @@ pub struct Turn<'a> {
 }
 
 impl Turns {
-    /// None taken.
+    /// No turn is taken.
     #[cfg(test)]
     const fn new() -> Self {
         Self {
@@ -53,7 +52,7 @@ impl Turns {
         Turn { turns: self, slot }
     }
 
-    /// Whether any turn is taken: then calls that only move a position take theirs, too.
+    /// Whether any turn is taken: then calls that only move a position (lseek) take turns, too.
     pub fn busy(&self) -> bool {
         self.wanted.load(Ordering::SeqCst) > 0
     }
@@ -63,7 +62,8 @@ impl Turns {
         self.moved.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that ever happened: then turns do not tell what a call at a position will read or write.
+    /// Whether a position ever moved during a turn: then a turn does not tell where a call at the position
+    /// will read or write.
     pub fn were_moved(&self) -> bool {
         self.moved.load(Ordering::Relaxed)
     }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may sleep.
+/// Held, and threads may sleep in `futex_wait`.
 const WAITED_FOR: u32 = 2;
 
-/// How often a thread looks before it sleeps.
+/// How often a thread tries before it sleeps.
 const LOOKS: u32 = 100;
 
 /// The lock. All zero is free. A thread that has it must not take it again.
@@ -17,12 +17,12 @@ const LOOKS: u32 = 100;
 pub struct WordLock(AtomicU32);
 
 impl WordLock {
-    /// Free.
+    /// A free lock.
     pub const fn new() -> Self {
         Self(AtomicU32::new(FREE))
     }
 
-    /// Waits until nobody has it, and takes it.
+    /// Waits until the lock is free, and takes it.
     pub fn lock(&self) {
         for _ in 0..LOOKS {
             if self.0.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -35,14 +35,15 @@ impl WordLock {
         }
     }
 
-    /// Gives it back. The caller's thread took it.
+    /// Frees the lock, which the calling thread holds, and wakes one waiter.
     pub fn unlock(&self) {
         if self.0.swap(FREE, Ordering::Release) == WAITED_FOR {
             sys::futex_wake(self.0.as_ptr(), 1);
         }
     }
 
-    /// In a forked child, which has none of the other threads: frees it, and tells whether it was held.
+    /// In a forked child, which has none of the parent's other threads: frees the lock, and tells whether
+    /// it was held.
     pub fn reset(&self) -> bool {
         self.0.swap(FREE, Ordering::AcqRel) != FREE
     }

@@ -1,9 +1,8 @@
 //! How much of its limits RLIMIT_AS and RLIMIT_DATA the program uses.
 //!
-//! The kernel counts our windows, where the program's mappings are the manager's, and what else we have: the
-//! arena, heap, stacks, and the data of the two libraries. So the program's use is what the kernel counts,
-//! without all that, and the sizes of what the manager has mapped. It is asked for only where a limit is
-//! finite.
+//! The kernel counts the whole windows, in which the program's managed mappings lie, and our other memory:
+//! the arena, heap, stacks, and the data of the two libraries. So the program's use is the kernel's count,
+//! minus all that, plus the sizes of the managed mappings. It is computed only where a limit is finite.
 //!
 //! Synchronization: atomics.
 
@@ -15,22 +14,22 @@ use libc::{c_int, c_void, size_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a window for each byte that describes it. (What is beside that is measured with the first one.)
+/// Bytes of a window for each byte that describes it. (The fixed part is measured with the first window.)
 const WINDOW_PER_TABLE: usize = 1 << 14;
-/// What libc's allocator and the loader have because of the libraries, and the kernel counts beside what is
-/// measured: the mean of 0 to 600 KiB.
+/// Memory of libc's allocator and the loader that is there because of our libraries, and is not measured:
+/// the mean of 0 to 600 KiB.
 const OTHERS_BYTES: u64 = 352 << 10;
-/// More than /proc/self/status has before the lines that are looked for.
+/// How much of /proc/self/status is read: it has the lines that are looked for.
 const STATUS_BYTES: usize = 2048;
 
-/// What is ours beside windows, of all memory and of data.
+/// How many bytes of all memory, and of data, are ours beside windows and the reserve.
 static OURS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 fn of(counted: Counted) -> &'static AtomicU64 {
     &OURS[counted as usize]
 }
 
-/// What the kernel counts.
+/// The kernel's counts.
 #[derive(Clone, Copy)]
 pub struct Kernels([Option<u64>; 2]);
 
@@ -42,7 +41,7 @@ impl Kernels {
         Self([b"VmSize:".as_slice(), b"VmData:"].map(|name| line(status, name)))
     }
 
-    /// In bytes.
+    /// The count in bytes.
     pub fn of(self, counted: Counted) -> Option<u64> {
         self.0[counted as usize]
     }
@@ -55,13 +54,13 @@ fn line(status: &[u8], name: &[u8]) -> Option<u64> {
     text.trim_end().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What windows take, with what describes them.
+/// The bytes of all windows, with the memory that describes them.
 fn windows() -> u64 {
     let with_table = |window: std::ops::Range<usize>| (window.len() + window.len() / WINDOW_PER_TABLE) as u64;
     state::last_manager().map_or(0, |manager| manager.windows().windows().map(with_table).sum())
 }
 
-/// What the library has taken of its reserve, which the kernel counts as data from then on.
+/// The bytes of the library's reserve that have rights, which the kernel counts as data.
 fn committed(counted: Counted) -> u64 {
     match counted {
         Counted::All => 0,
@@ -69,7 +68,8 @@ fn committed(counted: Counted) -> u64 {
     }
 }
 
-/// A manager was started, and has mapped something: what the kernel counts more than before is ours.
+/// To be called after a manager was started, and has made its first mapping: what the kernel counts more
+/// than `before` is ours.
 pub fn manager_started(before: Kernels) {
     let now = Kernels::now();
     let data = data_of_libraries();
@@ -82,14 +82,14 @@ pub fn manager_started(before: Kernels) {
     }
 }
 
-/// What the program uses; `None`: that cannot be known.
+/// How many bytes the program uses; `None`: that cannot be known.
 pub fn used(counted: Counted) -> Option<u64> {
     let kernels = Kernels::now().of(counted)?;
     let ours = windows() + committed(counted) + OTHERS_BYTES + of(counted).load(Ordering::Acquire);
     Some(kernels.saturating_sub(ours) + managed_bytes(counted)?)
 }
 
-/// Bytes of the libraries that `run` preloads which can be stored to.
+/// The writable bytes of the libraries that `run` preloads.
 fn data_of_libraries() -> u64 {
     unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: size_t, sum: *mut c_void) -> c_int {
         // SAFETY: the loader gives valid records, whose names are strings.

@@ -1,4 +1,4 @@
-//! Calls through syscall(2) that no function of libc's makes in the same way: ends of threads, and children.
+//! Calls through syscall(2) for which no interposed function does the same: ends of threads, and children.
 //!
 //! A program that makes system calls by instructions of its own is not seen here.
 
@@ -11,7 +11,7 @@ use libc::{c_int, c_long};
 /// and gives -1.
 pub type Handler = unsafe extern "C-unwind" fn(c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
-/// More than any number of a call that is taken.
+/// All numbers of calls that are handled are less than this.
 pub const NUMBERS: usize = 512;
 
 /// Whether [`before`] has something to do for this number.
@@ -37,8 +37,9 @@ pub fn before(number: c_long, first: c_long, second: c_long) -> Option<Handler> 
     None
 }
 
-/// A child with memory of its own gets a copy of what the kernel has, so all is handed back before. On a
-/// stack that is given the child returns from the call itself, where a handler has no frame.
+/// A child with memory of its own gets a copy of what the kernel has, so all is handed back before. If the
+/// call gives a stack, the child returns from it on that stack, where the handler's frame does not exist:
+/// then there is no handler.
 fn before_clone(flags: c_int, stack: usize) -> Option<Handler> {
     let own_memory = flags & libc::CLONE_VM == 0;
     if own_memory && state::process().is_some() {

@@ -1,5 +1,6 @@
-//! The making of children that may read the files: before it, stores through mappings go there. fork itself
-//! is seen by libc's own hooks (fork.rs), and stood before only because they cannot have it fail.
+//! Calls that make children, which may read the files: before them, stores through mappings are written
+//! back. fork itself runs libc's own hooks (fork.rs), and is interposed only because hooks cannot make it
+//! fail.
 
 use crate::agent::flush::flush;
 use crate::base::real;
@@ -54,7 +55,7 @@ pub unsafe fn fork_without_handlers() -> c_int {
     pid
 }
 
-/// Something of managed memory does not go back to the kernel: no child is made that would not have it.
+/// Fails a fork: some managed memory does not go back to the kernel, and the child would lack it.
 fn fails_now() -> c_int {
     fork::after_fork();
     sys::fail(refuse::say(refuse::STAYS_MANAGED))
@@ -69,8 +70,8 @@ fn in_child_without_handlers() {
     }
 }
 
-/// What a cloned child with memory of its own is to run. It is on the stack of clone's caller, of which the
-/// child has a copy.
+/// The function that a cloned child with memory of its own is to run, and its argument. It lies on the
+/// stack of clone's caller, of which the child has a copy.
 struct Cloned {
     start: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
     argument: *mut c_void,
@@ -152,7 +153,7 @@ pub unsafe extern "C-unwind" fn clone_by_number(
     pid
 }
 
-/// A child is made that may read the files.
+/// To be called before a child is made that may read the files: writes back.
 fn before_child() {
     if state::alive().is_some() {
         flush();

@@ -1,8 +1,8 @@
 //! Core dumps of managed memory, which the kernel leaves out as it is: docs/limits.md has the rules.
 //!
-//! Before a signal ends the process with a core dump, a service thread gives to the kernel what memory is
-//! there for, and has what is in memory of the rest dumped. A debugger can have the same done by
-//! [`for_debugger`].
+//! Before a signal ends the process with a core dump, a service thread gives managed memory to the kernel,
+//! as much as there is free memory for. Of the rest, the dump has the pages that are in memory. A debugger
+//! can have the same done by [`for_debugger`].
 
 use crate::agent::request::{self, Answer, Op};
 use crate::base::config::Core;
@@ -25,7 +25,7 @@ const DUMPING: [c_int; 10] = [
     libc::SIGSYS,
 ];
 
-/// The process is about to be ended by the signal; `address`: where an access of its failed.
+/// To be called before the signal ends the process; `address`: where an access has failed.
 pub fn prepare(signal: c_int, address: Option<usize>) {
     let Some(core) = state::options().map(|options| options.core).filter(|core| *core != Core::None) else {
         return;
@@ -40,8 +40,9 @@ pub fn prepare(signal: c_int, address: Option<usize>) {
     }
 }
 
-/// All managed memory becomes the kernel's, as far as memory is there, so that a debugger can read it: to be
-/// called by one. 0: all of it did; 1: not all; -1: nothing is managed, or this is a thread of ours.
+/// To be called by a debugger: gives managed memory to the kernel, as far as there is free memory, so that
+/// the debugger can read it. 0: all of it; 1: not all; -1: nothing is managed, or this is a thread of ours,
+/// or a child that shares memory.
 ///
 /// # Safety
 /// None is needed: it is as libc's functions are.
@@ -63,7 +64,7 @@ fn most_bytes() -> Option<u64> {
         sys::system_call(libc::SYS_getrlimit, libc::RLIMIT_CORE as c_long, &raw mut limit);
         sys::system_call(libc::SYS_prctl, libc::PR_GET_DUMPABLE as c_long, 0, 0, 0, 0)
     };
-    // A program that takes core dumps is not bound by the limit.
+    // The limit does not apply if core dumps go to a program.
     let is_piped = sys::read_file(b"/proc/sys/kernel/core_pattern\0", &mut pattern) == Some(b"|");
     let most = if is_piped { u64::MAX } else { limit.rlim_cur };
     (dumpable == 1 && most > 0).then_some(most)

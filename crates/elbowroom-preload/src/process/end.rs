@@ -2,9 +2,9 @@
 //! comes first.
 //!
 //! With a manager, a service thread collects the figures and writes the statistics file; the ending thread
-//! only writes text to standard error, or has a service thread do that if descriptor 2 was closed.
-//! Nothing is allocated on the ending thread, and no buffer is on its stack: it may be in a signal handler,
-//! whose alternate stack may have room for little more than what the kernel puts there.
+//! only writes text to standard error, or has a service thread write it if descriptor 2 was closed. Nothing
+//! is allocated on the ending thread, and no buffer is on its stack: it may be in a signal handler, whose
+//! alternate stack may have room for little more than what the kernel puts there.
 //!
 //! Synchronization: the thread that changes [`Process::ended`] from [`NOT_REPORTED`] reports, with its
 //! signals blocked; other threads that end the process wait for it, for [`PATIENCE_MS`] at most. The buffers
@@ -24,17 +24,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// [`Process::ended`]: nobody has reported.
+/// [`Process::ended`]: no thread has reported.
 const NOT_REPORTED: u32 = 0;
 /// A thread reports.
 const REPORTS: u32 = 1;
-/// It has reported.
+/// The report was made.
 const REPORTED: u32 = 2;
-/// How long a thread waits for the report of another, in milliseconds: longer than a text waits for its
-/// reader.
+/// How long a thread waits for another one's report, in milliseconds: longer than a write to standard error
+/// waits for its reader.
 const PATIENCE_MS: u32 = 3_000;
 
-/// The process ends now.
+/// To be called when the process ends: writes back, and reports.
 pub fn process_ends() {
     threads::give_held();
     flush();
@@ -44,14 +44,14 @@ pub fn process_ends() {
     report(Always::ForMainProcess);
 }
 
-/// The process is about to become another program, which may fail: the next end then reports again, if this
-/// is told to [`process_goes_on`].
+/// To be called before an exec: writes back, and reports. If the exec fails, the result goes to
+/// [`process_goes_on`], so that the next end reports again.
 pub fn process_is_replaced() -> Reported {
     flush();
     report(Always::No)
 }
 
-/// The process did not become another program.
+/// To be called when the exec has failed.
 pub fn process_goes_on(reported: Reported) {
     if reported == Reported::Now
         && let Some(process) = state::for_program().filter(|process| process.is_home())
@@ -63,7 +63,7 @@ pub fn process_goes_on(reported: Reported) {
 /// Whether a call has reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reported {
-    /// It has.
+    /// This call has reported.
     Now,
     /// There was nothing to report, or another thread does.
     Not,
@@ -72,7 +72,7 @@ pub enum Reported {
 /// Whether a process without a manager reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Always {
-    /// If it is the one that `elbowroom run` became.
+    /// It reports if it is the process that `elbowroom run` became.
     ForMainProcess,
     /// It does not.
     No,
@@ -88,7 +88,8 @@ fn report(always: Always) -> Reported {
     if manager.is_none() && !(is_main && always == Always::ForMainProcess) {
         return Reported::Not;
     }
-    // A signal that ends the process comes after the report, which would otherwise be lost with its thread.
+    // A signal that ends the process is held until after the report, which would be lost with its thread
+    // otherwise.
     let _blocked = SignalsBlocked::new(Except::Nothing);
     let (none, takes) = (NOT_REPORTED, REPORTS);
     if let Err(state) = process.ended.compare_exchange(none, takes, Ordering::AcqRel, Ordering::Acquire) {
@@ -112,8 +113,8 @@ fn report(always: Always) -> Reported {
     Reported::Now
 }
 
-/// Writes the text to what standard error was when the program started. If the program has closed that, the
-/// service threads may have it still.
+/// Writes the text to the file that standard error was when the program started. If the program has closed
+/// it, the service threads may still have their duplicate.
 fn say(process: &Process, text: &'static str) {
     match stderr::descriptor() {
         Some(fd) => stderr::write_to(fd, text.as_bytes()),
@@ -141,7 +142,8 @@ static UNMANAGED: Shared = Shared(UnsafeCell::new(Unmanaged {
 }));
 static UNMANAGED_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Without a manager there is no service thread either: by hand, and only ever for the main process.
+/// Reports without a manager, and so without service threads: by system calls alone, and only for the main
+/// process.
 #[inline(never)]
 fn report_unmanaged(process: &Process, options: &Options, quiet: bool) {
     if UNMANAGED_TAKEN.swap(true, Ordering::AcqRel) {
@@ -172,7 +174,7 @@ fn report_unmanaged(process: &Process, options: &Options, quiet: bool) {
     }
 }
 
-/// What nothing has happened in, as far as a manager would know.
+/// A trace without events.
 const EMPTY_TRACE: &[u8] = b"{\"otherData\":{\"kept_events\":0,\"lost_events\":0},\"traceEvents\":[]}\n";
 
 fn write_unmanaged(path: &Path, buffer: &mut [u8], text: Option<&[u8]>, what: &str, quiet: bool) {
@@ -193,7 +195,7 @@ fn write_unmanaged(path: &Path, buffer: &mut [u8], text: Option<&[u8]>, what: &s
 /// Writes a file with nothing but system calls; `path` ends with a 0 byte.
 fn write_raw(path: &[u8], bytes: &[u8]) -> bool {
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
-    // SAFETY: `path` is terminated, `bytes` is valid, and the descriptor is closed by who opened it.
+    // SAFETY: `path` is terminated, `bytes` is valid, and the descriptor is closed here.
     unsafe {
         let dir = libc::AT_FDCWD as libc::c_long;
         let fd = sys::system_call(

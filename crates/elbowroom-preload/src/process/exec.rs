@@ -22,8 +22,9 @@ pub unsafe fn exit_now(status: c_int) -> ! {
     sys::exit_group(status)
 }
 
-/// First what the program has set for SIGABRT happens, as libc's abort(3) has it. If that returns, or is
-/// SIG_IGN, libc would make it SIG_DFL itself and raise it once more: nothing of ours would run then.
+/// First the program's disposition of SIGABRT takes effect, as in libc's abort(3). If its handler returns,
+/// or it is SIG_IGN, libc would set SIG_DFL itself and raise the signal once more, and nothing of ours
+/// would run: so the report is made before.
 pub unsafe fn abort_now() -> ! {
     if state::alive().is_some_and(|(process, _)| process.is_home()) {
         signals::abort_first();
@@ -39,8 +40,8 @@ pub unsafe fn abort_now() -> ! {
 /// What libc's abort(3) ends with when nothing else ends the process.
 const ABORT_STATUS: c_int = 127;
 
-/// An exec that is expected to succeed or not. If it does, nothing after it runs; a report that was made for
-/// nothing is made again at the real end.
+/// Runs an exec, for which all is prepared as at the process's end if it is expected to succeed. If it
+/// fails all the same, that is undone, and the report is made again at the real end.
 fn replaced(expected: bool, exec: impl FnOnce() -> c_int) -> c_int {
     let exec = || with_own_descriptor_limit(exec);
     if !expected {
@@ -61,15 +62,15 @@ fn replaced(expected: bool, exec: impl FnOnce() -> c_int) -> c_int {
     r
 }
 
-/// An exec at a moment in which our threads have not raised the limit on descriptors: the other program
-/// inherits it. (The limit of a child that shares our memory is its own.)
+/// Runs an exec while our threads do not raise the limit on descriptors, since the other program inherits
+/// it. (The limit of a child that shares our memory is its own.)
 fn with_own_descriptor_limit(exec: impl FnOnce() -> c_int) -> c_int {
     if !state::alive().is_some_and(|(process, _)| process.is_home()) {
         return exec();
     }
     let blocked = SignalsBlocked::new(Except::Nothing);
     let (r, blocked) = elbowroom::with_own_limit(|| {
-        // The other program inherits what is blocked, too.
+        // The other program inherits the signal mask, too.
         drop(blocked);
         (exec(), SignalsBlocked::new(Except::Nothing))
     });
@@ -94,7 +95,7 @@ fn executable(dir: c_int, path: *const c_char) -> bool {
 /// Where execvp looks if there is no PATH (glibc's `CS_PATH`).
 const DEFAULT_PATH: &std::ffi::CStr = c"/bin:/usr/bin";
 
-/// Calls `look` with the path at which execvp would find the program, if it would. Tells whether it would.
+/// Looks for a program as execvp does, and calls `look` with its path. Tells whether it was found.
 unsafe fn found(name: *const c_char, look: impl FnOnce(*const c_char)) -> bool {
     // SAFETY: the caller's promise: a string.
     let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes_with_nul();
@@ -128,16 +129,16 @@ unsafe fn found(name: *const c_char, look: impl FnOnce(*const c_char)) -> bool {
     there
 }
 
-/// What is about to be executed.
+/// A program that is about to be executed.
 pub struct Program {
-    /// It is there, and can be executed.
+    /// The file is there, and can be executed.
     expected: bool,
-    /// The environment that it must have instead of the caller's.
+    /// The environment that the program must have instead of the caller's.
     instead: Option<Environment>,
 }
 
 impl Program {
-    /// A line names the program if nothing of it will be managed.
+    /// The program at a path. A line names it if nothing of it will be managed.
     unsafe fn at(dir: c_int, path: *const c_char, env: Option<Strings>) -> Self {
         let expected = executable(dir, path);
         // SAFETY: the caller's promise: the program is there, so the path is a string.
@@ -145,7 +146,7 @@ impl Program {
         Self { expected, instead }
     }
 
-    /// The same for a program that execvp finds.
+    /// As [`Program::at`], for a program that execvp looks for.
     unsafe fn named(name: *const c_char, env: Option<Strings>) -> Self {
         let mut instead = None;
         // SAFETY: the caller's promise.
@@ -153,13 +154,13 @@ impl Program {
         Self { expected, instead }
     }
 
-    /// The environment that it gets instead of the caller's own.
+    /// The environment that the program gets instead of the caller's own.
     pub fn env(&self) -> Option<Strings> {
         self.instead.as_ref().map(Environment::list)
     }
 }
 
-/// A program is about to be spawned.
+/// Looks at a program that is about to be spawned.
 ///
 /// # Safety
 /// As posix_spawn(3).
@@ -168,7 +169,7 @@ pub unsafe fn note_path(path: *const c_char, env: Strings) -> Program {
     unsafe { Program::at(libc::AT_FDCWD, path, Some(env)) }
 }
 
-/// The same for one that is looked for.
+/// As [`note_path`], for a program that is looked for in PATH.
 ///
 /// # Safety
 /// As posix_spawnp(3).

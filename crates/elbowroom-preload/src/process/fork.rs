@@ -1,9 +1,10 @@
-//! What happens around fork(2) and what is like it.
+//! What happens before and after fork(2) and similar calls.
 //!
-//! A forked child has neither the service threads nor the windows, and finds [`crate::base::state::Process`]
-//! wiped. Before the fork, files that could be stored to, and watched ones, are handed back to the kernel,
-//! and dirty pages are written back: the child reads the files as its parent left them, and the two see each
-//! other's stores.
+//! A forked child has neither the service threads nor the windows, and finds
+//! [`crate::base::state::Process`] wiped. If the child gets no copy of the manager, files that could be
+//! stored to, watched files, and private memory are handed back to the kernel before the fork, and dirty
+//! pages are written back: the child reads the files as its parent left them, and the two see each other's
+//! stores.
 //!
 //! Synchronization: atomics, and one lock so that forks are made one after the other.
 
@@ -25,7 +26,7 @@ use libc::c_int;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whose fork it is, from our hook before it to the one after it.
+/// Held by the thread that forks, from our hook before the fork to the one after it.
 ///
 /// libc locks its list of hooks from the end of the last one until the fork is made, and within that its list
 /// of streams. A thread that has a copy made takes the list of streams in the hook, before libc locks the
@@ -59,7 +60,8 @@ pub fn register() {
         take_turn();
         match state::process().map_or(Way::Kernel, inherit::begin) {
             Way::Kernel if before_fork() => {}
-            // If the caller cannot be told, the child finds out where it needs what it has not.
+            // If the caller cannot be told, the child is made: an access to memory that it lacks ends it,
+            // with a reason.
             Way::Kernel => {
                 if refuse::in_hook(refuse::STAYS_MANAGED) {
                     after_fork();
@@ -89,9 +91,10 @@ pub fn register() {
     unsafe { real::__register_atfork(prepare as *mut _, parent as *mut _, child as *mut _, none) };
 }
 
-/// What comes before a child that gets a copy of this process: it must read the files as its parent left
-/// them, and the two must see each other's stores where the kernel lets them. [`after_fork`] follows, in the
-/// parent, whether there is a child or not. `false`: something stays managed, which the child would not have.
+/// Prepares for a child that gets a copy of this process from the kernel alone: it must read the files as
+/// its parent left them, and the two must see each other's stores where the kernel lets them.
+/// [`after_fork`] follows, in the parent, whether there is a child or not. `false`: some memory stays
+/// managed, which the child would lack.
 pub fn before_fork() -> bool {
     if let Some(process) = state::process() {
         process.fork_begins();
@@ -110,13 +113,14 @@ pub fn after_fork() {
 
 /// In the child, before it does anything else.
 pub fn in_child() {
-    // First, since the others may allocate.
+    // The heap first, since the following steps may allocate.
     reserve::in_child();
     DEPTH.set(0);
     TURN.reset();
     // SAFETY: this is the child's only thread, before it does anything else.
     unsafe { elbowroom_sync::epoch::after_fork() };
-    // The child of a thread of ours would be a bug, but its mark is not for a child's only thread.
+    // A fork by a thread of ours would be a bug, but even then the child's only thread must not be marked
+    // as ours.
     state::set_service_thread(false);
     // A child has no locks of its parent's.
     state::LOCKS_FUTURE_MEMORY.store(false, Ordering::Release);
@@ -128,7 +132,8 @@ pub fn in_child() {
     }
     signals::after_fork();
     if copy != Child::GoesOn {
-        // With copies they may be there, and not registered: another thread may be making one.
+        // If copies are made, the windows may be mapped here, but not registered: another thread's fork may
+        // be under way with its copy.
         let copies = state::options().is_some_and(|options| options.fork != Fork::Kernel);
         keep_windows_closed(if copies { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE });
         limits::settle();
@@ -146,7 +151,7 @@ fn keep_windows_closed(place: c_int) {
         // If it fails, the addresses are in use already.
         let closed = unsafe { sys::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) };
         if closed == libc::MAP_FAILED && place == libc::MAP_FIXED {
-            // Nothing may be read there.
+            // Without this, the child could read wrong bytes there.
             stderr::write(b"elbowroom: a forked child cannot give its parent's memory up\n");
             sys::exit_group(128 + libc::SIGABRT);
         }

@@ -18,8 +18,9 @@ pub unsafe fn set(resource: c_uint, new: *const rlimit) -> c_int {
     unsafe { change(0, resource, new, std::ptr::null_mut()) }
 }
 
-/// A watch on a file needs a descriptor for each process that opens it: without one the kernel denies the
-/// open. So watched files go back before the number of descriptors is cut for good.
+/// Hands files back before the number of descriptors is cut for good. A watch on a file needs one of our
+/// descriptors for each open by another process: without one the kernel denies the open. So watched files
+/// must go back.
 fn before_fewer_descriptors(new: *const rlimit) {
     let mut asked = rlimit { rlim_cur: 0, rlim_max: 0 };
     let mut is = rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -38,7 +39,7 @@ unsafe fn change_descriptors(new: *const rlimit, old: *mut rlimit) -> c_int {
         return sys::fail(libc::EFAULT);
     }
     let from = if new.is_null() { new } else { &raw const asked };
-    // A handler that asks for the limit would wait for the thread that it has interrupted.
+    // A signal handler that asks for the limit would wait for the thread that it has interrupted.
     let blocked = SignalsBlocked::new(Except::Nothing);
     let to = &raw mut was;
     // SAFETY: both limits are valid for the call, or the new one is null.

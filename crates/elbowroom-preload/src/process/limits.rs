@@ -1,4 +1,4 @@
-//! RLIMIT_AS and RLIMIT_DATA: what we reserve is not taken from what the program has left.
+//! RLIMIT_AS and RLIMIT_DATA: our reservations must not use up the program's limits.
 //!
 //! The kernel counts our windows and our arena against these limits, though they hold no memory of the
 //! program's. Where a limit is finite, the kernel's is what the program has set plus what we have reserved,
@@ -6,8 +6,8 @@
 //! hard limit that we may not raise), nothing is managed: counted as `address_space_limit`. A program that is
 //! executed inherits limits, so before that the kernel gets the program's own.
 //!
-//! Synchronization: atomics. Two threads that set the same limit at once get one of the two, as always; a
-//! value that is half of each is possible only for soft and hard limit of such calls.
+//! Synchronization: atomics. If two threads set the same limit at once, one of them wins, as always; but
+//! the record may then have the soft limit of one and the hard limit of the other.
 
 use crate::agent::map::{Counted, managed_bytes};
 use crate::base::state;
@@ -23,11 +23,11 @@ const RESOURCES: [c_int; 2] = [libc::RLIMIT_AS as c_int, libc::RLIMIT_DATA as c_
 
 /// One limit.
 struct Limit {
-    /// The kernel's is not the program's.
+    /// Whether the kernel's limit differs from the program's.
     differs: AtomicBool,
     /// The program's own: soft and hard.
     own: [AtomicU64; 2],
-    /// What the kernel was given for it.
+    /// The kernel's limit that was set for it: soft and hard.
     given: [AtomicU64; 2],
 }
 
@@ -93,8 +93,8 @@ fn with_room(limit: rlimit, more: u64) -> rlimit {
     rlimit { rlim_cur: plus(limit.rlim_cur, more), rlim_max: plus(limit.rlim_max, more) }
 }
 
-/// `limit`, with a hard limit of at most that of `there`: raising the kernel's is not what the program asked
-/// for.
+/// `limit`, with a hard limit of at most that of `there`: the program has not asked to raise the kernel's
+/// hard limit.
 fn within(limit: rlimit, there: Option<rlimit>) -> rlimit {
     let hard = there.map_or(limit.rlim_max, |there| there.rlim_max.min(limit.rlim_max));
     rlimit { rlim_cur: limit.rlim_cur.min(hard), rlim_max: hard }
@@ -107,15 +107,15 @@ fn least(resource: c_int) -> u64 {
     Kernels::now().of(counted).unwrap_or(0) + managed_bytes(Counted::All).unwrap_or(0)
 }
 
-/// The kernel's limit for one of the program's, with room for `more`. A limit below what is mapped would also
-/// refuse mappings that replace others, with which memory and files go back.
+/// The kernel's limit for one of the program's, with room for `more`, and at least [`least`]: a limit below
+/// what is mapped would also refuse the mappings by which memory and files go back to the kernel.
 fn for_kernel(resource: c_int, limit: rlimit, more: u64) -> rlimit {
     let room = with_room(limit, more);
     let least = if more > 0 && limit.rlim_cur != libc::RLIM_INFINITY { least(resource) } else { 0 };
     rlimit { rlim_cur: room.rlim_cur.max(least), rlim_max: room.rlim_max.max(least) }
 }
 
-/// What this process has reserved that counts against the limit.
+/// How many bytes this process has reserved that count against the limit.
 fn reserved(resource: c_int) -> u64 {
     let alive = state::alive().is_some();
     // A forked child keeps the addresses of its parent's windows closed, without the right to write.
@@ -129,7 +129,7 @@ fn arena_bytes() -> u64 {
     state::options().map_or(0, |options| options.memory_bytes) + OWN_BYTES
 }
 
-/// Before a manager starts: makes room in the limits for what it reserves. `false`: there is none to be had.
+/// Before a manager starts: makes room in the limits for what it reserves. `false`: that is not allowed.
 pub fn make_room() -> bool {
     let kept = sys::errno();
     let made = RESOURCES.iter().all(|resource| make_room_in(*resource));
@@ -176,9 +176,9 @@ pub fn settle() {
     }
 }
 
-/// Whether a limit of the program's does not let it map this. The kernel's limits have room for our windows,
-/// where that would lie. What a mapping at a fixed place replaces is not looked at, so such a mapping is not
-/// refused here.
+/// Whether the program's own limits refuse a mapping. The kernel would not refuse it: its limits have room
+/// for our windows, in which the mapping would lie. What a mapping at a fixed place replaces is not looked
+/// at, so such a mapping is not refused here.
 pub fn refuse(args: &MapArgs) -> bool {
     let is_data = args.shared() == Some(false)
         && args.prot & libc::PROT_WRITE != 0
@@ -195,7 +195,7 @@ pub fn refuse(args: &MapArgs) -> bool {
     exceeds(Counted::All, &LIMITS[0]) || is_data && exceeds(Counted::Data, &LIMITS[1])
 }
 
-/// The kernel gets the program's own limits again. `errno` is kept.
+/// Sets the kernel's limits to the program's own again. `errno` is kept.
 pub fn give_back() {
     let kept = sys::errno();
     for (resource, limit) in RESOURCES.into_iter().zip(&LIMITS) {
@@ -209,13 +209,13 @@ pub fn give_back() {
     sys::set_errno(kept);
 }
 
-/// Before another program replaces this one: it is to inherit the program's own limits. The record stays as
-/// it is: it may be that of a parent whose memory the caller shares.
+/// Before an exec: sets the kernel's limits to the program's own, which the other program is to inherit.
+/// The record stays as it is: it may be that of a parent whose memory the caller shares.
 pub fn before_exec() {
     swap(|limit| (load(&limit.given), load(&limit.own)));
 }
 
-/// The other program did not start.
+/// After a failed exec: undoes [`before_exec`].
 pub fn after_exec() {
     swap(|limit| (load(&limit.own), load(&limit.given)));
 }
@@ -255,7 +255,7 @@ pub fn virtual_limit(resource: c_int, new: Option<rlimit>) -> Option<rlimit> {
     Some(old)
 }
 
-/// Whether [`virtual_limit`] is to be asked about a limit.
+/// Whether [`virtual_limit`] is responsible for a limit.
 pub fn is_virtual(resource: c_int) -> bool {
     of(resource).is_some_and(|limit| limit.differs.load(Ordering::Acquire))
         || (of(resource).is_some() && state::last_manager().is_some())

@@ -1,5 +1,5 @@
-//! The signal mask, and what changes it without being asked: it is virtual for signals that instructions
-//! raise (see [`crate::process::signals::blocked`]).
+//! The signal mask, and the jumps that change it. It is virtual for signals that instructions raise (see
+//! [`crate::process::signals::blocked`]).
 
 use crate::base::sys;
 use crate::process::signals::{arm_synchronous, blocked};

@@ -13,7 +13,7 @@ use std::ffi::CStr;
 
 pub type Strings = *const *const c_char;
 
-/// The variable of the loader.
+/// The loader's variable, with its `=`.
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// How the names of our libraries begin.
 const OURS: &[u8] = b"libelbowroom_";
@@ -26,7 +26,7 @@ const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 
-/// The sanitizer that the executable `fd` has the runtime of, among its libraries. `headers` are its program
+/// The sanitizer whose runtime is among the libraries of the executable `fd`. `headers` are its program
 /// headers.
 pub fn of(fd: c_int, headers: &[u8]) -> Option<Sanitizer> {
     let dynamic = parts(headers).find(|part| part.p_type == libc::PT_DYNAMIC)?;
@@ -58,7 +58,7 @@ fn parts(headers: &[u8]) -> impl Iterator<Item = Elf64_Phdr> {
         .map(|part| unsafe { part.as_ptr().cast::<Elf64_Phdr>().read_unaligned() })
 }
 
-/// Reads from a place of a file. How many bytes there were; 0 if it cannot be read.
+/// Reads from an offset of a file. Gives how many bytes were read; 0 if it cannot be read.
 ///
 /// # Safety
 /// `to` is writable for so many bytes.
@@ -68,7 +68,7 @@ unsafe fn read(fd: c_int, to: *mut u8, len: usize, from: u64) -> usize {
     usize::try_from(n).unwrap_or(0)
 }
 
-/// A copy of an environment, without what names our libraries.
+/// A copy of an environment, without our libraries in LD_PRELOAD and without our options.
 pub struct Environment {
     at: *mut c_void,
     bytes: usize,
@@ -142,7 +142,7 @@ impl Drop for Environment {
     }
 }
 
-/// Where text goes.
+/// A place in memory that text is appended to.
 struct Text {
     at: *mut u8,
 }

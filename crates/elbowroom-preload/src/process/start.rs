@@ -1,4 +1,5 @@
-//! The first mapping that is managed starts the manager, and changes what the process is.
+//! mmap, as the program calls it: the first mapping that is managed starts the manager, and puts our
+//! handlers and limits in place.
 
 use crate::agent::map::{self, Mapped};
 use crate::agent::service;
@@ -48,7 +49,7 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
         Mapped::NeedsManager => {
             let before = Kernels::now();
             match start(process) {
-                // What can be managed is known better by now: there may be no place for swap.
+                // Decided anew, since more is known by now: there may be no place for swap.
                 Ok(()) => {
                     let mapped = map::map(process, args);
                     address_use::manager_started(before);
@@ -70,7 +71,7 @@ fn map_for_program(process: &'static Process, args: &MapArgs) -> *mut c_void {
     }
 }
 
-/// Starts the manager. `Err`: the kernel maps, counted under the reason.
+/// Starts the manager. `Err`: the kernel is to make the mapping, counted under the reason.
 fn start(process: &'static Process) -> Result<(), Option<Reason>> {
     if !process.is_home() {
         return Err(Some(Reason::ChildProcess));

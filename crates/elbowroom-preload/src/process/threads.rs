@@ -1,11 +1,11 @@
 //! The start and the end of a thread of the program's.
 //!
 //! When a thread ends, the kernel stores to memory: to the robust mutexes that the thread holds, and to the
-//! word that tells of its end (CLONE_CHILD_CLEARTID). It serves no userfault then: a store to a page that is
-//! not there is left out, and whoever waits for it waits for ever. So such memory becomes the kernel's
-//! before:
+//! word that tells of its end (CLONE_CHILD_CLEARTID). No userfault is served for these stores: a store to a
+//! page that is not there is left out, and a thread that waits for it waits for ever. So such memory
+//! becomes the kernel's before:
 //! * where libc keeps a thread's words, if the program gives the stack: when the thread is made;
-//! * the word that clone(2) is given: before it;
+//! * the word that clone(2) is given: before the call;
 //! * held robust mutexes, which are few: when the thread ends, in a destructor of thread-specific data. Those
 //!   run at a return, pthread_exit and a cancellation, and not at a raw exit(2).
 //!
@@ -22,19 +22,19 @@ use libc::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 type Start = *const c_void;
-/// What pthread_create runs.
+/// The type of function that pthread_create runs.
 type Function = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
-/// What thrd_create runs.
+/// The type of function that thrd_create runs.
 type IntFunction = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// How many entries of its list the kernel looks at.
+/// How many entries of a robust list the kernel looks at.
 const MAX_HELD: usize = 2048;
 /// How often the destructor runs: after other destructors, too, which may lock and unlock.
 const ROUNDS: usize = 2;
 /// Bytes at an address that the kernel stores to.
 const WORD: usize = size_of::<u64>();
 
-/// The key of the thread-specific data whose destructor looks for what is held.
+/// The key of the thread-specific data whose destructor looks for held robust mutexes.
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 
@@ -50,7 +50,7 @@ struct RobustList {
     pending: usize,
 }
 
-/// Makes the key, and has it looked at when the first thread ends. Before there are other threads.
+/// Makes the key, and sets it for the first thread. Called before there are other threads.
 pub fn set_up() {
     let mut key = 0;
     // SAFETY: the key is this library's, and the destructor takes what `watch_end` gives.
@@ -77,7 +77,7 @@ unsafe extern "C" fn at_end(round: *mut c_void) {
     }
 }
 
-/// Makes the pages kernel's in which the calling thread holds robust mutexes.
+/// Makes the pages the kernel's in which the robust mutexes lie that the calling thread holds.
 pub fn give_held() {
     if state::alive().is_none() {
         return;
@@ -143,13 +143,13 @@ struct Created {
 }
 
 impl Created {
-    /// For a thread that the caller makes.
+    /// Allocates the parameters of a thread that the caller makes.
     fn leak(start: Start, argument: *mut c_void) -> *mut c_void {
         let mask = blocked::mask();
         alone(|| Box::into_raw(Box::new(Self { start, argument, mask })).cast())
     }
 
-    /// In the thread, or where it was not made.
+    /// Takes the parameters back, in the thread, or if it was not made.
     ///
     /// # Safety
     /// [`Created::leak`] gave it, and this is the only call for it.
@@ -158,7 +158,7 @@ impl Created {
         alone(|| *unsafe { Box::from_raw(what.cast::<Self>()) })
     }
 
-    /// At the start of the thread.
+    /// Takes the parameters at the start of the thread, and sets up its mask and its end.
     ///
     /// # Safety
     /// As [`Created::take`].
@@ -171,8 +171,8 @@ impl Created {
     }
 }
 
-/// Uses the library's heap on a thread of the program's: no handler may interrupt that, which could wait for
-/// a thread of ours that wants the heap.
+/// Runs a call that uses the library's heap on a thread of the program's. No signal handler may interrupt
+/// it: the handler could wait for a thread of ours that waits for the heap's lock.
 fn alone<R>(call: impl FnOnce() -> R) -> R {
     let _blocked = SignalsBlocked::new(Except::Nothing);
     call()
@@ -219,7 +219,7 @@ pub unsafe fn create(
     r
 }
 
-/// thrd_create(3), which libc does not make of pthread_create.
+/// thrd_create(3), which in libc does not call pthread_create.
 ///
 /// # Safety
 /// As thrd_create(3).
@@ -238,7 +238,8 @@ pub unsafe fn create_int(thread: *mut libc::pthread_t, start: Start, argument: *
     r
 }
 
-/// A stack that the program gives: at its end libc keeps the words that the kernel stores to.
+/// Makes the end of a stack that the program gives the kernel's: libc keeps the words there that the kernel
+/// stores to.
 ///
 /// # Safety
 /// `attributes` is null or valid.
@@ -251,7 +252,7 @@ unsafe fn give_stack(attributes: *const libc::pthread_attr_t) {
     if unsafe { libc::pthread_attr_getstack(attributes, &mut stack, &mut len) } != 0 {
         return;
     }
-    // Without a stack of the program's, the length alone is known: it begins below address 0.
+    // Without a stack of the program's only the length is set, and the end is address 0.
     let Some(end) = (stack as usize).checked_add(len).filter(|end| *end != 0) else { return };
     let kept = reserve::kept_by_libc().min(len);
     give(end - kept, kept);

@@ -1,9 +1,10 @@
 //! Programs that a process executes, and of which nothing will be managed: the loader does not load this
-//! library into them, or must not. That is said, once for each of them in a tree of forks, also with
-//! `--quiet`.
+//! library into them, or must not. A line on standard error says so, once for each program in a tree of
+//! forks, also with `--quiet`.
 //!
 //! Where the process that executes such a program has put something else on descriptor 2, the line would be
-//! in the program's output: a process of the tree that has its standard error still says it when it ends.
+//! in the program's output. Then a process of the tree that still has its standard error writes the line
+//! when it ends.
 
 use crate::base::report::Buffer;
 use crate::base::said;
@@ -15,22 +16,24 @@ use libc::{Elf64_Ehdr, Elf64_Phdr, c_char, c_int, c_long};
 use std::ffi::CStr;
 use std::fmt::Write;
 
-/// How many interpreters of interpreters of scripts are followed; Linux follows as many.
+/// How many interpreters are followed, where a script's interpreter is a script itself; Linux follows as
+/// many.
 const INTERPRETERS: usize = 4;
-/// So much of a file is looked at: the ELF header and the program headers that follow it, or the first
+/// How many bytes of a file are read: the ELF header and the program headers that follow it, or the first
 /// line of a script.
 const HEAD_BYTES: usize = 1024;
 
 /// Why nothing of a program is managed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// It has no loader.
+    /// The program is static: no loader runs.
     Static = 1,
-    /// It gets rights that its caller does not have, so its loader loads no libraries of the caller's choice.
+    /// The program gets rights that its caller does not have, so its loader loads no libraries of the
+    /// caller's choice.
     Privileged,
-    /// It is not told to load this library.
+    /// Its environment does not name this library.
     Environment,
-    /// It is right only without this library.
+    /// It has the runtime of a sanitizer, which works only without this library.
     Sanitizer,
 }
 
@@ -45,8 +48,9 @@ impl Why {
     }
 }
 
-/// The program at `path`, from `dir` on, is about to be executed with this environment (`None`: the
-/// program's own). The answer is the environment that it must have instead, if so.
+/// Looks at the program at `path`, from `dir` on, which is about to be executed with this environment
+/// (`None`: that of this process). Notes it, and says so, if nothing of it will be managed. Gives the
+/// environment that it must have instead, if it needs another one.
 ///
 /// # Safety
 /// The path is a string. The environment may be anything, but for its strings' ends where it can be read.
@@ -68,7 +72,7 @@ pub unsafe fn note(dir: c_int, path: *const c_char, env: Option<Strings>) -> Opt
     instead
 }
 
-/// Says what was noted, as far as standard error is there.
+/// Says which programs were noted, if standard error is still there.
 pub fn say() {
     tree::say_unmanaged(|name, why| {
         said::say(format_args!("{name} {}: nothing of it is managed", Why::words(why)))
@@ -126,16 +130,16 @@ unsafe fn look(dir: c_int, path: *const c_char, env: Strings, is_said: bool) -> 
     None
 }
 
-/// The address of no page.
+/// No page has this address.
 const NONE: usize = usize::MAX;
 
-/// Memory that the kernel can read, as far as it was asked: a page at a time.
+/// Reads memory that may not be mapped. Remembers the last page that the kernel could read.
 struct Readable {
     page: usize,
 }
 
 impl Readable {
-    /// The value there, if it lies in one page.
+    /// The value at an address. `None`: it cannot be read, or lies in two pages.
     fn get<T: Copy>(&mut self, at: *const T) -> Option<T> {
         let page = at.addr() & !(PAGE - 1);
         if page != self.page {
@@ -150,7 +154,8 @@ impl Readable {
     }
 }
 
-/// Whether the environment has a string that begins so. `None`: it cannot be read, as the kernel will say.
+/// Whether the environment has a string that begins so. `None`: it cannot be read, for which the kernel
+/// will refuse the call.
 fn has(env: Strings, beginning: &[u8]) -> Option<bool> {
     let (mut list, mut text) = (Readable { page: NONE }, Readable { page: NONE });
     let mut at = env;
@@ -179,7 +184,7 @@ pub fn path_is_empty(path: *const c_char) -> bool {
     sys::copy_in(path, &mut first) && first == 0
 }
 
-/// What follows the last slash.
+/// The part of a path behind the last slash.
 fn name_of<'a>(path: *const c_char) -> &'a [u8] {
     // SAFETY: a string, the promise of `note`'s caller, or our own; it outlives its use in `look`.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -187,12 +192,12 @@ fn name_of<'a>(path: *const c_char) -> &'a [u8] {
     if name.is_empty() { b"a program" } else { name }
 }
 
-/// The loader can be executed as a program, and then loads as always.
+/// Whether this is the loader, which can be executed as a program, and then preloads as always.
 fn is_loader(name: &[u8]) -> bool {
     name.starts_with(b"ld-") || name.starts_with(b"ld.") || name.starts_with(b"ld64")
 }
 
-/// A file that is looked at.
+/// A file that is open for reading.
 struct Opened {
     fd: c_int,
 }
@@ -201,7 +206,7 @@ impl Opened {
     /// `None`: it may not be read.
     fn new(dir: c_int, path: *const c_char) -> Option<Self> {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-        // Opened anew: what is to be executed may be open for that alone (O_PATH).
+        // Opened anew: the descriptor of a program may be good for executing only (O_PATH).
         let mut own = Buffer::<32>::new();
         let (dir, path) = if path_is_empty(path) {
             let _ = write!(own, "/proc/self/fd/{dir}\0");
@@ -215,7 +220,7 @@ impl Opened {
         (fd >= 0).then_some(Self { fd: fd as c_int })
     }
 
-    /// Reads its beginning.
+    /// Reads the file's beginning.
     fn read(&self, head: &mut [u8]) -> Option<usize> {
         let (fd, start) = (self.fd as c_long, 0 as c_long);
         // SAFETY: the kernel writes no more than fits.
@@ -231,14 +236,14 @@ impl Drop for Opened {
     }
 }
 
-/// What the kernel makes of a file.
+/// What kind of executable a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind<'a> {
-    /// It is not for this machine's 64-bit programs, or not known.
+    /// Not a 64-bit ELF file for this machine.
     Other,
     /// An executable without a loader.
     Static,
-    /// An executable with one, and its program headers.
+    /// An executable with a loader, and its program headers.
     Dynamic(&'a [u8]),
 }
 

@@ -37,12 +37,13 @@ pub fn meaning(advice: c_int) -> Option<Advice> {
     })
 }
 
-/// Whether no kernel refuses the advice as such: one without huge pages, for example, knows nothing of them.
+/// Whether every kernel knows the advice. A kernel without huge pages, for example, refuses advice about
+/// them.
 pub fn all_kernels_know(advice: c_int) -> bool {
     (libc::MADV_NORMAL..=libc::MADV_DONTNEED).contains(&advice) || advice == libc::MADV_FREE
 }
 
-/// Whether a mapping is as it was after the advice, but for its bytes.
+/// Whether the advice changes only the bytes of a mapping, if anything.
 pub fn leaves_mapping(advice: c_int) -> bool {
     matches!(
         advice,

@@ -43,7 +43,7 @@ impl MapArgs {
     }
 }
 
-/// What is known without asking the kernel.
+/// What is known of the process without asking the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings {
     /// The smallest mapping that is managed, in bytes.
@@ -71,7 +71,7 @@ pub struct FileFacts {
     pub may_be_managed: bool,
 }
 
-/// The first answer.
+/// The answer of [`first`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
     /// The kernel's, counted under the reason; without one the kernel will refuse the call and nothing is
@@ -79,13 +79,14 @@ pub enum First {
     Kernel(Option<Reason>),
     /// The manager's: memory without a file.
     Memory,
-    /// The same, where it is wanted, if the manager can have the addresses; else the kernel's.
+    /// The manager's: memory without a file, at the wanted place, if the manager can take the addresses;
+    /// else the kernel's.
     MemoryThere,
-    /// It depends on the file.
+    /// The answer depends on the file.
     LookAtFile,
 }
 
-/// The last answer.
+/// The answer of [`last`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Last {
     /// As [`First::Kernel`].
@@ -107,8 +108,8 @@ const FOLLOWED: c_int = libc::MAP_TYPE
     | libc::MAP_DENYWRITE
     | libc::MAP_EXECUTABLE;
 
-/// The manager takes addresses of which a program wants so many bytes at once: a heap's, and not one of many
-/// small mappings, since each such range costs a little for ever.
+/// The smallest mapping, in bytes, for which the manager takes addresses outside windows: a heap's, and not
+/// those of many small mappings, since each such range costs a little for ever.
 const LARGE_ENOUGH: usize = 16 << 20;
 
 /// Decides from the arguments alone, as far as possible.
@@ -134,8 +135,7 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
         return First::Kernel(Some(Reason::PrivateWritable));
     }
     let known_prot = libc::PROT_READ | libc::PROT_WRITE;
-    // What may be stored to and not loaded from is that only to the kernel: the processor knows no such
-    // thing.
+    // PROT_WRITE alone: only the kernel keeps such memory from being read, the processor does not.
     let write_only = args.prot == libc::PROT_WRITE;
     let followed = if anonymous { FOLLOWED | libc::MAP_ANONYMOUS } else { FOLLOWED };
     if args.flags & !followed != 0 || args.prot & !known_prot != 0 || write_only {
@@ -150,7 +150,8 @@ pub fn first(args: &MapArgs, around: &Surroundings) -> First {
         return First::Kernel(Some(reason));
     }
     if anonymous {
-        // A small one of the kernel's in the middle of managed memory would cut that in two, for mremap.
+        // Also a small mapping at a fixed place: as the kernel's, in the middle of managed memory, it would
+        // cut that in two for mremap.
         let large = around.memory_min_bytes.is_some_and(|min| args.len as u64 >= min);
         return if large || args.fixed() { First::Memory } else { First::Kernel(Some(Reason::TooSmall)) };
     }

@@ -1,4 +1,5 @@
-//! What is managed, and how a call is cut up: plain data in, a plan out. No system calls, no state.
+//! Which mappings are managed, and who does an mremap: plain data in, a plan out. No system calls, no
+//! state.
 
 pub mod advice;
 pub mod map;

@@ -1,4 +1,4 @@
-//! What an mremap means: its ranges, and whose call it is.
+//! What an mremap means: its ranges, and whether the kernel or the manager does the call.
 
 use crate::base::sys::{ADDRESS_END, PAGE};
 use elbowroom::Remap;
@@ -25,11 +25,12 @@ pub struct RemapArgs {
 pub struct Ranges {
     /// The mapping: at least its first page.
     pub mapping: Range<usize>,
-    /// The same with what it may grow into in place.
+    /// The mapping, with the addresses that it may grow into in place.
     pub grown: Range<usize>,
-    /// What must be managed for the manager to do it: what may move needs no room behind it.
+    /// The range that must be managed for the manager to do the call: a mapping that may move needs no room
+    /// behind it.
     pub needed: Range<usize>,
-    /// Where it goes, or is wished; empty: nowhere in particular.
+    /// Where the mapping must go, or should go if it can; empty: no place is named.
     pub target: Range<usize>,
     /// The new length in bytes.
     pub new_len: usize,
@@ -52,15 +53,15 @@ pub struct Facts {
 /// Whose call it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// The kernel's: nothing of it is managed.
+    /// The kernel does the call: nothing that it concerns is managed.
     Kernel,
-    /// It fails with this errno.
+    /// The call fails with this errno.
     Refused(c_int),
-    /// The manager's: it becomes shorter in place.
+    /// The manager does the call: the mapping becomes shorter in place.
     Cut,
-    /// The manager's, in this way.
+    /// The manager does the call, in this way.
     Ask(Remap),
-    /// The kernel's, after all that it concerns went there.
+    /// The kernel does the call, after all that it concerns has gone to the kernel.
     HandBack,
 }
 
@@ -109,7 +110,7 @@ impl Ranges {
             return Plan::Kernel;
         }
         let Self { fixed, may_move, keeps, from_len, new, .. } = *self;
-        // Both look at the new address, which is 0 without one.
+        // Linux checks the new address for both flags; it is 0 if the call has none.
         let onto_itself = (fixed || keeps)
             && (!new.is_multiple_of(PAGE)
                 || (self.mapping.start < self.target.end && new < self.mapping.start + from_len));

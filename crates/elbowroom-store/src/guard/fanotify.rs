@@ -9,16 +9,17 @@ use rustix::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The signal by which the kernel says that somebody waits for a lease, to one thread of ours. Whoever reads
-/// a signal from a descriptor also gets those that were sent to the process, so it is one that no program
-/// has: the C library keeps it to itself, for threads that are cancelled.
+/// The signal by which the kernel tells one thread of ours that a process waits for a lease. A thread that
+/// reads signals from a descriptor also gets those that were sent to the process, so it must be a signal
+/// that programs do not use: the C library reserves this one for the cancellation of threads.
 const SIGNAL: libc::c_int = 32;
-/// The kernel's signal set with that signal.
+/// The kernel's signal set of [`SIGNAL`].
 static SIGNAL_SET: u64 = 1 << (SIGNAL - 1);
-/// That, and what the kernel sends instead if it cannot queue it, which would end the process. Such a lease
-/// is found by looking at all of them now and then.
+/// [`SIGNAL`], and SIGIO, which the kernel sends instead if it cannot queue the signal, and which would end
+/// the process. A lease whose signal was lost is found by checking all leases now and then.
 static BLOCKED_SET: u64 = SIGNAL_SET | 1 << (libc::SIGIO - 1);
-/// Events are taken one at a time: each takes a descriptor, of which few may be left.
+/// Room for one event: events are read one at a time, since each takes a descriptor, of which few may be
+/// left.
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 
 fn check(r: libc::c_long) -> Result<libc::c_long, Errno> {
@@ -29,16 +30,16 @@ fn check(r: libc::c_long) -> Result<libc::c_long, Errno> {
     Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO)))
 }
 
-/// The owner of a new descriptor that a system call gave.
+/// Takes ownership of a new descriptor that a system call returned.
 ///
 /// # Safety
-/// `fd` is a descriptor that nobody else owns.
+/// `fd` is a descriptor that nothing else owns.
 unsafe fn own(fd: libc::c_long) -> Descriptor {
     // SAFETY: the caller's promise.
     Descriptor::from(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A fanotify group that is asked before a marked file is opened.
+/// A fanotify group that the kernel asks for permission before a process opens a marked file.
 pub(super) struct Fanotify {
     group: Arc<Descriptor>,
     own_pid: i32,
@@ -50,9 +51,10 @@ impl AsFd for Fanotify {
     }
 }
 
-/// The permission that somebody waits for; given when this is dropped.
+/// The permission to open a file, for which a process waits; given when this is dropped.
 pub(super) struct Answer {
-    // Closed before `group` is let go, by which the listener sees that another number is free.
+    // Declared first, so that it is closed before `group` is released: from the group's count the listener
+    // sees that a descriptor number is free again.
     event: Descriptor,
     group: Arc<Descriptor>,
 }
@@ -61,8 +63,8 @@ impl Drop for Answer {
     fn drop(&mut self) {
         let response =
             libc::fanotify_response { fd: self.event.as_fd().as_raw_fd(), response: libc::FAN_ALLOW };
-        // SAFETY: the pointer is valid for the length, and both descriptors are open. If it fails, nobody
-        // waits any more.
+        // SAFETY: the pointer is valid for the length, and both descriptors are open. The write fails only
+        // if no process waits any more.
         unsafe {
             let group = self.group.as_fd().as_raw_fd() as libc::c_long;
             libc::syscall(libc::SYS_write, group, &raw const response, size_of_val(&response));
@@ -74,7 +76,7 @@ fn own_pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// A group of this class.
+/// Makes a fanotify group of this class.
 fn new_group(class: libc::c_uint) -> Result<Descriptor, Errno> {
     let flags = class
         | libc::FAN_CLOEXEC
@@ -89,7 +91,7 @@ fn new_group(class: libc::c_uint) -> Result<Descriptor, Errno> {
     }
 }
 
-/// Adds marks of a group or takes them away, as `how` says; `fd` is any if all are meant.
+/// Adds or removes marks of a group, as `how` says. To remove all marks, `fd` may be any descriptor.
 fn change_mark(group: &Descriptor, how: libc::c_uint, mask: u64, fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let group = group.as_fd().as_raw_fd() as libc::c_long;
     let (how, fd) = (how as libc::c_long, fd.as_raw_fd() as libc::c_long);
@@ -98,7 +100,7 @@ fn change_mark(group: &Descriptor, how: libc::c_uint, mask: u64, fd: BorrowedFd<
     check(unsafe { libc::syscall(libc::SYS_fanotify_mark, group, how, mask, fd, no_path) }).map(|_| ())
 }
 
-/// Reads one event. `Err`: there is none, or it could not be told.
+/// Reads one event. `Err`: there is none, or the read failed.
 fn read_event(group: &Descriptor) -> Result<libc::fanotify_event_metadata, Errno> {
     let group = group.as_fd().as_raw_fd() as libc::c_long;
     let mut event = MaybeUninit::<libc::fanotify_event_metadata>::uninit();
@@ -113,32 +115,34 @@ fn read_event(group: &Descriptor) -> Result<libc::fanotify_event_metadata, Errno
 
 impl Fanotify {
     /// # Errors
-    /// EPERM: that takes CAP_SYS_ADMIN.
+    /// EPERM: it needs CAP_SYS_ADMIN.
     pub(super) fn new() -> Result<Self, Errno> {
         Ok(Self { group: Arc::new(new_group(libc::FAN_CLASS_CONTENT)?), own_pid: own_pid() })
     }
 
-    /// Begins to be asked for the file behind `fd`.
+    /// Marks the file behind `fd`: from now on opens of it wait for permission.
     pub(super) fn mark(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         change_mark(&self.group, libc::FAN_MARK_ADD, libc::FAN_OPEN_PERM, fd)
     }
 
-    /// Ends it.
+    /// Removes the mark of the file behind `fd`.
     pub(super) fn unmark(&self, fd: BorrowedFd<'_>) {
-        // Only a mark that is not there cannot be taken away.
+        // This fails only if there is no mark.
         let _ = change_mark(&self.group, libc::FAN_MARK_REMOVE, libc::FAN_OPEN_PERM, fd);
     }
 
-    /// Takes the events that wait: those of this process are allowed at once, the others given to `each`.
-    /// `false`: more may wait, for which no descriptor is left until somebody who has come is answered.
+    /// Reads the pending events: opens by this process are allowed at once, the others are given to `each`.
+    /// `false`: more events may be pending, but no descriptor is free for them until one of the processes
+    /// that wait gets its answer.
     pub(super) fn take_events(&self, mut each: impl FnMut(FileId, Answer)) -> bool {
         loop {
             let read = || read_event(&self.group);
-            // The kernel denies an open whose event it finds no descriptor for.
+            // The kernel denies an open if it finds no free descriptor for its event.
             let event = match limits::with_room(self.group.as_fd(), read) {
                 Some(event) => event,
                 None if Arc::strong_count(&self.group) > 1 => return false,
-                // None of ours will become free: rather a denial than no end of waiting.
+                // No event of ours is open, so none will free a descriptor: a denial is better than waiting
+                // for ever.
                 None => read(),
             };
             let Ok(event) = event else { return true };
@@ -162,8 +166,8 @@ impl Fanotify {
     }
 }
 
-/// A fanotify group that is told of opens of marked files, which do not wait for it. As long as nobody maps
-/// a file there is nothing to wait for.
+/// A fanotify group that the kernel notifies of opens of marked files, without making them wait: for files
+/// that the manager does not map now.
 pub(super) struct Opens {
     group: Descriptor,
     own_pid: i32,
@@ -177,24 +181,25 @@ impl AsFd for Opens {
 
 impl Opens {
     /// # Errors
-    /// EPERM: that takes CAP_SYS_ADMIN.
+    /// EPERM: it needs CAP_SYS_ADMIN.
     pub(super) fn new() -> Result<Self, Errno> {
         Ok(Self { group: new_group(libc::FAN_CLASS_NOTIF)?, own_pid: own_pid() })
     }
 
-    /// Begins to be told of the file behind `fd`. A mark keeps no file and no file system open.
+    /// Marks the file behind `fd`: from now on its opens are reported. A mark keeps no file and no file
+    /// system open.
     pub(super) fn mark(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         change_mark(&self.group, libc::FAN_MARK_ADD, libc::FAN_OPEN, fd)
     }
 
-    /// Takes all marks away.
+    /// Removes all marks.
     pub(super) fn unmark_all(&self) {
-        // The descriptor is not looked at.
+        // The kernel ignores the descriptor here.
         let _ = change_mark(&self.group, libc::FAN_MARK_FLUSH, 0, self.group.as_fd());
     }
 
-    /// Takes the events that wait, and gives the files that other processes have opened to `each`. An error:
-    /// it cannot be told which.
+    /// Reads the pending events, and calls `each` with the files that other processes have opened. After an
+    /// error it is unknown which files were opened.
     pub(super) fn take_events(&self, mut each: impl FnMut(FileId)) -> Result<(), Errno> {
         loop {
             let event = match read_event(&self.group) {
@@ -236,7 +241,7 @@ pub(super) fn take_lease(fd: BorrowedFd<'_>, tid: i32) -> Result<(), Errno> {
     }
 }
 
-/// Whether somebody waits for the lease.
+/// Whether a process waits for the lease.
 pub(super) fn lease_is_wanted(fd: i32) -> bool {
     // SAFETY: integers only.
     let lease =
@@ -244,7 +249,7 @@ pub(super) fn lease_is_wanted(fd: i32) -> bool {
     lease != libc::F_RDLCK as libc::c_long
 }
 
-/// A descriptor that becomes readable when the signal of leases comes to a thread that reads it.
+/// A signalfd for the signal of leases: readable for the thread to which the signal was sent.
 pub(super) fn signal_descriptor() -> Result<Descriptor, Errno> {
     let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as libc::c_long;
     // SAFETY: the set is valid and 8 bytes long; the descriptor that comes back is new.
@@ -270,7 +275,7 @@ pub(super) fn block_signal() {
     }
 }
 
-/// Takes the signals that came; whether there were any.
+/// Reads the pending signals; returns whether there were any.
 pub(super) fn take_signals(fd: &Descriptor) -> bool {
     let mut any = false;
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];

@@ -1,26 +1,27 @@
-//! How a file is kept ours alone: who else wants it is noticed before he has it.
+//! Guards of managed files: they notice another process that wants a file before that process has it open.
 //!
 //! The manager caches a file's pages where the kernel does not know them, so another process that uses the
-//! file at the same time would see other bytes, or have its own overwritten. So while a file is managed it
-//! has a [`Guard`]:
+//! file at the same time would see old bytes, or have its own stores overwritten. So while a file is
+//! managed it has a [`Guard`]:
 //!
-//! * **A read lease** (fcntl F_SETLEASE) for a file that nobody writes. The kernel refuses it where somebody
-//!   has the file open for writing, and makes whoever opens it so, or truncates it, wait until the lease is
-//!   given up.
-//! * **A watch** (fanotify FAN_OPEN_PERM) for any other. The kernel asks us before another process has the
-//!   file open. Whether one has it already is asked when the watch begins ([`Others::look`]).
+//! * **A read lease** (fcntl F_SETLEASE) for a file that no process writes. The kernel refuses the lease if
+//!   a process has the file open for writing, and makes a process that opens it for writing, or truncates
+//!   it, wait until the lease is given up.
+//! * **A watch** (fanotify FAN_OPEN_PERM) for any other. The kernel asks us before another process gets the
+//!   file open. Whether a process has it open already is checked when the watch begins ([`Others::look`]).
 //!
-//! To look at all processes takes milliseconds, so what was found is used again if a file is mapped soon
-//! after it was unmapped. Until then the kernel only tells of opens, for which nobody waits (`Opens`). With
-//! the answer it is known up to which number processes were looked at: who was made since, and may have
-//! inherited the file, is looked at alone.
+//! Looking at all processes takes milliseconds, so the result is used again if a file is mapped soon after
+//! it was unmapped. In between, the kernel only reports opens, without making them wait (`Opens`). The
+//! result includes the highest pid that was looked at: only processes that were made since, which may have
+//! inherited the file, are then looked at.
 //!
-//! Whoever comes waits until the file was handed back to the kernel, and then finds everything as without us.
-//! What has no guard is not managed, unless the user says that the files are his alone.
+//! A process that comes for the file waits until the file is handed back to the kernel, and then finds it
+//! as if it had never been managed. A file without a guard is not managed, unless the user has said that no
+//! other process uses the files.
 //!
-//! One thread, [`Guards::listen`], hears of who comes. It answers for our own process at once, and puts
-//! everything else in a queue that another thread works off ([`Guards::next`]): handing back may wait for a
-//! thread of the program, which may be in open(2) itself.
+//! One thread, in [`Guards::listen`], gets the kernel's events. It answers those of our own process at
+//! once, and puts the others in a queue for another thread ([`Guards::next`]): handing a file back may wait
+//! for a thread of the program, which may be in open(2) itself.
 //!
 //! Synchronization: one mutex, a leaf, around the guards and the queue. A guard leaves the table before its
 //! descriptor is closed.
@@ -42,20 +43,20 @@ use rustix::io::fcntl_dupfd_cloexec;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// How often [`Guards::next`] looks whether it is to end.
+/// How often [`Guards::next`] checks whether it is to end, and the listener checks the leases.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// How long the listener waits for a free descriptor before it tries again.
 const WAIT_FOR_NUMBER: Duration = Duration::from_millis(1);
 
-/// So many files that were unmapped have a mark of `opens` at most. Each keeps an inode in the kernel's
-/// memory.
+/// The most unmapped files that have a mark of `opens`. Each mark keeps an inode in the kernel's memory.
 const LEFT_MAX: usize = 64;
 
 /// All guards of a process.
 pub struct Guards {
     fanotify: Option<Fanotify>,
-    /// Made when a watch first ends: a user has few groups (128), and most processes unmap no file early.
+    /// Made when a watch first ends: a user can have few fanotify groups (128), and most processes unmap no
+    /// file before they end.
     opens: OnceLock<Option<Opens>>,
     others: Others,
     signals: Descriptor,
@@ -70,13 +71,13 @@ struct State {
     next: u64,
     guards: HashMap<u64, Entry>,
     waiting: VecDeque<Comer>,
-    /// Files whose watch has ended, and which no other process had when it did. All of them have a mark of
-    /// `opens`.
+    /// Files whose watch has ended, and which no other process had open at that time. All of them have a
+    /// mark of `opens`.
     left: HashMap<FileId, Looked>,
-    /// At least as many as there are marks of `opens`: those of files that another process has opened since
-    /// are not in `left`.
+    /// An upper bound of the number of marks of `opens`. It can be more than `left` has: a file that
+    /// another process has opened since is no longer in `left`, but still marked.
     marks: usize,
-    /// Threads that have taken events of `opens` and not yet said what they are.
+    /// How many threads are reading events of `opens`, which are not yet applied to `left`.
     hearing: usize,
     stop: bool,
 }
@@ -93,28 +94,28 @@ struct Entry {
     id: FileId,
     kind: Kind,
     broken: bool,
-    /// Of a watch: that no other process has the file, and how that is known.
+    /// For a watch: the look that found that no other process had the file.
     looked: Option<Looked>,
 }
 
-/// What tells of who comes.
+/// How the kernel tells that another process wants the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A lease of the descriptor with this number, which is open as long as the guard is here.
+    /// A lease on the descriptor with this number, which is open as long as the guard exists.
     Lease(i32),
     /// The mark of the file's inode, which all watches of it share.
     Watch,
 }
 
-/// Somebody who wants a file that has a guard. Dropping this lets him have it.
+/// A process that wants a file that has a guard. Dropping this lets the process go on.
 pub struct Comer {
     /// The file.
     pub id: FileId,
     _answer: Option<Answer>,
 }
 
-/// Keeps a file ours alone while it lives. It must be dropped before the descriptor that it was made for is
-/// closed.
+/// Makes other processes wait for a file while it lives. It must be dropped before the descriptor that it
+/// was made for is closed.
 pub struct Guard {
     guards: Arc<Guards>,
     number: u64,
@@ -127,7 +128,7 @@ impl std::fmt::Debug for Guard {
     }
 }
 
-/// Which guards can be had, and why not.
+/// Which kinds of guards work here, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trials {
     /// Watches.
@@ -137,8 +138,7 @@ pub struct Trials {
 }
 
 impl Trials {
-    /// Tries both on a file, which nobody may have open for writing, and which is left as it was once `fd` is
-    /// closed.
+    /// Tries both on a file that no process has open for writing. The lease ends when `fd` is closed.
     pub fn make(fd: BorrowedFd<'_>) -> Self {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         Self {
@@ -149,10 +149,10 @@ impl Trials {
 }
 
 impl Guards {
-    /// None yet. Guards can be had once a thread is in [`Guards::listen`].
+    /// An empty table. Guards can be made once a thread is in [`Guards::listen`].
     ///
     /// # Errors
-    /// The kernel's: no descriptor for signals.
+    /// The kernel's, if it gives no signalfd.
     pub fn new(locks: &LockStats) -> Result<Arc<Self>, Errno> {
         Ok(Arc::new(Self {
             fanotify: Fanotify::new().ok(),
@@ -165,21 +165,21 @@ impl Guards {
     }
 
     /// A guard for a file that we only read through `fd`, which was opened for reading only and must stay
-    /// open as long as the guard. `None`: somebody has the file open for writing, or the kernel gives no
+    /// open as long as the guard. `None`: a process has the file open for writing, or the kernel gives no
     /// lease.
     pub fn lease(self: &Arc<Self>, id: FileId, fd: BorrowedFd<'_>) -> Option<Guard> {
         let listener = self.state.lock().listener;
         if listener == 0 || fanotify::take_lease(fd, listener).is_err() {
             return None;
         }
-        // A lease that was broken before it is in the table is found by the look that follows.
+        // A lease that was broken before it was in the table is found by the check that follows.
         let guard = self.enter(&mut self.state.lock(), id, Kind::Lease(fd.as_raw_fd()), None);
         self.look_at_leases();
         Some(guard)
     }
 
-    /// A guard for a file that we may write, which the program has open as `origin`. `None`: another process
-    /// has it open, or that cannot be known here.
+    /// A guard for a file that we may write, which the program has open as `origin`. `None`: another
+    /// process has it open, or it cannot be found out whether one has.
     pub fn watch(self: &Arc<Self>, origin: &Origin) -> Option<Guard> {
         let fanotify = self.fanotify.as_ref().filter(|_| limits::is_room(origin.as_fd()))?;
         let watched = limits::open_kept(|| fcntl_dupfd_cloexec(origin.as_fd(), 0)).ok()?;
@@ -187,12 +187,14 @@ impl Guards {
         // event is taken here.
         self.known(origin.id());
         let guard = {
-            // With the lock: a watch that ends meanwhile must not take the mark away.
+            // With the lock held, since another watch of the file that ends meanwhile would remove the
+            // mark.
             let mut state = self.state.lock();
             fanotify.mark(origin.as_fd()).ok()?;
             self.enter(&mut state, origin.id(), Kind::Watch, Some(watched))
         };
-        // From now on whoever opens the file waits for us. Who has opened it before, if not just now?
+        // From now on a process that opens the file waits for us. This finds processes that have opened it
+        // before.
         let looked = self.others.look(origin.id(), self.known(origin.id()))?;
         let mut state = self.state.lock();
         let entry = state.guards.get_mut(&guard.number).filter(|entry| !entry.broken)?;
@@ -206,18 +208,18 @@ impl Guards {
         self.state.lock().left.get(&id).is_some_and(Looked::holds)
     }
 
-    /// What is known still of a file whose last watch has ended.
+    /// The last look at a file whose last watch has ended, if it still holds.
     fn known(&self, id: FileId) -> Option<Looked> {
         if !self.was_alone(id) {
             return None;
         }
         self.hear();
         let state = self.state.lock();
-        // What another thread hears just now may be about this file.
+        // Events that another thread is reading just now may be about this file.
         state.left.get(&id).copied().filter(|_| state.hearing == 0)
     }
 
-    /// Takes note of what `opens` has to tell.
+    /// Reads the events of `opens` and applies them.
     fn hear(&self) {
         let Some(Some(opens)) = self.opens.get() else { return };
         self.state.lock().hearing += 1;
@@ -229,11 +231,12 @@ impl Guards {
         state.hearing -= 1;
     }
 
-    /// Another process has opened a file that has a mark of `opens`.
+    /// Notes that another process has opened a file that has a mark of `opens`.
     fn was_opened(&self, id: FileId) {
         let mut state = self.state.lock();
         state.left.remove(&id);
-        // The open came when there was no watch, and its event only now: the process may still have the file.
+        // The file was opened before the watch began, but its event is read only now: the process may still
+        // have the file open, so the watch is broken.
         let mut late = false;
         for entry in state.guards.values_mut().filter(|entry| entry.id == id && entry.kind == Kind::Watch) {
             late |= !entry.broken;
@@ -245,11 +248,12 @@ impl Guards {
         }
     }
 
-    /// Remembers that no other process has a file, and has `opens` tell if that changes.
+    /// Remembers that no other process has a file open, and marks it in `opens`, which tells if that
+    /// changes.
     fn leave(&self, state: &mut State, id: FileId, looked: Looked, file: BorrowedFd<'_>) {
         let Some(Some(opens)) = self.opens.get() else { return };
         if state.marks >= LEFT_MAX {
-            // A program that maps so many files in turn comes back to none of them soon.
+            // A program that maps so many files one after another will not map one of them again soon.
             state.unmark_all(opens);
         }
         if opens.mark(file).is_ok() && state.left.insert(id, looked).is_none() {
@@ -257,7 +261,7 @@ impl Guards {
         }
     }
 
-    /// Forgets what is known of files that nobody maps, if it is of no use any more.
+    /// Forgets the looks at unmapped files once none of them holds any more.
     fn forget(&self) {
         let Some(Some(opens)) = self.opens.get() else { return };
         let mut state = self.state.lock();
@@ -266,7 +270,7 @@ impl Guards {
         }
         state.unmark_all(opens);
         drop(state);
-        // An event that nobody takes keeps its file system from being unmounted.
+        // An event that is not read keeps its file system from being unmounted.
         self.hear();
     }
 
@@ -283,8 +287,8 @@ impl Guards {
         Guard { guards: self.clone(), number, watched }
     }
 
-    /// Hears of who comes, until [`Guards::stop`]. One thread calls this; it has the signals of leases
-    /// blocked.
+    /// Reads the kernel's events, until [`Guards::stop`]. One thread calls this; it blocks the signals of
+    /// leases for itself.
     pub fn listen(&self) {
         fanotify::block_signal();
         self.state.lock().listener = rustix::thread::gettid().as_raw_nonzero().get();
@@ -295,7 +299,7 @@ impl Guards {
             if let Some(fanotify) = &self.fanotify {
                 fds.push(PollFd::new(fanotify, PollFlags::IN));
             }
-            // Interrupted: the descriptors are looked at all the same.
+            // If poll was interrupted, the descriptors are read all the same.
             let quiet = poll(&mut fds, Some(&timeout)) == Ok(0);
             drop(fds);
             if fanotify::take_signals(&self.signals) || quiet {
@@ -317,7 +321,7 @@ impl Guards {
         }
     }
 
-    /// Somebody is about to have a watched file open.
+    /// Queues another process that is about to open a watched file, and breaks the file's guards.
     fn comes(&self, id: FileId, answer: Answer) {
         let mut state = self.state.lock();
         state.left.remove(&id);
@@ -332,7 +336,7 @@ impl Guards {
         }
     }
 
-    /// Looks which leases somebody waits for.
+    /// Breaks the leases that a process waits for, and queues them.
     fn look_at_leases(&self) {
         let mut state = self.state.lock();
         let State { guards, waiting, .. } = &mut *state;
@@ -347,7 +351,7 @@ impl Guards {
         self.changed.notify_all();
     }
 
-    /// The next who comes; waits for one. `None` after [`Guards::stop`].
+    /// Waits for the next process that comes for a file. `None` after [`Guards::stop`].
     pub fn next(&self) -> Option<Comer> {
         let mut state = self.state.lock();
         loop {
@@ -372,13 +376,13 @@ impl Guards {
 }
 
 impl Guard {
-    /// Whether somebody has come for the file.
+    /// Whether another process has come for the file.
     pub fn is_broken(&self) -> bool {
         self.guards.state.lock().guards.get(&self.number).is_none_or(|entry| entry.broken)
     }
 
-    /// Has [`Guards::next`] tell once more that somebody has come for the file: when he came it could not be
-    /// found yet.
+    /// Has [`Guards::next`] report once more that a process has come for the file: when it was first
+    /// reported, the file could not be found yet.
     pub fn announce_again(&self) {
         let mut state = self.guards.state.lock();
         if let Some(id) = state.guards.get(&self.number).map(|entry| entry.id) {
@@ -387,7 +391,7 @@ impl Guard {
         }
     }
 
-    /// Whether it is a lease: nobody has the file open for writing.
+    /// Whether the guard is a lease: then no process has the file open for writing.
     pub fn is_lease(&self) -> bool {
         self.watched.is_none()
     }
@@ -396,7 +400,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.watched.is_some() {
-            // Without the lock: making it may wait for a descriptor's number.
+            // Without the lock held, because this may wait for a free descriptor number.
             self.guards.opens.get_or_init(|| limits::open_briefly(Opens::new).ok());
         }
         let mut state = self.guards.state.lock();
@@ -405,7 +409,7 @@ impl Drop for Guard {
         if let (false, Some(watched), Some(fanotify)) = (more, &self.watched, &self.guards.fanotify) {
             let looked = gone.looked.filter(|looked| !gone.broken && looked.holds());
             if let Some(looked) = looked {
-                // Before the other mark goes, so that no open is between the two.
+                // Before the watch's mark is removed, so that no open goes unnoticed in between.
                 self.guards.leave(&mut state, gone.id, looked, watched.as_fd());
             }
             fanotify.unmark(watched.as_fd());

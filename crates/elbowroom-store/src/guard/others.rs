@@ -1,5 +1,5 @@
-//! Whether another process has a file open. Most of it is what /proc says of each process; a second look soon
-//! after the first is at those only that were made since.
+//! Whether another process has a file open, as /proc tells of each process. A second look soon after the
+//! first is only at processes that were made since.
 
 use crate::calls::Descriptor;
 use crate::file::FileId;
@@ -17,14 +17,14 @@ const KCMP_FILES: libc::c_long = 2;
 /// The bit of CAP_SYS_PTRACE.
 const CAP_SYS_PTRACE: u32 = 19;
 
-/// What a look at a process, or at a part of it, has found.
+/// The result of a look at a process, or at a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
     /// It has the file neither open nor mapped.
     Absent,
-    /// It has.
+    /// It has the file open or mapped.
     Open,
-    /// The kernel does not say.
+    /// The kernel does not tell.
     Unknown,
 }
 
@@ -33,7 +33,7 @@ impl Look {
         if found { Self::Open } else { Self::Absent }
     }
 
-    /// What an error means: nothing is there any more, or it may not be looked at.
+    /// The result after an error: the process is gone (absent), or it may not be looked at (unknown).
     fn failed(error: Errno) -> Self {
         if matches!(error, Errno::SRCH | Errno::NOENT) { Self::Absent } else { Self::Unknown }
     }
@@ -46,39 +46,41 @@ impl Look {
         if self == Self::Absent { other() } else { self }
     }
 
-    /// The same, unless `ended` says that there is nothing left that one could look at.
+    /// This result, but `Absent` instead of `Unknown` if `ended` says that the thread has ended, and so has
+    /// nothing open.
     fn unless(self, ended: impl FnOnce() -> bool) -> Self {
         if self == Self::Unknown && ended() { Self::Absent } else { self }
     }
 }
 
-/// For so long after a look the processes that were there then need no second one: in that time the kernel
-/// cannot have given out all numbers of processes, and begun again.
+/// How long after a look the processes that existed then need no second one. In that time the kernel cannot
+/// have given out all pids and begun again with low ones.
 const HOLDS: Duration = Duration::from_millis(200);
-/// So many numbers of new processes are looked at one by one.
+/// The most pids of new processes that are looked at one by one.
 const NEW_MAX: u32 = 256;
-/// How often to look again for who was made during the look.
+/// How often to look again for processes that were made during the look.
 const ROUNDS: u32 = 4;
 
-/// That no other process had a file, at some moment.
+/// A look that found that no other process had a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Looked {
-    /// The highest number of a process, or of a thread, that was there then.
+    /// The highest pid or tid that existed then.
     newest: u32,
     at: Instant,
 }
 
 impl Looked {
-    /// Whether it is of use: whoever may have the file now, if nobody has opened it since, has a higher
-    /// number.
+    /// Whether the look can still be used: if no process has opened the file since, only processes with
+    /// higher pids can have it (by inheritance).
     pub(super) fn holds(&self) -> bool {
         self.at.elapsed() < HOLDS
     }
 }
 
-/// How to look at other processes.
+/// The means to look at other processes.
 pub(super) struct Others {
-    /// /proc/loadavg, which has the number of the process that was made last. `None`: it has not.
+    /// /proc/loadavg, which has the pid of the process that was made last. `None`: it does not have it
+    /// here.
     newest: Option<Descriptor>,
 }
 
@@ -87,32 +89,33 @@ impl Others {
         Self { newest: open_newest() }
     }
 
-    /// Looks whether another process has the file open, or maps it. `None`: one has, or that cannot be known.
-    /// Else what there is to know about a later look, if anything. `known`: nobody had it then, and nobody
-    /// has opened it since.
+    /// Looks whether another process has the file open or mapped. `None`: one has, or it cannot be found
+    /// out. Otherwise the inner value is the record of this look for later ones, if there can be one.
+    /// `known` is an earlier look, since which no process has opened the file.
     ///
-    /// All processes are looked at, or those that `known` says nothing of. (A write lease on the program's
-    /// description would tell of other descriptions at once, but not of a process that shares this one since
-    /// a fork.) Not seen is what no process shows: a loop device, a file server in the kernel, processes
-    /// outside of our PID namespace. Process 1 of some containers belongs to who has made the container, and
-    /// cannot be looked at with whatever right: it is taken to have nothing open, or no file could be managed
-    /// there.
+    /// Looks at all processes, or only at those that were made since `known`. (A write lease on the
+    /// program's open file description would tell of other descriptions at once, but not of a process that
+    /// shares this one since a fork.) Uses that no process shows in /proc are not seen: a loop device, a
+    /// file server in the kernel, processes outside of our PID namespace. In some containers process 1
+    /// belongs to the container's maker, and cannot be looked at even with all capabilities: it is taken to
+    /// have nothing open, or no file could be managed there.
     pub(super) fn look(&self, id: FileId, known: Option<Looked>) -> Option<Option<Looked>> {
         if let Some(known) = known.filter(Looked::holds)
             && let Some(alone) = self.look_at_new(id, known)
         {
             return alone.map(Some);
         }
-        // Before the look: who is made during it is looked at again.
+        // Read before the look, so that processes that are made during it are looked at next time.
         let looked = self.newest().map(|newest| Looked { newest, at: Instant::now() });
         (!have_open(id)).then_some(looked)
     }
 
-    /// The same, of those alone who were made since. `None`: these are not known, or too many.
+    /// [`Others::look`], only at processes that were made since `known`. `None`: they are not known, or too
+    /// many.
     fn look_at_new(&self, id: FileId, mut known: Looked) -> Option<Option<Looked>> {
         for _ in 0..ROUNDS {
             let now = Looked { newest: self.newest()?, at: Instant::now() };
-            // The numbers have begun again if the newest is a low one.
+            // If the newest pid is lower, pids have begun again with low ones.
             if now.newest.checked_sub(known.newest)? > NEW_MAX {
                 return None;
             }
@@ -121,7 +124,7 @@ impl Others {
             }
             let is_own = |number: u32| fs::exists(format!("/proc/self/task/{number}")).unwrap_or(false);
             let is_absent = |number: u32| look_at(format!("/proc/{number}").as_ref(), id) == Look::Absent;
-            // Asked again: a thread of ours that is just being made is not among them at once.
+            // `is_own` is asked twice: a new thread of ours does not appear in /proc/self/task at once.
             let is_alone = |number: u32| is_own(number) || is_absent(number) || is_own(number);
             if !(known.newest + 1..=now.newest).all(is_alone) {
                 return Some(None);
@@ -138,8 +141,8 @@ impl Others {
     }
 }
 
-/// Opens /proc/loadavg, if it is the kernel's own and about the processes that /proc shows: containers have
-/// something else there, which is late.
+/// Opens /proc/loadavg, if it is the kernel's own file, and about the processes that /proc shows: some
+/// containers have another file there, which is not up to date.
 fn open_newest() -> Option<Descriptor> {
     const PROC: i64 = 0x9fa0;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -179,7 +182,7 @@ pub(super) fn look_at(process: &Path, id: FileId) -> Look {
         Ok(tasks) => tasks,
         Err(error) => return Look::failed_io(&error),
     };
-    // A thread of each file table that was looked at.
+    // One thread of each file table that was looked at.
     let mut tables: Vec<libc::c_long> = Vec::new();
     let mut mappings_are_known = false;
     let look = |task: io::Result<fs::DirEntry>| {
@@ -193,7 +196,7 @@ pub(super) fn look_at(process: &Path, id: FileId) -> Look {
         let task = task.path();
         let mut look = Look::Absent;
         if !mappings_are_known {
-            // All threads have the same, those that have ended none.
+            // All threads have the same mappings; threads that have ended show none.
             (look, mappings_are_known) = look_at_mappings(&task, id.inode);
         }
         look.or_else(|| {
@@ -207,7 +210,8 @@ pub(super) fn look_at(process: &Path, id: FileId) -> Look {
     tasks.map(look).find(|look| *look != Look::Absent).unwrap_or(Look::Absent)
 }
 
-/// Where the kernel does not tell, they count as two tables, and both are looked at.
+/// Whether two threads share a file table. If the kernel does not tell, they count as two tables, and both
+/// are looked at.
 fn share_a_table(tid: libc::c_long, other: libc::c_long) -> bool {
     let none: libc::c_long = 0;
     // SAFETY: integers only.
@@ -217,7 +221,7 @@ fn share_a_table(tid: libc::c_long, other: libc::c_long) -> bool {
 fn look_at_descriptors(task: &Path, id: FileId) -> Look {
     let fds = match limits::open_briefly(|| fs::read_dir(task.join("fd"))) {
         Ok(fds) => fds,
-        // What has ended has closed its files, and may not be looked at.
+        // A thread that has ended has closed its files, and its /proc directory may not be readable.
         Err(error) => return Look::failed_io(&error).unless(|| has_ended(task)),
     };
     let look = |fd: io::Result<fs::DirEntry>| match fd {
@@ -227,8 +231,8 @@ fn look_at_descriptors(task: &Path, id: FileId) -> Look {
     fds.map(look).find(|look| *look != Look::Absent).unwrap_or(Look::Absent)
 }
 
-/// Asks for nothing but the identity, and for what is known without asking a server: a file system of another
-/// user's (FUSE) refuses to say more, and one whose server is gone would not answer.
+/// Asks only for the identity, and without asking a file server: another user's file system (FUSE) refuses
+/// to tell more, and one whose server is gone would not answer.
 fn look_at_descriptor(fd: &Path, id: FileId) -> Look {
     match statx(CWD, fd, AtFlags::STATX_DONT_SYNC, StatxFlags::empty()) {
         Ok(stat) => {
@@ -239,8 +243,8 @@ fn look_at_descriptor(fd: &Path, id: FileId) -> Look {
     }
 }
 
-/// By the inode number alone: the device that /proc shows is not always the one that fstat(2) gives. Also
-/// says whether there were any: a thread that has ended, and one of the kernel's, has none.
+/// Compares inode numbers only: the device that /proc shows is not always the one that fstat(2) returns.
+/// Also tells whether there were any mappings: threads that have ended and kernel threads have none.
 fn look_at_mappings(task: &Path, inode: u64) -> (Look, bool) {
     match limits::open_briefly(|| fs::read_to_string(task.join("maps"))) {
         Ok(maps) => (Look::found(maps.lines().any(|line| maps_inode(line) == Some(inode))), !maps.is_empty()),
@@ -252,7 +256,7 @@ fn maps_inode(line: &str) -> Option<u64> {
     line.split_ascii_whitespace().nth(4)?.parse().ok()
 }
 
-/// Whether the thread has ended, and only waits for its parent, or for the others of its process.
+/// Whether the thread has ended, and only waits to be reaped, or for the other threads of its process.
 fn has_ended(task: &Path) -> bool {
     // The state follows the command name, which is in parentheses and may contain any character.
     limits::open_briefly(|| fs::read_to_string(task.join("stat")))

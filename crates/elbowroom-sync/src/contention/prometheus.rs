@@ -4,7 +4,7 @@ use super::{DECADES_NS, LockRow, LockSnapshot};
 use crate::histogram::seconds;
 use std::fmt::{self, Display, Write};
 
-/// Values by row, of one kind.
+/// A metric of Prometheus, with one value for each row.
 struct Family {
     name: &'static str,
     help: &'static str,
@@ -12,7 +12,7 @@ struct Family {
     value: fn(&LockRow) -> String,
 }
 
-/// Those with one value for each row.
+/// The metrics with one value for each row.
 const FAMILIES: [Family; 5] = [
     Family {
         name: "elbowroom_lock_acquisitions_total",
@@ -97,7 +97,7 @@ impl Display for Labels<'_> {
     }
 }
 
-/// The value of a label.
+/// Writes the value of a label, escaped.
 fn write_escaped(out: &mut impl Write, value: &str) -> fmt::Result {
     for c in value.chars() {
         match c {

@@ -1,5 +1,4 @@
-//! What a [`LockStats`](crate::LockStats) has counted, read out: rows by call site, differences, and sums by
-//! lock and mode.
+//! Snapshots of [`LockStats`](crate::LockStats): rows by call site, differences, and sums by lock and mode.
 
 use super::{Awaited, Counts, DECADES_NS, Entry, Mode, Place, REST};
 use std::cmp::Reverse;
@@ -12,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct LockRow {
     /// What was taken.
     pub lock: Awaited,
-    /// How.
+    /// In which mode.
     pub mode: Mode,
-    /// Where. `None`: at all call sites together, in what [`LockSnapshot::by_lock`] gives; elsewhere at those
-    /// for which the table had no room, and acquisitions that were not counted in detail.
+    /// The call site. `None`: in the rows of [`LockSnapshot::by_lock`], all call sites together; in other
+    /// rows, the call sites for which the table had no room, and acquisitions that were not counted in
+    /// detail.
     pub caller: Option<&'static Location<'static>>,
     /// How often it was taken.
     pub acquisitions: u64,
@@ -24,15 +24,15 @@ pub struct LockRow {
     pub decades: [u64; DECADES_NS.len() + 1],
     /// Sum of the waits, in nanoseconds.
     pub wait_ns: u64,
-    /// The longest wait, in nanoseconds. After [`LockSnapshot::since`] it may be too large: see there.
+    /// The longest wait, in nanoseconds. After [`LockSnapshot::since`] it is an upper bound: see there.
     pub max_wait_ns: u64,
-    /// Of how many acquisitions it was measured how long they had the lock. Always 0 for what is no mutex or
-    /// layout lock.
+    /// For how many acquisitions the hold was measured. Always 0 unless the lock is a mutex or a layout
+    /// lock.
     pub holds: u64,
-    /// Sum of what was measured, in nanoseconds.
+    /// Sum of the measured holds, in nanoseconds.
     pub hold_ns: u64,
-    /// The most that was measured, in nanoseconds; bounded after [`LockSnapshot::since`] as the longest wait
-    /// is.
+    /// The longest measured hold, in nanoseconds; an upper bound after [`LockSnapshot::since`], as the
+    /// longest wait is.
     pub max_hold_ns: u64,
 }
 
@@ -52,8 +52,8 @@ impl LockRow {
         }
     }
 
-    /// How often somebody waited. For a mutex or the layout lock these are acquisitions that found it taken;
-    /// a fault or thread may wait for a folio more than once before it has it, or wait and not take it.
+    /// The number of waits. For a mutex or the layout lock these are acquisitions that found it taken; a
+    /// fault or thread may wait for a folio more than once before it has it, or wait and not take it.
     pub fn contended(&self) -> u64 {
         self.decades.iter().fold(0, |sum, &n| sum.wrapping_add(n))
     }
@@ -85,7 +85,7 @@ impl LockRow {
         self.max_hold_ns = self.max_hold_ns.max(other.max_hold_ns);
     }
 
-    /// What came after `before`, an earlier row of the same lock, mode and caller.
+    /// Subtracts `before`, an earlier row of the same lock, mode and caller.
     fn subtract(&mut self, before: &Self) {
         self.acquisitions = self.acquisitions.wrapping_sub(before.acquisitions);
         for (n, earlier) in self.decades.iter_mut().zip(before.decades) {
@@ -95,7 +95,8 @@ impl LockRow {
         self.holds = self.holds.wrapping_sub(before.holds);
         self.hold_ns = self.hold_ns.wrapping_sub(before.hold_ns);
         if self.max_wait_ns == before.max_wait_ns {
-            // No new longest one. None is longer than its decade, nor than all together.
+            // There was no longer wait since. The longest one since then is bounded by the highest decade
+            // that has a wait, and by the sum of the waits.
             let bound = self.decades.iter().rposition(|&n| n > 0).map(|last| DECADES_NS.get(last));
             let bound = bound.map_or(0, |bound| bound.map_or(u64::MAX, |bound| bound - 1));
             self.max_wait_ns = self.max_wait_ns.min(bound).min(self.wait_ns);
@@ -110,14 +111,14 @@ impl LockRow {
     }
 }
 
-/// What all locks of a manager have seen until some moment, or between two.
+/// Statistics of all locks of a manager, up to some moment or between two moments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LockSnapshot {
     rows: Vec<LockRow>,
 }
 
 impl LockSnapshot {
-    /// The rows by call site, most total wait first; without those of which nothing was counted.
+    /// The rows by call site, most total wait first, without empty rows.
     pub fn rows(&self) -> &[LockRow] {
         &self.rows
     }
@@ -127,9 +128,9 @@ impl LockSnapshot {
         sums(self.rows.iter().map(|row| LockRow { caller: None, ..row.clone() }))
     }
 
-    /// What came after `before`, an earlier snapshot of the same statistics. Sums and counts are exact, as
-    /// far as a snapshot is. Of a maximum it is only known whether it is new: if it is not, the row has the
-    /// least bound that follows from the rest of it.
+    /// The difference to `before`, an earlier snapshot of the same statistics. Sums and counts are as exact
+    /// as snapshots are. A maximum is exact only if it has grown since; otherwise the row has the least
+    /// upper bound that follows from its other values.
     pub fn since(&self, before: &Self) -> Self {
         let earlier: BTreeMap<_, _> = before.rows.iter().map(|row| (row.key(), row)).collect();
         let mut rows = self.rows.clone();
@@ -143,14 +144,15 @@ impl LockSnapshot {
         Self { rows }
     }
 
-    /// How many acquisitions were counted by lock and mode only, in rows without a caller: all, unless they
-    /// are counted in detail; then those at call sites for which the table had no room.
+    /// How many acquisitions were counted by lock and mode only, in rows without a caller: all of them,
+    /// unless acquisitions are counted in detail; then only those at call sites for which the table had no
+    /// room.
     pub fn without_caller(&self) -> u64 {
         self.rows.iter().filter(|row| row.caller.is_none()).map(|row| row.acquisitions).sum()
     }
 }
 
-/// Rows with equal keys put together, sorted, without empty ones.
+/// Adds up rows with equal keys, drops empty ones, and sorts the result.
 fn sums(all: impl Iterator<Item = LockRow>) -> Vec<LockRow> {
     let mut sums: BTreeMap<_, LockRow> = BTreeMap::new();
     for row in all.filter(|row| !row.is_empty()) {
@@ -178,7 +180,7 @@ pub(super) fn take(counts: &Counts) -> LockSnapshot {
         read_times(&counts.entries[site], &mut row);
         Some(row)
     });
-    // The compiler may have one line's location more than once.
+    // Sums, because the compiler may have put one line's location into the program more than once.
     LockSnapshot { rows: sums(rows) }
 }
 

@@ -1,49 +1,49 @@
-//! Retired values that their writer gets back.
+//! Retired values that their writer gets back for reuse.
 
 use super::real::{Grace, Guard, pin};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Values that share one wait. Each batch costs a look at every thread's record, and what waits is memory and
-/// cache.
+/// Values that share one grace period. Each batch costs a look at every thread's record; larger ones would
+/// keep more memory and cache waiting.
 const BATCH: usize = 32;
-/// Batches that wait at most, before a writer gives values to its thread's list instead: some reader stays
-/// pinned.
+/// The most batches that wait. If there are more, because some reader stays pinned, the writer passes the
+/// oldest on to its thread's list.
 const WAITING_BATCHES: usize = 8;
 
-/// Where a writer puts what it has taken out of [`ArcCell`](super::ArcCell)s, to get it back after a grace
-/// period.
+/// Takes the values that a writer removes from [`ArcCell`](super::ArcCell)s, and gives them back to it
+/// after a grace period.
 ///
-/// What a cell retires by itself is freed when nobody can reach it. What goes through here is used again,
-/// while it is still in the writer's cache, whichever thread the writer is next time. Linux: the reason for
-/// `kfree_rcu`'s batches.
+/// A value that a cell retires by itself is freed when no reader can reach it. A value that goes through
+/// here is used again, while it is still in the writer's cache, by whichever thread is the writer then.
+/// Linux: the reason for `kfree_rcu`'s batches.
 ///
-/// Dropping it retires what still waits, as a cell does.
+/// Dropping the limbo retires the values that still wait, as a cell does.
 pub struct Limbo<T: Send + Sync + 'static> {
     filling: Vec<Arc<T>>,
     waiting: VecDeque<Batch<T>>,
-    /// A batch without values, for its memory.
+    /// An empty batch whose memory is used again.
     spare: Option<Batch<T>>,
     ready: Vec<Arc<T>>,
-    /// How many of `ready` there are at most.
+    /// The most values in `ready`.
     keep: usize,
 }
 
 struct Batch<T> {
-    /// Over when no guard is left that was pinned when the batch was closed.
+    /// It is over when all guards that were pinned when the batch was closed are gone.
     grace: Grace,
     values: Vec<Arc<T>>,
 }
 
 impl<T: Send + Sync + 'static> Limbo<T> {
-    /// An empty one that keeps `keep` values for reuse at most; what is more is dropped by
-    /// [`collect`](Self::collect). With 0 each value waits by itself, and so as short as can be.
+    /// An empty limbo that keeps at most `keep` values for reuse; [`collect`](Self::collect) drops the
+    /// others. With 0 each value is a batch of its own, and so waits as short as possible.
     pub const fn new(keep: usize) -> Self {
         Self { filling: Vec::new(), waiting: VecDeque::new(), spare: None, ready: Vec::new(), keep }
     }
 
-    /// A value that was retired here and that no guard can reach any more, if there is one. It is the
-    /// caller's like any other handle: `Arc::get_mut` says whether somebody else has one.
+    /// A value that was retired here and that no guard can reach any more, if there is one. It is a handle
+    /// like any other: `Arc::get_mut` tells whether there are others.
     #[inline]
     pub fn reuse(&mut self) -> Option<Arc<T>> {
         self.ready.pop()
@@ -58,7 +58,7 @@ impl<T: Send + Sync + 'static> Limbo<T> {
         }
     }
 
-    /// How many values share a wait.
+    /// How many values share one grace period.
     #[inline]
     fn batch(&self) -> usize {
         if self.keep == 0 { 1 } else { BATCH }
@@ -78,8 +78,9 @@ impl<T: Send + Sync + 'static> Limbo<T> {
         }
     }
 
-    /// Keeps for reuse, or drops, what no guard can reach any more. Retiring calls it now and then; who
-    /// retires seldom calls it himself, a load and a branch when there is nothing to do.
+    /// Keeps for reuse, or drops, the values that no guard can reach any more. Retiring calls it now and
+    /// then; a writer that seldom retires calls it itself. It costs a load and a branch when there is
+    /// nothing to do.
     #[inline]
     pub fn collect(&mut self) {
         if !self.waiting.is_empty() {

@@ -1,5 +1,5 @@
-//! The epoch under a model checker: every retired value is dropped as soon as it may be, and whoever could
-//! still use it then makes the run fail.
+//! The epoch under a model checker: every retired value is dropped as soon as it may be, and the run fails
+//! if a guard could still use it then.
 
 use crate::Arc;
 use crate::Mutant;
@@ -12,18 +12,18 @@ use std::sync::atomic as plain;
 // threads.
 use std::sync::{Arc as Plain, Mutex, MutexGuard, PoisonError, Weak};
 
-/// In tests of the tests: what is retired goes at once.
+/// In tests of the tests: retired values are dropped at once.
 const MUTANT_NO_GRACE: Mutant = Mutant::new("no_grace");
 
-/// What a cell holds or held. The value itself goes with the last owner of the version, so a wrong drop is
-/// reported, never followed.
+/// A value that a cell holds or held. The value is dropped with the last owner of the version, so a use
+/// after a wrong drop is reported, and never reaches freed memory.
 struct Version<T> {
     value: Arc<T>,
     /// How many guards have loaded it and are still pinned.
     users: plain::AtomicUsize,
 }
 
-/// A version without its type.
+/// A version of any type.
 trait Used: Send + Sync {
     fn users(&self) -> &plain::AtomicUsize;
 }
@@ -36,7 +36,7 @@ impl<T: Send + Sync> Used for Version<T> {
 
 /// A retired version that waits for its grace period.
 struct Retired {
-    /// The guards that were pinned when it was retired and still are.
+    /// The guards that were pinned when the version was retired and still are.
     awaited: BTreeSet<u64>,
     version: Plain<dyn Used>,
     /// Takes the version out of its cell's books.
@@ -52,7 +52,7 @@ struct Books {
 
 /// The epoch of one execution.
 struct Epoch {
-    /// Touched by every unpin and every retirement, so that the checker tries both orders of each two of
+    /// Changed by every unpin and every retirement, so that the checker tries both orders of any two of
     /// them.
     gate: AtomicUsize,
     books: Mutex<Books>,
@@ -73,7 +73,8 @@ impl Epoch {
         lock(&self.books)
     }
 
-    /// Drops what waits for nobody. The drops run outside the books: they may be switched away from.
+    /// Drops the versions that wait for no guard. The drops run with the books unlocked, since the checker
+    /// may switch threads in them.
     fn reclaim(&self) {
         let ready: Vec<Retired> = {
             let mut books = self.books();
@@ -122,7 +123,7 @@ pub fn pin() -> Guard {
 }
 
 impl Guard {
-    /// Does nothing here: what may go goes at once.
+    /// Does nothing in the model: values are dropped as soon as they may be.
     pub fn flush(&self) {}
 
     fn retire(&self, version: Plain<dyn Used>, forget: Box<dyn FnOnce() + Send>) {
@@ -137,7 +138,7 @@ impl Guard {
         epoch.reclaim();
     }
 
-    /// Notes that `version` is in use until this guard goes.
+    /// Notes that `version` is in use until this guard is dropped.
     fn keep<T: Send + Sync + 'static>(&self, version: Plain<Version<T>>) -> &T {
         let value: *const T = &*version.value;
         version.users.fetch_add(1, plain::Ordering::Relaxed);
@@ -224,7 +225,7 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
         Some(handle)
     }
 
-    /// Takes version `number` out of the books, if the cell is still there then.
+    /// A function that takes version `number` out of the cell's books, if the cell still exists.
     fn forgetting(&self, number: usize) -> impl FnOnce() + Send + 'static {
         let versions: Weak<Versions<T>> = Plain::downgrade(&self.versions);
         move || {
@@ -235,8 +236,8 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
         }
     }
 
-    /// As [`store`](Self::store) of `value`, but `limbo` gets the old one, and back to the writer after a
-    /// grace period.
+    /// As [`store`](Self::store) of `value`, but the old value goes to `limbo`, and back to the writer
+    /// after a grace period.
     pub fn store_reusing(&self, value: Arc<T>, limbo: &mut Limbo<T>, guard: &Guard) {
         let old = self.current.swap(self.enter(Some(value)), Ordering::AcqRel);
         // A statement of its own: the books must not be locked where the checker may switch threads.
@@ -257,14 +258,14 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
         }
     }
 
-    /// Takes the value out of a cell that nobody else uses; nothing is deferred.
+    /// Takes the value out of a cell that no other thread can use, so that no grace period is needed.
     pub fn take(&mut self) -> Option<Arc<T>> {
         let old = self.current.swap(0, Ordering::AcqRel);
         let version = lock(&self.versions).remove(&old)?;
         Some(version.value.clone())
     }
 
-    /// Enters `value` as a version to come and returns its number.
+    /// Enters `value` into the books as a version that will become current, and returns its number.
     fn enter(&self, value: Option<Arc<T>>) -> usize {
         let Some(value) = value else { return 0 };
         let number = self.next.fetch_add(1, plain::Ordering::Relaxed);
@@ -289,7 +290,8 @@ impl<T: Send + Sync + 'static> Default for ArcCell<T> {
     }
 }
 
-/// Where a writer puts what it has taken out of [`ArcCell`]s, to get it back after a grace period.
+/// Takes the values that a writer removes from [`ArcCell`]s, and gives them back to it after a grace
+/// period.
 pub struct Limbo<T: Send + Sync + 'static> {
     /// Whether the grace period is over, and the version.
     waiting: VecDeque<(Plain<plain::AtomicBool>, Plain<Version<T>>)>,
@@ -297,12 +299,12 @@ pub struct Limbo<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> Limbo<T> {
-    /// An empty one that keeps `keep` values for reuse; here that is all or, for 0, none.
+    /// An empty limbo. In the model it keeps all values for reuse, or none if `keep` is 0.
     pub const fn new(keep: usize) -> Self {
         Self { waiting: VecDeque::new(), keep }
     }
 
-    /// Does nothing here: what may go goes at once.
+    /// Does nothing in the model: values are dropped as soon as they may be.
     pub fn collect(&mut self) {}
 
     /// A value that was retired here and that no guard can reach any more, if there is one.

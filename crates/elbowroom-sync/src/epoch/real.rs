@@ -11,18 +11,19 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Values that share one look at all readers. More would be memory and cache that wait; fewer, more looks.
+/// Values that share one look at all readers. With larger batches more memory and cache would wait; with
+/// smaller ones there would be more looks.
 const BATCH: usize = 64;
-/// How often a thread that flushes, or ends, looks whether the last readers are gone, before it leaves that
-/// for later: some microseconds.
+/// How often a thread that flushes, or ends, checks whether the last readers are gone, before it leaves its
+/// values for later: some microseconds.
 const LOOKS: u32 = 80;
-/// How often it yields to them then.
+/// How often it then yields the processor to them, with a check after each.
 const YIELDS: u32 = 8;
 
-/// Something that only waits to be dropped.
+/// A value that waits to be dropped.
 type Retired = Arc<dyn Retire>;
 type Reader = readers::Reader<RetireList>;
-/// The end of a grace period of this process.
+/// A grace period of this process.
 pub(super) type Grace = readers::Grace<RetireList>;
 
 static READERS: Readers<RetireList> = Readers::new();
@@ -30,23 +31,24 @@ static READERS: Readers<RetireList> = Readers::new();
 trait Retire: Send + Sync {}
 impl<T: Send + Sync> Retire for T {}
 
-/// What a thread has retired and not dropped yet.
+/// The values that a thread has retired and not dropped yet.
 #[derive(Default)]
 pub(super) struct RetireList {
-    /// Retired since the last look at the readers.
+    /// Values retired since the last look at the readers.
     filling: Vec<Retired>,
-    /// In the order of the looks, so that the first to wait is over first.
+    /// Batches with their grace periods, in the order in which they began, so that the first one ends
+    /// first.
     waiting: VecDeque<(Grace, Vec<Retired>)>,
-    /// An empty one, for its memory.
+    /// An empty vector whose memory is used again.
     spare: Vec<Retired>,
-    /// The next look is due, however little is to be dropped.
+    /// Whether a look at the readers is due even if the batch is not full.
     flush: bool,
-    /// The thread is dropping something, which may retire more and end sections.
+    /// Whether the thread is dropping values; a drop may retire more values, and end sections.
     disposing: bool,
 }
 
 std::thread_local! {
-    /// The thread's record. Without a destructor, so that it can be used to the end.
+    /// The thread's record. It has no destructor, so that it can be used until the thread has ended.
     static READER: Cell<Option<&'static Reader>> = const { Cell::new(None) };
     static AT_THREAD_END: AtThreadEnd = const { AtThreadEnd };
 }
@@ -55,7 +57,7 @@ std::thread_local! {
 struct AtThreadEnd;
 
 impl AtThreadEnd {
-    /// Whether the thread is past its destructors, or those have got here.
+    /// Whether the destructor of this thread-local has run, or is running.
     fn is_over() -> bool {
         AT_THREAD_END.try_with(|_| ()).is_err()
     }
@@ -63,8 +65,8 @@ impl AtThreadEnd {
 
 impl Drop for AtThreadEnd {
     fn drop(&mut self) {
-        // Another destructor of the thread may be in a section, or begin one later: its outermost guard gives
-        // back then.
+        // Another destructor of the thread may be in a section, or begin one later: then the drop of its
+        // outermost guard gives the record back.
         if READER.get().is_some() {
             pin().flush();
         }
@@ -74,8 +76,9 @@ impl Drop for AtThreadEnd {
 /// Runs `f` on what this thread has retired. `f` drops nothing and begins no section.
 #[inline]
 fn with_list<R>(reader: &'static Reader, f: impl FnOnce(&mut RetireList) -> R) -> R {
-    // SAFETY: a thread gets at no other record than its own: by `READER`, and by a guard, which keeps it from
-    // being given back. Drops of values and guards are the only ways back here, and `f` has neither.
+    // SAFETY: a thread only reaches its own record: by `READER`, and by a guard, which keeps the record
+    // from being given back. Only drops of values and of guards could call this again, and `f` does
+    // neither.
     unsafe { reader.with_list(f) }
 }
 
@@ -96,19 +99,19 @@ pub fn pin() -> Guard {
     Guard { reader, not_send: PhantomData }
 }
 
-/// The thread's first section, or one after its destructors have run.
+/// Gets a record for the thread: at its first section, or at one after its destructors have run.
 #[cold]
 fn register() -> &'static Reader {
     let reader = READERS.take();
     READER.set(Some(reader));
-    // A look at `AT_THREAD_END` is what registers its destructor. A thread that is past that gives the record
-    // back as soon as it can.
+    // `is_over` accesses `AT_THREAD_END`, which registers its destructor. If that has already run, the
+    // thread gives the record back at the end of its section.
     reader.set_due(AtThreadEnd::is_over());
     reader
 }
 
-/// Ends the sections of all threads that the child of a fork does not have, without which nothing would ever
-/// be dropped there. What they had retired stays.
+/// In the child of a fork: ends the sections of all threads that exist in the parent only. Otherwise
+/// nothing would ever be dropped in the child. Values that those threads had retired are never dropped.
 ///
 /// # Safety
 /// The calling thread is the only one of its process, which has just come from a fork.
@@ -118,15 +121,15 @@ pub unsafe fn after_fork() {
 }
 
 impl Guard {
-    /// Has what this thread has retired dropped when its outermost guard goes, if readers let it, for whom it
-    /// waits some microseconds then; else at the end of a later section. Otherwise that happens every few
-    /// dozen retirements.
+    /// Has the values that this thread has retired dropped when its outermost guard is dropped. The thread
+    /// then waits some microseconds for readers; if they stay longer, the values are dropped at the end of
+    /// a later section. Without this call, values are dropped every few dozen retirements.
     pub fn flush(&self) {
         with_list(self.reader, |list| list.flush = true);
         self.reader.set_due(true);
     }
 
-    /// Drops `old`, which has just left its cell, after a grace period.
+    /// Has `old`, which has just left its cell, dropped after a grace period.
     #[inline]
     pub(super) fn retire<T: Send + Sync + 'static>(&self, old: Arc<T>) {
         let filled = with_list(self.reader, |list| {
@@ -138,8 +141,8 @@ impl Guard {
         }
     }
 
-    /// Begins a grace period for what has left its cells before, of which `grace` is to tell the end; it
-    /// waits for this guard, too.
+    /// Begins a grace period for values that have left their cells before; `grace` tells its end. It waits
+    /// for this guard, too.
     pub(super) fn begin(&self, grace: &mut Grace) {
         READERS.begin(grace);
     }
@@ -155,22 +158,22 @@ impl Drop for Guard {
     }
 }
 
-/// Drops what may go, outside of any section.
+/// Drops the values whose grace period is over, outside of any section.
 #[cold]
 fn dispose(reader: &'static Reader) {
     if with_list(reader, |list| std::mem::replace(&mut list.disposing, true)) {
-        // One of the drops below has ended a section.
+        // This is a section that ended inside one of the drops below.
         return;
     }
     let _end = EndOfDisposal(reader);
     while let Some(mut values) = with_list(reader, RetireList::next) {
-        // The drops may retire more, which the next turn sees.
+        // The drops may retire more values, which the next turn of the loop sees.
         values.clear();
         with_list(reader, |list| list.spare = values);
     }
 }
 
-/// What comes after disposal, even if a drop panics.
+/// Ends a disposal, even if a drop panics.
 struct EndOfDisposal(&'static Reader);
 
 impl Drop for EndOfDisposal {
@@ -183,7 +186,7 @@ impl Drop for EndOfDisposal {
         if !AtThreadEnd::is_over() {
             return;
         }
-        // A destructor may have kept a guard, which comes here again.
+        // A destructor may have left a guard alive, whose drop comes here again.
         if reader.is_inside() {
             reader.set_due(true);
         } else {
@@ -198,7 +201,7 @@ impl RetireList {
         self.filling.is_empty() && self.waiting.is_empty()
     }
 
-    /// The next values that nobody can reach any more, after a look at all readers if one is due.
+    /// The next batch that no reader can reach any more, after a look at all readers if one is due.
     fn next(&mut self) -> Option<Vec<Retired>> {
         let flush = std::mem::take(&mut self.flush);
         if flush || self.filling.len() >= BATCH {
@@ -210,8 +213,8 @@ impl RetireList {
         self.waiting.pop_front_if(|(grace, _)| grace.is_over()).map(|(_, values)| values)
     }
 
-    /// Looks at all readers, for what was retired since the last time, and for what threads have left that
-    /// are gone.
+    /// Begins a grace period for the values that were retired since the last one, and for those that ended
+    /// threads have left.
     fn close_batch(&mut self) {
         READERS.take_left(|left| {
             self.filling.extend(left.filling);
@@ -286,8 +289,8 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
         Some(old)
     }
 
-    /// As [`store`](Self::store) of `value`, but `limbo` gets the old one, and back to the writer after a
-    /// grace period.
+    /// As [`store`](Self::store) of `value`, but the old value goes to `limbo`, and back to the writer
+    /// after a grace period.
     #[inline]
     pub fn store_reusing(&self, value: Arc<T>, limbo: &mut Limbo<T>, guard: &Guard) {
         if let Some(old) = self.exchange(Some(value)) {
@@ -295,7 +298,7 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
         }
     }
 
-    /// Takes the value out of a cell that nobody else uses; nothing is deferred.
+    /// Takes the value out of a cell that no other thread can use, so that no grace period is needed.
     pub fn take(&mut self) -> Option<Arc<T>> {
         self.exchange(None)
     }
@@ -303,7 +306,7 @@ impl<T: Send + Sync + 'static> ArcCell<T> {
     /// Puts `value` in and returns the cell's own handle on the old one, which readers may still use.
     #[inline]
     fn exchange(&self, value: Option<Arc<T>>) -> Option<Arc<T>> {
-        // `Acquire` too: dropping the old value needs what its writer did.
+        // `Acquire`, too: the thread that drops the old value must see what its writer stored.
         let old = self.value.swap(into_raw(value), Ordering::AcqRel);
         // SAFETY: a non-null pointer in the cell came from `Arc::into_raw` and stands for one count, which
         // the swap has taken out of the cell for this caller alone.

@@ -28,7 +28,7 @@ impl<T: Send + Sync + 'static> SlotCell<T> {
         Self { state: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
     }
 
-    /// What it holds now; a reference is valid as long as both the guard and the cell are.
+    /// The present contents of the cell; a reference is valid as long as both the guard and the cell are.
     #[inline]
     pub fn load<'g>(&'g self, guard: &'g Guard) -> Slot<&'g T> {
         let _ = guard;
@@ -60,11 +60,11 @@ impl<T: Send + Sync + 'static> SlotCell<T> {
         }
     }
 
-    /// Publishes what it is to hold, and tells what it held: a reader sees the one or the other. The cell's
-    /// handle on an old value is dropped after a grace period; what is returned is an extra one.
+    /// Publishes `new`, and returns the old contents; a reader sees either. The cell's handle on an old
+    /// value is dropped after a grace period; the returned handle is an extra one.
     ///
     /// # Panics
-    /// If it is a word of more than 63 bits.
+    /// If `new` is a word of more than 63 bits.
     pub fn swap(&self, new: Slot<Arc<T>>, guard: &Guard) -> Slot<Arc<T>> {
         let new = match new {
             Slot::Empty => ptr::null_mut(),
@@ -74,7 +74,7 @@ impl<T: Send + Sync + 'static> SlotCell<T> {
                 ptr::without_provenance_mut((word << 1 | 1) as usize)
             }
         };
-        // `Acquire` too: dropping the old value needs what its writer did.
+        // `Acquire`, too: the thread that drops the old value must see what its writer stored.
         let old = self.state.swap(new, Ordering::AcqRel);
         if let Some(word) = word_of(old) {
             return Slot::Word(word);

@@ -1,5 +1,5 @@
-//! As `slot`, for a model checker: what a cell holds is a version, whatever it is, so a word that is used
-//! after its grace period shows, too.
+//! As `slot`, for a model checker: each content of a cell is a version, words too, so that a word that is
+//! used after its grace period is also found.
 
 use super::{ArcCell, Guard, Slot};
 use crate::Arc;
@@ -13,7 +13,7 @@ impl<T: Send + Sync + 'static> SlotCell<T> {
         Self(ArcCell::empty())
     }
 
-    /// What it holds now; a reference is valid as long as both the guard and the cell are.
+    /// The present contents of the cell; a reference is valid as long as both the guard and the cell are.
     pub fn load<'g>(&'g self, guard: &'g Guard) -> Slot<&'g T> {
         match self.0.load(guard) {
             None | Some(Slot::Empty) => Slot::Empty,
@@ -30,10 +30,10 @@ impl<T: Send + Sync + 'static> SlotCell<T> {
         }
     }
 
-    /// Publishes what it is to hold, and tells what it held.
+    /// Publishes `new`, and returns the old contents.
     ///
     /// # Panics
-    /// If it is a word of more than 63 bits.
+    /// If `new` is a word of more than 63 bits.
     pub fn swap(&self, new: Slot<Arc<T>>, guard: &Guard) -> Slot<Arc<T>> {
         let new = match new {
             Slot::Empty => None,

@@ -1,11 +1,12 @@
-//! Who cannot enter the layout lock at once: thieves, and the queue.
+//! Threads that cannot enter the layout lock at once: thieves, and the queue.
 //!
 //! # Why no wake-up is lost
-//! The head clears `AWAKE`, looks at the word as that left it, and sleeps only if it cannot enter: somebody
-//! is inside, or has entered since. Whoever that is leaves by a later change of the word, finds `QUEUED`
-//! without `AWAKE` there, and wakes the head; it does so under the mutex, which the head has until it sleeps.
-//! A thread that comes to an empty queue is the head at once, and does the same. One that becomes the head
-//! when another enters finds that one inside, and `AWAKE` cleared.
+//! The head clears `AWAKE`, looks at the word that results, and sleeps only if it cannot enter, because
+//! another thread is inside or has entered since. That thread leaves by a later change of the word, finds
+//! `QUEUED` set and `AWAKE` clear, and wakes the head. It takes the mutex for that, which the head has
+//! until it sleeps. A thread that queues while the queue is empty is the head at once, and does the same.
+//! When the head enters, the next thread becomes the head: then the former head is inside, and `AWAKE` is
+//! clear.
 
 use crate::Mutant;
 use std::collections::VecDeque;
@@ -19,19 +20,19 @@ use std::panic::Location;
 
 /// How often the head of the queue tries to enter, among thieves and readers that leave, before it sleeps.
 const HEAD_TRIES: u32 = 4;
-/// How often a thread looks whether it can enter, before it sleeps: about a microsecond.
+/// How often a thread checks whether it can enter, before it sleeps: about a microsecond.
 const LOOKS: u32 = 40;
-/// Conditions that sleepers are spread over by ticket, so that a wake-up is for one alone if not too many
-/// wait.
+/// Condition variables over which sleepers are spread by ticket, so that a wake-up wakes one thread only,
+/// unless very many wait.
 pub(super) const LANES: usize = if cfg!(any(loom, shuttle)) { 2 } else { 128 };
 
-/// In tests of the tests: the head sleeps, and is taken for awake.
+/// In tests of the tests: the head sleeps without clearing `AWAKE`.
 const MUTANT_STALE_AWAKE: Mutant = Mutant::new("stale_awake");
 /// In tests of the tests: thefts are not counted.
 const MUTANT_STEAL_FOREVER: Mutant = Mutant::new("steal_forever");
 
 impl Mode {
-    /// What it adds to the word.
+    /// The value that an entry in this mode adds to the word.
     fn unit(self) -> u64 {
         match self {
             Mode::Read => READER,
@@ -39,7 +40,7 @@ impl Mode {
         }
     }
 
-    /// Whether it may enter besides those who are inside.
+    /// Whether a thread may enter in this mode beside those that are inside.
     fn fits(self, word: u64) -> bool {
         match self {
             Mode::Read => word & WRITER == 0,
@@ -48,12 +49,13 @@ impl Mode {
     }
 }
 
-/// Those who wait, first come first.
+/// The waiters, in the order of arrival.
 pub(super) struct Queue {
     modes: VecDeque<Mode>,
-    /// Tickets let in so far. The head has the next.
+    /// How many tickets were let in so far. The head has the next one.
     granted: u64,
-    /// Sleepers by lane. Notifying is a system call even if nobody listens.
+    /// Number of sleepers by lane. It saves notifying a lane without sleepers, which would be a system
+    /// call.
     asleep: [u32; LANES],
 }
 
@@ -62,27 +64,27 @@ impl Queue {
         Self { modes: VecDeque::new(), granted: 0, asleep: [0; LANES] }
     }
 
-    /// How many wait.
+    /// How many threads wait.
     #[cfg(any(test, loom))]
     pub(super) fn len(&self) -> usize {
         self.modes.len()
     }
 
-    /// How many at the head enter together: one writer, or all readers up to the next writer. At least 1 if
-    /// anybody waits.
+    /// How many waiters at the head enter together: one writer, or all readers up to the next writer. At
+    /// least 1 if the queue is not empty.
     fn together(&self) -> usize {
         let readers = self.modes.iter().take_while(|&&mode| mode == Mode::Read).count();
         readers.max(1)
     }
 }
 
-/// Where the owner of a ticket sleeps.
+/// The lane in which the owner of a ticket sleeps.
 fn lane_of(ticket: u64) -> usize {
     ticket as usize % LANES
 }
 
 impl<T> LayoutLock<T> {
-    /// Takes the lock for writing if it is free, past the queue if those who wait were not overtaken too
+    /// Takes the lock for writing if it is free, also past the queue, unless the queue was overtaken too
     /// often.
     pub(super) fn steal(&self) -> bool {
         let word = self.word.0.load(Ordering::Relaxed);
@@ -96,7 +98,7 @@ impl<T> LayoutLock<T> {
         may && self.word.0.compare_exchange(word, taken, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Enters past the queue, if it can in a moment, else by the queue.
+    /// Enters past the queue if that is possible within a moment, else through the queue.
     #[cold]
     pub(super) fn enter_slowly(&self, mode: Mode, caller: &'static Location<'static>) {
         let enter = || match mode {
@@ -110,7 +112,7 @@ impl<T> LayoutLock<T> {
         self.stats.end_wait(wait);
     }
 
-    /// Waits until all who queued before have left.
+    /// Queues, and waits until the thread is let in.
     fn enter_by_the_queue(&self, mode: Mode) {
         crate::blocking::may_wait();
         let mut queue = self.queue();
@@ -121,7 +123,7 @@ impl<T> LayoutLock<T> {
             return;
         }
         let lane = lane_of(ticket);
-        // Readers are let in by the one before them.
+        // A reader behind another reader is let in by that one: `granted` then includes its ticket.
         while queue.granted < ticket {
             queue.asleep[lane] += 1;
             queue = self.lanes[lane].wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -136,15 +138,16 @@ impl<T> LayoutLock<T> {
         }
     }
 
-    /// Enters, if `ticket` is the queue's head and those inside permit it, and lets in the readers behind a
-    /// reader. Tells whether it entered; if not, the next one to leave the lock free wakes the head.
+    /// Enters, if `ticket` is the head of the queue and the threads inside permit it; a reader also lets in
+    /// the readers right behind it. Tells whether it entered; if not, the next thread that leaves the lock
+    /// free wakes the head.
     fn enter_as_head(&self, ticket: u64, queue: &mut Queue) -> bool {
         if queue.granted + 1 != ticket {
             return false;
         }
         let (mode, together) = (queue.modes[0], queue.together());
         let behind = if together < queue.modes.len() { QUEUED } else { 0 };
-        // Nobody but who has the queue's mutex sets it again.
+        // `AWAKE` is only set with the queue's mutex, so it stays clear meanwhile.
         let mut word = if MUTANT_STALE_AWAKE.planted() {
             self.word.0.load(Ordering::Relaxed)
         } else {
@@ -155,7 +158,7 @@ impl<T> LayoutLock<T> {
                 return false;
             }
             let inside = ((word & READERS) + together as u64 * mode.unit()) | behind;
-            // Acquire: what all did who left is seen.
+            // Acquire: this thread sees all that the threads did that have left.
             match self.word.0.compare_exchange(word, inside, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     self.grant(together, queue);
@@ -167,7 +170,8 @@ impl<T> LayoutLock<T> {
         false
     }
 
-    /// Takes so many off the queue's head, who are counted in the word by now, and wakes those that sleep.
+    /// Removes the first `together` waiters, which are counted in the word by now, from the queue, and
+    /// wakes those that sleep.
     fn grant(&self, together: usize, queue: &mut Queue) {
         queue.modes.drain(..together);
         for _ in 0..together {
@@ -179,8 +183,8 @@ impl<T> LayoutLock<T> {
         }
     }
 
-    /// Wakes the queue's head, if there is one that is not awake. Called by who left the lock free with
-    /// `QUEUED` set and without `AWAKE`.
+    /// Wakes the head of the queue, if there is one that is not awake. Called by a thread that has left the
+    /// lock free with `QUEUED` set and `AWAKE` clear.
     #[cold]
     pub(super) fn wake_head(&self) {
         let queue = self.queue();
@@ -189,7 +193,7 @@ impl<T> LayoutLock<T> {
         }
         let lane = lane_of(queue.granted + 1);
         let asleep = queue.asleep[lane] > 0;
-        // First, since who wakes up takes the mutex.
+        // Unlocked before the notification, since the thread that wakes up takes the mutex.
         drop(queue);
         if asleep {
             self.lanes[lane].notify_all();

@@ -1,18 +1,19 @@
-//! The memory of slots: chunks that are made when they are needed and freed with the table, so that a slot
-//! never moves.
+//! The memory of slots: chunks that are allocated when they are needed and freed with the table, so that a
+//! slot never moves.
 
 use super::word::Slot;
 use crate::atomic::{AtomicPtr, Ordering};
 use std::marker::PhantomData;
 use std::ptr;
 
-/// Slots in a chunk: what one `insert` may have to make. Few under loom, which has to keep track of each.
+/// Slots in a chunk, all of which one `insert` may have to make. Few under loom, which has to keep track of
+/// each.
 const CHUNK: usize = if cfg!(loom) { 2 } else { 128 };
 
 /// An array of slots that grows.
 pub(super) struct Chunks<T> {
-    /// Each null, or the first of `CHUNK` slots that came from a box. Null turns into a chunk once, and stays
-    /// it.
+    /// Each is null, or points to the first of `CHUNK` slots that came from a box. A null pointer is
+    /// replaced by a chunk once, for good.
     heads: Box<[AtomicPtr<Slot<T>>]>,
     owns: PhantomData<Box<Slot<T>>>,
 }
@@ -27,7 +28,7 @@ impl<T> Chunks<T> {
     /// A slot, if its chunk has been made.
     #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&Slot<T>> {
-        // Acquire: a chunk's slots are seen as they were made.
+        // Acquire: the contents of the new chunk are seen.
         let head = self.heads.get(number as usize / CHUNK)?.load(Ordering::Acquire);
         if head.is_null() {
             return None;

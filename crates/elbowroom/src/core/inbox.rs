@@ -14,10 +14,10 @@ use std::ops::{Deref, Range};
 pub(crate) struct Inbox {
     pub(crate) kicker: Kicker,
     pub(crate) jobs: Mutex<Vec<Job>>,
-    /// The faults that it tries again by itself.
+    /// The faults that the handler tries again by itself.
     pub(crate) waiting: Mutex<Waiting>,
     pub(crate) beat: Lines<Beat>,
-    /// The watchdog says that it does not get on: others do its work.
+    /// The watchdog has found that the handler does not get on: other threads do its work.
     pub(crate) stuck: AtomicBool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Arrived {
 /// The handlers' inboxes, by their numbers.
 pub(crate) struct Inboxes {
     all: Vec<Inbox>,
-    /// Whose turn it is to get a job.
+    /// The handler whose turn it is to get a job, modulo the number of handlers.
     turn: AtomicUsize,
 }
 
@@ -75,7 +75,7 @@ impl Inboxes {
         Self { all, turn: AtomicUsize::new(0) }
     }
 
-    /// Gives a handler something to do.
+    /// Gives a job to a handler, each in turn, but for those that are stuck.
     pub(crate) fn post(&self, job: Job) {
         let (turn, handlers) = (self.turn.fetch_add(1, Ordering::Relaxed), self.all.len());
         let gets_on = |number: &usize| !self.all[*number].stuck.load(Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Inboxes {
         self.post_to(handler, job);
     }
 
-    /// Gives one handler something to do.
+    /// Gives a job to this handler.
     pub(crate) fn post_to(&self, handler: usize, job: Job) {
         let inbox = &self.all[handler];
         inbox.jobs.lock().push(job);

@@ -1,4 +1,4 @@
-//! Who maps an object: walks over its reverse map.
+//! The spaces that map an object, as its reverse map lists them.
 
 use super::Core;
 use crate::object::{FileObject, MappedRange, Which};
@@ -37,7 +37,7 @@ impl<P: Platform> Core<P> {
         let mut mappers: Vec<Mapper> = Vec::new();
         for mapping in object.rmap.overlapping(pages, which) {
             let addr = mapping.range.start;
-            // One that is not in the table any more has unmapped everything.
+            // A space that is not in the table any more has unmapped everything.
             if let Some(mm) = self.spaces.of(addr)
                 && !mappers.iter().any(|known| Arc::ptr_eq(&known.mm, &mm))
             {
@@ -47,8 +47,9 @@ impl<P: Platform> Core<P> {
         mappers
     }
 
-    /// [`Mapper::mapped_now`], after the changes that are under way, if need be. `None`: there was no moment
-    /// without one for long. Not for handlers, nor for who has begun a change.
+    /// [`Mapper::mapped_now`]; if these mappings are being changed, waits until no change of the layout is
+    /// under way. `None`: there was no such moment within the bound. Not for handlers, nor for a thread
+    /// that has begun a change.
     pub(crate) fn mapped_still<'m>(
         &self,
         mapper: &'m Mapper,

@@ -1,5 +1,5 @@
-//! What a program has advised to be read: in pieces, between which faults are looked for, and no more than
-//! there is room for.
+//! Reads what a program has advised to be read (MADV_WILLNEED): piece by piece, so that the handler serves
+//! faults in between, and no more than there is room for.
 
 use super::Faults;
 use super::Handler;
@@ -10,7 +10,7 @@ use elbowroom_sync::Arc;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Ranges that are to be read.
+/// Page ranges of files that are still to be read ahead.
 #[derive(Default)]
 pub(super) struct Ahead(VecDeque<(Arc<FileObject>, Range<u64>)>);
 
@@ -25,7 +25,8 @@ impl Ahead {
 }
 
 impl<P: Platform> Handler<'_, P> {
-    /// Starts reading the next piece. What there is no room for is left: it is only advice.
+    /// Starts reading the next piece. If frames run out, the rest of the piece is not read: it is only
+    /// advice.
     pub(super) fn read_ahead(&mut self) {
         let Some((object, pages)) = self.ahead.0.pop_front() else { return };
         let piece = pages.start
@@ -42,8 +43,8 @@ impl<P: Platform> Handler<'_, P> {
 }
 
 impl<P: Platform> Faults<P> {
-    /// How many pages may be read now for which nobody waits: those that are free, or that nobody has touched
-    /// for some time; half of the memory at most.
+    /// How many pages may be read ahead now: as many as there are free frames and pages that were not
+    /// touched for some time, but at most half of the arena.
     pub(crate) fn room_for_advice(&self) -> u64 {
         let free = self.mmu.frames().saturating_sub(self.mmu.populated_frames()) + self.mmu.frames_at_hand();
         (free + self.idle_pages()).min(self.mmu.frames() / 2) as u64

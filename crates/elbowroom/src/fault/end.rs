@@ -25,7 +25,8 @@ impl<P: Platform> Faults<P> {
                 note_waited(trace, &mut fault);
             }
             self.let_go(&mut fault);
-            // Its thread counts it, and throttles itself: it has no page to wait at.
+            // The waiting thread counts the fault itself, and throttles itself: it sleeps on the waiter,
+            // not at a page in the kernel.
             return waiter.tell(Answer { denied, throttle, major });
         }
         match ended.wakeup {
@@ -36,8 +37,9 @@ impl<P: Platform> Faults<P> {
         self.count(&mut fault, ended.state(), false);
     }
 
-    /// Notes that the fault waits for the folio; for the bytes of its file, perhaps. Tells whether it is to
-    /// keep the folio from reclaim until it has been served, so that the retry finds it.
+    /// Notes that the fault waits for the folio; if the folio's bytes have not been read yet, the fault is
+    /// a major one. Tells whether the fault is to keep the folio from reclaim until it has been served, so
+    /// that the retry finds the folio.
     pub(super) fn note_wait(&self, fault: &mut Parked, folio: &Folio) -> bool {
         if !fault.major && !folio.state.test(Flag::Uptodate) {
             (fault.major, fault.group) = (true, folio.group);
@@ -46,28 +48,29 @@ impl<P: Platform> Faults<P> {
         self.config.ablation.retry_under_vma_lock
     }
 
-    /// How a fault ends that waited for longer than it may: by SIGBUS where that is possible without losing a
-    /// page that is there. Where it is not, its thread is woken, so that signals get at it, and faults again.
+    /// How a fault ends that has waited for too long: by SIGBUS, if the access can be denied without losing
+    /// a page that is in memory. If not, the thread is woken, so that it can take signals, and faults
+    /// again.
     pub(super) fn overdue(&self, fault: &Parked) -> Ended {
         let denied = self.give_up(&fault.event) || fault.waiter.is_some();
         if denied { Ended::denied(Denial::Bus) } else { Ended::served(Wakeup::Now) }
     }
 
-    /// Ends a fault so that has waited where nobody drives it.
+    /// Ends a fault as [`Faults::overdue`] says, after it has waited in a queue ([`State::Aside`]).
     pub(super) fn end_overdue(&self, fault: Parked) {
         let ended = self.overdue(&fault);
         State::Aside.after(ended.on());
         self.finish(fault, ended);
     }
 
-    /// Makes an access fail that was not served in time, until the flusher's next look; `false`: its page
-    /// comes just now, or stays where it is pinned. No byte is lost: a page that is out stays out, and one in
-    /// memory is taken out of its window first.
+    /// Makes an access that was not served in time fail, until the flusher's next look. `false`: it does
+    /// not fail, because the page is being mapped just now, or is pinned where it is mapped. No byte is
+    /// lost: a page that is swapped out stays out, and one in memory is first unmapped from its window.
     pub(super) fn give_up(&self, event: &FaultEvent) -> bool {
         let page = event.addr..event.addr + PAGE_SIZE;
         let Some(mm) = self.spaces.of(event.addr) else { return false };
-        // Both are kept to the end: what makes accesses fail must not take the place of a page that somebody
-        // maps meanwhile.
+        // The VMA stays locked to the end: the denial must not replace a page that another thread maps
+        // meanwhile.
         let Ok(vma) = mm.enter(event.addr) else { return false };
         let number = (event.addr >> PAGE_SHIFT) as u64;
         let own = if vma.spec.is_private() { mm.anon.slot(number) } else { Slot::Empty };
@@ -93,8 +96,8 @@ impl<P: Platform> Faults<P> {
         denied
     }
 
-    /// Makes an access fail whose page is that of a folio, if the folio `is_there`, and the access is still
-    /// `wanted` to fail when others can see that it does.
+    /// Makes an access to a page of a folio fail, if the folio `is_there` still, and if `wanted`, asked
+    /// when other threads can see the denial, says that the access is still to fail.
     fn deny_cached(
         &self,
         vma: &VmaGuard<'_>,
@@ -107,7 +110,9 @@ impl<P: Platform> Faults<P> {
             Ok(mut folio) => {
                 is_there(folio.arc()) && self.take_away(&mut folio, addr) && self.deny_if(vma, addr, wanted)
             }
-            // Nothing of it is mapped before it is read. Else somebody is about to bring it, perhaps.
+            // The folio is locked by another thread. If it is being read, none of its pages is mapped, so
+            // the access can be denied. Otherwise the lock's owner may be about to map the page, and it is
+            // not denied.
             Err(folio) => {
                 let is_read = || !folio.state.test(Flag::Uptodate) && !folio.state.test(Flag::Dead);
                 let reads = || is_read() && is_there(&folio) && wanted();
@@ -120,20 +125,21 @@ impl<P: Platform> Faults<P> {
         self.mmu.deny(addr, bus(vma), wanted) == Ok(true)
     }
 
-    /// Takes a locked folio out of the window; `false`: its page at `addr` is pinned there.
+    /// Unmaps a locked folio from the place that has `addr`; `false`: its page at `addr` is pinned there.
     fn take_away(&self, folio: &mut LockedFolio<'_>, addr: usize) -> bool {
-        // It may be there, and not to be copied.
+        // A dead folio has left the cache, and may have no extent.
         if folio.state.test(Flag::Dead) {
             return true;
         }
         let extent = folio.body_mut().extent();
         let there = |extent: &Extent| extent.places().iter().find(|place| place.has(addr)).map(Place::base);
         let Some(base) = there(extent) else { return true };
-        // If it is another page that is pinned, this one may be home.
+        // Busy may mean another page of the folio: this one may have been unmapped.
         self.mmu.unmap_at(extent, base) != Err(UnmapError::Busy) || there(extent).is_none()
     }
 
-    /// Lets go of what a fault that has ended held.
+    /// Releases the folio that a fault that has ended kept from reclaim, and counts the fault as waiting
+    /// for I/O no more.
     pub(super) fn let_go(&self, fault: &mut Parked) {
         fault.let_go();
         if fault.major {
@@ -141,7 +147,7 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Counts a fault that has ended in `state`, and lets go of what it held. `major`: somebody else waited
+    /// Counts a fault that has ended in `state`, and lets go of what it held. `major`: a handler has waited
     /// for I/O for it.
     pub(super) fn count(&self, fault: &mut Parked, state: State, major: bool) {
         self.let_go(fault);
@@ -181,8 +187,8 @@ mod tests {
     use crate::{Config, Host, Manager, MapRequest, Place, Prot, Sharing, Soft};
     use elbowroom_machine::{Denial, FaultEvent, PAGE_SIZE};
 
-    /// A fault whose read failed looks whether the page has come since: it must not be denied then, which
-    /// would take the page and what was stored to it away.
+    /// A fault whose read failed looks whether the page has been read since. If so, the access must not be
+    /// denied: that would unmap the page and lose what was stored to it.
     #[test]
     fn a_read_that_failed_once_denies_no_page_that_is_there() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -216,7 +222,8 @@ mod tests {
         assert_eq!(cpu.read_u64(start), Ok(7));
     }
 
-    /// The mapping went after the page was there, and before the event of a second thread was served.
+    /// The mapping was unmapped after a first thread's fault had mapped the page, and before the event of a
+    /// second thread was served.
     #[test]
     fn the_address_of_a_late_event_stays_ours() {
         let (manager, space) = match Manager::<Host>::start(Config::with_memory(16 << 20)) {

@@ -1,9 +1,10 @@
-//! Huge folios of private anonymous memory: made where a whole one fits, split where a part of one is wanted,
-//! collapsed from small ones.
+//! Huge folios of private anonymous memory: made by a fault where a whole one fits, split where only a part
+//! of one is needed, and collapsed from small folios.
 //!
-//! Linux: `do_huge_pmd_anonymous_page`, `split_huge_page`, `collapse_huge_page`. A huge folio belongs to one
-//! space: fork shares pages one by one. Splitting moves no byte and unmaps nothing. Collapsing copies, with
-//! the locks of all small folios held, so that whoever wants one of them waits, and then finds the huge one.
+//! Linux: `do_huge_pmd_anonymous_page`, `split_huge_page`, `collapse_huge_page`. A huge folio belongs to
+//! one space: fork shares pages one by one. Splitting moves no byte and unmaps nothing. Collapsing copies
+//! the bytes while it holds the locks of all the small folios, so that a thread that wants one of them
+//! waits, and then finds the huge folio.
 
 use super::Faults;
 use super::Pass;
@@ -17,15 +18,16 @@ use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::{Mmu, PAGE_SHIFT};
 use std::ops::Range;
 
-/// Half of the arena.
+/// A huge folio is made only while one part in this many of the arena is free: half.
 const HALF: usize = 2;
 
-/// A sixteenth of the arena is left for what wants single pages.
+/// The same, where huge folios that turn out to be unused can be swapped out: a sixteenth stays free for
+/// single pages.
 const LEFT_FREE: usize = 16;
 
 impl<P: Platform> Pass<'_, P> {
-    /// Serves a fault on untouched memory by a huge folio, if one fits into the mapping, nothing is there,
-    /// and memory is plenty.
+    /// Serves a fault on untouched memory by a huge folio, if its 2 MiB lie in the mapping, the space has
+    /// no page there yet, and memory is plenty.
     pub(super) fn huge_zero_page(
         &mut self,
         mm: &Mm,
@@ -38,8 +40,8 @@ impl<P: Platform> Pass<'_, P> {
         let block = first..first + HUGE_PAGES;
         let mapped = (vma.range.start >> PAGE_SHIFT) as u64..(vma.range.end >> PAGE_SHIFT) as u64;
         let fits = mapped.start <= block.start && block.end <= mapped.end;
-        // What turns out not to be used can go out, if all that the arena has can. It is zeros, so it takes
-        // slots alone.
+        // Unused parts of a huge folio can be swapped out if there are slots for the whole arena. They are
+        // zeros, which take a slot each, but no room for bytes.
         let can_go = core.swap.free_slots() >= core.mmu.frames() as u64;
         let roomy = core.mmu.has_free(if can_go { LEFT_FREE } else { HALF });
         if !(fits && core.config.ablation.huge_folios && roomy && mm.anon.seems_empty(block)) {
@@ -57,13 +59,14 @@ impl<P: Platform> Pass<'_, P> {
 }
 
 impl<P: Platform> Faults<P> {
-    /// The folio that a space has at a page, locked, and no larger than that it lies within `within`: a
-    /// larger one is split. Waits for the lock. Not for handlers.
+    /// The folio that a space has at a page, locked. A folio that reaches out of the pages `within` is
+    /// split first. Waits for the lock. Not for handlers.
     pub(crate) fn lock_own_within(&self, mm: &Mm, page: u64, within: &Range<u64>) -> Option<LockedFolio<'_>> {
         self.lock_own_if(mm, page, |own| within.start <= own.start && own.end <= within.end)
     }
 
-    /// The same for one that may be larger than a page if its pages are `whole`.
+    /// The folio that a space has at a page, locked. A folio of several pages is split into single pages
+    /// unless `whole` accepts the range of its pages. Waits for the lock. Not for handlers.
     pub(crate) fn lock_own_if(
         &self,
         mm: &Mm,
@@ -80,7 +83,7 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Splits what reaches out of a range of pages.
+    /// Splits the folios that reach over the start or the end of a range of pages.
     pub(crate) fn split_ends(&self, mm: &Mm, pages: &Range<u64>) {
         if mm.anon.is_empty() {
             return;
@@ -90,7 +93,8 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Makes huge folios of what became uniform again, a few at a time. Linux: `khugepaged`.
+    /// Collapses blocks of 2 MiB that are full of small folios into huge folios, a few at a time. Linux:
+    /// `khugepaged`.
     pub(crate) fn collapse_some(&self) {
         let mut left = self.tuning().collapses_at_once;
         for mm in self.spaces.all() {
@@ -106,8 +110,8 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Makes one of the small folios from `first` on, if all are there, nobody uses one just now, and no
-    /// other space has one.
+    /// Makes one huge folio of the small folios from page `first` on, if all of them are in memory, none is
+    /// locked or pinned, and no other space has one of them.
     fn collapse(&self, mm: &Mm, first: u64) -> bool {
         let small: Vec<_> = mm.anon.in_range(first..first + HUGE_PAGES).map(|own| own.1).collect();
         let pages: u64 = small.iter().map(|folio| folio.pages()).sum();

@@ -1,13 +1,14 @@
 //! When idle processors are kept from sleeping deeply: while faults come often.
 //!
-//! Each fault wakes two processors; the time that takes is most of a fault that needs no disk
-//! (docs/decisions/0026-shallow-idle.md). While faults are rare it is nothing, and power counts more.
+//! Each fault wakes two processors (the handler's, and the faulting thread's again); waking them is most of
+//! the time of a fault that needs no disk (docs/decisions/0026-shallow-idle.md). While faults are rare that
+//! time does not matter, and saving power counts more.
 
 use crate::config::{SHALLOW_IDLE_BEGINS, SHALLOW_IDLE_ENDS, SHALLOW_IDLE_WINDOW};
 use elbowroom_machine::ShallowIdle;
 use elbowroom_sync::time::{Duration, Instant};
 
-/// How often something happens, and whether that is often.
+/// Counts events in a window of time, and tells whether they come often.
 struct Pace {
     since: Instant,
     events: u32,
@@ -19,7 +20,8 @@ impl Pace {
         Self { since: now, events: 0, often: false }
     }
 
-    /// It has happened so many times more. Tells whether it is often, if that has changed.
+    /// Adds `events` events. At the end of a window: whether events come often now, if that has changed;
+    /// else `None`.
     fn note(&mut self, events: u32, now: Instant) -> Option<bool> {
         self.events += events;
         let window = now.duration_since(self.since);
@@ -36,7 +38,7 @@ impl Pace {
 
 /// Keeps idle processors from sleeping deeply while one handler is woken often.
 pub(super) struct Idle {
-    /// `None`: it is not wanted, or not permitted.
+    /// `None`: shallow idle is not wanted, or the device is not permitted.
     device: Option<ShallowIdle>,
     pace: Pace,
 }
@@ -47,7 +49,7 @@ impl Idle {
         Self { device, pace: Pace::new(Instant::now()) }
     }
 
-    /// The handler goes on at `now`, for `events` reasons. Tells whether idle processors are kept from
+    /// The handler has been woken at `now`, by `events` events. Tells whether idle processors are kept from
     /// sleeping deeply from now on, and were not before.
     pub(super) fn goes_on(&mut self, events: u32, now: Instant) -> bool {
         let Some(device) = &mut self.device else { return false };
@@ -68,8 +70,8 @@ impl Idle {
         }
     }
 
-    /// The handler goes on after this at the latest, although nothing happens: so that processors sleep again
-    /// then.
+    /// How long the handler may sleep at most while the device is held: it must wake, even without events,
+    /// to release the device when faults have become rare.
     pub(super) fn longest_wait(&self) -> Option<Duration> {
         (self.device.is_some() && self.pace.often).then_some(SHALLOW_IDLE_WINDOW)
     }

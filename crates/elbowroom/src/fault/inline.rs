@@ -1,7 +1,8 @@
-//! Faults that are served by the thread that has them: those of soft spaces, and populating.
+//! Faults that the faulting thread serves itself: those of soft spaces, and those that populate a range.
 //!
-//! The thread does all that needs no read; what does, it hands to a handler, and waits for the answer. It
-//! waits for folios as verbs do.
+//! The thread does everything that needs no read. If the fault needs one (or must wait for frames, page
+//! tables or a change of the layout), the thread hands it to a handler, and waits for the answer. For a
+//! folio's lock it sleeps itself, as verbs do.
 
 use super::Faults;
 use super::Pass;
@@ -23,7 +24,7 @@ use elbowroom_sync::time::Instant;
 pub(crate) enum FaultError {
     /// The access must fail so.
     Denied(Denial),
-    /// Its page is mapped at another address, where somebody has had it pinned for longer than the bound.
+    /// The page is mapped at another address, where it has been pinned for longer than the bound.
     Pinned,
     /// The manager was dropped.
     Stopped,
@@ -33,9 +34,9 @@ pub(crate) enum FaultError {
 struct Here<'a, P: Platform> {
     core: &'a Faults<P>,
     ready: Ready,
-    /// Since when it has met what cannot be done with a page just then.
+    /// When the thread first found its page pinned, or the kernel busy with it.
     blocked_since: Option<Instant>,
-    /// Whether a handler has waited for I/O for it.
+    /// Whether a handler has waited for I/O for this fault.
     major: bool,
 }
 
@@ -77,7 +78,7 @@ impl<P: Platform> Here<'_, P> {
     }
 }
 
-/// It sleeps until what it waits for is there.
+/// The thread sleeps until what it waits for has happened.
 impl<P: Platform> Driver for Here<'_, P> {
     type End = Result<(), FaultError>;
 
@@ -144,7 +145,7 @@ impl<P: Platform> Faults<P> {
         fault
     }
 
-    /// Has a handler serve it. `None`: there are none any more.
+    /// Has a handler serve the fault, and waits for the answer. `None`: the handlers have been stopped.
     fn hand_over(&self, event: FaultEvent) -> Option<Answer> {
         let waiter = Waiter::new(&self.locks);
         let mut fault = self.of_this_thread(event);

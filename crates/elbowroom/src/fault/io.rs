@@ -22,7 +22,8 @@ use std::ops::Range;
 pub(super) struct Io {
     pub(super) reactor: Box<dyn Reactor>,
     pub(super) load: Load,
-    /// Reads whose folios have been inserted, to be queued as soon as nothing is held.
+    /// Reads whose folios have been inserted in an index, to be queued as soon as the handler holds no lock
+    /// and no VMA.
     begun: Vec<Read>,
     /// Reads under way, by token.
     reads: Vec<Option<UnderWay>>,
@@ -33,11 +34,12 @@ pub(super) struct Io {
 struct UnderWay {
     folio: Reading,
     charge: Charge,
-    /// When it was begun, if that is kept for the trace.
+    /// When the read was begun, for the trace; 0 without a trace.
     begun_ns: u64,
-    /// How many bytes it is to read.
+    /// How many bytes are to be read.
     len: usize,
-    /// The swap slots that it reads, of which it has a count each; none: it reads a file.
+    /// The swap slots whose bytes are read; the read has a count of each. Empty: the read is of a mapped
+    /// file.
     slots: Vec<u64>,
 }
 
@@ -56,7 +58,8 @@ impl Io {
         token as u64
     }
 
-    /// A finished read of the swap file. An error: it read a file, and is given back.
+    /// What a finished read of the swap file has brought. `Err` gives the read back: it was of a mapped
+    /// file.
     pub(super) fn arrived(&mut self, read: ReadDone) -> Result<Arrived, ReadDone> {
         let is_of_swap = |read: &UnderWay| !read.slots.is_empty();
         if !self.reads[read.token as usize].as_ref().is_some_and(is_of_swap) {
@@ -69,7 +72,7 @@ impl Io {
         Ok(Arrived { folio, frames: charge.with(read.buf), slots, bytes, whole })
     }
 
-    /// What a finished read was for.
+    /// The entry of a finished read, whose token becomes free.
     fn take(&mut self, token: u64) -> Option<UnderWay> {
         let read = self.reads[token as usize].take()?;
         self.free_tokens.push(token as usize);
@@ -78,8 +81,8 @@ impl Io {
 }
 
 impl<P: Platform> Pass<'_, P> {
-    /// Inserts a folio with page `index`, of the extent's size, and has it read into the extent at the end of
-    /// the step.
+    /// Inserts a folio of the size of `frames` that has page `index` into the cache, and has it read into
+    /// the frames at the end of the step.
     pub(super) fn start_read(
         &mut self,
         object: &Arc<FileObject>,
@@ -99,7 +102,8 @@ impl<P: Platform> Pass<'_, P> {
             locked.state.set(flag);
         });
         let folio = locked.arc().clone();
-        // Before anybody can find it: who does must not wait for a device without knowing.
+        // Before other threads can find the folio: those that find it must see that its lock waits for a
+        // device.
         let reading = locked.begin_read();
         if let Err(e) = object.insert(&folio) {
             drop(reading.end(&core.waits, self.ready));
@@ -116,9 +120,9 @@ impl<P: Platform> Pass<'_, P> {
         Ok(folio)
     }
 
-    /// Puts a folio in the place of pages that are out, and has it read from the swap file at the end of the
-    /// step; `None`: they are not there any more.
-    /// `sparse`: it is to be mapped page by page.
+    /// Puts a folio in the place of pages that are out, and has it read from the swap file at the end of
+    /// the step. `None`: the pages, or their bytes, are no longer where `run` says. `sparse`: the folio is
+    /// to be mapped page by page.
     pub(super) fn start_swap_in(
         &mut self,
         mm: &Mm,
@@ -134,9 +138,11 @@ impl<P: Platform> Pass<'_, P> {
         if sparse {
             folio.state.set(Flag::Sparse);
         }
-        // Before anybody can find it: who does must not wait for a device without knowing.
+        // Before other threads can find the folio: those that find it must see that its lock waits for a
+        // device.
         let reading = locked.begin_read();
-        // With the numbers this read has the counts of the slots, so their bytes stay where they are.
+        // With the slots' numbers the read takes over the space's counts of them, so their bytes stay where
+        // they are.
         let ours = mm.anon.swap_in(run.first, &run.slots, &folio);
         let there = ours && run.is_where_it_was(&core.swap);
         let place = match &run.bytes {
@@ -164,7 +170,8 @@ impl<P: Platform> Pass<'_, P> {
         Some(folio)
     }
 
-    /// Pages have been read from the swap file, all of them or not.
+    /// Ends a read of the swap file: gives the folio its frames, or, if not all could be read, takes it out
+    /// again.
     pub(super) fn swapped_in(&mut self, arrived: Arrived) {
         let core = self.core;
         let Arrived { folio, mut frames, slots, bytes, whole } = arrived;
@@ -178,7 +185,7 @@ impl<P: Platform> Pass<'_, P> {
             return core.list_own(folio.into_folio());
         }
         core.counters.add(Event::SwapErrors, 1);
-        // Nobody moves it while it is locked, and the space that has it is there.
+        // A locked folio is not moved, so the space that has it is there.
         let first = folio.body().rmap.pages()[0];
         if let Some(mm) = core.spaces.of((first as usize) << PAGE_SHIFT) {
             put_back(&mm, first, folio.arc(), &slots);
@@ -187,15 +194,16 @@ impl<P: Platform> Pass<'_, P> {
         core.free(frames);
         let waited_from = self.ready.len();
         drop(folio.into_folio());
-        // Of several pages perhaps only one is bad: each fault reads its own alone, and fails with it.
+        // Perhaps only one of several pages is bad: from now on each fault reads its own page alone, and
+        // fails only if that is bad.
         self.ready.change_from(waited_from, |fault| {
             fault.failed = fault.alone || slots.len() == 1;
             fault.alone = true;
         });
     }
 
-    /// Queues the reads that were begun. Not under a guard: it may start a thread, or read itself if there
-    /// are none.
+    /// Queues the reads that were begun. Not to be called with a VMA or in an epoch section: the reactor
+    /// may start a thread, or, if it cannot, read in this one.
     pub(super) fn begin_reads(&mut self) {
         if let Some(io) = self.io.as_deref_mut() {
             io.begun.drain(..).for_each(|read| io.reactor.read(read));
@@ -203,7 +211,7 @@ impl<P: Platform> Pass<'_, P> {
     }
 
     /// Starts reading those of `pages` that are not in the cache, in reads of at most `cap` pages. Tells
-    /// whether any was started. Stops where memory does.
+    /// whether any read was started. Stops when no frames can be had.
     pub(super) fn prefetch(&mut self, object: &Arc<FileObject>, pages: Range<u64>, cap: u64) -> bool {
         let end = pages.end.min(object.size_pages());
         let mut index = pages.start;
@@ -238,7 +246,7 @@ impl<P: Platform> Pass<'_, P> {
         let mut frames = charge.with(read.buf);
         let mut folio = folio.end(&core.waits, self.ready);
         let Some(object) = folio.object() else {
-            // Nobody can find it any more.
+            // The object is gone, so no thread can find the folio any more.
             folio.body_mut().extent = Some(frames);
             return core.free_folio(folio);
         };
@@ -254,8 +262,8 @@ impl<P: Platform> Pass<'_, P> {
                 core.counters.add(Event::Reads, 1);
                 core.counters.add(Event::ReadBytes, len as u64);
                 if len < frames.len_bytes() {
-                    // The end of the file: what is beyond it reads as zeros, and no bytes of the frames' last
-                    // user show.
+                    // The file ends here: what is beyond its end must read as zeros, not as bytes of the
+                    // frames' last user.
                     frames.bytes_mut()[len..].fill(0);
                     let _ = object.refresh_size();
                 }
@@ -271,8 +279,8 @@ impl<P: Platform> Pass<'_, P> {
                 core.free(frames);
                 let waited_from = self.ready.len();
                 let folio = folio.into_folio();
-                // Of several pages perhaps only one is bad: each fault reads its own alone, and fails with
-                // it.
+                // Perhaps only one of several pages is bad: from now on each fault reads its own page
+                // alone, and fails only if that is bad.
                 self.ready.change_from(waited_from, |fault| {
                     fault.failed = fault.alone || folio.order == 0;
                     fault.alone = true;
@@ -282,8 +290,8 @@ impl<P: Platform> Pass<'_, P> {
     }
 }
 
-/// Puts the numbers of swap slots back into the place of a locked folio that has no bytes, and gives the
-/// folio up.
+/// Puts the numbers of swap slots back in the place of a locked folio whose bytes could not be had, and
+/// marks the folio dead.
 pub(super) fn put_back(mm: &Mm, first: u64, folio: &Arc<Folio>, slots: &[u64]) {
     let back = match slots {
         [slot] => mm.anon.swap_out(first, folio, *slot),

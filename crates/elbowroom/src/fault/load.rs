@@ -3,7 +3,8 @@
 use crate::config::LOAD_WINDOW;
 use elbowroom_sync::time::Instant;
 
-/// Time spent working and waiting, the past counting less and less.
+/// Time that a handler has spent working and waiting. Both are halved from time to time, so that the past
+/// counts less and less.
 pub(super) struct Load {
     since: Instant,
     busy_ns: u64,
@@ -22,25 +23,25 @@ impl Load {
         ns
     }
 
-    /// Waiting ends.
+    /// Ends a time of waiting.
     pub(super) fn work_begins(&mut self) {
         self.idle_ns += self.lap();
         self.age();
     }
 
-    /// Waiting begins.
+    /// Ends a time of working.
     pub(super) fn work_ends(&mut self) {
         self.busy_ns += self.lap();
         self.age();
     }
 
-    /// When the last change was.
+    /// When the handler last began to work or to wait.
     pub(super) fn since(&self) -> Instant {
         self.since
     }
 
-    /// The time since the last change does not count: the arena grew, which another handler would only do at
-    /// the same time.
+    /// Does not count the time since the last change: the arena grew in it, which giving faults to another
+    /// handler would not have made faster.
     pub(super) fn forgive(&mut self) {
         self.since = Instant::now();
     }
@@ -52,7 +53,7 @@ impl Load {
         }
     }
 
-    /// Whether it works for more than this share of its time.
+    /// Whether the handler works for more than this share of its time.
     pub(super) fn is_over(&self, percent: u64) -> bool {
         self.busy_ns * 100 > (self.busy_ns + self.idle_ns) * percent
     }
@@ -76,7 +77,8 @@ mod tests {
             thread::sleep(Duration::from_millis(3));
             load.work_begins();
         };
-        // A moment without a processor counts for whatever was going on, and is forgotten after a few more.
+        // If this thread gets no processor for a moment, that counts as whatever it was doing; some more
+        // rounds make up for it.
         (0..8).for_each(|_| busy(&mut load));
         assert!((0..200).any(|_| {
             busy(&mut load);

@@ -1,18 +1,18 @@
-//! The fault driver: handler threads that serve faults and never wait for one.
+//! The fault driver: handler threads, which serve faults and put aside those that must wait.
 //!
-//! A fault's way (design: "the way of a fault"): find the VMA under RCU and enter it; find or make the folio;
-//! if its bytes or its lock are not to be had now, park the fault on the folio, holding it so that reclaim
-//! cannot take it, and serve the next; whoever unlocks the folio makes the fault ready, and it starts again
-//! from the top. No step takes an address-space-wide lock, except to tell a wrong access from a mapping in
-//! change.
+//! A fault's way (design: "the way of a fault"): find the VMA under RCU and enter it; find or make the
+//! folio; if the folio is locked, or still being read, park the fault on the folio, holding the folio so
+//! that reclaim cannot take it, and serve the next fault. The thread that unlocks the folio makes the fault
+//! ready, and the fault starts again from the top. No step takes an address-space-wide lock, except to tell
+//! a wrong access from a mapping in change.
 //!
-//! `step` has the decisions (`private` those for pages that belong to one space, `stores` which pages come
-//! with one that is stored to, `swap_ahead` what is read of the swap file before it is wanted), `needs` what
-//! comes between two looks, `outcome` what a look can come to and the one loop that acts on it, `table` what
-//! follows what there, and what is counted. There are two who run the loop and know how to wait: a handler
-//! (this file), and a thread that serves a fault of its own (`inline`). `end` is how faults end, `watchdog`
-//! who sees to it that they do, and `trouble` what is done
-//! when something is broken.
+//! `step` has the decisions (`private` those for pages that belong to one space, `stores` which pages
+//! become writable together with the one that is stored to, `swap_ahead` what is read from the swap file
+//! ahead of a thread), `needs` what is done between two looks, `outcome` what a look can come to and the
+//! one loop that acts on it, `table` the states of a fault, what follows each, and what is counted. Two
+//! kinds of thread run the loop, and each has its own way to wait: a handler (this file), and a thread that
+//! serves a fault of its own (`inline`). `end` is how faults end, `watchdog` the thread that ends those
+//! that wait for too long, and `trouble` what is done when something is broken.
 
 mod ahead;
 mod end;
@@ -60,10 +60,11 @@ use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, Mutant, Mutex};
 use std::ops::{Deref, Range};
 
-/// In tests of the tests: what handlers gave each other is not done when they rest.
+/// In tests of the tests: finished reads that handlers gave each other are not completed when the handlers
+/// rest for a fork.
 const MUTANT_LEAVE_ARRIVED: Mutant = Mutant::new("leave_arrived");
 
-/// The thread number of faults that no thread of the program has had.
+/// The thread number of faults that no thread of the program has had: those that a verb makes to populate.
 pub(crate) const NO_THREAD: u32 = 0;
 
 /// How faults are served.
@@ -72,13 +73,13 @@ pub(crate) struct Faults<P: Platform> {
     streams: Mutex<Streams>,
     /// What the watchdog sleeps at.
     watch: Bell,
-    /// When somebody last looked at the clock for a bound, and when the process last went on after it had
-    /// been stopped; nanoseconds since the manager's start.
+    /// When a thread last called [`Faults::waited`]; and, in `resumed`, when the process last went on after
+    /// it had been stopped. In nanoseconds since the manager's start.
     alive: AtomicU64,
     resumed: AtomicU64,
-    /// Counts the looks of whoever settles aliases.
+    /// Counts the calls of [`Faults::note_alias_look`]: the period in which moves of a folio are counted.
     alias_looks: AtomicU32,
-    /// It was said that memory is full.
+    /// Whether it was reported that memory is full.
     said_full: AtomicBool,
     /// Faults that found their page mapped.
     repeats: Mutex<Repeats>,
@@ -106,13 +107,14 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// A folio that moves to and fro moves often between two calls of this.
+    /// Begins a new period for counting how often each folio moves from one mapping to another.
     pub(crate) fn note_alias_look(&self) {
         self.alias_looks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What is to be thought of a page that an extent has where a fault is: the first time the fault is late,
-    /// perhaps. If its thread faults there again, the kernel is asked.
+    /// What to think of a fault at a page that its folio's extent has as mapped. The first time the event
+    /// may just be late: the page was mapped after the kernel reported the fault. If the thread faults
+    /// there again, the kernel is asked whether the page is there.
     fn repeated(&self, fault: &Parked) -> Repeated {
         let event = &fault.event;
         if !P::Mmu::LATE_EVENTS || event.present || event.thread == NO_THREAD || fault.waiter.is_some() {
@@ -129,25 +131,25 @@ impl<P: Platform> Faults<P> {
         if late { Repeated::ForEver } else { Repeated::No }
     }
 
-    /// Has the handlers and the watchdog look at `stop`.
+    /// Wakes the handlers and the watchdog, so that they see `stop`.
     pub(crate) fn wake_threads(&self) {
         self.watch.ring_for_stop();
         self.inboxes.iter().for_each(|inbox| inbox.kicker.kick());
     }
 }
 
-/// A look at faults: what a step may use.
+/// What the steps of faults use: the manager, the I/O, and what was got for the next look.
 struct Pass<'a, P: Platform> {
     core: &'a Faults<P>,
-    /// How reads are started; a thread that is no handler has none.
+    /// The handler's I/O, to start reads; `None` in other threads, which cannot start any.
     io: Option<&'a mut Io>,
-    /// The faults whose wait has ended meanwhile.
+    /// The faults that a folio unlocked by this thread has made ready.
     ready: &'a Ready,
     /// What the last look found missing.
     need: Option<Need>,
     /// What was got for the next look.
     got: Got,
-    /// What is to be read ahead at the end of the step.
+    /// Pages of a file to be read ahead at the end of the step.
     ahead: Option<(Arc<FileObject>, Range<u64>)>,
 }
 
@@ -163,9 +165,9 @@ pub(crate) struct Handler<'a, P: Platform> {
     number: usize,
     io: Io,
     ready: Ready,
-    /// What was advised to be read, for which nobody waits.
+    /// Ranges that the program has advised to be read; no thread waits for them.
     ahead: Ahead,
-    /// Whether it may have faults that it tries again by itself.
+    /// Whether faults may be queued in its inbox that it must try again by itself, after a delay.
     pending: bool,
     idle: Idle,
 }
@@ -179,7 +181,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             ready: Ready::default(),
             ahead: Ahead::default(),
             pending: false,
-            // One handler is woken by faults, and shares them out.
+            // Only handler 0 is woken by faults, and shares them out.
             idle: Idle::new(number == 0 && core.config.shallow_idle && core.config.ablation.shallow_idle),
         }
     }
@@ -199,7 +201,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             let woken = match self.io.reactor.wait(bound, &mut done) {
                 Ok(woken) => woken,
                 Err(_) => {
-                    // It cannot fail in a way that lasts; if it does all the same, do not spin.
+                    // Waiting cannot fail for long; should it do so all the same, do not spin.
                     pause(Cause::Kernel, DELAY);
                     continue;
                 }
@@ -239,8 +241,8 @@ impl<'a, P: Platform> Handler<'a, P> {
                 self.run_delayed();
                 self.run_starved();
             }
-            // Whatever of the above has freed frames may have let faults go on, also where nothing was
-            // pending. None may be left: the next wait has no bound.
+            // The work above may have freed frames or unlocked folios, and so made faults ready, even if
+            // nothing was pending. No ready fault may be left: the next wait has no bound.
             self.run_ready();
             if self.pending {
                 let none = self.inbox().waiting.lock().is_empty();
@@ -250,17 +252,18 @@ impl<'a, P: Platform> Handler<'a, P> {
         self.end();
     }
 
-    /// How long it may wait for something to happen; `None`: as long as nothing does.
+    /// How long the handler may sleep if nothing happens; `None`: without a bound.
     fn longest_wait(&self) -> Option<Duration> {
         if !self.ahead.is_empty() {
             return Some(Duration::ZERO);
         }
         let pending = self.pending.then_some(DELAY);
-        // Writers whose pause ends: the flusher may be busy with a disk then. And processors that may sleep.
+        // Throttled writers must be woken when their pause ends, for which the flusher may be too busy with
+        // a disk; and idle processors must be let sleep again when faults have become rare.
         pending.into_iter().chain(self.core.throttle_due()).chain(self.idle.longest_wait()).min()
     }
 
-    /// Lets a fork be made, once nothing is being read.
+    /// Ends the reads under way, then rests until a fork has been made.
     fn rest(&mut self, events: &mut Vec<FaultEvent>) {
         let mut done = Vec::new();
         self.io.reactor.submit();
@@ -275,15 +278,16 @@ impl<'a, P: Platform> Handler<'a, P> {
         }
         self.take_arrived();
         self.core.quiet.rest(Rester::Handler);
-        // What has come meanwhile is not announced again.
+        // The jobs and fault events that have come meanwhile are not announced again.
         self.take_jobs();
         self.run_ready();
         self.serve_new(events);
     }
 
-    /// Serves the faults that have come, and submits the reads that they need. Before and among the reads
-    /// that are done: the device works on what these need while those are mapped. It completes reads in
-    /// batches, and what is served batch by batch only would have device and processors wait for each other.
+    /// Serves the faults that have come, and submits the reads that they need. Called before the finished
+    /// reads are completed, and between them: so the device works on new reads while this thread maps the
+    /// pages of finished ones. The device finishes reads in batches; if new faults were served only between
+    /// batches, device and processors would wait for each other.
     fn serve_new(&mut self, events: &mut Vec<FaultEvent>) {
         let read = Instant::now();
         P::take_faults(&self.core.mmu, events);
@@ -294,8 +298,8 @@ impl<'a, P: Platform> Handler<'a, P> {
         self.io.reactor.submit();
     }
 
-    /// Ends the reads under way, so that nobody waits for their folios. Threads that wait for an answer look
-    /// whether there are handlers.
+    /// Ends the reads under way, so that no thread waits for their folios, and lets go of the faults that
+    /// are left. Threads that wait for an answer to their fault look at `stop` themselves.
     fn end(mut self) {
         let mut done = Vec::new();
         while self.io.reactor.in_flight() > 0 {
@@ -314,13 +318,13 @@ impl<'a, P: Platform> Handler<'a, P> {
         Pass::new(self.core, Some(&mut self.io), &self.ready)
     }
 
-    /// Whether other handlers get part of what it has to do.
+    /// Whether the handler is so busy that other handlers are to get a part of its work.
     fn shares(&self) -> bool {
         self.core.config.ablation.shared_faults && self.io.load.is_over(self.core.tuning().overload_percent)
     }
 
-    /// Gives part of a batch to the other handlers. Only under load: otherwise one thread that serves all is
-    /// cheaper, and leaves the other processors to the program.
+    /// Gives part of a batch of events to the other handlers. Only under load: otherwise it is cheaper that
+    /// one thread serves all faults, and leaves the other processors to the program.
     fn share(&self, events: &mut Vec<FaultEvent>, read: Instant) {
         let handlers = self.core.inboxes.len();
         while events.len() > HAND_OVER_FAULTS && handlers > 1 {
@@ -335,8 +339,8 @@ impl<'a, P: Platform> Handler<'a, P> {
         }
     }
 
-    /// Gives part of what was read from the swap file to another handler: the part that is needed last. Only
-    /// under load, as for [`Handler::share`].
+    /// Gives finished reads of the swap file to another handler: those in the second half of `done`, which
+    /// this one would complete last. Only under load, as for [`Handler::share`].
     fn share_reads(&mut self, done: &mut Vec<ReadDone>) {
         let handlers = self.core.inboxes.len();
         if done.len() < self.core.tuning().shared_reads || handlers < 2 || !self.shares() {
@@ -354,7 +358,8 @@ impl<'a, P: Platform> Handler<'a, P> {
         }
     }
 
-    /// Makes ready what others have handed over.
+    /// Takes the jobs that other threads have posted: makes faults ready, queues reads ahead, completes
+    /// finished reads.
     fn take_jobs(&mut self) {
         let jobs = std::mem::take(&mut *self.inbox().jobs.lock());
         for job in jobs {
@@ -366,8 +371,8 @@ impl<'a, P: Platform> Handler<'a, P> {
         }
     }
 
-    /// Does what any handler was given of what was read: what this one gave, too, if the other rests already,
-    /// or is at its end.
+    /// Completes the finished reads that any handler was given by another. Also those in other handlers'
+    /// inboxes: a handler that rests or has ended already will not do it.
     fn take_arrived(&mut self) {
         if MUTANT_LEAVE_ARRIVED.planted() {
             return;
@@ -402,7 +407,7 @@ impl<'a, P: Platform> Handler<'a, P> {
         }
     }
 
-    /// Tries those that found no memory again, oldest first, until one finds none again.
+    /// Tries the faults again that found no frames, oldest first, until one finds none again.
     fn run_starved(&mut self) {
         let mut left = self.inbox().waiting.lock().starved.len();
         while left > 0 {
@@ -420,7 +425,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             self.serve(fault);
             let mut waiting = self.inbox().waiting.lock();
             if waiting.starved.len() > before {
-                // It went to the back, but it is the oldest: put it in front again.
+                // The fault was queued at the back, but it is the oldest: put it in front again.
                 waiting.starved.rotate_right(1);
                 self.core.groups.starving.note();
                 return;
@@ -441,20 +446,20 @@ impl<'a, P: Platform> Handler<'a, P> {
 
     /// Queues a fault that found no memory.
     fn starve(&mut self, mut fault: Parked) {
-        // What it holds may be what it waits for, if others do the same.
+        // The folio that it keeps from reclaim may be what memory lacks, if many faults keep one.
         fault.let_go();
         self.inbox().waiting.lock().starved.push_back(fault);
         self.pending = true;
     }
 
-    /// Queues a fault until a moment later.
+    /// Queues a fault, to be served or woken after [`DELAY`].
     fn delay(&mut self, fault: Parked, what: Delayed) {
         self.inbox().waiting.lock().delay(Instant::now() + DELAY, fault, what);
         self.pending = true;
     }
 }
 
-/// A handler never waits: it puts the fault where somebody, or it itself, finds it later.
+/// A handler never waits: it queues the fault where another thread, or the handler itself, finds it later.
 impl<P: Platform> Driver for Handler<'_, P> {
     type End = ();
 
@@ -476,7 +481,7 @@ impl<P: Platform> Driver for Handler<'_, P> {
 
     fn end(&mut self, fault: Parked, ended: Ended) {
         if ended.verdict == Verdict::Foreign {
-            // Not at once: it would fault again before the kernel's mapping is there.
+            // Not at once: the thread would fault again before the kernel's mapping is there.
             self.delay(fault, Delayed::WakeOnly);
         } else {
             self.core.finish(fault, ended);
@@ -497,7 +502,7 @@ impl<P: Platform> Driver for Handler<'_, P> {
                 self.core.shrink(self.core.tuning().reclaim_batch_pages, &self.ready);
                 self.starve(fault);
             }
-            // A thread that waits here bounds its wait itself.
+            // The thread that waits for this handler's answer looks again itself, and bounds its wait.
             Reason::Pinned if fault.waiter.is_some() => {
                 return Waited::Ended(fault, Ended::served(Wakeup::Now));
             }
@@ -510,7 +515,7 @@ impl<P: Platform> Driver for Handler<'_, P> {
                 self.delay(fault, Delayed::ServeAgain);
             }
             Reason::Change => self.core.stall(fault),
-            // A handler is what it needs.
+            // This thread is a handler, so the fault need only be tried again.
             Reason::Handler | Reason::Turn => self.delay(fault, Delayed::ServeAgain),
         }
         Waited::Aside(())

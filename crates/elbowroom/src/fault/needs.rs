@@ -1,8 +1,10 @@
-//! A step of a fault: looks, and between them what a look found missing.
+//! A step of a fault: several looks at it, and, between two looks, getting what the earlier one found
+//! missing.
 //!
-//! A look has an epoch section and a VMA, which all who change the layout wait for. So nothing in it may
-//! block: what it lacks (frames that reclaim or the kernel must make, a size that the file must be asked for)
-//! is had between two looks, and what it begins (reads) is begun behind it, with nothing held.
+//! A look is inside an epoch section and has a VMA locked for reading; threads that change the layout wait
+//! for both. So nothing in a look may block. What the look lacks (frames that reclaim or the kernel must
+//! make, a size that the file must be asked for) is got between two looks, and the reads that it prepares
+//! are queued after it, when nothing is held.
 
 use super::Pass;
 use super::outcome::{Outcome, Reason};
@@ -13,17 +15,18 @@ use crate::platform::Platform;
 use elbowroom_machine::Mmu;
 use elbowroom_sync::Arc;
 
-/// Looks of one step, at most, before others get their turn.
+/// How often a step gets what a look found missing and looks again, at most, before other faults get their
+/// turn.
 const LOOKS_AT_ONCE: usize = 4;
 
-/// What a look at a fault found missing, and what takes longer to get than a VMA may be kept: it is got with
-/// nothing held, for the next look.
+/// What a look at a fault found missing and could not get at once. Getting it may take longer than a VMA
+/// may be kept locked, so it is got with nothing held, for the next look.
 pub(super) enum Need {
     /// 2^n frames for a group, or fewer.
     Frames(GroupId, u8),
-    /// So many frames in a run, if that can be had without freeing any.
+    /// 2^n contiguous frames for a group, if they can be had without freeing any.
     WholeRun(GroupId, u8),
-    /// The size of the file, which may have grown without our knowing.
+    /// The size of the file as it is now: the file may have grown without our knowing.
     Size(Arc<FileObject>),
 }
 
@@ -31,17 +34,18 @@ pub(super) enum Need {
 #[derive(Default)]
 pub(super) struct Got {
     frames: Option<Frames>,
-    /// It was tried to get a run of frames, perhaps without success.
+    /// Whether getting a [`Need::WholeRun`] was tried, perhaps without success.
     tried_run: bool,
-    /// The file was asked for its size.
+    /// Whether the file was asked for its size.
     pub(super) asked_size: bool,
 }
 
 impl<P: Platform> Pass<'_, P> {
-    /// One step of a fault: a look, more looks with what the first one found missing, and then what it began.
+    /// One step of a fault: a look, further looks with what the one before found missing, and then the
+    /// reads that they have prepared.
     pub(super) fn step(&mut self, fault: &mut Parked) -> Outcome {
         let mut step = self.look(fault);
-        // Once each, but for what others take meanwhile.
+        // Each need comes up once, unless other threads take meanwhile what was got.
         for _ in 0..LOOKS_AT_ONCE {
             let Some(need) = self.need.take() else { break };
             if !self.get(need) {
@@ -64,7 +68,7 @@ impl<P: Platform> Pass<'_, P> {
         step
     }
 
-    /// Has `need` got before the next look, which follows at once.
+    /// Ends a look with the result that `need` is to be got; the next look follows at once.
     pub(super) fn needs(&mut self, need: Need) -> Outcome {
         self.need = Some(need);
         Outcome::Again
@@ -101,7 +105,8 @@ impl<P: Platform> Pass<'_, P> {
         }
     }
 
-    /// 2^`order` frames for a group, or fewer, if they are at hand; if not, the next look has them.
+    /// 2^`order` frames for a group, or fewer: those that were got for this look, or free ones. `Err`: none
+    /// are free; they are got for the next look.
     pub(super) fn take_frames(&mut self, group: GroupId, order: u8) -> Result<Frames, Outcome> {
         match self.got.frames.take() {
             Some(extent) if extent.order() <= order && extent.group() == group => return Ok(extent),
@@ -111,8 +116,8 @@ impl<P: Platform> Pass<'_, P> {
         self.core.frames_at_hand(group, order).ok_or_else(|| self.needs(Need::Frames(group, order)))
     }
 
-    /// 2^`order` frames for a group, in a run; `None`: they are to be got, or there are none, which the next
-    /// look knows.
+    /// 2^`order` contiguous frames for a group. `None`: there are none, as was found before this look.
+    /// `Err`: the next look has them, if they can be had.
     pub(super) fn take_run(&mut self, group: GroupId, order: u8) -> Result<Option<Frames>, Outcome> {
         let whole = |frames: &Frames| frames.order() == order && frames.group() == group;
         if let Some(extent) = self.got.frames.take_if(|extent| whole(extent)) {

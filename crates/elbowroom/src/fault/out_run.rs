@@ -1,4 +1,5 @@
-//! Neighbouring pages that are out, and where their bytes are: what one fault may bring at once.
+//! Runs: neighbouring pages that are out and that one fault may bring in at once, and where their bytes
+//! are.
 
 use crate::config::RUN_ORDER;
 use crate::page::Spot;
@@ -8,7 +9,7 @@ use std::ops::Range;
 /// Neighbouring pages that are out, and come in together.
 pub(super) struct OutRun {
     pub(super) first: u64,
-    /// Of each page; as many as a power of two, and aligned to it.
+    /// The swap slot of each page. Their number is a power of two, and `first` is aligned to it.
     pub(super) slots: Vec<u64>,
     /// Where the bytes are.
     pub(super) bytes: Bytes,
@@ -17,12 +18,13 @@ pub(super) struct OutRun {
 /// Where the bytes of a run are.
 pub(super) enum Bytes {
     Memory,
-    /// In the file, at these spots, one for each page, which follow each other.
+    /// In the swap file, at these spots, one for each page, one behind the other.
     File(Vec<Spot>),
 }
 
 impl Bytes {
-    /// The bytes of pages that have these sources; `None`: they are not together, or some are nobody's.
+    /// Where the bytes of pages with these sources are. `None`: they are partly in memory and partly in the
+    /// file, or not one behind the other there, or a slot is free.
     pub(super) fn of(sources: impl Iterator<Item = Option<Source>>) -> Option<Self> {
         let mut sources = sources.peekable();
         if sources.peek()? == &Some(Source::Memory) {
@@ -45,12 +47,12 @@ impl OutRun {
         self.first..self.first + self.slots.len() as u64
     }
 
-    /// log2 of how many there are.
+    /// log2 of the number of pages.
     pub(super) fn order(&self) -> u8 {
         self.slots.len().ilog2() as u8
     }
 
-    /// The 2^`order` of them around one, or all if they are fewer.
+    /// The part of the run that is the 2^`order` pages around `page`, or the whole run if it is smaller.
     pub(super) fn around(self, page: u64, order: u8) -> OutRun {
         let first = (page >> order << order).max(self.first);
         let before = (first - self.first) as usize;
@@ -62,7 +64,8 @@ impl OutRun {
         OutRun { first, slots: self.slots[part].to_vec(), bytes }
     }
 
-    /// Whether their bytes seem to be there still. They are, for who has the slots' counts.
+    /// Whether the bytes seem to be where the run says, still. To a caller that has the slots' counts the
+    /// answer is certain.
     pub(super) fn is_where_it_was(&self, swap: &Swap) -> bool {
         let mut seen = self.slots.iter().map(|slot| swap.seems(*slot));
         match &self.bytes {

@@ -5,7 +5,7 @@
 //! [`Driver`]'s: a handler puts the fault aside and serves the next one, a thread that serves its own fault
 //! sleeps. Linux: `vm_fault_t`, where one set of bits says all of it.
 //!
-//! What follows what, and what is counted, is in `table`.
+//! Which state of a fault follows which, and what is counted, is in `table`.
 
 use super::table::{Counts, On, State};
 use crate::config::REPEATS_AT_ONCE;
@@ -38,51 +38,51 @@ pub(crate) struct Ended {
 /// What became of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Its page is mapped, as far as can be known.
+    /// The page is mapped, as far as can be known.
     Served,
-    /// The access fails so.
+    /// The access fails in this way.
     Denied(Denial),
-    /// The access cannot be made: somebody has had its page pinned for longer than the bound. Only a thread
-    /// that serves its own fault can be told so.
+    /// The access cannot be made: the page has been pinned for longer than the bound. Only a thread that
+    /// serves its own fault can be told so.
     Pinned,
     /// The address is no longer ours: the kernel decides.
     Foreign,
-    /// Nobody serves it: the manager ends.
+    /// The fault is not served: the manager ends.
     Stopped,
 }
 
 /// What the thread that had a fault needs to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wakeup {
-    /// Nothing: whatever ended the fault has woken it.
+    /// Nothing: the call that mapped the page, or denied the access, has woken it.
     None,
-    /// It is to be woken.
+    /// It is still to be woken.
     Now,
-    /// It is to be woken when less is dirty, or after a while.
+    /// It is to be woken when fewer pages are dirty, or after a while.
     Throttled(Pause),
 }
 
 /// What a fault must wait for.
 pub(crate) enum Reason {
-    /// The folio's lock, which a read has, perhaps.
+    /// The folio's lock; perhaps a read under way has it.
     Folio(Arc<Folio>),
     /// Frames, of which none can be had now.
     Frames,
-    /// Memory for page tables, which there is as soon as some frames are free.
+    /// Memory for page tables, which the kernel has as soon as some frames are free.
     Tables,
-    /// What cannot be done with a page just now: it is pinned, or the kernel is busy with it.
+    /// A page that is pinned, or that the kernel is busy with.
     Pinned,
     /// The end of a change of the layout.
     Change,
-    /// A handler: only they start reads.
+    /// A handler: only handlers start reads.
     Handler,
-    /// Others: it has looked so often that they are to have their turn.
+    /// Other threads' turn: this fault has looked very often without getting on.
     Turn,
 }
 
 impl Reason {
-    /// What it is, without what it carries. A folio is looked at without its lock: it may be in another state
-    /// by the time the fault waits.
+    /// The cause of the wait, for statistics and the state table. The folio is looked at without its lock,
+    /// so it may be in another state by the time the fault waits.
     pub(super) fn cause(&self) -> WaitCause {
         match self {
             Reason::Folio(folio) => {
@@ -119,7 +119,7 @@ impl Ended {
         Self { verdict: Verdict::Served, wakeup }
     }
 
-    /// The access fails. Whoever saw to that has woken the thread.
+    /// The access fails. The call that denied it has woken the thread.
     pub(super) const fn denied(denial: Denial) -> Self {
         Self { verdict: Verdict::Denied(denial), wakeup: Wakeup::None }
     }
@@ -129,7 +129,7 @@ impl Ended {
         if let Verdict::Denied(denial) = self.verdict { Some(denial) } else { None }
     }
 
-    /// What it is, without what it carries.
+    /// The kind of end, as the state table has it, without the data that it carries.
     pub(super) fn on(self) -> On {
         match (self.verdict, self.wakeup) {
             (Verdict::Served, Wakeup::Throttled(_)) => On::Completed,
@@ -140,7 +140,7 @@ impl Ended {
         }
     }
 
-    /// The state that a fault has ended in.
+    /// The final state of a fault that has ended so.
     pub(super) fn state(self) -> State {
         State::START.after(self.on())
     }
@@ -171,38 +171,39 @@ impl Outcome {
 
 /// What a wait has come to.
 pub(super) enum Waited<End> {
-    /// It is over: look again.
+    /// The wait is over: look again.
     Over(Parked),
-    /// The fault ends by it.
+    /// The wait ends the fault.
     Ended(Parked, Ended),
-    /// The fault waits by itself, where somebody else finds it.
+    /// The fault waits in a queue, from which another thread, or the handler itself later, takes it up
+    /// again.
     Aside(End),
 }
 
-/// Who serves a fault, and how it waits.
+/// A thread that serves a fault, and its way to wait.
 pub(super) trait Driver {
-    /// What serving comes to.
+    /// The result of serving a fault.
     type End;
 
-    /// Counts one of these.
+    /// Counts an event.
     fn count(&self, event: Event);
 
-    /// Where it is noted what happens, if it is.
+    /// The trace, if one is kept.
     fn trace(&self) -> Option<&Trace>;
 
     /// One look at the fault.
     fn look(&mut self, fault: &mut Parked) -> Outcome;
 
-    /// One look with the layout lock, which is waited for.
+    /// One look with the layout lock held; waits for the lock.
     fn look_closely(&mut self, fault: &mut Parked) -> Outcome;
 
-    /// Waits, or puts the fault where it waits by itself.
+    /// Waits for `reason`, or queues the fault where it is taken up again when the wait is over.
     fn wait(&mut self, fault: Parked, reason: Reason) -> Waited<Self::End>;
 
     /// The fault is over.
     fn end(&mut self, fault: Parked, ended: Ended) -> Self::End;
 
-    /// Serves a fault as far as it gets.
+    /// Serves a fault until it ends or is queued to wait.
     fn drive(&mut self, mut fault: Parked) -> Self::End {
         let mut state = State::START;
         loop {
@@ -215,7 +216,7 @@ pub(super) trait Driver {
             };
             let outcome = in_turn(outcome, &mut fault);
             state = state.after(outcome.on());
-            // Ends are counted by `end`: the fault may have waited for I/O before.
+            // Final states are counted by `end`, which knows whether the fault has waited for I/O.
             if let Counts::One(event) = state.counts()
                 && !state.is_end()
             {
@@ -244,14 +245,15 @@ pub(super) trait Driver {
     }
 }
 
-/// Notes the wait of a fault that waits no more.
+/// Writes the wait that a fault has just ended, if any, into the trace.
 pub(super) fn note_waited(trace: &Trace, fault: &mut Parked) {
     if let Some((cause, since_ns)) = fault.traced_wait.take() {
         trace.add_for(fault.track, Happened::Wait(cause), since_ns, [fault.event.addr as u64, 0]);
     }
 }
 
-/// Lets others have their turn after many looks that each found something changed.
+/// Turns [`Outcome::Again`] into a wait for other threads' turn after many looks that each found something
+/// changed.
 fn in_turn(outcome: Outcome, fault: &mut Parked) -> Outcome {
     if !matches!(outcome, Outcome::Again) {
         return outcome;

@@ -28,14 +28,15 @@ use elbowroom_sync::atomic::{Ordering, fence};
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
-/// In tests of the tests: a folio that was found is used without looking whether it is still there.
+/// In tests of the tests: a folio that was found and then locked is used without looking whether the space
+/// still has it at the page.
 const MUTANT_SKIP_IDENTITY_CHECK: Mutant = Mutant::new("skip_identity_check");
 
 /// Pages of a run.
 pub(super) const RUN_PAGES: u64 = 1 << RUN_ORDER;
 
-/// Neighbours are read in pieces, too, if they are not together in the file, where so many of them, as log2,
-/// are wanted. With fewer hardly any is.
+/// From so many wanted neighbours on (log2), those that are not together in the swap file are read, too, in
+/// pieces. Where fewer are wanted, hardly any of them would be touched.
 const REST_ORDER: u8 = 3;
 
 /// Why a page was not copied.
@@ -45,7 +46,7 @@ enum NoCopy {
     Unmap(UnmapError),
 }
 
-/// The 2^`order` pages around one, if all of them are in the mapping.
+/// The block of 2^`order` pages, aligned to its size, that has `page`, if all of it is in the mapping.
 pub(super) fn block_in(vma: &VmaGuard<'_>, page: u64, order: u8) -> Option<Range<u64>> {
     let first = page >> order << order;
     let block = first..first + (1 << order);
@@ -69,13 +70,14 @@ impl<'a, P: Platform> Pass<'a, P> {
                 Err(step) => return step,
             };
             return if !MUTANT_SKIP_IDENTITY_CHECK.planted() && !mm.anon.has(page, folio.arc()) {
-                // It was dropped, copied or moved between being found and being locked.
+                // The folio was dropped, copied or moved between being found and being locked.
                 Outcome::Again
             } else if fault.event.write && folio.body().spaces() > 1 {
                 self.unshare(mm, vma, &mut folio, fault)
             } else if let Some(step) = self.core.look_at_repeats(vma, &mut folio, page, fault) {
                 if vma.spec.object.is_some() && folio.body_mut().extent().is_home() {
-                    // The file's page is there again.
+                    // The private copy has been dropped by a system call. The file's page is to be seen
+                    // again.
                     self.core.take_own(mm, page, folio);
                 }
                 step
@@ -85,7 +87,7 @@ impl<'a, P: Platform> Pass<'a, P> {
                     self.map_ahead(mm, vma, ahead, fault);
                 }
                 match self.core.map_own(vma, &mut folio, wanted, fault) {
-                    // Pinned in another space that has it: a copy will do.
+                    // The folio is pinned in another space that shares it: this space gets a copy.
                     Outcome::Wait(Reason::Pinned) if folio.body().spaces() > 1 => {
                         self.unshare(mm, vma, &mut folio, fault)
                     }
@@ -100,7 +102,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// A page that is out comes back, perhaps with neighbours. Linux: `do_swap_page`, `alloc_swap_folio`.
+    /// Brings a page in that is out, perhaps with neighbours. Linux: `do_swap_page`, `alloc_swap_folio`.
     fn swap_in(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, slot: u64, fault: &mut Parked) -> Outcome {
         let core = self.core;
         let source = core.swap.seems(slot);
@@ -135,8 +137,9 @@ impl<'a, P: Platform> Pass<'a, P> {
         };
         core.see_to_runs();
         let run = run.around(page, frames.order());
-        // A look at neighbours is the same whether they are together or not: else what is not would never
-        // be found unwanted.
+        // If the neighbours are brought to count how many of them are touched, those that are not together
+        // in the file are brought as well: otherwise scattered neighbours would never be counted as
+        // untouched.
         let wanted = !alone || around.order >= REST_ORDER || around.counted;
         let in_pieces = matches!(source, Source::File(_)) && wanted;
         let brought = match block_in(vma, page, order).filter(|_| in_pieces) {
@@ -169,7 +172,8 @@ impl<'a, P: Platform> Pass<'a, P> {
             Ok(folio) => folio,
             Err(NotLoaded::Elsewhere) => return Outcome::Again,
             Err(NotLoaded::Corrupt) if run.slots.len() > 1 => {
-                // Perhaps only one is bad: each fault loads its own alone, and fails with it.
+                // Perhaps only one of the pages is bad: from now on each fault loads its own page alone,
+                // and fails only if that is bad.
                 fault.alone = true;
                 return Outcome::Again;
             }
@@ -182,7 +186,8 @@ impl<'a, P: Platform> Pass<'a, P> {
             folio.state.set(Flag::Sparse);
         }
         if pages > RUN_PAGES && run.order() == RUN_ORDER && run.first == page {
-            // Before the thread is woken: it would fault again at each run that is not there yet.
+            // Before the thread is woken: otherwise it would fault at each following run that is not mapped
+            // yet.
             let end = self.load_ahead(mm, vma, run.pages().end, page + pages);
             self.note_run(page, &(page..end), fault);
         }
@@ -191,10 +196,12 @@ impl<'a, P: Platform> Pass<'a, P> {
         step
     }
 
-    /// Fills frames with the pages of a run whose bytes are in memory, and puts them in its place.
+    /// Fills frames with the bytes of a run, which are in memory, and puts a folio of them in the place of
+    /// the run.
     ///
     /// # Errors
-    /// Nothing has changed: their bytes are not there any more, or not those that went out.
+    /// Elsewhere: the pages or their bytes are no longer where the run says. Corrupt: the bytes are not
+    /// those that went out. Nothing has changed then.
     pub(super) fn load(
         &mut self,
         mm: &Mm,
@@ -203,8 +210,8 @@ impl<'a, P: Platform> Pass<'a, P> {
     ) -> Result<LockedFolio<'a>, NotLoaded> {
         let core = self.core;
         let mut folio = core.anon_folio(run.first, frames, self.ready);
-        // First this: with the numbers this thread has the counts of the slots, so that nobody else gives
-        // them up. Whoever finds the folio waits for its lock.
+        // Before loading: with the slots' numbers this thread takes over the space's counts of them, so
+        // that no other thread frees them. Threads that find the folio wait for its lock.
         if !mm.anon.swap_in(run.first, &run.slots, folio.arc()) {
             core.free_folio(folio);
             return Err(NotLoaded::Elsewhere);
@@ -223,8 +230,9 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// How many pages of anonymous memory a fault should bring at once, at most so many: more for who goes
-    /// through memory in order. Linux: `thp_swap_suitable_orders` and mTHP, which know nothing of streams.
+    /// How many pages of anonymous memory a fault should bring at once, at most `most`: more than one if
+    /// the thread goes through memory in order. Linux: `thp_swap_suitable_orders` and mTHP, which know
+    /// nothing of streams.
     pub(super) fn run_pages(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, most: u64, fault: &Parked) -> u64 {
         let core = self.core;
         if !core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
@@ -234,8 +242,9 @@ impl<'a, P: Platform> Pass<'a, P> {
         if pages > 1 {
             return pages;
         }
-        // Threads that go through the same memory together find what the first of them brings, and each of
-        // them may be the first behind that.
+        // If several threads go through the same memory together, the first of them brings the pages that
+        // the others find, and any of them may be the first to go on. So a page right behind a folio that
+        // was mapped just now continues its stream.
         let before = page.checked_sub(1).and_then(|before| mm.anon.lookup(before));
         let pages =
             before.filter(|folio| core.since_mapped(folio) < FRESH).map_or(1, |folio| folio.pages() * 2);
@@ -250,8 +259,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// The pages around one that is out which may come in with it, at most 2^`order`: all out, and their
-    /// bytes where its own are, in the file one behind the other.
+    /// The run of pages around `page`, at most 2^`order`, that may come in together with it: all of them
+    /// are out, and their bytes are all in memory, or all in the swap file one behind the other.
     fn run_out(
         &self,
         mm: &Mm,
@@ -272,10 +281,11 @@ impl<'a, P: Platform> Pass<'a, P> {
         found.unwrap_or_else(|| OutRun { first: page, slots: vec![slot], bytes: alone() })
     }
 
-    /// The access to a page that is out, and whose bytes cannot be had, fails. It may be tried again later.
+    /// Makes the access to a page fail that is out, and whose bytes cannot be had. The denial is undone
+    /// later, so that the access may be tried again.
     fn refuse_out(&self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Outcome {
         let step = self.core.refuse(fault.event.addr, bus(vma), || mm.anon.is_out(page));
-        // Afterwards: the flusher may be in its round just now.
+        // After the denial: the flusher, which undoes noted denials, may be in its round just now.
         let addr = fault.event.addr & !(PAGE_SIZE - 1);
         self.core.note_refused(addr..addr + PAGE_SIZE);
         step
@@ -293,7 +303,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         Ok(self.core.new_folio(owner, page, extent, self.ready))
     }
 
-    /// Untouched anonymous memory.
+    /// Serves a fault on untouched anonymous memory with a folio of zeros.
     fn zero_page(&mut self, mm: &Mm, vma: &VmaGuard<'_>, page: u64, fault: &Parked) -> Outcome {
         if let Some(step) = self.huge_zero_page(mm, vma, page, fault) {
             return step;
@@ -313,7 +323,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         self.own(mm, vma, folio, fault)
     }
 
-    /// The first store to a page of a file.
+    /// Serves the first store to a page of a file in a private mapping: with a copy of the page.
     fn copy_on_write(
         &mut self,
         mm: &Mm,
@@ -330,13 +340,13 @@ impl<'a, P: Platform> Pass<'a, P> {
         if source.state.test(Flag::Dead) || !inside() {
             return Outcome::Again;
         }
-        // The copy comes in the place of this page.
+        // The copy is mapped in the place of this page.
         let (base, page) = (vma.address_of(source.index), (index - source.index) as usize);
         let extent = source.body_mut().extent();
         let gone_here = core.mmu.unmap_at(extent, base);
         match gone_here.map_err(NoCopy::Unmap).and_then(|()| self.copy(mm.group, &mut source, page, fault)) {
-            // Whoever truncates the file looks for copies after the size is stored, so either the copy is
-            // found or this sees the size.
+            // A thread that truncates the file looks for copies after it has stored the new size. So either
+            // it finds this copy, or the new size is seen here.
             Ok(copy) => self.own_if(mm, vma, copy, fault, || {
                 fence(Ordering::SeqCst);
                 inside()
@@ -347,8 +357,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// A page that a group pays for, with the bytes of page `page` of `source`. The source stays where it is,
-    /// if that can be.
+    /// A new folio with a copy of page `page` of `source`, charged to `group`. The source stays mapped, if
+    /// its bytes can be read there.
     fn copy(
         &mut self,
         group: GroupId,
@@ -375,8 +385,9 @@ impl<'a, P: Platform> Pass<'a, P> {
         Ok(core.anon_folio((fault.event.addr >> PAGE_SHIFT) as u64, copy, self.ready))
     }
 
-    /// A store to a page that other spaces have, too. Nobody stores to it, so it can be copied wherever it is
-    /// mapped, but for here.
+    /// Serves a store to a page that other spaces share since a fork: gives this space a copy. The shared
+    /// page is mapped read-only everywhere, so it can be copied while it is mapped in other spaces; here it
+    /// is unmapped first.
     fn unshare(
         &mut self,
         mm: &Mm,
@@ -394,7 +405,8 @@ impl<'a, P: Platform> Pass<'a, P> {
             Err(NoCopy::Frames(step)) => return step,
             Err(NoCopy::Unmap(_)) => return Outcome::Wait(Reason::Pinned),
         };
-        // Nobody else changes what is there: the shared folio is locked, and was there after that.
+        // No other thread changes what the space has at the page: the shared folio is locked, and it was
+        // found to be there after it was locked.
         let replaced = mm.anon.replace((fault.event.addr >> PAGE_SHIFT) as u64, shared.arc(), own.arc());
         assert!(replaced, "what is at a page changes only under its folio's lock");
         shared.body_mut().rmap.remove(own.index);
@@ -414,7 +426,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         self.own_if(mm, vma, folio, fault, || true)
     }
 
-    /// The same, unless the folio is not `wanted` any more once others can find it.
+    /// [`Pass::own`], but the folio is taken out and freed again if `wanted`, asked once other threads can
+    /// find the folio, says no.
     fn own_if(
         &mut self,
         mm: &Mm,
@@ -425,7 +438,7 @@ impl<'a, P: Platform> Pass<'a, P> {
     ) -> Outcome {
         let core = self.core;
         if !mm.anon.insert(folio.index, folio.arc()) {
-            // Another thread was faster.
+            // Another thread was faster: the space has something at the page.
             core.free_folio(folio);
             return Outcome::Again;
         }
@@ -440,15 +453,16 @@ impl<'a, P: Platform> Pass<'a, P> {
 }
 
 impl<P: Platform> Faults<P> {
-    /// log2 of how many pages of a locked folio that has been in memory are to be mapped for a fault at
-    /// `page`: those that will be used. A larger folio of which only some are is split by reclaim.
+    /// log2 of how many pages of a locked folio that was in memory already are to be mapped for a fault at
+    /// `page`: only those that will probably be used. Reclaim splits a larger folio of which only some
+    /// pages are mapped.
     fn wanted_again(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, page: u64, fault: &Parked) -> u8 {
         if vma.spec.object.is_some() || !self.swap.is_on() {
             return folio.order;
         }
         let (first, thread) = (AnonPages::first_of(folio, page), fault.event.thread);
         let at = (page - first) as usize;
-        // One that is mapped wants a right, and says nothing of its neighbours.
+        // If the page is mapped, the fault is for the right to store, and says nothing of the neighbours.
         let mapped = folio.body_mut().extent().is_mapped((first as usize) << PAGE_SHIFT, at);
         let is_run = (1..=RUN_ORDER).contains(&folio.order) && folio.state.test(Flag::Used);
         let runs = self.runs();
@@ -472,9 +486,9 @@ impl<P: Platform> Faults<P> {
         order
     }
 
-    /// Takes a locked folio of the space's own home if its page is not where it was mapped, though the thread
-    /// of the fault was woken for it before: a system call that nobody saw has dropped it. Its page at home
-    /// is all zeros then.
+    /// Unmaps a locked folio of the space's own if the fault repeats ([`Repeated`]) and its page is not
+    /// where it was mapped: a system call that we did not see has dropped it. At home, in the arena, that
+    /// page is all zeros then. `None`: the page is not mapped, or the fault is not suspicious yet.
     fn look_at_repeats(
         &self,
         vma: &VmaGuard<'_>,
@@ -497,18 +511,18 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Maps a locked folio of the space's own, as far as the mapping has it.
+    /// Maps the pages of a locked folio of the space's own that lie in the VMA.
     fn map_whole(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, fault: &Parked) -> Outcome {
         self.map_own(vma, folio, folio.order, fault)
     }
 
-    /// Maps 2^`order` pages of a locked folio of the space's own, around the one of the fault, as far as the
-    /// mapping has them; of a [`Flag::Sparse`] one, that page alone.
+    /// Maps those of the 2^`order` pages around the fault's that lie in the VMA, of a locked folio of the
+    /// space's own. Of a [`Flag::Sparse`] folio only the fault's page is mapped.
     fn map_own(&self, vma: &VmaGuard<'_>, folio: &mut LockedFolio<'_>, order: u8, fault: &Parked) -> Outcome {
         self.map_at(vma, folio, order, (fault.event.addr, fault.event.write))
     }
 
-    /// The same for an access to an address.
+    /// [`Faults::map_own`] for an access at `addr`.
     pub(super) fn map_at(
         &self,
         vma: &VmaGuard<'_>,
@@ -538,7 +552,8 @@ impl<P: Platform> Faults<P> {
             let block = at >> order << order;
             let pages =
                 block.max(inside.start >> PAGE_SHIFT)..(block + (1 << order)).min(inside.end >> PAGE_SHIFT);
-            // Garbage collectors take the right to store away to see each store, from the first one on.
+            // Read-only pages must be write-protected from the first moment on: garbage collectors take the
+            // right to store away to see each store.
             let (pages, access) = if writable {
                 (pages, Access::Write)
             } else {
@@ -571,8 +586,8 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Takes a folio, which is not mapped there, out of a space, if the space has it at the page, and frees
-    /// it if no other has it.
+    /// Takes a folio out of a space, if the space has it at the page, and frees it if no other space has
+    /// it. The folio is not mapped there.
     pub(crate) fn take_own(&self, mm: &Mm, page: u64, mut folio: LockedFolio<'_>) {
         let taken = mm.anon.remove(page, folio.arc());
         if taken && folio.body_mut().rmap.remove(page) {
@@ -580,7 +595,7 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Takes what is out at a page out of a space, if anything is; `false`: a folio is there.
+    /// If the page is out: takes it from the space and gives up its swap slot. `false`: a folio is there.
     pub(crate) fn take_own_out(&self, mm: &Mm, page: u64) -> bool {
         match mm.anon.take_out(page) {
             Slot::Word(slot) => {

@@ -1,8 +1,8 @@
 //! Faults that find their page mapped. Plain data.
 //!
-//! Such a fault is late, as a rule: somebody has mapped the page since the kernel spoke of the fault, and its
-//! thread goes on when it is woken. If the thread faults at the page again, either the page was taken out
-//! and brought back meanwhile, or it is not where it is thought to be.
+//! The event of such a fault is late, as a rule: the page was mapped after the kernel reported the fault,
+//! and the thread goes on when it is woken. If the thread faults at the page again, either the page was
+//! unmapped and mapped again meanwhile, or it is not mapped although the extent says so.
 
 use elbowroom_sync::time::{Duration, Instant};
 use std::collections::HashMap;
@@ -10,18 +10,18 @@ use std::collections::HashMap;
 /// How many threads are remembered, so that there is a bound.
 const MOST: usize = 1024;
 
-/// An answer this old has helped: a thread that still lacked the page would have come again within
+/// A wakeup this old has helped: if the thread still lacked the page, it would have faulted again within
 /// microseconds.
 const HELPED: Duration = Duration::from_secs(1);
 
-/// What a fault says that finds its page mapped.
+/// What follows from a fault that finds its page mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeated {
-    /// Nothing yet.
+    /// Nothing yet: the event may be late.
     No,
     /// The page is not there.
     Gone,
-    /// It is there, and the thread faults again and again all the same.
+    /// The page is there, but the thread faults at it again and again all the same.
     ForEver,
 }
 
@@ -29,7 +29,7 @@ struct Answered {
     addr: usize,
     /// When the thread was last told to go on.
     when: Instant,
-    /// When it was first told so, without an answer in between that helped.
+    /// When it was first told to go on in this sequence, in which no wakeup has helped.
     since: Instant,
     count: u64,
 }
@@ -47,14 +47,15 @@ impl Repeats {
             && answered.addr == addr
             && read < answered.when + HELPED
         {
-            // One that was read before the last answer says nothing about it.
+            // An event that was read before the last wakeup does not show whether that helped.
             if read > answered.when {
                 answered.count += 1;
                 answered.when = now;
             }
             return (answered.count, answered.since);
         }
-        // Any: with more threads at once it is found out later, at one of the next times.
+        // Forget any other thread. Its count begins anew then, so a fault that repeats for ever is found
+        // later.
         if self.0.len() >= MOST
             && !self.0.contains_key(&thread)
             && let Some(other) = self.0.keys().next().copied()

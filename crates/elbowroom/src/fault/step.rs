@@ -23,7 +23,8 @@ use elbowroom_sync::thread::look_around;
 use elbowroom_sync::{Arc, LayoutHeld};
 use std::ops::{Deref, Range};
 
-/// In tests of the tests: a fault sleeps while all who change the layout wait for it.
+/// In tests of the tests: a fault sleeps in its epoch section, for which threads that change the layout
+/// wait.
 const MUTANT_SLEEP_IN_SECTION: Mutant = Mutant::new("sleep_in_section");
 
 impl<'a, P: Platform> Pass<'a, P> {
@@ -31,17 +32,17 @@ impl<'a, P: Platform> Pass<'a, P> {
     pub(super) fn look(&mut self, fault: &mut Parked) -> Outcome {
         let core = self.core;
         let addr = fault.event.addr;
-        // Outside of the section, since it may wait.
+        // Taken outside of the epoch section, since the lock may have to be waited for.
         let mm = if core.looks_locked(fault) { core.spaces.of(addr) } else { None };
         let layout = mm.as_ref().map(|mm| core.layout_of_look(mm));
-        // One for all that is looked up below: making one costs more than having one.
+        // One epoch section for all that is looked up below: beginning one costs more than nesting in it.
         let epoch = pin();
         let Some(mm) = core.spaces.at(addr, &epoch) else { return Outcome::FOREIGN };
         if MUTANT_SLEEP_IN_SECTION.planted() {
             pause(Cause::Contended, DELAY);
         }
         let Ok(vma) = core.enter(mm, addr) else {
-            // What follows may wait, which is not for a guard.
+            // What follows may wait, which is not allowed in an epoch section.
             drop((epoch, layout));
             return not_entered(fault);
         };
@@ -58,7 +59,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
         match &vma.spec.object {
             Some(object) => self.object_step(mm, &vma, object, fault),
-            // There is no shared mapping of nothing.
+            // A shared mapping always has an object.
             None => core.refuse(addr, Denial::Bus, || true),
         }
     }
@@ -103,7 +104,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let core = self.core;
         let (addr, index) = (fault.event.addr, vma.page_at(fault.event.addr));
         if index >= object.size_pages() {
-            // It may have grown without our knowing.
+            // The file may have grown without our knowing.
             return Err(if self.got.asked_size {
                 core.beyond_the_end(vma, object, index, addr)
             } else {
@@ -112,10 +113,11 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
         let Some(folio) = object.lookup(index) else {
             if std::mem::take(&mut fault.failed) {
-                // Not if somebody else can read it by now; and if the denial fails, the next look reads it
-                // again.
+                // Not denied if another fault has the page in the cache, or being read, by now. If the
+                // denial fails, the next look reads the page again.
                 let step = core.refuse(addr, bus(vma), || object.lookup(index).is_none());
-                // Afterwards, so that whoever lets accesses be tried again finds this one.
+                // Noted after the denial, so that the thread that undoes denials after a while finds this
+                // one.
                 object.note_denied(index);
                 object.note_unreadable();
                 return Err(step);
@@ -131,9 +133,9 @@ impl<'a, P: Platform> Pass<'a, P> {
         self.lock_folio(folio)
     }
 
-    /// The folio's lock. Who has the lock of a folio that has its bytes maps or unmaps it, as a rule, and is
-    /// done in some microseconds: that is waited for here, with the VMA's lock. Linux: `filemap_fault`, where
-    /// it waits for the lock of an uptodate folio without dropping the VMA's.
+    /// Locks the folio. If the folio is uptodate, the thread that has its lock is mapping or unmapping it,
+    /// as a rule, and is done in some microseconds: that is waited for here, with the VMA's lock held.
+    /// Linux: `filemap_fault`, where it waits for the lock of an uptodate folio without dropping the VMA's.
     pub(super) fn lock_folio(&self, folio: Arc<Folio>) -> Result<LockedFolio<'a>, Outcome> {
         let core = self.core;
         let mut folio = match LockedFolio::try_lock(folio, &core.waits, self.ready) {
@@ -145,7 +147,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
         let free = |folio: &Folio| look_around(UPTODATE_LOOKS, UPTODATE_YIELDS, || !folio.state.is_locked());
         let wait = core.waits.begin_wait(&folio);
-        // More than once, since others may be as quick.
+        // More than once, since another thread may take the lock first.
         for _ in 0..UPTODATE_TRIES {
             if !is_brief(&folio) || !free(&folio) {
                 break;
@@ -162,7 +164,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         Err(Outcome::Wait(Reason::Folio(folio)))
     }
 
-    /// A page of zeros for a page of memory that nobody has touched.
+    /// Puts a page of zeros into the cache of shared memory at a page that was never touched.
     fn new_memory(&mut self, object: &Arc<FileObject>, index: u64) -> Outcome {
         let core = self.core;
         let folio = match self.zero_folio(Owner::file(object), object.group, index) {
@@ -213,14 +215,15 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
     }
 
-    /// Has the next part of a sequential stream read while its thread works on this one.
+    /// Has the next part of a sequential stream read ahead, at the end of the step, while the thread works
+    /// on this part.
     fn read_on(&mut self, vma: &VmaGuard<'_>, object: &Arc<FileObject>, folio: &Folio, fault: &Parked) {
         let core = self.core;
-        // Only a handler can.
+        // Only handlers start reads.
         if self.io.is_none() || !folio.state.clear(Flag::Readahead) && !fault.major {
             return;
         }
-        // With many waiting faults the device is busy, and memory is better used for what they wait for.
+        // If many faults wait for reads, the device is busy, and frames are better used for those reads.
         if core.groups.waiting() > core.tuning().read_on_max_waiting {
             return;
         }
@@ -245,13 +248,15 @@ pub(super) fn bus(vma: &VmaGuard<'_>) -> Denial {
     if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
 }
 
-/// Whether whoever has the lock of a folio will have it for a moment only.
+/// Whether the owner of the folio's lock will probably have it for a moment only: the folio is uptodate,
+/// and no I/O is under way.
 fn is_brief(folio: &Folio) -> bool {
     let busy = [Flag::Reading, Flag::Writeback, Flag::Abandoned];
     folio.state.test(Flag::Uptodate) && !busy.iter().any(|flag| folio.state.test(*flag))
 }
 
-/// What an access that did not get into its VMA does next.
+/// What a fault does next whose lookup did not get a VMA: a few more lookups without a lock, then one with
+/// the layout lock.
 fn not_entered(fault: &mut Parked) -> Outcome {
     fault.lookups += 1;
     if fault.lookups < OPTIMISTIC_LOOKUPS {
@@ -274,20 +279,21 @@ fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
 }
 
 impl<P: Platform> Faults<P> {
-    /// Whether a look takes the layout lock, since an improvement is off: the one of per-VMA locks, or, after
-    /// a wait for I/O, the one of the retry under them.
+    /// Whether looks take the layout lock because an improvement is switched off: per-VMA locks, or (after
+    /// a wait for I/O) the retry under the per-VMA lock.
     fn looks_locked(&self, fault: &Parked) -> bool {
         let on = &self.config.ablation;
         !on.vma_locks || !on.retry_under_vma_lock && fault.waited_for.is_some()
     }
 
-    /// The layout lock, for looks that take it: it is waited for before a look, and held to its end.
+    /// Takes the layout lock for a look, counted: waits for it before the look; the look holds it to its
+    /// end.
     pub(crate) fn layout_of_look<'m>(&self, mm: &'m Mm) -> LayoutShared<'m> {
         self.counters.add(Event::LayoutLockFaults, 1);
         mm.read()
     }
 
-    /// The VMA that covers `addr`, to rely on; counted. Waits for nothing.
+    /// The VMA that covers `addr`, locked for reading; the result is counted. Waits for nothing.
     pub(crate) fn enter<'m>(&self, mm: &'m Mm, addr: usize) -> Result<VmaGuard<'m>, Enter> {
         let counters = &self.counters;
         let found = mm.enter(addr);
@@ -300,19 +306,19 @@ impl<P: Platform> Faults<P> {
         found
     }
 
-    /// One look of an access that did not get into its VMA, with the layout lock, which is waited for.
+    /// One look with the layout lock, for a fault whose lookups did not get a VMA. Waits for the lock.
     pub(super) fn look_with_layout(&self, fault: &Parked) -> Outcome {
         let addr = fault.event.addr;
         let Some(mm) = self.spaces.of(addr) else { return Outcome::FOREIGN };
         let step = self.look_closely(&mm, addr, &mm.read());
         step.unwrap_or_else(|| match fault.event.thread {
-            // Nobody waits there: a verb only asked.
+            // No thread of the program waits at the page: a verb only tries to populate it.
             NO_THREAD => Outcome::denied(Denial::NotMapped),
             _ => self.not_mapped(&mm, fault),
         })
     }
 
-    /// What an access that found no VMA is to do, for whoever holds the layout lock; `None`: nothing is
+    /// What a fault is to do whose lookups got no VMA. The caller holds the layout lock. `None`: nothing is
     /// mapped there.
     pub(crate) fn look_closely(
         &self,
@@ -321,7 +327,7 @@ impl<P: Platform> Faults<P> {
         layout: &(impl LayoutHeld + Deref<Target = LayoutState>),
     ) -> Option<Outcome> {
         if !mm.overlapping(&(addr..addr + PAGE_SIZE), layout).is_empty() {
-            // It is there after all: the next look finds it.
+            // A VMA is there after all: the next look finds it.
             Some(Outcome::Again)
         } else if layout.changing.iter().any(|r| r.contains(&addr)) {
             Some(Outcome::Wait(Reason::Change))
@@ -332,8 +338,9 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Nothing is mapped there: the kernel says so itself, where the access is the kernel's; at the second
-    /// time, since the thread of the first event may have gone on long ago.
+    /// Nothing is mapped at the address: the page is unmapped for real, so that the kernel itself delivers
+    /// SIGSEGV. With late events only at the thread's second fault there: the first event may be old, and
+    /// its access served long ago.
     fn not_mapped(&self, mm: &Mm, fault: &Parked) -> Outcome {
         let (addr, thread) = (fault.event.addr, fault.event.thread);
         let mut layout = mm.write();
@@ -350,13 +357,14 @@ impl<P: Platform> Faults<P> {
         }
         match punched {
             Ok(_) => Outcome::denied(Denial::NotMapped),
-            // Still with the lock: what is mapped there afterwards finds the denial.
+            // Denied with the layout lock still held: a mapping that comes there afterwards finds the
+            // denial and undoes it.
             Err(_) => self.refuse(addr, Denial::NoAccess, || true),
         }
     }
 
-    /// Queues a fault until the change of the layout that it met ends; lets it look again if that has
-    /// happened.
+    /// Queues a fault in its space until the change of the layout at its address ends. If that has ended
+    /// already, the fault is made ready at once.
     pub(crate) fn stall(&self, mut fault: Parked) {
         let Some(mm) = self.spaces.of(fault.event.addr) else { return self.dispatch(vec![fault]) };
         let mut layout = mm.write();
@@ -369,8 +377,8 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Makes the access fail, unless `wanted` says, once every other handler can see the denial, that it
-    /// should not after all.
+    /// Makes the access fail, unless `wanted`, asked when every other handler can see the denial, says that
+    /// it should not after all.
     pub(super) fn refuse(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Outcome {
         match self.mmu.deny(addr, denial, wanted) {
             Ok(true) => Outcome::denied(denial),
@@ -380,7 +388,8 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// SIGBUS, once nothing of ours is left at the address.
+    /// Makes an access beyond the end of the file fail with SIGBUS, after unmapping the folio that is left
+    /// at that page, if any.
     fn beyond_the_end(&self, vma: &VmaGuard<'_>, object: &FileObject, index: u64, addr: usize) -> Outcome {
         if let Some(folio) = object.lookup(index) {
             let mut folio = match LockedFolio::try_lock(folio, &self.waits, self.handlers()) {
@@ -400,7 +409,7 @@ impl<P: Platform> Faults<P> {
         self.refuse(addr, bus(vma), || index >= object.size_pages())
     }
 
-    /// Maps the page, and what of its locked folio may come with it.
+    /// Maps the fault's page, and those other pages of its locked folio that may be mapped with it.
     fn map_folio(
         &self,
         mm: &Mm,
@@ -411,10 +420,12 @@ impl<P: Platform> Faults<P> {
     ) -> Outcome {
         let base = vma.address_of(folio.index);
         let page = (vma.page_at(fault.event.addr) - folio.index) as usize;
-        // With the improvement off a store brings its page as a load does, and faults again.
+        // If the improvement (`completed`) is off, a store to an unmapped page maps it as a load does, and
+        // faults again.
         let loads_first = !self.config.ablation.completed && !object.is_memory();
         let write = fault.event.write && (!loads_first || folio.body_mut().extent().is_mapped(base, page));
-        // Where pages were lost, the file's are to be read anew, not those mapped that are home.
+        // The folio is unmapped first if it is to be mapped in another place, or if pages of it were lost:
+        // then the file is to be read anew, and the pages at home must not be mapped.
         let moves = self.has_no_place_for(folio.body_mut().extent(), base);
         if moves {
             self.counters.add(Event::FolioMoves, 1);
@@ -432,7 +443,7 @@ impl<P: Platform> Faults<P> {
         if folio.body_mut().extent().is_mapped(base, page) {
             match self.repeated(fault) {
                 Repeated::No => {}
-                // A system call that nobody saw has dropped it.
+                // A system call that we did not see has dropped the page.
                 Repeated::Gone => match self.mmu.unmap(folio.body_mut().extent()) {
                     Ok(()) => return Outcome::Again,
                     Err(UnmapError::Busy) => return Outcome::Wait(Reason::Pinned),
@@ -460,7 +471,8 @@ impl<P: Platform> Faults<P> {
                 if write { (stored, Access::Write) } else { self.around(mm, vma, head, object, page) };
             let alone = pages.len() == 1;
             match self.mmu.map(extent, base, pages, access, wake) {
-                // Something is in the way of a neighbour, perhaps: the program unmapped it behind our back.
+                // Perhaps only a neighbour cannot be mapped, since the program has unmapped its address
+                // behind our back.
                 Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) if !alone => {
                     self.map_alone(extent, base, page, access, wake)
                 }
@@ -473,7 +485,7 @@ impl<P: Platform> Faults<P> {
         self.mapped(mapped, pause, present && !write)
     }
 
-    /// A fault that was answered again and again, and comes again, though its page is there.
+    /// Reports a fault that comes again and again though its page is there, and makes its access fail.
     #[cold]
     pub(super) fn end_repeats(&self, vma: &VmaGuard<'_>, fault: &Parked) -> Outcome {
         self.report_overdue(fault, "a page that is there");
@@ -483,13 +495,13 @@ impl<P: Platform> Faults<P> {
         step
     }
 
-    /// Pages of a locked folio are no longer where they were mapped, and its dirty pages cannot be written
-    /// here.
+    /// Gives up a locked folio of which pages are no longer where they were mapped, so that it is read
+    /// anew. `Wait`: it has dirty pages, which must be written back first, and cannot be here.
     pub(super) fn give_up_lost(&self, folio: &mut LockedFolio<'_>) -> Outcome {
         if self.discard_lost(folio) { Outcome::Again } else { Outcome::Wait(Reason::Pinned) }
     }
 
-    /// Maps one page, unless that has happened, and lets whoever waits for it go on.
+    /// Maps one page, unless it is mapped already, and wakes the threads that wait for it.
     fn map_alone(
         &self,
         extent: &mut Extent,
@@ -507,7 +519,8 @@ impl<P: Platform> Faults<P> {
         Ok(())
     }
 
-    /// What the MMU's answer means.
+    /// The outcome of a look by the MMU's answer. `spurious`: the page was mapped before, with the right
+    /// that was needed.
     pub(super) fn mapped(&self, mapped: Result<(), Errno>, pause: Option<Pause>, spurious: bool) -> Outcome {
         if let (Ok(()), Some(pause)) = (mapped, pause) {
             return Outcome::served(Wakeup::Throttled(pause));
@@ -518,17 +531,17 @@ impl<P: Platform> Faults<P> {
                 Outcome::served(Wakeup::Now)
             }
             Ok(()) => Outcome::served(Wakeup::None),
-            // The way is blocked by what the program mapped behind our back: the address is not ours any
-            // more.
+            // The program has mapped or unmapped something there behind our back: the address is not ours
+            // any more.
             Err(Errno::NOENT | Errno::INVAL | Errno::EXIST) => Outcome::FOREIGN,
-            // There are page tables for what is mapped when all else is gone.
+            // The kernel has no memory for a page table: reclaim must free frames first.
             Err(Errno::NOMEM) => Outcome::Wait(Reason::Tables),
             Err(_) => Outcome::Wait(Reason::Pinned),
         }
     }
 
-    /// Which of the `visible` pages to map with [`Access::ReadTracked`] for a fault at `page`: each is
-    /// copied.
+    /// Which of the `visible` pages to map with [`Access::ReadTracked`] for a fault at `page`: few, since
+    /// each is copied.
     pub(super) fn tracked_around(&self, page: usize, visible: &Range<usize>) -> Range<usize> {
         surroundings(page, self.tuning().tracked_around_pages, visible)
     }
@@ -543,13 +556,14 @@ impl<P: Platform> Faults<P> {
         page: usize,
     ) -> (Range<usize>, Access) {
         let mapped = vma.pages();
-        // The file may have been cut since it was looked whether the page is inside; whoever cuts it comes
-        // for the page when the folio is unlocked.
+        // The file may have been truncated since `page` was found to be inside. The thread that truncates
+        // it unmaps the page when the folio is unlocked.
         let end =
             folio.range().end.min(mapped.end).min(object.size_pages()).max(folio.index + page as u64 + 1);
         let visible = (folio.index.max(mapped.start) - folio.index) as usize..(end - folio.index) as usize;
         if object.is_memory() && vma.spec.prot.contains(Prot::WRITE) {
-            // Nothing is ever written back: a page may as well be writable at once.
+            // Shared memory is never written back, so no store need be seen: the page is made writable at
+            // once.
             return (page..page + 1, Access::Write);
         }
         let visible = if vma.spec.is_private() {
@@ -572,7 +586,8 @@ impl<P: Platform> Faults<P> {
     }
 }
 
-/// The `most` pages, a power of two and aligned to it, of which `page` is one, as far as they are `visible`.
+/// The `visible` ones of the block of `most` pages that has `page`. `most` is a power of two, and the block
+/// aligned to it.
 fn surroundings(page: usize, most: usize, visible: &Range<usize>) -> Range<usize> {
     let start = page & !(most - 1);
     start.max(visible.start)..(start + most).min(visible.end)

@@ -1,10 +1,10 @@
-//! Stores ahead: pages that are made writable before somebody stores to them.
+//! Stores ahead: pages that are made writable before a thread stores to them.
 //!
-//! A fault for each first store is what exact knowledge of dirty pages costs, some 10 us with real pointers.
-//! A thread that stores to one page after the other has the next pages made writable by the same fault, twice
-//! as many each time. What it did not store to after all is found by checksum when the folio is written back
-//! (`page::Dirty`), and not written. Linux has no such thing: its fault costs half a microsecond, and where
-//! the file system has large folios it marks whole ones dirty.
+//! To know exactly which pages are dirty costs a fault for the first store to each page, some 10 us with
+//! real pointers. A thread that stores to one page after the other has the next pages made writable by the
+//! same fault, twice as many each time. Pages that it did not store to after all are found by checksum when
+//! the folio is written back (`page::Dirty`), and not written. Linux has no such thing: its fault costs
+//! half a microsecond, and where the file system has large folios it marks whole ones dirty.
 
 use super::Faults;
 use crate::object::FileObject;
@@ -16,9 +16,9 @@ use elbowroom_machine::Mmu;
 use std::ops::Range;
 
 impl<P: Platform> Faults<P> {
-    /// The pages that come with the first store of `thread` to `page`: it, and those behind it that the
-    /// thread will store to, probably. They are in the same state as it, mapped in this place or not, and
-    /// dirty from now on, as far as anybody knows.
+    /// The pages to make writable at the first store of `thread` to `page`: that page, and those behind it
+    /// that the thread will probably store to. They are in the same state as `page` (mapped in this place
+    /// or not), and count as dirty from now on.
     pub(super) fn guess_stores(
         &self,
         vma: &VmaGuard<'_>,
@@ -28,7 +28,7 @@ impl<P: Platform> Faults<P> {
         thread: u32,
     ) -> Range<usize> {
         let index = folio.index + page as u64;
-        // What is dirty beyond the limit could not be written in time.
+        // Not more than may become dirty: pages beyond the limit could not be written back in time.
         let room = self.dirty_room(folio.group) as u64;
         let most = self.tuning().stores_ahead_pages.min(room);
         let most = self.streams.lock().store(thread, object.serial, index, most) as usize;

@@ -1,9 +1,11 @@
-//! Anonymous memory that comes in ahead of who goes through it in order.
+//! Brings anonymous memory in ahead of a thread that goes through it in order.
 //!
-//! What is in the file is read, and mapped when it is touched; what is in memory is mapped at once.
+//! Pages whose bytes are in the swap file are read ahead, and mapped when they are touched; those whose
+//! bytes are in memory are mapped at once.
 //!
 //! Linux reads one window of swap around a fault and has the thread wait for all of it
-//! (`swap_vma_readahead`); ahead of a reader it reads files only (`page_cache_async_ra`), as is done here.
+//! (`swap_vma_readahead`); it reads ahead of a thread asynchronously only in files (`page_cache_async_ra`);
+//! here that is done for swap, too.
 
 use super::Pass;
 use super::out_run::{Bytes, OutRun};
@@ -16,12 +18,13 @@ use crate::vma::{Mm, VmaGuard};
 use elbowroom_machine::{Mmu, PAGE_SHIFT};
 use std::ops::Range;
 
-/// What is read ahead of one stream is at most one part in this many of the arena.
+/// At most one part in this many of the arena is read ahead of one stream.
 const AHEAD_SHARE: u64 = 256;
 
 impl<P: Platform> Pass<'_, P> {
-    /// Has the runs from page `from` on read that are in the file, while the thread works on the one before;
-    /// what is in memory, or comes, is passed by. What there is no room for is left: nobody waits for it.
+    /// Starts reading the runs from page `from` on whose bytes are in the swap file, while the thread works
+    /// on the run before. Pages that are in memory, or being read, are skipped. It ends when frames run
+    /// out: no thread waits for these reads.
     pub(super) fn swap_ahead(&mut self, mm: &Mm, vma: &VmaGuard<'_>, from: u64) {
         let core = self.core;
         // Only a handler can read. With many waiting faults the device is busy.
@@ -30,8 +33,8 @@ impl<P: Platform> Pass<'_, P> {
         }
         let most = core.mmu.frames() as u64 / AHEAD_SHARE / RUN_PAGES;
         let runs = core.tuning().swap_ahead_runs.min(most);
-        // While the run in the middle was read ahead and is not touched yet, nothing is begun: later, several
-        // runs are begun together, and the device gets one request for those that lie together.
+        // As long as the run in the middle of those ahead is not touched yet, no read is begun. So several
+        // runs are begun together later, and the device gets one request for those that lie together.
         let middle = block_in(vma, from + runs / 2 * RUN_PAGES, RUN_ORDER);
         let middle = middle.and_then(|block| mm.anon.lookup(block.start));
         if middle.is_some_and(|folio| folio.state.test(Flag::Readahead)) {
@@ -45,8 +48,9 @@ impl<P: Platform> Pass<'_, P> {
         }
     }
 
-    /// Brings and maps whole runs from page `from` on whose bytes are in memory, up to page `end` at most:
-    /// who comes there needs no fault. Only with frames that are free. Tells how far it came.
+    /// Brings and maps whole runs from page `from` on whose bytes are in memory, up to page `end` at most,
+    /// so that the thread needs no fault there. Takes only frames that are free. Returns the page behind
+    /// the last run that was mapped.
     pub(super) fn load_ahead(&mut self, mm: &Mm, vma: &VmaGuard<'_>, from: u64, end: u64) -> u64 {
         let mut first = from;
         while first + RUN_PAGES <= end && self.load_next(mm, vma, first).is_some() {
@@ -55,7 +59,8 @@ impl<P: Platform> Pass<'_, P> {
         first
     }
 
-    /// Brings and maps the run at page `first`; `None`: it is not all in memory, or there are no frames.
+    /// Brings and maps the run at page `first`. `None`: not all of its bytes are in memory, or no frames
+    /// are free.
     fn load_next(&mut self, mm: &Mm, vma: &VmaGuard<'_>, first: u64) -> Option<()> {
         let core = self.core;
         let slots = mm.anon.run_out(block_in(vma, first, RUN_ORDER)?)?;
@@ -65,15 +70,15 @@ impl<P: Platform> Pass<'_, P> {
         }
         let frames = core.alloc(mm.group, RUN_ORDER)?;
         let mut folio = self.load(mm, &run, frames).ok()?;
-        // If it cannot be mapped, who comes there finds it.
+        // If it cannot be mapped, the folio stays, and a fault there maps it.
         let _ = core.map_at(vma, &mut folio, RUN_ORDER, ((first as usize) << PAGE_SHIFT, false));
         core.list_own(folio.into_folio());
         Some(())
     }
 
-    /// Has what is in the file of the pages around one read that are out, too, where a run of 2^`order` was
-    /// wanted, and only a part of it was together in the file. `sparse`: it is to be mapped page by page.
-    /// Tells how many pages come.
+    /// Starts reading the rest of the block of 2^`order` pages around `page`, in pieces, where only a part
+    /// of the block was together in the swap file. `sparse`: the folios are to be mapped page by page.
+    /// Tells how many pages are being read.
     pub(super) fn swap_rest(
         &mut self,
         mm: &Mm,
@@ -90,8 +95,8 @@ impl<P: Platform> Pass<'_, P> {
         come
     }
 
-    /// Begins to read what is in the file of a block of pages; `begun` is told of each folio. `None`: there
-    /// are no frames for it, and none is freed.
+    /// Begins to read those pages of a block that are in the swap file; calls `begun` with each folio.
+    /// `None`: the free frames ran out; none are freed for it.
     fn read_pieces(
         &mut self,
         mm: &Mm,
@@ -108,8 +113,8 @@ impl<P: Platform> Pass<'_, P> {
         Some(())
     }
 
-    /// Goes on with [`Pass::swap_ahead`] where a thread has come to a folio that was read ahead of it. Tells
-    /// the pages behind that, as far as the stream should go with this fault.
+    /// Goes on with [`Pass::swap_ahead`] if the fault has reached a folio that was read ahead. Returns the
+    /// pages behind that folio that this fault should map, too.
     pub(super) fn swap_on(
         &mut self,
         mm: &Mm,
@@ -128,8 +133,8 @@ impl<P: Platform> Pass<'_, P> {
         Some(from..page + self.run_pages(mm, vma, page, most, fault))
     }
 
-    /// Maps whole runs of these pages that were read ahead and have come: before the thread is woken, as it
-    /// would fault again at each of them.
+    /// Maps the runs in `ahead` that were read ahead and have arrived. This is done before the thread is
+    /// woken, because it would fault at each of them otherwise.
     pub(super) fn map_ahead(&mut self, mm: &Mm, vma: &VmaGuard<'_>, ahead: Range<u64>, fault: &Parked) {
         let mut first = ahead.start;
         while first + RUN_PAGES <= ahead.end && self.map_next(mm, vma, first).is_some() {
@@ -141,7 +146,7 @@ impl<P: Platform> Pass<'_, P> {
         }
     }
 
-    /// Maps the run at page `first`; `None`: it was not read ahead, or is not to be had now.
+    /// Maps the run at page `first`. `None`: it was not read ahead, has not arrived, or is locked.
     fn map_next(&mut self, mm: &Mm, vma: &VmaGuard<'_>, first: u64) -> Option<()> {
         let core = self.core;
         let folio = mm.anon.lookup(block_in(vma, first, RUN_ORDER)?.start)?;
@@ -158,14 +163,14 @@ impl<P: Platform> Pass<'_, P> {
         {
             return None;
         }
-        // If it cannot be mapped, who comes there finds it.
+        // If it cannot be mapped, the folio stays, and a fault there maps it.
         let _ = core.map_at(vma, &mut folio, RUN_ORDER, ((first as usize) << PAGE_SHIFT, false));
         Some(())
     }
 }
 
-/// The runs of these pages, in order, with their slots, that are together in the file. Each has 2^n pages,
-/// and is aligned to that.
+/// Divides the pages in `out` (page and slot, in order) that are in the swap file into runs that are
+/// together there. Each run has 2^n pages, and is aligned to that.
 fn pieces(swap: &Swap, out: &[(u64, u64)]) -> Vec<OutRun> {
     let in_file = |(page, slot): &(u64, u64)| match swap.seems(*slot) {
         Some(Source::File(spot)) => Some((*page, *slot, spot)),

@@ -4,23 +4,23 @@
 //! diagram in docs/fault.md is made from the same rows (`diagram` in the tests), so that neither can say what
 //! the other does not. A row that is there twice does not compile.
 //!
-//! What is counted belongs to the state that is entered. A wait is counted when it begins, a fault when it
+//! What is counted depends on the state that is entered. A wait is counted when it begins, a fault when it
 //! ends, the look with the layout lock before it is made.
 
 use super::outcome::Outcome;
 use crate::stats::{Event, WaitCause};
 
-/// What a fault is in.
+/// The state of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is looked at, without any lock that a whole space has.
+    /// It is looked at without the layout lock.
     Look,
     /// It is looked at with the layout lock: looks without it have found no VMA too often.
     Closely,
-    /// Its driver waits.
+    /// Its driver (the thread that serves it) waits.
     Wait(WaitCause),
-    /// It waits where somebody else finds it, who begins anew when the wait is over. Its driver serves
-    /// others.
+    /// It waits in a queue. Its driver serves other faults; when the wait is over, a driver takes it up
+    /// again from the start.
     Aside,
     /// Its page is mapped, as far as can be known.
     Done,
@@ -30,7 +30,7 @@ pub(super) enum State {
     Denied,
     /// The address is no longer ours: the kernel decides.
     Foreign,
-    /// Nobody serves it: the manager ends.
+    /// It is not served: the manager ends.
     Stopped,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum State {
 pub(super) enum On {
     /// Its page is mapped.
     Done,
-    /// The same, of a store that is to be throttled.
+    /// Its page is mapped for a store, whose thread is to be throttled.
     Completed,
     /// The access must fail.
     Denied,
@@ -55,7 +55,7 @@ pub(super) enum On {
     Wait(WaitCause),
     /// The wait is over.
     Over,
-    /// The driver has put it where somebody else finds it.
+    /// The driver has queued it to wait.
     Aside,
 }
 
@@ -64,13 +64,13 @@ pub(super) enum On {
 pub(super) enum Counts {
     /// Nothing: it is neither a wait nor an end.
     Nothing,
-    /// This.
+    /// This event.
     One(Event),
     /// A fault that has ended: the first if it has not waited for I/O, else the second.
     Fault(Event, Event),
 }
 
-/// From any of these, on this, to that.
+/// A row of the table: from any of the states `from`, the result `on` leads to the state `to`.
 pub(super) struct Row {
     from: &'static [State],
     on: On,
@@ -97,16 +97,17 @@ const WAITS: &[State] = &[
     State::Wait(WaitCause::Turn),
 ];
 
-/// Waits that a driver can find to be over without being done: the thread looks itself how it goes on.
+/// Waits that may end with the thread being woken though its page is not mapped: the thread tries again,
+/// and finds out itself.
 const PIN: &[State] = &[State::Wait(WaitCause::Pin), State::Aside];
 
-/// Where a fault can be for too long.
+/// States in which a fault can wait for too long, and is denied then.
 const LATE: &[State] = &[
     State::Wait(WaitCause::Io),
     State::Wait(WaitCause::Writeback),
     State::Wait(WaitCause::FolioLock),
     State::Wait(WaitCause::Pin),
-    // What a handler has answered.
+    // Waits for a handler's answer, which may be a denial.
     State::Wait(WaitCause::Frame),
     State::Wait(WaitCause::Tables),
     State::Wait(WaitCause::Writer),
@@ -114,7 +115,7 @@ const LATE: &[State] = &[
     State::Aside,
 ];
 
-/// Waits of a thread for a handler's answer, which never comes if there are none any more.
+/// Waits of a thread for a handler's answer, which never comes if the handlers have stopped.
 const ANSWERS: &[State] = &[
     State::Wait(WaitCause::Frame),
     State::Wait(WaitCause::Tables),
@@ -189,10 +190,10 @@ impl State {
         }
     }
 
-    /// What follows.
+    /// The state that follows this one on `on`.
     ///
     /// # Panics
-    /// If the table has nothing that follows: whoever drives the fault has a bug.
+    /// If the table has no row for that: the driver has a bug.
     #[inline]
     pub(super) fn after(self, on: On) -> Self {
         match NEXT[self.index()][on.index()] {
@@ -227,7 +228,7 @@ impl On {
 }
 
 impl Outcome {
-    /// What it is, without what it carries.
+    /// The kind of outcome, as the table has it, without the data that the outcome carries.
     #[inline]
     pub(super) fn on(&self) -> On {
         match self {

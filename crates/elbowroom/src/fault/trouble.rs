@@ -1,4 +1,5 @@
-//! What is done when something inside is broken: it is said, and the process ends if it cannot go on.
+//! What is done when something inside the manager is broken: it is reported, and the process ends if it
+//! cannot go on.
 
 use super::Faults;
 use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
@@ -9,14 +10,15 @@ use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 
 impl<P: Platform> Faults<P> {
-    /// How long something has waited since, not counting the time for which the whole process was stopped (by
-    /// SIGSTOP, a debugger, a freezer).
+    /// How long something that waits since `since` has waited, counting only from the last time the whole
+    /// process went on after it had been stopped (by SIGSTOP, a debugger, a freezer).
     pub(crate) fn waited(&self, since: Instant) -> Duration {
         if cfg!(shuttle) {
             return since.elapsed();
         }
         let now = self.born.elapsed().as_nanos() as u64;
-        // The watchdog looks once a second, so nobody was there to look for longer only if nobody ran.
+        // The watchdog calls this once a second. So if no call came for much longer, no thread of the
+        // process ran.
         let before = self.alive.swap(now, Ordering::AcqRel);
         if now.saturating_sub(before) > STOPPED.as_nanos() as u64 {
             self.resumed.store(now, Ordering::Release);
@@ -25,7 +27,7 @@ impl<P: Platform> Faults<P> {
         since.elapsed().min(self.born.elapsed() - resumed)
     }
 
-    /// Says what went wrong inside.
+    /// Reports what went wrong inside the manager: to the configured function, or on standard error.
     pub(crate) fn report(&self, line: &str) {
         match self.config.report {
             Some(report) => report(line),
@@ -33,7 +35,7 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Says, once, that there is no memory for a fault, which ends by SIGBUS therefore.
+    /// Reports, once, that there is no memory for a fault, which therefore ends by SIGBUS.
     pub(crate) fn report_full(&self, addr: usize) {
         if self.said_full.swap(true, Ordering::Relaxed) {
             return;
@@ -51,8 +53,9 @@ impl<P: Platform> Faults<P> {
         ));
     }
 
-    /// A thread of the manager has panicked, which is the end: what it had locked stays locked, and what
-    /// waits for it waits for ever. What is dirty is written first, if the flusher can.
+    /// Ends the process after a thread of the manager has panicked: what that thread had locked stays
+    /// locked, and threads that wait for it would wait for ever. Dirty pages are written first, if the
+    /// flusher still works.
     pub(crate) fn end_process(&self, thread: &str) -> ! {
         self.report(&format!("internal error: thread {thread} has panicked, so the process ends"));
         let until = Instant::now() + LAST_FLUSH_BOUND;

@@ -1,11 +1,13 @@
-//! The watchdog: no fault waits for ever, and nobody is in the dark about why one waited for long.
+//! The watchdog: a thread that makes sure that no fault waits for ever, and reports why one waited for
+//! long.
 //!
-//! Every wait of a fault has a bound of its own, but for those for a device and for what is broken. So a
-//! thread of its own, which does nothing that could wait itself, looks at all faults that wait, once in
-//! [`WATCH_LOOK`]. One that has waited for longer than [`Config::fault_bound`](crate::Config::fault_bound) is
-//! reported and ended by SIGBUS, as the kernel does where a page cannot be had. Faults wait in the table of
-//! waiters for folios, in the queues of handlers, and in spaces, for the end of a change; what the kernel has
-//! not told us of yet shows in the beat of the handler that should have asked.
+//! Every wait of a fault has a bound of its own, except for a wait for a device, and waits that never end
+//! because something is broken. So a separate thread, which never waits for such things itself, looks at
+//! all waiting faults once in [`WATCH_LOOK`]. A fault that has waited for longer than
+//! [`Config::fault_bound`](crate::Config::fault_bound) is reported and ended by SIGBUS, as the kernel does
+//! where a page cannot be had. Faults wait in the table of waiters for folios, in the queues of handlers,
+//! and in spaces, for the end of a change; fault events that are not read yet have no entry there: that a
+//! handler does not read them shows in its beat, which stands still.
 
 use super::Faults;
 use crate::config::{DELAY, WATCH_LOOK};
@@ -17,7 +19,8 @@ use elbowroom_machine::{Mmu, PAGE_SIZE};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 
-/// What the watchdog knows of a handler.
+/// What the watchdog remembers of a handler: its last beat, since when that stands still, and whether this
+/// was reported.
 struct Pulse {
     beat: u64,
     since: Instant,
@@ -25,7 +28,7 @@ struct Pulse {
 }
 
 impl<P: Platform> Faults<P> {
-    /// The watchdog's thread.
+    /// The watchdog's loop, until the manager stops.
     pub(crate) fn run_watchdog(&self) {
         let begin = Instant::now();
         let pulse = |_| Pulse { beat: 0, since: begin, reported: false };
@@ -33,7 +36,7 @@ impl<P: Platform> Faults<P> {
         while !self.stop.load(Ordering::Acquire) {
             self.rest_if_wanted();
             self.watch.wait(&self.stop, WATCH_LOOK);
-            // The flusher may be busy with a disk.
+            // The flusher wakes throttled writers, too, but may be busy with a disk.
             self.wake_throttled();
             let stuck = self.feel_pulses(&mut pulses);
             self.end_all_overdue();
@@ -43,7 +46,8 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Finds the handlers that do not get on. Tells whether the one that the kernel wakes is among them.
+    /// Finds the handlers that have been busy with one thing for too long, and gives their jobs and faults
+    /// to others. Tells whether handler 0, which the kernel wakes for events, is among them.
     fn feel_pulses(&self, pulses: &mut [Pulse]) -> bool {
         for (number, (inbox, pulse)) in self.inboxes.iter().zip(pulses.iter_mut()).enumerate() {
             let beat = inbox.beat.count();
@@ -58,7 +62,7 @@ impl<P: Platform> Faults<P> {
             }
         }
         if self.inboxes.iter().all(|inbox| inbox.stuck.load(Ordering::Relaxed)) {
-            // Nobody could take over.
+            // No handler is left that could take over.
             return false;
         }
         for inbox in self.inboxes.iter().filter(|inbox| inbox.stuck.load(Ordering::Relaxed)) {
@@ -78,12 +82,13 @@ impl<P: Platform> Faults<P> {
         let bound = self.config.fault_bound;
         self.report(&format!("fault handler {number} has been busy with {what} for {bound:?}"));
         if let Some(addr) = beat.serves() {
-            // So that signals get at its thread.
+            // So that the faulting thread can take signals.
             self.mmu.wake(addr..addr + PAGE_SIZE);
         }
     }
 
-    /// Has others look for new faults, for a while, instead of the handler that the kernel wakes.
+    /// Has other handlers read new fault events, for a while, since handler 0, which the kernel wakes for
+    /// them, is stuck.
     fn stand_in(&self, pulses: &[Pulse]) {
         let until = Instant::now() + WATCH_LOOK;
         while Instant::now() < until
@@ -124,7 +129,7 @@ impl<P: Platform> Faults<P> {
         self.end_overdue(fault);
     }
 
-    /// Counts a fault that has waited for too long, and says what for.
+    /// Counts a fault that has waited for too long, and reports what it waited for.
     pub(super) fn report_overdue(&self, fault: &Parked, for_what: &str) {
         self.counters.add(Event::OverdueFaults, 1);
         let what = if fault.event.write { "store" } else { "load" };
@@ -134,7 +139,8 @@ impl<P: Platform> Faults<P> {
         ));
     }
 
-    /// What a folio is, and why it is locked. Takes no lock: whatever has gone wrong may have them.
+    /// Describes a folio, and why it is locked, for a report. Takes no lock: a thread that is stuck may
+    /// hold it.
     pub(super) fn what_keeps(&self, folio: &Folio) -> String {
         let name = match folio.object().filter(|object| !object.is_memory()).map(|object| object.id()) {
             Some(id) => format!("page {} of inode {} on device {:#x}", folio.index, id.inode, id.device),

@@ -5,7 +5,7 @@
 const NO_ENTRY: u32 = u32::MAX;
 
 /// Entries are allocated in blocks of so many, which stay where they are: a table that doubled would be
-/// copied, with all who need the lists waiting.
+/// copied while all threads that need the lists wait.
 const BLOCK: usize = 1024;
 
 struct Entry<T> {
@@ -28,7 +28,7 @@ struct Ends {
     pages: usize,
 }
 
-/// `N` lists. A value is in at most one of them, and has the same number for as long.
+/// `N` lists. A value is in at most one of them, and keeps its number as long as it is in it.
 pub(crate) struct Lists<T, const N: usize> {
     blocks: Vec<Vec<Entry<T>>>,
     free: u32,

@@ -1,9 +1,9 @@
 //! The folios that reclaim chooses from, and their order. Linux: `struct lruvec`.
 //!
-//! A folio is in one list, or in none: what reclaim has taken to look at is nobody else's to reclaim. A
-//! folio that dies leaves its list at once, and a dead folio is not listed again, whoever has it: it is
-//! dead before it is removed, and whether it is dead is asked under the lock. [`Folio::listed`] is the
-//! number of the entry that it had last, guarded by the same lock.
+//! A folio is in one list, or in none: a folio that one thread has taken to look at cannot be taken by
+//! another. A folio that dies leaves its list at once, and is not listed again by a thread that has taken
+//! it before: it is marked dead before it is removed, and a folio is listed only if, under the lock, it is
+//! not marked dead. [`Folio::listed`] is the number of the folio's last entry, guarded by the same lock.
 //!
 //! Synchronization: one mutex, below which nothing is locked; an atomic that follows it.
 
@@ -22,11 +22,12 @@ const BALANCE_LOOKS: usize = 16;
 /// One of the lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum List {
-    /// What is next to have its second chance.
+    /// Folios that are next to have their second chance.
     Inactive,
-    /// What has its second chance.
+    /// Folios that have their second chance: they are mapped nowhere, and become active if they are
+    /// touched.
     Standby,
-    /// What was used again.
+    /// Folios that were used again.
     Active,
 }
 
@@ -51,16 +52,16 @@ pub(crate) struct Batch {
     pub(crate) folios: usize,
 }
 
-/// Of which list reclaim takes next.
+/// From which list reclaim takes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The inactive list: folios are to have their second chance.
     Age,
-    /// What is on standby: it has had that.
+    /// The standby list: its folios have had their second chance.
     Evict,
 }
 
-/// What reclaim looks at next. It is in no list.
+/// The folios that reclaim looks at next. They are in no list.
 pub(crate) enum Taken {
     /// Folios that are to have their second chance.
     Inactive(Vec<Arc<Folio>>),
@@ -73,7 +74,7 @@ type Folios = Lists<Arc<Folio>, { List::COUNT }>;
 /// The lists.
 pub(crate) struct Lruvec {
     lists: Mutex<Folios>,
-    /// What the folios of the active list count as, for those who ask without the lock.
+    /// What the folios of the active list count as, for threads that ask without the lock.
     active_pages: AtomicUsize,
 }
 
@@ -87,7 +88,7 @@ impl Lruvec {
         let mut lists = self.lists.lock();
         let result = change(&mut lists);
         let active = lists.pages(List::Active as usize);
-        // Most changes are of the other lists, and many threads read it.
+        // Written only if it changes: most changes are of the other lists, and many threads read it.
         if self.active_pages.load(Ordering::Relaxed) != active {
             self.active_pages.store(active, Ordering::Relaxed);
         }
@@ -101,7 +102,7 @@ impl Lruvec {
         self.add_as(folio, list, pages);
     }
 
-    /// The same for a folio that counts as so many pages: those for which it stands.
+    /// [`Lruvec::add`] for a folio that counts as so many pages: it is a sample, and stands for that many.
     #[track_caller]
     pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
         self.change(|lists| push(lists, folio, list, pages));
@@ -118,8 +119,8 @@ impl Lruvec {
         });
     }
 
-    /// Brings the active list nearer to its share, in pages, and takes what is to be looked at next, of the
-    /// list that `next` chooses: one folio on standby, or a batch of inactive ones.
+    /// Brings the active list nearer to its share, in pages, and takes what is to be looked at next from
+    /// the list that `next` chooses: one folio on standby, or a batch of inactive ones.
     #[track_caller]
     pub(crate) fn take(
         &self,
@@ -206,8 +207,8 @@ fn push(lists: &mut Folios, folio: Arc<Folio>, list: List, pages: u32) {
     folio.listed.store(number, Ordering::Relaxed);
 }
 
-/// Whether the entry whose number a folio has is the folio's still. A folio that is taken out of a list
-/// keeps the number: reclaim takes many at once, and touches none of them while it has the lock.
+/// Whether a folio is in a list: the entry with its number is still its own. A folio that is taken out of a
+/// list keeps the number, since reclaim takes many at once and touches none of them while it has the lock.
 fn is_listed(lists: &Folios, folio: &Folio) -> bool {
     let entry = lists.get(folio.listed.load(Ordering::Relaxed));
     entry.is_some_and(|other| std::ptr::eq(&raw const **other, folio))
@@ -218,8 +219,8 @@ fn make_inactive(lists: &mut Folios, folio: Arc<Folio>, pages: u32) {
     push(lists, folio, List::Inactive, pages);
 }
 
-/// Makes the oldest of the active list inactive while it has more than its share, but for those that were
-/// used since the last look.
+/// Makes the oldest folios of the active list inactive while it has more than its share. Those that were
+/// used since the last look stay.
 fn balance(lists: &mut Folios, share: usize) {
     for _ in 0..BALANCE_LOOKS {
         if lists.pages(List::Active as usize) <= share {

@@ -27,7 +27,7 @@ impl Shadows {
         (&self.entries[hash as usize & (self.entries.len() - 1)], hash >> 32 | 1)
     }
 
-    /// Notes that the folio at `index` was evicted, `pages` of them.
+    /// Notes that the folio at `index`, of `pages` pages, was evicted.
     pub(crate) fn evicted(&self, object: u64, index: u64, pages: u64) {
         let now = self.evicted_pages.fetch_add(pages, Ordering::Relaxed) + pages;
         let (entry, tag) = self.place(object, index);

@@ -7,18 +7,18 @@ use crate::config::KERNEL_CACHE_BYTES;
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use std::ops::Range;
 
-/// Bytes of a file between which such pages are.
+/// The range of a file's bytes in which such pages are.
 pub(crate) struct KernelCache {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Since the last [`KernelCache::take`].
+    /// Noted since the last [`KernelCache::take`].
     new: Range<u64>,
-    /// In the time before: what was dirty when it was dropped is there still.
+    /// Noted before that: what was dirty when it was dropped is there still.
     old: Range<u64>,
-    /// Bytes noted since then.
+    /// How many bytes were noted since the last [`KernelCache::take`].
     bytes: u64,
 }
 
@@ -35,7 +35,8 @@ impl KernelCache {
         state.bytes > KERNEL_CACHE_BYTES
     }
 
-    /// What is to be dropped now; empty: nothing. Gives each part twice.
+    /// The bytes to be dropped now; empty: none. Gives each range twice, since pages that are dirty survive
+    /// the first drop.
     pub(crate) fn take(&self) -> Range<u64> {
         let mut state = self.state.lock();
         let new = std::mem::take(&mut state.new);

@@ -1,4 +1,4 @@
-//! Who maps an object.
+//! The mappings of an object: how many there are, and what happens when the last one is gone.
 
 use super::FileObject;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +35,8 @@ impl Since {
 pub struct Mapped(Arc<FileObject>);
 
 impl Mapped {
-    /// Maps it. [`FileObject::is_closed`] tells afterwards whether that was in time.
+    /// Counts a mapping of the object. [`FileObject::is_closed`] tells afterwards whether it was closed
+    /// before.
     pub fn new(object: Arc<FileObject>) -> Self {
         // Under the cache lock, as the closing is: one of the two sees the other.
         let cache = object.cache.lock();
@@ -75,15 +76,15 @@ impl Deref for Mapped {
     }
 }
 
-/// What nobody maps any more: memory, which nobody will ever map again and whose pages are to be freed, and
-/// files that are to be closed.
+/// The objects that no mapping is left of: memory, which will never be mapped again and whose pages are to
+/// be freed, and files that are to be closed.
 pub struct Unmapped {
     objects: Mutex<Vec<Arc<FileObject>>>,
     any: AtomicBool,
 }
 
 impl Unmapped {
-    /// None.
+    /// An empty list.
     pub(super) fn new(locks: &LockStats) -> Arc<Self> {
         let objects = locks.mutex(LockClass::Queue, Vec::new());
         Arc::new(Self { objects, any: AtomicBool::new(false) })
@@ -95,13 +96,13 @@ impl Unmapped {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether there is any: all who unmap ask.
+    /// Whether there is any. Takes no lock, since each unmapping asks.
     #[inline]
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Takes it all.
+    /// Takes all objects.
     pub fn take(&self) -> Vec<Arc<FileObject>> {
         let mut objects = self.objects.lock();
         self.any.store(false, Ordering::Release);
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
     use crate::object::{ObjectTable, WhenUnmapped};
 
-    /// Who asks a slow file for its size keeps nobody from unmapping it.
+    /// A thread that asks a slow file for its size keeps no other from unmapping it.
     #[test]
     fn the_last_one_of_a_file_waits_for_nobody() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -2,7 +2,7 @@
 //! share.
 //!
 //! Synchronization: the index of folios is read under RCU and changed under the `cache` lock, which may be
-//! taken by who has a folio's lock; no folio's lock is waited for under it. Sizes are atomics: a size is
+//! taken with a folio's lock held; no folio's lock is waited for under it. Sizes are atomics: a size is
 //! stored before pages beyond it are dropped, and checked again by a fault that has locked the folio.
 
 mod kernel_cache;
@@ -38,7 +38,7 @@ pub(crate) const ALL_PAGES: Range<u64> = 0..u64::MAX >> PAGE_SHIFT;
 /// No access to a page was made to fail.
 const NONE_DENIED: u64 = u64::MAX;
 
-/// A managed file.
+/// A managed file, or memory that mappings share.
 pub struct FileObject {
     /// Device and inode number.
     pub(crate) id: FileId,
@@ -48,8 +48,8 @@ pub struct FileObject {
     pub(crate) group: GroupId,
     /// Memory that has no file behind it.
     memory: bool,
-    /// The open file; `None`: memory, or nobody has mapped the file since it was closed, and its clean pages
-    /// wait for who opens it again.
+    /// The open file; `None`: the object is memory, or the file was closed and not mapped since; its clean
+    /// pages stay, for when it is opened again.
     opened: RcuCell<Option<Opened>>,
     size: AtomicU64,
     /// The folios; those that differ from the file are marked dirty.
@@ -61,22 +61,22 @@ pub struct FileObject {
     mappings: AtomicUsize,
     /// Where it is mapped.
     pub(crate) rmap: ReverseMap,
-    /// Where it goes when nobody maps it any more, for somebody to free or close it at once; `None`: it is
-    /// kept for a while.
+    /// The list to which the object goes when no mapping of it is left, to be freed or closed at once;
+    /// `None`: it is kept for a while.
     unmapped: Option<Arc<Unmapped>>,
-    /// What fstat said last, as far as we caused it.
+    /// What fstat said last, and whether our own changes explain it.
     seen: Mutex<Seen>,
     /// What the kernel has cached of it since a write call.
     pub(crate) kernel_cache: KernelCache,
-    /// Somebody is giving it to the kernel.
+    /// A thread is giving the file to the kernel.
     giving: AtomicBool,
     /// The program's descriptions that it is mapped through.
     origins: Mutex<Vec<Weak<Origin>>>,
-    /// The first write-back error since somebody asked, as an errno; 0: none. No lock: also handlers record
-    /// one.
+    /// The first write-back error since the last [`FileObject::take_error`], as an errno; 0: none. An
+    /// atomic, since handlers record errors, too.
     error: AtomicU32,
-    /// In the page of this byte, stores from it on may have been made when they were beyond the end of the
-    /// file. Changed by who has the folio's lock, if there is a folio.
+    /// In the page of this byte, what lies behind the byte may have been stored when it was beyond the end
+    /// of the file. Changed with the lock of the page's folio, if there is one.
     settled: AtomicU64,
     /// The smallest size that the file was seen with since stores beyond it were dropped; `u64::MAX`: it did
     /// not shrink.
@@ -85,19 +85,19 @@ pub struct FileObject {
     unmapped_at: Since,
     /// It was mapped privately: there may be copies of its pages.
     private: AtomicBool,
-    /// Somebody stored to a mapping of it without the right to.
+    /// The program has stored to a mapping of it without the right to.
     strict: AtomicBool,
-    /// A read of it failed since somebody asked last.
+    /// A read of it failed since the last [`FileObject::take_unreadable`].
     unreadable: AtomicBool,
-    /// Accesses to pages before this one do not fail, as far as was noted since somebody asked last.
+    /// The first page to which an access may have been made to fail since denials were undone last.
     denied_from: AtomicU64,
-    /// Threads that undo denials of its pages.
+    /// How many threads are undoing denials of its pages.
     undoing: AtomicU32,
     /// A folio of it goes from one mapping to another all the time.
     bouncing: AtomicBool,
     /// It is left to the kernel, since it is used through several mappings at once.
     aliased: AtomicBool,
-    /// What whoever uses the manager keeps with the file.
+    /// A number that the user of the manager keeps with the file.
     mark: AtomicU64,
 }
 
@@ -110,9 +110,9 @@ struct Cache {
 
 struct Seen {
     stat: FileStat,
-    /// How many changes of our own are under way, which change what fstat says at a moment that nobody knows.
+    /// How many changes of our own are under way. Each changes what fstat says, at an unknown moment.
     own_changes: usize,
-    /// What fstat says has changed while one was under way: it was that one, or somebody else.
+    /// What fstat says has changed while one was under way: by that one, or by another process.
     doubtful: bool,
 }
 
@@ -206,13 +206,13 @@ impl FileObject {
         self.pages.any(Mark::Dirty)
     }
 
-    /// A number that whoever uses the manager keeps with the file; 0 at first, and again whenever the manager
-    /// has forgotten the file.
+    /// A number that the user of the manager keeps with the file; 0 at first, and again whenever the
+    /// manager has forgotten the file.
     pub fn mark(&self) -> u64 {
         self.mark.load(Ordering::Acquire)
     }
 
-    /// Keeps another one.
+    /// Sets the number that [`FileObject::mark`] returns.
     pub fn set_mark(&self, mark: u64) {
         self.mark.store(mark, Ordering::Release);
     }
@@ -223,7 +223,7 @@ impl FileObject {
         (number != 0).then(|| Errno::from_raw_os_error(number as i32))
     }
 
-    /// Whether stores to its mappings may come.
+    /// Whether the file is open for writing, so that its mappings may be stored to.
     pub fn is_open_for_writing(&self) -> bool {
         self.file().is_some_and(|file| file.writable())
     }
@@ -249,8 +249,8 @@ impl FileObject {
         self.size().div_ceil(PAGE_SIZE as u64)
     }
 
-    /// Asks the file, and stores its size. Under one lock, so that of two that ask at once the later answer
-    /// is stored last.
+    /// Asks the file with fstat, and stores its size. Returns what fstat said before. With the lock of
+    /// `seen`, so that of two threads that ask at once the later answer is stored last.
     fn ask(&self, seen: &mut Seen) -> Result<FileStat, Errno> {
         let Some(file) = self.file() else { return Ok(seen.stat) };
         let stat = file.stat()?;
@@ -267,7 +267,7 @@ impl FileObject {
         (cut != u64::MAX).then_some(cut)
     }
 
-    /// Undoes that: not all that was beyond could be dropped.
+    /// Undoes [`FileObject::take_cut`]: not all pages beyond `size` could be dropped.
     pub(crate) fn note_cut(&self, size: u64) {
         self.cut.fetch_min(size, Ordering::AcqRel);
     }
@@ -305,7 +305,7 @@ impl FileObject {
         foreign
     }
 
-    /// Ends it.
+    /// Ends a change of our own.
     pub(crate) fn end_change(&self) -> Result<(), Errno> {
         let mut seen = self.seen.lock();
         seen.own_changes -= 1;
@@ -317,9 +317,9 @@ impl FileObject {
         self.ask(&mut self.seen.lock()).map(|_| ())
     }
 
-    /// Whether the file was changed by somebody else since we last looked; looks the size up again. Tells it
-    /// once. A change of its name or rights is taken for one, too: the time of the inode's change is the only
-    /// one that nobody can put back.
+    /// Whether another process has changed the file since we last looked; looks the size up again. Tells of
+    /// each change once. A change of the file's name or rights counts, too: the time of the inode's change
+    /// (ctime) is the only one that no program can set back.
     pub(crate) fn changed_by_others(&self) -> bool {
         self.look(&mut self.seen.lock())
     }
@@ -332,7 +332,7 @@ impl FileObject {
         changed && seen.own_changes == 0
     }
 
-    /// Whether, since the last call, somebody else may have changed the file beside a change of our own.
+    /// Whether, since the last call, another process may have changed the file during a change of our own.
     /// Never so if the file is ours alone.
     pub(crate) fn take_doubt(&self) -> bool {
         let doubtful = std::mem::take(&mut self.seen.lock().doubtful);
@@ -359,7 +359,8 @@ impl FileObject {
         stored.map(|_| ()).map_err(|_| InsertError::Exists)
     }
 
-    /// Takes the folio out of the cache. The caller has its lock, so that nobody finds it half gone.
+    /// Takes the folio out of the cache. The caller holds its lock, so that no other thread uses it
+    /// meanwhile.
     pub(crate) fn remove(&self, folio: &Folio) {
         if !folio.state.set(Flag::Dead) {
             let _cache = self.cache.lock();
@@ -377,8 +378,8 @@ impl FileObject {
         self.pages.range(pages, &pin()).arcs().map(|entry| entry.value).collect()
     }
 
-    /// Those of them that are mapped anywhere. What is mapped nowhere is passed by without touching its
-    /// count.
+    /// The folios with pages in `pages` that are mapped anywhere. Of the others not even the reference
+    /// count is touched.
     pub(crate) fn mapped_in(&self, pages: Range<u64>) -> Vec<Arc<Folio>> {
         let epoch = pin();
         let mapped = self.pages.range(pages, &epoch).filter(|entry| entry.value.state.test(Flag::Mapped));
@@ -396,13 +397,13 @@ impl FileObject {
         self.pages.writer().set_mark(folio.index, Mark::Dirty);
     }
 
-    /// Undoes that. The caller has the folio's lock.
+    /// Undoes [`FileObject::index_dirty`]. The caller has the folio's lock.
     pub(crate) fn index_clean(&self, folio: &Folio) {
         let _cache = self.cache.lock();
         self.pages.writer().clear_mark(folio.index, Mark::Dirty);
     }
 
-    /// Whether pages must arrive write-protected, with no moment in between: the program is known to store
+    /// Whether pages must be write-protected from the moment they are mapped: the program is known to store
     /// where it may not.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict.load(Ordering::Relaxed)
@@ -418,19 +419,19 @@ impl FileObject {
         self.unreadable.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes that an access to a page is about to be made to fail, before it is looked for the last time
-    /// whether it must.
+    /// Notes that an access to a page is about to be made to fail. Called before the last look whether it
+    /// must fail.
     pub(crate) fn note_denied(&self, index: u64) {
         self.denied_from.fetch_min(index, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// If that was noted of a page that is inside the file now: how many pages the file has. Their denials
-    /// are to be undone, and [`FileObject::end_undoing`] is to be called then. Call it after whatever makes
-    /// such accesses succeed.
+    /// If [`FileObject::note_denied`] was called for a page that is inside the file now: how many pages the
+    /// file has. The caller undoes the denials of these pages, and then calls [`FileObject::end_undoing`].
+    /// Call this after the change that makes such accesses succeed.
     ///
-    /// The same while another thread undoes them, which may not have come to all: whoever has made a file
-    /// grow goes on only when its pages can be accessed.
+    /// Gives the number also while another thread undoes denials, and may not have undone all yet: a thread
+    /// that has made a file grow goes on only when its pages can be accessed.
     pub(crate) fn begin_undoing(&self) -> Option<u64> {
         fence(Ordering::SeqCst);
         if self.denied_from.load(Ordering::Acquire) == NONE_DENIED {
@@ -438,7 +439,7 @@ impl FileObject {
         }
         self.undoing.fetch_add(1, Ordering::SeqCst);
         let end = self.size_pages();
-        // From there on it stays noted: an access there may be about to fail just now.
+        // Denials from `end` on stay noted: an access there may be about to fail just now.
         let from = self.denied_from.fetch_max(end, Ordering::SeqCst);
         if from < end || self.undoing.load(Ordering::SeqCst) > 1 {
             return Some(end);
@@ -447,7 +448,7 @@ impl FileObject {
         None
     }
 
-    /// They are undone.
+    /// The denials for which [`FileObject::begin_undoing`] gave a number are undone.
     pub(crate) fn end_undoing(&self) {
         self.undoing.fetch_sub(1, Ordering::SeqCst);
     }
@@ -457,13 +458,13 @@ impl FileObject {
         self.bouncing.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that was noted since the last call.
+    /// Whether [`FileObject::note_bouncing`] was called since the last call.
     pub(crate) fn take_bouncing(&self) -> bool {
         self.bouncing.swap(false, Ordering::Relaxed)
     }
 
-    /// Leaves the file to the kernel, or takes it back; whoever is mapping it asks [`FileObject::is_aliased`]
-    /// afterwards.
+    /// Leaves the file to the kernel, or takes it back; a thread that maps it just now asks
+    /// [`FileObject::is_aliased`] afterwards.
     pub(crate) fn set_aliased(&self, aliased: bool) {
         self.aliased.store(aliased, Ordering::SeqCst);
     }
@@ -477,7 +478,7 @@ impl FileObject {
         self.strict.store(true, Ordering::Relaxed);
     }
 
-    /// Since when nobody maps it; `None` while somebody does.
+    /// Since when no mapping maps it; `None` while one does.
     pub(crate) fn unmapped_since(&self) -> Option<Instant> {
         if self.mappings.load(Ordering::Acquire) > 0 {
             return None;
@@ -494,8 +495,8 @@ impl FileObject {
         self.private.store(true, Ordering::SeqCst);
     }
 
-    /// Whether there may be copies of its pages. After a full fence: who makes a copy later sees what was
-    /// stored before that.
+    /// Whether there may be copies of its pages. To be called after a full fence: a thread that makes a
+    /// copy later sees what was stored before the fence.
     pub(crate) fn may_have_copies(&self) -> bool {
         self.private.load(Ordering::SeqCst)
     }

@@ -1,7 +1,7 @@
-//! A file while it is open, and how it is closed when nobody maps it any more.
+//! A file while it is open, and how it is closed when no mapping of it is left.
 //!
-//! An object may outlive its open file: its clean pages stay in the cache, and are taken up again by who
-//! opens the same file and finds it unchanged. So a program that has closed and unmapped a file finds no
+//! An object may outlive its open file: its clean pages stay in the cache, and are used again if the same
+//! file is opened again and is unchanged. So a program that has closed and unmapped a file finds no
 //! descriptor of ours in its way (executing it, taking a lease, unmounting), and one that maps a file again
 //! and again finds its pages.
 
@@ -21,7 +21,7 @@ pub(crate) struct Opened {
     pub(crate) _counted: Arc<Counted>,
 }
 
-/// One of the open files of a manager.
+/// Counts one open file of a manager, as long as it lives.
 pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -38,12 +38,12 @@ impl Drop for Counted {
 }
 
 impl FileObject {
-    /// What is open of it.
+    /// The open file; `None`: it is closed, or memory.
     pub(crate) fn opened(&self) -> Option<Opened> {
         self.opened.read(Option::clone)
     }
 
-    /// Opens it, again or in another way.
+    /// Stores the open file: it was opened again, or for writing, too.
     pub(super) fn store_opened(&self, opened: Opened) {
         self.opened.store(Some(opened));
     }
@@ -53,7 +53,7 @@ impl FileObject {
         self.cache.lock().closed || !self.is_memory() && self.file().is_none()
     }
 
-    /// Whether somebody maps it.
+    /// Whether any mapping maps it.
     pub(crate) fn is_mapped(&self) -> bool {
         self.mappings.load(Ordering::Acquire) > 0
     }
@@ -72,9 +72,9 @@ impl FileObject {
         now_ns - changed_ns < TIME_GRAIN.as_nanos() as i128
     }
 
-    /// Closes the file if nobody maps it and nothing of it is dirty; its pages stay. When this returns true,
-    /// no descriptor of it is open, unless somebody is still using one after [`CLOSE_BOUND`]. What the file
-    /// looks like to who opens it next is compared with how it looked last.
+    /// Closes the file if no mapping maps it and nothing of it is dirty; its pages stay. When this returns
+    /// true, no descriptor of it is open, unless a thread is still using one after [`CLOSE_BOUND`]. When
+    /// the file is opened again, what fstat says then is compared with what it said last.
     pub(crate) fn close_file(&self) -> bool {
         let opened = {
             // Mapping it is counted under this lock.
@@ -88,48 +88,48 @@ impl FileObject {
         };
         drop(opened.guard);
         let until = Instant::now() + CLOSE_BOUND;
-        // Who uses it is in the middle of a system call, or about to drop it.
+        // A thread that uses it is in the middle of a system call, or about to drop it.
         while Arc::strong_count(&opened.file) > 1 && Instant::now() < until {
             thread::yield_now();
         }
         true
     }
 
-    /// Begins to give the file to the kernel; `false`: somebody else does.
+    /// Begins to give the file to the kernel; `false`: another thread does.
     pub(crate) fn begin_giving(&self) -> bool {
         !self.giving.swap(true, Ordering::AcqRel)
     }
 
-    /// Ends that.
+    /// Ends what [`FileObject::begin_giving`] has begun.
     pub(crate) fn end_giving(&self) {
         self.giving.store(false, Ordering::Release);
     }
 
-    /// Whether nobody has the file open for writing, as a lease sees to.
+    /// Whether a lease makes sure that no process has the file open for writing.
     pub fn is_leased(&self) -> bool {
         self.opened().and_then(|opened| opened.guard).is_some_and(|guard| guard.is_lease())
     }
 
-    /// Gives it up for good: whoever wants it opens a new object. Its file is closed when the last user of it
-    /// is done.
+    /// Gives the object up for good: when the file is opened again, it gets a new object. The file is
+    /// closed when its last user is done.
     pub(crate) fn retire(&self) {
         self.cache.lock().closed = true;
     }
 
-    /// Closes the file of an object that was retired and that nobody maps.
+    /// Closes the file of an object that was retired and is not mapped.
     pub(crate) fn close_retired(&self) {
         self.opened.store(None);
     }
 
-    /// Gives the object up if its cache is empty and nobody maps it.
+    /// Retires the object if its cache is empty and no mapping maps it; tells whether it is retired.
     pub(super) fn retire_if_unused(&self) -> bool {
         let mut cache = self.cache.lock();
         cache.closed |= self.pages.is_empty() && self.mappings.load(Ordering::Acquire) == 0;
         cache.closed
     }
 
-    /// The description, or the one that it is the same as if the file is mapped through that one already.
-    /// Neighbours that are mapped through one description may be one mapping.
+    /// The open file description `origin` or, if the file is mapped through the same description already,
+    /// the value that is known of it. Neighbouring mappings through one description may be merged.
     pub(crate) fn known_origin(&self, origin: Origin) -> Arc<Origin> {
         let mut origins = self.origins.lock();
         origins.retain(|known| known.strong_count() > 0);

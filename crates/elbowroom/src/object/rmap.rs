@@ -5,9 +5,9 @@
 //! that is being changed is listed, too, as [`Standing::InChange`]. docs/decisions/0020-the-reverse-map.md
 //!
 //! Synchronization: each shard is a tree under a lock of its own (`file-mapping`), which covers the tree
-//! only ([`FileLocking::Narrow`]). Whoever changes it has the space's layout locked, so what is listed of a
-//! space stays as it is while its layout lock is held. Whoever looks without that lock gets what was true at
-//! the look.
+//! only ([`FileLocking::Narrow`]). A thread that changes it has the space's layout locked for writing, so
+//! what is listed of a space stays as it is while its layout lock is held. A thread that looks without that
+//! lock gets what was true at the look.
 
 use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_sync::{Lines, LockClass, LockStats, Mutex, MutexGuard, OnceLock};
@@ -26,7 +26,7 @@ fn space_of(addr: usize) -> usize {
 /// Whether a mapping is in the index of its space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It is.
+    /// It is in the index.
     Mapped,
     /// A change has taken it out, and may put it back, or its pages somewhere else.
     InChange,
@@ -85,15 +85,15 @@ pub(crate) type Tree = IntervalTree<Edge, bool>;
 /// What the locks of a reverse map cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileLocking {
-    /// A shard of the tree each.
+    /// Each lock covers one shard of the tree.
     Narrow,
-    /// One has the whole tree, and is kept while the index of VMAs is changed: as `i_mmap_rwsem` was before
-    /// the update of the VMA tree went out of its critical section. For measuring
+    /// One lock covers the whole tree, and is kept while the index of VMAs is changed: as `i_mmap_rwsem`
+    /// was before the update of the VMA tree went out of its critical section. For measuring
     /// (`Ablation::narrow_file_lock`).
     Wide,
 }
 
-/// The tree's lock, for as long as it is to be kept after the tree was changed.
+/// The tree's lock, if it is to be kept after the tree was changed.
 pub(crate) type Kept<'a> = Option<MutexGuard<'a, Tree>>;
 
 /// Which mappings are looked for.
@@ -110,7 +110,8 @@ fn find(tree: &Tree, pages: &Range<u64>, which: Which, found: &mut Vec<MappedRan
     if pages.is_empty() {
         return;
     }
-    // More than any mapping that ends there, and less than any that begins there.
+    // Beyond the edges of all mappings that end at the first page, and before those of all that begin at
+    // the end.
     let query = (pages.start, u64::MAX)..(pages.end, 0);
     let wanted = tree.iter_overlaps(&query).filter(|(_, private)| which == Which::All || **private);
     found.extend(wanted.map(|(edges, &private)| MappedRange::of(edges, private)));
@@ -118,8 +119,8 @@ fn find(tree: &Tree, pages: &Range<u64>, which: Which, found: &mut Vec<MappedRan
 
 /// The mappings of one object.
 pub(crate) struct ReverseMap {
-    /// Each is made when it is first used, by a look, too: its lock orders who looks and finds nothing before
-    /// who maps later. Nearly all objects need one.
+    /// Each is made when it is first used, even by a look: its lock orders a look that finds nothing before
+    /// a mapping that is listed later.
     shards: [OnceLock<Box<Lines<Mutex<Tree>>>>; SHARDS],
     locks: LockStats,
     locking: FileLocking,
@@ -141,9 +142,10 @@ impl ReverseMap {
             .get_or_init(|| Box::new(Lines(self.locks.mutex(LockClass::FileMapping, Tree::default()))))
     }
 
-    /// Lists `new`, and `old` no more, in one step. All are of the space that has `addr`, whose layout is
-    /// locked for writing. Returns the lock if it is wide: it is to be kept until the index has changed, too.
-    // Not a part of the ways on which anonymous memory is mapped and unmapped, which are to be short.
+    /// Replaces the listed mappings `old` by `new` in one step. All are of the space that has `addr`, whose
+    /// layout is locked for writing. Returns the lock if it is wide: it is to be kept until the index has
+    /// changed, too.
+    // Not inlined into the paths on which anonymous memory is mapped and unmapped, which are to be short.
     #[inline(never)]
     pub(crate) fn replace(
         &self,

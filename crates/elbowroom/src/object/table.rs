@@ -17,11 +17,11 @@ pub struct ObjectTable {
     /// Files that are open.
     opened: Arc<AtomicUsize>,
     serials: AtomicU64,
-    /// What nobody maps any more.
+    /// The objects that no mapping is left of.
     pub(crate) unmapped: Arc<Unmapped>,
     when_unmapped: WhenUnmapped,
     inject: Option<Arc<Inject>>,
-    /// Who keeps files ours alone.
+    /// What makes sure that no other process uses managed files.
     pub(crate) guards: Option<Arc<Guards>>,
     locks: LockStats,
     /// What the lock of a file's reverse map covers.
@@ -35,7 +35,7 @@ struct Objects {
     given: HashSet<FileId>,
 }
 
-/// What becomes of a file that nobody maps any more.
+/// What becomes of a file when no mapping of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenUnmapped {
     /// It stays open for a while.
@@ -44,11 +44,11 @@ pub enum WhenUnmapped {
     Close,
 }
 
-/// Who may use a file besides us.
+/// Which processes may use a file besides ours.
 pub(crate) enum Access<'a> {
-    /// Whoever wants to: what others change is noticed late.
+    /// Any process: what others change is noticed late.
     Anybody,
-    /// Nobody: the file gets a guard, or is not opened.
+    /// No other process: the file gets a guard, or is not opened.
     Alone(&'a Arc<Guards>),
 }
 
@@ -67,12 +67,12 @@ impl ObjectTable {
         }
     }
 
-    /// The same, with reverse maps that are locked so.
+    /// The table, with reverse maps that are locked so.
     pub(crate) fn locked(self, locking: FileLocking) -> Self {
         Self { locking, ..self }
     }
 
-    /// The same, with what keeps files ours alone.
+    /// The table, with the guards that keep files ours alone.
     pub(crate) fn guarded(self, guards: Option<Arc<Guards>>) -> Self {
         Self { guards, ..self }
     }
@@ -82,8 +82,9 @@ impl ObjectTable {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The object of the file at `path`, opened if need be; opened anew if it must be written and so far was
-    /// not. Pages of an object that was given up for it are in the second place, to be freed.
+    /// The object of the file at `path`, opened if need be; opened anew if it must be written and was open
+    /// for reading only. In the second place is an object that was given up for it, whose pages the caller
+    /// frees.
     pub(crate) fn open(
         &self,
         path: &Path,
@@ -107,8 +108,8 @@ impl ObjectTable {
         self.enter(file, None)
     }
 
-    /// The same, of the file that the program has open as `origin`. Whether the kernel maps it is the
-    /// caller's to look at: a file that went to the kernel may come back.
+    /// [`ObjectTable::open`] for the file that the program has open as `origin`. The caller checks whether
+    /// the kernel still maps the file, since a file that went to the kernel may come back.
     pub(crate) fn open_origin(
         &self,
         origin: &Origin,
@@ -143,8 +144,9 @@ impl ObjectTable {
         Err(OpenError::Failed(Errno::STALE))
     }
 
-    /// [`ObjectTable::enter`]. Who came for the file before it could be found was let in without it being
-    /// given: he is announced again, and it is given then.
+    /// [`ObjectTable::enter`], with a guard. A process that came for the file before the table had it was
+    /// let in, and the file was not given to the kernel: this process is announced again, so that the file
+    /// is given now.
     fn enter_guarded(
         &self,
         file: StoreFile,
@@ -169,7 +171,7 @@ impl ObjectTable {
     ) -> Result<(StoreFile, Guard), OpenError> {
         let open = || StoreFile::open(origin.path().as_ref(), writable, self.inject.clone());
         if writable && !guards.was_alone(origin.id()) {
-            // Before we have it open, too: then it is known best who else has.
+            // Before the manager opens it, too: then it is known best which others have it open.
             let guard = guards.watch(origin).ok_or(OpenError::NotAlone)?;
             return Ok((open()?, guard));
         }
@@ -180,8 +182,8 @@ impl ObjectTable {
         Ok((file, guard))
     }
 
-    /// Enters an open file: into the object that there is of it, if that has it open, or closed it as it is
-    /// now.
+    /// Enters an open file: into the file's object, if that has it open, or if the file is unchanged since
+    /// that closed it; else into a new object. In the second place is the object that this replaces.
     fn enter(
         &self,
         file: StoreFile,
@@ -192,7 +194,8 @@ impl ObjectTable {
         let id = opened.file.id();
         loop {
             let there = self.objects.lock().by_id.get(&id).cloned();
-            // Not with the table's lock: somebody may be asking a file that does not answer.
+            // Not with the table's lock: another thread may have the lock of `seen` and wait for a file
+            // that does not answer.
             let unchanged = there.as_ref().is_some_and(|object| object.is_unchanged(&stat));
             let mut objects = self.objects.lock();
             let serial = |object: Option<&Arc<FileObject>>| object.map(|object| object.serial);
@@ -256,7 +259,7 @@ impl ObjectTable {
         self.objects.lock().by_id.values().cloned().collect()
     }
 
-    /// Forgets the object if nobody maps it and its cache is empty.
+    /// Forgets the object if no mapping maps it and its cache is empty.
     pub(crate) fn forget_if_unused(&self, object: &FileObject) {
         let mut objects = self.objects.lock();
         if object.retire_if_unused() {

@@ -35,14 +35,14 @@ impl Writers {
         number
     }
 
-    /// Ends it.
+    /// Ends an announced write.
     pub(crate) fn end(&self, number: u64) {
         let mut active = self.active.lock();
         active.retain(|(n, _)| *n != number);
         self.count.store(active.len(), Ordering::Release);
     }
 
-    /// Whether one is under way.
+    /// Whether any write is under way.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }

@@ -2,17 +2,19 @@
 //! to.
 //!
 //! They are found by their address, as Linux finds them in its page tables; mremap moves them. After a fork
-//! two spaces have the same folio until one of them stores to it: `Body::rmap` tells which have it.
+//! two spaces have the same folio until one of them stores to it: `Body::rmap` tells which spaces have it.
 //!
 //! A folio is one page or, of anonymous memory, a power of two of them up to [`HUGE_PAGES`], naturally
-//! aligned in addresses. A page that is out has the number of its swap slot in the place of a folio. The two
-//! are exchanged for each other with the folio's lock, so a page is never in both places, and nobody who has
-//! the index's lock finds it in none; no cache of what is on its way in or out is needed beside the index.
-//! (Linux: the swap cache.) Whoever takes a number out has its count of the slot.
+//! aligned in addresses. A page that is out has the number of its swap slot in the place of a folio. The
+//! two are exchanged for each other with the folio's lock, so a page is never in both places, and a thread
+//! that holds the index's lock always finds it in one of them. So no cache of pages on their way in or out
+//! is needed beside the index (Linux: the swap cache). A thread that takes a number out of the index takes
+//! over its count of the slot.
 //!
-//! A folio is taken out, moved, split or replaced only by who has its lock and has seen, since locking it,
-//! that it is the one at the page. So who has locked it and seen that may rely on it until unlocking; a folio
-//! that was looked up before it was locked may be anybody's by then.
+//! A folio is taken out, moved, split or replaced only by a thread that holds the folio's lock and has
+//! checked, since it locked the folio, that the index has this folio at the page. After that check the
+//! thread may rely on the entry until it unlocks the folio. A folio that was looked up and not checked
+//! after it was locked may have left the page.
 
 use crate::page::Folio;
 use elbowroom_index::XArray;
@@ -29,29 +31,29 @@ pub const HUGE_ORDER: u8 = 9;
 /// Pages of a huge folio: 2 MiB.
 pub const HUGE_PAGES: u64 = 1 << HUGE_ORDER;
 
-/// The index, by page number of the address. Looking a page up takes no lock; it may miss what is being
-/// collapsed into a larger folio just then, or comes in as one, so whoever finds nothing learns from
-/// [`AnonPages::insert`] whether there is something. (A split, and the exchange of a single page, are one
-/// change for who looks a page up.) Whoever lists a range takes the lock if he meets such a change, and
-/// misses nothing. Whether there is anything is known without the lock, unless something is in between just
-/// then: unmapping asks that of untouched memory, while others fault pages in.
+/// The index, by page number of the address. A lookup takes no lock. It may miss a page that is being
+/// collapsed into a larger folio, or that comes in as part of one; a thread that finds nothing learns from
+/// [`AnonPages::insert`] whether there is something. (For a lookup, a split and the exchange of a single
+/// page are one step.) A thread that lists a range takes the lock if such a change is under way, and misses
+/// nothing. Whether the index is empty is known without the lock, unless such a change is under way:
+/// unmapping asks that about untouched memory, while other threads fault pages in.
 pub struct AnonPages {
     pages: XArray<Folio>,
-    /// How often a change has begun or ended that is several steps for who lists pages. Changed under the
-    /// lock.
+    /// Sequence number of the changes that take several steps for a thread that lists pages: odd while one
+    /// is under way. Changed under the lock.
     steps: Lines<AtomicUsize>,
     changes: Mutex<()>,
 }
 
-/// The right to change the index. The lock goes first, and then the guard, at whose end folios may be
-/// dropped.
+/// The right to change the index. The lock is released before the epoch's guard ends, since the end of the
+/// guard may drop folios.
 struct Changing<'a> {
     _lock: MutexGuard<'a, ()>,
     _epoch: Guard,
 }
 
 impl AnonPages {
-    /// None.
+    /// An empty index.
     pub fn new(locks: &LockStats) -> Self {
         Self { pages: XArray::new(), steps: Lines::default(), changes: locks.mutex(LockClass::Anon, ()) }
     }
@@ -61,19 +63,20 @@ impl AnonPages {
         Changing { _lock: self.changes.lock(), _epoch: pin() }
     }
 
-    /// The folio at a page; it may miss one that is being made of several just then.
+    /// The folio at a page. May miss a folio that is just being made of several smaller ones.
     pub fn lookup(&self, page: u64) -> Option<Arc<Folio>> {
         self.pages.load_arc(page, &pin())
     }
 
-    /// What is at a page; it may miss a folio that is being made of several, or of what is out, just then.
+    /// What is at a page: a folio, the number of a swap slot, or nothing. May miss a folio that is just
+    /// being made of several smaller ones, or of pages that are out.
     pub fn slot(&self, page: u64) -> Slot<Arc<Folio>> {
         let guard = pin();
         loop {
             match self.pages.slot(page, &guard) {
                 Slot::Empty => return Slot::Empty,
                 Slot::Word(slot) => return Slot::Word(slot),
-                // It may have gone out meanwhile.
+                // The page may have gone out since.
                 Slot::Full(_) => match self.pages.load_arc(page, &guard) {
                     Some(folio) => return Slot::Full(folio),
                     None => continue,
@@ -92,14 +95,14 @@ impl AnonPages {
         self.whole(|| self.lookup(page))
     }
 
-    /// Puts a folio there, from `page` on; `false` if there is one at any of its pages.
+    /// Puts a folio into the index, from `page` on; `false` if the index has something at one of its pages.
     pub fn insert(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changing = self.lock();
         self.pages.writer().store(page, folio.order, folio.clone()).is_ok()
     }
 
-    /// Puts `new`, of the same order each, in the place of the larger folio `old` from `first` on, whose lock
-    /// the caller has.
+    /// Replaces the larger folio `old`, which begins at page `first` and whose lock the caller holds, by
+    /// the folios `new`, which are all of one order.
     pub fn split(&self, first: u64, old: &Arc<Folio>, new: &[Arc<Folio>]) -> bool {
         let _changing = self.lock();
         let Some(order) = new.first().map(|folio| folio.order).filter(|_| self.has(first, old)) else {
@@ -109,8 +112,8 @@ impl AnonPages {
         self.in_steps(|pages| pages.split(first, order, part).is_some())
     }
 
-    /// Puts folios of one page, numbers of swap slots and nothing in the place of the larger folio `old` from
-    /// `first` on, whose lock the caller has.
+    /// Replaces each page of the larger folio `old`, which begins at page `first` and whose lock the caller
+    /// holds, by a folio of one page, the number of a swap slot, or nothing.
     pub fn split_out(&self, first: u64, old: &Arc<Folio>, parts: Vec<Slot<Arc<Folio>>>) -> bool {
         let _changing = self.lock();
         if !self.has(first, old) {
@@ -122,8 +125,8 @@ impl AnonPages {
         })
     }
 
-    /// Puts the larger folio `new` in the place of `old`, smaller ones from `first` on, whose locks the
-    /// caller has; `false` if one of them is not there.
+    /// Replaces the smaller folios `old`, which lie side by side from page `first` on and whose locks the
+    /// caller holds, by the larger folio `new`; `false` if one of them is not there.
     pub fn collapse(&self, first: u64, old: &[Arc<Folio>], new: &Arc<Folio>) -> bool {
         let _changing = self.lock();
         let mut page = first;
@@ -147,8 +150,8 @@ impl AnonPages {
         true
     }
 
-    /// Changes the index so that, in between, what is there cannot all be found. Whoever sees anything of
-    /// that sees that it has begun. With the lock.
+    /// Makes a change of several steps, between which a lookup may miss what is there. A thread that sees
+    /// the effect of one of these steps also sees that `steps` has moved. The caller holds the lock.
     fn in_steps<R>(&self, change: impl FnOnce(&Writer<'_, Folio>) -> R) -> R {
         self.steps.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -157,20 +160,20 @@ impl AnonPages {
         result
     }
 
-    /// The first of the pages that the folio at `page` has.
+    /// The first page of `folio`, one of whose pages is `page`.
     pub fn first_of(folio: &Folio, page: u64) -> u64 {
         page >> folio.order << folio.order
     }
 
-    /// Whether `folio` is the one there. It stays so while the caller has the folio's lock: all who change
-    /// what is there have that of what was.
+    /// Whether the index has `folio` at the page. That stays so while the caller holds the folio's lock,
+    /// since a thread that changes the entry holds the lock of the folio that is there.
     pub fn has(&self, page: u64, folio: &Arc<Folio>) -> bool {
         self.lookup(page).is_some_and(|there| Arc::ptr_eq(&there, folio))
     }
 
-    /// What `look` sees at a moment when all that is there can be found. May take the lock, so not for who
-    /// has one of a later class. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a
-    /// second try.
+    /// Calls `look`, and calls it again with the lock if a change of several steps was under way meanwhile:
+    /// so its result misses nothing. May take the lock, so not for a caller that holds a lock of a later
+    /// class. Linux: `read_seqcount_begin`, `read_seqcount_retry`, with the lock for a second try.
     fn whole<R>(&self, look: impl Fn() -> R) -> R {
         let before = self.steps.load(Ordering::Acquire);
         let seen = look();
@@ -182,20 +185,20 @@ impl AnonPages {
         look()
     }
 
-    /// Puts `new` in the place of `old`, whose lock the caller has; `false` if that is not there.
+    /// Puts `new` in the place of `old`, whose lock the caller holds; `false` if `old` is not there.
     pub fn replace(&self, page: u64, old: &Arc<Folio>, new: &Arc<Folio>) -> bool {
         let _changing = self.lock();
         self.has(page, old) && self.pages.writer().replace(page, new.clone()).is_ok()
     }
 
-    /// Takes `folio`, whose lock the caller has, out; `false` if it is not there.
+    /// Takes `folio`, whose lock the caller holds, out of the index; `false` if it is not there.
     pub fn remove(&self, page: u64, folio: &Arc<Folio>) -> bool {
         let _changing = self.lock();
         self.has(page, folio) && self.pages.writer().erase(page).is_some()
     }
 
-    /// Puts the number of a swap slot in the place of `folio`, of one page, whose lock the caller has;
-    /// `false` if that is not there.
+    /// Replaces `folio`, which has one page and whose lock the caller holds, by the number of a swap slot;
+    /// `false` if the folio is not there.
     pub fn swap_out(&self, page: u64, folio: &Arc<Folio>, slot: u64) -> bool {
         let _changing = self.lock();
         self.has(page, folio) && self.in_steps(|pages| pages.exchange(page, Slot::Word(slot)).is_ok())
@@ -225,8 +228,8 @@ impl AnonPages {
         matches!(self.pages.slot(page, &pin()), Slot::Word(there) if there == slot)
     }
 
-    /// The numbers of the swap slots of a range of pages, if all of it is out. Takes no lock: any of them may
-    /// be there no more.
+    /// The numbers of the swap slots of a range of pages, if all of these pages are out. Takes no lock, so
+    /// any of the numbers may have left the index since.
     pub fn run_out(&self, pages: Range<u64>) -> Option<Vec<u64>> {
         if !self.pages.has_words() {
             return None;
@@ -236,7 +239,7 @@ impl AnonPages {
         (slots.len() as u64 == pages.end - pages.start).then_some(slots)
     }
 
-    /// Those of a range of pages that are out, in order, and the numbers of their swap slots. Takes no lock.
+    /// The pages of a range that are out, in order, each with the number of its swap slot. Takes no lock.
     pub fn out_in(&self, pages: Range<u64>) -> Vec<(u64, u64)> {
         if !self.pages.has_words() {
             return Vec::new();
@@ -244,7 +247,8 @@ impl AnonPages {
         self.pages.words(pages, &pin()).collect()
     }
 
-    /// Takes the number of a swap slot out, and with it the count of the slot. `Full`: a folio is there.
+    /// Takes the number of a swap slot out of the index; its count of the slot is the caller's then.
+    /// `Full`: a folio is there instead.
     pub fn take_out(&self, page: u64) -> Slot<Arc<Folio>> {
         let _changing = self.lock();
         let there = self.slot(page);
@@ -261,8 +265,8 @@ impl AnonPages {
         matches!(self.slot(page), Slot::Empty) && self.pages.writer().exchange(page, Slot::Word(slot)).is_ok()
     }
 
-    /// Calls `share` with the number of the swap slot at a page, which stays there meanwhile. `Full`: a folio
-    /// is there.
+    /// Calls `share` with the number of the swap slot at a page, which stays there meanwhile. `Full`: a
+    /// folio is there instead.
     pub fn share_out(&self, page: u64, share: impl FnOnce(u64)) -> Slot<Arc<Folio>> {
         let _changing = self.lock();
         let there = self.slot(page);
@@ -272,7 +276,7 @@ impl AnonPages {
         there
     }
 
-    /// Whether there is nothing at all.
+    /// Whether the index has nothing.
     pub fn is_empty(&self) -> bool {
         self.whole(|| self.seems_empty_everywhere())
     }
@@ -281,21 +285,23 @@ impl AnonPages {
         self.pages.is_empty() && !self.pages.has_words()
     }
 
-    /// Whether there seems to be nothing in a range of pages. Takes no lock.
+    /// Whether the index seems to have nothing in a range of pages. Takes no lock, so it may miss what a
+    /// change of several steps replaces just then.
     pub fn seems_empty(&self, pages: Range<u64>) -> bool {
         let guard = pin();
         (self.pages.is_empty() || self.pages.range(pages.clone(), &guard).next().is_none())
             && (!self.pages.has_words() || self.pages.words(pages, &guard).next().is_none())
     }
 
-    /// Whether there is anything in a range of pages.
+    /// Whether the index has anything in a range of pages.
     pub fn has_any(&self, pages: Range<u64>) -> bool {
         self.whole(|| !self.seems_empty(pages.clone()))
     }
 
-    /// The pages of a range that have anything, as folios have them, and what is out one by one; the first
-    /// and the last may reach out of the range. In no order. Misses nothing that is there all the time. Has
-    /// the pages of one block at a time: a list of all that a large range has would take megabytes.
+    /// What the index has in a range, as ranges of pages: one for each folio, and one for each page that is
+    /// out. The first and the last folio may reach out of the range. In no order. Misses nothing that is
+    /// there all the time. Looks at one block of 2 MiB at a time, since a list of all that a large range
+    /// has would take megabytes.
     pub fn owned_in(&self, pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         self.list(pages, |block, guard, owned| {
             let folios = self.pages.range(block.clone(), guard);
@@ -304,8 +310,8 @@ impl AnonPages {
         })
     }
 
-    /// The folios that have any of a range of pages, each with its first page, which may lie before the
-    /// range. Misses none that is there all the time; block by block, as [`AnonPages::owned_in`].
+    /// The folios with pages in a range, each with its first page, which may lie before the range. Misses
+    /// none that is there all the time. Looks at one block at a time, as [`AnonPages::owned_in`] does.
     pub fn in_range(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, Arc<Folio>)> {
         let none = self.whole(|| self.pages.is_empty());
         let pages = if none { pages.start..pages.start } else { pages };
@@ -315,16 +321,17 @@ impl AnonPages {
         })
     }
 
-    /// The first folio that has any of a range of pages, with its first page; it may miss one that is being
-    /// made of several, or of what is out, just then. Takes no lock.
+    /// The first folio with pages in a range, with its first page. May miss a folio that is just being made
+    /// of several smaller ones, or of pages that are out. Takes no lock.
     pub fn first_in(&self, pages: Range<u64>) -> Option<(u64, Arc<Folio>)> {
         let guard = pin();
         let found = self.pages.range(pages, &guard).arcs().next();
         found.map(|entry| (entry.index, entry.value))
     }
 
-    /// What `look` finds in a range, block by block: if the lock is needed, it is for one block, since a look
-    /// at a large range takes milliseconds, and faults in the range and beside it want the lock, too.
+    /// What `look` finds in a range, one block of 2 MiB at a time. If the lock is needed, it is taken for
+    /// one block only: a look at a large range takes milliseconds, and faults in the range and beside it
+    /// want the lock, too.
     fn list<V>(
         &self,
         pages: Range<u64>,
@@ -344,7 +351,7 @@ impl AnonPages {
         blocks.flatten()
     }
 
-    /// The first page of a range that has anything.
+    /// The first page of a range at which the index has something.
     fn first_at(&self, pages: Range<u64>) -> Option<u64> {
         let guard = pin();
         let folio = self.pages.range(pages.clone(), &guard).next().map(|entry| entry.index.max(pages.start));
@@ -354,8 +361,8 @@ impl AnonPages {
         out.map(|(page, _)| page).or(folio)
     }
 
-    /// The part of `pages` around `page` that has none, if all that may be there are copies of a file's
-    /// pages, which are never split nor collapsed. Takes no lock.
+    /// The part of `pages` around `page` in which the index has nothing. Only for ranges in which nothing
+    /// can be but copies of a file's pages, which are never split or collapsed. Takes no lock.
     pub fn gap_around(&self, page: u64, pages: Range<u64>) -> Range<u64> {
         if self.seems_empty_everywhere() {
             return pages;
@@ -370,7 +377,7 @@ impl AnonPages {
     }
 }
 
-/// Cuts a gap around `page` by what is in it, in ascending order.
+/// Shrinks a gap around `page` so that none of the pages `there`, which ascend, lies in it.
 fn narrow(gap: &mut Range<u64>, page: u64, there: impl Iterator<Item = u64>) {
     for at in there {
         if at < page {

@@ -1,27 +1,28 @@
-//! Where a folio of anonymous memory is in the spaces that have it: what reclaim needs to take it out of
-//! them. Linux: the reverse map of anonymous pages, `rmap_walk_anon`, which looks through whole mappings for
+//! At which pages the spaces have a folio of anonymous memory: reclaim needs that to take the folio out of
+//! them. Linux: the reverse map of anonymous pages, `rmap_walk_anon`, which searches whole mappings for
 //! them.
 
-/// The first pages of a folio, by the numbers of their addresses: of one space, or of several since a fork.
-/// No two spaces have the same addresses, so each of them tells its space, too. Guarded by the folio's lock.
+/// The number of the folio's first page in each space that has the folio: in one space or, after a fork, in
+/// several. No two spaces have the same addresses, so a page number tells the space, too. Guarded by the
+/// folio's lock.
 #[derive(Debug)]
 pub struct AnonRmap(Pages);
 
 #[derive(Debug)]
 enum Pages {
     One(u64),
-    /// Boxed, so that a folio of a file, which has none, is not larger for it.
+    /// Boxed, so that it does not make the folios of files larger, which have no such list.
     #[expect(clippy::box_collection, reason = "a folio has room for two words")]
     Many(Box<Vec<u64>>),
 }
 
 impl AnonRmap {
-    /// One.
+    /// The map of a folio that one space has, at `page`.
     pub fn new(page: u64) -> Self {
         Self(Pages::One(page))
     }
 
-    /// All of them.
+    /// The folio's first page in each of the spaces.
     pub fn pages(&self) -> &[u64] {
         match &self.0 {
             Pages::One(page) => std::slice::from_ref(page),
@@ -29,7 +30,7 @@ impl AnonRmap {
         }
     }
 
-    /// One more.
+    /// Adds the folio's first page in another space.
     pub fn add(&mut self, page: u64) {
         match &mut self.0 {
             Pages::One(first) => self.0 = Pages::Many(Box::new(vec![*first, page])),
@@ -37,7 +38,7 @@ impl AnonRmap {
         }
     }
 
-    /// One fewer; `true`: it was the last.
+    /// The space that had the folio at `page` gives it up; `true`: no other space has it.
     pub fn remove(&mut self, page: u64) -> bool {
         match &mut self.0 {
             Pages::One(only) => {
@@ -56,7 +57,7 @@ impl AnonRmap {
         }
     }
 
-    /// It is at `to` now, no longer at `from`.
+    /// A space has moved the folio from page `from` to page `to`.
     pub fn change(&mut self, from: u64, to: u64) {
         let pages = match &mut self.0 {
             Pages::One(page) => std::slice::from_mut(page),

@@ -1,10 +1,10 @@
 //! Which pages of a folio differ from the file, or may.
 //!
-//! A page is dirty before the first store to it can happen. For a page whose store a fault was taken for,
-//! that is known; one that was made writable ahead of its store is a guess: it is dirty exactly if its bytes
-//! are no longer what they were. So a guess keeps a checksum of them. Before such a page is written, or
-//! dropped, it is settled: one that nobody has stored to is clean, and not written, since what others have
-//! written to the file meanwhile would be undone.
+//! A page is dirty before the first store to it can happen. A page on which a store faulted is known to be
+//! dirty. A page that was made writable ahead of a store is a guess: it is dirty exactly if its bytes have
+//! changed since, so a guess keeps a checksum of them. Before such a page is written or dropped, the guess
+//! is settled: a page whose bytes are the same is clean and is not written, since that would undo what
+//! others have written to the file meanwhile.
 
 use elbowroom_machine::PageSet;
 use elbowroom_sync::Mutant;
@@ -20,24 +20,24 @@ struct Guess {
     sum: u64,
 }
 
-/// The dirty pages of one folio. Belongs to who has its lock.
+/// The dirty pages of one folio. Belongs to the thread that holds the folio's lock.
 pub struct Dirty {
     pages: PageSet,
-    /// Hardly any folio has one.
+    /// Hardly any folio has guesses.
     guesses: Option<Box<Guesses>>,
 }
 
-/// In a box of its own, so that folios without one are small.
+/// In a box of their own, so that folios without guesses are small.
 #[derive(Default)]
 struct Guesses(Vec<Guess>);
 
 impl Dirty {
-    /// None of 2^`order` pages.
+    /// The set of a folio of 2^`order` pages, none of which is dirty.
     pub fn new(order: u8) -> Self {
         Self { pages: PageSet::new(order), guesses: None }
     }
 
-    /// The pages, guesses among them.
+    /// The dirty pages, guesses among them.
     pub fn pages(&self) -> &PageSet {
         &self.pages
     }
@@ -47,58 +47,58 @@ impl Dirty {
         self.pages.contains(page)
     }
 
-    /// Whether no page is, and none is guessed to be.
+    /// Whether no page is dirty, or guessed to be.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// Whether all that are dirty, if any, are guessed to be.
+    /// Whether no page is known to be dirty: the pages of the set, if any, are guesses.
     pub fn is_all_guesses(&self) -> bool {
         self.pages.count() == self.guesses.as_ref().map_or(0, |guesses| guesses.0.len())
     }
 
-    /// How many pages there are, guesses among them.
+    /// How many pages are dirty, guesses among them.
     pub fn count(&self) -> usize {
         self.pages.count()
     }
 
-    /// How many of `pages`.
+    /// How many of `pages` are dirty, guesses among them.
     pub fn count_in(&self, pages: Range<usize>) -> usize {
         self.pages.count_in(pages)
     }
 
-    /// A page that is stored to.
+    /// Adds a page that is about to be stored to.
     pub fn insert(&mut self, page: usize) {
         self.pages.insert(page..page + 1);
     }
 
-    /// A page that is not dirty, with checksum `sum`, of which stores are not seen from now on.
+    /// Adds a clean page with checksum `sum` as a guess: from now on stores to the page do not fault.
     pub fn guess(&mut self, page: usize, sum: u64) {
         debug_assert!(!self.pages.contains(page), "a dirty page is guessed to be");
         self.pages.insert(page..page + 1);
         self.guesses.get_or_insert_default().0.push(Guess { page: page as u16, sum });
     }
 
-    /// The pages are clean, or gone.
+    /// Removes pages that are clean now, or gone.
     pub fn remove(&mut self, pages: Range<usize>) {
         self.pages.remove(pages.clone());
         self.keep_guesses(|page| !pages.contains(&page));
     }
 
-    /// All are.
+    /// Removes all pages.
     pub fn clear(&mut self) {
         self.pages.clear();
         self.guesses = None;
     }
 
-    /// Only those of `pages` are left, which were all settled.
+    /// Keeps only `pages` in the set; all guesses were settled before.
     pub fn retain(&mut self, pages: PageSet) {
         debug_assert!(self.guesses.is_none(), "guesses are settled before pages are written");
         self.pages = pages;
     }
 
-    /// Takes those guesses out whose bytes have the checksum that they had, as `sum_of` tells it; the others
-    /// are known to be dirty from now on. Tells how many were taken out.
+    /// Settles all guesses: removes the pages whose checksum, as `sum_of` computes it, is still the same;
+    /// the others are known to be dirty from now on. Returns how many were removed.
     pub fn settle(&mut self, sum_of: impl Fn(usize) -> u64) -> usize {
         let Some(guesses) = self.guesses.take() else { return 0 };
         let mut unchanged = 0;

@@ -1,8 +1,8 @@
 //! What swap still has of a folio that came in: plain data.
 //!
-//! Pages that nobody has stored to need not be compressed or written again. Nobody is told of stores, so each
-//! page has the checksum that it came in with: if it has the same when it goes out, swap has its bytes.
-//! Linux: a clean folio of the swap cache, whose slot is kept.
+//! A page that was not stored to since it came in need not be compressed or written again. Stores are not
+//! seen, so the checksum with which the page came in is kept: if it is the same when the page goes out,
+//! swap has its bytes. Linux: a clean folio of the swap cache, whose slot is kept.
 
 use elbowroom_sync::thread;
 
@@ -23,7 +23,7 @@ impl Spot {
     /// Compressed page `nth` in page `position` of the file.
     ///
     /// # Panics
-    /// If it is not one of [`Spot::PARTS`].
+    /// If `nth` is not below [`Spot::PARTS`].
     pub fn part(position: u64, nth: usize) -> Self {
         assert!(nth < Self::PARTS);
         Self(position << 3 | nth as u64)
@@ -34,22 +34,23 @@ impl Spot {
         self.0 >> 3
     }
 
-    /// Which of the compressed pages it is; `None`: it is a page as it is.
+    /// Which of the compressed pages it is; `None`: the page of the file is one uncompressed page.
     pub fn nth(self) -> Option<usize> {
         Some((self.0 & 7) as usize).filter(|nth| *nth < Self::PARTS)
     }
 
-    /// The bit of [`Spot::nth`], or one of its own, among those of its page of the file.
+    /// The spot's bit among those of its page of the file: one for each compressed page, and one for all of
+    /// the page.
     pub fn bit(self) -> u8 {
         1 << (self.0 & 7)
     }
 
-    /// The same, but in the page of the file that is so many before.
+    /// The same spot in the page of the file that lies so many `pages` earlier.
     pub fn less(self, pages: u64) -> Self {
         Self(self.0 - (pages << 3))
     }
 
-    /// One number for all of it, for [`Spot::from_number`].
+    /// The spot as one number, for [`Spot::from_number`].
     pub fn number(self) -> u64 {
         self.0
     }
@@ -65,21 +66,21 @@ impl Spot {
 pub enum Place {
     /// In the file.
     File(Spot),
-    /// In this slot, which no space has, and of which the pool may give up the bytes.
+    /// In this slot, which is at no page of a space, and whose bytes the pool may drop.
     Slot(u64),
 }
 
-/// What swap has of a page that is a folio's, and the checksum of its bytes.
+/// Where swap still has the bytes of a page that a folio has, too, and their checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
-    /// Where it is.
+    /// Where the bytes are.
     pub place: Place,
     /// Of 64 bits ([`checksum`](super::checksum)).
     pub sum: u64,
 }
 
-/// The homes of some pages of a folio. Belongs to who has its lock; is empty when it is dropped, since pages
-/// of the file and slots must be given back.
+/// The homes of some pages of a folio. Belongs to the thread that holds the folio's lock. Must be empty
+/// when it is dropped, since its spots of the file and its slots have to be given back.
 #[derive(Default)]
 pub struct Kept(Vec<(u16, Home)>);
 
@@ -89,20 +90,20 @@ impl Kept {
         self.0.is_empty()
     }
 
-    /// Page `page` of the folio has this one.
+    /// Adds the home of page `page` of the folio.
     pub fn add(&mut self, page: usize, home: Home) {
         // Most folios have one page.
         self.0.reserve_exact(1);
         self.0.push((page as u16, home));
     }
 
-    /// Takes that of a page out.
+    /// Takes the home of a page out.
     pub fn take(&mut self, page: usize) -> Option<Home> {
         let at = self.0.iter().position(|(of, _)| usize::from(*of) == page)?;
         Some(self.0.swap_remove(at).1)
     }
 
-    /// Takes all out.
+    /// Takes all homes out.
     pub fn take_all(&mut self) -> impl Iterator<Item = Home> + use<> {
         std::mem::take(&mut self.0).into_iter().map(|(_, home)| home)
     }

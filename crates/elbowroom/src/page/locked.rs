@@ -1,8 +1,8 @@
 //! The lock of a folio as a guard that owns what the lock guards.
 //!
-//! Who has a [`LockedFolio`] has the folio's frames and its dirty pages, and nobody else has. When it is
-//! dropped, the folio is unlocked and the faults that waited for it go to a [`Woken`]. Linux: `folio_lock`,
-//! `folio_unlock`, mm/filemap.c.
+//! The owner of a [`LockedFolio`] owns the folio's frames and its set of dirty pages; no other thread may
+//! use them. When it is dropped, the folio is unlocked and the faults that waited for it go to a [`Woken`].
+//! Linux: `folio_lock`, `folio_unlock`, mm/filemap.c.
 
 use crate::page::{Body, Flag, Folio, Parked, WaitTable};
 use elbowroom_sync::Mutant;
@@ -10,12 +10,12 @@ use elbowroom_sync::{Arc, FlagGuard, thread};
 use std::cell::RefCell;
 use std::ops::Deref;
 
-/// In tests of the tests: a folio is unlocked, and nobody who waits for it is told.
+/// In tests of the tests: a folio is unlocked, and none of its waiters is woken.
 const MUTANT_WAKE_NOBODY: Mutant = Mutant::new("unlock_wakes_nobody");
 
-/// Where faults go that a folio's lock has kept waiting.
+/// Takes the faults that have waited for a folio's lock.
 pub trait Woken {
-    /// Takes them: they are to be served again, soon.
+    /// Takes faults that are to be served again, soon.
     fn wake(&self, faults: Vec<Parked>);
 }
 
@@ -39,7 +39,7 @@ impl Ready {
         self.0.borrow().len()
     }
 
-    /// Changes those from `first` on.
+    /// Changes the faults from number `first` on.
     pub fn change_from(&self, first: usize, change: impl FnMut(&mut Parked)) {
         self.0.borrow_mut()[first..].iter_mut().for_each(change);
     }
@@ -56,20 +56,20 @@ impl Woken for Ready {
     }
 }
 
-/// A folio whose lock its owner has.
+/// A locked folio: the owner of this value holds the folio's lock.
 #[must_use = "the folio is unlocked at once"]
 pub struct LockedFolio<'a> {
-    /// `None` only while it is dropped.
+    /// `None` only while this value is dropped.
     guard: Option<FlagGuard<Folio, Body>>,
     waits: &'a WaitTable,
     woken: &'a dyn Woken,
-    /// The thread was unwinding already when it locked the folio: what it does with it is done to its end. As
-    /// the standard library's locks have it.
+    /// The thread was already unwinding from a panic when it locked the folio: it completes its work on the
+    /// folio, so the folio is unlocked. The locks of the standard library do the same.
     unwinding: bool,
 }
 
 impl<'a> LockedFolio<'a> {
-    /// Locks a folio, or gives it back if somebody else has its lock.
+    /// Locks a folio, or gives it back if another thread holds its lock.
     #[track_caller]
     pub fn try_lock(
         folio: Arc<Folio>,
@@ -81,7 +81,7 @@ impl<'a> LockedFolio<'a> {
         Ok(Self { guard: Some(guard), waits, woken, unwinding: thread::panicking() })
     }
 
-    /// A new folio, which nobody else knows yet.
+    /// Locks a new folio, which no other thread can find yet.
     pub fn new(folio: Folio, waits: &'a WaitTable, woken: &'a dyn Woken) -> Self {
         let guard = FlagGuard::locked(folio, |folio| folio.state.flag_lock());
         Self { guard: Some(guard), waits, woken, unwinding: thread::panicking() }
@@ -96,7 +96,7 @@ impl<'a> LockedFolio<'a> {
         self.guard()
     }
 
-    /// The same, to be changed.
+    /// What the lock guards, to be changed.
     pub fn body_mut(&mut self) -> &mut Body {
         self.guard.as_mut().expect("it is being dropped")
     }
@@ -116,13 +116,14 @@ impl<'a> LockedFolio<'a> {
         self.end().expect("it is not being dropped")
     }
 
-    /// Keeps the lock for a read into its frames, whoever completes that.
+    /// Keeps the folio locked for a read into its frames, which another thread may complete.
     pub fn begin_read(mut self) -> Reading {
         self.state.set(Flag::Reading);
         Reading(self.guard.take().expect("it is not being dropped"))
     }
 
-    /// Does I/O on its frames; `flag` says of which kind. None of its pages is mapped.
+    /// Runs `io`, which does I/O on the folio's frames; `flag` tells which kind. None of its pages is
+    /// mapped.
     pub fn during<R>(&mut self, flag: Flag, io: impl FnOnce(&mut Self) -> R) -> R {
         self.begin_io(flag);
         let result = io(self);
@@ -130,14 +131,14 @@ impl<'a> LockedFolio<'a> {
         result
     }
 
-    /// I/O on its frames begins; `flag` says of which kind. None of its pages is mapped.
+    /// Begins I/O on the folio's frames; `flag` tells which kind. None of its pages is mapped.
     pub fn begin_io(&self, flag: Flag) {
         debug_assert!(!self.is_mapped(), "a page is mapped while a device has the folio");
         self.state.clear(Flag::Mapped);
         self.state.set(flag);
     }
 
-    /// It has ended.
+    /// Ends the I/O that [`LockedFolio::begin_io`] has begun.
     pub fn end_io(&self, flag: Flag) {
         self.state.clear(flag);
     }
@@ -180,9 +181,9 @@ impl Deref for LockedFolio<'_> {
 impl Drop for LockedFolio<'_> {
     #[inline]
     fn drop(&mut self) {
-        // A thread that panics may have done only half of its work on the folio, so nobody may use it: it
-        // stays locked, and who waits for it panics, too. If the thread is the manager's, the process is
-        // about to end.
+        // A thread that panics may have done only half of its work on the folio, so no other thread may use
+        // it: it stays locked, and threads that wait for it panic, too. If the thread is the manager's, the
+        // process is about to end.
         if thread::panicking() && !self.unwinding {
             self.state.set(Flag::Abandoned);
         } else {

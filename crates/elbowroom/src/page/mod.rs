@@ -1,9 +1,9 @@
 //! Folios: the units in which pages are cached, read, written and mapped.
 //!
-//! A [`Folio`] is 2^order pages of one [`Owner`], naturally aligned in it, with frames of its own. Whoever
-//! has its lock ([`LockedFolio`]) owns its frames. Neighbours: `object` (the cache that finds folios; the two
-//! know each other, as Linux's `folio` and `address_space` do), `reclaim` (their lists), `wait` (who waits
-//! for their lock).
+//! A [`Folio`] is 2^order pages of one [`Owner`], naturally aligned in it, with frames of its own. The
+//! thread that holds its lock ([`LockedFolio`]) owns its frames. Neighbours: `object` (the cache that finds
+//! folios; the two know each other, as Linux's `folio` and `address_space` do), `reclaim` (their lists),
+//! `wait` (the waiters for their locks).
 
 mod anon;
 mod anon_rmap;
@@ -29,10 +29,12 @@ use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::{Arc, Weak};
 use std::ops::Range;
 
-/// Whose pages a folio has: where it is found, how it is read again, and who is asked before it goes.
+/// What the pages of a folio belong to: it decides where the folio is found, and from where its bytes are
+/// read again.
 pub enum Owner {
-    /// A file or shared memory: it has page [`Folio::index`] and those that follow. Weak: a folio may be
-    /// dropped by whoever ends a grace period, perhaps with locks, where no file may be closed.
+    /// A file or shared memory: the folio has its page [`Folio::index`] and those that follow. Weak, since
+    /// a folio may be dropped by any thread that ends a grace period, perhaps with locks held, where no
+    /// file may be closed.
     File(Weak<FileObject>),
     /// Anonymous memory of one space or, since a fork, of several: [`Body::rmap`] tells where.
     Anon,
@@ -47,15 +49,16 @@ pub struct Folio {
     pub index: u64,
     /// log2 of its pages.
     pub order: u8,
-    /// Whose it is.
+    /// What its pages belong to.
     pub owner: Owner,
     /// The group that pays for its frames.
     pub group: GroupId,
-    /// The number of the entry that it had last in the lists of reclaim; at first one that none has. The
-    /// lock of these lists guards it.
+    /// The number of the folio's last entry in the lists of reclaim; before the first one, a number that no
+    /// entry has. Guarded by the lock of these lists.
     pub listed: AtomicU32,
-    /// Of a file: how often it went from one mapping to another, and in which second: `second << 16 | times`.
-    /// Of anonymous memory: when a fault mapped it last, in microseconds. Changed by who has its lock.
+    /// Of a folio of a file: how often it went from one mapping to another, and in which second: `second <<
+    /// 16 | times`. Of an anonymous folio: when a fault mapped it last, in microseconds. Changed only with
+    /// the folio's lock.
     lately: AtomicU32,
 }
 
@@ -66,9 +69,9 @@ pub struct Body {
     pub extent: Option<Frames>,
     /// The pages that differ from the file.
     pub dirty: Dirty,
-    /// Where the spaces have it, if it is anonymous.
+    /// At which pages the spaces have the folio, if it is anonymous.
     pub rmap: AnonRmap,
-    /// Where the swap file has pages of it, if it is anonymous.
+    /// Where swap still has the bytes of its pages, if it is anonymous.
     pub kept: Kept,
 }
 
@@ -85,7 +88,8 @@ impl Folio {
         let body = Body::with(Some(extent), order, index);
         let folio = Self::with((owner, group), index, order, StateWord::uptodate(body));
         if mapped {
-            // Before anybody can find it: who unmaps passes by what is not mapped, without its lock.
+            // Before another thread can find it: unmapping skips a folio without this flag, and does not
+            // lock it.
             folio.state.set(Flag::Mapped);
         }
         folio
@@ -96,8 +100,8 @@ impl Folio {
         Self { state, index, order, owner, group, listed, lately }
     }
 
-    /// The file or the shared memory that has it; `None`: it is anonymous, or its object is gone, and its
-    /// bytes are nobody's.
+    /// The file or the shared memory that the folio belongs to; `None`: it is anonymous, or its object is
+    /// gone, and no mapping can need its bytes any more.
     pub fn object(&self) -> Option<Arc<FileObject>> {
         match &self.owner {
             Owner::File(object) => object.upgrade(),
@@ -110,8 +114,8 @@ impl Folio {
         matches!(self.owner, Owner::File(_))
     }
 
-    /// Notes that it is taken from one mapping to another, by who has its lock; tells how often that was so
-    /// in this second.
+    /// Notes that the folio goes from one mapping to another; returns how often it has done so in this
+    /// second. The caller holds its lock.
     pub fn note_moved(&self, second: u32) -> u32 {
         let before = self.lately.load(Ordering::Relaxed);
         let times = if before >> 16 == second & 0xFFFF { (before & 0xFFFF) + 1 } else { 1 };
@@ -119,12 +123,12 @@ impl Folio {
         times
     }
 
-    /// Notes that a fault maps it now, `micros` after some beginning, by who has its lock. It is anonymous.
+    /// Notes that a fault maps the folio, which is anonymous, at time `micros`. The caller holds its lock.
     pub fn note_mapped(&self, micros: u32) {
         self.lately.store(micros, Ordering::Relaxed);
     }
 
-    /// When a fault mapped it last, in microseconds, which begin anew each 71 minutes.
+    /// When a fault mapped it last, in microseconds; the time wraps every 71 minutes.
     pub fn mapped_at(&self) -> u32 {
         self.lately.load(Ordering::Relaxed)
     }
@@ -141,7 +145,7 @@ impl Folio {
 }
 
 impl Owner {
-    /// An object.
+    /// The owner of the folios of an object.
     pub fn file(object: &Arc<FileObject>) -> Self {
         Self::File(Arc::downgrade(object))
     }
@@ -160,7 +164,7 @@ impl Body {
     /// The frames.
     ///
     /// # Panics
-    /// If a device has them: the folio's lock is then held by the I/O, so nobody else may be here.
+    /// If a device has them: the I/O holds the folio's lock then, so no other caller can be here.
     pub fn extent(&mut self) -> &mut Frames {
         self.extent.as_mut().expect("the owner of a folio's lock has its frames")
     }

@@ -1,7 +1,7 @@
 //! A folio's state in one word: its lock, flags, and the count of faults that hold it.
 //!
-//! The lock bit orders everything: who sets it owns the folio's frames until clearing it, across I/O too.
-//! Linux: `PG_locked` and the other page flags, `include/linux/page-flags.h`.
+//! The lock bit orders everything: the thread that sets it owns the folio's frames until it is cleared,
+//! during I/O, too. Linux: `PG_locked` and the other page flags, `include/linux/page-flags.h`.
 
 use elbowroom_sync::FlagLock;
 
@@ -19,7 +19,7 @@ pub enum Flag {
     Referenced = 1 << 5,
     /// It is in the active list, or on its way there.
     Active = 1 << 6,
-    /// It was read ahead of its reader: mapping it reads on.
+    /// It was read ahead of its reader: the fault that maps it reads on.
     Readahead = 1 << 7,
     /// Its last write-back failed.
     WriteFailed = 1 << 8,
@@ -27,14 +27,15 @@ pub enum Flag {
     Queued = 1 << 9,
     /// It was activated once. Linux: `PG_workingset`.
     Workingset = 1 << 10,
-    /// Who has its lock reads its bytes from a device; none of its pages is mapped.
+    /// Its bytes are being read from a device, with its lock held; none of its pages is mapped.
     Reading = 1 << 11,
     /// One of its pages may be mapped: set before the lock is let go after mapping it, cleared before a
     /// device has the folio or the lock is let go.
     Mapped = 1 << 13,
-    /// Who has its lock writes its bytes to a device; none of its pages is mapped. Linux: `PG_writeback`.
+    /// Its bytes are being written to a device, with its lock held; none of its pages is mapped. Linux:
+    /// `PG_writeback`.
     Writeback = 1 << 12,
-    /// Only those of its pages are mapped that are touched, to see how many are.
+    /// Its pages are mapped only as they are touched, to count how many are.
     Sparse = 1 << 15,
     /// Its lock was never let go: the thread that had it has panicked.
     Abandoned = 1 << 14,
@@ -44,12 +45,12 @@ pub enum Flag {
 pub struct StateWord<T>(FlagLock<T>);
 
 impl<T> StateWord<T> {
-    /// The state of a folio that is being made; its maker locks it before anybody else knows it.
+    /// The state of a new folio; the thread that makes it locks it before another thread can find it.
     pub fn new(value: T) -> Self {
         Self(FlagLock::new(value, 0))
     }
 
-    /// The same, of one that has its bytes.
+    /// The state of a new folio that has its bytes already.
     pub fn uptodate(value: T) -> Self {
         Self(FlagLock::new(value, Flag::Uptodate as u64))
     }
@@ -79,12 +80,12 @@ impl<T> StateWord<T> {
         self.0.release();
     }
 
-    /// Whether a fault holds it.
+    /// Whether a fault holds the folio ([`StateWord::hold`]).
     pub fn is_held(&self) -> bool {
         self.0.is_held()
     }
 
-    /// Whether somebody has the lock.
+    /// Whether the folio is locked.
     pub fn is_locked(&self) -> bool {
         self.0.is_locked()
     }

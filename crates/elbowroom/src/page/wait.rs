@@ -1,8 +1,8 @@
-//! Who waits for a folio's lock: faults, parked without a thread, and threads.
+//! The waiters for folios' locks: faults, which are parked without a thread, and threads.
 //!
 //! A hashed table as Linux's `folio_wait_table`. The bucket lock and the waiters bit together lose no
-//! wake-up: a waiter is announced and queued under the bucket lock; the unlocker, who saw the bit, takes the
-//! bucket lock before it looks.
+//! wake-up: a waiter is announced and queued under the bucket lock; the thread that unlocks sees the bit,
+//! and takes the bucket lock before it looks for waiters.
 
 use crate::group::{GroupId, Pause};
 use crate::page::{Flag, Folio, LockedFolio, Woken};
@@ -21,27 +21,27 @@ const THREAD_WAIT: Duration = Duration::from_millis(200);
 pub struct Parked {
     /// The fault.
     pub event: FaultEvent,
-    /// When it began, or its event was about to be read.
+    /// When the fault happened or, if it came as an event, a moment before the event was read.
     pub since: Instant,
     /// The folio that it has waited for last.
     pub waited_for: Option<Arc<Folio>>,
-    /// Whether it keeps that from reclaim.
+    /// Whether the fault keeps that folio from reclaim.
     held: bool,
     /// Whether it has waited for I/O.
     pub major: bool,
-    /// If so, the group of the folio that it waited for first.
+    /// If it has waited for I/O, the group of the folio that it waited for first.
     pub group: GroupId,
     /// A larger read around this page failed: read the page alone.
     pub alone: bool,
     /// The last read of its page, alone, failed.
     pub failed: bool,
-    /// Since when it has met what the MMU could not do just then, a pinned page for example.
+    /// Since when the MMU could not do what the fault needs, because of a pinned page for example.
     pub blocked_since: Option<Instant>,
     /// Lookups that met a mapping in change.
     pub lookups: u32,
     /// Looks that ended because something had changed meanwhile.
     pub repeats: u32,
-    /// The thread that waits for it, if it does not wait in the MMU.
+    /// The thread that waits for the fault, if it waits in the manager and not in the MMU.
     pub waiter: Option<Arc<Waiter>>,
     /// What it waits for just now, for the lock statistics.
     pub wait: Option<Wait>,
@@ -51,7 +51,7 @@ pub struct Parked {
     pub traced_wait: Option<(WaitCause, u64)>,
 }
 
-/// What a thread learns of the fault that it has handed over.
+/// What a handler tells a thread about the fault that the thread has handed to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
     /// How the access must fail; if not at all, it is to be tried again.
@@ -69,19 +69,19 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Nobody has served it yet.
+    /// A waiter whose fault was not served yet.
     pub fn new(locks: &LockStats) -> Arc<Self> {
         Arc::new(Self { answer: locks.mutex(LockClass::Wait, None), served: Condvar::new() })
     }
 
-    /// Tells the thread.
+    /// Gives the thread its answer, and wakes it.
     pub fn tell(&self, answer: Answer) {
         *self.answer.lock() = Some(answer);
         self.served.notify_all();
     }
 
-    /// Waits until it is told, which happens as long as there are handlers: they serve or refuse every fault.
-    /// `None`: they have been stopped.
+    /// Waits for the answer. It comes as long as there are handlers, since they serve or refuse every
+    /// fault. `None`: the handlers have been stopped.
     pub fn wait(&self, stop: &AtomicBool) -> Option<Answer> {
         let mut answer = self.answer.lock();
         while answer.is_none() && !stop.load(Ordering::Acquire) {
@@ -118,21 +118,21 @@ impl Parked {
         }
     }
 
-    /// It waits for a change of a layout to end.
+    /// Notes that the fault waits for a change of a layout to end.
     #[track_caller]
     pub fn stalls(&mut self, locks: &LockStats) {
         self.wait = Some(locks.begin_wait(Awaited::Change, Mode::Write));
     }
 
-    /// It does not wait any more.
+    /// Notes that the fault does not wait any more.
     pub fn waited(&mut self, locks: &LockStats) {
         if let Some(wait) = self.wait.take() {
             locks.end_wait(wait);
         }
     }
 
-    /// Notes that it waits for `folio`, and lets go of the one before. `hold`: keeps it from reclaim until
-    /// the fault is served.
+    /// Notes that the fault waits for `folio`, and releases the folio that it waited for before. `hold`:
+    /// keeps `folio` from reclaim until the fault is served.
     pub fn waits_for(&mut self, folio: &Arc<Folio>, hold: bool) {
         if hold {
             folio.state.hold();
@@ -141,7 +141,7 @@ impl Parked {
         (self.waited_for, self.held) = (Some(folio.clone()), hold);
     }
 
-    /// Lets reclaim have the folio again.
+    /// Releases the folio that the fault has waited for: reclaim may take it again.
     pub fn let_go(&mut self) {
         if let Some(folio) = self.waited_for.take()
             && std::mem::take(&mut self.held)
@@ -183,18 +183,18 @@ impl WaitTable {
         self.locks.took(Awaited::Folio, Mode::Write);
     }
 
-    /// The caller waits for the folio from now on, for the lock statistics. Waits in this table are counted
-    /// here.
+    /// Notes in the lock statistics that the caller waits for the folio from now on. Waits in this table
+    /// are counted by the table itself.
     #[track_caller]
     pub fn begin_wait(&self, folio: &Folio) -> Wait {
-        // In a model nothing is counted, and each look makes it larger.
+        // In a model nothing is counted, and each look at an atomic gives it more schedules to try.
         let of_device = !cfg!(any(loom, shuttle))
             && (folio.state.test(Flag::Reading) || folio.state.test(Flag::Writeback));
         let what = if of_device { Awaited::FolioIo } else { Awaited::Folio };
         self.locks.begin_wait(what, Mode::Write)
     }
 
-    /// It has waited for it.
+    /// Notes in the lock statistics that the wait is over.
     pub fn end_wait(&self, wait: Wait) {
         self.locks.end_wait(wait);
     }
@@ -225,7 +225,7 @@ impl WaitTable {
         let mut waiters = bucket.waiters.lock();
         let mut ready: Vec<_> =
             waiters.faults.extract_if(.., |(f, _)| Arc::ptr_eq(f, folio)).map(|(_, fault)| fault).collect();
-        // Notifying is a system call even if nobody listens.
+        // Notifying is a system call even if no thread waits.
         if waiters.threads > 0 {
             bucket.changed.notify_all();
         }
@@ -234,7 +234,7 @@ impl WaitTable {
         ready
     }
 
-    /// Takes the parked faults of which `wanted` says so, with the folios for which they wait.
+    /// Takes the parked faults that `wanted` accepts, with the folios for which they wait.
     pub fn take_faults(&self, wanted: impl Fn(&Parked) -> bool) -> Vec<(Arc<Folio>, Parked)> {
         let taken = |bucket: &Bucket| {
             let mut waiters = bucket.waiters.lock();
@@ -243,14 +243,14 @@ impl WaitTable {
         self.buckets.iter().flat_map(taken).collect()
     }
 
-    /// Takes the folio's lock, waiting for it. Faults that wait for it when it ends go to `woken`. Not for
-    /// handler threads.
+    /// Locks the folio, waiting until it can. When it is unlocked, the faults that wait for it go to
+    /// `woken`. Not for handler threads.
     #[track_caller]
     pub fn lock<'a>(&'a self, folio: &Arc<Folio>, woken: &'a dyn Woken) -> LockedFolio<'a> {
         self.lock_while(folio, woken, || true).expect("it waits until it has the lock")
     }
 
-    /// The same, as long as `go_on`, asked several times a second, says so.
+    /// [`WaitTable::lock`], given up once `go_on`, which is asked several times a second, is false.
     #[track_caller]
     pub fn lock_while<'a>(
         &'a self,
@@ -277,14 +277,15 @@ impl WaitTable {
         locked
     }
 
-    /// Waits until nobody has the folio's lock. Somebody may have it again by the time this returns; he then
-    /// sees what the caller did before. Not for handler threads.
+    /// Waits until the folio is not locked. Another thread may have locked it again by the time this
+    /// returns; that thread sees what the caller did before. Not for handler threads.
     #[track_caller]
     pub fn wait(&self, folio: &Arc<Folio>) {
         self.wait_while(folio, || true);
     }
 
-    /// The same, as long as `go_on`, asked several times a second, says so. Tells whether the lock was free.
+    /// [`WaitTable::wait`], given up once `go_on`, which is asked several times a second, is false. Tells
+    /// whether the lock was free.
     #[track_caller]
     pub fn wait_while(&self, folio: &Arc<Folio>, go_on: impl Fn() -> bool) -> bool {
         let mut wait = None;
@@ -302,11 +303,11 @@ impl WaitTable {
         free
     }
 
-    /// Waits for an unlock, with a bound; `false`: it is not locked. Begins `wait`, if that has not begun and
-    /// it is.
+    /// Waits for the folio to be unlocked, for [`THREAD_WAIT`] at most; `false`: it is not locked. If it
+    /// is, begins `wait`, unless that has begun.
     ///
     /// # Panics
-    /// If the thread that has it locked has panicked.
+    /// If the thread that holds the folio's lock has panicked.
     #[track_caller]
     fn wait_a_while(&self, folio: &Arc<Folio>, wait: &mut Option<Wait>) -> bool {
         let bucket = self.bucket(folio);

@@ -1,4 +1,4 @@
-//! What a handler has waiting, where others find it.
+//! The faults that wait at a handler, where other threads find them.
 
 use crate::page::Parked;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,38 +14,40 @@ pub enum Delayed {
     WakeOnly,
 }
 
-/// The faults that a handler tries again by itself. Its own business, unless it is stuck.
+/// The faults that a handler tries again by itself. Other threads take them only when they are overdue, or
+/// the handler is stuck.
 #[derive(Default)]
 pub struct Waiting {
-    /// Those that found no memory, oldest first.
+    /// Faults that found no memory, oldest first.
     pub starved: VecDeque<Parked>,
-    /// All with the same delay, so in the order in which they are due.
+    /// Faults that are due after a delay. All have the same delay, so they are in the order in which they
+    /// are due.
     delayed: VecDeque<(Instant, Parked, Delayed)>,
 }
 
 impl Waiting {
-    /// Whether there are none.
+    /// Whether no fault waits here.
     pub fn is_empty(&self) -> bool {
         self.starved.is_empty() && self.delayed.is_empty()
     }
 
-    /// Queues one that is due then, not before those that are queued.
+    /// Queues a fault that is due at `due`, which is not before those that are queued.
     pub fn delay(&mut self, due: Instant, fault: Parked, what: Delayed) {
         self.delayed.push_back((due, fault, what));
     }
 
-    /// The next one whose delay is over.
+    /// Takes the next fault whose delay is over.
     pub fn take_due(&mut self, now: Instant) -> Option<(Parked, Delayed)> {
         self.delayed.front().filter(|(due, ..)| *due <= now)?;
         self.delayed.pop_front().map(|(_, fault, what)| (fault, what))
     }
 
-    /// All of them. One that was only to be woken will find again what it found.
+    /// Takes all faults. One whose thread was only to be woken is served again, with the same result.
     pub fn take_all(&mut self) -> Vec<Parked> {
         self.starved.drain(..).chain(self.delayed.drain(..).map(|(_, fault, _)| fault)).collect()
     }
 
-    /// Takes those of which `wanted` says so.
+    /// Takes the faults that `wanted` accepts.
     pub fn take_if(&mut self, wanted: impl Fn(&Parked) -> bool) -> Vec<Parked> {
         let mut taken = Vec::new();
         for fault in std::mem::take(&mut self.starved) {
@@ -62,7 +64,7 @@ impl Waiting {
 #[derive(Default)]
 pub struct Beat {
     count: AtomicU64,
-    /// What it serves; 0: something else.
+    /// The address of the fault that the handler serves; 0: it does something else.
     addr: AtomicUsize,
 }
 
@@ -72,13 +74,13 @@ impl Beat {
         self.count.store((self.count.load(Ordering::Relaxed) | 1) + 1, Ordering::Relaxed);
     }
 
-    /// It begins something: the fault at `addr`, if it is not 0.
+    /// The handler begins something: to serve the fault at `addr`, if that is not 0.
     pub fn works(&self, addr: usize) {
         self.addr.store(addr, Ordering::Relaxed);
         self.count.store((self.count.load(Ordering::Relaxed) + 1) | 1, Ordering::Relaxed);
     }
 
-    /// How often it has begun or ended something.
+    /// A number that grows each time that the handler begins something or goes to wait.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
 //! Anonymous memory: folios that belong to spaces go out, and come back when they are touched. Linux:
 //! `shrink_folio_list`, where it swaps, and mm/page_io.c.
 //!
-//! What goes out is locked and home, so nobody stores to it. Its bytes are in their slot before any space has
-//! the slot's number, and they are there until the last space has taken its own number out.
+//! A folio that goes out is locked and home, so no thread stores to it. Its bytes are in their slot before
+//! any space has the slot's number, and stay there until the last space has taken the number out.
 
 use super::Reclaim;
 use super::policy::{Kind, Policy};
@@ -23,7 +23,7 @@ use std::iter;
 
 /// What became of a folio that was to go out.
 pub(crate) enum Out {
-    /// It is gone, and so many of its pages are out.
+    /// It is gone: so many of its pages are out, or have become nothing.
     Gone(usize),
     /// The flusher is to write it to the file.
     ToFile(Arc<Folio>),
@@ -84,7 +84,7 @@ impl<P: Platform> Reclaim<P> {
         small.into_iter().for_each(|folio| self.list_own(folio.into_folio()));
     }
 
-    /// The same, and gives them locked, and in no list.
+    /// [`Reclaim::split_own`], but returns the smaller folios, which are locked and in no list.
     fn split_into(&self, mm: &Mm, first: u64, order: u8, mut large: LockedFolio<'_>) -> Vec<LockedFolio<'_>> {
         debug_assert_eq!(large.body().spaces(), 1, "only single pages are shared");
         let Some(frames) = large.body_mut().extent.take() else { return Vec::new() };
@@ -101,7 +101,7 @@ impl<P: Platform> Reclaim<P> {
             if used {
                 folio.state.set(Flag::Used);
             }
-            // None has any if they are larger.
+            // Larger ones have none: they were forgotten above.
             if let Some(home) = large.body_mut().kept.take(page) {
                 folio.body_mut().kept.add(0, home);
             }
@@ -113,7 +113,8 @@ impl<P: Platform> Reclaim<P> {
         small
     }
 
-    /// Whether less than half of a locked folio that reclaim has met was used since its second chance.
+    /// Whether some pages, but less than half, of a locked folio that reclaim has met were used since its
+    /// second chance.
     pub(super) fn is_thin(&self, folio: &mut LockedFolio<'_>) -> bool {
         let (pages, order) = (folio.pages() as usize, folio.order);
         let mapped: usize =
@@ -121,7 +122,8 @@ impl<P: Platform> Reclaim<P> {
         (1..=RUN_ORDER).contains(&order) && (1..pages / 2).contains(&mapped)
     }
 
-    /// Splits it into single pages. Those that were used are as they were; the others have had their chance.
+    /// Splits a thin folio into single pages. Pages that were used are listed as before; the others have
+    /// had their second chance, and are on standby.
     pub(super) fn split_thin(&self, thin: LockedFolio<'_>) {
         let first = thin.body().rmap.pages()[0];
         let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) else { return };
@@ -134,7 +136,7 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// A locked folio has been replaced by what it was split into.
+    /// Notes that a locked folio has been replaced by the smaller ones into which it was split.
     fn note_split(&self, large: &LockedFolio<'_>) {
         large.state.set(Flag::Dead);
         self.groups.of(large.group).remove_folio();
@@ -153,10 +155,10 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Puts a locked folio of anonymous memory, which is home, out, and frees its frames. Where it is in a
-    /// list, the caller takes it out if it is gone. A larger one of which not all can go out is split: the
-    /// pages that stay are listed, and those that the flusher is to write are added to `to_file`. What is
-    /// all zeros becomes nothing, where nothing reads so.
+    /// Puts out a locked folio of anonymous memory, which is home, and frees its frames. If it is in a
+    /// list, the caller takes it out when it is gone. A larger folio of which not all pages can go out is
+    /// split: the pages that stay are listed, and those that the flusher is to write are added to
+    /// `to_file`. A page of zeros becomes nothing, where a page that is not there reads as zeros.
     pub(crate) fn swap_out(&self, mut folio: LockedFolio<'_>, to_file: &mut Vec<Arc<Folio>>) -> Out {
         if folio.order > 0 {
             return self.swap_run_out(folio, to_file);
@@ -184,7 +186,8 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// The same for a larger folio: all of it, if all of it goes to the file, or else page by page.
+    /// [`Reclaim::swap_out`] for a larger folio: as a whole if all of it goes to the file, or else page by
+    /// page.
     fn swap_run_out(&self, mut large: LockedFolio<'_>, to_file: &mut Vec<Arc<Folio>>) -> Out {
         if large.state.test(Flag::Queued) {
             return Out::ToFile(large.into_folio());
@@ -197,11 +200,12 @@ impl<P: Platform> Reclaim<P> {
         let mut compressor = Compressor::new();
         let first = large.body().rmap.pages()[0];
         let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
-        // The same for all: they come in together if their bytes are in the same place.
+        // The same room for all its pages: they come in together only if their bytes are in the same place.
         let room = self.swap_room(large.pages() as usize);
         if large.body().kept.is_empty() {
             let mut pages = large.body_mut().extent().bytes().chunks(PAGE_SIZE);
-            // Where the pool would keep none of it, the first page tells whether any is worth compressing.
+            // Where the pool would keep none of the pages, the first one tells whether any is worth
+            // compressing.
             let others = if room.pool { room } else { room.to_stay() };
             let rooms = iter::once(room).chain(iter::repeat(others));
             let mut places = pages.clone().zip(rooms);
@@ -254,20 +258,20 @@ impl<P: Platform> Reclaim<P> {
             }
             self.list_own(small.into_folio());
         }
-        // Together, so that they are a run again.
+        // Freed together, so that they are a run again.
         self.give_frames(freed);
         Out::Gone(gone)
     }
 
-    /// What has room for so many pages that are to go out.
+    /// Where there is room for so many pages that are to go out.
     fn swap_room(&self, pages: usize) -> Room {
         let room = self.swap.room(pages, self.is_plenty());
         let passes = room.passes && self.config.ablation.packed_swap_file && self.file_is_behind();
         Room { passes, ..room }
     }
 
-    /// Keeps the bytes of a page that so many spaces have; tells the slot, and gives the page's frame back if
-    /// the pool did not need it. `home`: what swap may have of them.
+    /// Stores the bytes of a page that so many spaces have; returns the slot, and the page's frame if the
+    /// pool did not need it. `home`: where swap may have the bytes already.
     fn keep(
         &self,
         own: Frames,
@@ -306,7 +310,7 @@ impl<P: Platform> Reclaim<P> {
             {
                 frames.push(frame);
             }
-            // The page's own frame is the last that is given.
+            // The page's own frame is the last that is given to the pool.
             let gives = frames.len() < wanted;
             if gives && frames.len() + 1 < wanted {
                 break Err(Stays::NoRoom);
@@ -349,7 +353,7 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// The same for a page whose bytes are in the file already.
+    /// [`Reclaim::keep`] for a page whose bytes are in the file already.
     fn stay_in_file(
         &self,
         own: Frames,
@@ -369,7 +373,8 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// A frame for the pool, which has it from now on. Pages of many groups share one there: the root pays.
+    /// A frame for the pool, which has it from now on. Pages of many groups share a frame there, so the
+    /// root group pays.
     fn pool_frame(&self) -> Option<Frames> {
         if let Some(frame) = self.swap.take_frame() {
             return Some(frame);
@@ -391,8 +396,8 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Puts the numbers of its pages' slots in the place of a locked folio, in all spaces that have it. Only
-    /// one has a larger one.
+    /// Replaces a locked folio, in all spaces that have it, by the numbers of its pages' slots. A folio of
+    /// several pages is in one space only.
     pub(crate) fn leave_spaces(&self, folio: &mut LockedFolio<'_>, slots: &[u64]) {
         for &page in folio.body().rmap.pages() {
             let mm = self.spaces.of((page as usize) << PAGE_SHIFT);
@@ -407,8 +412,8 @@ impl<P: Platform> Reclaim<P> {
         self.counters.add(Event::SwapOuts, slots.len() as u64);
     }
 
-    /// Sees to it that the pool has frames, and the way from it to the file: when memory is short it is too
-    /// late.
+    /// Gives frames to the pool, and to the way from it to the file: when memory is short it is too late
+    /// for that.
     pub(crate) fn prepare_swap(&self) {
         if self.swap.has_file()
             && self.config.ablation.pool_sizing
@@ -434,7 +439,8 @@ impl<P: Platform> Reclaim<P> {
     ) {
         self.counters.add(Event::SwapIns, slots.len() as u64);
         if let Some(distance) = came[0].distance {
-            // What was put out by advice while memory is plenty says nothing about who needs the frames.
+            // Pages that were put out by advice while memory is plenty say nothing about where frames are
+            // needed.
             if !self.is_plenty() {
                 self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
             }

@@ -1,8 +1,8 @@
 //! Making frames free: second chances, eviction, and what a refault means.
 //!
-//! Who gets frames, and the thread that keeps some at hand, are in [`mod@supply`]; what is special about
-//! anonymous memory is in [`mod@anon`], and what becomes of pages of zeros in [`mod@zeros`]. Nothing here
-//! waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
+//! How frames are given out, and the thread that keeps some at hand, are in [`mod@supply`]; what is special
+//! about anonymous memory is in [`mod@anon`], and what becomes of pages of zeros in [`mod@zeros`]. Nothing
+//! here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
 mod anon;
 mod policy;
@@ -33,7 +33,7 @@ use std::ops::Deref;
 /// Memory is plenty while a sixteenth of the arena is free.
 const PLENTY: usize = 16;
 
-/// The file is behind while one part in this many of what may wait for it waits.
+/// The swap file is behind while one part in this many of the pages that may wait for it waits.
 const BEHIND: usize = 2;
 
 /// Where a folio that reclaim met goes.
@@ -44,13 +44,13 @@ enum Fate {
     Active,
 }
 
-/// What reclaim made of a folio from a list.
+/// How reclaim has met a folio from a list.
 enum Met<'a> {
     Locked(LockedFolio<'a>),
     Not(Arc<Folio>, Fate),
 }
 
-/// The lists of folios, and who frees their frames.
+/// The lists of folios, and what frees their frames.
 pub(crate) struct Reclaim<P: Platform> {
     core: Core<P>,
     lru: Lruvec,
@@ -58,7 +58,7 @@ pub(crate) struct Reclaim<P: Platform> {
     policy: TwoLists,
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
     runs: Runs,
-    /// What the thread that keeps frames at hand sleeps at.
+    /// The bell that wakes the thread that keeps frames at hand.
     supply: Bell,
     began: Instant,
 }
@@ -73,7 +73,8 @@ impl<P: Platform> Deref for Reclaim<P> {
 
 impl<P: Platform> Drop for Reclaim<P> {
     fn drop(&mut self) {
-        // The arena gives its memory back only if all of it is free. Nobody has a space of ours any more.
+        // The arena gives its memory back only if all of it is free. No thread has a space of ours any
+        // more.
         let spaces = self.spaces.all();
         let own = spaces.iter().flat_map(|mm| mm.anon.in_range(ALL_PAGES)).map(|own| own.1);
         // Memory that mappings share is in no table.
@@ -86,7 +87,7 @@ impl<P: Platform> Drop for Reclaim<P> {
         let queued = self.lru.take_all();
         debug_assert!(thread::panicking() || queued.iter().all(|folio| !folio.state.test(Flag::Dead)));
         for folio in cached.chain(own).chain(queued) {
-            // Nobody is left who could have locked it.
+            // No thread is left that could have locked it.
             let Ok(mut folio) = LockedFolio::try_lock(folio, &self.waits, &nobody) else { continue };
             self.forget_kept(&mut folio);
             if let Some(mut frames) = folio.body_mut().extent.take() {
@@ -131,7 +132,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn shrink(&self, want: usize, woken: &dyn Woken) -> usize {
         let shrink = || self.shrink_lists(want, woken);
         let freed = self.noted(Happened::Reclaim, |freed| [want as u64, *freed as u64], shrink);
-        // Not all: whoever waits for frames goes on.
+        // Not all of them: the thread that waits for frames is to get some.
         self.pay_frames(freed / 2);
         freed
     }
@@ -172,15 +173,15 @@ impl<P: Platform> Reclaim<P> {
         freed
     }
 
-    /// Whether the flusher has as much anonymous memory to write as is on standby. Who goes on meanwhile
-    /// frees nothing by that, and takes all that is used out of its windows. Linux: `reclaim_throttle`, with
+    /// Whether the flusher has as much anonymous memory to write as is on standby. To go on meanwhile would
+    /// free nothing, and take all that is used out of its windows. Linux: `reclaim_throttle`, with
     /// `VMSCAN_THROTTLE_WRITEBACK`.
     fn is_writing_enough(&self) -> bool {
         self.to_write.own() >= self.writes_ahead()
     }
 
-    /// Whether so much waits for the flusher that the file seems to be what limits: less is to be written
-    /// then, at the cost of compressing it.
+    /// Whether so much waits for the flusher that the swap file seems to be the bottleneck: pages are
+    /// compressed then before they are written.
     fn file_is_behind(&self) -> bool {
         self.to_write.own() * BEHIND >= self.writes_ahead()
     }
@@ -258,7 +259,7 @@ impl<P: Platform> Reclaim<P> {
                 aged += 1;
                 continue;
             }
-            // The bytes of what is anonymous are nowhere else.
+            // Anonymous folios are not clean: their bytes are nowhere else.
             let clean = victim.is_cached() && victim.body().dirty.is_empty();
             let (order, body) = (victim.order, victim.body_mut());
             let single = order == 0 && clean && !body.extent().is_home();
@@ -288,7 +289,7 @@ impl<P: Platform> Reclaim<P> {
         (aged, freed)
     }
 
-    /// Evicts locked folios of a single clean page, whose frames these are. Returns how many.
+    /// Evicts locked folios of a single clean page each, which have these frames. Returns how many.
     fn evict_singles(&self, victims: Vec<LockedFolio<'_>>, frames: Vec<Frames>) -> usize {
         let frames = self.groups.discard_clean(&self.mmu, frames);
         if frames.is_empty() {
@@ -333,7 +334,8 @@ impl<P: Platform> Reclaim<P> {
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.
     fn visit_standby(&self, folio: Arc<Folio>, woken: &dyn Woken) -> usize {
-        // What was active before gets its chance in any case, and says nothing about those that were not.
+        // A page that was active before always gets its second chance, and says nothing about pages that
+        // were not.
         let unknown = folio.order == 0 && !folio.state.test(Flag::Workingset);
         let mut victim = match self.meet(folio, woken) {
             Met::Locked(victim) => victim,
@@ -364,7 +366,7 @@ impl<P: Platform> Reclaim<P> {
         freed
     }
 
-    /// The same for a locked folio of anonymous memory.
+    /// [`Reclaim::visit_standby`] for a locked folio of anonymous memory.
     fn visit_own(&self, victim: LockedFolio<'_>) -> usize {
         let mut to_file = Vec::new();
         let pages = match self.swap_out(victim, &mut to_file) {
@@ -465,7 +467,7 @@ impl<P: Platform> Reclaim<P> {
     }
 }
 
-/// Takes a locked folio out of its cache, so that nobody finds it any more.
+/// Takes a locked folio out of its cache, so that no lookup finds it any more.
 fn leave_cache(object: Option<&FileObject>, folio: &Folio) {
     match object {
         Some(object) => object.remove(folio),

@@ -1,9 +1,9 @@
-//! Frames for who needs them: the arena grows, and frames are freed ahead of need.
+//! Frames for threads that need them: the arena grows, and frames are freed ahead of need.
 //!
 //! What fits in the budget stays in memory: nothing is freed before the arena has its size. A thread of its
 //! own keeps some frames at hand (Linux: `kswapd`): it grows the arena ahead of need, and once that has its
-//! size it frees frames when few are left. Whoever needs frames sooner grows the arena himself, and then
-//! frees a batch.
+//! size it frees frames when few are left. A thread that needs frames sooner grows the arena itself, and
+//! then frees a batch.
 
 use super::Reclaim;
 use crate::config::{
@@ -38,7 +38,8 @@ impl<P: Platform> Reclaim<P> {
             if order > 0 && !self.is_short_of_pieces() {
                 break;
             }
-            // What is free may be in pieces. Folios of the same size free runs of it, so go on for a while.
+            // What is free may be in pieces. Evicting folios of that size frees runs of that size, so go on
+            // for a while.
             if self.shrink(wanted.max(self.tuning().reclaim_batch_pages), woken) == 0 {
                 break;
             }
@@ -52,10 +53,10 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Whether to free more until a run is free, although single frames are: if those are used in its place,
-    /// what they are used for goes out and comes back in pieces from then on. What is free in pieces joins
-    /// again when enough of it is, unless what lies between cannot go: the pool has frames everywhere. Then
-    /// all would go out, for runs that never come.
+    /// Whether to free more until a run is free, although single frames are: pages that get single frames
+    /// in its place go out and come back one by one from then on. Only while few frames are free: free
+    /// frames join to runs again when there are enough of them, unless frames between them cannot be freed,
+    /// and the pool has such frames everywhere. Then all would go out, for runs that never come.
     fn is_short_of_pieces(&self) -> bool {
         self.mmu.frames_at_hand() < self.mmu.frames() / PIECES_SHARE
     }
@@ -67,8 +68,8 @@ impl<P: Platform> Reclaim<P> {
         extent
     }
 
-    /// A run of 2^`order` frames for a group, if that can be had without freeing any. The arena may grow for
-    /// it: that clears frames, which whoever gets the run would have to do otherwise.
+    /// A run of 2^`order` frames for a group, if that can be had without freeing any. The arena may grow
+    /// for it: that clears frames, which the caller would have to do otherwise.
     pub(crate) fn whole_run(&self, group: GroupId, order: u8) -> Option<Frames> {
         let mut extent = self.alloc(group, order);
         for _ in 0..RECLAIM_ROUNDS {
@@ -82,9 +83,10 @@ impl<P: Platform> Reclaim<P> {
         extent
     }
 
-    /// Wakes the thread that keeps frames at hand, if there is something for it to do. It frees single frames
-    /// only: runs are made by who needs one, of folios that are as large, and would be in pieces otherwise.
-    /// What describes pages is paid for first: nobody reclaims while memory is free.
+    /// Wakes the thread that keeps frames at hand, if there is something for it to do. That thread is woken
+    /// for single frames only: a thread that needs a run frees folios that are as large, since what is
+    /// freed ahead would be in pieces. Frames that are owed for what describes pages are given up first,
+    /// since reclaim, which does it otherwise, does not run while memory is free.
     fn see_to_supply(&self, order: u8) {
         if self.owed_frames() >= PAY_AT {
             self.pay_frames(self.mmu.frames_at_hand() / 2);
@@ -94,12 +96,13 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Wakes it for what is freed for runs of anonymous memory, which go out in runs, too.
+    /// Wakes the thread that keeps frames at hand for runs of anonymous memory: they go out in runs, so
+    /// what is freed ahead is in runs, too.
     pub(crate) fn see_to_runs(&self) {
         self.see_to_supply(0);
     }
 
-    /// Fewer frames should not be free.
+    /// The low watermark: no fewer frames should be free.
     fn low_mark(&self) -> usize {
         self.mmu.frames() / self.tuning().low_share
     }
@@ -112,11 +115,11 @@ impl<P: Platform> Reclaim<P> {
 
     fn grow_arena(&self) -> bool {
         self.pay_frames(usize::MAX);
-        // Without memory for more, what is there must do.
+        // If the machine has no memory for more, the arena stays as it is.
         self.noted(Happened::Grow, |grown| [u64::from(*grown), 0], || self.mmu.grow().unwrap_or(false))
     }
 
-    /// The thread that keeps frames at hand, and has time for `chores` about once in [`SUPPLY_LOOK`].
+    /// The thread that keeps frames at hand, and runs `chores` about once in [`SUPPLY_LOOK`].
     pub(crate) fn run_supplier(&self, chores: impl Fn()) {
         let mut due = Instant::now() + SUPPLY_LOOK;
         while !self.stop.load(Ordering::Acquire) {
@@ -126,7 +129,8 @@ impl<P: Platform> Reclaim<P> {
                 self.free_ahead();
             }
             if Instant::now() >= due {
-                // What was split is described by more than before, and nobody may need frames now.
+                // Folios that were split take more to describe than before, and perhaps no thread asks for
+                // frames now.
                 self.pay_frames(self.mmu.frames_at_hand() / 2);
                 if self.owed_frames() > 0 {
                     let ready = Ready::default();
@@ -144,8 +148,9 @@ impl<P: Platform> Reclaim<P> {
         self.supply.ring_for_stop();
     }
 
-    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size. Not
-    /// for longer than that should take: if others allocate as fast, they ring again, and there are chores.
+    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size.
+    /// Stops after as many batches as that should take: if others allocate as fast, they ring again, and
+    /// there are chores.
     fn free_ahead(&self) {
         if !self.is_low() {
             return;
@@ -160,10 +165,11 @@ impl<P: Platform> Reclaim<P> {
             let ready = Ready::default();
             let freed = self.shrink(FREE_AHEAD_PAGES, &ready);
             self.dispatch(ready.take());
-            // Whoever has just been woken does little before it waits again, and should not wait for this.
+            // A thread that has just been woken does little before it waits again, and should not wait for
+            // this one.
             thread::yield_now();
             if freed == 0 {
-                // All that is left is in use: whoever needs it looks for himself.
+                // All that is left is in use: a thread that needs frames reclaims them itself.
                 return self.supply.wait(&self.stop, 10 * DELAY);
             }
         }
@@ -220,7 +226,7 @@ mod tests {
         assert_eq!(manager.stats().evicted_pages, 0);
     }
 
-    /// Whenever few frames are left, some are freed although nobody asks for more.
+    /// Whenever few frames are left, some are freed although no thread asks for more.
     #[test]
     fn single_frames_are_freed_ahead_of_need() {
         const PAGES: usize = 8192;

@@ -16,18 +16,18 @@ use std::ops::Range;
 /// In tests of the tests: a copy of a file's page that is all zeros is dropped, too.
 const MUTANT_DROP_ZERO_COPIES: Mutant = Mutant::new("drop_zero_copies");
 
-/// What of a folio that goes out may become nothing.
+/// Which pages of a folio that goes out may become nothing.
 pub(super) enum Zeros {
     /// All of it.
     All,
-    /// The pages of which this says so, by their number in the folio.
+    /// The pages for which this is true, by their number in the folio.
     Some(Vec<bool>),
     /// No page.
     None,
 }
 
 impl<P: Platform> Reclaim<P> {
-    /// What of a locked folio of a space's own memory, which is home, may become nothing.
+    /// Which pages of a locked folio of anonymous memory, which is home, may become nothing.
     pub(super) fn zeros_in(&self, folio: &mut LockedFolio<'_>) -> Zeros {
         let mut pages = folio.body_mut().extent().bytes().chunks(PAGE_SIZE);
         // The usual case, told by the first words of each page.
@@ -45,9 +45,9 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Whether pages read as zeros where the space has nothing, for who has the lock of the folio that the
-    /// space has there: such pages change their mapping only with that lock. In a mapping that is being
-    /// changed: no.
+    /// Whether these pages would read as zeros if the space had nothing there. The caller holds the lock of
+    /// the folio that the space has there: pages of a folio change their mapping only with that lock. In a
+    /// mapping that is being changed: no.
     fn nothing_is_zero(&self, pages: Range<u64>) -> bool {
         let bytes = (pages.start as usize) << PAGE_SHIFT..(pages.end as usize) << PAGE_SHIFT;
         let Some(mm) = self.spaces.of(bytes.start) else { return false };

@@ -44,24 +44,25 @@ impl<P: Platform> Spaces<P> {
         ticket.object.writers.end(ticket.number);
     }
 
-    /// After a look at the size in a change of our own: takes what the file has where stores were made beyond
-    /// its end. What was beyond the end may be inside now, so the file's denials are undone: whether the size
-    /// grew just now cannot be told from the size that was known, because the flusher may have looked
-    /// meanwhile.
+    /// Called after the size was looked at in a change of our own: reads the file's bytes where stores were
+    /// made beyond its end. Pages that were beyond the end may be inside now, so the file's denials are
+    /// undone, whatever the size was before: the flusher may have noted the new size already.
     fn follow_own_change(&self, object: &Arc<FileObject>) {
         self.settle(object);
         self.allow_again(object, Obstacle::Wait);
     }
 
-    /// The size was changed, and the bytes `changed` perhaps: they are read anew, stores to whole pages of
-    /// them are forgotten, pages beyond the end are dropped, and the rest of the last page is zeroed.
+    /// Follows a change of the file's size, and perhaps of its bytes `changed`: these are read anew, stores
+    /// to whole pages of them are forgotten, pages beyond the end are dropped, and the rest of the last
+    /// page is zeroed.
     pub(crate) fn resized(&self, object: &Arc<FileObject>, changed: Range<u64>) {
         // A file that cannot be asked keeps the size it had.
         let _ = object.note_own_change();
         self.follow_own_change(object);
         let size = object.size();
         let whole = changed.start.div_ceil(PAGE_SIZE as u64)..changed.end >> PAGE_SHIFT;
-        // What others have cut off meanwhile is gone, too.
+        // Bytes that were truncated meanwhile by another thread or process are gone, too, even if the file
+        // has grown again.
         let (kept, changed) = match object.take_cut() {
             Some(cut) if cut < size => (cut, changed.start.min(cut)..size),
             _ => (size, changed.start..changed.end.min(size)),
@@ -73,8 +74,9 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
-    /// The bytes from `from` on are others now: they are read anew, and private mappings lose their copies of
-    /// them. Linux: `truncate_pagecache`, as ext4 calls it before it moves blocks.
+    /// Follows a change after which the file has other bytes from `from` on: they are read anew, and
+    /// private mappings lose their copies of them. Linux: `truncate_pagecache`, as ext4 calls it before it
+    /// moves blocks.
     pub(crate) fn moved(&self, object: &Arc<FileObject>, from: u64) {
         self.resized(object, from..u64::MAX);
         self.drop_copies(object, from >> PAGE_SHIFT, || true);
@@ -83,25 +85,26 @@ impl<P: Platform> Spaces<P> {
     /// Drops the copies that private mappings have of pages from `end` on: what was truncated is gone for
     /// them, too.
     fn drop_copies_beyond(&self, object: &Arc<FileObject>, end: u64) {
-        // Until the file has grown again: what is copied then is not what was truncated.
+        // Only until the file grows again: copies that are made after that are not of what was truncated.
         self.drop_copies(object, end, || object.size_pages() <= end);
     }
 
     /// Drops the copies that private mappings have of pages from `end` on, as long as `wanted`. A copy that
     /// stays pinned stays. Linux: `unmap_mapping_range` with `even_cows`.
     fn drop_copies(&self, object: &Arc<FileObject>, end: u64, wanted: impl Fn() -> bool) {
-        // A copy that is being made sees the new size, or is found here.
+        // The fence pairs with that in `copy_on_write`: a fault that is making a copy sees the new size, or
+        // its copy is found here.
         fence(Ordering::SeqCst);
         if !object.may_have_copies() {
-            // And no reason to have all changes of mappings wait.
+            // There are no private mappings, so changes of mappings need not be held up.
             return;
         }
         let deadline = Instant::now() + PINNED_BOUND;
         let beyond = end..ALL_PAGES.end.max(end);
         let mappers = || self.mappers(object, &beyond, Which::Private);
-        // Until there is none left, and no space that was not looked at: mremap may move some between being
-        // listed and being locked, and fork share some with a child that was not there yet, whose parent has
-        // dropped them since.
+        // Repeat until no copy is found, and no space is left that was not looked at. mremap may move a
+        // copy after it was listed and before it is locked; and fork may share copies with a child that was
+        // not listed yet, before they are dropped from its parent.
         let mut next = mappers();
         while wanted() {
             let (mut found, mut busy) = (0, 0);
@@ -127,8 +130,8 @@ impl<P: Platform> Spaces<P> {
         }
     }
 
-    /// Drops one copy, if it is one of a page from `end` on still. `false`: it is pinned, or its mapping is
-    /// being changed.
+    /// Drops one private copy, if `page` still maps a page of the object from `end` on. `false`: it is
+    /// pinned, or its mapping is being changed.
     fn drop_copy(&self, mm: &Mm, page: u64, object: &Arc<FileObject>, end: u64) -> bool {
         let beyond = |vma: &Vma| {
             let maps = vma.spec.object.as_ref().is_some_and(|o| Arc::ptr_eq(o, object));
@@ -149,7 +152,8 @@ mod tests {
     use crate::{Advice, Config, Host, Manager, MapRequest, Prot, Sharing, Soft};
     use elbowroom_machine::{Errno, PAGE_SIZE};
 
-    /// Undoing a denial takes the page's rights away for a moment: not for nothing, with each write(2).
+    /// Undoing a denial takes the page's rights away for a moment, so it must not be done at each write(2)
+    /// without need.
     #[test]
     fn what_is_beyond_the_end_stays_denied_until_it_is_inside() {
         let (manager, space) = match Manager::<Host>::start(Config::with_memory(16 << 20)) {
@@ -182,7 +186,8 @@ mod tests {
         assert_eq!(denied(), [false; 4]);
     }
 
-    /// Whoever made a file grow must not go on while the flusher is not through with what it took.
+    /// A thread that has made a file grow must not go on while the flusher is still undoing the file's
+    /// denials.
     #[test]
     fn denials_are_undone_by_all_who_come_meanwhile() {
         let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();

@@ -10,7 +10,7 @@ use crate::writeback::Obstacle;
 use elbowroom_machine::{Denial, Errno, PAGE_SIZE};
 use std::ops::Range;
 
-/// How often pages of a part are forgotten that are there again.
+/// How often `forget` repeats if pages of the part are there again.
 const FORGET_ROUNDS: usize = 16;
 
 /// Advice.
@@ -24,11 +24,12 @@ pub enum Advice {
     Sequential,
     /// Start reading now.
     WillNeed,
-    /// Forget what belongs to the space; what the file has is read again when touched.
+    /// Forget the pages that belong to the space; the file's pages are read again when touched.
     DontNeed,
-    /// The same for locked mappings, too.
+    /// As DontNeed, but for locked mappings, too.
     DontNeedLocked,
-    /// What belongs to the space may be forgotten: what is out is, and the rest if memory is short.
+    /// The pages that belong to the space may be forgotten: those that are swapped out are, and those in
+    /// memory only if memory is short.
     Free,
     /// The pages will not be needed soon.
     Cold,
@@ -52,20 +53,22 @@ pub enum Advice {
     DontDump,
     /// It is in core dumps.
     DoDump,
-    /// It may have huge pages. Kept for the kernel, should the mapping go back to it.
+    /// The mapping may have huge pages. Only remembered, and passed to the kernel if the mapping goes back
+    /// to it.
     HugePage,
-    /// It has no huge pages. Kept as well.
+    /// The mapping has no huge pages. Only remembered, too.
     NoHugePage,
-    /// Pages with the same bytes may be one. Kept as well.
+    /// Pages with the same bytes may be merged (KSM). Only remembered, too.
     Mergeable,
-    /// They may not.
+    /// Pages may not be merged.
     Unmergeable,
-    /// It has no guard pages. What has any is the kernel's, so there is nothing to do.
+    /// The mapping has no guard pages. Mappings with guard pages are the kernel's, so there is nothing to
+    /// do.
     RemoveGuards,
 }
 
 impl<P: Platform> Space<P> {
-    /// Acts on advice, VMA by VMA; those before a failure have it.
+    /// Acts on advice, VMA by VMA; VMAs before a failure stay advised.
     ///
     /// # Errors
     /// EINVAL: the address is not aligned, or the end wraps. What a VMA refuses: EINVAL for what is locked
@@ -159,15 +162,16 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// Forgets what belongs to the space at a part.
+    /// Forgets the pages that belong to the space at a part, and checks that none is left.
     ///
-    /// A change of another thread's hides VMAs, and `Core::forget_part` leaves their pages out: their file,
-    /// or memory, may be going to the kernel. So this looks afterwards whether the part is still mapped, and
-    /// has no pages. Pages that other threads store meanwhile may be forgotten as well; the bound is for
-    /// these.
+    /// While another thread changes the layout of a range, the VMAs there are out of the index, and
+    /// `Spaces::forget_part` leaves their pages alone: they may be going to the kernel. So this looks
+    /// afterwards whether the part is still mapped, and has no pages; if it has some, they are forgotten in
+    /// another round. Pages that other threads store to meanwhile may be forgotten as well; the number of
+    /// rounds is bounded because of them.
     ///
     /// # Errors
-    /// ENOMEM: it is not mapped any more. Those of `Core::forget_part`.
+    /// ENOMEM: the part is not wholly mapped any more. Those of `Spaces::forget_part`.
     fn forget(&self, part: &VmaPart) -> Result<(), Errno> {
         for _ in 0..FORGET_ROUNDS {
             self.core.forget_part(&self.mm, part)?;

@@ -1,4 +1,4 @@
-//! Changing the layout: the mechanism under all verbs that do.
+//! Changing the layout: the mechanism that all verbs use that change it.
 
 use super::Space;
 use super::Spaces;
@@ -22,20 +22,22 @@ pub(super) struct VmaPart {
 }
 
 impl VmaPart {
-    /// The part as a mapping of its own, with its spec changed.
+    /// A VMA of the part's range, with the part's spec as changed by `change`.
     pub(super) fn with(&self, change: impl FnOnce(&mut VmaSpec)) -> Vma {
         let mut spec = self.spec.clone();
         change(&mut spec);
         Vma::new(self.range.clone(), self.first_page, spec)
     }
 
-    /// Whether a mapping that may have come in its place is private, too, and not locked since.
+    /// Whether a VMA that is in the place of the part now is still private, and not locked since: pages of
+    /// it may be dropped as if it were the part.
     pub(super) fn is_like(&self, vma: &Vma) -> bool {
         let locked = vma.spec.flags.difference(self.spec.flags).contains(VmaFlags::LOCKED);
         vma.spec.is_private() && !locked
     }
 
-    /// Ends what cutting it out has begun: the object's reverse map lists it no more.
+    /// Removes the part from the object's reverse map, which has listed it as in change since it was cut
+    /// out of the index.
     fn unlist(&self) {
         if let Some(object) = &self.spec.object {
             let (range, first_page, private) = (self.range.clone(), self.first_page, self.spec.is_private());
@@ -44,40 +46,40 @@ impl VmaPart {
         }
     }
 
-    /// The object's pages that it maps.
+    /// The pages of the object that the part maps.
     pub(super) fn pages(&self) -> Range<u64> {
         self.first_page..self.first_page + (self.range.len() >> PAGE_SHIFT) as u64
     }
 
-    /// The numbers of its own pages.
+    /// The part's pages, by their numbers in the address space.
     pub(super) fn page_numbers(&self) -> Range<u64> {
         (self.range.start >> PAGE_SHIFT) as u64..(self.range.end >> PAGE_SHIFT) as u64
     }
 }
 
-/// What becomes of the pages of what is changed.
+/// What a change does with the pages of the VMAs in its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pages {
     /// They stay where they are.
     Stay,
-    /// They leave the MMU; those that belong to the space are kept.
+    /// They are unmapped from the MMU; those that belong to the space are kept.
     Leave,
-    /// They leave the MMU; those that belong to the space are freed.
+    /// They are unmapped from the MMU; those that belong to the space are freed.
     Drop,
 }
 
-/// What becomes of the addresses of a change that nothing is mapped at, at its end.
+/// What becomes of those addresses of a change's range at which no VMA is put in at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterChange {
     /// All are free.
     Free,
-    /// Free are those that were; what was mapped is somebody else's now.
+    /// Addresses that were free are free again; those that were mapped have been given to the kernel.
     Given,
-    /// All are somebody else's.
+    /// None is free: the space does not get any of them back.
     Taken,
 }
 
-/// A change that has begun: the range belongs to whoever holds this until [`Space::finish`].
+/// A change that has begun: the range belongs to the owner of this value until [`Space::finish`].
 #[must_use = "faults in the range wait until the change is finished"]
 pub(super) struct Change {
     pub(super) range: Range<usize>,
@@ -85,18 +87,19 @@ pub(super) struct Change {
     pub(super) parts: Vec<VmaPart>,
     /// What was free there.
     free: Vec<Range<usize>>,
-    /// How many VMAs there is room for at its end.
+    /// How many VMAs may be put in at its end: so much room was reserved.
     promised: usize,
 }
 
 /// What a change needs besides its range.
 #[derive(Default)]
 pub(super) struct BeginOptions {
-    /// It puts in at least so many VMAs at its end.
+    /// Reserve room for at least so many VMAs that it puts in at its end.
     pub(super) adds: usize,
-    /// Its owner has begun another change, for which others may be waiting: it must not wait for them.
+    /// Its owner has begun another change. So it must not wait until a thread that wants a moment without
+    /// changes has had it: that thread waits for the other change.
     pub(super) beside_another: bool,
-    /// Its range grows to the ends of the VMAs that reach out of it.
+    /// Extend its range to the ends of the VMAs that reach out of it.
     pub(super) whole: bool,
     /// Its owner tries again, so a pinned page is waited for only briefly: a transfer that has pinned it may
     /// itself wait for another page of the range, whose fault waits for the change.
@@ -107,7 +110,8 @@ pub(super) struct BeginOptions {
 const BRIEF: Duration = Duration::from_millis(20);
 
 impl Change {
-    /// Takes what was mapped as unmapped for good: undoing leaves it free.
+    /// Treats the VMAs that were in the range as unmapped for good: if the change is undone, the whole
+    /// range is left free.
     pub(super) fn forget_parts(&mut self) {
         self.parts.iter().for_each(VmaPart::unlist);
         self.free.extend(self.parts.drain(..).map(|part| part.range));
@@ -119,9 +123,9 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
 }
 
 impl<P: Platform> Space<P> {
-    /// What is mapped in the range, cut to it, at one moment.
+    /// The VMAs in the range, cut to it, as they are at one moment without a change in the range.
     pub(super) fn parts(&self, range: &Range<usize>) -> Vec<VmaPart> {
-        // A change under way hides what it will put back.
+        // A change under way has VMAs out of the index that it may put back.
         let layout = self.layout_without_change_in(range);
         self.parts_held(range, &layout)
     }
@@ -150,8 +154,9 @@ impl<P: Platform> Space<P> {
         (parts, whole)
     }
 
-    /// Begins a change of `range`: waits for others that overlap it, then takes what is mapped there out of
-    /// the index, and its pages out of the MMU if `plan` says so. Free addresses in the range are taken, too.
+    /// Begins a change of `range`: waits for other changes that overlap it, then takes the VMAs there out
+    /// of the index, and their pages out of the MMU if `plan` says so. Free addresses in the range are
+    /// taken, too.
     ///
     /// `plan` looks at the parts before anything is changed and may refuse.
     ///
@@ -166,7 +171,7 @@ impl<P: Platform> Space<P> {
         self.begin_on(BeginOptions::default(), range, plan)
     }
 
-    /// The same, with options.
+    /// [`Space::begin`], with options.
     pub(super) fn begin_on(
         &self,
         options: BeginOptions,
@@ -206,8 +211,8 @@ impl<P: Platform> Space<P> {
         Ok(change)
     }
 
-    /// Begins a change of a free range, which the caller has found under this lock; it ends with one VMA
-    /// there, or none.
+    /// Begins a change of a free range, which the caller has found with the layout lock that it passes. The
+    /// change puts in one VMA at its end, or none.
     ///
     /// # Errors
     /// ENOMEM: too many VMAs.
@@ -218,13 +223,14 @@ impl<P: Platform> Space<P> {
         Ok(Change { free: vec![range.clone()], range, parts: Vec::new(), promised })
     }
 
-    /// Ends a change with everything as it was.
+    /// Ends a change by putting the same VMAs in again.
     pub(super) fn undo(&self, change: Change) {
         let same = change.parts.iter().map(|part| part.with(|_| ())).collect();
         self.finish(change, same, AfterChange::Free);
     }
 
-    /// Ends a change: `new` is mapped in its range; `rest` says what the rest is.
+    /// Ends a change: puts the VMAs `new` into its range; `rest` says what becomes of the other addresses.
+    /// Lets the faults and threads go on that have waited for it.
     pub(super) fn finish(&self, change: Change, new: Vec<Vma>, rest: AfterChange) {
         let mut layout = self.mm.write();
         match rest {
@@ -241,7 +247,8 @@ impl<P: Platform> Space<P> {
         for vma in new {
             self.mm.insert(&mut layout, vma);
         }
-        // After what comes in its place: whoever looks for mappings without the lock finds one of the two.
+        // After the new VMAs are in: a thread that looks for the object's mappings without the layout lock
+        // finds either the old or the new one.
         change.parts.iter().for_each(VmaPart::unlist);
         layout.changing.retain(|r| *r != change.range);
         let mut stalled: Vec<_> =
@@ -256,8 +263,9 @@ impl<P: Platform> Space<P> {
         drop(change);
     }
 
-    /// After a verb that may have unmapped the last of something: it is freed, or written back and closed.
-    /// With no lock held and no change under way.
+    /// To be called after a verb that may have unmapped the last mapping of an object: shared memory is
+    /// freed, and a file is written back and closed, if unmapped files are to be closed at once. With no
+    /// lock held and no change under way.
     #[inline]
     pub(super) fn settle(&self) {
         if self.core.objects.unmapped.any() {
@@ -265,14 +273,15 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// The layout lock, at a moment when nobody changes anything in `range`. Changes end by themselves, so
-    /// this does.
+    /// The layout lock, at a moment when no change that overlaps `range` is under way. Changes end without
+    /// our help, so the wait ends.
     #[track_caller]
     pub(super) fn layout_without_change_in(&self, range: &Range<usize>) -> Layout<'_> {
         self.layout_to_change(range, true)
     }
 
-    /// The same, to begin a change; not while somebody waits for all changes to end, unless `at_once`.
+    /// [`Space::layout_without_change_in`], to begin a change. Unless `at_once`, it also waits while
+    /// another thread wants a moment without any change.
     #[track_caller]
     fn layout_to_change(&self, range: &Range<usize>, at_once: bool) -> Layout<'_> {
         loop {
@@ -292,7 +301,7 @@ impl<P: Platform> Spaces<P> {
     /// Takes the pages of a part out of the MMU.
     ///
     /// # Errors
-    /// EBUSY: one has been pinned for longer than patience lasts.
+    /// EBUSY: a page has been pinned for longer than `patience` lasts.
     pub(super) fn take_out(&self, mm: &Mm, part: &VmaPart, patience: &Patience) -> Result<(), Errno> {
         if part.spec.is_private() {
             self.split_ends(mm, &part.page_numbers());
@@ -308,8 +317,8 @@ impl<P: Platform> Spaces<P> {
         Ok(())
     }
 
-    /// Takes a folio that the space had from page `first` on, when that was looked up, out of the MMU. If it
-    /// has been split or collapsed since, what is there instead is taken out.
+    /// Unmaps a folio that the space had from page `first` on when it was looked up. If the folio has been
+    /// split or collapsed since, the folios that are in its place are unmapped.
     fn bring_listed_home(
         &self,
         mm: &Mm,
@@ -325,8 +334,8 @@ impl<P: Platform> Spaces<P> {
         Ok(())
     }
 
-    /// Takes what belongs to the space at a page out of the MMU, if it is mapped there. Returns the page
-    /// behind it.
+    /// Unmaps the folio that belongs to the space at a page, if it is mapped there. Returns the page behind
+    /// the folio.
     fn bring_own_home(&self, mm: &Mm, page: u64, patience: &Patience) -> Result<u64, Errno> {
         while let Some(mut folio) = self.lock_own(mm, page) {
             let first = AnonPages::first_of(&folio, page);
@@ -343,7 +352,7 @@ impl<P: Platform> Spaces<P> {
         Ok(page + 1)
     }
 
-    /// Takes a folio out of the MMU if it is mapped at `base`.
+    /// Unmaps a folio if it is mapped with its first page at `base`.
     fn bring_home(&self, folio: &Arc<Folio>, base: usize, patience: &Patience) -> Result<(), Errno> {
         let here = |folio: &LockedFolio<'_>| {
             folio.body().extent.as_ref().is_some_and(|extent| extent.place(base).is_some())
@@ -359,7 +368,7 @@ impl<P: Platform> Spaces<P> {
     /// Takes the pages of a part that stays mapped out of the MMU, but for those that are pinned. Any of them
     /// may be back by the time this returns. Linux: `madvise_cold`.
     pub(super) fn deactivate_part(&self, mm: &Mm, part: &VmaPart) {
-        // It is a hint.
+        // It is only advice: pinned pages stay mapped.
         let _ = self.take_out(mm, part, &Patience::none());
     }
 }
@@ -376,7 +385,7 @@ mod tests {
     use elbowroom_sync::thread;
     use elbowroom_sync::time::{Duration, Instant};
 
-    /// Long changes that overlap in time: at no moment nothing is being changed, unless somebody waits for
+    /// Long changes that overlap in time: there is no moment without a change, unless a thread asks for
     /// one.
     #[test]
     fn a_still_moment_comes_whatever_others_change() {
@@ -446,7 +455,7 @@ mod tests {
         (manager, space, start)
     }
 
-    /// As if advice on a part of it had split it after it was listed.
+    /// The advice splits the huge folio after it was looked up, as another thread's could.
     #[test]
     fn what_a_huge_folio_was_split_into_leaves_with_it() {
         let (_manager, space, start) = a_touched_block();
@@ -462,7 +471,7 @@ mod tests {
         assert_eq!(mapped(), 0);
     }
 
-    /// As if it had been collapsed after the ends of the part were split.
+    /// As if the folios had been collapsed after the ends of the part were split.
     #[test]
     fn a_part_of_a_huge_folio_is_dropped_page_by_page() {
         let (_manager, space, start) = a_touched_block();

@@ -1,6 +1,6 @@
-//! What the kernel reads for a core dump, or a debugger for its own: pages that are there while no thread of
-//! ours runs. Windows are left out of core dumps as they are (a terabyte each), and a page that is out cannot
-//! come in then.
+//! Prepares memory for a core dump by the kernel, or by a debugger: it can have only pages that are mapped,
+//! since no thread of ours runs then, and a page that is out cannot come in. Without this, windows are left
+//! out of core dumps (they are a terabyte each).
 
 use super::Space;
 use super::change::{BeginOptions, VmaPart};
@@ -12,14 +12,14 @@ use elbowroom_sync::Arc;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
-/// So much memory goes to the kernel at once, in bytes: both copies of it are there meanwhile.
+/// How much memory is given to the kernel at once, in bytes: meanwhile there are two copies of it.
 const STEP_BYTES: usize = 64 << 20;
 
-/// How much of what is managed a core dump can have.
+/// How much of the private memory a core dump can have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dumpable {
-    /// Bytes of private memory that went to the kernel, private copies of files' pages with them. A dump has
-    /// all of them.
+    /// Bytes of private memory, and of private copies of files' pages, that were given to the kernel. A
+    /// dump has all of them.
     pub given_bytes: u64,
     /// Bytes of such memory that are out, and that a dump does not have.
     pub missing_bytes: u64,
@@ -35,10 +35,11 @@ struct Mapped {
 }
 
 impl Space<Host> {
-    /// Has a core dump find what is managed. As much private memory as `most_bytes` goes to the kernel, with
-    /// what is out of it, and so do files, with private copies of their pages, if `most_bytes` is not 0. Of
-    /// what stays, a dump has what is in memory. Nothing begins after `until`. The mapping at the address
-    /// `except` stays as it is: an access that failed there is to fail again.
+    /// Makes managed memory appear in a core dump. Up to `most_bytes` of private memory is given to the
+    /// kernel, including pages that are out; so are files, with private copies of their pages, if
+    /// `most_bytes` is not 0. Of memory that is not given, a dump has the pages that are in memory. After
+    /// `until` nothing more is given. The mapping at the address `except` stays as it is: an access that
+    /// failed there is to fail again.
     pub fn make_dumpable(&self, most_bytes: u64, until: Instant, except: Option<usize>) -> Dumpable {
         let mut done = Dumpable::default();
         let stays = |part: &VmaPart| except.is_some_and(|address| part.range.contains(&address));
@@ -81,17 +82,18 @@ impl Space<Host> {
             if goes && self.give_object(&object).is_ok() {
                 done.given_bytes += bytes;
             } else {
-                // A dump has what is in memory of it.
+                // The file was shown above: a dump has its pages that are in memory.
                 done.missing_bytes += private.iter().map(|range| self.out_bytes(range)).sum::<u64>();
             }
         }
         done
     }
 
-    /// A dump is to have what is in memory of the range, unless the program does not want that.
+    /// Has core dumps include the pages of the range that are in memory, unless the program has excluded
+    /// the mapping (MADV_DONTDUMP).
     fn show(&self, part: &VmaPart, range: Range<usize>) {
         if !part.spec.flags.contains(VmaFlags::DONT_DUMP) {
-            // Without it less is in the dump.
+            // If this fails, the dump only lacks these pages.
             let _ = self.core.mmu.show_in_dumps(range);
         }
     }

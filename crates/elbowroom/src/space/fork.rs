@@ -1,5 +1,5 @@
-//! fork: a second space with the same mappings, and copies of what belongs to the first. Linux: `dup_mmap`,
-//! `copy_page_range`.
+//! fork: makes a second space with the same mappings, which shares the first one's own pages until either
+//! stores to them. Linux: `dup_mmap`, `copy_page_range`.
 
 use super::Space;
 use crate::config::FORK_PINNED_BOUND;
@@ -13,13 +13,15 @@ use elbowroom_sync::Mutant;
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
-/// In tests of the tests: a child counts what is out after its parent may have given it up.
+/// In tests of the tests: a child takes its count of a swap slot only after its parent may have given the
+/// slot up.
 const MUTANT_SHARE_LATE: Mutant = Mutant::new("share_late");
 
 impl Space<Soft> {
-    /// A child: a space with the same mappings at the same places. Shared ones have the same pages; what
-    /// belongs to this space is copied when either stores to it. Both may go on, and be forked again. Each
-    /// page is shared at one moment; stores that other threads make meanwhile are in the child or not.
+    /// A child: a space with the same mappings at the same places. Shared mappings have the same pages; a
+    /// page that belongs to this space is copied when either space stores to it. Both spaces may go on, and
+    /// be forked again. Each page is shared at one moment; stores that other threads make meanwhile are in
+    /// the child or not.
     ///
     /// # Errors
     /// ENOMEM: too many spaces or VMAs. EAGAIN: pages that belong to this space, and so cannot be shared,
@@ -39,13 +41,14 @@ impl Space<Soft> {
 
     fn fork_into(&self, child: &Space<Soft>) -> Result<(), Errno> {
         let offset = child.base.wrapping_sub(self.base);
-        // No change begins until this ends, nor is anything unmapped: what would be mapped in its place is
-        // not what the child gets there. What is mapped meanwhile where nothing was is not the child's.
+        // Until this ends no change begins, so nothing is unmapped or replaced, and the child gets the
+        // pages of the mappings that it has. What other threads map meanwhile at free addresses is not in
+        // the child.
         let _still = self.core.keep_still(&self.mm).ok_or(Errno::AGAIN)?;
         let parts = self.mm.parts_held(&self.everything(), &self.mm.write());
         let inherited = || parts.iter().filter(|part| !part.2.flags.contains(VmaFlags::DONT_FORK));
-        // First where the pages are, then the pages: whoever looks for copies of a file's page finds them by
-        // the mapping, and waits until all are there.
+        // First the VMAs, then the pages: a thread that looks for private copies of a file's page finds the
+        // child's by its VMA, and waits until the child has all of its pages.
         child.map_as(inherited().cloned(), offset)?;
         let patience = Patience::of(FORK_PINNED_BOUND);
         for (range, _, spec) in inherited() {
@@ -63,7 +66,7 @@ impl Space<Soft> {
         Ok(())
     }
 
-    /// Maps the same as another space, `offset` bytes away, all of it in change until
+    /// Puts in the VMAs of another space, `offset` bytes away. The whole space counts as in change until
     /// [`Space::settle_down`].
     fn map_as(
         &self,
@@ -83,7 +86,7 @@ impl Space<Soft> {
         Ok(())
     }
 
-    /// Has what it got.
+    /// Ends the change that [`Space::map_as`] has begun: the space has all of its pages.
     fn settle_down(&self) {
         let mut layout = self.mm.write();
         layout.changing.clear();
@@ -94,7 +97,8 @@ impl Space<Soft> {
         }
     }
 
-    /// Lets the child have what this space has at a page: from now on a store by either is a fault.
+    /// Shares what this space has at a page, in memory or out, with the child: from now on a store by
+    /// either is a fault, which copies the page.
     fn share(&self, page: u64, child: &Space<Soft>, there: u64, patience: &Patience) -> Result<(), Errno> {
         loop {
             let Some(mut folio) = self.core.lock_own_within(&self.mm, page, &(page..page + 1)) else {
@@ -110,17 +114,17 @@ impl Space<Soft> {
                     self.core.swap.share(slot);
                 }
                 match out {
-                    // Nobody knows the child yet.
+                    // The child is known to no other thread yet, so nothing is in its way.
                     Slot::Word(slot) => _ = child.mm.anon.put_out(there, slot),
                     // Dropped meanwhile: then the child has none either.
                     Slot::Empty => {}
-                    // It came in.
+                    // It has come in meanwhile: try again.
                     Slot::Full(_) => continue,
                 }
                 break;
             };
-            // If it is copied or moved meanwhile, the next look finds the other.
-            // What others have, too, nobody can store to.
+            // A folio that other spaces share already is mapped read-only everywhere. One that only this
+            // space has is unmapped, so that the next store to it is a fault.
             let shared = folio.body().spaces() > 1;
             let unmapped = shared || self.core.mmu.unmap(folio.body_mut().extent()) != Err(UnmapError::Busy);
             if unmapped {
@@ -138,7 +142,7 @@ impl Space<Soft> {
         Ok(())
     }
 
-    /// Takes back what a child has got that nobody will ever use.
+    /// Takes the pages away from a child whose fork has failed.
     fn undo_fork(&self, child: &Space<Soft>) {
         for page in child.mm.anon.owned_in(ALL_PAGES).flatten() {
             loop {
@@ -161,7 +165,8 @@ mod tests {
     use elbowroom_sync::time::{Duration, Instant};
     use elbowroom_sync::{Arc, thread};
 
-    /// What the child is about to get is not in it yet, and perhaps not in its parent any more.
+    /// A truncation must wait for the child: a private copy may be not in the child yet, and already be
+    /// dropped from its parent.
     #[test]
     fn a_truncation_waits_for_a_child_that_is_being_made() {
         const LONG: Duration = Duration::from_millis(300);

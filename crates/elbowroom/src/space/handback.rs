@@ -1,8 +1,8 @@
 //! Giving files and addresses to the kernel. docs/decisions/0015-one-owner.md
 //!
-//! A file is the manager's or the kernel's, never both: its two caches would differ. So what goes back is
-//! always a whole file, with all of its mappings, at one moment and in place. Addresses of ours that nothing
-//! is mapped at go back by being unmapped for real.
+//! A file is the manager's or the kernel's, never both, because the bytes in their two page caches would
+//! differ. So always a whole file goes back, with all of its mappings, at one moment and at the same
+//! addresses. Free addresses of ours go back by being unmapped in the kernel, too.
 
 use super::Space;
 use super::change::{AfterChange, BeginOptions, Change, Pages, VmaPart};
@@ -20,25 +20,26 @@ use elbowroom_sync::Arc;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
-/// What one attempt to give a file has come to.
+/// The result of one attempt to give a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    /// There is nothing to give, any more.
+    /// No mapping of the file is left, and all of its bytes are written.
     NoneLeft,
-    /// All that there was is the kernel's.
+    /// All mappings that were found are the kernel's now; more may have been made meanwhile.
     Given,
-    /// Not now: something of it is being written through a descriptor, or was mapped since it was looked.
+    /// Not now: dirty pages could not be written yet (their bytes are being written through a descriptor),
+    /// or the file was mapped again meanwhile.
     NotNow,
 }
 
 impl Space<Host> {
-    /// Makes the range wholly the kernel's: each file that is mapped there goes back ([`Space::give_file`]),
-    /// and what is free is unmapped for real. Afterwards the kernel's own calls find in the range what the
-    /// program believes is there.
+    /// Makes the range wholly the kernel's: each file that is mapped there goes back
+    /// ([`Space::give_file`]), so does anonymous memory, and free addresses are unmapped in the kernel.
+    /// Afterwards the kernel's own calls find in the range what the program believes is there.
     ///
     /// # Errors
-    /// EINVAL: the address is not aligned. EOPNOTSUPP: it is memory that mappings share. EBUSY: a
-    /// page is pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many mappings.
+    /// EINVAL: the address is not aligned. EOPNOTSUPP: a mapping there is of shared memory. EBUSY: a page
+    /// is pinned, or being written, for longer than the bound. ENOMEM: the kernel has too many mappings.
     /// The error of a write-back. Files before the one that could not be given have gone back.
     pub fn hand_back(&self, addr: usize, len: usize) -> Result<(), Errno> {
         if !addr.is_multiple_of(PAGE_SIZE) {
@@ -62,10 +63,10 @@ impl Space<Host> {
         self.punch(&range)
     }
 
-    /// Gives anonymous memory back: the kernel's own is there then, with the same bytes.
+    /// Gives anonymous memory back: the kernel's own memory is mapped there then, with the same bytes.
     pub(super) fn give_memory(&self, range: Range<usize>, options: BeginOptions) -> Result<(), Errno> {
         let change = self.begin_on(options, range, |parts| {
-            // Perhaps it was unmapped meanwhile, and something else mapped.
+            // The memory may have been unmapped meanwhile, and a file mapped there.
             let same = parts.iter().all(|part| part.spec.object.is_none());
             if same { Ok(Pages::Leave) } else { Err(Errno::BUSY) }
         })?;
@@ -102,11 +103,13 @@ impl Space<Host> {
         first
     }
 
-    /// Gives the anonymous memory back that is in the range by now.
+    /// Gives back the anonymous memory that is in the range now, which may not be what was there when the
+    /// range was looked up.
     ///
-    /// Other threads may map and unmap there since it was looked. What they have now goes back whole: the
-    /// kernel does not merge two mappings of which both have pages, and would not move what a thread mapped
-    /// at once, and we gave in two parts (mremap says EFAULT).
+    /// Other threads may have mapped and unmapped there meanwhile. Each VMA that reaches into the range
+    /// goes back whole, also beyond the range. If one mapping of the program were given in two parts, the
+    /// kernel would keep two VMAs (it does not merge two that both have pages), and mremap of the whole
+    /// would fail with EFAULT.
     fn give_memory_in(&self, range: &Range<usize>) -> Result<(), Errno> {
         let deadline = Instant::now() + PINNED_BOUND;
         loop {
@@ -114,21 +117,20 @@ impl Space<Host> {
             let whole = || BeginOptions { whole: true, brief: true, ..BeginOptions::default() };
             let mut parts = self.parts(range).into_iter().filter(anonymous);
             match parts.try_for_each(|part| self.give_memory(part.range, whole())) {
-                // Something else is mapped there just now, beside what is to go back, perhaps; or a page is
-                // pinned.
+                // A file has been mapped there meanwhile, or a page is pinned.
                 Err(Errno::BUSY) if Instant::now() < deadline => pause(Cause::Contended, DELAY),
                 given => return given,
             }
         }
     }
 
-    /// Gives a file back: all its mappings become the kernel's own, of the same pages, with the same rights,
-    /// through the descriptor that the program made them with. What was dirty is written first, so the bytes
-    /// are the same. `false`: it is not managed.
+    /// Gives a file back: all its mappings become the kernel's own, of the same pages, with the same
+    /// rights, through the descriptor that the program made them with. What was dirty is written first, so
+    /// the bytes are the same. `false`: the file is not managed.
     ///
     /// # Errors
-    /// As for [`Space::hand_back`]. The file stays as it was then, but for those of its mappings that could
-    /// be given if it is the kernel that refused one.
+    /// As for [`Space::hand_back`]. The file stays managed then. If the kernel refused one of the mappings,
+    /// those that were given before it stay the kernel's.
     pub fn give_file(&self, id: FileId) -> Result<bool, Errno> {
         match self.core.objects.find(id) {
             Some(object) => self.give_object(&object).map(|()| true),
@@ -141,7 +143,8 @@ impl Space<Host> {
             return Err(Errno::OPNOTSUPP);
         }
         let deadline = Instant::now() + PINNED_BOUND;
-        // One at a time: whoever comes second finds it given, or tries again.
+        // One thread at a time gives the file; a second one waits, and then finds it closed, or tries
+        // itself.
         while !object.begin_giving() {
             if Instant::now() > deadline {
                 return Err(Errno::BUSY);
@@ -155,15 +158,15 @@ impl Space<Host> {
     }
 
     fn give_open(&self, object: &Arc<FileObject>) -> Result<(), Errno> {
-        // From now on nobody maps it anew.
+        // From now on no thread maps the file anew.
         object.set_aliased(true);
         if let Some(tell) = self.core.config.on_hand_back {
             tell(object.id());
         }
         let given = self.give_all(object);
         if given.is_err() {
-            // The kernel cannot have it, or not now: all of it goes on as it was, and whoever has a reason to
-            // gives it again.
+            // The kernel cannot have the file, or not now. It stays managed, and the next caller with a
+            // reason to give it tries again.
             object.set_aliased(false);
             return given;
         }
@@ -180,7 +183,8 @@ impl Space<Host> {
             match self.give_mappings(object) {
                 Ok(Attempt::NoneLeft) => return Ok(()),
                 Ok(Attempt::Given) => {}
-                // No memory for another mapping of the kernel's: some may have gone since.
+                // Pinned or being written, or the kernel has too many mappings: that may have changed when
+                // we try again.
                 Ok(Attempt::NotNow) | Err(Errno::BUSY | Errno::NOMEM) if Instant::now() < deadline => {
                     pause(Cause::Kernel, DELAY);
                 }
@@ -212,15 +216,16 @@ impl Space<Host> {
         mapped.map(|()| Attempt::Given)
     }
 
-    /// Takes the mappings out, and sees to it that the file has all that they have. What has begun is in
-    /// `changes`, whatever the result.
+    /// Takes the file's mappings out of the layout, and writes their dirty pages to the file. The changes
+    /// that have begun are in `changes`, whatever the result.
     fn begin_giving(&self, object: &Arc<FileObject>, changes: &mut Vec<Change>) -> Result<Attempt, Errno> {
         {
-            // No mapping is hidden in somebody else's change, and none will be.
+            // While no change is under way, no mapping of the file is out of the index, where this would
+            // miss it.
             let _still = self.core.keep_still(&self.mm).ok_or(Errno::BUSY)?;
             let ranges = self.ranges_of(object);
             if ranges.is_empty() {
-                // What was stored through mappings that are gone is the file's, too.
+                // Pages that were stored to through mappings that are gone must be written, too.
                 let written = self.is_written(object)?;
                 return Ok(if written { Attempt::NoneLeft } else { Attempt::NotNow });
             }
@@ -235,21 +240,21 @@ impl Space<Host> {
             }
         }
         if !self.ranges_of(object).is_empty() {
-            // Mapped since it was listed.
+            // The file was mapped again after its mappings were listed.
             return Ok(Attempt::NotNow);
         }
         Ok(if self.is_written(object)? { Attempt::Given } else { Attempt::NotNow })
     }
 
-    /// Where the file is mapped, but for what is being changed, by its addresses.
+    /// The address ranges at which the file is mapped, without those that are being changed.
     fn ranges_of(&self, object: &FileObject) -> Vec<Range<usize>> {
         let mapped = object.rmap.in_space(self.base, &ALL_PAGES, Which::All).into_iter();
         let there = |m: MappedRange| (m.standing == Standing::Mapped).then_some(m.range);
         mapped.filter_map(there).collect()
     }
 
-    /// Whether the file has all that its pages have; writes back what can be written now, of what is mapped
-    /// no more, too.
+    /// Writes back those dirty pages of the file that can be written now, mapped or not. Tells whether no
+    /// dirty page is left.
     ///
     /// # Errors
     /// That of a write-back.
@@ -274,7 +279,7 @@ impl Space<Host> {
         };
         let (flags, advice) = (part.spec.flags, &advice_of(part)[..]);
         let state = GivenState { prot, no_reserve: flags.contains(VmaFlags::NO_RESERVE), advice };
-        // Only now, in the change, can no more pages of the space's own appear.
+        // Looked at only now: during the change no further private copies can appear.
         match descriptor {
             Some(file) if !(private && self.mm.anon.has_any(part.page_numbers())) => {
                 self.core.mmu.map_file(range, file, offset, &state, private)?;
@@ -289,7 +294,7 @@ impl Space<Host> {
         Ok(())
     }
 
-    /// Unmaps for real what is free in the range.
+    /// Unmaps the free addresses of the range in the kernel, too, so that they are the kernel's.
     ///
     /// # Errors
     /// The kernel's: too many mappings.
@@ -302,8 +307,8 @@ impl Space<Host> {
         Ok(())
     }
 
-    /// Unmaps for real what is free in the range, if nothing is mapped there. For a mapping of the kernel's
-    /// that is wanted there if there is room.
+    /// Unmaps the range in the kernel, too, if nothing of ours is mapped there: for a mapping of the
+    /// kernel's that is to be there only if there is room.
     ///
     /// # Errors
     /// EEXIST: something of ours is mapped there. The kernel's: too many mappings.
@@ -315,8 +320,8 @@ impl Space<Host> {
         if range.is_empty() { Ok(()) } else { self.punch(&range) }
     }
 
-    /// Unmaps for real what is free right below an address, at most `len` bytes: for a mapping of the
-    /// kernel's there that grows downwards.
+    /// Unmaps in the kernel, too, the free addresses right below `addr`, at most `len` bytes: for a mapping
+    /// of the kernel's there that grows downwards.
     ///
     /// # Errors
     /// The kernel's: too many mappings.
@@ -326,8 +331,8 @@ impl Space<Host> {
         if lowest < below.end { self.punch(&(lowest..below.end)) } else { Ok(()) }
     }
 
-    /// Takes back what of the range was given to the kernel, instead of whatever it maps there now: for a
-    /// mapping of ours that replaces it.
+    /// Takes back the addresses of the range that were given to the kernel, and replaces what the kernel
+    /// has mapped there: for a fixed mapping of ours.
     ///
     /// # Errors
     /// EINVAL: the range is not inside one window. The kernel's. What it mapped there may be gone then.
@@ -335,8 +340,8 @@ impl Space<Host> {
         self.take_back_by(addr, len, |part| self.core.mmu.rearm(part))
     }
 
-    /// Takes back what of the range was given to the kernel, if nothing is mapped there: for a mapping of
-    /// ours that is wanted there.
+    /// Takes back the addresses of the range that were given to the kernel, if the kernel has nothing
+    /// mapped there: for a mapping of ours that is to replace nothing.
     ///
     /// # Errors
     /// EEXIST: something of the kernel's is mapped there. EINVAL: the range is not inside one window. The
@@ -361,8 +366,8 @@ impl Space<Host> {
         Ok(())
     }
 
-    /// Gives every file back that a child of fork could store to, or see stored to: it has the descriptors of
-    /// its parent, and not our mappings.
+    /// Gives back every mapped file that the child of a fork could store to, or in which it could see
+    /// stores: the child has the descriptors of its parent, but not our mappings.
     ///
     /// # Errors
     /// The first of those of [`Space::give_file`], after all were tried.
@@ -378,8 +383,8 @@ impl Space<Host> {
         first
     }
 
-    /// Before the kernel maps a file that may be managed: it goes back if either of the two can store to it.
-    /// `writes`: the kernel's mapping could.
+    /// Called before the kernel maps a file that may be managed: gives the file back if stores are possible
+    /// through the kernel's mapping (`writes`), or through ours.
     ///
     /// # Errors
     /// As for [`Space::give_file`].
@@ -392,18 +397,18 @@ impl Space<Host> {
         }
     }
 
-    /// Gives the files back of which a folio has gone from one mapping to another all the time.
+    /// Gives back the files of which a folio is moved from one mapping to another all the time.
     ///
-    /// A folio is mapped in one place. An instruction that needs two mappings of one at the same time (`rep
-    /// movsb` from one to the other) would fault for ever, and a loop that uses two in turn is slow. The
-    /// kernel can do both.
+    /// A folio is mapped in one place. An instruction that needs two mappings of the same folio at once
+    /// (`rep movsb` from one to the other) would fault for ever, and a loop that uses the two in turn is
+    /// slow. In the kernel both work.
     pub(crate) fn settle_aliases(&self) {
         self.core.note_alias_look();
         for object in self.core.objects.all() {
             if object.take_bouncing() && self.give_object(&object).is_ok() {
                 self.core.counters.add(Event::AliasedFiles, 1);
             }
-            // Somebody has come for it, and it could not be given then.
+            // Another process has opened the file, and it could not be given back at that time.
             if object.opened().and_then(|opened| opened.guard).is_some_and(|guard| guard.is_broken()) {
                 let _ = self.give_object(&object);
             }
@@ -411,7 +416,7 @@ impl Space<Host> {
     }
 }
 
-/// What madvise has said of a mapping.
+/// The advice that madvise has left on a mapping, for the kernel's mapping in its place.
 fn advice_of(part: &VmaPart) -> Vec<GivenAdvice> {
     let pattern = match part.spec.pattern {
         Pattern::Detect => None,
@@ -436,8 +441,8 @@ mod tests {
     use super::*;
     use crate::{Config, Manager, MapRequest, Place};
 
-    /// Another thread unmaps, maps and grows between the look at what there is and the change: what it has
-    /// by then goes back as one mapping, which the kernel's mremap moves as a whole.
+    /// Another thread unmaps, maps and grows mappings after the range was looked up and before the change
+    /// begins. Its mapping goes back as one, so that the kernel's mremap can move it as a whole.
     #[test]
     fn what_is_found_by_an_older_range_goes_back_whole() {
         const LEN: usize = 8 * PAGE_SIZE;

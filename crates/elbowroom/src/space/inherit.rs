@@ -1,5 +1,5 @@
-//! What a child of fork does not get, or gets empty, where it goes on with a copy of the manager. Linux:
-//! `dup_mmap`, with `VM_DONTCOPY` and `VM_WIPEONFORK`.
+//! Mappings that the child of a fork does not get, or gets empty, if it goes on with a copy of the manager.
+//! Linux: `dup_mmap`, with `VM_DONTCOPY` and `VM_WIPEONFORK`.
 
 use super::change::VmaPart;
 use super::own::each_own;
@@ -10,12 +10,13 @@ use crate::platform::Host;
 use crate::vma::{Mm, VmaFlags};
 use elbowroom_machine::Errno;
 
-/// As many pages are dropped at a time.
+/// How many pages are dropped at a time.
 const BATCH: usize = 256;
 
 impl Space<Host> {
-    /// In a child, before a thread of the program runs: unmaps the mappings that it does not get, and empties
-    /// those that it gets empty. Locks are not inherited.
+    /// Called in a child before a thread of the program runs: unmaps the mappings that the child does not
+    /// get (MADV_DONTFORK), and empties those that it gets empty (MADV_WIPEONFORK). Memory locks are not
+    /// inherited.
     ///
     /// # Errors
     /// Those of unmapping, and of a change.
@@ -37,8 +38,9 @@ impl Space<Host> {
 }
 
 impl Spaces<Host> {
-    /// Drops what belongs to the space at a part that nobody uses, wherever it is. What the frames have is
-    /// gone, too: they may be the program's secrets. Pages that the fork shares are not copied for that.
+    /// Drops the pages that belong to the space at a part that no thread uses, whether they are at home,
+    /// mapped or out. The child's frames keep none of the bytes, which may be the program's secrets. Mapped
+    /// pages are dropped where they are, so that those that the two processes share are not copied first.
     fn discard_own(&self, mm: &Mm, part: &VmaPart) {
         let (pages, mut away) = (part.page_numbers(), Vec::new());
         let all: Result<(), Errno> = each_own(mm, &pages, |page| {

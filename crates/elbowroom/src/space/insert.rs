@@ -1,13 +1,13 @@
 //! Placing pages that the caller has filled: zero-copy receive. Linux: `vm_insert_pages`, and what
 //! `TCP_ZEROCOPY_RECEIVE` does with it.
 //!
-//! A [`Buffer`] is a page that is in no space: somebody receives bytes into it and then inserts it, which
-//! only changes where its frame is mapped. The page that was there before comes back in the same buffer, so a
-//! stream of messages needs no memory but what it has in flight.
+//! A [`Buffer`] is a page that is in no space: the caller receives bytes into it and then inserts it, which
+//! only changes where its frame is mapped. The page that was there before comes back in the same buffer, so
+//! a stream of messages needs memory only for the messages in flight.
 //!
-//! Synchronization: as a fault, an insertion finds its VMA under RCU and keeps it from being changed by its
-//! read lock. The layout lock is taken only to tell a hole from a mapping in change. Folios are waited for
-//! without the VMA's lock.
+//! Synchronization: like a fault, an insertion finds the VMA under RCU, and holds its read lock so that it
+//! is not changed. It takes the layout lock only to tell a hole from a mapping in change. It waits for a
+//! folio's lock without the VMA's lock.
 
 use super::Space;
 use super::Spaces;
@@ -23,7 +23,7 @@ use crate::writeback::Patience;
 use elbowroom_machine::{Access, Errno, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::{Arc, thread};
 
-/// How often a buffer waits for what is on its way to the swap file.
+/// How often a request for a buffer waits for pages on their way to the swap file, [`DELAY`] each time.
 const RECEIVE_PAUSES: u32 = 1000;
 
 /// A page of the budget that is in no space. Dropping it gives its frame back.
@@ -33,17 +33,18 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Whether it has no page: it was inserted where none was, or where other spaces keep theirs.
+    /// Whether the buffer has no page: its page was inserted where no page was before, or in the place of
+    /// one that other spaces share and keep.
     pub fn is_empty(&self) -> bool {
         self.extent.is_none()
     }
 
-    /// The page's bytes, 4096, or none.
+    /// The 4096 bytes of the page; an empty slice if there is no page.
     pub fn bytes(&self) -> &[u8] {
         self.extent.as_ref().map_or(&[], |frames| frames.bytes())
     }
 
-    /// The same, to be filled.
+    /// The bytes of the page, to be filled; an empty slice if there is no page.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.extent.as_mut().map_or(&mut [], |frames| frames.bytes_mut())
     }
@@ -63,13 +64,13 @@ impl Drop for Buffer {
 pub struct PartialInsert {
     /// How many pages are in the space, and stay there; the buffers after them are as they were.
     pub inserted: usize,
-    /// Why not the next one.
+    /// Why the next page was not inserted.
     pub errno: Errno,
 }
 
 /// Why a look at a page ended before the page was in.
 enum Stop {
-    /// It must wait first.
+    /// The insertion must wait first.
     Wait(Reason),
     /// Something changed meanwhile: look again.
     Again,
@@ -80,8 +81,8 @@ impl Space<Soft> {
     /// A page of zeros to receive into, charged to the budget.
     ///
     /// # Errors
-    /// ENOMEM: the budget is used up, and nothing can be freed now. What is on its way to the swap file is
-    /// waited for, at most a second.
+    /// ENOMEM: the budget is used up, and nothing can be freed now. If pages are on their way to the swap
+    /// file, this waits for their frames, at most a second.
     pub fn receive_buffer(&self) -> Result<Buffer, Errno> {
         let core = &self.core;
         let mut pauses = 0;
@@ -93,14 +94,14 @@ impl Space<Soft> {
             }
             pauses += 1;
         };
-        // Its old bytes were somebody else's.
+        // The frame's old bytes are its last user's.
         extent.bytes_mut().fill(0);
         Ok(Buffer { core: self.core.clone(), extent: Some(extent) })
     }
 
     /// Puts the pages into private anonymous memory, from `addr` on, in the place of what is there; each
-    /// buffer then has the page that it replaced, if there was one that no other space has. An empty batch
-    /// only finds and locks the VMA.
+    /// buffer then has the page that its own has replaced, if there was one that no other space shares. An
+    /// empty batch only finds and locks the VMA.
     ///
     /// # Errors
     /// EINVAL: the address is not aligned or not in the space, a buffer is empty or of another manager, or
@@ -152,7 +153,7 @@ impl Insertion<'_> {
             }
             match stop {
                 Ok(()) if self.inserted == pages.len() => return Ok(()),
-                // The next VMA has the rest.
+                // The remaining pages lie in the next VMA.
                 Ok(()) | Err(Stop::Again) => {}
                 Err(Stop::Wait(Reason::Folio(folio))) => {
                     core.dispatch(self.ready.take());
@@ -169,8 +170,9 @@ impl Insertion<'_> {
         }
     }
 
-    /// After a lookup that found no VMA to enter: whether another can find one. Changes of the layout end by
-    /// themselves, so one is found, or there is none.
+    /// After a lookup that got no VMA: waits for a change of the layout, if that is the reason, so that the
+    /// caller looks again; an error if nothing is mapped there. Changes end without our help, so the
+    /// caller's loop ends.
     fn look_closely(&self, at: usize, lookups: u32) -> Result<(), Errno> {
         if !lookups.is_multiple_of(OPTIMISTIC_LOOKUPS) {
             thread::yield_now();
@@ -213,7 +215,7 @@ impl Insertion<'_> {
     fn insert(&mut self, vma: &Vma, at: usize, buffer: &mut Buffer) -> Result<(), Stop> {
         let (core, page) = (&self.space.core, (at >> PAGE_SHIFT) as u64);
         let Some(old) = self.space.mm.anon.lookup(page) else {
-            // What is out there is replaced as well.
+            // A page that is swapped out there is replaced as well.
             core.take_own_out(&self.space.mm, page);
             return self.insert_first(vma, at, buffer);
         };
@@ -233,8 +235,8 @@ impl Insertion<'_> {
         }
     }
 
-    /// Takes a locked folio out of the MMU, if it is mapped here or will get the new frame; `true` if it is
-    /// pinned there.
+    /// Unmaps a locked folio, so that its page can be replaced: everywhere if no other space has the folio,
+    /// since it gets the new frame then, else only at `at`. `true`: it is pinned there.
     fn is_in_the_way(&self, old: &mut LockedFolio<'_>, at: usize) -> bool {
         let (mmu, alone) = (&self.space.core.mmu, old.body().spaces() == 1);
         let extent = old.body_mut().extent();
@@ -242,7 +244,7 @@ impl Insertion<'_> {
         gone == Err(UnmapError::Busy)
     }
 
-    /// Where no page is.
+    /// Inserts a buffer's page at a page where the space has none.
     fn insert_first(&self, vma: &Vma, at: usize, buffer: &mut Buffer) -> Result<(), Stop> {
         let core = &self.space.core;
         let Some(mut folio) = self.new_folio(at, buffer) else { return Err(Stop::Fail(Errno::INVAL)) };
@@ -251,21 +253,22 @@ impl Insertion<'_> {
             core.list_own(folio.into_folio());
             return Ok(());
         }
-        // A fault was faster.
+        // A fault has put a page there meanwhile.
         buffer.extent = folio.body_mut().extent.take();
         core.free_folio(folio);
         Err(Stop::Again)
     }
 
-    /// Where `old` is, which is locked and home.
+    /// Inserts a buffer's page in the place of `old`, which is locked and, unless other spaces share it,
+    /// home.
     fn replace(&self, vma: &Vma, at: usize, mut old: LockedFolio<'_>, buffer: &mut Buffer) {
         if old.body().spaces() == 1 {
             // The folio stays and gets the new frame, so that neither index nor folio has to be made anew.
             std::mem::swap(&mut old.body_mut().extent, &mut buffer.extent);
             self.map(vma, at, &mut old);
         } else if let Some(mut own) = self.new_folio(at, buffer) {
-            // Other spaces keep the old page. The VMA is locked for reading and the folio is locked: nobody
-            // else changes what is there.
+            // Other spaces keep the old page. The VMA is locked for reading and the folio is locked, so no
+            // other thread changes what the space has at the page.
             let replaced = self.space.mm.anon.replace(own.index, old.arc(), own.arc());
             assert!(replaced, "what is at a page changes only under its folio's lock");
             old.body_mut().rmap.remove(own.index);

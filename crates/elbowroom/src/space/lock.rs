@@ -1,7 +1,7 @@
 //! mlock and munlock. Linux: mm/mlock.c.
 //!
-//! A locked mapping is populated, and is refused what would take its pages away. The budget stays above it:
-//! its pages can be evicted.
+//! A locked mapping is populated, and advice that would take its pages away fails. But the budget has
+//! priority: its pages can be evicted.
 
 use super::change::{AfterChange, Pages};
 use super::{Space, page_align};
@@ -11,8 +11,8 @@ use elbowroom_machine::{Errno, PAGE_SIZE};
 use std::ops::Range;
 
 impl<P: Platform> Space<P> {
-    /// Locks the pages that have a byte of the range, VMA by VMA; those before a hole stay locked. Brings
-    /// them in unless `on_fault`.
+    /// Locks the pages that have a byte of the range, VMA by VMA; VMAs before a hole stay locked. Brings
+    /// their pages in unless `on_fault`.
     ///
     /// # Errors
     /// EINVAL: the end wraps. ENOMEM: a hole; or a page cannot be brought in, and all is locked nevertheless.
@@ -21,7 +21,7 @@ impl<P: Platform> Space<P> {
         self.populate(&range).map_err(|_| Errno::NOMEM)
     }
 
-    /// Undoes that.
+    /// Unlocks the pages that have a byte of the range (munlock).
     ///
     /// # Errors
     /// As for [`Space::lock`].
@@ -29,7 +29,8 @@ impl<P: Platform> Space<P> {
         self.set_locked(addr, len, None).map(|_| ())
     }
 
-    /// Locks, on fault or not, or unlocks.
+    /// Locks the range (`Some(on_fault)`) or unlocks it (`None`). Returns the range in whole pages; `None`
+    /// if it is empty.
     fn set_locked(&self, addr: usize, len: usize, lock: Option<bool>) -> Result<Option<Range<usize>>, Errno> {
         let start = addr & !(PAGE_SIZE - 1);
         let len = page_align(len.wrapping_add(addr % PAGE_SIZE));

@@ -18,11 +18,11 @@ use std::ops::Range;
 pub enum Place {
     /// Wherever there is room.
     Anywhere,
-    /// There if it is free and inside the space, else anywhere. Rounded down to a page.
+    /// At this address if it is free and inside the space, else anywhere. Rounded down to a page.
     Hint(usize),
-    /// Exactly there; what is there is replaced.
+    /// Exactly at this address; mappings there are replaced.
     Fixed(usize),
-    /// Exactly there, or EEXIST.
+    /// Exactly at this address; EEXIST if something is mapped there.
     FixedNoReplace(usize),
 }
 
@@ -34,10 +34,10 @@ pub struct MapRequest {
     pub len: usize,
     /// Access rights.
     pub prot: Prot,
-    /// Whether it could be given the right to write later: the program's descriptor is open for writing, or
-    /// stores stay private.
+    /// Whether mprotect may give the right to write later (Linux: `VM_MAYWRITE`): the program's descriptor
+    /// is open for writing, or the mapping is private.
     pub may_write: bool,
-    /// Whether stores reach the file, or whoever else has the memory.
+    /// Whether stores reach the file, or the other mappings of the shared memory.
     pub sharing: Sharing,
     /// The file; `None`: anonymous memory.
     pub object: Option<Arc<FileObject>>,
@@ -47,7 +47,7 @@ pub struct MapRequest {
     pub populate: bool,
     /// Whether to lock them, as mlock does.
     pub locked: bool,
-    /// MAP_NORESERVE: the kernel's own mapping, should this go back to it, is one.
+    /// MAP_NORESERVE: passed to the kernel if the mapping goes back to it.
     pub no_reserve: bool,
 }
 
@@ -89,8 +89,8 @@ impl<P: Platform> Space<P> {
         self.map_through(request, None)
     }
 
-    /// The same, of a file that the program has open as `origin`: which mappings may be one, and the kernel's
-    /// own mapping should the file go back to it, depend on it.
+    /// [`Space::map`] of a file that the program has open as `origin`. Only mappings with the same origin
+    /// are merged, and if the file goes back to the kernel, the kernel's mapping is made with it.
     ///
     /// # Errors
     /// As for [`Space::map`].
@@ -108,7 +108,7 @@ impl<P: Platform> Space<P> {
     }
 
     fn map_now(&self, request: MapRequest, origin: Option<Arc<Origin>>) -> Result<usize, Errno> {
-        // Anonymous memory has no offset, whatever is said.
+        // Anonymous memory has no offset: the request's is ignored.
         let first_page = if request.object.is_some() { request.offset >> PAGE_SHIFT } else { 0 };
         if !request.offset.is_multiple_of(PAGE_SIZE as u64) || request.len == 0 {
             return Err(Errno::INVAL);
@@ -171,7 +171,7 @@ impl<P: Platform> Space<P> {
         };
         match &request.object {
             Some(object) if object.is_closed() => {
-                // Closed between the caller's open and now, after being unused for long.
+                // The object was closed after the caller had opened it, since it was unused for long.
                 self.unmap(range.start, len)?;
                 return Err(Errno::STALE);
             }
@@ -188,12 +188,12 @@ impl<P: Platform> Space<P> {
         Ok(range.start)
     }
 
-    /// Makes addresses the space's that were nobody's, so that [`Place::Hint`] and [`Place::FixedNoReplace`]
-    /// can be there: the whole blocks of 2 MiB around them.
+    /// Makes a window of addresses that belonged to no window, so that [`Place::Hint`] and
+    /// [`Place::FixedNoReplace`] can be there. The window is the whole blocks of 2 MiB around the range.
     ///
     /// # Errors
-    /// EEXIST: something is mapped among them. ENOMEM: there is no room for more addresses, or they are none
-    /// of a program's.
+    /// EEXIST: something is mapped in these blocks. ENOMEM: there is no room for another window, or the
+    /// addresses are not ones that a program can have.
     ///
     /// Locks: `layout`.
     pub fn add_addresses(&self, addr: usize, len: usize) -> Result<(), Errno> {
@@ -211,7 +211,7 @@ impl<P: Platform> Space<P> {
         Ok(())
     }
 
-    /// What [`Space::map`] would say of the place alone.
+    /// Checks a place as [`Space::map`] would, without mapping anything.
     ///
     /// # Errors
     /// As there: ENOMEM, EINVAL, EEXIST.
@@ -231,8 +231,8 @@ impl<P: Platform> Space<P> {
         if self.mm.is_free(&range, &layout) { Ok(()) } else { Err(Errno::EXIST) }
     }
 
-    /// The place with what is wrong with it said: ENOMEM if a fixed one does not fit, EINVAL if it is not
-    /// aligned.
+    /// Checks a place, and rounds a hint down to a page: ENOMEM if a fixed place does not fit, EINVAL if it
+    /// is not aligned.
     pub(super) fn check_place(&self, place: Place, len: usize) -> Result<Place, Errno> {
         match place {
             Place::Anywhere => Ok(Place::Anywhere),
@@ -251,7 +251,7 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// A free range for `len` bytes, not taken yet, and the lock under which it was found.
+    /// A free range for `len` bytes, not taken yet, and the layout lock, under which it was found.
     pub(super) fn find_place(
         &self,
         place: Place,
@@ -294,7 +294,7 @@ impl<P: Platform> Space<P> {
                 self.mm.place(len, align, phase, &within, &layout).ok_or(Errno::NOMEM)?
             }
         };
-        // Accesses to what was free may have been made to fail.
+        // Accesses to these addresses may have been denied while they were free.
         self.core.mmu.allow(range.clone())?;
         Ok((range, layout))
     }

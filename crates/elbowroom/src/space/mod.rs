@@ -1,12 +1,12 @@
 //! Spaces: the mmap family, one verb a file, with Linux's results and error numbers.
 //!
-//! Every change of a layout goes through [`change`], in three steps: take what is mapped in the range out of
-//! the index (new faults there stall), once no reader relies on it; take its pages out of the MMU; put in
-//! what comes instead, and let the stalled faults look again. The layout lock is held for the first and the
-//! last step only.
+//! Every change of a layout goes through [`change`], in three steps: take the VMAs in the range out of the
+//! index, when no reader has them locked (new faults there stall); take their pages out of the MMU; put in
+//! the new VMAs, if any, and let the stalled faults look again. The layout lock is held for the first and
+//! the last step only.
 //!
-//! Addresses of the process's own space are pointers. Those of a soft space have its number in their top 16
-//! bits.
+//! Addresses of the process's own space are pointers. The addresses of a soft space have its number in
+//! their top 16 bits.
 
 mod access;
 mod advise;
@@ -48,10 +48,10 @@ use std::ops::{Deref, Range};
 /// The size of a space: what Linux calls TASK_SIZE.
 const TASK_SIZE: usize = (1 << 47) - PAGE_SIZE;
 
-/// What is done with spaces: the highest layer, of which a manager has one.
+/// The highest of the manager's layers: the verbs of all its spaces.
 pub(crate) struct Spaces<P: Platform> {
     faults: Faults<P>,
-    /// How many accessors of soft spaces were made.
+    /// How many [`Cpu`]s were made.
     cpus: AtomicU32,
 }
 
@@ -90,26 +90,28 @@ fn page_align(len: usize) -> usize {
 }
 
 impl<P: Platform> Space<P> {
-    /// A range of at least a page that lies in the space, from an aligned start; `None` for any other.
+    /// The range of pages from `addr` on; `None` if it is empty, does not lie in the space, or `addr` is
+    /// not aligned.
     fn range(&self, addr: usize, len: usize) -> Option<Range<usize>> {
         let at = addr.checked_sub(self.base).filter(|at| at.is_multiple_of(PAGE_SIZE) && *at <= TASK_SIZE)?;
         let len = (len <= TASK_SIZE - at).then(|| page_align(len)).filter(|&len| len > 0)?;
         Some(addr..addr + len)
     }
 
-    /// What of a range, whose end does not wrap, can have mappings: the rest is a hole.
+    /// The part of a range that lies in the space; the rest counts as a hole. The end of the range must not
+    /// wrap.
     fn clamped(&self, addr: usize, len: usize) -> Range<usize> {
         let end = addr.saturating_add(page_align(len)).min(self.base + TASK_SIZE);
         addr.min(end).max(self.base)..end.max(self.base)
     }
 
-    /// Where mappings may be.
+    /// The addresses at which [`Place::Anywhere`] may put mappings.
     fn addresses(&self) -> Range<usize> {
         // Nothing is ever mapped at 0, so that a null pointer faults. Linux: `mmap_min_addr`.
         self.base + (64 << 10)..self.base + TASK_SIZE
     }
 
-    /// The mappings that nobody may store to, by their addresses.
+    /// The address ranges of the mappings without the right to write.
     #[cfg(not(shuttle))]
     pub(crate) fn without_stores(&self) -> Vec<Range<usize>> {
         let parts = self.parts(&self.everything()).into_iter();
@@ -119,12 +121,12 @@ impl<P: Platform> Space<P> {
             .collect()
     }
 
-    /// All its addresses: mappings at fixed ones may be below the others.
+    /// All addresses of the space: mappings at fixed addresses may be below [`Space::addresses`].
     fn everything(&self) -> Range<usize> {
         self.base..self.base + TASK_SIZE
     }
 
-    /// ENOMEM unless all of the range is ours to map at.
+    /// ENOMEM unless all of the range lies in our windows in this space.
     fn owned(&self, range: &Range<usize>) -> Result<(), Errno> {
         let fits = range.start >= self.base && range.end <= self.base + TASK_SIZE;
         if fits && self.core.mmu.covers(range.start, range.len()) { Ok(()) } else { Err(Errno::NOMEM) }

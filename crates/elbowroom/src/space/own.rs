@@ -1,4 +1,4 @@
-//! What belongs to a space in a part of a mapping: its bytes are copied, and it is dropped.
+//! Copies and drops the pages that belong to a space in a part of a mapping.
 
 use super::Spaces;
 use super::change::VmaPart;
@@ -13,11 +13,11 @@ use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
 impl<P: Platform> Spaces<P> {
-    /// Calls `put` with the bytes of the pages that belong to the space in a part that has been taken out,
-    /// and with their place in the part.
+    /// Calls `put` with the bytes of each folio that belongs to the space in a part, and with their offset
+    /// in the part. The part has been taken out of the MMU.
     ///
     /// # Errors
-    /// EIO: one is out, and its bytes cannot be had. That of `put`.
+    /// EIO: a page is out, and its bytes cannot be had. The error of `put`.
     pub(super) fn copy_own(&self, mm: &Mm, part: &VmaPart, put: PutBytes<'_>) -> Result<(), Errno> {
         let mut buffer = vec![0; PAGE_SIZE];
         let pages = part.page_numbers();
@@ -37,15 +37,15 @@ impl<P: Platform> Spaces<P> {
         })
     }
 
-    /// What is at a page, and the bytes of one that is out, which stays out.
+    /// What the space has at a page. If the page is out, its bytes are copied into `to`, and it stays out.
     fn copy_out(&self, mm: &Mm, page: u64, to: &mut [u8]) -> Result<Slot<Arc<Folio>>, Errno> {
-        // With a count of its own, so that the bytes stay while they are read.
+        // With a count of the slot of our own, so that the bytes stay while they are read.
         let there = mm.anon.share_out(page, |slot| self.swap.share(slot));
         let Slot::Word(slot) = there else { return Ok(there) };
         let copied = loop {
             match self.swap.seems(slot) {
                 Some(Source::Memory) => match self.swap.load(slot, to) {
-                    // It was written there just now, and stays there.
+                    // The bytes have just been written to the file, where they stay: look again.
                     Err(NotLoaded::Elsewhere) => {}
                     loaded => break loaded.map_err(|_| Errno::IO),
                 },
@@ -63,7 +63,7 @@ impl<P: Platform> Spaces<P> {
         copied.map(|_| there)
     }
 
-    /// Frees the pages that belong to the space in a part that has been taken out.
+    /// Frees the pages that belong to the space in a part that has been taken out of the MMU.
     pub(super) fn drop_own(&self, mm: &Mm, part: &VmaPart) {
         if !part.spec.is_private() {
             return;
@@ -85,7 +85,8 @@ impl<P: Platform> Spaces<P> {
     /// Linux: `madvise_dontneed_single_vma`.
     ///
     /// # Errors
-    /// EBUSY: one has been pinned for longer than the bound. The kernel's: denials could not be undone.
+    /// EBUSY: a page has been pinned for longer than the bound. The kernel's error: denials could not be
+    /// undone.
     pub(super) fn forget_part(&self, mm: &Mm, part: &VmaPart) -> Result<(), Errno> {
         let patience = Patience::bounded();
         self.take_out(mm, part, &patience)?;
@@ -103,10 +104,10 @@ impl<P: Platform> Spaces<P> {
         self.mmu.allow(part.range.clone())
     }
 
-    /// Frees what belongs to the space at a part of private anonymous memory, and is out; what is in memory,
-    /// too, if memory is short. A page that is pinned stays. Linux: `madvise_free_single_vma`, where pages
-    /// stay until reclaim meets them, unless they are stored to before. Here a store is not seen while a page
-    /// is in its window, and taking it out costs as much as freeing it.
+    /// Frees those pages of a part of private anonymous memory that are swapped out; if memory is short,
+    /// those in memory, too. A page that is pinned stays. Linux: `madvise_free_single_vma`, where pages
+    /// stay until reclaim meets them, unless they are stored to before. Here a store to a mapped page is
+    /// not seen, and unmapping the page to see it costs as much as freeing it.
     pub(super) fn free_part(&self, mm: &Mm, part: &VmaPart) {
         let (pages, plenty) = (part.page_numbers(), self.is_plenty());
         let freed = each_own(mm, &pages, |page| match mm.anon.slot(page) {
@@ -116,9 +117,9 @@ impl<P: Platform> Spaces<P> {
         debug_assert!(freed.is_ok(), "no page is waited for");
     }
 
-    /// Frees what belongs to the space at a page, if the mapping there is `wanted` still; what reaches out of
-    /// `within` is split first. Returns the page behind it. `None`: it is pinned there, or the mapping is
-    /// being changed.
+    /// Frees the folio that belongs to the space at a page, or gives up its swap slot, if `wanted` says so
+    /// of the VMA that is there now. A folio that reaches out of `within` is split first. Returns the page
+    /// behind the folio. `None`: it is pinned there, or the mapping is being changed.
     pub(super) fn drop_own_if(
         &self,
         mm: &Mm,
@@ -140,10 +141,12 @@ impl<P: Platform> Spaces<P> {
         let first = AnonPages::first_of(&folio, page);
         let next = first + folio.pages();
         let addr = (first as usize) << PAGE_SHIFT;
-        // While the VMA is entered it does not change, and nobody puts another page there.
+        // While the VMA is locked for reading it does not change, and since the folio is locked, no other
+        // page comes there.
         let vma = mm.enter(addr).ok()?;
         if wanted(&vma) {
-            // It may have been mapped again since it was taken out; in another space it stays.
+            // The folio may have been mapped again since the part was taken out. Where other spaces map it,
+            // it stays mapped.
             if self.mmu.unmap_at(folio.body_mut().extent(), addr) == Err(UnmapError::Busy) {
                 return None;
             }
@@ -153,9 +156,9 @@ impl<P: Platform> Spaces<P> {
     }
 }
 
-/// Calls `each` for the pages in a range that belong to the space; it tells from which page on to go on. A
-/// huge folio is one call, if `each` says so. One that was collapsed since the ends of the range were split
-/// reaches beyond it, and is split when it is locked: then each of its pages is one.
+/// Calls `each` for the pages in a range that belong to the space. `each` returns the page from which to go
+/// on, so a folio of several pages can be one call. A huge folio that was collapsed after the ends of the
+/// range were split may reach out of it; it is split when `each` locks it, and then each page is a call.
 pub(super) fn each_own(
     mm: &Mm,
     pages: &Range<u64>,

@@ -12,12 +12,13 @@ use elbowroom_machine::Mmu;
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Duration;
 
-/// So long one call waits for such threads in all. Then it passes by what they have.
+/// How long one call waits, in all, for pages that were mapped less than [`FRESH`] ago. Then it skips such
+/// pages.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 impl<P: Platform> Spaces<P> {
-    /// Puts the pages that the space has in a part out, as far as nobody uses them and there is room. Others
-    /// may bring them in again by the time this returns.
+    /// Puts out the pages that the space has in a part, unless they are in use, as long as there is room in
+    /// swap. Other threads may have brought them in again when this returns.
     pub(super) fn page_out_own(&self, mm: &Mm, part: &VmaPart) {
         if !self.swap.is_on() {
             return;
@@ -26,8 +27,8 @@ impl<P: Platform> Spaces<P> {
         self.split_ends(mm, &pages);
         let mut to_file = Vec::new();
         let (mut rest, mut patience) = (pages, PATIENCE);
-        // Folio by folio, and without the index's lock: who pages out again and again finds little each
-        // time, and must not keep faults waiting that bring pages in.
+        // Folio by folio, and without holding the index's lock in between: a thread that calls this again
+        // and again finds few pages each time, and must not keep faults waiting that bring pages in.
         while let Some((first, folio)) = mm.anon.first_in(rest.clone()) {
             let at = rest.start;
             rest.start = at.max(first + folio.pages());
@@ -55,8 +56,9 @@ impl<P: Platform> Spaces<P> {
         self.write_to_swap(self.to_write.claim(to_file));
     }
 
-    /// A folio that the space has from a page on, locked, and not larger than what goes out at a time: of a
-    /// larger one, its first part. It is a hint: what somebody has locked, or is about to use, is passed by.
+    /// Locks the folio that the space has from page `first` on. A folio that is larger than what goes out
+    /// at a time is split, and its first part locked. `None`: the folio is locked by another thread, held
+    /// for a fault, or no longer there; it is skipped, since this is only advice.
     fn own_to_page_out(&self, mm: &Mm, first: u64, found: Arc<Folio>) -> Option<LockedFolio<'_>> {
         let mut found = found;
         loop {

@@ -8,7 +8,7 @@ use elbowroom_machine::{FaultEvent, PAGE_SIZE};
 use std::ops::Range;
 
 impl<P: Platform> Space<P> {
-    /// Brings a page in.
+    /// Brings the page of `addr` in, as an access would.
     ///
     /// # Errors
     /// How an access would fail.
@@ -16,8 +16,9 @@ impl<P: Platform> Space<P> {
         self.core.fault(FaultEvent { addr, thread: NO_THREAD, write, present: false })
     }
 
-    /// Brings the pages of the range in, where they are not locked on fault; for writing where stores would
-    /// make copies, until one cannot be had.
+    /// Brings the pages of the range in, except in mappings that are locked on fault. In writable private
+    /// mappings they are brought in as for a store, which makes the copies now. Stops at the first page
+    /// that cannot be had.
     pub(super) fn populate(&self, range: &Range<usize>) -> Result<(), FaultError> {
         let parts = self.parts(range);
         for part in parts.iter().filter(|part| !part.spec.flags.contains(VmaFlags::ON_FAULT)) {
@@ -29,9 +30,9 @@ impl<P: Platform> Space<P> {
         Ok(())
     }
 
-    /// The same; it is no error if a page cannot be had.
+    /// [`Space::populate`]; it is no error if a page cannot be had.
     pub(super) fn populate_what_can_be(&self, range: &Range<usize>) {
-        // Whoever touches the page will be told.
+        // A thread that touches the page gets the error.
         let _ = self.populate(range);
     }
 }

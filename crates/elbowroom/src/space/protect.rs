@@ -8,7 +8,7 @@ use crate::vma::{Prot, VmaFlags};
 use elbowroom_machine::{Errno, PAGE_SIZE};
 
 impl<P: Platform> Space<P> {
-    /// Changes the rights of the range, VMA by VMA: those before a failure stay changed.
+    /// Changes the rights of the range, VMA by VMA: VMAs before a failure stay changed.
     ///
     /// # Errors
     /// In this order. EINVAL: the address is not aligned. ENOMEM: the end is not after the start; or a hole.
@@ -56,12 +56,13 @@ impl<P: Platform> Space<P> {
             if write && !parts.iter().all(|p| p.spec.may_write) {
                 return Err(Errno::ACCESS);
             }
-            // Pages that may do less than before are taken out, and come back as the new rights say.
+            // If a right is taken away, the pages are unmapped; faults map them again with the new rights.
             let reduces = parts.iter().any(|part| !prot.contains(part.spec.prot));
             Ok(if reduces { Pages::Leave } else { Pages::Stay })
         };
         let change = self.begin(part.range.clone(), plan)?;
-        // Who takes the right away may want to see each store fail: a garbage collector does.
+        // A program that takes the right to write away may want to see each store fail, as a garbage
+        // collector does.
         let loses_write = |part: &&VmaPart| !write && part.spec.prot.contains(Prot::WRITE);
         for part in change.parts.iter().filter(loses_write) {
             part.spec.object.iter().for_each(|object| object.make_strict());
@@ -91,7 +92,8 @@ mod tests {
     use super::*;
     use crate::{Config, Manager, MapRequest, Place, Sharing, Soft};
 
-    /// Before its pages come back: the first store must not be the one that is not seen.
+    /// The file must be strict before its pages are mapped again: otherwise the first store could be
+    /// missed.
     #[test]
     fn a_file_is_strict_once_the_right_to_write_was_taken_away() {
         let manager = Manager::<Soft>::start_on(Config::with_memory(16 << 20)).unwrap();

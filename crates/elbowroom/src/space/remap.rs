@@ -14,7 +14,7 @@ use elbowroom_sync::Mutant;
 use elbowroom_sync::epoch::Slot;
 use std::ops::Range;
 
-/// In tests of the tests: a folio of anonymous memory is moved, and does not know where to.
+/// In tests of the tests: a folio of anonymous memory is moved, but its reverse map is not changed.
 const MUTANT_FORGET_MOVE: Mutant = Mutant::new("forget_move");
 
 /// Where a remapped range may go.
@@ -24,12 +24,12 @@ pub enum Remap {
     InPlace,
     /// It moves if it must.
     MayMove,
-    /// Exactly there; what is there is replaced.
+    /// It moves exactly to this address; mappings there are replaced.
     Fixed(usize),
-    /// There if that is free, else anywhere; the old range stays mapped, without the pages that belonged to
-    /// the space.
+    /// It moves to this address if that is free, else anywhere; the old range stays mapped, without the
+    /// pages that belonged to the space.
     DontUnmap(usize),
-    /// Both.
+    /// It moves exactly to this address, and the old range stays mapped.
     FixedDontUnmap(usize),
 }
 
@@ -51,14 +51,14 @@ impl Remap {
 }
 
 impl<P: Platform> Space<P> {
-    /// Shrinks, grows or moves what is mapped at a range; returns where it is now.
+    /// Shrinks, grows or moves the mapping at a range; returns its address now.
     ///
     /// # Errors
     /// EINVAL: an address is not aligned, the new length is 0 or larger than the space, the new range
     /// overlaps the old one or is not in the space, two lengths with [`Remap::DontUnmap`], or no old length
     /// and a private mapping. EFAULT: the old range is not all one mapping (with [`Remap::Fixed`] and one
     /// length it may be several, with holes). ENOMEM: no room to grow in place, or at all. EXDEV: a part of
-    /// what is cut off went to the kernel.
+    /// the tail that is cut off was given to the kernel.
     pub fn remap(&self, addr: usize, old: usize, new: usize, how: Remap) -> Result<usize, Errno> {
         self.core.verb(Verb::Remap, addr, old, || {
             let at = self.remap_range(addr, old, new, how);
@@ -89,7 +89,7 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// The VMAs of the range move one by one, with the holes between them.
+    /// Moves the VMAs of the range one by one, and keeps the holes between them.
     fn move_range(&self, addr: usize, len: usize, to: usize, how: Remap) -> Result<usize, Errno> {
         let range = self.range(addr, len).ok_or(Errno::FAULT)?;
         let parts = self.parts(&range);
@@ -103,7 +103,7 @@ impl<P: Platform> Space<P> {
         Ok(to)
     }
 
-    /// The mapping at `addr`, from there to its end.
+    /// The part of the mapping at `addr` from there to the mapping's end.
     fn mapping_from(&self, addr: usize) -> Result<VmaPart, Errno> {
         let page = self.range(addr, PAGE_SIZE).ok_or(Errno::FAULT)?;
         let layout = self.layout_without_change_in(&page);
@@ -123,7 +123,8 @@ impl<P: Platform> Space<P> {
         if old.min(new) > part.range.len() { Err(Errno::FAULT) } else { Ok(()) }
     }
 
-    /// To a named address. What is at a fixed one is unmapped first, then the tail of what shrinks.
+    /// Moves the mapping to the address `to`. First the mappings at a fixed address are unmapped, then, if
+    /// it shrinks, its tail.
     fn remap_to(
         &self,
         addr: usize,
@@ -190,7 +191,7 @@ impl<P: Platform> Space<P> {
         true
     }
 
-    /// Moves what is mapped at `from` with its pages; the new range may be longer. An empty `from` makes a
+    /// Moves the mapping at `from` with its pages; the new range may be longer. An empty `from` makes a
     /// second mapping of the same pages.
     fn move_vma(&self, from: Range<usize>, new: usize, place: Place, keep: bool) -> Result<usize, Errno> {
         let whole = self.mapping_from(from.start)?;
@@ -213,7 +214,7 @@ impl<P: Platform> Space<P> {
         self.finish(source, left, AfterChange::Free);
         if locked {
             if keep {
-                // What has moved has moved.
+                // The pages have moved, so a failure here is not reported.
                 let _ = self.unlock_mapping(from.start);
             }
             self.populate_what_can_be(&(to.start + from.len()..to.end));
@@ -221,18 +222,19 @@ impl<P: Platform> Space<P> {
         Ok(to.start)
     }
 
-    /// Moves what the space has at the pages by a distance, which may be negative. Larger folios that would
-    /// not be aligned are split.
+    /// Moves the pages that belong to the space in `pages` by a distance, which may be negative. Folios of
+    /// several pages that would not be aligned there are split.
     fn move_own(&self, pages: Range<u64>, distance: u64) {
         // The distance in pages of addresses, which have no more bits than these.
         let moved = |page: u64| page.wrapping_add(distance) & (u64::MAX >> PAGE_SHIFT);
         let _: Result<(), Errno> = each_own(&self.mm, &pages, |page| {
-            // What was listed as large may be split by now, so each folio is looked at when it is locked.
+            // A large folio may have been split since the pages were listed, so the size is looked at when
+            // the folio is locked.
             let whole = |own: Range<u64>| {
                 let inside = pages.start <= own.start && own.end <= pages.end;
                 inside && moved(own.start).is_multiple_of(own.end - own.start)
             };
-            // A truncation may take a copy away meanwhile.
+            // There may be no folio any more: a truncation may have dropped a private copy meanwhile.
             let Some(mut folio) = self.core.lock_own_if(&self.mm, page, whole) else {
                 return Ok(match self.mm.anon.take_out(page) {
                     Slot::Word(slot) => {
@@ -254,12 +256,12 @@ impl<P: Platform> Space<P> {
         });
     }
 
-    /// Begins both changes of a move of `whole`, as far as `from` goes. The one that may have to wait while
-    /// the other is held is always that at the higher address, so that two moves cannot wait for each other;
-    /// finding a free place waits for nobody.
+    /// Begins the two changes of a move of `from`, a part of `whole`: at the old range and at the new one.
+    /// If both may have to wait, the one at the lower address is begun first, so that two moves cannot wait
+    /// for each other; finding a free place waits for no change.
     ///
     /// # Errors
-    /// EFAULT: the mapping is not what it was just now. Else those of beginning.
+    /// EFAULT: the mapping has changed since it was looked up. Else the errors of beginning a change.
     fn both(
         &self,
         from: &Range<usize>,
@@ -309,7 +311,7 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// A range for what moves.
+    /// Begins a change of the range that a mapping is to move to.
     fn target(&self, place: Place, len: usize, first_page: u64) -> Result<Change, Errno> {
         match place {
             Place::Fixed(to) => self.fixed_target(to, len, false),
@@ -317,8 +319,8 @@ impl<P: Platform> Space<P> {
         }
     }
 
-    /// A fixed range for what moves. It was unmapped just now; whoever was faster in mapping there loses it
-    /// again.
+    /// Begins a change of the fixed range that a mapping is to move to. The range was unmapped just now; if
+    /// another thread has mapped something there since, that is unmapped as well.
     fn fixed_target(&self, to: usize, len: usize, beside_another: bool) -> Result<Change, Errno> {
         self.owned(&(to..to + len))?;
         let mut change = self.begin_on(

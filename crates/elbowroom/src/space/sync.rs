@@ -10,25 +10,26 @@ use elbowroom_machine::{Errno, PAGE_SIZE};
 
 impl<P: Platform> Space<P> {
     /// Writes the dirty pages of the range back, and makes them durable if `durable`. `invalidate` only
-    /// refuses what is locked.
+    /// makes the call fail at locked mappings.
     ///
     /// # Errors
-    /// EINVAL: the address is not aligned. ENOMEM: the range wraps. Else the first of these that a mapping in
-    /// it has, from the first one on; those behind it are not written then. EBUSY: `invalidate`, and the
-    /// mapping is locked. The first error of a write-back of its file since the last report, this one's
-    /// included. If there is none, ENOMEM: a part of the range is not mapped; the rest was written.
+    /// EINVAL: the address is not aligned. ENOMEM: the range wraps. Else the first of the following errors
+    /// that a mapping in the range has, in order of addresses; mappings behind that one are not written
+    /// then. EBUSY: `invalidate`, and the mapping is locked. The first error of a write-back of its file
+    /// since the last report, this one's included. If there is none, ENOMEM: a part of the range is not
+    /// mapped; the rest was written.
     pub fn sync(&self, addr: usize, len: usize, durable: bool, invalidate: bool) -> Result<(), Errno> {
         self.core.verb(Verb::Sync, addr, len, || {
             self.sync_parts(addr, len, invalidate, |part| self.sync_part(part, durable))
         })
     }
 
-    /// Looks at the range as [`Space::sync`] does, and writes nothing: what is dirty is written in time by
-    /// itself. Linux: msync without `MS_SYNC`.
+    /// Checks the range as [`Space::sync`] does, but writes nothing: the flusher writes dirty pages in
+    /// time. Linux: msync without `MS_SYNC`.
     ///
     /// # Errors
-    /// EINVAL, EBUSY and ENOMEM as for [`Space::sync`]. Never an error of a write-back: whoever waits for one
-    /// is told of it.
+    /// EINVAL, EBUSY and ENOMEM as for [`Space::sync`]. Never an error of a write-back: only
+    /// [`Space::sync`] reports those.
     pub fn sync_later(&self, addr: usize, len: usize, invalidate: bool) -> Result<(), Errno> {
         self.core.verb(Verb::Sync, addr, len, || self.sync_parts(addr, len, invalidate, |_| Ok(())))
     }
@@ -57,7 +58,7 @@ impl<P: Platform> Space<P> {
                 return Err(Errno::BUSY);
             }
             mapped += part.range.len();
-            // As Linux: what is behind a mapping that cannot be written is not tried.
+            // As Linux does: mappings behind one that cannot be written are not tried.
             sync(&part)?;
         }
         if mapped == rounded { Ok(()) } else { Err(Errno::NOMEM) }

@@ -24,12 +24,13 @@ impl<P: Platform> Space<P> {
         self.unmap_if(addr, len, |_| Ok(()))
     }
 
-    /// The same, if all of the range is ours: what went back to the kernel is not ours to unmap.
+    /// [`Space::unmap`], if all of the range is ours: addresses that were given to the kernel are not ours
+    /// to unmap.
     ///
     /// # Errors
-    /// As there. EXDEV: a part of it is the kernel's. Nothing is changed then.
+    /// As for [`Space::unmap`]. EXDEV: a part of the range is the kernel's. Nothing is changed then.
     pub fn unmap_ours(&self, addr: usize, len: usize) -> Result<(), Errno> {
-        // With the layout locked nothing of it can be given away any more.
+        // While the layout is locked, no part of the range can be given to the kernel.
         let ours = |range: &Range<usize>| self.core.mmu.covers(range.start, range.len());
         self.unmap_if(addr, len, |range| if ours(range) { Ok(()) } else { Err(Errno::XDEV) })
     }
@@ -57,7 +58,7 @@ impl<P: Platform> Space<P> {
             self.finish(change, Vec::new(), AfterChange::Free);
         }
         self.settle();
-        // Another thread may have begun to close them; they are closed when this returns.
+        // Another thread may have begun to close these files; here they are closed before the call returns.
         files.iter().for_each(|file| self.core.close_unmapped(file, Obstacle::Wait));
         Ok(())
     }
@@ -69,16 +70,17 @@ impl<P: Platform> Space<P> {
         objects.filter(|object| !object.is_memory()).cloned().collect()
     }
 
-    /// Unmaps what no page of was ever there, or is any more: then nothing need be taken out, and the layout
-    /// lock is held once.
+    /// Unmaps the range if it is one VMA of which no page is in the cache or belongs to the space: then no
+    /// page need be unmapped, and the layout lock is taken only once. `false`: it is not, and nothing is
+    /// changed.
     fn unmap_untouched(&self, range: &Range<usize>) -> Result<bool, Errno> {
         let mut layout = self.layout_without_change_in(range);
         if !self.mm.cut_untouched(&mut layout, range) {
             return Ok(false);
         }
         if self.core.mmu.allow(range.clone()).is_err() {
-            // Some pages cannot be mapped again: nothing is. That is better than mappings that fail without
-            // reason.
+            // The kernel could not undo the denials there, so the addresses are not used again. That is
+            // better than later mappings there whose accesses fail without reason.
             self.mm.take(&mut layout, range);
         }
         Ok(true)

@@ -21,14 +21,14 @@ pub enum AccessError {
     /// The mapping does not permit it. SIGSEGV with SEGV_ACCERR.
     #[error("the mapping at {0:#x} does not permit the access")]
     Denied(usize),
-    /// Beyond the end of the object, or its bytes cannot be had. SIGBUS.
+    /// The page is beyond the end of the object, or its bytes cannot be had. SIGBUS.
     #[error("the page at {0:#x} cannot be had: beyond the end of the file, or not readable")]
     Bus(usize),
     /// A word that is not aligned, a pin across pages, or a copy onto itself.
     #[error("the access at {0:#x} is not one that can be made")]
     Invalid(usize),
-    /// The page is mapped at another address, where it has been pinned for too long. What CPUs have no signal
-    /// for.
+    /// The page is mapped at another address, where it has been pinned for too long. A program with
+    /// pointers has no signal for this.
     #[error("the page at {0:#x} has been pinned at another address for too long")]
     Pinned(usize),
     /// The manager was dropped.
@@ -55,11 +55,12 @@ impl AccessError {
     }
 }
 
-/// Bytes that [`Cpu::copy`] has in hand at a time.
+/// How many bytes [`Cpu::copy`] copies at a time, through a buffer on the stack.
 const COPY_BYTES: usize = 1024;
 
-/// A thread's way to the memory of soft spaces: any space of the manager, by its address. It keeps
-/// translations, so a thread should have one for long; it can go to another thread, but not be shared.
+/// A thread's accessor of the memory of soft spaces: of any space of the manager, since an address tells
+/// its space. It caches translations, so a thread should keep one for long. It can be sent to another
+/// thread, but not be shared.
 pub struct Cpu {
     core: Arc<Spaces<Soft>>,
     soft: SoftCpu,
@@ -77,14 +78,14 @@ impl Space<Soft> {
         Ok(space)
     }
 
-    /// Its lowest address.
+    /// The lowest address of the space.
     pub fn base(&self) -> usize {
         self.base
     }
 
-    /// A way to its memory, and that of its manager's other spaces.
+    /// A new accessor of the memory of this space, and of its manager's other spaces.
     pub fn cpu(&self) -> Cpu {
-        // Only tells streams of accesses apart.
+        // The number stands for a thread: it only tells streams of accesses apart.
         let number = self.core.next_cpu();
         Cpu { core: self.core.clone(), soft: self.core.mmu.cpu(), number }
     }
@@ -96,8 +97,8 @@ impl<P: Platform> Drop for Space<P> {
             return;
         }
         let everything = self.everything();
-        // A page that stays pinned keeps its mapping, and the space its number: its pin's owner may still use
-        // it.
+        // If a page stays pinned, nothing is unmapped and the space keeps its number: the pin's owner may
+        // still use the page.
         if let Ok(change) = self.begin(everything, |_| Ok(Pages::Drop)) {
             self.finish(change, Vec::new(), AfterChange::Taken);
             self.core.spaces.remove(self.base);
@@ -108,8 +109,8 @@ impl<P: Platform> Drop for Space<P> {
 }
 
 impl Cpu {
-    /// Makes an access until it succeeds or must fail; `go_on` makes what is left of it, from what was done
-    /// so far.
+    /// Repeats an access until it succeeds or must fail, serving the faults in between. `go_on` makes the
+    /// rest of the access; it gets how many bytes were done so far.
     fn access<R>(
         &self,
         mut go_on: impl FnMut(&SoftCpu, usize) -> Result<R, SoftFault>,
@@ -125,7 +126,7 @@ impl Cpu {
         }
     }
 
-    /// Serves a fault, so that what is left of its access may be tried again.
+    /// Serves a fault, so that the rest of its access may be tried again.
     fn serve(&self, fault: &SoftFault) -> Result<(), AccessError> {
         match fault.event(self.number) {
             Some(event) => self.core.fault(event).map_err(|error| AccessError::of(error, fault)),
@@ -143,7 +144,7 @@ impl Cpu {
         match self.soft.read_u64(addr) {
             Ok(word) => Ok(word),
             Err(_) => {
-                // Byte by byte, if need be: the parts in two pages need not be there at once.
+                // As bytes: if the word lies in two pages, they need not both be mapped at once.
                 let mut word = [0; 8];
                 self.read(addr, &mut word)?;
                 Ok(u64::from_ne_bytes(word))
@@ -196,8 +197,8 @@ impl Cpu {
         if from.abs_diff(to) < len {
             return Err(AccessError::Invalid(to));
         }
-        // A page that both have is mapped for one of them at a time: each part is loaded whole before it is
-        // stored.
+        // If both ranges map the same page, it may be mapped in only one of the two places at a time. So
+        // each part is loaded whole before it is stored.
         let mut buffer = [0; COPY_BYTES];
         for done in (0..len).step_by(COPY_BYTES) {
             let part = &mut buffer[..COPY_BYTES.min(len - done)];
@@ -221,7 +222,7 @@ impl Cpu {
         self.access(|soft, _| soft.compare_exchange_u64(addr, current, new))
     }
 
-    /// The same for 4 bytes.
+    /// [`Cpu::compare_exchange_u64`] for a word of 4 bytes.
     ///
     /// # Errors
     /// As for [`Cpu::compare_exchange_u64`]; `addr` must be a multiple of 4.
@@ -273,7 +274,7 @@ impl Cpu {
     /// Loads the words at many addresses, into the places of `out` with the same index.
     ///
     /// # Errors
-    /// How the first that failed did.
+    /// How the first load that failed has failed.
     ///
     /// # Panics
     /// If there are not as many places as addresses.
@@ -285,16 +286,17 @@ impl Cpu {
         Ok(())
     }
 
-    /// Keeps `len` bytes at `addr`, all in one page, in memory: the guard is the bytes. While it lives, what
-    /// would take the page away waits, at most for some seconds, and then fails with EBUSY. Linux:
-    /// `pin_user_pages`.
+    /// Keeps `len` bytes at `addr`, all in one page, in memory; the guard gives access to them. While it
+    /// lives, calls that would take the page away wait, at most for some seconds, and then fail with EBUSY.
+    /// Linux: `pin_user_pages`.
     ///
     /// # Errors
     /// How the access failed. TooManyPins: they are bounded. Invalid: the bytes do not end in their page.
     pub fn pin(&self, addr: usize, len: usize, intent: Intent) -> Result<Pin<'_>, AccessError> {
         let mut since = None;
         loop {
-            // In one place, so that it is inlined: who finds the page is as quick as can be.
+            // The only call of `pin`, so that it is inlined: a pin of a page that is mapped is as fast as
+            // possible.
             match self.soft.pin(addr, len, intent) {
                 Ok(pin) => {
                     if let Some(since) = since {
@@ -310,7 +312,7 @@ impl Cpu {
         }
     }
 
-    /// A pin that met a missing page then has it.
+    /// Records how long a pin took that had to wait for its page.
     #[cold]
     fn note_pin(&self, since: Instant) {
         self.core.counters.latencies.record(Kind::Pin, since.elapsed().as_nanos() as u64);

@@ -1,6 +1,7 @@
 //! How long faults and pins took, by what became of them.
 //!
-//! Recording is by thread ([`ThreadHistogram`]): who serves a fault writes to memory that nobody else writes.
+//! Recording is by thread ([`ThreadHistogram`]): the thread that serves a fault writes to memory that no
+//! other thread writes.
 
 use elbowroom_sync::{HistogramSnapshot, ThreadHistogram};
 
@@ -22,7 +23,7 @@ pub enum Kind {
 pub struct Latencies([ThreadHistogram; 4]);
 
 impl Latencies {
-    /// Records one, in nanoseconds.
+    /// Records how long a fault or a pin took, in nanoseconds.
     #[inline]
     pub fn record(&self, kind: Kind, ns: u64) {
         self.0[kind as usize].record(ns);
@@ -106,7 +107,7 @@ impl From<&HistogramSnapshot> for LatencyFigures {
     }
 }
 
-/// The same of all that is measured, as `--stats` has it.
+/// The figures of all that is measured, as `--stats` has them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct LatencyUse {
     /// Faults served without waiting for I/O.

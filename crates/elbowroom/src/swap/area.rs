@@ -1,9 +1,9 @@
 //! The swap area: slots, each of which tells where the bytes of a page are. Linux: `swap_info_struct`.
 //!
-//! A slot has a number for as long as anybody has a count of it; where its bytes are may change meanwhile.
+//! A slot keeps its number as long as its count is above 0; where its bytes are may change meanwhile.
 //!
-//! Synchronization: slots are in stripes, with a lock of the class `swap` each. It is held while a compressed
-//! page is copied out of the pool, so that nobody moves or frees it meanwhile.
+//! Synchronization: slots are in stripes, with a lock of the class `swap` each. It is held while a
+//! compressed page is copied out of the pool, so that no other thread moves or frees it meanwhile.
 
 mod file;
 mod kept;
@@ -38,22 +38,23 @@ const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
 /// Frames that are kept so that a page can go out when none is free: those of several blocks.
 const RESERVE: usize = if cfg!(shuttle) { BLOCK_PAGES } else { 4 * BLOCK_PAGES };
 
-/// What goes through the pool to the file at once may take one part in this many of the arena, and no more
-/// than so many frames: 2 MiB.
+/// Pages that only pass through the pool to the file may take one part in this many of the arena, and at
+/// most [`PASSING`] frames: 2 MiB.
 const PASSING_SHARE: u64 = 64;
 const PASSING: u64 = 512;
 
-/// The part of them that waits until there is more, so that little is not written alone.
+/// Pages in one part in this many of these frames wait for more, so that few are not written alone.
 const PASSING_WAITS: u64 = 4;
 
-/// In the queue, in the place of a number: a run ends, and what comes next begins a new page of the file.
+/// In the queue, in the place of a slot's number: a run ends, and the next slot begins a new page of the
+/// file.
 const GAP: u32 = u32::MAX;
 
-/// Entries of the queue, beside twice as many as there are compressed pages.
+/// So many entries beyond twice the number of compressed pages the queue may have before it is cleaned up.
 const QUEUE_SLACK: u64 = 64;
 
-/// Pages of the area's clock in which as many pages go out as the arena has. It comes round after 256 times
-/// as many; who was out for longer seems to have been out for less.
+/// Ticks of the area's clock in which as many pages go out as the arena has. A stamp wraps after 256 times
+/// as many pages; a page that was out for longer seems to have been out for less.
 const CLOCK_TURNS: u64 = 256;
 
 /// Where the bytes of a slot are.
@@ -102,7 +103,7 @@ struct SwapSlot {
     sum: u32,
     /// How many spaces have its number at one of their pages.
     count: u16,
-    /// When it went out: a page of the area's clock, modulo 2^16.
+    /// When it went out: a tick of the area's clock, modulo 2^16.
     out: u16,
 }
 
@@ -114,7 +115,8 @@ struct Stripe {
 }
 
 impl Stripe {
-    /// Gives a count of a slot up; tells where its bytes are if it was the last. They are the caller's.
+    /// Gives up one count of a slot. If it was the last, tells where the slot's bytes are; the caller frees
+    /// them.
     fn give_up(&mut self, at: usize) -> Option<Tier> {
         let slot = &mut self.slots[at];
         slot.count -= 1;
@@ -154,7 +156,7 @@ pub enum Short {
     Slots,
 }
 
-/// Where pages go that are out.
+/// Where the bytes of pages are that are out.
 pub struct Swap {
     pool: Pool,
     stripes: Vec<Lines<Mutex<Stripe>>>,
@@ -162,33 +164,33 @@ pub struct Swap {
     limit: u64,
     /// Pages of frames that the pool may have.
     pool_limit: u64,
-    /// How many it should have; `None`: as many as it may.
+    /// How many frames the pool should have; `None`: as many as it may.
     sizing: Option<Mutex<Sizing>>,
     /// What `sizing` says.
     pool_target: AtomicU64,
-    /// Frames that it may have beside these, for what goes to the file at once.
+    /// Frames that the pool may have beside these, for pages that only pass through it to the file.
     passing: u64,
     /// Pages that went out, but for those of one word.
     outs: AtomicU64,
-    /// So many of them are a page of the clock that slots are stamped with.
+    /// So many of them are a tick of the clock with which slots are stamped.
     clock_pages: u64,
     /// Pages that have left the pool for the file.
     left_pool: AtomicU64,
-    /// The slots in the pool, as they came there. Some are not any more.
+    /// The slots in the pool, in the order in which they came there. Some have left it since.
     queue: Mutex<VecDeque<u32>>,
     /// Where compressed pages are expanded on their way to the file.
     staging: Mutex<Option<Frames>>,
     used: AtomicU64,
-    /// Slots beside these that folios keep, and whose bytes are in the pool.
+    /// Slots, not among the used ones, that folios keep and whose bytes are in the pool.
     kept: AtomicU64,
     /// Slots that there is memory for: those that are free again, too.
     described: AtomicU64,
     next: AtomicUsize,
-    /// What the pool may use next.
+    /// The free frames of the pool.
     chunks: Mutex<Chunks>,
     /// `None`: there is none.
     file: Option<SwapFile>,
-    /// Pages that are to be wrong, for tests.
+    /// Which pages are to be stored wrong, for tests.
     inject: Option<Arc<Inject>>,
     /// Children that may read the file.
     #[cfg(not(shuttle))]
@@ -199,8 +201,9 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// An empty one, for `limit` pages. Of an arena of so many `frames`, so many may be of compressed pages;
-    /// the rest goes to the file, if there is one. `sizing`: how many the pool should have is seen to.
+    /// An empty area, for `limit` pages. Of the `frames` of the arena the pool may have `pool_limit`; what
+    /// has no room there goes to the file, if there is one. `sizing`: the pool's size follows what comes
+    /// back.
     pub fn new(
         locks: &LockStats,
         limit: u64,
@@ -239,7 +242,7 @@ impl Swap {
         }
     }
 
-    /// Keeps pages wrong from now on, as these faults say.
+    /// Stores some pages wrong from now on, as these faults say.
     pub fn inject(&mut self, faults: Option<Arc<Inject>>) {
         self.inject = faults;
     }
@@ -280,17 +283,18 @@ impl Swap {
         &self.pool
     }
 
-    /// What has room for so many pages, of which none may turn out to be smaller in the pool. Where memory is
-    /// `plenty`, nothing else needs the frames that the pool may have.
+    /// Where there is room for so many pages, as if none became smaller in the pool. `plenty`: much memory
+    /// is free, so nothing else needs the frames that the pool may have.
     pub fn room(&self, pages: usize, plenty: bool) -> Room {
         let target = self.pool_target.load(Ordering::Relaxed);
         let may_have = match &self.sizing {
             None => self.pool_limit,
             _ if plenty => self.pool_limit,
-            // Nothing goes anywhere else. The pool may have what it may have at most, worth it or not.
+            // The file takes nothing now: the pool gets all that it may have, whether that is worth it or
+            // not.
             Some(_) if self.file_refuses() => self.pool_limit,
             Some(_) if target == 0 => 0,
-            // What comes pushes the oldest out, which takes a moment.
+            // New pages push the oldest ones out to the file, which takes a moment.
             Some(_) => self.pool_limit.min(target + target / 8 + BLOCK_PAGES as u64),
         };
         let will_have = self.pool.pages() + pages as u64;
@@ -298,8 +302,9 @@ impl Swap {
         Room { pool: will_have <= may_have, passes, file: self.file.is_some() }
     }
 
-    /// Whether the pool has more frames than it should, and something that could go to the file, or what it
-    /// should not have where memory is short; `plenty` as for [`Swap::room`].
+    /// Whether the pool is to become smaller: it has more frames than it should and a slot that could go to
+    /// the file, or memory is short and it keeps bytes that folios have, too. `plenty` as for
+    /// [`Swap::room`].
     pub fn pool_is_over(&self, plenty: bool) -> bool {
         if !plenty && self.kept.load(Ordering::Relaxed) > 0 {
             return true;
@@ -334,7 +339,7 @@ impl Swap {
         }
     }
 
-    /// What the pool has, by its oldest slot.
+    /// How many frames the pool has, and how long its oldest slot has been out.
     fn reach(&self) -> Reach {
         let oldest = {
             let mut queue = self.queue.lock();
@@ -352,7 +357,7 @@ impl Swap {
         Reach { frames: self.pool.pages(), pages }
     }
 
-    /// When the page of a slot in the pool went out; `None`: it is not there.
+    /// When the page of a slot in the pool went out; `None`: the slot is not in the pool.
     fn pool_slot(&self, number: u64) -> Option<u16> {
         let stripe = self.stripes[number as usize % STRIPES].lock();
         let slot = stripe.slots.get(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
@@ -363,9 +368,10 @@ impl Swap {
         (self.outs.load(Ordering::Relaxed) / self.clock_pages) as u16
     }
 
-    /// Keeps a page as [`super::Compressor::place`] has it, for so many spaces; gives the slot's number, and
-    /// takes frames, one page each, if it must. `sum`: the checksum of the page; `home`: where the file
-    /// has the bytes, too, which is the slot's from now on. [`Swap::queue_up`] is to be called then.
+    /// Stores a page where [`super::Compressor::place`] wants it, for so many spaces; returns the slot's
+    /// number. Takes frames, of one page each, if the pool needs some. `sum`: the checksum of the page;
+    /// `home`: the spot at which the file has the bytes, too, which belongs to the slot from now on. The
+    /// caller then calls [`Swap::queue_up`].
     ///
     /// # Errors
     /// What is missing; nothing was taken.
@@ -396,15 +402,14 @@ impl Swap {
         Ok(self.add(tier, sum, spaces))
     }
 
-    /// Adds slots, of which some are in the pool perhaps, to the queue of those that may leave it: they leave
-    /// it together, and lie together in the file then; one alone lies where it comes. Until this is called
-    /// for a slot, it stays there.
+    /// Queues those of the slots that are in the pool to leave it for the file. They leave together, and
+    /// lie together in the file; a single slot lies anywhere. A slot that was not queued stays in the pool.
     pub fn queue_up(&self, numbers: &[u64]) {
         if self.sizing.is_none() {
             return;
         }
         let mut queue = self.queue.lock();
-        // Half of them may be of slots that are not in the pool any more.
+        // Half of the entries may be of slots that are not in the pool any more.
         if queue.len() as u64 > 2 * self.pool.objects() + QUEUE_SLACK {
             let mut kept = HashSet::new();
             queue.retain(|&other| {
@@ -422,7 +427,7 @@ impl Swap {
         }
     }
 
-    /// The same for a page that the file has, at a spot that is the slot's from now on.
+    /// [`Swap::keep`] for a page that the file has already, at a spot that belongs to the slot from now on.
     pub fn keep_in_file(&self, spot: Spot, sum: u64, spaces: u32) -> Result<u64, Short> {
         self.count_one_more()?;
         Ok(self.add(Tier::File(spot), sum, spaces))
@@ -436,7 +441,8 @@ impl Swap {
         Ok(())
     }
 
-    /// Where the bytes of a slot seem to be, for who has no count of it; `None`: it is nobody's by now.
+    /// Where the bytes of a slot seem to be, for a caller that has no count of it; `None`: the slot is free
+    /// by now.
     pub fn seems(&self, number: u64) -> Option<Source> {
         let stripe = self.stripes[number as usize % STRIPES].lock();
         let slot = stripe.slots.get(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
@@ -478,7 +484,8 @@ impl Swap {
         f(&mut stripe, at)
     }
 
-    /// One more space has the slot. The caller has a count of it, or what keeps others from giving it up.
+    /// Adds a count: one more space has the slot. The caller has a count of it, or keeps others from giving
+    /// theirs up.
     pub fn share(&self, number: u64) {
         self.with(number, |stripe, at| stripe.slots[at].count += 1);
     }
@@ -486,7 +493,7 @@ impl Swap {
     /// Fills a page with the bytes of a slot, which are in memory, and of which the caller has a count.
     ///
     /// # Errors
-    /// They are not those that went out. The page must be shown to nobody.
+    /// The bytes are not those that went out, or are elsewhere by now. The page must not be mapped then.
     pub fn load(&self, number: u64, page: &mut [u8]) -> Result<CameIn, NotLoaded> {
         let mut compressed = [0; LARGEST];
         let (len, slot) = self.with(number, |stripe, at| {
@@ -507,7 +514,7 @@ impl Swap {
         if same { Ok(CameIn { sum, distance: self.distance(&slot) }) } else { Err(NotLoaded::Corrupt) }
     }
 
-    /// Gives a count of a slot up; with the last one, its bytes are gone. Gives back frames that are not
+    /// Gives up one count of a slot; with the last count its bytes are freed. Returns frames that are not
     /// needed any more.
     pub fn release(&self, number: u64) -> Vec<Frames> {
         let Some(tier) = self.give_up(number) else { return Vec::new() };
@@ -517,13 +524,14 @@ impl Swap {
         frames
     }
 
-    /// Gives a count of a slot up; tells where its bytes are if it was the last. They are the caller's.
+    /// Gives up one count of a slot. If it was the last, tells where the slot's bytes are; the caller frees
+    /// them.
     fn give_up(&self, number: u64) -> Option<Tier> {
         self.with(number, Stripe::give_up)
     }
 
-    /// Takes bytes out of the pool. Tells what frames are not needed any more, and where the file has the
-    /// bytes.
+    /// Takes the bytes of a slot out of the pool, if they are there. Returns the frames that are not needed
+    /// any more, and the spot at which the file has the bytes.
     fn empty(&self, tier: Tier) -> (Vec<Frames>, Option<Spot>) {
         match tier {
             Tier::Pool { handle, home, .. } | Tier::Kept { handle, home } => {
@@ -539,17 +547,17 @@ impl Swap {
         self.chunks.lock().take()
     }
 
-    /// The pool has a frame of the arena's, which is in use already.
+    /// Notes that a frame of the arena belongs to the pool from now on, and is in use.
     pub fn adopt(&self, frame: &Frames) {
         self.chunks.lock().adopt(frame);
     }
 
-    /// It is the arena's again.
+    /// Undoes [`Swap::adopt`]: the frame is the arena's again.
     pub fn disown(&self, frame: &Frames) {
         self.chunks.lock().disown(frame);
     }
 
-    /// Frames of the pool's are free; gives back what is not needed any more.
+    /// Takes frames of the pool that have become free; returns those that it does not need any more.
     pub fn put_back(&self, frames: Vec<Frames>) -> Vec<Frames> {
         if frames.is_empty() {
             return frames;

@@ -1,8 +1,8 @@
 //! The frames of the pool that no block has: they come from the arena in runs, and go back in runs.
 //!
-//! Compressed pages do not move. Where frames of theirs lay between those of folios, one by one, the arena
-//! would soon have no run of frames free, whatever else goes out. So frames are told apart by the chunk of
-//! the arena that they are in, frames of chunks that have few free are used first, and a chunk goes back when
+//! Compressed pages do not move. If their frames lay one by one between those of folios, the arena would
+//! soon have no free run of frames, whatever else goes out. So frames are told apart by the chunk of the
+//! arena that they are in, frames of chunks that have few free are used first, and a chunk goes back when
 //! all of it is free. Linux: `MIGRATE_UNMOVABLE` page blocks.
 
 use crate::config::RUN_ORDER;
@@ -36,7 +36,7 @@ impl Chunks {
         self.free
     }
 
-    /// Adds frames of the arena's, which are free then.
+    /// Adds frames of the arena to the free ones.
     pub fn add(&mut self, frames: impl IntoIterator<Item = Frames>) {
         for frame in frames {
             self.adopt(&frame);
@@ -49,7 +49,7 @@ impl Chunks {
         self.chunks.entry(chunk_of(frame)).or_default().has += 1;
     }
 
-    /// It is the arena's again, and was in use until then.
+    /// Undoes [`Chunks::adopt`] for a frame that is in use: it is the arena's again.
     pub fn disown(&mut self, frame: &Frames) {
         let number = chunk_of(frame);
         let chunk = self.chunks.get_mut(&number).expect("the pool has the frame");
@@ -59,17 +59,17 @@ impl Chunks {
         }
     }
 
-    /// Takes one that is free.
+    /// Takes a free frame.
     pub fn take(&mut self) -> Option<Frames> {
         let (_, number) = *self.by_free.first()?;
         self.change(number, |chunk| chunk.free.pop())
     }
 
-    /// A frame that was taken, or adopted, is free again. Gives its chunk up if all of it is, and so many
-    /// frames stay free.
+    /// Puts a frame back that was taken or adopted. If its whole chunk is free then, and `keep` frames stay
+    /// free without it, returns the frames of the chunk, for the arena.
     ///
     /// # Panics
-    /// If it is none of the pool's.
+    /// If the frame is not the pool's.
     pub fn put_back(&mut self, frame: Frames, keep: usize) -> Vec<Frames> {
         let number = chunk_of(&frame);
         self.free(frame);

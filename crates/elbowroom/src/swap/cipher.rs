@@ -2,7 +2,8 @@
 //! number in the file, with a key that is made anew and is nowhere but in the process's memory. (dm-crypt's
 //! `aes-xts-plain64` with a random key, as it is used for swap.)
 //!
-//! Whether the bytes that come back are those that went out is told by the slot's checksum, as without it.
+//! Whether the bytes that come back are those that went out is told by the slot's checksum, as without a
+//! cipher.
 
 use aes::Aes256;
 use aes::cipher::KeyInit;
@@ -16,7 +17,7 @@ const KEY: usize = 32;
 pub struct Cipher(Xts128<Aes256>);
 
 impl Cipher {
-    /// One with a key of its own.
+    /// A cipher with a new key.
     ///
     /// # Errors
     /// The kernel has no random bytes.
@@ -27,12 +28,12 @@ impl Cipher {
         Ok(Self(Xts128::new(data, tweak)))
     }
 
-    /// Makes of a page what is written to page `position` of the file.
+    /// Encrypts a page, in place, for page `position` of the file.
     pub fn seal(&self, page: &mut [u8], position: u64) {
         self.0.encrypt_area(page, PAGE_SIZE, position.into(), get_tweak_default);
     }
 
-    /// Makes of what was read from page `position` of the file the page that it was.
+    /// Decrypts, in place, what was read from page `position` of the file.
     pub fn open(&self, page: &mut [u8], position: u64) {
         self.0.decrypt_area(page, PAGE_SIZE, position.into(), get_tweak_default);
     }

@@ -1,11 +1,12 @@
 //! How compressed pages share a page of the swap file: plain data.
 //!
 //! The compressed pages lie one behind the other. Their lengths, of two bytes each, lie at the end of the
-//! page, that of the first last. None goes on in the next page of the file, so a page of the file that is
-//! taken has the bytes of at least one page that is out: pages that are out always have room in a file of
-//! as many pages, however many of those beside them are gone, and nothing has to be moved together.
+//! page, that of the first last. No compressed page goes on in the next page of the file, so a page of the
+//! file that is taken has the bytes of at least one page that is out. So a file of as many pages as may be
+//! out always has room for them, even if most of the compressed pages beside them have been freed, and the
+//! file is never compacted.
 //!
-//! What is read is trusted for nothing: a checksum tells whether a page is the one that went out.
+//! What is read is not trusted: a checksum tells whether a page is the one that went out.
 
 use super::tier::{Corrupt, expand};
 use crate::page::Spot;
@@ -26,7 +27,8 @@ impl Packer {
         Self { page: [0; PAGE_SIZE], parts: 0, used: 0 }
     }
 
-    /// Adds a compressed page; tells which of those in this page it is. `None`: it has no room.
+    /// Adds a compressed page; returns its number in this page of the file. `None`: there is no room for
+    /// it.
     pub fn add(&mut self, object: &[u8]) -> Option<usize> {
         let lengths = (self.parts + 1) * LEN;
         if self.parts == Spot::PARTS || self.used + object.len() + lengths > PAGE_SIZE {
@@ -49,7 +51,7 @@ impl Packer {
     /// # Panics
     /// If `to` is not of a page's size.
     pub fn finish(&mut self, to: &mut [u8]) {
-        // No bytes of other pages.
+        // No bytes of earlier pages get into the file.
         self.page[self.used..PAGE_SIZE - self.parts * LEN].fill(0);
         to.copy_from_slice(&self.page);
         (self.parts, self.used) = (0, 0);
@@ -66,13 +68,13 @@ fn object(page: &[u8; PAGE_SIZE], nth: usize) -> Result<&[u8], Corrupt> {
     page.get(begin..begin + length(nth)).ok_or(Corrupt)
 }
 
-/// Makes of what was read, the pages of the file from the first spot's to the last one's, at the beginning
-/// of `bytes`, the pages that these spots are, of which `bytes` has room for as many. `unseal`: what is to be
-/// done with each page of the file first; it is told its number. Whether the pages are as they were must be
-/// looked at.
+/// Expands, in place, the pages that are at these spots. At the beginning of `bytes` is what was read: the
+/// pages of the file from the first spot's to the last one's; in the end `bytes` has one page for each
+/// spot. `unseal` is called first with each page of the file and its number. The caller checks whether the
+/// pages are those that went out.
 ///
 /// # Errors
-/// They are none. `bytes` has any bytes then.
+/// What was read cannot be expanded. `bytes` has any contents then.
 ///
 /// # Panics
 /// If the spots do not follow each other ([`follow`]).
@@ -85,8 +87,8 @@ pub fn unpack(
     let pages = bytes.as_chunks_mut::<PAGE_SIZE>().0;
     let mut packed = [0; PAGE_SIZE];
     let mut end = spots.len();
-    // The last first: each page of the file has at least one of the pages, so what is written does not reach
-    // those that are still to come.
+    // The last page of the file first: each of them has at least one of the pages, so what is written does
+    // not reach the pages of the file that are still to be expanded.
     for group in spots.chunk_by(|one, next| one.position() == next.position()).rev() {
         let at = (group[0].position() - first) as usize;
         let begin = end - group.len();
@@ -104,8 +106,8 @@ pub fn unpack(
     Ok(())
 }
 
-/// Whether neighbouring pages that have these spots can be read at once: each page of the file is that of the
-/// spot before, or the next one.
+/// Whether neighbouring pages that have these spots can be read at once: the page of the file with `next`
+/// is that with `one`, or the next one.
 pub fn follow(one: Spot, next: Spot) -> bool {
     let (one, next) = (one.position(), next.position());
     next == one || next == one + 1

@@ -1,10 +1,10 @@
 //! Compressed pages in frames of the arena. Linux: mm/zsmalloc.c.
 //!
-//! Frames come from the caller and go back to it, since only the caller knows how to make some free: whoever
-//! stores is told how many are missing, and comes again with them.
+//! Frames come from the caller and go back to it, since only the caller knows how to make some free: a
+//! caller that stores is told how many frames are missing, and calls again with them.
 //!
 //! Synchronization: a lock for each size class, of the class `pool`, for as long as some kilobytes are
-//! copied. An object is read, and freed, by whoever owns its handle, so no two threads free the same one.
+//! copied. An object is read, and freed, by the owner of its handle, so no two threads free the same one.
 
 use super::classes::{BLOCK_OBJECTS, Classes, LARGEST, SizeClass};
 use crate::group::Frames;
@@ -79,7 +79,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty one.
+    /// An empty pool.
     pub fn new(locks: &LockStats) -> Self {
         let sizes = Classes::new();
         let class = |_: &SizeClass| Lines(locks.mutex(LockClass::Pool, Class::default()));
@@ -152,7 +152,7 @@ impl Pool {
         handle.bytes()
     }
 
-    /// Takes all frames out: nobody will ask for an object again.
+    /// Takes all frames out: no object will be needed again.
     pub fn take_all(&self) -> Vec<Frames> {
         let blocks = self.classes.iter().flat_map(|class| std::mem::take(&mut *class.lock()).blocks);
         let frames = blocks.flatten().flat_map(|block| block.pages).collect();
@@ -160,7 +160,7 @@ impl Pool {
         frames
     }
 
-    /// Gives an object up; gives back the frames that are not needed any more.
+    /// Frees an object; returns the frames that are not needed any more.
     ///
     /// # Panics
     /// If there is no such object.

@@ -12,16 +12,18 @@ pub struct Positions {
     taken: u64,
     /// The parts of each page that are in use ([`Spot::bit`]), up to the last page of which any was.
     parts: Vec<u8>,
-    /// Those that a child of fork reads, too: they stay taken until it is gone. Empty: there is none.
+    /// A bit for each page that children of a fork read, too: it stays taken until they are gone. Empty:
+    /// there are no children.
     lent: Vec<u64>,
-    /// Those of them that were given back meanwhile.
+    /// A bit for each of these pages that was given back meanwhile.
     due: Vec<u64>,
-    /// Where the last run ended: what goes out together lies together, and so does what goes out next.
+    /// Where the last run ended: the next one is taken behind it, so that pages that go out one after the
+    /// other lie together.
     next: u64,
 }
 
 impl Positions {
-    /// All of so many pages are free.
+    /// A file of so many pages, all of them free.
     pub fn new(pages: u64) -> Self {
         Self {
             words: vec![0; pages.div_ceil(64) as usize],
@@ -34,7 +36,7 @@ impl Positions {
         }
     }
 
-    /// How many are taken.
+    /// How many pages are taken.
     pub fn taken(&self) -> u64 {
         self.taken
     }
@@ -57,7 +59,7 @@ impl Positions {
         Some(run)
     }
 
-    /// The parts of pages that were taken are in use from now on.
+    /// Notes that these parts of pages that were taken are in use from now on.
     pub fn fill(&mut self, spots: impl IntoIterator<Item = Spot>) {
         for spot in spots {
             debug_assert!(self.is_taken(spot.position()));
@@ -69,7 +71,7 @@ impl Positions {
         }
     }
 
-    /// Gives pages back of which no part is in use.
+    /// Gives pages back that were taken, and of which no part is in use.
     pub fn free_unused(&mut self, pages: Range<u64>) {
         if pages.end == self.next {
             // What is taken next follows what is in use.
@@ -104,7 +106,7 @@ impl Positions {
         self.taken -= 1;
     }
 
-    /// A child reads all that are taken, from now on.
+    /// Notes that a child reads all pages that are taken now, from now on.
     #[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
     pub fn lend(&mut self) {
         self.lent.resize(self.words.len(), 0);

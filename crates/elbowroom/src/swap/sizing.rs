@@ -1,12 +1,13 @@
 //! How many frames the pool of compressed pages should have, where there is a file for the rest: plain data.
 //!
 //! A frame of the pool keeps some pages from being read from the file; the same frame in the lists keeps a
-//! page from going out at all. Which is worth more is seen by how late pages come back. Pages that went out
-//! just now would not have gone if there were a few frames more for the lists. Pages that have been out for a
-//! little longer than the oldest of the pool would have been in the pool if it were a little larger. So the
-//! costs of the two kinds are added up, and the pool grows or shrinks by a step. Distances are counted in
-//! pages that went out meanwhile, as refault distances are (Linux: mm/workingset.c); comparing what is lost
-//! at the two ends is how ARC balances its lists (Megiddo, Modha, FAST 2003).
+//! page from going out at all. Which is worth more is seen by how late pages come back. Pages that come
+//! back soon after they went out would not have gone out if there were a few frames more for the lists.
+//! Pages that have been out for a little longer than the oldest of the pool would have been in the pool if
+//! it were a little larger. So the costs of the two kinds are added up, and the pool grows or shrinks by a
+//! step. Distances are counted in pages that went out meanwhile, as refault distances are (Linux:
+//! mm/workingset.c); comparing what is lost at the two ends is how ARC balances its lists (Megiddo, Modha,
+//! FAST 2003).
 //!
 //! A pool has a cost of its own: what only passes through it on its way to the file is compressed, finds its
 //! room there, is copied, and is expanded when it comes back. A pool that does not earn that is given up, and
@@ -29,14 +30,15 @@ const LOOK_EVERY: u32 = 256;
 /// The pool can grow and shrink by one part in this many of the most that it may have.
 const STEPS: u64 = 16;
 
-/// Parts of the arena that are in a window: the distance in which a page has come back at once, and how far
-/// behind the pool's oldest page a little longer is.
+/// One part in this many of the arena is the window, in pages that went out: a page with a smaller distance
+/// has come back at once, and one that is less than a window behind the pool's oldest page would have been
+/// in a pool that is a little larger.
 const WINDOWS: u64 = 8;
 
-/// What is assumed of pages, in pages to a frame, while there is no pool to see it by.
+/// How many compressed pages a frame is assumed to have while there is no pool by which to measure it.
 const ASSUMED_PAGES: u64 = 3;
 
-/// With more pages to a frame than this a pool is not worth more.
+/// More compressed pages to a frame than this are counted as this many.
 const MOST_PAGES: u64 = 64;
 
 /// What the pool has now.
@@ -67,17 +69,18 @@ pub struct Sizing {
     reach: Reach,
     near_us: u64,
     far_us: u64,
-    /// What the pool has saved, or one of half the most would have.
+    /// What the pool has saved or, while there is none, what one of half of `most` would have saved.
     saved_us: u64,
-    /// How many pages had gone to the file through the pool at the last look, or had gone out without one.
+    /// At the last look: how many pages had gone through the pool to the file or, without a pool, how many
+    /// had gone out.
     passed: u64,
-    /// What that has cost, or would have.
+    /// What it has cost that pages pass through the pool, or would have cost with one.
     passed_us: u64,
     faults: u32,
 }
 
 impl Sizing {
-    /// For a pool that may have `most` of `frames`. It begins with half of them.
+    /// For a pool that may have `most` of the arena's `frames`. Its target begins with half of `most`.
     pub fn new(most: u64, frames: u64) -> Self {
         Self {
             most,
@@ -107,7 +110,8 @@ impl Sizing {
         if (self.reach.pages..self.reach.pages + self.window).contains(&distance) {
             self.far_us += FILE_COST_US;
         }
-        // One of half the most would take as many frames from the lists.
+        // In the frames of a pool of half of `most` the lists have one page to a frame, which is
+        // subtracted.
         let would = self.target == 0 && distance < (ASSUMED_PAGES - 1) * self.most / 2;
         if from_pool || would {
             self.saved_us += FILE_COST_US;
@@ -116,8 +120,8 @@ impl Sizing {
         self.faults >= LOOK_EVERY
     }
 
-    /// Makes the pool's size, as it should be, larger or smaller, or leaves it. `left`: so many pages went
-    /// from the pool to the file so far; `outs`: so many went out.
+    /// Makes the pool's target larger or smaller, or leaves it. `left`: so many pages have gone from the
+    /// pool to the file so far; `outs`: so many have gone out.
     pub fn look(&mut self, reach: Reach, left: u64, outs: u64) {
         let step = (self.most / STEPS).max(1);
         let passed = if self.target == 0 { outs } else { left };
@@ -125,9 +129,9 @@ impl Sizing {
         let earns = self.saved_us > self.passed_us;
         let before = self.target;
         if self.target == 0 {
-            // What such a pool would take from the lists.
+            // What it would cost the lists to give such a pool its frames.
             let lists = self.near_us * (self.most / 2) / self.window;
-            // Clearly more, so that it does not come and go.
+            // It must save clearly more, so that the pool does not come and go.
             if self.saved_us * 2 > (self.passed_us + lists) * 3 {
                 self.target = self.most / 2;
             }
@@ -150,7 +154,8 @@ impl Sizing {
         self.reach = reach;
         self.faults = 0;
         self.passed = if self.target == 0 { outs } else { left };
-        // What was seen before counts, but less and less; not at all where it is about something else.
+        // What was seen before counts, but less and less. What was counted without a pool says nothing
+        // about one that there is, and the other way round.
         let seen = if (before == 0) == (self.target == 0) { 2 } else { u64::MAX };
         for us in [&mut self.near_us, &mut self.far_us] {
             *us /= 2;

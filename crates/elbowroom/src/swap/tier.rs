@@ -8,19 +8,19 @@ use super::classes::LARGEST;
 use elbowroom_machine::PAGE_SIZE;
 use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 
-/// What has room for a page.
+/// Which places have room for a page.
 #[derive(Debug, Clone, Copy)]
 pub struct Room {
     /// The pool may have more of the budget.
     pub pool: bool,
-    /// It may have more of what goes through it to the file at once.
+    /// The pool may have more pages that only pass through it to the file.
     pub passes: bool,
-    /// There is a file, and it has free slots.
+    /// There is a swap file.
     pub file: bool,
 }
 
 impl Room {
-    /// For a page that the file has already: it goes to the pool to stay there, or nowhere.
+    /// The room for a page that the file has already: it goes to the pool only if it may stay there.
     pub fn to_stay(self) -> Self {
         Self { passes: false, ..self }
     }
@@ -43,13 +43,13 @@ pub enum Placement<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// What a thread that compresses needs: room for its output.
+/// The buffer into which a thread compresses pages.
 pub struct Compressor {
     output: Vec<u8>,
 }
 
 impl Compressor {
-    /// One for a thread.
+    /// A buffer for one thread.
     pub fn new() -> Self {
         Self { output: vec![0; get_maximum_output_size(PAGE_SIZE)] }
     }
@@ -64,7 +64,7 @@ impl Compressor {
             return Placement::Filled(word);
         }
         if room.pool || room.passes {
-            // The output has room for whatever it can be.
+            // The output has room for any page, even one that becomes larger.
             let len = compress_into(page, &mut self.output).unwrap_or(usize::MAX);
             if len <= LARGEST {
                 return Placement::Pool(&self.output[..len]);
@@ -84,10 +84,11 @@ pub fn fill(page: &mut [u8], word: u64) {
     page.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
 }
 
-/// Makes a page of what [`Compressor::place`] made of it. Whether it is as it was must be looked at.
+/// Expands what [`Compressor::place`] has made of a page. The caller checks whether the page is the one
+/// that went out.
 ///
 /// # Errors
-/// It is none. The page has any bytes then.
+/// The bytes do not expand to a page. `page` has any contents then.
 pub fn expand(compressed: &[u8], page: &mut [u8]) -> Result<(), Corrupt> {
     match decompress_into(compressed, page) {
         Ok(PAGE_SIZE) => Ok(()),
@@ -95,11 +96,11 @@ pub fn expand(compressed: &[u8], page: &mut [u8]) -> Result<(), Corrupt> {
     }
 }
 
-/// The word of which a page is made; `None`: of more than one.
+/// The word that a page repeats; `None`: its words differ.
 fn filled_with(page: &[u8]) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
     let (first, last) = (words.first()?, words.last()?);
-    // Most pages differ in their ends.
+    // In most pages the first and the last word differ.
     let alike = first == last && words.iter().all(|word| word == first);
     alike.then(|| u64::from_ne_bytes(*first))
 }

@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 
-/// Whom a trace is about.
+/// The process that a trace is about.
 pub struct TraceAbout<'a> {
     /// The program's name.
     pub program: &'a str,
-    /// The process.
+    /// The number of the process.
     pub pid: u32,
     /// The names of its threads, as far as they are known.
     pub thread_name: &'a dyn Fn(u32) -> Option<String>,
@@ -37,7 +37,7 @@ impl Entry {
     fn shape(&self) -> Shape {
         match self.what {
             Happened::Read | Happened::ReadError => Shape::Beside,
-            // Its thread sleeps in the kernel, and nobody knows its number.
+            // Its thread sleeps in the kernel, and its number is not known here.
             Happened::Throttle if self.numbers[0] != 0 => Shape::Beside,
             _ => Shape::OnTrack,
         }
@@ -109,10 +109,10 @@ impl TraceSnapshot {
     }
 }
 
-/// Has what is on a track lie inside each other or beside each other. `entries`: by thread, then by their
-/// beginnings, the longest first.
+/// Makes the entries of a track lie inside each other or beside each other. `entries`: by thread, then by
+/// their beginnings, the longest first.
 fn nest(entries: &mut [Entry]) {
-    // Those that the one in hand may lie in, outermost first.
+    // The entries in which the current one may lie, outermost first.
     let mut around: Vec<usize> = Vec::new();
     for this in 0..entries.len() {
         let Entry { thread, start_ns, what, .. } = entries[this];
@@ -122,7 +122,7 @@ fn nest(entries: &mut [Entry]) {
         while let Some(&outer) = around.last() {
             let outer = &mut entries[outer];
             let over = outer.thread != thread || outer.end_ns() <= start_ns;
-            // A thread has one fault at a time: the one before is over.
+            // A thread has one fault at a time: the fault before is over.
             let cut = !over && matches!((outer.what, what), (Happened::Fault(_), Happened::Fault(_)));
             if cut {
                 outer.took_ns = start_ns - outer.start_ns;

@@ -1,10 +1,10 @@
 //! Accesses that found nothing mapped. Plain data.
 //!
 //! An event of a fault says that a thread waited when the event was read. It may not wait any more when the
-//! event is served: somebody else has served its page and woken it, and then the mapping went. So a fault
-//! where nothing is mapped is no proof of a wrong access. Its thread is woken; if it still needs the page, it
-//! faults again. If the event of that was read after nothing was found, and nothing was mapped at the page
-//! since, then nobody can have served it, and the access is wrong.
+//! event is served: another handler has served its page and woken the thread, and then the mapping went. So
+//! a fault where nothing is mapped is no proof of a wrong access. Its thread is woken; if it still needs
+//! the page, it faults again. If the event of this second fault was read after the first one found nothing,
+//! and nothing was mapped at the page since, then no handler can have served it, and the access is wrong.
 
 use elbowroom_sync::time::Instant;
 use std::collections::HashMap;
@@ -13,13 +13,13 @@ use std::ops::Range;
 /// How many threads are remembered, so that there is a bound.
 const MOST: usize = 1024;
 
-/// What each thread missed last, and when nothing was found there.
+/// The address at which each thread last found nothing mapped, and when that was seen.
 #[derive(Default)]
 pub(crate) struct Misses(HashMap<u32, (usize, Instant)>);
 
 impl Misses {
-    /// Whether an access at `addr`, whose event was read at `read` or later, is certain to be wrong, for
-    /// whoever has just found that nothing is mapped there; if not, that is remembered.
+    /// Whether an access at `addr`, whose event was read at `read` or later, is certain to be wrong. The
+    /// caller has just found that nothing is mapped there; if the access may be right, that is remembered.
     pub(crate) fn confirm(&mut self, thread: u32, addr: usize, read: Instant) -> bool {
         if let Some(&(missed, when)) = self.0.get(&thread)
             && missed == addr
@@ -28,7 +28,7 @@ impl Misses {
             self.0.remove(&thread);
             return true;
         }
-        // Any: with more threads at once it is found out later, at one of the next times.
+        // Any entry: with more threads than this a wrong access is found out at a later repetition.
         if self.0.len() >= MOST
             && let Some(other) = self.0.keys().next().copied()
         {

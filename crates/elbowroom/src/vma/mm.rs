@@ -33,12 +33,12 @@ const MUTANT_SKIP_REVALIDATION: Mutant = Mutant::new("skip_revalidation");
 /// In tests of the tests: what is left behind a cut is not listed in the object's reverse map.
 const MUTANT_FORGET_RMAP: Mutant = Mutant::new("forget_rmap");
 
-/// What a range of the index is. A gap is free.
+/// What the index has for a range. Addresses without an entry are free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry(NonZeroU64);
 
 impl Entry {
-    /// Not ours to map at, or being changed.
+    /// The addresses are not the manager's to map at, or are being changed.
     const TAKEN: Entry = Entry(NonZeroU64::MAX);
 
     fn of(key: Key) -> Self {
@@ -52,7 +52,7 @@ impl Entry {
 
 /// What the layout lock guards besides the VMAs.
 pub(crate) struct LayoutState {
-    /// What changes the index.
+    /// The writer of the index.
     index: Writer<Entry>,
     /// Ranges whose mappings are gone from the index and whose pages are being taken out. Faults there wait.
     pub(crate) changing: Vec<Range<usize>>,
@@ -60,8 +60,8 @@ pub(crate) struct LayoutState {
     pub(crate) stalled: Vec<Parked>,
     /// How many VMAs the changes under way may put in when they end.
     pub(crate) promised: usize,
-    /// How many wait for a moment at which nothing is being changed: until they have had it, no change
-    /// begins.
+    /// How many threads wait for a moment at which nothing is being changed: until they have had it, no
+    /// change begins.
     pub(crate) still_wanted: usize,
     /// Where threads wait for a change to end, or for changes to be permitted again.
     gate: Option<Arc<Gate>>,
@@ -87,7 +87,7 @@ impl LayoutState {
         self.gate.get_or_insert_with(|| Arc::new(Gate::new())).clone()
     }
 
-    /// One of these has happened: what is to be opened then.
+    /// Takes the gate, for the caller to open: a change has ended, or changes are permitted again.
     pub(crate) fn take_gate(&mut self) -> Option<Arc<Gate>> {
         self.gate.take()
     }
@@ -99,15 +99,15 @@ pub(crate) type Layout<'a> = LayoutWrite<'a, LayoutState>;
 /// The layout, locked for looking at it.
 pub(crate) type LayoutShared<'a> = LayoutRead<'a, LayoutState>;
 
-/// The right to rely on a VMA: nobody changes it while this lives.
+/// The right to rely on a VMA: no thread changes it while this lives.
 pub(crate) type VmaGuard<'a> = SlotRead<'a, Vma>;
 
 /// Why no VMA could be entered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Enter {
-    /// The index has none there.
+    /// The index has no VMA there.
     Miss,
-    /// It is being changed.
+    /// The VMA is being changed.
     Locked,
     /// It changed between being found and being locked: look again.
     Changed,
@@ -124,16 +124,17 @@ const NO_HINT: u64 = 0;
 pub(crate) struct Mm {
     index: RangeMap<Entry>,
     vmas: Slots<Vma>,
-    /// Which VMA was entered last, by address. It is as good as one from the index, which is written by all
-    /// who map: a key whose VMA is gone finds nothing, and whatever it finds is looked at, whether it covers
-    /// the address. So hints need not be taken back, as those of Linux's `vmacache` had to be.
+    /// The key of the VMA that was entered last, by address. It is tried before the index, whose cache
+    /// lines each call that maps something writes. It is as good as a key from the index: a key whose VMA
+    /// is gone finds nothing, and a VMA that is found is checked to cover the address. So hints need not be
+    /// invalidated, as those of Linux's `vmacache` had to be.
     hints: [Lines<AtomicU64>; HINTS],
     layout: LayoutLock<LayoutState>,
     /// The group that pays for its anonymous memory.
     pub(crate) group: GroupId,
     /// The pages that belong to the space alone.
     pub(crate) anon: AnonPages,
-    /// Where collapsing small folios goes on.
+    /// The address at which the search for folios to collapse goes on.
     collapsed_up_to: AtomicUsize,
 }
 
@@ -179,7 +180,7 @@ impl Mm {
         layout.index.erase(pages_of(range), &pin());
     }
 
-    /// Makes the range nobody's: it is not free, and no VMA has it.
+    /// Makes the range taken: it is not free, and no VMA has it.
     pub(crate) fn take(&self, layout: &mut Layout<'_>, range: &Range<usize>) {
         layout.index.store(pages_of(range), Some(Entry::TAKEN), &pin());
     }
@@ -210,7 +211,7 @@ impl Mm {
         }
     }
 
-    /// The VMAs that overlap `range`, in order, for whoever holds the layout lock.
+    /// The VMAs that overlap `range`, in order, for a caller that holds the layout lock.
     pub(crate) fn overlapping<'g>(&'g self, range: &Range<usize>, held: &'g impl LayoutHeld) -> Vec<&'g Vma> {
         let keys: Vec<_> = self.keys_in(range).collect();
         keys.into_iter().filter_map(|key| self.vmas.read_locked(key, held)).collect()
@@ -222,7 +223,8 @@ impl Mm {
         entries.filter_map(|(_, entry)| entry.key()).collect::<Vec<_>>().into_iter()
     }
 
-    /// The range up to the ends of the VMAs that reach out of it, for whoever holds the layout lock.
+    /// The range, extended to the ends of the VMAs that reach out of it, for a caller that holds the layout
+    /// lock.
     pub(crate) fn whole(&self, range: &Range<usize>, held: &impl LayoutHeld) -> Range<usize> {
         let vmas = self.overlapping(range, held);
         let start = vmas.first().map_or(range.start, |vma| vma.range.start.min(range.start));
@@ -230,7 +232,7 @@ impl Mm {
     }
 
     /// What is mapped in `range`, cut to it, as ranges of addresses, the object's first page and the spec,
-    /// for whoever holds the layout lock.
+    /// for a caller that holds the layout lock.
     pub(crate) fn parts_held(
         &self,
         range: &Range<usize>,
@@ -244,7 +246,7 @@ impl Mm {
         vmas.iter().filter_map(part).collect()
     }
 
-    /// What is mapped in it.
+    /// The objects that the space maps.
     pub(crate) fn objects(&self) -> Vec<Arc<FileObject>> {
         let layout = self.read();
         let all = self.overlapping(&(0..!(PAGE_SIZE - 1)), &layout);
@@ -274,7 +276,7 @@ impl Mm {
         blocks
     }
 
-    /// What of `range` is free.
+    /// The free parts of `range`.
     pub(crate) fn free_in(&self, range: &Range<usize>, _layout: &Layout<'_>) -> Vec<Range<usize>> {
         let guard = pin();
         let pages = pages_of(range);
@@ -333,8 +335,8 @@ impl Mm {
         Ok(back)
     }
 
-    /// Maps, where no VMA is; merges it with neighbours that it continues. The caller has asked
-    /// [`Mm::room_for`] it.
+    /// Puts a VMA in where none is, and merges it with the neighbours that it continues. The caller has
+    /// made sure that there is room for it ([`Mm::room_for`]).
     pub(crate) fn insert(&self, layout: &mut Layout<'_>, vma: Vma) {
         let guard = pin();
         let key_at = |addr: usize| self.index.get((addr >> PAGE_SHIFT) as u64, &guard)?.1.key();
@@ -345,17 +347,19 @@ impl Mm {
             merge(side(before).as_ref(), &vma.side(), side(after).as_ref())
         };
         if vma.spec.object.is_none() && !plan.with_before() && !plan.with_after() {
-            // With the one guard: making one costs more than having one.
+            // With the guard that there is: making another one costs more than holding one.
             return self.put(layout, vma, &guard);
         }
-        // Taking a neighbour out waits for its readers, and listing for a lock, which is not for a guard.
+        // Taking a neighbour out waits for its readers, and listing the VMA waits for a lock: neither is to
+        // be done with a guard.
         drop(guard);
         let before = before.filter(|_| plan.with_before());
         let after = after.filter(|_| plan.with_after());
         self.insert_merged(layout, vma, before, after);
     }
 
-    /// Maps what continues the VMA before, or is continued by the one after, if there are keys of them.
+    /// Puts a VMA in, merged with the VMA `before` it and with the one `after` it, as far as keys of them
+    /// are given.
     #[inline(never)]
     fn insert_merged(&self, layout: &mut Layout<'_>, mut vma: Vma, before: Option<Key>, after: Option<Key>) {
         let mut take = |key: Option<Key>| self.vmas.remove(key?, layout);
@@ -366,7 +370,8 @@ impl Mm {
         if let Some(right) = &right {
             vma.range.end = right.range.end;
         }
-        // The object outlives the VMA in the index: who unmaps it needs the layout lock.
+        // This is not the last reference to the object: the VMA in the index has one, and unmapping that
+        // needs the layout lock.
         let object = vma.spec.object.as_deref().cloned();
         let old = [left, right];
         let old = old.iter().flatten().map(Vma::listed);
@@ -382,8 +387,8 @@ impl Mm {
         layout.index.store(pages, Some(Entry::of(key)), guard);
     }
 
-    /// Makes `range` free if it is that of one VMA without any page in the cache or of its own, and nobody
-    /// wants a layout that is not changed; else nothing is changed.
+    /// Makes `range` free if it is that of one VMA without any page in the cache or of its own, and no
+    /// thread waits for a moment without changes; else nothing is changed.
     pub(crate) fn cut_untouched(&self, layout: &mut Layout<'_>, range: &Range<usize>) -> bool {
         if layout.still_wanted > 0 {
             return false;
@@ -400,12 +405,12 @@ impl Mm {
         if touched(layout) {
             return false;
         }
-        // Whoever is inside may be bringing a page in. Nobody comes in after this.
+        // A reader that is inside may be bringing a page in. No reader comes in after this.
         self.vmas.detach(key, layout);
         if touched(layout) {
             return false;
         }
-        // It is detached, so removing it waits for nobody.
+        // It is detached, so removing it waits for no reader.
         let vma = self.vmas.remove(key, layout);
         let wide = vma.as_ref().filter(|vma| vma.is_listed_widely()).and_then(|vma| vma.unlist());
         layout.index.erase(pages, &pin());
@@ -416,9 +421,9 @@ impl Mm {
         true
     }
 
-    /// Takes what is mapped in `range` out of the layout, and the range with it: it is nobody's. When this
-    /// returns, no reader relies on what was mapped there. The reverse maps of files list it as being changed
-    /// until the caller ends that.
+    /// Takes what is mapped in `range` out of the layout, and makes the range taken ([`Mm::take`]). When
+    /// this returns, no reader relies on what was mapped there. The reverse maps of files list what was cut
+    /// out as being changed, until the caller replaces that.
     pub(crate) fn cut(&self, layout: &mut Layout<'_>, range: &Range<usize>) {
         for key in self.keys_in(range) {
             let Some(vma) = self.vmas.remove(key, layout) else { continue };

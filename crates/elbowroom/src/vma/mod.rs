@@ -1,9 +1,9 @@
 //! Mappings: VMAs, and the layouts of spaces.
 //!
 //! [`Mm`] is a layout: which VMA covers which addresses. Readers find a VMA under RCU, lock it for reading
-//! without waiting, and check that it still covers what they looked for ([`Mm::enter`]); whoever changes the
-//! layout has its lock for writing. Linux: `lock_vma_under_rcu`, `mm_struct`. What becomes of VMAs that are
-//! cut or meet their like is decided by `plan`, plain data.
+//! without waiting, and check that it still covers what they looked for ([`Mm::enter`]); a thread that
+//! changes the layout has its lock for writing. Linux: `lock_vma_under_rcu`, `mm_struct`. How VMAs are cut
+//! and merged is decided by `plan`, plain data.
 
 mod misses;
 mod mm;
@@ -30,7 +30,8 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What else was said of a mapping. Linux: `vm_flags`. docs/advice.md has what becomes of each.
+    /// What else the program has said of a mapping. Linux: `vm_flags`. docs/advice.md has what becomes of
+    /// each.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct VmaFlags: u16 {
         /// mlock: its pages stay.
@@ -57,9 +58,9 @@ bitflags::bitflags! {
 /// Whether stores reach the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// They do.
+    /// Stores reach the file.
     Shared,
-    /// They do not: each page is copied when it is first stored to.
+    /// Stores do not reach the file: each page is copied when it is first stored to.
     Private,
 }
 
@@ -90,7 +91,7 @@ pub(crate) struct VmaSpec {
 }
 
 impl VmaSpec {
-    /// What of it decides whether neighbours may be one mapping.
+    /// The part of the spec that decides whether neighbours may be merged.
     pub(crate) fn kind(&self) -> plan::Kind {
         let VmaSpec { object, origin, prot, may_write, sharing, pattern, flags } = self;
         let object = object.as_ref().map(|object| object.serial);
@@ -105,7 +106,7 @@ impl VmaSpec {
         }
     }
 
-    /// Whether pages may be its own: copies of the file's, or anonymous ones.
+    /// Whether the space may have pages of its own there: copies of the file's, or anonymous ones.
     pub(crate) fn is_private(&self) -> bool {
         self.sharing == Sharing::Private
     }
@@ -132,7 +133,7 @@ impl Vma {
         self.first_page + ((addr - self.range.start) >> PAGE_SHIFT) as u64
     }
 
-    /// What of it decides whether it may be one mapping with a neighbour.
+    /// The part of the VMA that decides whether it may be merged with a neighbour.
     fn side(&self) -> plan::Side {
         plan::Side { range: self.range.clone(), first_page: self.first_page, kind: self.spec.kind() }
     }
@@ -144,7 +145,7 @@ impl Vma {
         MappedRange { range, first_page, private, standing: Standing::Mapped }
     }
 
-    /// Has the object's reverse map list it no more. Of no cost for anonymous memory.
+    /// Takes it out of the object's reverse map. Costs nothing for anonymous memory, which has none.
     #[inline]
     fn unlist(&self) -> Kept<'_> {
         self.spec.object.as_ref()?.rmap.replace(self.range.start, [self.listed()], [])

@@ -1,5 +1,5 @@
-//! What becomes of mappings when a range is cut out of them, when a new one meets its like, and what they
-//! leave free. Plain data in, a plan out.
+//! What becomes of mappings when a range is cut out of them, when a new one can be merged with its
+//! neighbours, and what they leave free. Plain data in, a plan out.
 
 use super::{Pattern, Prot, Sharing, VmaFlags};
 use elbowroom_machine::PAGE_SHIFT;
@@ -33,7 +33,7 @@ pub(crate) struct SplitPart {
     pub(crate) first_page: u64,
 }
 
-/// All of a mapping that must be equal for two to be one, besides their places. Linux: `is_mergeable_vma`.
+/// What must be equal for two mappings to be merged, besides their places. Linux: `is_mergeable_vma`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// The number of what it maps; `None`: private anonymous memory.
@@ -54,7 +54,7 @@ pub(crate) struct Side {
     pub(crate) range: Range<usize>,
     /// The object's page at their start; of private anonymous memory the number of the page itself.
     pub(crate) first_page: u64,
-    /// All else.
+    /// What else must be equal.
     pub(crate) kind: Kind,
 }
 
@@ -116,8 +116,8 @@ fn adjoin(first: &Side, second: &Side) -> bool {
     first.kind == second.kind && first.range.end == second.range.start && next_page == second.first_page
 }
 
-/// What of `range` none of `taken` has: ranges in order that do not overlap, the first and the last perhaps
-/// reaching out of it.
+/// The parts of `range` that none of `taken` covers. `taken`: ranges in order that do not overlap; the
+/// first and the last may reach out of `range`.
 ///
 /// ```text
 ///  range         |------------------|

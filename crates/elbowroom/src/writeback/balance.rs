@@ -1,11 +1,11 @@
 //! When the flusher begins and when writers must wait, and for how long: plain data in, a plan out.
 //!
 //! Linux: `balance_dirty_pages`, `wb_position_ratio`, `wb_update_bandwidth` and `wb_update_dirty_ratelimit`
-//! in mm/page-writeback.c. As there, nobody waits below the middle between the background limit and the hard
-//! one. Above it, each writer may dirty pages at a rate: the base rate, times a share that falls as more is
-//! dirty. The base rate follows what the device takes, divided by the writers that there are: it is lowered
-//! while more is dirtied than written, and raised while less is. A writer that dirties faster owes the
-//! difference, and pauses for it.
+//! in mm/page-writeback.c. As there, no writer waits below the middle between the background limit and the
+//! hard one. Above it, each writer may dirty pages at a rate: the base rate, times a share that falls as
+//! more is dirty. The base rate follows what the device takes, divided by the writers that there are: it is
+//! lowered while more is dirtied than written, and raised while less is. A writer that dirties faster owes
+//! the difference, and pauses for it.
 
 use crate::config::{
     DIRTY_CREDIT, DIRTY_WRITERS, FIRST_WRITE_RATE, RATE_WINDOW, THROTTLE_BOUND, THROTTLE_LEAST, THROTTLE_MIN,
@@ -19,7 +19,7 @@ const WHOLE: u64 = 1024;
 /// The least share below the hard limit.
 const LEAST: u64 = WHOLE / 32;
 
-/// Writers that are looked at for one thread, so that no table is searched.
+/// Entries among which a thread's is, so that not all of the table is searched.
 const WAYS: usize = 4;
 
 const SECOND: u64 = 1_000_000_000;
@@ -30,14 +30,14 @@ const MUTANT_ALL_ALIKE: Mutant = Mutant::new("pause_all_alike");
 /// In tests of the tests: a writer pauses for a store each time its page has been taken away meanwhile.
 const MUTANT_PAY_AGAIN: Mutant = Mutant::new("pause_again");
 
-/// What is dirty, of what may be: of one group, or of all.
+/// How much is dirty, and how much may be: of one group, or of all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Level {
     pub(crate) dirty: usize,
     pub(crate) limits: DirtyLimits,
 }
 
-/// How far it has come with what is dirty.
+/// What is to be done about what is dirty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pressure {
     /// Nothing is to be done.
@@ -46,7 +46,7 @@ pub(crate) enum Pressure {
     Background,
     /// Writers are slowed down to what the device takes.
     Balanced,
-    /// Beyond the hard limit: nobody goes on before less is dirty.
+    /// Beyond the hard limit: no writer goes on before less is dirty.
     Full,
 }
 
@@ -73,14 +73,14 @@ impl Level {
         self.limits.hard.saturating_sub(self.dirty) / 8
     }
 
-    /// What of its base rate a writer may have: twice of it where slowing down begins, all of it in the
-    /// middle, next to nothing before the hard limit, nothing beyond. Linux: `wb_position_ratio`.
+    /// The share of its base rate that a writer may have: twice of it where slowing down begins, all of it
+    /// in the middle, next to nothing before the hard limit, nothing beyond. Linux: `wb_position_ratio`.
     fn share(&self) -> u64 {
         if self.dirty > self.limits.hard {
             return 0;
         }
         let (left, all) = (self.limits.hard - self.dirty, (self.limits.hard - self.free()).max(1));
-        // Where there is no limit these are large.
+        // Without a limit these numbers are large.
         let share = u128::from(2 * WHOLE) * left as u128 / all as u128;
         share.clamp(LEAST.into(), (2 * WHOLE).into()) as u64
     }
@@ -92,20 +92,20 @@ struct Writer {
     thread: u32,
     /// When it dirtied a page last, or when its last pause ends; 0: never.
     seen_ns: u64,
-    /// How long what it has dirtied takes at its rate, less the time that has passed; below 0: what it has
-    /// saved up.
+    /// How long the pages that it has dirtied take at its rate, less the time that has passed; below 0:
+    /// what it has saved up.
     owes_ns: i64,
     /// The page it paused for last, if it has not dirtied another one since.
     paid: Option<u64>,
 }
 
-/// What is known of the device and of those who write. Times are in nanoseconds since any fixed moment.
+/// What is known of the device and of the writers. Times are in nanoseconds since any fixed moment.
 pub(crate) struct Balance {
     /// Pages that are written in a second; 0: not known yet.
     write_rate: u64,
     /// Pages that one writer may dirty in a second, at the whole share; 0: not known yet.
     base_rate: u64,
-    /// Since when, and how many pages were dirtied since then, by writers that are slowed down.
+    /// When the window began, and how many pages were dirtied in it by writers that are slowed down.
     window: (u64, u64),
     writers: Vec<Writer>,
 }
@@ -115,7 +115,8 @@ impl Balance {
         Self { write_rate: 0, base_rate: 0, window: (0, 0), writers: vec![Writer::default(); DIRTY_WRITERS] }
     }
 
-    /// Pages were written in so much time. What took longer counts for more: half a second for half.
+    /// Notes that pages were written in so much time. A longer time counts for more in the mean: half a
+    /// second for half.
     pub(crate) fn written(&mut self, pages: u64, took_ns: u64) {
         let rate = (pages.saturating_mul(SECOND) / took_ns.max(1)).max(1);
         let weight = took_ns.min(SECOND / 2);
@@ -123,9 +124,9 @@ impl Balance {
         self.write_rate = weighted(old, SECOND - weight, rate, weight).max(1);
     }
 
-    /// A thread has dirtied `pages` pages, `page` first: how long it has to pause now, in nanoseconds; 0: not
-    /// at all. `levels`: what concerns the pages, theirs included. `page` is any number that no other page
-    /// has.
+    /// A thread has dirtied `pages` pages, `page` first: returns how long it has to pause now, in
+    /// nanoseconds; 0: not at all. `levels`: all that count these pages, with these pages. `page` is any
+    /// number that no other page has.
     pub(crate) fn dirtied(
         &mut self,
         levels: &[Level],
@@ -134,8 +135,8 @@ impl Balance {
         pages: u64,
         now_ns: u64,
     ) -> u64 {
-        // The page was written back before its thread came to store to it. It has paid for that store; if it
-        // paused for it again and again, it could wait forever.
+        // The page was written back before the thread came to store to it. The thread has paused for that
+        // store already; if it paused for it again and again, it could wait forever.
         let writer = self.writer(thread);
         if writer.paid.take() == Some(page) && !MUTANT_PAY_AGAIN.planted() {
             return 0;
@@ -145,7 +146,7 @@ impl Balance {
         let rate = self.base_rate() * share / WHOLE;
         let writer = self.writer(thread);
         if share == 0 {
-            // It pays with whatever it takes until less is dirty.
+            // The writer pays by waiting until less is dirty, however long that takes.
             *writer = Writer { seen_ns: now_ns, owes_ns: 0, paid: Some(page), ..*writer };
             return THROTTLE_BOUND.as_nanos() as u64;
         }
@@ -179,7 +180,7 @@ impl Balance {
         let window = RATE_WINDOW.as_nanos() as u64;
         let passed = now_ns.saturating_sub(since);
         if passed > 10 * window {
-            // Nobody was slowed down meanwhile.
+            // No writer was slowed down meanwhile.
             self.window = (now_ns, pages);
             return;
         }
@@ -194,7 +195,7 @@ impl Balance {
         self.window = (now_ns, 0);
     }
 
-    /// What is known of a thread. The one that was not seen for longest makes room for a new one.
+    /// The entry of a thread. For a new thread the entry is used again that was not seen for longest.
     fn writer(&mut self, thread: u32) -> &mut Writer {
         let first = thread.wrapping_mul(0x9E37_79B1) as usize % (self.writers.len() / WAYS) * WAYS;
         let set = &mut self.writers[first..first + WAYS];
@@ -208,8 +209,8 @@ impl Balance {
     }
 }
 
-/// How much a writer may owe before it pauses: what a few pages take where few may be dirtied at once, since
-/// it dirties them before it pauses.
+/// How much a writer may owe before it pauses, in nanoseconds. Where few pages may be dirtied at once it is
+/// less, since the writer dirties them before it pauses.
 fn least_pause(levels: &[Level], rate: u64) -> i64 {
     let between = levels.iter().map(|level| level.limits.hard - level.free()).min().unwrap_or(0) as u64;
     let pages = (between / 4).saturating_mul(SECOND) / rate.max(1);

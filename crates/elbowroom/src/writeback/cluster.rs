@@ -3,11 +3,11 @@
 //!
 //! What is dirty of folios that follow each other in the file goes to the device in as few writes as
 //! possible, of up to [`CLUSTER_PAGES`], in the order of the file. Where there are gaps, up to
-//! [`SCATTERED_WRITES`] writes are under way at the same time: most devices take many at once in the time of
-//! one, and whoever waits for a msync of pages all over a file waits for all of them.
+//! [`SCATTERED_WRITES`] writes are under way at the same time: most devices take many at once in the time
+//! of one, and a thread that calls msync for pages all over a file waits for all of them.
 //!
-//! All folios of a cluster are locked meanwhile. Only the first one's lock is waited for: who waits for a
-//! folio with others locked could wait for somebody who waits for those.
+//! All folios of a cluster are locked meanwhile. Only the first one's lock is waited for: a thread that
+//! waits for a folio with others locked could wait for a thread that waits for those.
 
 use super::Writeback;
 use super::end::Tail;
@@ -33,10 +33,10 @@ struct Run {
 }
 
 impl<P: Platform> Writeback<P> {
-    /// Writes the first of `folios`, which are dirty, and some that follow it in the file, as far as they can
-    /// be had: without a gap, or with a few gaps where a device may be asked for several writes at once.
-    /// Tells how many it has done with, at least one, and the first error; EBUSY: an obstacle, for the first
-    /// of them.
+    /// Writes the first of `folios`, which are dirty, and some that follow it in the file, as far as they
+    /// can be locked: without a gap, or with a few gaps where several writes may be under way at once.
+    /// Returns how many folios it has dealt with, at least one, and the first error; EBUSY: the first folio
+    /// met an obstacle.
     pub(super) fn write_cluster(
         &self,
         object: &Arc<FileObject>,
@@ -45,7 +45,7 @@ impl<P: Platform> Writeback<P> {
         let mut taken: Vec<LockedFolio<'_>> = Vec::new();
         let mut done = 0;
         let mut pages = 0;
-        // One folio alone needs none.
+        // One folio alone needs no ring.
         let mut ring = if folios.len() > 1 { self.rings.take() } else { None };
         let mut gaps_left = if ring.is_some() { SCATTERED_WRITES - 1 } else { 0 };
         for folio in folios {
@@ -72,7 +72,7 @@ impl<P: Platform> Writeback<P> {
                     self.rings.give_back(ring);
                     return (1, Err(error));
                 }
-                // It is the first of the next ones.
+                // This folio is the first of the next cluster.
                 Err(_) => break,
             }
             done += 1;
@@ -94,10 +94,10 @@ impl<P: Platform> Writeback<P> {
         }
         let begin = Instant::now();
         taken.iter().for_each(|folio| folio.begin_io(Flag::Writeback));
-        // No store can happen any more, so the size that is asked for now is not older than any of them. A
+        // No store can happen any more, so the size that is asked for now is not older than any store. A
         // file that cannot be asked keeps the size it had.
         let _ = object.refresh_size();
-        // A call that makes the file longer may have done so just now.
+        // A write call of the program that is under way may have made the file longer just now.
         let tail = if object.writers.any() { Tail::OfTheFile } else { Tail::Stored };
         for folio in taken.iter_mut() {
             self.cut_at_end(object, folio, tail);
@@ -123,7 +123,7 @@ impl<P: Platform> Writeback<P> {
             written += self.end_write(object, folio, failed);
             folio.end_io(Flag::Writeback);
         }
-        // An error is told, also if it was over a moment later.
+        // An error is reported even if a second try has succeeded.
         if let Err(e) = result {
             self.counters.add(Event::WriteErrors, 1);
             object.record_error(e);
@@ -135,8 +135,8 @@ impl<P: Platform> Writeback<P> {
         result
     }
 
-    /// Writes several times runs that follow each other in the file, all at the same time. Tells for each
-    /// whether it is done.
+    /// Writes each of `together`, runs that follow each other in the file, with one write, all at the same
+    /// time. Tells for each whether it was written.
     fn write_at_once(
         &self,
         object: &FileObject,
@@ -158,8 +158,8 @@ impl<P: Platform> Writeback<P> {
     }
 
     /// Writes runs that follow each other in the file, and takes those pages out of `failed` that were
-    /// written. What one page meets, a full disk perhaps, need not be what the next one meets: if not all can
-    /// be written at once, each folio's are tried apart.
+    /// written. If not all can be written at once, each folio's pages are tried apart: what stops one page,
+    /// a full disk perhaps, need not stop the next one.
     fn write_together(
         &self,
         object: &FileObject,
@@ -195,7 +195,7 @@ impl<P: Platform> Writeback<P> {
             }
             let mut left = PageSet::new(head.order);
             left.insert(run.pages.clone());
-            // The first error is the one that is told.
+            // The first error is the one that is reported.
             let _ = self.write_runs(object, head, body.extent(), &mut left);
             for page in run.pages.clone().filter(|&page| !left.contains(page)) {
                 failed[run.folio].remove(page..page + 1);

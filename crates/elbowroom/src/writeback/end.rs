@@ -1,9 +1,9 @@
 //! The end of a file: what is beyond it is in no page, on no disk, and comes back as zeros when the file
 //! grows.
 //!
-//! Bytes beyond the end that share a page with it can be stored to. They are zeroed where the kernel does it:
-//! when the page is written, and when the file grows. Which bytes that are is known by
-//! [`FileObject::settled`]; what others have cut off by [`FileObject::take_cut`].
+//! Bytes beyond the end that share a page with it can be stored to. They are zeroed where the kernel does
+//! it: when the page is written, and when the file grows. From where on there may be such bytes is known by
+//! [`FileObject::settled`], what other processes have cut off by [`FileObject::take_cut`].
 
 use super::Writeback;
 use super::{Obstacle, Patience};
@@ -17,8 +17,8 @@ use elbowroom_sync::Arc;
 use std::ops::Range;
 
 impl<P: Platform> Writeback<P> {
-    /// Somebody else has cut the file: what was stored beyond is forgotten, dirty or not, also if the file
-    /// has grown again since.
+    /// Another process has cut the file to `kept` bytes: forgets what was stored beyond, dirty or not, even
+    /// if the file has grown again since.
     pub(crate) fn cut_by_others(&self, object: &Arc<FileObject>, kept: u64) {
         self.drop_beyond(object, kept, &(0..0), Obstacle::Skip);
         let grown = kept..object.size();
@@ -57,20 +57,21 @@ impl<P: Platform> Writeback<P> {
                 match obstacle {
                     // The mapping and the file may differ.
                     Obstacle::Wait => object.record_error(busy),
-                    // The next time, then.
+                    // Tried again the next time.
                     Obstacle::Skip => object.note_cut(kept),
                 }
             }
         }
     }
 
-    /// Takes what the file has between its former end and the end of that page: what was stored there when it
-    /// was beyond the end is gone. The kernel zeroes it when the file grows. A page that is not dirty has no
-    /// such stores.
+    /// After the file has grown: takes from the file the bytes between its former end and the end of that
+    /// page, so that what was stored there beyond the end is gone. (The kernel zeroes these bytes when a
+    /// file grows.) A page that is not dirty has no such stores.
     ///
-    /// Taken from the file, and not just zeroed: of two threads that make it longer at once, the one that
-    /// ends later must not undo what the other has written. Nor what is stored there after the other's call:
-    /// the folio is settled once, under its lock, before either call returns.
+    /// The bytes are taken from the file and not just zeroed: of two threads that make it longer at once,
+    /// the one that ends later must not undo what the other has written. Nor may it undo what is stored
+    /// there after the other's call: so the folio is settled once, under its lock, before either call
+    /// returns.
     pub(crate) fn settle(&self, object: &Arc<FileObject>) {
         for _ in 0..SETTLE_ROUNDS {
             let (from, size) = (object.settled(), object.size());
@@ -99,8 +100,8 @@ impl<P: Platform> Writeback<P> {
         self.lock(folio).body().dirty.contains(page)
     }
 
-    /// [`Writeback::settle`], for who has the lock of a folio whose pages are home. `false`: the end of the
-    /// file is in another folio.
+    /// [`Writeback::settle`], for a caller that holds the lock of a folio whose pages are home. `false`:
+    /// the former end of the file is in another folio.
     pub(super) fn settle_locked(&self, object: &FileObject, folio: &mut LockedFolio<'_>, tail: Tail) -> bool {
         let (from, size) = (object.settled(), object.size());
         if from >= size {
@@ -116,7 +117,7 @@ impl<P: Platform> Writeback<P> {
             let read = folio
                 .during(Flag::Reading, |_| object.file().map(|file| file.read_buffered(&mut bytes, from)));
             if read.is_none_or(|read| read.is_err()) {
-                // What is not to be had was most likely never written.
+                // Bytes that cannot be read were most likely never written.
                 bytes.fill(0);
             }
             let at = (from - (folio.index << PAGE_SHIFT)) as usize;
@@ -131,10 +132,10 @@ impl<P: Platform> Writeback<P> {
         true
     }
 
-    /// What others did to the size since it was last looked at; for who may wait.
+    /// Follows what other processes did to the file's size since the last look. For threads that may wait.
     pub(crate) fn follow_others(&self, object: &Arc<FileObject>) {
         if object.writers.any() {
-            // Whoever writes sees to it at the end.
+            // The call that writes does this at its end.
             return;
         }
         if let Some(cut) = object.take_cut() {
@@ -183,7 +184,7 @@ impl<P: Platform> Writeback<P> {
     pub(crate) fn reread(&self, object: &Arc<FileObject>, bytes: Range<u64>) {
         let pages = bytes.start >> PAGE_SHIFT..bytes.end.div_ceil(PAGE_SIZE as u64);
         let Some(file) = object.file() else {
-            // Closed meanwhile: who opens it again reads what it has then.
+            // Closed meanwhile: after it is opened again, faults read what it has then.
             return self.drop_clean(object, pages);
         };
         let patience = Patience::bounded();
@@ -205,13 +206,13 @@ impl<P: Platform> Writeback<P> {
                     core.drop_kernel_cache(object);
                 }
                 if result.is_err() {
-                    // The file's bytes are not to be had now: read the page again when somebody wants it.
+                    // The file's bytes cannot be read now: the next fault on the page tries again.
                     core.counters.add(Event::ReadErrors, 1);
                     let pages = part.start >> PAGE_SHIFT..part.end.div_ceil(PAGE_SIZE as u64);
                     let (first, end) = (pages.start - folio.index, pages.end - folio.index);
                     let mut lost = PageSet::new(folio.order);
                     lost.insert(first as usize..end as usize);
-                    // The other pages may have stores that nobody has written yet.
+                    // The other pages may have stores that are not written yet.
                     core.save_and_discard(folio, &lost);
                 }
             });
@@ -223,12 +224,13 @@ impl<P: Platform> Writeback<P> {
     }
 }
 
-/// Whose bytes are in a page between the former end of the file and its new one.
+/// Which bytes a page gets between the former end of the file and its new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// The file's: a call of the program made it longer, and has just done so.
+    /// The file's: a call of the program has just made it longer.
     OfTheFile,
-    /// Others made it longer, nobody knows when: those that were stored, and the file's where nothing was.
+    /// Those that were stored, and the file's where they are zero: another process made it longer, at an
+    /// unknown time.
     Stored,
 }
 

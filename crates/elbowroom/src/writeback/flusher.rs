@@ -12,8 +12,8 @@ use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use std::ops::Range;
 
-/// Where to go on writing because much is dirty, so that pages that are dirtied again and again at one place
-/// do not keep others dirty. Linux: `writeback_index`.
+/// Where background writing goes on, so that pages that are dirtied again and again at one place do not
+/// keep the flusher from others. Linux: `writeback_index`.
 #[derive(Default)]
 struct Cursor {
     object: u64,
@@ -49,12 +49,12 @@ impl<P: Platform> Writeback<P> {
                 pool_again = (pool == PoolWritten::NotNow).then(|| Instant::now() + FLUSH_AGAIN);
             }
             if ready {
-                // Before it looks: who dirties more afterwards asks again.
+                // Before it looks: a thread that dirties more afterwards asks again.
                 self.flushing.store(false, Ordering::SeqCst);
                 let before = self.flushed.load(Ordering::Relaxed);
                 self.write_down(&mut cursor);
                 let idle = self.flushed.load(Ordering::Relaxed) == before;
-                // In a model time does not pass, and who dirties more asks again.
+                // In a model time does not pass, and a thread that dirties more asks again.
                 background = self.is_over_background() && !(idle && cfg!(shuttle));
                 again = idle.then(|| Instant::now() + FLUSH_AGAIN);
             }
@@ -87,8 +87,8 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// Writes until no more is dirty than the background limit, or all was tried. What somebody waits for
-    /// goes first: it ends then, and is to be called again.
+    /// Writes until no more is dirty than the background limit, or all was tried. Folios that the flusher
+    /// is asked to write go first: when there are some, this ends, and is to be called again.
     fn write_down(&self, cursor: &mut Cursor) {
         let mut objects = self.objects.all();
         objects.retain(|object| object.has_dirty());
@@ -119,8 +119,8 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// Once an interval: what others changed is dropped, what we changed is written, what nobody uses is
-    /// closed, and pages that could not be had may be tried again.
+    /// Once an interval: drops pages that other processes changed, writes what is dirty, closes files that
+    /// are not used any more, and undoes denials, so that accesses that failed may be tried again.
     fn tick(&self) {
         for object in self.objects.all() {
             let changed = object.changed_by_others();
@@ -153,7 +153,7 @@ impl<P: Platform> Writeback<P> {
         if self.config.close_unmapped && object.file().is_some() {
             self.close_unmapped(object, Obstacle::Skip);
         }
-        // A deleted file that nobody maps only takes up room on its disk.
+        // A deleted file that no mapping maps only takes up room on its disk.
         let deleted = object.file().is_some_and(|file| file.stat().is_ok_and(|s| s.links == 0));
         if object.has_dirty() || !(deleted || since.elapsed() > IDLE_FILE_KEEP) {
             return;

@@ -40,20 +40,20 @@ impl<P: Platform> Writeback<P> {
             }
             Err(UnmapError::Busy) => Err(Errno::BUSY),
             Err(UnmapError::Lost) => {
-                // Who asks for the file's errors is told; who reads gets what the disk has.
+                // The next msync, fsync or close reports it; accesses get what the disk has.
                 self.lose(folio);
                 Ok(false)
             }
         }
     }
 
-    /// Takes what has no place in the file out of a locked folio whose pages are all home.
+    /// Drops what lies beyond the end of the file from a locked folio whose pages are all home.
     pub(super) fn cut_at_end(&self, object: &Arc<FileObject>, folio: &mut LockedFolio<'_>, tail: Tail) {
         self.settle_locked(object, folio, tail);
         let size = object.size();
         if folio.range().end << PAGE_SHIFT > size {
-            // Pages beyond the end of the file have no place in it, and what is beyond it in its last page is
-            // zero: as the kernel writes it.
+            // Pages beyond the end of the file have no place in it, and what is beyond it in its last page
+            // is zero. The kernel writes it so, too.
             zero_beyond(folio, size);
             let end = size.div_ceil(PAGE_SIZE as u64).clamp(folio.index, folio.range().end) - folio.index;
             self.forget_dirty(object, folio, end as usize..folio.pages() as usize);
@@ -81,8 +81,8 @@ impl<P: Platform> Writeback<P> {
         written
     }
 
-    /// Writes the pages `dirty`, and leaves those in it that could not be written. The first error, after all
-    /// were tried: what one page met, a full disk perhaps, need not be what the next one meets.
+    /// Writes the pages `dirty`, and leaves those in it that could not be written. Returns the first error,
+    /// after all were tried: what stops one page, a full disk perhaps, need not stop the next one.
     pub(super) fn write_runs(
         &self,
         object: &FileObject,
@@ -105,8 +105,8 @@ impl<P: Platform> Writeback<P> {
         first
     }
 
-    /// Writes neighbouring pages one by one, after they could not be written at once, and takes those out of
-    /// `dirty` that were. A page alone has been tried.
+    /// Writes neighbouring pages one by one, after they could not be written at once, and takes those out
+    /// of `dirty` that were. A run of a single page has been tried already.
     pub(super) fn write_apart(
         &self,
         object: &FileObject,
@@ -153,7 +153,8 @@ impl<P: Platform> Writeback<P> {
         self.trace.as_ref().map_or(0, |trace| trace.now())
     }
 
-    /// Counts a transfer to a file that has just ended, and traces it. An error is counted by who tells it.
+    /// Counts a transfer to a file that has just ended, and traces it. An error is counted by the caller
+    /// that reports it.
     pub(super) fn note_transfer(&self, file: FileId, done: bool, begun_ns: u64, offset_and_bytes: [u64; 2]) {
         self.trace_transfer(file, done, begun_ns, offset_and_bytes);
         if done {
@@ -162,7 +163,7 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// The same for a transfer to the swap file.
+    /// [`Self::note_transfer`] for a transfer to the swap file.
     pub(super) fn note_swap_transfer(&self, file: FileId, done: bool, begun_ns: u64, place: [u64; 2]) {
         self.trace_transfer(file, done, begun_ns, place);
         if done {
@@ -177,9 +178,9 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// A page of a locked folio is no longer where it was mapped: somebody unmapped it behind our back, and
-    /// what was stored in it is lost. What is left of the folio is written, if it can be, and the folio
-    /// dropped: it is read again when somebody wants it. Whoever asks for the file's errors is told EIO.
+    /// A page of a locked folio is no longer where it was mapped: it was unmapped behind our back, and what
+    /// was stored in it is lost. Writes what is left of the folio, if it can be written, and drops the
+    /// folio: the next fault reads it again. The next msync, fsync or close of the file reports EIO.
     pub(crate) fn lose(&self, folio: &mut LockedFolio<'_>) {
         let mut lost = PageSet::new(folio.order);
         if let Some(extent) = &folio.body().extent {
@@ -194,9 +195,9 @@ impl<P: Platform> Writeback<P> {
         self.save_and_discard(folio, &lost);
     }
 
-    /// Writes the dirty pages of a locked folio, which are all home, but for those that are `lost`, as far as
-    /// that can be done; then drops the folio. Whoever asks for the file's errors is told EIO if anything was
-    /// lost.
+    /// Writes the dirty pages of a locked folio, which are all home, but for those that are `lost`, as far
+    /// as that can be done; then drops the folio. If anything was lost, the next msync, fsync or close of
+    /// the file reports EIO.
     pub(super) fn save_and_discard(&self, folio: &mut LockedFolio<'_>, lost: &PageSet) {
         let (Some(object), true) = (folio.object(), folio.body().extent.is_some()) else {
             return self.discard(folio);

@@ -12,30 +12,30 @@ use elbowroom_sync::Arc;
 use elbowroom_sync::time::{Duration, Instant};
 use std::cell::Cell;
 
-/// For how long to wait, in all that is done with it, for pages that are pinned: by direct I/O of the
-/// program, which ends, or by a pin of a soft space, which may not. What the work itself takes does not
-/// count: a verb that works for long has as much patience left for the last page as for the first.
+/// How long an operation may wait, in all, for pages that are pinned: by direct I/O of the program, which
+/// ends, or by a pin of a soft space, which may not. What the work itself takes does not count: a verb that
+/// works for long has as much patience left for the last page as for the first.
 pub(crate) struct Patience {
     left: Cell<Duration>,
 }
 
 impl Patience {
-    /// Not at all.
+    /// Does not wait at all.
     pub(crate) const fn none() -> Self {
         Self { left: Cell::new(Duration::ZERO) }
     }
 
-    /// For [`PINNED_BOUND`].
+    /// Waits for [`PINNED_BOUND`] at most.
     pub(crate) fn bounded() -> Self {
         Self::of(PINNED_BOUND)
     }
 
-    /// For so long.
+    /// Waits for `bound` at most.
     pub(crate) fn of(bound: Duration) -> Self {
         Self { left: Cell::new(bound) }
     }
 
-    /// Waits for a moment and returns true; returns false at once if none of it is left.
+    /// Waits for a moment and returns true; returns false at once if no time is left.
     pub(crate) fn wait(&self) -> bool {
         let left = self.left.get();
         if left.is_zero() {
@@ -49,21 +49,21 @@ impl Patience {
     }
 }
 
-/// Where a folio is to be mapped no more.
+/// Where a folio is to be unmapped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leave {
-    /// Anywhere.
+    /// Wherever it is mapped.
     Everywhere,
-    /// In the place with page 0 at this address.
+    /// In the place where its page 0 is at this address.
     At(usize),
 }
 
-/// A folio that was to be taken home.
+/// What became of a folio that was to be taken home.
 pub(crate) enum Home<'a> {
-    /// Its pages are at home, as far as they were to be, until somebody touches them.
+    /// It is locked, and the pages that were to be unmapped are at home.
     Here(LockedFolio<'a>),
-    /// So are those that are left. Others are no longer where they were mapped: somebody unmapped them behind
-    /// our back, and what was stored in them is lost.
+    /// It is locked, and the pages that are left are at home. Others are no longer where they were mapped:
+    /// they were unmapped behind our back, and what was stored in them is lost.
     Damaged(LockedFolio<'a>),
     /// It is gone, or not wanted.
     Not,
@@ -71,8 +71,8 @@ pub(crate) enum Home<'a> {
 
 impl<P: Platform> Writeback<P> {
     /// Locks a folio and takes its pages home, or out of one place, if it is still `wanted` then. Waits for
-    /// its lock; but whoever only wants it out of a place that nobody maps it at any more does not wait for a
-    /// device that has it. Not for handlers.
+    /// its lock; but if it is to leave one place only, does not wait for a device that has it, since it is
+    /// mapped nowhere then. Not for handlers.
     ///
     /// # Errors
     /// EBUSY: a page has been pinned for longer than patience lasts.

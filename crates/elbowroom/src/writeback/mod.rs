@@ -1,8 +1,9 @@
 //! Writing dirty folios back.
 //!
-//! A folio that is written is locked and out of its window, so its bytes are stable; its frames are with the
-//! write until it ends. Only the flusher and threads that called a verb do this: both may wait. Errors stay
-//! with the file until somebody asks (msync, fsync, close); the pages stay dirty and are tried again.
+//! A folio that is written is locked and out of its window, so its bytes are stable; its frames are with
+//! the write until it ends. Only the flusher and threads that called a verb do this: both may wait. Errors
+//! stay with the file until the program asks for them (msync, fsync, close); the pages stay dirty and are
+//! tried again.
 
 mod balance;
 mod cluster;
@@ -50,15 +51,15 @@ impl Obstacle {
     }
 }
 
-/// What is to be written back, and who waits for that.
+/// What is to be written back, and the writers that wait for it.
 pub(crate) struct Writeback<P: Platform> {
     reclaim: Reclaim<P>,
     state: Mutex<FlushState>,
-    /// Less is dirty again.
+    /// Notified when less is dirty again.
     relieved: Condvar,
     /// How fast is written, and how fast threads may dirty pages.
     balance: Mutex<Balance>,
-    /// When the first pause of those in `state` ends, as `throttle` has it.
+    /// When the first pause of the writers in `state` ends, in nanoseconds, as in `throttle`.
     next_throttled: AtomicU64,
     /// The flusher knows that more is dirty than the background limit.
     flushing: AtomicBool,
@@ -71,11 +72,11 @@ pub(crate) struct Writeback<P: Platform> {
 struct FlushState {
     /// Writers that wait in the kernel for less to be dirty.
     throttled: Vec<Throttled>,
-    /// Something wants all that is dirty written soon.
+    /// All that is dirty is to be written soon.
     all: bool,
     /// More is dirty than the background limit.
     background: bool,
-    /// Pages whose accesses were made to fail since there was no memory: there may be some later.
+    /// Pages whose accesses were made to fail because there was no memory; they are allowed again later.
     refused: Vec<Range<usize>>,
 }
 
@@ -142,7 +143,8 @@ impl<P: Platform> Writeback<P> {
         self.write_back_while(object, pages, obstacle, |_| true)
     }
 
-    /// The same, as long as `more` says so, which is asked after each cluster, with the page behind it.
+    /// [`Writeback::write_back`] as long as `more` is true, which is asked after each cluster, with the
+    /// page behind it.
     fn write_back_while(
         &self,
         object: &Arc<FileObject>,
@@ -175,13 +177,13 @@ impl<P: Platform> Writeback<P> {
         first
     }
 
-    /// Drops what somebody else has changed under us, as far as it is clean.
+    /// Drops the clean pages of a file that another process has changed.
     pub(crate) fn drop_foreign(&self, object: &Arc<FileObject>) {
         self.counters.add(Event::ForeignChanges, 1);
         self.drop_clean(object, ALL_PAGES);
     }
 
-    /// Looks whether somebody else has changed the file, and drops what is stale then.
+    /// Looks whether another process has changed the file, and drops its stale pages then.
     pub(crate) fn check_foreign(&self, object: &Arc<FileObject>) {
         let changed = object.changed_by_others();
         self.follow_others(object);
@@ -190,8 +192,8 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// Writes the first of some dirty folios, and those that follow it in the file; tells with how many it
-    /// has done. An obstacle that is waited for, and lasts, is EBUSY.
+    /// Writes the first of some dirty folios, and those that follow it in the file; returns how many it has
+    /// dealt with. EBUSY: an obstacle was waited for, and lasted too long.
     fn write_next(
         &self,
         object: &Arc<FileObject>,
@@ -223,7 +225,7 @@ impl<P: Platform> Writeback<P> {
         for folio in object.folios_in(pages) {
             let clean = |folio: &LockedFolio<'_>| folio.body().dirty.is_all_guesses();
             match self.take_home(&folio, Leave::Everywhere, &Patience::none(), clean) {
-                // A guess was right.
+                // A page that was guessed to be dirty is dirty: the folio stays.
                 Ok(Home::Here(folio)) if !folio.body().dirty.is_empty() => {}
                 Ok(Home::Damaged(mut folio)) if !folio.body().dirty.is_empty() => self.lose(&mut folio),
                 Ok(Home::Here(mut folio) | Home::Damaged(mut folio)) => self.discard(&mut folio),
@@ -238,13 +240,13 @@ impl<P: Platform> Writeback<P> {
     pub(crate) fn allow_again(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
         let Some(end) = object.begin_undoing() else { return };
         let (inside, mut all) = (0..end, true);
-        // Who maps it later finds no denials: mapping undoes them.
+        // A mapping that is made later has no denials: mapping undoes them.
         for mapper in self.mappers(object, &ALL_PAGES, Which::All) {
             let mapped = match obstacle {
                 Obstacle::Skip => mapper.mapped_now(object, &ALL_PAGES, Which::All),
                 Obstacle::Wait => self.mapped_still(&mapper, object, &ALL_PAGES, Which::All),
             };
-            // Not with the lock.
+            // The layout lock is released here: the MMU is called without it.
             let ranges = mapped.map(|(_, mapped)| mapped);
             all &= ranges.is_some();
             for mapping in ranges.into_iter().flatten() {
@@ -260,8 +262,8 @@ impl<P: Platform> Writeback<P> {
         object.end_undoing();
     }
 
-    /// Frees the memory that nobody maps any more, and writes back and closes the files, if they are to be
-    /// closed then. For threads that hold no lock and have no change of a layout under way.
+    /// Frees the memory that no mapping is left of, and writes back and closes such files, if files are to
+    /// be closed then. For threads that hold no lock and have no change of a layout under way.
     pub(crate) fn settle_unmapped(&self) {
         for object in self.objects.unmapped.take() {
             if object.is_memory() {
@@ -272,8 +274,8 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// Writes a file back that nobody maps, and closes it. What could not be written keeps it open; the
-    /// flusher tries again.
+    /// Writes back and closes a file that no mapping maps. Pages that could not be written keep it open;
+    /// the flusher tries again.
     pub(crate) fn close_unmapped(&self, object: &Arc<FileObject>, obstacle: Obstacle) {
         if object.is_mapped() {
             return;
@@ -285,7 +287,7 @@ impl<P: Platform> Writeback<P> {
         let _ = self.write_back(object, all.clone(), obstacle);
         for folio in object.folios_in(all.clone()) {
             if !folio.state.test(Flag::Uptodate) {
-                // Its read, which has the file open, ends when it is unlocked.
+                // Its read, which uses the open file, has ended when the folio is unlocked.
                 self.waits.wait(&folio);
             }
         }
@@ -293,7 +295,7 @@ impl<P: Platform> Writeback<P> {
         if object.changed_just_now() {
             self.drop_clean(object, all);
         }
-        // Nobody does so later. What is dirty now stays with the kernel.
+        // Not done any more once the file is closed. What is dirty now stays with the kernel.
         self.drop_kernel_cache(object);
         object.close_file();
     }
@@ -322,12 +324,13 @@ impl<P: Platform> Writeback<P> {
         self.to_write.bell.ring();
     }
 
-    /// Accesses to a page fail since there was no memory: that is undone at the next tick.
+    /// Notes that accesses to a page were made to fail because there was no memory: the next tick undoes
+    /// that.
     pub(crate) fn note_refused(&self, page: Range<usize>) {
         self.state.lock().refused.push(page);
     }
 
-    /// How many pages that is so for.
+    /// How many pages [`Writeback::note_refused`] has noted.
     #[cfg(test)]
     pub(crate) fn refused(&self) -> usize {
         self.state.lock().refused.len()

@@ -1,10 +1,11 @@
-//! Rings for writes that are under way at the same time: whoever writes back takes one, and gives it back.
+//! Rings for writes that are under way at the same time: a thread that writes back takes one, and gives it
+//! back.
 
 use crate::config::WRITE_RINGS;
 use elbowroom_store::WriteRing;
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 
-/// Rings that nobody uses now.
+/// The rings that no thread uses now.
 pub(super) struct Rings {
     state: Mutex<State>,
 }
@@ -16,7 +17,7 @@ struct State {
 }
 
 impl Rings {
-    /// None is made before it is needed; none at all if not `wanted`.
+    /// No ring is made before it is needed; none at all if they are not `wanted`.
     pub(super) fn new(locks: &LockStats, wanted: bool) -> Self {
         let left = if wanted { WRITE_RINGS } else { 0 };
         Self { state: locks.mutex(LockClass::Queue, State { free: Vec::new(), left }) }
@@ -32,7 +33,7 @@ impl Rings {
         drop(state);
         let ring = WriteRing::new().ok();
         if ring.is_none() {
-            // Nor will there be one later.
+            // A later try would fail, too.
             self.state.lock().left = 0;
         }
         ring

@@ -1,9 +1,11 @@
-//! Writing anonymous memory to the swap file: what neither is one word nor compresses as it is, and what was
-//! in the pool for longest as the pool has it (docs/decisions/0028-a-file-that-keeps-pages-compressed.md).
-//! Linux: `swap_writepage`, with the clusters of `scan_swap_map_slots`; `zswap_writeback_entry`.
+//! Writing anonymous memory to the swap file: pages that neither are one word nor compress, as they are,
+//! and the oldest pages of the pool, compressed
+//! (docs/decisions/0028-a-file-that-keeps-pages-compressed.md). Linux: `swap_writepage`, with the clusters
+//! of `scan_swap_map_slots`; `zswap_writeback_entry`.
 //!
 //! What goes out together lies together, in the order of its addresses, so that it is written at once. The
-//! folios stay where they are, locked, until their bytes are in the file; who wants one waits for its lock.
+//! folios stay where they are, locked, until their bytes are in the file; a thread that wants one waits for
+//! its lock.
 
 use super::Writeback;
 use crate::config::{CLUSTER_PAGES, STAGING_ORDER};
@@ -22,20 +24,20 @@ use std::ops::Range;
 pub(crate) enum PoolWritten {
     /// The pool is as large as it should be.
     Enough,
-    /// It is not yet, and others are to get their turn first.
+    /// The pool is still too large, but the flusher's other work is to get its turn first.
     More,
     /// The file takes nothing now, or no frame is to be had for it.
     NotNow,
 }
 
-/// Writes of pages of the pool, after which others get their turn.
+/// Writes of pages of the pool, after which the flusher's other work gets its turn.
 const POOL_WRITES: usize = 16;
 
 impl<P: Platform> Writeback<P> {
     /// Writes folios of anonymous memory that were claimed to go out, as far as they were not touched since,
     /// and frees their frames.
     pub(crate) fn write_to_swap(&self, mut folios: Vec<Arc<Folio>>) {
-        // Nearly always where they are now.
+        // The order of the addresses that they had when they were made: nearly always they are still there.
         folios.sort_unstable_by_key(|folio| folio.index);
         let (mut room, mut rest) = (true, &folios[..]);
         while !rest.is_empty() {
@@ -47,12 +49,14 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// The same for so many that can be written at once. `false`: there is no room in the file.
+    /// [`Writeback::write_to_swap`] for as many folios as are written at once. `false`: there is no room in
+    /// the file.
     fn write_cluster_to_swap(&self, folios: &[Arc<Folio>]) -> bool {
         let mut taken = Vec::with_capacity(folios.len());
         for folio in folios {
-            // The first one's lock is waited for: whoever met the folio may be about to let it go. Who waits
-            // for a folio with others locked could wait for somebody who waits for those.
+            // The first one's lock is waited for: the thread that holds it, reclaim perhaps, may be about
+            // to release it. The others' are not: a thread that waits for a folio with others locked could
+            // wait for a thread that waits for those.
             let alone = taken.is_empty();
             taken.extend(self.take_to_swap(folio, alone));
         }
@@ -65,7 +69,8 @@ impl<P: Platform> Writeback<P> {
             positions.extend(run);
         }
         let room = positions.len() == wanted;
-        // Those for which there is no room stay. There may be some for their pages one by one.
+        // Folios for which there is no room stay. A larger one is split: there may be room for some of its
+        // pages.
         while pages(&taken) > positions.len()
             && let Some(folio) = taken.pop()
         {
@@ -79,7 +84,7 @@ impl<P: Platform> Writeback<P> {
         room
     }
 
-    /// A folio's lock, if the folio is to go out still.
+    /// Locks a folio, if it is still to go out; `wait`: waits for its lock.
     fn take_to_swap(&self, folio: &Arc<Folio>, wait: bool) -> Option<LockedFolio<'_>> {
         let folio = if wait {
             self.lock(folio)
@@ -181,12 +186,13 @@ impl<P: Platform> Writeback<P> {
         true
     }
 
-    /// Writes folios to pages of the file, of which there are as many.
+    /// Writes locked folios to these pages of the file, one for each of their pages.
     fn write_folios_to_swap(&self, mut folios: Vec<LockedFolio<'_>>, positions: &[u64]) {
         folios.iter().for_each(|folio| folio.begin_io(Flag::Writeback));
         let (mut sums, mut places) = (Vec::with_capacity(positions.len()), positions.iter());
         for folio in &mut folios {
-            // Nobody sees them before they are written, or are what they were again.
+            // Sealed in place: no thread sees the bytes, since the folios stay locked until they are out,
+            // or unsealed again.
             let pages = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE);
             for (page, &position) in pages.zip(&mut places) {
                 sums.push(checksum(page));
@@ -229,7 +235,8 @@ impl<P: Platform> Writeback<P> {
         written
     }
 
-    /// A folio whose pages were sealed for these of the file, and perhaps `written` there, is out, or stays.
+    /// Ends the write of a folio whose pages were sealed for these pages of the file. If they were
+    /// `written` there it is out, or else it is unsealed and stays.
     fn end_swap_out(&self, mut folio: LockedFolio<'_>, positions: &[u64], sums: &[u64], written: bool) {
         let (spaces, mut slots) = (folio.body().spaces() as u32, Vec::with_capacity(positions.len()));
         if written {
@@ -249,7 +256,7 @@ impl<P: Platform> Writeback<P> {
         for (page, &position) in bytes.chunks_mut(PAGE_SIZE).zip(positions) {
             self.swap.unseal(page, position);
         }
-        // A slot gives its page of the file back.
+        // Those before have a slot, which gives its page of the file back.
         for &position in &positions[slots.len()..] {
             if written {
                 self.swap.free_spot(Spot::whole(position));
@@ -259,13 +266,13 @@ impl<P: Platform> Writeback<P> {
         }
         slots.into_iter().for_each(|slot| (0..spaces).for_each(|_| self.release_slot(slot)));
         if written && folio.order > 0 {
-            // Not all pages that may be out are.
+            // There were slots for some of its pages, perhaps: they may go out one by one.
             self.split_to_swap(folio, 0);
         }
     }
 }
 
-/// How many of these folios, of which there are some, are written at once.
+/// How many of these folios, at least one, are written at once.
 fn cluster(folios: &[Arc<Folio>]) -> usize {
     let mut pages = 0;
     let fits = |folio: &&Arc<Folio>| {

@@ -1,9 +1,9 @@
 //! Writers that wait for less to be dirty, with no lock held: their store has been served before.
 //!
-//! `balance` decides who pauses, and for how long. Whoever waits goes on when the pause is over, or earlier,
-//! when writers need not be slowed down any more. A thread that serves its own fault sleeps here. One that
-//! waits in the kernel is woken by whoever comes first: a handler when the pause is over, since handlers wait
-//! for no disk, or the flusher when it has written enough.
+//! `balance` decides who pauses, and for how long. A writer goes on when its pause is over, or earlier,
+//! when writers need not be slowed down any more. A thread that serves its own fault sleeps here. A thread
+//! that waits in the kernel is woken by a handler when the pause is over, since handlers wait for no disk,
+//! or before that by the flusher when it has written enough.
 
 use super::Writeback;
 use super::balance::{Level, Pressure};
@@ -17,7 +17,7 @@ use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 use std::ops::Range;
 
-/// Nobody waits in the kernel.
+/// No writer waits in the kernel.
 const NEVER: u64 = u64::MAX;
 
 /// A writer that waits in the kernel.
@@ -42,7 +42,7 @@ impl<P: Platform> Writeback<P> {
         all.max(group)
     }
 
-    /// Whether the flusher is to write, although nobody waits for it.
+    /// Whether more is dirty than a background limit, so that the flusher is to write.
     pub(super) fn is_over_background(&self) -> bool {
         let groups = &self.groups;
         let all = Level { dirty: groups.dirty_pages(), limits: groups.dirty_limits() };
@@ -53,7 +53,8 @@ impl<P: Platform> Writeback<P> {
 
     /// Has the flusher write until less is dirty than the background limit.
     fn flush_down(&self) {
-        // The look spares those who dirty more while it is at it.
+        // The load comes first, so that threads that dirty more while the flusher works write to no shared
+        // cache line.
         if !self.flushing.load(Ordering::Relaxed) && !self.flushing.swap(true, Ordering::AcqRel) {
             self.state.lock().background = true;
             self.to_write.bell.ring();
@@ -93,7 +94,7 @@ impl<P: Platform> Writeback<P> {
         self.born.elapsed().as_nanos() as u64 + 1
     }
 
-    /// Whether who waits so may go on.
+    /// Whether a writer with this pause need not wait any more.
     fn relieves(&self, pause: &Pause) -> bool {
         let pressure = self.pressure(pause.group);
         pressure < Pressure::Balanced || pause.full && pressure < Pressure::Full
@@ -135,7 +136,7 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// In how long somebody is to call [`Writeback::wake_throttled`]; `None`: nobody waits.
+    /// In how long a handler is to call [`Writeback::wake_throttled`]; `None`: no writer waits.
     pub(crate) fn throttle_due(&self) -> Option<Duration> {
         match self.next_throttled.load(Ordering::Relaxed) {
             NEVER => None,
@@ -163,7 +164,7 @@ impl<P: Platform> Writeback<P> {
         }
     }
 
-    /// Pages were written, in the time since then.
+    /// Notes that pages were written in the time since `since`.
     pub(super) fn note_written(&self, pages: u64, since: Instant) {
         self.flushed.fetch_add(pages, Ordering::Relaxed);
         self.balance.lock().written(pages, since.elapsed().as_nanos() as u64);

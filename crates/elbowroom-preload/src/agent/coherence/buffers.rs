@@ -1,7 +1,7 @@
 //! The buffers of a read or write: what of the program's memory takes part, and the transfer itself.
 //!
-//! Whatever is looked at through the program's pointers is copied by the kernel, which checks them: a bad one
-//! is the call's EFAULT, not a signal.
+//! All that is read through the program's pointers is copied by the kernel, which checks them: a bad
+//! pointer is the call's EFAULT, not a signal.
 
 use crate::base::reserve::{BOUNCE_BYTES, Buffer};
 use crate::base::sys::{self, PAGE};
@@ -12,9 +12,9 @@ use libc::{c_int, c_long, c_void, iovec, ssize_t};
 const MOST_BYTES: usize = i32::MAX as usize & !(PAGE - 1);
 /// The kernel takes no more parts (Linux: `UIO_MAXIOV`).
 const MOST_PARTS: usize = 1024;
-/// An address that no program has anything at.
+/// An address at which no program has memory.
 const BAD_ADDRESS: *mut c_void = std::ptr::without_provenance_mut(8);
-/// How many parts are looked at together: few, for the stacks of signal handlers.
+/// How many parts are read at a time: few, since the stack of a signal handler may be small.
 const PARTS_AT_ONCE: usize = 16;
 
 /// Where in the file a call reads or writes.
@@ -22,7 +22,7 @@ const PARTS_AT_ONCE: usize = 16;
 pub enum At {
     /// At the descriptor's position, which it moves.
     Cursor,
-    /// There. Negative offsets never come here: the kernel refuses them.
+    /// At this offset, which is not negative: the kernel refuses such calls.
     Offset(u64),
 }
 
@@ -42,12 +42,12 @@ pub enum Way {
     Write,
 }
 
-/// What the program gave.
+/// The buffers of a call, as the program has given them.
 #[derive(Clone, Copy)]
 pub enum Given {
     /// One buffer.
     One(iovec),
-    /// That many parts, of readv and relatives.
+    /// An array of so many parts, of readv and relatives.
     Many(*const iovec, c_int),
 }
 
@@ -62,7 +62,7 @@ impl Given {
         matches!(self, Self::One(part) if !in_windows(manager, part))
     }
 
-    /// Looks at all of it; `None`: the kernel will refuse the call, or has nothing to do.
+    /// Reads and checks all parts; `None`: the kernel will refuse the call, or has nothing to do.
     pub fn check(self, manager: &Manager) -> Option<Buffers> {
         self.check_by(&|part| in_windows(manager, part))
     }
@@ -93,10 +93,10 @@ impl Given {
     }
 }
 
-/// Buffers that were looked at.
+/// Buffers that were checked.
 pub struct Buffers {
     given: Given,
-    /// Their bytes, as far as one call takes them.
+    /// Their bytes in all, at most what one call transfers.
     pub total: usize,
     /// Whether managed memory is among them.
     pub managed: bool,
@@ -121,7 +121,7 @@ fn in_windows(manager: &Manager, part: &iovec) -> bool {
 }
 
 impl Buffers {
-    /// Does it, through a buffer of our own if managed memory takes part.
+    /// Makes the transfer, through a buffer of our own if managed memory takes part.
     pub fn transfer(&self, way: Way, fd: c_int, at: At, flags: c_int) -> ssize_t {
         if self.managed { self.bounce(way, fd, at, flags) } else { direct(way, fd, self.given, at, flags) }
     }
@@ -157,7 +157,7 @@ impl Buffers {
                 let copied = self.scatter(way, done, buffer.at() as usize, n);
                 if copied < n {
                     if matches!(at, At::Cursor) {
-                        // What could not be put where the program wanted it was not read.
+                        // Bytes that could not be stored to the program's memory count as not read.
                         sys::move_back(fd, n - copied);
                     }
                     n = copied;
@@ -206,7 +206,7 @@ impl Buffers {
     }
 }
 
-/// The system call.
+/// Makes the system call.
 fn direct(way: Way, fd: c_int, given: Given, at: At, flags: c_int) -> ssize_t {
     let fd = fd as c_long;
     let (parts, n) = match &given {

@@ -3,17 +3,18 @@
 //!
 //! A write is framed: the manager holds write-back off, the program's own thread writes, the manager takes
 //! the new bytes. A read is preceded by the write-back of what it will see. Where a call at a descriptor's
-//! position, or at the end of the file, will read or write is known only while nobody else moves that: such
-//! calls take turns (base/turns.rs).
+//! position, or at the end of the file, will read or write is known only as long as no other call moves the
+//! position or the end: such calls take turns (base/turns.rs).
 //!
 //! While a thread is inside write(2), the kernel holds the file's lock. If the source were managed memory
-//! that is not present, its fault would need reads, and perhaps write-back, that may wait for that very lock.
-//! So a transfer between a managed file and managed memory goes through a buffer of its own. So does, where
-//! pages are copied into windows, a read of any file that would have a device write into managed memory.
+//! that is not present, its fault would need reads, and perhaps write-back, that may wait for that very
+//! lock. So a transfer between a managed file and managed memory goes through a buffer of its own. Where
+//! pages are copied into windows, so does a direct read of any file: a device would write into managed
+//! memory.
 //!
-//! Signals are blocked, and the calls are no cancellation points, from the beginning of a frame or a turn to
-//! its end: a handler that jumped away would leave write-back held off. A pending cancellation is taken
-//! before. So nothing may wait inside for what the program does: only for disks.
+//! Signals are blocked, and the calls are no cancellation points, from the beginning of a frame or a turn
+//! to its end: a handler that jumped away would leave write-back held off. A pending cancellation is taken
+//! before. So inside, a thread may wait for disks, but not for the program.
 
 mod buffers;
 
@@ -54,13 +55,15 @@ pub fn managed_path(dir: c_int, path: *const libc::c_char) -> Option<Target> {
     managed(process, manager, &sys::stat_at(dir, path, 0)?)
 }
 
-/// As [`managed_path`], and also a file that was managed until now, even if none is any more.
+/// As [`managed_path`], but also finds a file that was managed until now, even if no file is managed any
+/// more.
 pub fn once_managed_path(dir: c_int, path: *const libc::c_char) -> Option<Target> {
     let (process, manager) = state::alive()?;
     managed(process, manager, &sys::stat_at(dir, path, 0)?)
 }
 
-/// As [`managed_fd`], and also a file that was managed until now, even if none is any more.
+/// As [`managed_fd`], but also finds a file that was managed until now, even if no file is managed any
+/// more.
 pub fn once_managed_fd(fd: c_int) -> Option<Target> {
     let (process, manager) = state::alive()?;
     managed(process, manager, &sys::fstat(fd)?)
@@ -76,7 +79,8 @@ fn managed(process: &'static Process, manager: &'static Manager, stat: &libc::st
     })
 }
 
-/// What was known before it was asked whether a file is managed: see [`unframed`].
+/// How many files had been opened for mappings before the check whether a file is managed: see
+/// [`unframed`].
 #[derive(Clone, Copy)]
 pub struct Look {
     process: Option<&'static Process>,
@@ -97,7 +101,7 @@ impl Look {
     }
 }
 
-/// Takes a cancellation that is pending: at the beginning of calls that are cancellation points.
+/// Acts on a pending cancellation, at the beginning of calls that are cancellation points.
 pub fn cancellation_point() {
     unsafe extern "C-unwind" {
         fn pthread_testcancel();
@@ -106,9 +110,9 @@ pub fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
-/// Frames a call that writes to the file: `held` is what it may write. `call` must be free of cancellation
-/// points and touch no managed memory; it says what it returns and what it changed. `Err` is an errno: the
-/// call was not made.
+/// Frames a call that writes to the file: `held` is the range that it may write. `call` must be free of
+/// cancellation points and touch no managed memory; it gives its result and what it changed. `Err` is an
+/// errno: the call was not made.
 pub fn framed<R>(
     target: &Target,
     held: Range<u64>,
@@ -124,8 +128,8 @@ pub fn framed<R>(
     Ok(result)
 }
 
-/// As [`framed`], for a call whose place follows from the file's size or a position: in a turn. `place` looks
-/// it up; `call` is given what it found last.
+/// As [`framed`], for a call whose place follows from the file's size or a position: in a turn. `place`
+/// looks the place up; `call` is given the last answer.
 pub fn framed_in_turn<R>(
     target: &Target,
     flush: Flush,
@@ -143,7 +147,8 @@ pub fn framed_in_turn<R>(
         if held.start <= now.start && now.end <= held.end {
             break (ticket, now);
         }
-        // Somebody who takes no turns. From now on everything is announced, so this happens once.
+        // A call that takes no turns has moved the position. From now on the whole file is announced, so
+        // this happens once.
         process.turns.note_moved();
         end_frame(target, ticket, opened, Change::Written(0..0));
     };
@@ -154,7 +159,7 @@ pub fn framed_in_turn<R>(
     Ok(result)
 }
 
-/// `None`: nothing of the file is mapped.
+/// Announces a write to the manager. `None`: nothing of the file is mapped.
 fn begin_frame(target: &Target, held: Range<u64>, flush: Flush) -> Result<Option<Ticket>, c_int> {
     match request::submit(target.process, Op::WriteBegin(target.id, held, flush))? {
         Answer::Begun(ticket) => Ok(Some(ticket)),
@@ -162,22 +167,22 @@ fn begin_frame(target: &Target, held: Range<u64>, flush: Flush) -> Result<Option
     }
 }
 
-/// Ends what [`begin_frame`] began. What goes wrong here shows at the next msync or fsync: the call itself
-/// is made.
+/// Ends what [`begin_frame`] began. An error here shows at the next msync or fsync: the call itself was
+/// made.
 fn end_frame(target: &Target, ticket: Option<Ticket>, opened: u64, change: Change) {
     if let Some(ticket) = ticket {
         let _ = request::submit(target.process, Op::WriteEnd { ticket, change });
     } else if target.process.files_opened() != opened {
-        // Nobody mapped it any more, but somebody may do so again by now.
+        // The file had no mapping when the frame began, but may have been mapped by now.
         let _ = request::submit(target.process, Op::Refresh(target.id, change));
     }
 }
 
-/// Makes a call, which may be a cancellation point, that changes a file which is not managed. The file may be
-/// mapped for the first time while the call is under way, and pages read that the call has yet to change:
-/// then they are read anew. From what the call returned, `find` gives the file, if it is managed now, and
-/// `change` what was changed; neither is asked if no file was opened for a mapping since the `look`. `errno`
-/// is kept.
+/// Makes a call, which may be a cancellation point, that changes a file which is not managed. The file may
+/// be mapped for the first time while the call is under way, and pages may be read before the call changes
+/// them: they are read anew then. From what the call returned, `find` gives the file, if it is managed now,
+/// and `change` what was changed; neither is asked if no file was opened for a mapping since the `look`.
+/// `errno` is kept.
 pub fn unframed<R: Copy>(
     look: Look,
     call: impl FnOnce() -> R,
@@ -203,7 +208,7 @@ pub fn changed_unframed<R: Copy>(
     if let Some(target) = find(result)
         && let Some(change) = change(result, &target)
     {
-        // As in `end_frame`: what goes wrong here shows later.
+        // As in `end_frame`: an error here shows later.
         let _ = request::submit(target.process, Op::Refresh(target.id, change));
     }
     sys::set_errno(kept);
@@ -260,7 +265,8 @@ pub fn write(target: &Target, fd: c_int, from: &Buffers, at: At, flags: c_int) -
     done.unwrap_or_else(|errno| sys::fail(errno) as ssize_t)
 }
 
-/// Where `len` bytes that are written at the position go. To the end of the file: to all behind it.
+/// The range to which `len` bytes go that are written at the position. If the write appends: all behind the
+/// end of the file.
 pub fn ahead(fd: c_int, flags: c_int, len: u64) -> Range<u64> {
     if appends(fd, flags) {
         return sys::fstat(fd).map_or(0, |stat| stat.st_size as u64)..u64::MAX;
@@ -275,8 +281,8 @@ fn appends(fd: c_int, flags: c_int) -> bool {
     flags & RWF_APPEND != 0 || flags & RWF_NOAPPEND == 0 && asked()
 }
 
-/// What a call has written that gave `n` and began where `held` does. Of a call that failed: nothing. What
-/// is named too much here takes stores away.
+/// The range that a call has written that gave `n` and began where `held` does; empty if the call failed. A
+/// range that is too long would make stores through mappings of those bytes get lost.
 pub fn written(n: ssize_t, held: &Range<u64>) -> Range<u64> {
     let n = u64::try_from(n).unwrap_or(0);
     if n == 0 { 0..0 } else { held.start..held.start.saturating_add(n) }
@@ -289,13 +295,13 @@ pub fn written_ahead(target: &Target, fd: c_int, n: ssize_t, place: &Range<u64>)
         return expected;
     }
     if place.end == u64::MAX {
-        // Behind other writes, perhaps, that came in since.
+        // The write may be behind other appends that came before it.
         return place.start
             ..sys::fstat(fd).map_or(expected.end, |stat| (stat.st_size as u64).max(place.start));
     }
     match sys::position(fd) {
         Some(end) if end != expected.end => {
-            // Somebody who takes no turns has moved the position, before it was used or after.
+            // A call that takes no turns has moved the position, before it was used or after.
             target.process.turns.note_moved();
             let other = Change::Written(end.saturating_sub(n as u64)..end);
             let _ = request::submit(target.process, Op::Refresh(target.id, other));
@@ -314,8 +320,9 @@ pub fn write_back(target: &Target, bytes: Range<u64>) -> Result<(), c_int> {
     request::submit(target.process, Op::WriteBack(target.id, bytes)).map_or(Err(libc::EIO), |_| Ok(()))
 }
 
-/// Before a call that reads `len` bytes and may wait for others than disks: what it will see is written back.
-/// Where the position is when it reads cannot be known: all of the file is, then.
+/// Writes back what a call will see that reads `len` bytes and may wait for more than disks. Where the
+/// position will be when it reads cannot be known: for a read at the position, the whole file is written
+/// back.
 pub fn before_read(target: &Target, at: At, len: u64) -> Result<(), c_int> {
     write_back(
         target,
@@ -377,7 +384,8 @@ fn read_in_turn(target: &Target, fd: c_int, to: &Buffers, flags: c_int) -> ssize
     n
 }
 
-/// lseek(2) of a managed file. `data`: it looks for data and holes, and so at what was stored to them.
+/// lseek(2) of a managed file. `data`: it looks for data or holes (SEEK_DATA, SEEK_HOLE), so stores through
+/// mappings are written back first.
 pub fn seek(target: &Target, data: bool, call: impl FnOnce() -> libc::off_t) -> libc::off_t {
     if data && let Err(errno) = write_back(target, 0..u64::MAX) {
         return sys::fail(errno).into();

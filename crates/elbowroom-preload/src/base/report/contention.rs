@@ -11,9 +11,9 @@ const MOST_CALLERS: usize = 30;
 pub struct Table<'a> {
     /// The program's name.
     pub program: &'a str,
-    /// Its process.
+    /// The program's process id.
     pub pid: u32,
-    /// What is shown.
+    /// The figures to show.
     pub locks: &'a LockUse,
 }
 
@@ -23,7 +23,7 @@ impl Display for Table<'_> {
         writeln!(f, "elbowroom: locks of {} (pid {}), most total wait first", self.program, self.pid)?;
         writeln!(f, "{:>11} {:>9} {}  lock", "acquired", "contended", HEAD)?;
         for row in by_lock {
-            // What is only waited for is not counted when nobody waits.
+            // 0: of this lock only the waits are counted.
             let acquired = if row.acquisitions > 0 { row.acquisitions.to_string() } else { "-".to_owned() };
             writeln!(f, "{acquired:>11} {:>9} {}  {}", row.contended, Times(row), Name(row))?;
         }
@@ -49,7 +49,7 @@ impl Display for Table<'_> {
     }
 }
 
-/// Above [`Times`].
+/// The titles of the columns of [`Times`].
 const HEAD: &str = "total wait   avg wait   max wait   avg hold";
 
 struct Times<'a>(&'a LockFigures);
@@ -70,7 +70,7 @@ struct Name<'a>(&'a LockFigures);
 impl Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.lock)?;
-        // All others are for writing.
+        // All other locks are taken for writing only.
         if self.0.lock == "layout" { write!(f, " ({})", self.0.mode) } else { Ok(()) }
     }
 }

@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::Ordering;
 
-/// The number of the capability by which files are watched.
+/// CAP_SYS_ADMIN, which is needed to watch files for other processes.
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// What is reported.
@@ -21,7 +21,7 @@ pub struct Report<'a> {
     /// The manager's figures.
     #[serde(flatten)]
     pub stats: Stats,
-    /// How its locks were used. Nothing is allocated for that of no manager.
+    /// How the manager's locks were used. Empty, and without an allocation, if there is no manager.
     pub locks: LockUse,
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
@@ -30,7 +30,7 @@ pub struct Report<'a> {
     pub left_to_kernel: Left<'a>,
     /// The process.
     pub pid: u32,
-    /// Its name as it was called.
+    /// The program's name as it was called.
     pub program: &'a str,
     /// Whether there was a manager at all.
     #[serde(skip)]
@@ -49,7 +49,7 @@ fn as_maps<S: Serializer>(left: &Left<'_>, serializer: S) -> Result<S::Ok, S::Er
     Maps { left_to_kernel: times, left_to_kernel_bytes: bytes }.serialize(serializer)
 }
 
-/// A figure of each reason that was met.
+/// Serializes as one figure of each reason that was met.
 struct Map<'a>(&'a Counts, fn(&Met) -> u64);
 
 impl Serialize for Map<'_> {
@@ -119,11 +119,12 @@ fn line(f: &mut fmt::Formatter<'_>, what: &str, figures: fmt::Arguments<'_>) -> 
 pub struct Left<'a> {
     /// How much, by reason.
     pub counts: &'a Counts,
-    /// Another process that had a file open when that was first left to the kernel for it.
+    /// The name of another process that had a file open, when a file was first left to the kernel for that
+    /// reason.
     pub user_of_file: Option<&'a str>,
-    /// Without the right, no file can be watched for other processes.
+    /// Whether the process has CAP_SYS_ADMIN. Without it, no file can be watched for other processes.
     pub may_watch: bool,
-    /// Small blocks of the heap are all that could have been managed, and `--heap` leaves them out.
+    /// Nothing was managed, and only small blocks of the heap could have been, which `--heap` leaves out.
     pub small_blocks: bool,
 }
 
@@ -152,7 +153,7 @@ impl Display for Left<'_> {
 }
 
 impl Left<'_> {
-    /// What stands in the way of a file that others may use, and what helps.
+    /// Says why a file that other processes may use is not managed, and which option helps.
     fn explain_other_users(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.user_of_file, self.may_watch) {
             (Some(user), _) => line(f, "", format_args!("  open in {user}"))?,
@@ -208,12 +209,12 @@ pub struct Buffer<const N: usize> {
 }
 
 impl<const N: usize> Buffer<N> {
-    /// Empty.
+    /// An empty buffer.
     pub const fn new() -> Self {
         Self { bytes: [0; N], len: 0 }
     }
 
-    /// What was written.
+    /// The text that was written.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

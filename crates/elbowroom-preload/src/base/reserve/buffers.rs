@@ -1,7 +1,7 @@
 //! Buffers for transfers: a few in the reserve, and mappings of their own when all are taken.
 //!
-//! Synchronization: a word with one bit for each buffer that is taken. A thread that ends, or jumps away,
-//! with a buffer in use keeps it.
+//! Synchronization: a word with one bit for each buffer that is taken. A buffer stays taken if its thread
+//! ends, or leaves by longjmp, while it is in use.
 
 use crate::base::regions::{commit, drop_memory, reserve};
 use crate::base::sys;
@@ -10,13 +10,13 @@ use libc::c_void;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 const BUFFERS: usize = 8;
-/// A buffer has at most so many bytes, if it is not a mapping of its own.
+/// The size of each buffer of the reserve; a larger buffer is a mapping of its own.
 pub const BOUNCE_BYTES: usize = 1 << 20;
-/// A buffer keeps at most so much memory when it is given back.
+/// The most memory that a buffer of the reserve keeps when it is given back.
 const KEPT_BYTES: usize = 64 << 10;
 
 static TAKEN: AtomicU32 = AtomicU32::new(0);
-/// Where the first is; 0: there are none.
+/// The address of the first buffer; 0: there are none.
 static AREA: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn prepare() {
@@ -32,16 +32,16 @@ pub(super) fn in_child() {
     TAKEN.store(0, Ordering::Release);
 }
 
-/// Bytes that are nobody's managed memory.
+/// A buffer that is not managed memory.
 pub struct Buffer {
     at: *mut c_void,
     len: usize,
-    /// Which one of the reserve; `None`: a mapping.
+    /// The index of the buffer in the reserve; `None`: it is a mapping of its own.
     index: Option<usize>,
 }
 
 impl Buffer {
-    /// One of `len` bytes, a multiple of the page size.
+    /// A buffer of `len` bytes, a multiple of the page size.
     pub fn new(len: usize) -> Option<Self> {
         let area = AREA.load(Ordering::Acquire);
         if area != 0
@@ -56,12 +56,12 @@ impl Buffer {
         (at != libc::MAP_FAILED).then_some(Self { at, len, index: None })
     }
 
-    /// Where it is.
+    /// The buffer's address.
     pub fn at(&self) -> *mut c_void {
         self.at
     }
 
-    /// How long it is.
+    /// The buffer's length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

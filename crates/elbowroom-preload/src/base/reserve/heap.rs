@@ -2,10 +2,10 @@
 //!
 //! Its threads must not allocate from the program's heap, whose lock a faulting thread may hold.
 //!
-//! Synchronization: one lock around everything, a futex. A fork does not wait for it: a handler of the
-//! program's that runs before the fork, and after ours, may need the manager, which allocates. A child that
-//! finds it held by a thread which it does not have leaves the heap as it is, with all its blocks, and begins
-//! another one.
+//! Synchronization: one lock around everything, a futex. A fork does not take the lock: an atfork handler
+//! of the program's that runs before the fork, and after ours, may need the manager, which allocates. A
+//! child that finds the lock held, by a thread that it does not have, leaves the heap behind with all its
+//! blocks, and begins another one.
 
 use crate::base::regions::{self, commit, drop_memory, reserve};
 use crate::base::sys::PAGE;
@@ -18,9 +18,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The heap of a program that has no manager (yet).
 pub const INITIAL_HEAP_BYTES: usize = 1 << 20;
-/// The heap of a manager: this, and a part of the budget. What it needs beyond that is reserved later.
+/// The first region of a manager's heap has so many bytes, and a part of the budget. More is reserved when
+/// it is needed.
 pub const HEAP_BYTES: usize = 64 << 20;
-/// Rights are given to so many bytes at a time.
+/// How many bytes get rights at a time.
 const COMMIT_BYTES: usize = 1 << 20;
 
 static LOCK: WordLock = WordLock::new();
@@ -28,10 +29,10 @@ static LOCK: WordLock = WordLock::new();
 /// The library's allocator.
 pub struct Heap;
 
-/// So many of the reserve's regions are of heaps that were left as they were; most often none.
+/// How many of the reserve's regions belong to heaps that were left behind (see above); most often none.
 static LEFT_REGIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a block is of such a heap: nothing is done to it any more.
+/// Whether a block is of a heap that was left behind: such a block is not freed or resized any more.
 fn is_left(block: *mut u8) -> bool {
     let left = LEFT_REGIONS.load(Ordering::Relaxed);
     left > 0 && regions::touches_first(left, &(block as usize..block as usize + 1))
@@ -93,9 +94,9 @@ unsafe impl GlobalAlloc for Heap {
 
 /// The region that the heap grows in. Used under the lock.
 struct Growing {
-    /// What was handed out ends here.
+    /// The end of the part that was handed out.
     used: Cell<usize>,
-    /// What has rights ends here.
+    /// The end of the part that has rights.
     committed: Cell<usize>,
     end: Cell<usize>,
     /// The length of the region after this one.
@@ -120,8 +121,8 @@ impl Growing {
         self.next_len.set((region.len() * 2).max(HEAP_BYTES));
     }
 
-    /// A new region with room for `size` bytes: of the length that is due, or as much of that as there is
-    /// room for.
+    /// Reserves a new region with room for `size` bytes: of `next_len` bytes, or less if there is no room
+    /// for that.
     fn extend(&self, size: usize) -> bool {
         let mut len = self.next_len.get().max(size).next_multiple_of(PAGE);
         loop {
@@ -154,8 +155,8 @@ impl Growing {
     }
 }
 
-/// Where dlmalloc gets memory: the end of what the region has handed out. So neighbours are joined into one
-/// segment, and only its end is ever given back.
+/// Gives memory to dlmalloc, always from behind what the region has handed out. So dlmalloc joins it into
+/// one segment, of which only the end is ever given back.
 struct Source;
 
 // SAFETY: what `alloc` gives is memory of a region that nobody else uses; it is called under the lock.
@@ -182,7 +183,7 @@ unsafe impl Allocator for Source {
     }
 
     fn free(&self, _: *mut u8, _: usize) -> bool {
-        // A region's earlier part stays the heap's.
+        // Memory before the end of the region stays the heap's.
         false
     }
 
@@ -199,7 +200,7 @@ unsafe impl Allocator for Source {
     }
 }
 
-/// Reserves a region for a manager's heap, if there is none as large yet.
+/// Reserves a region of `len` bytes for a manager's heap, unless half as much is left in the present one.
 pub(super) fn prepare(len: usize) {
     LOCK.lock();
     if GROWING.end.get() - GROWING.used.get() < len / 2
@@ -210,12 +211,12 @@ pub(super) fn prepare(len: usize) {
     LOCK.unlock();
 }
 
-/// In a forked child, before it does anything else.
+/// In a forked child, before it does anything else: frees the lock, and begins another heap if it was held.
 pub(super) fn in_child() {
     if !LOCK.reset() {
         return;
     }
-    // A thread that the child does not have was in the middle of something.
+    // A thread that the child does not have was in the middle of a change of the heap.
     LEFT_REGIONS.store(regions::region_count(), Ordering::Release);
     GROWING.used.set(0);
     GROWING.committed.set(0);

@@ -1,7 +1,7 @@
 //! Blocks of the library's heap for C: the library that stands before malloc asks for them, by the functions'
 //! names, on behalf of the library's own threads and of the loader (crates/elbowroom-heap/src/apart.rs).
 //!
-//! Synchronization: the heap's lock. Signals are blocked by who calls.
+//! Synchronization: the heap's lock. The callers block signals.
 
 use super::heap::Heap;
 use crate::base::regions::touches;
@@ -9,7 +9,7 @@ use crate::base::state;
 use libc::c_void;
 use std::alloc::{GlobalAlloc, Layout};
 
-/// Bytes before a block, which hold its size; and what blocks are multiples of.
+/// Bytes before a block, which hold its size. Also the alignment of blocks.
 const HEAD: usize = 16;
 
 fn layout(size: usize) -> Option<Layout> {
@@ -19,7 +19,7 @@ fn layout(size: usize) -> Option<Layout> {
 /// A block of zeros of `size` bytes, or null.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn elbowroom_own_allocate(size: usize) -> *mut c_void {
-    // Its size tells whose it is.
+    // A size of 0 would mean that the block is not ours.
     let size = size.max(1);
     let Some(layout) = layout(size) else { return std::ptr::null_mut() };
     // SAFETY: the layout is not empty; if there is a block, its head is a part of it.
@@ -33,10 +33,10 @@ pub extern "C" fn elbowroom_own_allocate(size: usize) -> *mut c_void {
     }
 }
 
-/// The bytes of a block; 0: it is none of these.
+/// The size of a block in bytes; 0: the block is not of this heap.
 ///
 /// # Safety
-/// It is a block of some allocator.
+/// `block` is a block of any allocator.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn elbowroom_own_size(block: *mut c_void) -> usize {
     let at = block as usize;
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn elbowroom_own_size(block: *mut c_void) -> usize {
 /// Frees a block.
 ///
 /// # Safety
-/// It is one of these, and nobody uses it any more.
+/// The block is of this heap, and is not used any more.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn elbowroom_own_free(block: *mut c_void) {
     // SAFETY: the caller's promise.
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn elbowroom_own_free(block: *mut c_void) {
     }
 }
 
-/// Whether the caller is a thread of the library, or does something for it.
+/// Whether the calling thread is one of the library's, or works for it at the moment.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 pub extern "C" fn elbowroom_is_own_thread() -> bool {

@@ -1,16 +1,17 @@
 //! Where the library's own memory lies: its heap, the stacks of its threads, and buffers.
 //!
-//! What the kernel places for us, it may place into a hole that the program made in a window, and the program
-//! may map something of its own over that hole at any time. So the library reserves addresses of its own, far
-//! from where the kernel places mappings, and takes all that it needs while the program runs from there:
+//! A mapping at an address of the kernel's choice may lie in a hole that the program made in a window, and
+//! the program may map something of its own over that hole at any time. So the library reserves addresses
+//! of its own, far from where the kernel places mappings, and takes all that it needs while the program
+//! runs from there:
 //! * the heap ([`heap`]): what describes frames, files and mappings grows with the budget, and with how much
 //!   of the files was seen;
 //! * stacks ([`stacks`]) of all threads that the library and the manager start;
 //! * a few buffers for transfers ([`buffers`]), used by the program's own threads.
 //!
-//! What is reserved has no memory and no rights until it is used, but it counts against RLIMIT_AS:
-//! [`heap::INITIAL_HEAP_BYTES`] in every program, the rest once the manager starts. Without room for it, the
-//! library asks the kernel for each thing, as any program does.
+//! Reserved addresses have no memory and no rights until they are used, but count against RLIMIT_AS:
+//! [`heap::INITIAL_HEAP_BYTES`] in every program, the rest once the manager starts. Without room for it,
+//! the library asks the kernel for each thing, as any program does.
 //!
 //! A forked child has a copy of the heap, which it goes on using if it is complete; it has none of the
 //! threads, so their stacks are free there.
@@ -33,12 +34,14 @@ use crate::base::regions;
 use crate::base::state;
 use crate::base::sys::PAGE;
 
-/// The same where the program's addresses are limited; the rest is reserved when it is needed.
+/// The first bytes of a manager's heap where RLIMIT_AS is set; the rest is reserved when it is needed.
 const LIMITED_HEAP_BYTES: usize = 8 << 20;
-/// The part: 1/16, about four times what describes the frames of files that are no larger than the budget.
+/// 1/16 of the budget is added to [`heap::HEAP_BYTES`]: about four times what describes the frames of files
+/// that are no larger than the budget.
 const HEAP_PART_OF_BUDGET: usize = 16;
 
-/// Reserves what a manager with such a budget needs. Called before it starts; what there is already stays.
+/// Reserves what a manager with such a budget needs. Called before the manager starts; earlier reservations
+/// stay.
 pub fn prepare(budget_bytes: u64) {
     stacks::prepare();
     buffers::prepare();
@@ -64,10 +67,10 @@ pub fn in_child() {
     buffers::in_child();
 }
 
-/// Whether a call of the program on these addresses is refused, since memory of the library is among them; it
-/// is counted then.
+/// Whether a call of the program on these addresses is refused, since memory of the library is among them.
+/// A refusal is counted.
 pub fn refuses(addr: usize, len: usize) -> bool {
-    // What wraps is no range, and what is not aligned is none either: the kernel refuses it for that.
+    // A range that wraps, and an address that is not aligned, are refused by the kernel itself.
     if !addr.is_multiple_of(PAGE) {
         return false;
     }

@@ -1,17 +1,17 @@
 //! Stacks of the library's own threads, and what else libc would allocate for them.
 //!
-//! A thread of ours is started by std, which calls pthread_create, which finds this library's. libc gives a
-//! thread that it starts without a stack one that the kernel places, anywhere. So a thread that one of ours
-//! starts gets a stack from the reserve: [`SLOTS`] of them, each with a guard page below.
+//! std starts our threads by pthread_create, which is interposed. If libc made the stack, the kernel would
+//! place it anywhere. So a thread that one of our threads starts gets a stack from the reserve: [`SLOTS`]
+//! of them, each with a guard page below.
 //!
-//! libc's calloc is called for each thread too: by whoever creates it, and for the destructors of its
-//! variables. A thread's first call of malloc maps memory (an arena), which must not happen once the program
-//! can have made holes. So threads that are started before the manager serves call it at once, only these
-//! create others, and destructors are kept here.
+//! libc also calls calloc for each thread: on the creating thread, and for the destructors of thread-local
+//! variables. A thread's first call of malloc maps memory (an arena), which must not happen once the
+//! program can have made holes. So threads that are started before the manager serves call malloc at once,
+//! only these threads create others, and destructors are kept here.
 //!
-//! Synchronization: a slot's word says who has it: nobody, a thread that is being made, or a thread with that
-//! id. A thread cannot free its own stack; the next one who needs it finds that the kernel knows no thread of
-//! this process with the id.
+//! Synchronization: a slot's word is [`NOBODY`], [`BEING_MADE`], or the id of the thread that has the slot.
+//! A thread cannot free its own stack. The slot is free for the next thread once the kernel knows no thread
+//! of this process with the id.
 
 use crate::base::real;
 use crate::base::regions::{commit, commit_again, reserve};
@@ -21,11 +21,12 @@ use libc::{c_int, c_long, c_void};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// More than a manager and its service threads have. Who finds none free gets a stack from libc.
+/// The number of stacks, more than a manager and its service threads need. A thread for which none is free
+/// gets a stack from libc.
 const SLOTS: usize = 128;
 /// Bytes of a stack with its guard page, beside what libc keeps there.
 const STACK_BYTES: usize = 512 << 10;
-/// Destructors of a thread: std has one.
+/// The most destructors of a thread: std has one.
 const MAX_DESTRUCTORS: usize = 8;
 
 const NOBODY: u32 = 0;
@@ -43,7 +44,7 @@ type Start = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 type Destructor = unsafe extern "C" fn(*mut c_void);
 
 thread_local! {
-    /// Whether this thread was started here.
+    /// Whether this thread has a stack of the reserve.
     static ON_OUR_STACK: Cell<bool> = const { Cell::new(false) };
     static DESTRUCTORS: Cell<[Option<(Destructor, *mut c_void)>; MAX_DESTRUCTORS]> =
         const { Cell::new([None; MAX_DESTRUCTORS]) };
@@ -60,8 +61,8 @@ pub(super) fn prepare() {
     }
 }
 
-/// What libc keeps on each stack: the thread-local variables of the program and of libraries that were loaded
-/// with it, its own words about the thread, and what it takes to be the least stack.
+/// What libc keeps on each stack: the thread-local variables of the program and of libraries that were
+/// loaded with it, its own data about the thread, and its minimum stack size.
 pub fn kept_by_libc() -> usize {
     // SAFETY: the name is a string.
     let minimum = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
@@ -84,7 +85,7 @@ pub(super) fn in_child() {
     OWNERS.iter().for_each(|owner| owner.store(NOBODY, Ordering::Release));
 }
 
-/// A stack that nobody has.
+/// Takes a free slot, or one whose thread has ended.
 fn take() -> Option<usize> {
     let free = |slot: &usize| {
         OWNERS[*slot].compare_exchange(NOBODY, BEING_MADE, Ordering::AcqRel, Ordering::Acquire).is_ok()
@@ -111,7 +112,7 @@ fn exists(tid: u32) -> bool {
     !gone
 }
 
-/// What a new thread finds at the low end of its stack.
+/// The parameters of a new thread, at the low end of its stack.
 struct First {
     start: Start,
     argument: *mut c_void,
@@ -144,7 +145,7 @@ pub unsafe fn create_thread(
     unsafe { real::pthread_create(thread, attributes, start, argument) }
 }
 
-/// `None`: it cannot be done here.
+/// Creates a thread on the stack of a slot. `None`: this is not possible, and libc is to make the stack.
 ///
 /// # Safety
 /// As pthread_create(3); the slot is the caller's.
@@ -196,7 +197,8 @@ unsafe extern "C" fn begin(first: *mut c_void) -> *mut c_void {
     state::set_service_thread(true);
     ON_OUR_STACK.set(true);
     if state::process().is_some_and(|process| process.phase.load(Ordering::Acquire) == STARTING) {
-        // It may start threads later, and libc then allocates on it.
+        // This thread may start others later, for which libc then allocates on it. The first malloc maps an
+        // arena: now, not then.
         // SAFETY: freed as it was made.
         unsafe { libc::free(std::hint::black_box(libc::malloc(1))) };
     }

@@ -1,16 +1,16 @@
 //! A fork whose child goes on with a copy of the manager. docs/decisions/0025-fork.md
 //!
-//! Before it, a service thread has the manager rest ([`Op::ForkBegins`]), and waits for the end of the fork
-//! (agent/rest.rs). The forking thread meanwhile opens, in the program's file table, what the child's
-//! threads need of the parent's: a fork copies only that table. In the child, before any other hook runs, a
-//! first thread gives itself a file table with the old numbers in it and takes the manager over
+//! Before the fork, a service thread has the manager rest ([`Op::ForkBegins`]), and waits for the end of
+//! the fork (agent/rest.rs). The forking thread meanwhile opens, in the program's file table, what the
+//! child's threads need of the parent's: a fork copies only that table. In the child, before any other hook
+//! runs, a first thread gives itself a file table with the old numbers in it and takes the manager over
 //! ([`service::take_over`]); the forking thread waits for that.
 //!
-//! libc itself stores to its streams in a child before any hook runs. Where those lie in managed memory (an
-//! allocator of the program's own), they must be there: see [`streams`].
+//! libc itself stores to its streams in a child before any hook runs. Where the streams lie in managed
+//! memory (an allocator of the program's own), their pages must be in memory: see [`streams`].
 //!
-//! Synchronization: a futex tells the service thread that the fork was made. Forks are one at a time: the
-//! manager rests for one.
+//! Synchronization: a futex tells the service thread that the fork was made. Forks are made one at a time,
+//! since the manager rests for one.
 
 pub mod refuse;
 mod streams;
@@ -35,47 +35,50 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use streams::Away;
 
-/// Numbers that a child needs beyond those that the parent's threads have.
+/// How many descriptors a child needs beyond the highest number in the file table of the parent's service
+/// threads.
 const MORE_NUMBERS: u64 = 64;
 /// More than the thread that forks needs of its stack until its child's windows are registered, in bytes.
 const STACK_BYTES: usize = 64 << 10;
-/// How often it is tried to find all of libc's streams in memory.
+/// How often a rest is begun anew to find all of libc's streams in memory.
 const STREAM_ROUNDS: usize = 16;
-/// For how long a rest is begun anew that transfers of the forking thread have ended (agent/rest.rs).
+/// For how long a rest is begun anew if transfers of the forking thread end it (agent/rest.rs).
 const TRANSFERS_BOUND: Duration = Duration::from_secs(10);
 
-/// The bound is over.
+/// The refusal when [`TRANSFERS_BOUND`] is over.
 const TRANSFERS: Refusal = Refusal::for_now("transfers of its parent need what is out, again and again");
 
 thread_local! {
-    /// The rest for the fork that this thread makes; null: the thread makes none.
+    /// The rest for the fork that this thread makes; null: it makes no fork with a copy.
     static RESTS: Cell<*const Rest> = const { Cell::new(std::ptr::null()) };
 }
 
 /// How a fork is to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// With a copy, for which all is prepared.
+    /// With a copy of the manager, for which all is prepared.
     Copies,
     /// All private memory goes to the kernel before.
     Kernel,
-    /// Not at all: what comes of it is ended, and its caller told ([`refuse::fork`]).
+    /// Not at all: libc makes the child all the same, but it is ended, and fork's caller gets an error
+    /// ([`refuse::fork`]).
     Refused,
 }
 
 /// How long a parent waits for its child's manager, once the fork is made, in milliseconds.
 const TRIAL_MS: u32 = 10_000;
-/// How often it looks meanwhile whether the child is still there, in milliseconds.
+/// The time between two looks of the parent whether the child is still there, in milliseconds.
 const LOOK_MS: u32 = 50;
-/// Copies cannot be had: what a child lacked, later ones lack, too.
+/// Forks cannot have copies: a child lacked something that later children would lack, too.
 static DENIED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// A fork on trial: its child says what came of its manager before anything of the program's runs there.
+    /// The trial of the fork that this thread makes: the child gives a verdict on its manager before any
+    /// code of the program runs in it.
     static ON_TRIAL: Cell<Option<Trial>> = const { Cell::new(None) };
-    /// The mask from before a fork, while this thread's signals wait for the end of the fork. A handler that
-    /// ran while the manager rests could wait for it, and so for its own thread. And a child on trial may
-    /// come to nothing: it is no handler's business.
+    /// The mask from before a fork, while this thread's signals wait for the end of the fork. A handler
+    /// that ran while the manager rests could wait for the manager, and so for its own thread. And a child
+    /// on trial may be ended without a trace, so no handler must run in it.
     static MASK: Cell<Option<u64>> = const { Cell::new(None) };
     /// The next fork is made by the kernel alone.
     static BY_KERNEL: Cell<bool> = const { Cell::new(false) };
@@ -101,8 +104,8 @@ pub fn begin(process: &Process) -> Way {
     }
 }
 
-/// fork(2). Where there cannot be a copy it fails, or the kernel makes it, as the options say. If that is
-/// found out only in the child, that child is none, and another one is made, or not.
+/// fork(2). If the child cannot have a copy, the fork fails, or is made by the kernel alone, as the options
+/// say. If only the child finds that out, it is ended, and the fork fails, or another child is made.
 pub fn fork(real: impl Fn() -> c_int) -> c_int {
     let deadline = Instant::now() + TRANSFERS_BOUND;
     let refusal = loop {
@@ -136,7 +139,7 @@ pub fn fork(real: impl Fn() -> c_int) -> c_int {
     pid
 }
 
-/// Waits for what the child says. If it says nothing, it is ended.
+/// Waits for the child's verdict. A child that gives none in time is killed.
 fn verdict(trial: Trial, pid: c_int) -> Verdict {
     for _ in 0..TRIAL_MS / LOOK_MS {
         if let Some(verdict) = trial.wait(LOOK_MS) {
@@ -147,7 +150,7 @@ fn verdict(trial: Trial, pid: c_int) -> Verdict {
         }
     }
     if trial.give(Verdict::Silent) {
-        // SAFETY: integers only. Nobody else waits for the child: nobody knows of it.
+        // SAFETY: integers only. No other thread waits for the child, since none knows of it.
         unsafe { sys::system_call(libc::SYS_kill, pid as c_long, libc::SIGKILL as c_long) };
         return Verdict::Silent;
     }
@@ -190,7 +193,7 @@ fn refusal_of(verdict: Verdict) -> Option<Refusal> {
     Some(refusal)
 }
 
-/// Why this thread cannot have a copy, as far as that is known before.
+/// Why a fork of this thread cannot have a copy, as far as that is known before the fork.
 fn obstacle(manager: &Manager) -> Option<Refusal> {
     if tree::late_forks() != 0 {
         return Some(Refusal::for_good("an earlier fork, of this process or a relative, took too long"));
@@ -199,14 +202,14 @@ fn obstacle(manager: &Manager) -> Option<Refusal> {
         return Some(Refusal::for_good("the child of an earlier fork could not have one"));
     }
     let here = &raw const manager as usize;
-    // The child's stack would grow before its windows are registered. A window right above a stack, which is
-    // where the kernel puts stacks, is none of it.
+    // The child's stack would grow before its windows are registered. A window may lie right above a stack
+    // (the kernel places both there), so only addresses below are looked at.
     let is_managed = manager.windows().intersects(here.saturating_sub(STACK_BYTES), STACK_BYTES);
     is_managed.then_some(Refusal::for_good("the stack of the thread that forks is in managed memory"))
 }
 
 fn hold_signals() {
-    // Instructions may raise signals that are the library's doing.
+    // Not the signals that instructions raise: the library itself may cause them (signals/passage.rs).
     MASK.set(Some(sys::block(!SYNCHRONOUS)));
 }
 
@@ -235,7 +238,8 @@ fn begin_held(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     begun
 }
 
-/// Has the manager rest until the fork is made, with all that libc stores to in memory.
+/// Has the manager rest until the fork is made, with all of libc's streams in memory, to which libc stores
+/// in the child.
 fn begin_rest(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     let deadline = Instant::now() + TRANSFERS_BOUND;
     let mut rounds = 0;
@@ -258,7 +262,7 @@ fn begin_rest(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     }
 }
 
-/// Of the copy that is made next, if there is a caller to be told.
+/// Puts the next copy on trial, if the fork has a caller that can be told of a failure.
 fn put_on_trial() {
     if refuse::is_in_fork() {
         ON_TRIAL.set(Trial::begin());
@@ -295,7 +299,7 @@ fn have_rest(process: &Process, manager: &Manager) -> Result<Away, Refusal> {
     })
 }
 
-/// Has the manager go on; nothing if it does not rest for this thread. Tells whether it did.
+/// Has the manager go on, if it rests for this thread. Tells whether it did.
 fn end_rest() -> bool {
     let rest = RESTS.replace(std::ptr::null());
     if rest.is_null() {
@@ -317,7 +321,7 @@ fn is_room_above(top: RawFd) -> bool {
 
 fn open_again(tid: u32, number: RawFd, flags: c_int) -> Result<RawFd, c_int> {
     let mut path = Buffer::<64>::new();
-    // It has room for any numbers.
+    // The buffer has room for any numbers.
     let _ = write!(path, "/proc/self/task/{tid}/fd/{number}\0");
     let (flags, at) = ((flags | libc::O_CLOEXEC) as c_long, libc::AT_FDCWD as c_long);
     // SAFETY: the path ends.
@@ -325,12 +329,12 @@ fn open_again(tid: u32, number: RawFd, flags: c_int) -> Result<RawFd, c_int> {
     RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(sys::errno)
 }
 
-/// In the parent, after the fork; nothing if [`begin`] did nothing. Tells whether it did.
+/// In the parent, after the fork: ends what [`begin`] has begun. Tells whether a rest was begun.
 pub fn end() -> bool {
     let ended = end_rest();
     if ended {
         streams::unlock();
-        // A trial ends later.
+        // With a trial, [`fork`] does this when the trial has ended.
         if ON_TRIAL.get().is_none() {
             release_signals();
         }
@@ -341,15 +345,15 @@ pub fn end() -> bool {
 /// What came of the copy of the manager, in a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Child {
-    /// It has none: the fork was made in another way.
+    /// The child has no copy: the fork was made in another way.
     HasNone,
-    /// It goes on.
+    /// The child goes on with the copy.
     GoesOn,
-    /// It cannot go on. What the windows have must not be touched.
+    /// The child cannot go on. Managed memory must not be accessed.
     Failed,
 }
 
-/// In the child, before it does anything else that may touch managed memory.
+/// In the child, before anything else that may access managed memory: takes the copy over.
 pub fn in_child(process: &'static Process) -> Child {
     let rest = RESTS.replace(std::ptr::null());
     if rest.is_null() {
@@ -370,7 +374,8 @@ pub fn in_child(process: &'static Process) -> Child {
     };
     close(rest);
     if let Some(trial) = ON_TRIAL.take() {
-        // A child that came late says so where it needs what it has not.
+        // A child of a fork that took too long stays: it reports the reason when it accesses memory that it
+        // lacks.
         let stays = verdict == Verdict::GoesOn || late;
         let given = trial.give(if stays { Verdict::GoesOn } else { verdict });
         if !given || !stays {
@@ -383,7 +388,7 @@ pub fn in_child(process: &'static Process) -> Child {
     if verdict == Verdict::GoesOn { Child::GoesOn } else { Child::Failed }
 }
 
-/// Closes what was opened in the program's file table.
+/// Closes the descriptors that were opened in the program's file table.
 fn close(rest: &Rest) {
     for (fd, _) in rest.opened() {
         // SAFETY: opened by `have_rest` for this.

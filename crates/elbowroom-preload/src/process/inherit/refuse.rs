@@ -1,12 +1,13 @@
-//! Forks that fail: rather than be made without a copy (`--fork fail`), or since the child would lack memory.
+//! Forks that fail, instead of being made without a copy of the manager (`--fork fail`), or since the child
+//! would lack memory.
 //!
-//! What is known before is refused before: there is no child at all. The rest is found by libc's own hook,
-//! when nothing can keep libc from making the child any more. That child has nothing of managed memory, and
-//! is ended before anything of the program's runs in it; fork's caller, which waits for its end, is told that
-//! there is none. Its signals are blocked from the hook on: no handler of the program's must run in the
-//! child, and none in the parent must meet a child that is about to be none.
+//! An obstacle that is known before the fork makes it fail without a child. Other obstacles are found in
+//! libc's atfork hook, when libc makes the child in any case. That child has no managed memory, and is
+//! ended before any code of the program runs in it; fork's caller waits for its end, and gets an error. The
+//! thread's signals are blocked from the hook on: no handler of the program's must run in the child, or see
+//! the child from the parent.
 //!
-//! Synchronization: an atomic, so that one line says why; all else is the forking thread's.
+//! Synchronization: an atomic, so that the reason is written once; all else belongs to the forking thread.
 
 use crate::base::config::Fork;
 use crate::base::report::Buffer;
@@ -22,14 +23,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Why a fork cannot be made with a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// EAGAIN: it may succeed later, and programs that try again at that (shells do) are right. ENOMEM: it
-    /// will not.
+    /// EAGAIN: the fork may succeed later, and programs that then try again (shells do) are right. ENOMEM:
+    /// it will not.
     errno: c_int,
     why: &'static str,
 }
 
 impl Refusal {
-    /// It may be otherwise later.
+    /// A refusal for a reason that may go away: EAGAIN.
     pub const fn for_now(why: &'static str) -> Self {
         Self { errno: libc::EAGAIN, why }
     }
@@ -39,19 +40,19 @@ impl Refusal {
         self.why
     }
 
-    /// It stays so.
+    /// A refusal for a reason that stays: ENOMEM.
     pub const fn for_good(why: &'static str) -> Self {
         Self { errno: libc::ENOMEM, why }
     }
 }
 
-/// Memory that something uses, or that cannot be written back.
+/// Some memory cannot go back to the kernel: it is in use, or cannot be written back.
 pub const STAYS_MANAGED: Refusal = Refusal::for_now("something of it does not go back to the kernel");
 
-/// The call that this thread is in.
+/// The call in which this thread forks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
-    /// None that can be told of a failure: libc forks by itself (daemon, forkpty).
+    /// None that can return an error: libc forks by itself (daemon, forkpty).
     None,
     /// fork.
     Fork,
@@ -67,14 +68,15 @@ thread_local! {
     static CALL: Cell<Call> = const { Cell::new(Call::None) };
 }
 
-/// Whether forks may fail so.
+/// Whether forks may fail for lack of a copy (`--fork fail`).
 pub fn is_wanted() -> bool {
     state::options().is_some_and(|options| options.fork == Fork::Fail)
         && state::manages_private()
         && state::alive().is_some()
 }
 
-/// Says why a fork fails, once, also with `--quiet`: nobody would find out otherwise. Gives the errno.
+/// Says why a fork fails, once, also with `--quiet`: the user could not find out otherwise. Gives the
+/// errno.
 pub fn say(refusal: Refusal) -> c_int {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::AcqRel) {
@@ -97,18 +99,20 @@ pub fn say_by_kernel(refusal: Refusal) {
     }
 }
 
-/// Whether this thread is in fork, and can be told what comes of it.
+/// Whether this thread is in fork, which can return an error.
 pub fn is_in_fork() -> bool {
     CALL.get() == Call::Fork
 }
 
-/// `Some`: a fork that none of libc's hooks sees fails with this errno, since its child cannot have a copy.
+/// The errno of a fork that does not run libc's hooks, and so cannot have a copy. `None`: the fork may be
+/// made.
 pub fn without_hooks() -> Option<c_int> {
     let refusal = Refusal::for_good("_Fork, or clone without CLONE_VM, was called instead of fork");
     is_wanted().then(|| say(refusal))
 }
 
-/// In the hook before a fork, last of all: it is not to be made. `false`: its caller cannot be told.
+/// In the hook before a fork, last of all: has the fork fail. `false`: the fork has no caller that can be
+/// told.
 pub fn in_hook(refusal: Refusal) -> bool {
     if CALL.get() != Call::Fork {
         return false;
@@ -118,12 +122,12 @@ pub fn in_hook(refusal: Refusal) -> bool {
     true
 }
 
-/// In the hooks after a fork: it was not to be made.
+/// In the hooks after a fork: whether [`in_hook`] has it fail.
 pub fn is_refused() -> bool {
     matches!(CALL.get(), Call::Refused { .. })
 }
 
-/// fork(2), which fails if there is something now that does not let it have a copy, or the hook says so.
+/// fork(2), which fails if there is an obstacle to a copy `now`, or if the hook has found one.
 pub fn fork(now: Option<Refusal>, real: impl FnOnce() -> c_int) -> c_int {
     if let Some(refusal) = now {
         return sys::fail(say(refusal));
@@ -132,7 +136,7 @@ pub fn fork(now: Option<Refusal>, real: impl FnOnce() -> c_int) -> c_int {
     let before = CALL.replace(Call::Fork);
     let pid = real();
     let Call::Refused { errno, mask } = CALL.replace(before) else { return pid };
-    // The kernel may have made none for reasons of its own.
+    // If there is no child, the kernel has refused the fork for reasons of its own.
     let errno = if pid > 0 { errno } else { sys::errno() };
     if pid > 0 {
         reap(pid);
@@ -141,7 +145,7 @@ pub fn fork(now: Option<Refusal>, real: impl FnOnce() -> c_int) -> c_int {
     sys::fail(errno)
 }
 
-/// Waits until the child has gone: its end, or another thread that waits for children, is all it can meet.
+/// Waits until the child has gone: it has ended, or another thread has waited for it.
 pub fn reap(pid: c_int) {
     let none = std::ptr::null_mut::<c_int>();
     let wait = || {

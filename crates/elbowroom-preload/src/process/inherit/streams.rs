@@ -1,9 +1,10 @@
 //! libc's list of streams around a fork.
 //!
-//! In the child libc goes through the list and resets each stream's lock (`fresetlockfiles`), before any hook
-//! can register the windows: a page that is not there would read as zeros. So while the manager rests, all
-//! pages of streams must be in memory. The list's lock is taken before the manager rests, since who holds it
-//! may wait for a fault; libc takes it once more, and in the child makes it anew.
+//! In the child libc goes through the list and resets each stream's lock (`fresetlockfiles`), before any
+//! hook can register the windows: a page that is not there would read as zeros. So while the manager rests,
+//! all pages of streams must be in memory. The list's lock is taken before the manager rests, since a
+//! thread that holds it may wait for a fault. libc takes it once more for the fork, and makes it anew in
+//! the child.
 
 use crate::base::real;
 use crate::base::sys::{self, PAGE};
@@ -12,7 +13,7 @@ use libc::{c_long, c_void};
 
 /// More than libc allocates for a stream with its lock, in bytes.
 const STREAM_BYTES: usize = 1 << 10;
-/// Where a stream has the address of its lock (struct _IO_FILE, on all systems of 64 bits).
+/// The offset in a stream of the address of its lock (struct _IO_FILE, on all systems of 64 bits).
 const LOCK_AT: usize = 136;
 /// Bytes of a lock.
 const LOCK_BYTES: usize = 16;
@@ -28,7 +29,7 @@ pub(super) fn unlock() {
     unsafe { real::_IO_list_unlock() };
 }
 
-/// At most two pages: a stream, or a lock, has no more.
+/// Pages that are not in memory: at most two, since a stream, or a lock, lies in no more.
 #[derive(Default)]
 pub(super) struct Away {
     pages: [usize; 2],
@@ -41,8 +42,8 @@ impl Away {
     }
 }
 
-/// The first pages found of streams, or of their locks, that are in a window and not in memory. Nothing else
-/// of the streams is read then. The caller has the lock.
+/// The pages of the first stream, or of its lock, that are in a window and not in memory. They are not
+/// read. The caller has the lock of the list.
 pub(super) fn away(windows: &WindowTable) -> Away {
     // SAFETY: these only read libc's own pointer to the first.
     let (mut stream, end) = unsafe { (real::_IO_iter_begin(), real::_IO_iter_end()) };
@@ -82,10 +83,10 @@ fn is_resident(page: usize) -> bool {
     result == 0 && resident & 1 != 0
 }
 
-/// Has them come in.
+/// Has these pages come in.
 pub(super) fn touch(away: &Away) {
     for page in &away.pages[..away.count] {
-        // By the kernel: what lies beside a stream may not be mapped.
+        // The kernel reads: the memory behind a stream may not be mapped.
         read_one(*page as *mut c_void);
     }
 }

@@ -6,18 +6,18 @@
 //! change the mask (process/mask.rs) are told what the program expects.
 //!
 //! Two sets make the virtual mask of a thread: what it has blocked itself, and what is blocked because
-//! handlers run. A handler that is left by siglongjmp(3) takes the second along, if the mask was saved, and
-//! else leaves it behind.
+//! handlers run. When a handler is left by siglongjmp(3), the second set is dropped if the jump restores a
+//! saved mask; else it stays blocked, as part of the first.
 //!
-//! A blocked signal that somebody sends must wait: our handler queues it again, and it is blocked in the
-//! kernel from then on, until the program unblocks it.
+//! A blocked signal that is sent (by kill, for example) must wait: our handler queues it again, and has the
+//! kernel block it from then on, until the program unblocks it.
 //!
 //! A runtime may set the mask by raw calls, of which we learn nothing: Go has libc make a thread while all
 //! signals are blocked, and unblocks them in the thread by itself. Two witnesses tell of that. The kernel's
 //! mask lacks a signal that the program blocked together with those that are virtual (the set is in
 //! [`BESIDE`]); or the handlers that block some were left by a jump that is not libc's ([`witness`]). Then
-//! the kernel's mask is all there is. In doubt a signal counts as not blocked: its handler is called where
-//! the kernel would have killed.
+//! only the kernel's mask counts. In doubt a signal counts as not blocked: its handler is called where the
+//! kernel would have killed.
 //!
 //! Synchronization: values of one thread, which its handlers restore.
 
@@ -39,15 +39,16 @@ pub const SYNCHRONOUS: u64 = bit(libc::SIGSEGV)
 const NEVER_BLOCKED: u64 = bit(libc::SIGKILL) | bit(libc::SIGSTOP);
 /// What libc never lets a program block: its own two signals.
 const OF_LIBC: u64 = 0b11 << 31;
-/// Where a `jmp_buf` says whether it has a mask: behind the registers.
+/// The offset in a `jmp_buf` of the flag that it has a saved mask: behind the registers.
 const MASK_WAS_SAVED_AT: usize = if cfg!(target_arch = "x86_64") { 64 } else { 176 };
 
 thread_local! {
     static OWN: Cell<u64> = const { Cell::new(0) };
     static BY_HANDLERS: Cell<u64> = const { Cell::new(0) };
-    /// Signals that the kernel's mask has as long as [`OWN`] is true.
+    /// Signals that the kernel's mask has as long as [`OWN`] is valid: a mask without one of them was set
+    /// by a raw call.
     static BESIDE: Cell<u64> = const { Cell::new(0) };
-    /// Where the stack of the innermost handler is that blocks some.
+    /// The frame of the innermost handler that blocks some of these signals.
     static FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -55,12 +56,12 @@ const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// What this thread has blocked of them, as the program sees it.
+/// Which of these signals this thread has blocked, as the program sees it.
 pub fn mask() -> u64 {
     own() | BY_HANDLERS.get()
 }
 
-/// What the thread has blocked itself, and not unblocked by a raw call.
+/// Which of these signals the thread has blocked itself, and not unblocked by a raw call.
 fn own() -> u64 {
     match OWN.get() {
         0 => 0,
@@ -68,17 +69,18 @@ fn own() -> u64 {
     }
 }
 
-/// The same, where the kernel's mask is this.
+/// As [`own`], if the kernel's mask is `in_kernel`.
 fn own_beside(in_kernel: u64) -> u64 {
     if BESIDE.get() & !in_kernel == 0 { OWN.get() } else { 0 }
 }
 
-/// Of the kernel's set: what can be a witness.
+/// The signals of a set that can be witnesses (see [`BESIDE`]).
 fn beside(set: u64) -> u64 {
     set & !SYNCHRONOUS & !NEVER_BLOCKED & !OF_LIBC
 }
 
-/// In a new thread: what it has inherited. The kernel's mask is that of the thread that made it.
+/// In a new thread: sets the virtual mask that it has inherited. Its kernel mask is that of the thread that
+/// made it.
 pub fn inherit(mask: u64) {
     if mask != 0 {
         BESIDE.set(kernel(libc::SIG_BLOCK, None).map_or(0, beside));
@@ -86,7 +88,8 @@ pub fn inherit(mask: u64) {
     }
 }
 
-/// What the interrupted thread has blocked of them. Handlers that do not run any more block nothing.
+/// Which of these signals the interrupted thread has blocked. Handlers that do not run any more block
+/// nothing.
 ///
 /// # Safety
 /// `context` is what the kernel gave our handler.
@@ -153,7 +156,7 @@ pub fn blocks_more(how: c_int, set: Option<u64>) -> bool {
 /// in front by now.
 pub fn change(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     let set = set.map(|set| set & !OF_LIBC);
-    // Asked before the kernel's mask changes.
+    // Read before the kernel's mask changes.
     let (own, by_handlers) = (own(), BY_HANDLERS.get());
     let blocked = own | by_handlers;
     if blocked == 0 && !blocks_more(how, set) || !is_virtual() {
@@ -163,12 +166,12 @@ pub fn change(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     let asked = set & SYNCHRONOUS;
     let given = match how {
         libc::SIG_BLOCK => set & !SYNCHRONOUS,
-        // Those that wait are blocked in the kernel, and stay so.
+        // Signals that were postponed are blocked in the kernel, and stay so.
         libc::SIG_SETMASK => set & !SYNCHRONOUS | asked & kernel(libc::SIG_BLOCK, None)?,
         _ => set,
     };
-    // Before the kernel's mask changes: what waits happens within that call. Until it is changed, a signal
-    // is a witness only if both masks have it.
+    // Set before the kernel's mask changes: pending signals are delivered within that call. Until then, a
+    // signal is a witness only if the masks before and after have it.
     let beside_before = if own == 0 { 0 } else { BESIDE.get() };
     let beside_after = match how {
         libc::SIG_BLOCK => beside_before | beside(given),
@@ -218,14 +221,16 @@ fn kernel(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
     if r == 0 { Ok(before) } else { Err(errno) }
 }
 
-/// Calls a handler that blocks `more` of them while it runs, in a thread that has blocked `before` of them.
-/// It sees them in its context as well, and may change there what is blocked after it.
+/// Calls a handler that blocks `more` of these signals while it runs, in a thread that has blocked
+/// `before`. The handler sees `before` in its context as well, and may change there what is blocked after
+/// it.
 ///
 /// # Safety
 /// `context` is what the kernel gave our handler, and `before` what [`witness`] said of it.
 pub unsafe fn during(more: u64, before: u64, context: *mut c_void, handler: impl FnOnce()) {
     let more = more & SYNCHRONOUS;
-    // The kernel's mask has more signals while the handler runs: an old value would look true again.
+    // The kernel's mask has more signals while the handler runs, so an [`OWN`] that is not valid any more
+    // would look valid again.
     OWN.set(before & !BY_HANDLERS.get());
     if more | before == 0 {
         return handler();
@@ -250,13 +255,15 @@ pub unsafe fn during(more: u64, before: u64, context: *mut c_void, handler: impl
     unsafe { *saved = after & !SYNCHRONOUS | after & waiting };
 }
 
-/// A blocked signal was sent: it waits until it is unblocked, for the thread or for the process, as it came.
+/// Queues a blocked signal that was sent once more, to the thread or to the process, as it came: it waits
+/// there until it is unblocked.
 ///
 /// # Safety
 /// `info` and `context` are what the kernel gave our handler.
 pub unsafe fn postpone(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let kept = sys::errno();
-    // Blocked now, so that it does not come before this handler has returned; and afterwards.
+    // Blocked now, so that the signal does not come before this handler has returned; and, by the context,
+    // afterwards.
     sys::block(bit(signal));
     let (pid, tid) = (sys::getpid() as libc::c_long, sys::gettid() as libc::c_long);
     let number = libc::c_long::from(signal);
@@ -269,8 +276,8 @@ pub unsafe fn postpone(signal: c_int, info: *mut siginfo_t, context: *mut c_void
         } else {
             let queued = sys::system_call(libc::SYS_rt_sigqueueinfo, pid, number, info);
             if queued < 0 {
-                // Only the first thread may queue what looks like another's. Sent anew, it loses no more than
-                // its sender.
+                // Only the main thread may queue a signal with another sender's siginfo. Sent by kill
+                // instead, it loses only the sender.
                 sys::system_call(libc::SYS_kill, pid, number);
             }
         }
@@ -278,7 +285,7 @@ pub unsafe fn postpone(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     sys::set_errno(kept);
 }
 
-/// The handlers that run are left by a jump to `env`.
+/// To be called before a jump to `env`, which leaves the handlers that run.
 ///
 /// # Safety
 /// `env` is a `jmp_buf` that was set.
@@ -291,7 +298,7 @@ pub unsafe fn jumps(env: *const c_void) {
     let restores = unsafe { env.byte_add(MASK_WAS_SAVED_AT).cast::<c_int>().read() } != 0;
     if !restores {
         OWN.set(own() | left);
-        // The kernel's mask stays what it is, too.
+        // The jump does not change the kernel's mask: no signal is a witness any more.
         BESIDE.set(0);
     }
     BY_HANDLERS.set(0);

@@ -1,11 +1,11 @@
-//! A signal ends the process: what happens before.
+//! What happens before a signal ends the process.
 //!
 //! Dirty pages are written back and the end is reported; then the disposition becomes the kernel's SIG_DFL
 //! and the signal happens again, with the same siginfo, so that the wait status, the core dump and its
 //! registers are those of the program.
 //!
-//! The same serves a forked child that touches what was managed memory of its parent: that is said before the
-//! child dies.
+//! This is also called in a forked child that accesses managed memory of its parent which it lacks: a line
+//! explains that before the child dies.
 
 use super::kernel::set_default;
 use super::kind::is_synchronous;
@@ -26,7 +26,7 @@ pub fn happens(signal: c_int, info: *mut siginfo_t) {
     // SAFETY: the kernel gives a valid siginfo.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     if sys::getpid() == 1 && !(is_synchronous(signal) && code > 0) {
-        // The kernel does not end this process so.
+        // The kernel does not end process 1 by such a signal.
         return;
     }
     if state::process().is_some_and(|process| process.is_home()) {
@@ -45,8 +45,8 @@ pub fn happens(signal: c_int, info: *mut siginfo_t) {
     sys::set_errno(kept);
 }
 
-/// Queues the same signal to this thread. It is blocked while the handler runs, and happens when the handler
-/// returns.
+/// Queues the same signal to this thread. The signal is blocked while the handler runs, and takes effect
+/// when the handler returns.
 fn raise_again(signal: c_int, info: *mut siginfo_t) {
     let (pid, tid) = (sys::getpid() as libc::c_long, sys::gettid() as libc::c_long);
     // SAFETY: the siginfo is the kernel's own; to itself a thread may queue any.
@@ -57,7 +57,7 @@ fn raise_again(signal: c_int, info: *mut siginfo_t) {
     }
 }
 
-/// Not inlined: its buffer is not on the stack of all who end.
+/// Not inlined, so that the buffer is not on the stack of every end.
 #[inline(never)]
 fn explain_child_fault(address: usize) {
     if !state::last_manager().is_some_and(|manager| manager.windows().intersects(address, 1)) {

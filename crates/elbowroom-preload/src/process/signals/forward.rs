@@ -1,10 +1,12 @@
-//! Handlers that call what was there before them.
+//! Handlers that call the handler that they have replaced.
 //!
 //! A handler that was installed by a raw call found ours there, and may pass signals on to it. Once ours
-//! stands in front of that handler, a signal goes from ours to it, and from it to ours again. The second time
-//! it means what the program had set before, and if that passes it on once more, the kernel's SIG_DFL.
+//! stands in front of that handler, a signal goes from ours to it, and from it to ours again. The second
+//! time ours does what the program had set before that handler, and if the signal comes a third time,
+//! SIG_DFL.
 //!
-//! Synchronization: values of one thread. A handler that is left by a jump leaves its own behind.
+//! Synchronization: values of one thread. If a handler is left by a jump, its values stay: [`depth`]
+//! recognizes them.
 
 use super::table::{self, Action};
 use libc::{c_int, c_void};
@@ -14,9 +16,9 @@ use std::cell::Cell;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     signal: c_int,
-    /// Where the kernel has put what was interrupted.
+    /// The address of the context that the kernel has given the handler.
     context: usize,
-    /// Where the frame of our handler is.
+    /// The address of the frame of our handler.
     frame: usize,
     /// How many calls for the same signal this one lies within.
     depth: u32,
@@ -34,7 +36,7 @@ impl Call {
         Self { signal, context, frame, depth: depth(INNERMOST.get(), signal, context, frame) }
     }
 
-    /// What it is to do.
+    /// The disposition that this call carries out.
     pub fn action(self) -> Action {
         match self.depth {
             0 => table::load(self.signal),
@@ -51,8 +53,9 @@ impl Call {
     }
 }
 
-/// The depth of a call. If the kernel makes it, for another signal at the same place of the stack, its frame
-/// is not below that of the call that was left there.
+/// The depth of a call. A call from within another one has the same context, and its frame lies below. A
+/// call by the kernel may have the same context address, after the last handler was left by a jump, but
+/// then its frame is not below.
 fn depth(innermost: Call, signal: c_int, context: usize, frame: usize) -> u32 {
     let same = (innermost.signal, innermost.context) == (signal, context);
     if same && frame < innermost.frame { innermost.depth + 1 } else { 0 }

@@ -4,12 +4,12 @@ use super::table::Action;
 use crate::base::{real, state, sys};
 use libc::c_int;
 
-/// Whether the caller has a table of its own.
+/// Whether the caller's process has a table of dispositions of its own (a vfork child has not).
 pub fn has_own_table() -> bool {
     state::process().is_some_and(|process| process.is_home())
 }
 
-/// sigaction(2) as libc has it; gives what was there. `errno` is kept.
+/// libc's sigaction(2); gives the disposition before. `errno` is kept.
 pub fn exchange(signal: c_int, new: Option<Action>) -> Option<libc::sigaction> {
     let mut old = Action { handler: libc::SIG_DFL, flags: 0, mask: 0 }.to_libc();
     let new = new.map(Action::to_libc);

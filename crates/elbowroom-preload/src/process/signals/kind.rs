@@ -2,7 +2,7 @@
 
 use libc::c_int;
 
-/// The signals are 1 to this.
+/// The highest number of a signal; the lowest is 1.
 pub const LAST_SIGNAL: c_int = 64;
 
 /// Whether the default action of the signal ends the process, and a handler can be set for it.
@@ -16,7 +16,8 @@ pub fn is_fatal(signal: c_int) -> bool {
     }
 }
 
-/// Whether instructions raise the signal: the kernel kills if it is blocked or ignored then.
+/// Whether instructions raise the signal: the kernel ends the process if the signal is blocked or ignored
+/// then.
 pub fn is_synchronous(signal: c_int) -> bool {
     matches!(
         signal,

@@ -1,9 +1,9 @@
 //! Signals whose default action ends the process.
 //!
 //! Once a mapping is managed, such an end must not lose stores, nor the report. So we stand in front of the
-//! program's dispositions where it matters, with [`dispatch`], and the program is not to notice: sigaction(2)
-//! and its relatives (abi/signal.rs) report what the program has set, which table.rs remembers. We
-//! stand in front of
+//! program's dispositions where it matters, with [`dispatch`], without the program noticing: sigaction(2)
+//! and its relatives (abi/signal.rs) report what the program has set, which table.rs remembers. We stand in
+//! front of
 //! * SIG_DFL, of every signal that ends the process: the handler writes back and reports, and lets the signal
 //!   happen again by default (fatal.rs);
 //! * handlers with SA_RESETHAND: the kernel would make the disposition SIG_DFL behind our back, and a handler
@@ -20,11 +20,11 @@
 //! signal; handlers would be called, and interrupt its system calls. There we stand in front of SIG_DFL only
 //! for signals that instructions raise.
 //!
-//! A handler may be installed by a raw call, in the place of ours. While it is there the kernel calls it, and
-//! what it saw there before, which it may call in turn, is ours: that means the program's disposition of
-//! then. It is looked for, and stood in front of, when a range is mapped, when the program changes the
-//! signal's disposition, and before abort(3). From then on the same handler may call ours from within ours
-//! (forward.rs).
+//! A handler may be installed by a raw call, in the place of ours. While it is there, the kernel calls it.
+//! The handler that it has replaced, and may call in turn, is ours, which then does what the program had
+//! set before. We look for such a handler, and stand in front of it, when a range is mapped, when the
+//! program changes the signal's disposition, and before abort(3). From then on that handler, called by
+//! ours, may call ours again (forward.rs).
 //!
 //! A child that shares our memory (vfork) has dispositions of its own, but not a table of its own: what it
 //! sets goes to the kernel as it is.
@@ -54,12 +54,12 @@ static ARMED: AtomicU32 = AtomicU32::new(NOTHING);
 const NOTHING: u32 = 0;
 const INSTRUCTIONS: u32 = 1;
 const ALL: u32 = 2;
-/// It was process 1 of its namespace that armed.
+/// The process that called [`arm`] was process 1 of its namespace.
 static AS_INIT: AtomicBool = AtomicBool::new(false);
 /// Signals that the program ignores, and that we stand in front of (bit n-1 for signal n).
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the disposition of the signal is virtual now.
+/// Whether the program sees a virtual disposition of the signal now.
 fn is_virtual(signal: c_int) -> bool {
     match ARMED.load(Ordering::Acquire) {
         NOTHING => false,
@@ -68,8 +68,8 @@ fn is_virtual(signal: c_int) -> bool {
     }
 }
 
-/// Stands in front of the dispositions. Once is enough for a process and its children; only the children of a
-/// process 1 have to do more than it did.
+/// Stands in front of the dispositions. Once is enough for a process and its children. Only the children of
+/// a process 1 do it again, since it leaves SIG_DFL alone.
 pub fn arm() {
     tree::now_managed();
     let armed = ARMED.load(Ordering::Acquire) == ALL;
@@ -87,7 +87,8 @@ pub fn arm() {
     }
 }
 
-/// The same for the signals that instructions raise, whatever is managed: the program blocks some of them.
+/// As [`arm`], for the signals that instructions raise, even if nothing is managed: the program is about to
+/// block some of them.
 pub fn arm_synchronous() {
     let armed = ARMED.compare_exchange(NOTHING, INSTRUCTIONS, Ordering::AcqRel, Ordering::Acquire).is_err();
     if armed {
@@ -98,16 +99,17 @@ pub fn arm_synchronous() {
     }
 }
 
-/// In a child that has only one thread.
+/// In a forked child, which has only one thread.
 pub fn after_fork() {
     table::after_fork();
-    // A child that touches its parent's managed memory is told what it did.
+    // A child that accesses its parent's managed memory gets an explanation (fatal.rs).
     if is_virtual(libc::SIGSEGV) {
         adopt(&table::lock(libc::SIGSEGV));
     }
 }
 
-/// Remembers what the kernel has for a signal, if that is not ours, and stands in front of it if need be.
+/// Records the kernel's disposition of a signal as the program's, if it is not ours, and stands in front of
+/// it if need be.
 fn adopt(held: &Held) {
     let signal = held.signal();
     let mut there = exchange(signal, None);
@@ -122,10 +124,10 @@ fn adopt(held: &Held) {
     }
 }
 
-/// How often it is tried to stand in front of what raw calls of other threads set at the same moment.
+/// How often this is tried again if raw calls of other threads change the disposition at the same moment.
 const ADOPTIONS: usize = 16;
 
-/// What the kernel gets for what the program has set; `None`: the same.
+/// The disposition that the kernel gets for the program's; `None`: the program's own.
 fn in_front_of(signal: c_int, action: Action) -> Option<Action> {
     let handler = dispatch as *const () as usize;
     let ours = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -187,7 +189,7 @@ pub unsafe fn virtual_sigaction(
         }
         return r;
     }
-    // SAFETY: the caller's promise. Read before `old` is written: they may be the same.
+    // SAFETY: the caller's promise. Read before `old` is written: the two may be the same.
     let asked = unsafe { new.as_ref() }.copied();
     let mut there = Action { handler: libc::SIG_DFL, flags: 0, mask: 0 }.to_libc();
     let (before, r);
@@ -224,9 +226,9 @@ fn as_reported(action: Action) -> Action {
     Action { flags: action.flags | added, ..action }
 }
 
-/// Replaces our disposition by what it stands in front of.
+/// Replaces our disposition, in what sigaction(2) reports, by the program's behind it.
 fn tell(action: Action, old: &mut libc::sigaction) {
-    // siginterrupt(3) changes this one in the kernel's disposition, without our knowing.
+    // siginterrupt(3) changes this flag in the kernel's disposition, without our knowing.
     let restart = if action.is_handler() { libc::SA_RESTART } else { 0 };
     let flags = action.flags & !restart | old.sa_flags & restart;
     Action { flags, ..action }.write_to(old);
@@ -241,8 +243,8 @@ fn tell(action: Action, old: &mut libc::sigaction) {
 /// As that function.
 pub unsafe fn virtual_signal(real: unsafe fn(c_int, usize) -> usize, signal: c_int, handler: usize) -> usize {
     let before = is_fatal(signal).then(|| table::load(signal).handler);
-    // SAFETY: the caller's promise. Not under the lock, which blocks signals: some of them look at the mask,
-    // and change it.
+    // SAFETY: the caller's promise. Not under the lock, which blocks signals: some of these functions read
+    // the mask, and change it.
     let was = unsafe { real(signal, handler) };
     let Some(before) = before else { return was };
     if is_virtual(signal) && has_own_table() {
@@ -270,7 +272,8 @@ pub fn after_exec() {
     each_ignored(|_| None);
 }
 
-/// Gives the kernel `given(SIG_IGN)` for the ignored signals that we stand in front of, or what stands there.
+/// Sets, for the ignored signals that we stand in front of, the kernel's disposition to `given(SIG_IGN)`;
+/// if that is `None`, to ours.
 fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
     let ignored = IGNORED.load(Ordering::Acquire);
     let action = Action { handler: libc::SIG_IGN, flags: 0, mask: 0 };
@@ -283,8 +286,8 @@ fn each_ignored(given: impl Fn(Action) -> Option<Action>) {
     }
 }
 
-/// abort(3), when what the program has set for SIGABRT is still to happen. For SIG_DFL nothing is: the
-/// alternate stack of the handler that may have called abort has no room for another.
+/// The first step of abort(3): raises SIGABRT, so that the program's disposition takes effect. With SIG_DFL
+/// it is not raised: the alternate stack of a handler that has called abort may have no room for another.
 pub fn abort_first() {
     adopt(&table::lock(libc::SIGABRT));
     if table::load(libc::SIGABRT).handler == libc::SIG_DFL {
@@ -302,7 +305,7 @@ pub fn abort_first() {
     };
 }
 
-/// What the kernel calls instead of what the program has set.
+/// Our handler, which the kernel calls instead of the program's.
 unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a valid siginfo, in which all signals that instructions raise have an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
@@ -336,7 +339,7 @@ unsafe extern "C-unwind" fn dispatch(signal: c_int, info: *mut siginfo_t, contex
         _ => this.during(|| unsafe { call(action, interrupted, signal, info, context) }),
     }
     if by_itself {
-        // If it is abort(3), inside libc, it raises the signal again now, after making it SIG_DFL.
+        // If abort(3) inside libc has raised the signal, it now raises it again, after setting SIG_DFL.
         flush();
     }
 }
@@ -354,8 +357,8 @@ unsafe fn call(action: Action, interrupted: u64, signal: c_int, info: *mut sigin
     };
 }
 
-/// What a handler with SA_RESETHAND finds: its disposition is SIG_DFL, with its flags and its mask. Gives the
-/// disposition before.
+/// Resets the disposition before a handler with SA_RESETHAND is called: to SIG_DFL, with the same flags and
+/// mask. Gives the disposition before.
 fn reset(signal: c_int) -> Action {
     if !has_own_table() {
         set_default(signal);
@@ -367,7 +370,7 @@ fn reset(signal: c_int) -> Action {
     if before.is_handler() && before.flags & libc::SA_RESETHAND != 0 {
         let after = Action { handler: libc::SIG_DFL, ..before };
         held.store(after);
-        // A raw handler that stands in front of ours stays there.
+        // A handler that a raw call has installed instead of ours stays.
         if exchange(signal, None).is_some_and(|there| is_ours(&there)) {
             exchange(signal, Some(in_front_of(signal, after).unwrap_or(after)));
         }

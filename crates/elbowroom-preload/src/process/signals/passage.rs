@@ -1,13 +1,13 @@
-//! Signals that are the library's doing.
+//! Signals that the library itself causes.
 //!
-//! A page that was made to fail accesses has no rights for a moment when that is undone (the manager's
-//! layout.rs). Another thread may access it then, and gets SIGSEGV where the kernel would let it wait, or
-//! raise SIGBUS. Such an access is done again, and the program does not notice.
+//! When a denial of a page (an access must fail) is undone, the page has no rights for a moment, a passage
+//! (the manager's layout.rs). A thread that accesses the page then gets SIGSEGV, where it should wait, or
+//! get SIGBUS. Such an access is made again, and the program does not notice.
 //!
-//! Which signals are such cannot be told from the page, whose moment may have ended when we look. So each
-//! thread remembers how many passages there had been when it looked last. If there were more since, it may
-//! have met one, and tries again, once. A signal that has another reason comes again at once, and is the
-//! program's.
+//! The page does not tell whether a signal has this cause: the passage may have ended when we look. So each
+//! thread remembers how many passages there had been when it looked last. If there were more since, the
+//! access may have met one, and is made again, once. A signal with another cause comes again at once, and
+//! goes to the program.
 
 use crate::base::state;
 use crate::base::sys;
@@ -21,7 +21,7 @@ thread_local! {
     static SEEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether an access to `address` that raised SIGSEGV may have met a passage, and is to be done again.
+/// Whether an access to `address` that raised SIGSEGV may have met a passage, and is to be made again.
 pub fn met(address: usize) -> bool {
     let Some((_, manager)) = state::alive() else { return false };
     let passages = manager.passages();
@@ -32,7 +32,7 @@ pub fn met(address: usize) -> bool {
     if passages.is_multiple_of(2) {
         SEEN.set(passages);
     } else {
-        // It ends soon: whoever makes it has a few calls of the kernel to do.
+        // The passage ends soon: it takes a few system calls of the thread that makes it.
         sys::sched_yield();
     }
     true

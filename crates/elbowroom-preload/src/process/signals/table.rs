@@ -1,16 +1,16 @@
-//! What the program has set for each signal, where that is not what the kernel has.
+//! The program's disposition of each signal, where the kernel has another one (ours).
 //!
-//! Synchronization: a slot is changed, together with the kernel's disposition, by who holds its lock with all
-//! signals blocked. Handlers read single values without it.
+//! Synchronization: a slot is changed, together with the kernel's disposition, by the thread that holds its
+//! lock, with all signals blocked. Handlers read single values without the lock.
 
 use crate::base::sys::{self, Except, SignalsBlocked};
 use libc::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 const SIGNALS: usize = 65;
-/// How often a lock is tried before it counts as left behind: by a thread of the parent, in a child that was
-/// made by a system call that we do not see. Whoever holds one makes some system calls, and waits for
-/// nothing.
+/// How often a lock is tried before it counts as left behind, by a thread of the parent, in a child that
+/// was made by a system call that we do not see. A thread that holds a lock only makes a few system calls,
+/// and waits for nothing.
 const TRIES: u32 = 100_000;
 /// The flag by which the kernel tells that there is a restorer. libc sets it, and sigaction(2) reports it.
 pub const SA_RESTORER: c_int = 0x0400_0000;
@@ -27,14 +27,14 @@ pub struct Action {
 }
 
 impl Action {
-    /// What is in libc's type.
+    /// From libc's type.
     pub fn of(action: &libc::sigaction) -> Self {
         // SAFETY: a `sigset_t` begins with the 64 bits that the kernel knows.
         let mask = unsafe { std::ptr::from_ref(&action.sa_mask).cast::<u64>().read() };
         Self { handler: action.sa_sigaction, flags: action.sa_flags, mask }
     }
 
-    /// Libc's type.
+    /// As libc's type.
     pub fn to_libc(self) -> libc::sigaction {
         // SAFETY: all zero is a valid `sigaction`.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -42,7 +42,7 @@ impl Action {
         action
     }
 
-    /// Puts it into libc's type, where all but the restorer is replaced.
+    /// Stores the disposition in a value of libc's type, all of it but the restorer.
     pub fn write_to(self, action: &mut libc::sigaction) {
         action.sa_sigaction = self.handler;
         action.sa_flags = self.flags;
@@ -53,13 +53,13 @@ impl Action {
         }
     }
 
-    /// Whether it is a function of the program's.
+    /// Whether the disposition is a handler of the program's.
     pub fn is_handler(self) -> bool {
         self.handler != libc::SIG_DFL && self.handler != libc::SIG_IGN
     }
 }
 
-/// A disposition that others may replace, value by value.
+/// A disposition that other threads may replace, value by value.
 struct Entry {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -90,7 +90,7 @@ struct Slot {
     lock: AtomicBool,
     /// What the program has set.
     set: Entry,
-    /// What was set before something that a raw call has installed.
+    /// What the program had set before a handler that a raw call has installed.
     under: Entry,
 }
 
@@ -116,12 +116,12 @@ pub fn lock(signal: c_int) -> Held {
     Held { signal, _blocked: blocked }
 }
 
-/// What is set now, read value by value.
+/// The program's disposition, read value by value.
 pub fn load(signal: c_int) -> Action {
     SLOTS[signal as usize].set.load()
 }
 
-/// What was set before what the kernel had when it was last adopted, read value by value.
+/// The program's disposition before [`Held::adopt`] last replaced it, read value by value.
 pub fn load_under(signal: c_int) -> Action {
     SLOTS[signal as usize].under.load()
 }
@@ -132,17 +132,17 @@ impl Held {
         self.signal
     }
 
-    /// What is set.
+    /// The program's disposition.
     pub fn load(&self) -> Action {
         load(self.signal)
     }
 
-    /// Sets it.
+    /// Sets the program's disposition.
     pub fn store(&self, action: Action) {
         SLOTS[self.signal as usize].set.store(action);
     }
 
-    /// Sets what was found in the kernel, and keeps what was set before.
+    /// Sets the program's disposition to the one found in the kernel, and keeps the one before.
     pub fn adopt(&self, action: Action) {
         let slot = &SLOTS[self.signal as usize];
         if action != slot.set.load() {
@@ -154,12 +154,12 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Before the signals are unblocked, which happens when the fields are dropped.
+        // The lock goes before the signals are unblocked, which happens when the fields are dropped.
         SLOTS[self.signal as usize].lock.store(false, Ordering::Release);
     }
 }
 
-/// In a child that has only one thread: whoever held a lock is not here.
+/// In a forked child, which has only one thread: frees all locks, whose holders do not exist here.
 pub fn after_fork() {
     for slot in &SLOTS {
         slot.lock.store(false, Ordering::Release);

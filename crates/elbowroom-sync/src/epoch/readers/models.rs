@@ -7,7 +7,7 @@ use crate::Arc;
 use crate::atomic::AtomicUsize;
 use loom::thread;
 
-/// Two versions of a value and which is current.
+/// Two versions of a value, and which of them is current.
 struct Versions {
     current: AtomicUsize,
     values: [UnsafeCell<usize>; 2],
@@ -20,7 +20,7 @@ impl Versions {
         Arc::new(Self { current: AtomicUsize::new(0), values, readers: Readers::new() })
     }
 
-    /// Reads the current version in a section of `reader`, and tells which it was.
+    /// Reads the current version in a section of `reader`, and returns its index.
     fn read(&self, reader: &Reader<Vec<usize>>) -> usize {
         reader.enter();
         let current = self.current.load(Ordering::Acquire);
@@ -38,7 +38,7 @@ impl Versions {
         let mut grace = Grace::over();
         self.readers.begin(&mut grace);
         if grace.is_over() {
-            // SAFETY: the same.
+            // SAFETY: as in `read`.
             self.values[old].with_mut(|value| unsafe { *value = 99 });
         }
     }
@@ -148,7 +148,7 @@ fn what_is_left_is_found_once() {
             thread::spawn(move || leave_one(&versions))
         };
         let mut found = Vec::new();
-        // A owner among the others, whose record it may be.
+        // This thread may get the record that the other has left, and become its owner.
         let reader = versions.readers.take();
         versions.readers.take_left(|left| found.extend(left));
         reader.give_back(false);

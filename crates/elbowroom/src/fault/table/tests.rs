@@ -4,7 +4,7 @@ use super::*;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Set: the diagram in the document is rewritten.
+/// An environment variable: if it is set, the diagram in the document is rewritten.
 const REWRITE: &str = "ELBOWROOM_WRITE_DOCS";
 
 const BEGIN: &str = "<!-- made from crates/elbowroom/src/fault/table.rs: do not edit -->\n";
@@ -29,16 +29,17 @@ fn all_on() -> Vec<On> {
     plain.into_iter().chain(WaitCause::ALL.map(On::Wait)).collect()
 }
 
-/// What can happen in a state, said once more, by what the drivers do.
+/// Whether `on` can happen in `state`, written a second time, independently of the table, from what the
+/// drivers do.
 fn can_happen(state: State, on: On) -> bool {
     match state {
-        // A look never waits, so it comes to anything but what a wait comes to.
+        // A look never waits, so all but the two results of a wait are possible.
         State::Look => !matches!(on, On::Over | On::Aside),
         // There is nothing to fall back to any more.
         State::Closely => !matches!(on, On::Over | On::Aside | On::Fallback),
         State::Wait(cause) => match on {
             On::Over | On::Aside => true,
-            // Only a page that is in use where it is may be left to the thread.
+            // Only where a page is pinned may the thread be woken to try again.
             On::Done => cause == WaitCause::Pin,
             On::Denied => cause != WaitCause::Turn,
             On::Stopped => {
@@ -93,8 +94,8 @@ fn every_state_is_reached_and_reaches_an_end() {
         .for_each(|state| assert_eq!(next(state).next().is_none(), state.is_end(), "{state:?}"));
 }
 
-/// Each exit of a look has a counter of its own, but for the two ends of a served fault, which have the same:
-/// what the second of them is throttled for is counted by who throttles.
+/// Each exit of a look has a counter of its own, but for the two ends of a served fault (Done and
+/// Completed), which share theirs: throttling is counted where it is decided.
 #[test]
 fn each_exit_has_its_counter() {
     let mut seen: Vec<Event> = Vec::new();

@@ -1,8 +1,8 @@
 //! Whether second chances are worth what they cost.
 //!
 //! A page that waits on standby was copied home, and is copied again if it is touched; where hardly any is
-//! (random reads of far more than memory), reclaim does better to drop pages where they are. It goes on
-//! giving some of them their chance, to see when that changes.
+//! touched (random reads of far more than memory), reclaim does better to drop pages where they are. It
+//! goes on giving some of them their chance, to see when that changes.
 
 use crate::config::{CHANCE_BAD_ONE_IN, CHANCE_GOOD_ONE_IN, CHANCE_SAMPLE_ONE_IN};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -11,7 +11,7 @@ use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
 /// The policy, with what it has seen.
 pub(crate) struct TwoLists {
-    /// One part in so many waits on standby.
+    /// One part in so many of the pages waits on standby.
     standby_part: usize,
     active_percent: usize,
     /// One in so many pages that come back too late is active all the same.
@@ -23,7 +23,7 @@ pub(crate) struct TwoLists {
 }
 
 impl TwoLists {
-    /// What these switches and constants make of it.
+    /// The policy with these switches and constants.
     pub(crate) fn new(ablation: &Ablation) -> Self {
         Self {
             standby_part: ablation.tuning.standby_share,
@@ -52,7 +52,8 @@ impl Policy for TwoLists {
     fn chance(&self, was_active: bool) -> Chance {
         match &self.chances {
             Some(chances) if !was_active && chances.are_rarely_taken() => {
-                // One of a sample is to have its chance for as long as if all had theirs.
+                // A page of the sample counts for those that are skipped, so it is on standby for as long
+                // as if all were.
                 if chances.sample() { Chance::CountsAs(CHANCE_SAMPLE_ONE_IN as u32) } else { Chance::Skipped }
             }
             _ => Chance::CountsAs(1),
@@ -66,9 +67,9 @@ impl Policy for TwoLists {
     }
 
     fn activates(&self, kind: Kind, distance: u64, active: usize, room: usize) -> bool {
-        // It would not have gone out if it had been in the active list: it is worth as much as what is
-        // there. Without that, pages that are used often, but not while they are on standby, come and go,
-        // and the more of them do, the shorter anything is on standby. Linux: `workingset_refault`.
+        // The page would not have gone out if it had been in the active list: it is worth as much as the
+        // pages there. Without that, pages that are used often, but not while they are on standby, come and
+        // go, and the more of them do, the shorter anything is on standby. Linux: `workingset_refault`.
         if distance <= active as u64 {
             return true;
         }

@@ -1,5 +1,5 @@
-//! The file of the swap area: where its pages are, which of them are free, and who else reads them since a
-//! fork. docs/decisions/0025-fork.md
+//! The file of the swap area: where its pages are, which of them are free, and which children of a fork
+//! read them. docs/decisions/0025-fork.md
 
 use super::{CameIn, Swap, SwapSlot, Tier};
 use crate::page::{Spot, checksum};
@@ -20,12 +20,12 @@ use std::os::fd::RawFd;
 
 /// The file, and which of its pages are free.
 ///
-/// The child of a fork has one of its own, behind those of its ancestors, of which it only reads: pages are
-/// numbered through all of them, [`SwapFile::stride`] numbers to a file.
+/// The child of a fork has a file of its own, and reads those of its ancestors. Pages are numbered through
+/// all these files, the ancestors' first, [`SwapFile::stride`] numbers to a file.
 pub(super) struct SwapFile {
-    /// Its own is the last.
+    /// The process's own file is the last.
     files: ArcCell<Vec<Arc<StoreFile>>>,
-    /// The number of the first page of its own.
+    /// The number of the first page of the process's own file.
     base: AtomicU64,
     stride: u64,
     /// What its pages are sealed with, if they are.
@@ -36,7 +36,7 @@ pub(super) struct SwapFile {
 }
 
 impl SwapFile {
-    /// An empty one, for so many pages.
+    /// An empty file, for so many pages.
     pub(super) fn new(locks: &LockStats, pages: u64, file: Arc<StoreFile>, cipher: Option<Cipher>) -> Self {
         Self {
             files: ArcCell::new(Arc::new(vec![file])),
@@ -72,19 +72,20 @@ impl Swap {
         own.files.load(&pin()).cloned().unwrap_or_default()
     }
 
-    /// A child is made that may read the file as long as this is not over.
+    /// Notes that a child is made, which may read the file until its lifeline is over.
     #[cfg(not(shuttle))]
     pub fn watch(&self, child: Lifeline) {
         self.children.lock().push(child);
     }
 
-    /// What this process has open so that its ancestors keep what it reads: for its children, too.
+    /// The lifelines that this process has open so that its ancestors keep what it reads. Its children need
+    /// them, too.
     #[cfg(not(shuttle))]
     pub fn lifelines(&self) -> Vec<Handed> {
         self.held.lock().iter().map(|number| Handed::lifeline(*number)).collect()
     }
 
-    /// In the child of a fork: has these open, to its end.
+    /// In the child of a fork: notes the lifelines, which it has open until it ends.
     #[cfg(not(shuttle))]
     pub fn keep_lifelines(&self, numbers: Vec<RawFd>) {
         *self.held.lock() = numbers;
@@ -112,10 +113,10 @@ impl Swap {
         files.into_iter().flatten().all(|file| file.is_there())
     }
 
-    /// In the child of a fork: what goes out from now on goes to `file`, if it had one before.
+    /// In the child of a fork: pages that go out from now on go to `file`, if there was a swap file before.
     #[cfg(not(shuttle))]
     pub fn renew(&self, file: Option<StoreFile>) {
-        // The descriptors are those of the parent.
+        // Not dropped: the descriptors are those of the parent.
         std::mem::forget(std::mem::take(&mut *self.children.lock()));
         let (Some(own), Some(file)) = (&self.file, file) else { return };
         let guard = pin();
@@ -132,7 +133,7 @@ impl Swap {
         self.file.as_ref()?.cipher.as_ref()
     }
 
-    /// Makes of a page what is to be written to a page of the file.
+    /// Encrypts a page for page `position` of the file, if the file is encrypted.
     pub fn seal(&self, page: &mut [u8], position: u64) {
         if let Some(cipher) = self.cipher() {
             cipher.seal(page, position);
@@ -146,12 +147,12 @@ impl Swap {
         }
     }
 
-    /// Makes of what was read from the file for slots of neighbouring pages, of which the caller has a count
-    /// each, the pages that they were. What was read, the pages of the file from that
-    /// of the first slot's spot to that of the last one's, is at the beginning of `pages`.
+    /// Expands, in place, what was read from the file for the slots of neighbouring pages, of each of which
+    /// the caller has a count. At the beginning of `pages` is what was read: the pages of the file from
+    /// that of the first slot's spot to that of the last one's.
     ///
     /// # Errors
-    /// The bytes are not those that went out. The pages must be shown to nobody.
+    /// The bytes are not those that went out. The pages must not be mapped then.
     pub fn arrive(&self, numbers: &[u64], pages: &mut [u8]) -> Result<Vec<CameIn>, Corrupt> {
         let slot = |number: &u64| match self.with(*number, |stripe, at| stripe.slots[at]) {
             slot @ SwapSlot { tier: Tier::File(spot), .. } => Ok((spot, slot)),
@@ -193,7 +194,7 @@ impl Swap {
         Some(base + taken.start..base + taken.end)
     }
 
-    /// These spots, of pages of the file that were taken, are in use from now on.
+    /// Notes that these spots, of pages of the file that were taken, are in use from now on.
     pub fn use_spots(&self, spots: impl IntoIterator<Item = Spot>) {
         if let Some(own) = &self.file {
             let base = own.base.load(Ordering::Relaxed);
@@ -205,7 +206,7 @@ impl Swap {
     pub fn free_spot(&self, spot: Spot) {
         if let Some(own) = &self.file {
             let base = own.base.load(Ordering::Relaxed);
-            // Those of an ancestor's file are its business.
+            // Spots of an ancestor's file are freed by the ancestor.
             if spot.position() >= base {
                 own.positions.lock().free_spot(spot.less(base));
             }

@@ -10,13 +10,13 @@ use elbowroom_sync::atomic::Ordering;
 /// In tests of the tests: swap is taken to have the bytes of a page that was stored to.
 const MUTANT_STALE_HOME: Mutant = Mutant::new("stale_home");
 
-/// The part of the file's pages, as a fraction, that may be taken where what comes in keeps its spot.
+/// Pages that come in keep their spots of the file while at most this fraction of its pages is taken.
 const FULL: (u64, u64) = (7, 8);
 
 /// What swap still has of a page that goes out again.
 #[derive(Debug)]
 pub enum Again {
-    /// All: this slot is the page's.
+    /// All: the page has this slot again.
     Slot(u64),
     /// The bytes, at this spot of the file, which is the caller's.
     File(Spot),
@@ -28,19 +28,20 @@ pub enum Again {
 enum End {
     /// Others have a count of it.
     Shared,
-    /// The pool has its bytes for the folio that they came in to.
+    /// The pool keeps its bytes for the folio into which they came.
     Kept,
-    /// Nobody has it any more.
+    /// It was the last count, and nothing is kept.
     Empty(Tier),
 }
 
 impl Swap {
-    /// Gives a count of a slot up, whose bytes have come in as a page of a folio. Gives back frames that are
-    /// not needed any more, and what is kept of it, which is the folio's. Nothing is while others have a
-    /// count of the slot, or so much of swap is taken that it is better used for what goes out next.
-    /// Compressed pages are kept only while memory is `plenty`. Linux: `swap_vm_full`.
+    /// Gives up one count of a slot whose bytes have come in as a page of a folio. Returns frames that are
+    /// not needed any more, and what swap keeps of the page, which belongs to the folio. Swap keeps nothing
+    /// while others have a count of the slot, or when so much of it is taken that the room is better used
+    /// for what goes out next. Compressed pages are kept only while memory is `plenty`. Linux:
+    /// `swap_vm_full`.
     pub fn release_keeping(&self, number: u64, plenty: bool) -> (Vec<Frames>, Option<Place>) {
-        // Without sizing nobody makes the pool smaller.
+        // Without sizing nothing makes the pool smaller.
         let taken = self.used() + self.kept.load(Ordering::Relaxed);
         let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.limit;
         let end = self.with(number, |stripe, at| {
@@ -70,8 +71,8 @@ impl Swap {
         (frames, None)
     }
 
-    /// A page with checksum `sum` goes out, for so many spaces, of which a folio has kept `home`, which is
-    /// the caller's.
+    /// Tells what swap still has of a page with checksum `sum` that goes out, for so many spaces. `home` is
+    /// what the page's folio has kept, and is used up.
     pub fn goes_out_again(&self, home: Home, sum: u64, spaces: u32) -> Again {
         let same = home.sum == sum || MUTANT_STALE_HOME.planted();
         match home.place {
@@ -81,7 +82,8 @@ impl Swap {
         }
     }
 
-    /// Makes a slot that was kept one of so many spaces; `false`: there are no bytes, or no slot is left.
+    /// Gives a slot that a folio has kept to so many spaces again; `false`: its bytes are gone, or no slot
+    /// may be used any more.
     fn is_out_again(&self, number: u64, spaces: u32) -> bool {
         if self.count_one_more().is_err() {
             return false;
@@ -107,8 +109,8 @@ impl Swap {
         is_out
     }
 
-    /// Gives up what the pool has of pages that are in folios: memory is short. Gives back frames that are
-    /// not needed any more.
+    /// Drops bytes that the pool keeps of pages that are in folios, since memory is short. Returns frames
+    /// that are not needed any more.
     pub fn drop_kept(&self) -> Vec<Frames> {
         if self.kept.load(Ordering::Relaxed) == 0 {
             return Vec::new();
@@ -126,13 +128,13 @@ impl Swap {
         freed.into_iter().flat_map(|handle| self.put_back(self.pool.free(handle))).collect()
     }
 
-    /// Where a slot's bytes are that a folio keeps, and the pool gives up.
+    /// Where the bytes of a slot that a folio keeps are once the pool has dropped them.
     pub(super) fn without_pool(&self, home: Option<Homed>) -> Tier {
         self.kept.fetch_sub(1, Ordering::Relaxed);
         home.map_or(Tier::Gone, |home| Tier::File(home.spot()))
     }
 
-    /// Gives back what a folio has kept. Gives back frames that are not needed any more.
+    /// Frees what swap has kept for a folio. Returns frames that are not needed any more.
     pub fn forget(&self, place: Place) -> Vec<Frames> {
         let (frames, spot) = match place {
             Place::File(spot) => (Vec::new(), Some(spot)),

@@ -1,8 +1,9 @@
 //! The way from the pool to the file. Linux: `zswap_writeback_entry`.
 //!
-//! The bytes of a slot that leaves stay in the pool until they have arrived. Meanwhile it may be given up,
-//! and its number used again: it is not marked then, since one thread marks. Unless that thread meets it once
-//! more, for the same batch: of two with the same number, the later one has the slot.
+//! The bytes of a slot that leaves stay in the pool until they have arrived in the file. Meanwhile the slot
+//! may be given up, and its number used again. The new slot is not marked as leaving, since only one thread
+//! marks slots, unless that thread takes it for the same batch, too: of two entries with the same number,
+//! the later one is the slot's.
 
 use super::{GAP, STRIPES, Swap, SwapSlot, Tier};
 use crate::group::Frames;
@@ -73,18 +74,18 @@ impl Swap {
     }
 
     /// Copies the compressed bytes of a slot that leaves the pool to the beginning of `to`, and tells how
-    /// many they are; `None`: nobody needs them any more. Whether they are those that went out is told by
+    /// many they are; `None`: the slot was given up. Whether the bytes are those that went out is told by
     /// the checksum, when they come in.
     pub fn load_leaving(&self, Leaving(number): &Leaving, to: &mut [u8; LARGEST]) -> Option<usize> {
         self.if_leaving(*number, |_, handle| self.pool.load(handle, to))
     }
 
-    /// The bytes of slots, in the order in which [`Swap::oldest`] gave them, are at these spots of the file,
-    /// too: that is where they are from now on. Tells of how many that is so, and gives back frames that are
-    /// not needed any more. The spot of one that was given up is free.
+    /// The bytes of these slots, in the order in which [`Swap::oldest`] gave them, have been written to
+    /// these spots, and are only there from now on. Returns for how many slots that is so, and frames that
+    /// are not needed any more. The spot of a slot that was given up is freed.
     pub fn arrived(&self, leaving: Vec<(Leaving, Spot)>) -> (u64, Vec<Frames>) {
         let (mut arrived, mut freed) = (0, Vec::new());
-        // The last first: see above.
+        // The last first: see the comment of the module.
         for (slot, spot) in leaving.into_iter().rev() {
             match self.arrived_at(slot, spot) {
                 Ok(frames) => {
@@ -115,7 +116,7 @@ impl Swap {
         }
     }
 
-    /// The same for a slot that has no room in what is written now: it is the next that leaves.
+    /// [`Swap::stays`] for a slot that has no room in what is written now: it is the next that leaves.
     pub fn stays_first(&self, slot: Leaving) {
         let number = slot.0;
         if self.stays_in_pool(slot) {
@@ -123,7 +124,7 @@ impl Swap {
         }
     }
 
-    /// `false`: it was given up.
+    /// `false`: the slot was given up.
     fn stays_in_pool(&self, Leaving(number): Leaving) -> bool {
         let stays = |slot: &mut SwapSlot, handle| {
             slot.tier = Tier::Pool { handle, leaving: false, home: None };
