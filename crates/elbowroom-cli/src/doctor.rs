@@ -160,7 +160,7 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
     let (sharing, awake) = (Sharing::tried(), awake());
     let memory = default_memory_bytes(&found);
-    // As `run` tries it: with the addresses of the budget.
+    // As `run` tries it: with as many addresses reserved as the budget has bytes.
     found.start = start(0, memory, Groups::read().as_ref());
     let swap = Swap::of(memory);
     let advice = advise(&found, &sharing, &awake, &swap);

@@ -364,7 +364,7 @@ impl Mmu for SoftMmu {
     }
 
     fn discard_clean(&self, mut extents: Vec<Extent>) -> Vec<Extent> {
-        // Taking a page home only changes its entry.
+        // In this MMU unmapping a page only changes its page-table entry.
         self.unmap_clean(&mut extents);
         if extents.iter().all(Extent::is_home) {
             extents.drain(..).for_each(|extent| self.free(extent));

@@ -50,7 +50,7 @@ pub enum Place {
     CommandLine,
     /// On the command line, but not in the help: the option is for tests and measurements.
     Hidden,
-    /// Only in the variable: the command determines the value.
+    /// Only in the environment variable, not on the command line: `elbowroom run` determines the value.
     Variable,
 }
 

@@ -142,7 +142,7 @@ pub enum WaitCause {
     Pin,
     /// A handler: only they start reads.
     Handler,
-    /// Other faults, which are to have their turn.
+    /// The step of the fault took long: the other faults that wait are served first.
     Turn,
 }
 

@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn room_ends_somewhere() {
-        // No machine has that many tasks, but for who has no limit at all.
+        // No machine has room for that many tasks; only without any limit is there room.
         let unlimited = getrlimit(Resource::Nproc).current.is_none();
         assert!(unlimited || !leave_room(u64::MAX / 2, Groups::read().as_ref()));
     }

@@ -178,8 +178,8 @@ impl SoftMmu {
         SoftCpu::new(self.shared.clone())
     }
 
-    /// A run of 2^`order` frames, all at home, with whatever bytes they last had; `None` if the arena has
-    /// no such run free, as large as it is so far ([`SoftMmu::grow`]).
+    /// Allocates a run of 2^`order` frames, none of them mapped, with the bytes that they last had. `None`
+    /// if the arena, at its present size ([`SoftMmu::grow`]), has no such run free.
     pub fn alloc(&self, order: u8) -> Option<Extent> {
         self.shared.frames.arena().alloc(order)
     }

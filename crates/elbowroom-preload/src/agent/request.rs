@@ -225,7 +225,7 @@ pub struct Request {
     pub op: Op,
     /// The result.
     pub reply: Reply,
-    /// The bytes of [`Op::Resident`].
+    /// The answer to [`Op::Resident`]: a byte for each page, as mincore gives them.
     pub resident: [u8; RESIDENT_PAGES],
 }
 

@@ -7,8 +7,9 @@ use crate::base::sys;
 use libc::{c_char, c_int, c_long, off_t};
 use std::ops::Range;
 
-/// Frames a call that may change the file's size, and changes what `change` says. Appends wait for it (it
-/// takes a turn): the end must not move under them.
+/// Makes a call that may change the file's size, announced before and followed up after it, and has the
+/// manager do what `change` says. Writes with O_APPEND wait until it is over: the end of the file must not
+/// move under them.
 pub fn resizing(
     target: &Target,
     held: impl Fn() -> Range<u64>,

@@ -107,8 +107,8 @@ impl KernelMapped {
         self.counter(inode).fetch_or(GIVEN, Ordering::SeqCst);
     }
 
-    /// `None`: the kernel never mapped the file. Else a number that changes with each addition of the file.
-    /// For a file that was given to the kernel, it changes with each call of this.
+    /// `None`: no mapping of the file was left to the kernel. Else a number that changes each time that one
+    /// is. For a file that the manager has handed back to the kernel, it changes with each call.
     pub fn additions(&self, device: u64, inode: u64) -> Option<u64> {
         if !self.files.may_contain(device, inode) {
             return None;

@@ -32,7 +32,8 @@ pub fn of(fd: c_int, headers: &[u8]) -> Option<Sanitizer> {
     let dynamic = parts(headers).find(|part| part.p_type == libc::PT_DYNAMIC)?;
     let count = (dynamic.p_filesz as usize / size_of::<Entry>()).min(ENTRIES);
     let mut entries = [Entry::default(); ENTRIES];
-    // SAFETY: as long as said; integers, which may have any bytes.
+    // SAFETY: `entries` has room for `count` entries; their fields are integers, for which all bytes are
+    // valid.
     let n = unsafe { read(fd, entries.as_mut_ptr().cast(), count * size_of::<Entry>(), dynamic.p_offset) };
     let entries = &entries[..n / size_of::<Entry>()];
     let entries = entries.split(|[tag, _]| *tag == DT_NULL).next()?;

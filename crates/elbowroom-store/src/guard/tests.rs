@@ -142,7 +142,7 @@ fn who_has_it_open_already_is_found() {
         return skipped("fanotify with permission events needs CAP_SYS_ADMIN");
     }
     let path = new_file();
-    // A second description of our own is no reason.
+    // A second open file description of this process is no reason not to guard the file.
     let second = path.reopen().unwrap();
     assert!(running.guards.watch(&origin_of(path.as_file())).is_some());
     let mut other = shell("exec 3< \"$1\"; echo ready > \"$1.ready\"; exec sleep 60", path.path());

@@ -112,8 +112,8 @@ impl<T> Slot<T> {
         Ok(())
     }
 
-    /// Turns readers away for good; tells whether there are any to wait for. Acquire: all that the readers
-    /// did that have left happened before.
+    /// Turns readers away for good; tells whether there are any to wait for. Acquire: the accesses of readers
+    /// that have left are before this call.
     #[inline]
     pub(super) fn detach(&self) -> bool {
         self.word.fetch_or(DETACHED, Ordering::AcqRel) & READERS != 0

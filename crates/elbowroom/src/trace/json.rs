@@ -22,7 +22,7 @@ pub struct TraceAbout<'a> {
     pub thread_name: &'a dyn Fn(u32) -> Option<String>,
 }
 
-/// Where an entry is shown.
+/// On which track an entry is shown, and as which kind of event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     OnTrack,

@@ -1,9 +1,10 @@
 //! The end of a file: what is beyond it is in no page, on no disk, and comes back as zeros when the file
 //! grows.
 //!
-//! Bytes beyond the end that share a page with it can be stored to. They are zeroed where the kernel does
-//! it: when the page is written, and when the file grows. From where on there may be such bytes is known by
-//! [`FileObject::settled`], what other processes have cut off by [`FileObject::take_cut`].
+//! Bytes beyond the end that share a page with it can be stored to. They are zeroed when the kernel zeroes
+//! them: when the page is written, and when the file grows. [`FileObject::settled`] is the offset from
+//! which such bytes may exist; [`FileObject::take_cut`] gives the size to which other processes have
+//! truncated the file.
 
 use super::Writeback;
 use super::{Obstacle, Patience};

@@ -184,7 +184,7 @@ pub unsafe fn virtual_sigaction(
         // SAFETY: the caller's promise.
         let r = unsafe { real::sigaction(signal, new, old) };
         if is_virtual(signal) && has_own_table() {
-            // Another thread armed meanwhile.
+            // Another thread has installed our handler of the signal meanwhile.
             adopt(&table::lock(signal));
         }
         return r;

@@ -21,7 +21,8 @@ thread_local! {
     static SEEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether an access to `address` that raised SIGSEGV may have met a passage, and is to be made again.
+/// Whether an access to `address` may have raised SIGSEGV only because the kernel's mapping there was being
+/// replaced (a passage), and is to be made again.
 pub fn met(address: usize) -> bool {
     let Some((_, manager)) = state::alive() else { return false };
     let passages = manager.passages();

@@ -26,7 +26,7 @@ pub enum Again {
 
 /// What giving a count of a slot up has led to.
 enum End {
-    /// Others have a count of it.
+    /// Other spaces have a count of the slot.
     Shared,
     /// The pool keeps its bytes for the folio into which they came.
     Kept,
