@@ -25,10 +25,17 @@ mod page {
     pub use crate::{Body, Folio};
 }
 
-/// For how long a writer pauses: nobody does here.
+/// For how long a writer pauses: no thread does here. There is one group.
 mod group {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Pause;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct GroupId;
+
+    impl GroupId {
+        pub const ROOT: Self = Self;
+    }
 }
 
 /// What the trace says of a wait: nothing is traced here.
@@ -50,6 +57,7 @@ use wait::{Parked, WaitTable};
 /// A folio without frames.
 pub struct Folio {
     state: StateWord<Body>,
+    group: group::GroupId,
 }
 
 /// What two owners at a time would be seen to change.
@@ -65,6 +73,11 @@ impl Extent {
     /// Whether no page is mapped.
     pub fn is_home(&self) -> bool {
         true
+    }
+
+    /// The group that pays for them.
+    pub fn group(&self) -> group::GroupId {
+        group::GroupId
     }
 }
 
@@ -95,7 +108,7 @@ impl Woken for Nobody {
 
 fn world() -> (Arc<World>, Reading) {
     let waits = WaitTable::new(&LockStats::new());
-    let folio = Folio { state: StateWord::new(Body { changes: 0, extent: None }) };
+    let folio = Folio { state: StateWord::new(Body { changes: 0, extent: None }), group: group::GroupId };
     let maker = LockedFolio::new(folio, &waits, &Nobody);
     let folio = maker.arc().clone();
     let reading = maker.begin_read();
