@@ -13,7 +13,7 @@ use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio};
 use crate::platform::Platform;
 use crate::stats::Event;
-use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE, PageSet};
+use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE, PageSet};
 use elbowroom_sync::Arc;
 use std::ops::Range;
 
@@ -94,6 +94,9 @@ impl<P: Platform> Writeback<P> {
             }
             // The folio is gone, or another thread has settled a part: the rest is another folio's.
         }
+        // The end has moved all the time: as where a folio stays busy, the error is with the file.
+        object.record_error(Errno::BUSY);
+        object.settle(object.size());
     }
 
     fn is_dirty_at(&self, folio: &Arc<Folio>, byte: u64) -> bool {
